@@ -48,7 +48,7 @@ def model(wire: str, status: int, turn: int) -> Provider:
 
 @pytest.mark.parametrize("first", range(len(KINDS)), ids=list(BODIES))
 @pytest.mark.parametrize("wire", sorted(CODECS))
-async def test_a_whole_reply(wire: str, first: int) -> None:
+async def test_any_body_gives_a_reply_or_one_error(wire: str, first: int) -> None:
     ends: list[Response | ProviderError] = []
     for turn, status in enumerate(range(200 + first % 7, 600, 7)):
         provider = model(wire, status, first + turn * len(KINDS))
@@ -63,7 +63,7 @@ async def test_a_whole_reply(wire: str, first: int) -> None:
 
 @pytest.mark.parametrize("first", range(len(KINDS)), ids=list(BODIES))
 @pytest.mark.parametrize("wire", sorted(CODECS))
-async def test_a_stream(wire: str, first: int) -> None:
+async def test_any_stream_gives_valid_events_or_one_error(wire: str, first: int) -> None:
     for turn, status in enumerate(range(200 + first % 7, 600, 7)):
         provider = model(wire, status, first + turn * len(KINDS))
         heard, refused = [], False

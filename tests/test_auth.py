@@ -48,7 +48,7 @@ async def test_a_function_is_called_for_every_request() -> None:
     assert server.requests[-1].headers["authorization"] == "Bearer three"
 
 
-async def test_a_token_is_renewed_before_its_end_and_once_for_all() -> None:
+async def test_token_is_renewed_before_it_expires_and_only_once() -> None:
     made: list[float] = []
     now = [1000.0]
 
@@ -71,7 +71,7 @@ async def test_a_token_is_renewed_before_its_end_and_once_for_all() -> None:
     assert "token-1" not in repr(Token("token-1"))
 
 
-async def test_a_rejected_token_is_forgotten_and_hidden() -> None:
+async def test_rejected_token_is_dropped_and_hidden() -> None:
     made = iter([Token("canary-one", time.time() + 900), Token("canary-two", time.time() + 900)])
 
     async def refuse(connection: Connection) -> None:
@@ -85,7 +85,7 @@ async def test_a_rejected_token_is_forgotten_and_hidden() -> None:
     assert [seen.headers["authorization"] for seen in server.requests] == ["Bearer canary-one", "Bearer canary-two"]
 
 
-async def test_a_function_that_fails() -> None:
+async def test_failing_key_function_is_an_authentication_error() -> None:
     def fail() -> str:
         raise OSError("canary")
 
@@ -102,7 +102,7 @@ async def test_a_function_that_fails() -> None:
         connect("m", base_url="http://127.0.0.1:1/v1", api_key=3)  # type: ignore[arg-type]
 
 
-async def test_an_old_token_serves_until_its_end() -> None:
+async def test_old_token_is_used_until_it_expires() -> None:
     now, answers = [0.0], [Token("old", 100.0)]
 
     def make() -> Token:
@@ -132,7 +132,7 @@ async def test_an_old_token_serves_until_its_end() -> None:
         ("https://x.amazonaws.com/a%20b/c?z=1&a=%2F2&a=1&empty=", b"\xff"),
     ],
 )
-def test_signatures_are_those_of_botocore(url: str, body: bytes, token: str | None) -> None:
+def test_signatures_equal_those_of_botocore(url: str, body: bytes, token: str | None) -> None:
     now = datetime.datetime(2026, 11, 15, 12, 30, 45, tzinfo=datetime.UTC)
     headers = {"content-type": "application/json"}
     ours = sign_v4(
@@ -174,7 +174,7 @@ def command(text: str) -> str:
 
 
 @pytest.mark.parametrize("text", ["from-a-command", '{"token": "from-a-command", "expires_in": 600}'])
-async def test_the_key_of_a_command(file: Path, text: str) -> None:
+async def test_key_is_read_from_a_command(file: Path, text: str) -> None:
     async with serve(answer) as server:
         file.write_text(
             f"adapters: {{a: {{type: openai-compatible, base_url: {server.base_url},"
@@ -186,7 +186,7 @@ async def test_the_key_of_a_command(file: Path, text: str) -> None:
     assert server.requests[0].headers["authorization"] == "Bearer from-a-command"
 
 
-async def test_a_command_that_fails(file: Path) -> None:
+async def test_failing_command_is_reported(file: Path) -> None:
     failing = json.dumps([sys.executable, "-c", "print('canary'); raise SystemExit(3)"])
     file.write_text(
         "adapters: {a: {type: openai-compatible, base_url: 'http://127.0.0.1:1/v1', max_retries: 0,"
@@ -198,7 +198,7 @@ async def test_a_command_that_fails(file: Path) -> None:
     assert "canary" not in str(caught.value)
 
 
-async def test_entra_at_one_vendor_and_cloud_tokens_for_two_shapes(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_entra_and_google_tokens_are_sent(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
     def token(scope: str) -> Token:
@@ -248,7 +248,7 @@ async def any_shape(connection: Connection) -> None:
     connection.reply(200, json.dumps(said).encode())
 
 
-async def test_signed_by_the_environment(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_aws_keys_of_the_environment_sign_requests(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKENV")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
     async with serve(answer) as server:
@@ -260,7 +260,7 @@ async def test_signed_by_the_environment(file: Path, monkeypatch: pytest.MonkeyP
     assert "/eu-west-3/bedrock/" in server.requests[0].headers["authorization"]
 
 
-def test_the_vendors_own_libraries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_vendor_libraries_are_called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import azure.identity
     import google.auth
 
@@ -304,7 +304,7 @@ def test_the_vendors_own_libraries(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         ("auth: {type: aws}, api_key_env: K", "a.api_key_env: auth is given as well"),
     ],
 )
-def test_a_mistake_is_one_line(file: Path, text: str, problem: str) -> None:
+def test_mistake_is_reported_in_one_line(file: Path, text: str, problem: str) -> None:
     file.write_text(f"adapters:\n  a: {{type: openai,\n    {text}}}\n")
     with pytest.raises(ConfigError) as caught:
         Registry.load(file)

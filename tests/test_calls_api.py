@@ -46,7 +46,7 @@ async def test_settings_are_keywords() -> None:
     assert (second.config.stop_sequences, second.config.seed) == (("END",), 7)
 
 
-async def test_keywords_go_over_config() -> None:
+async def test_keywords_override_config() -> None:
     model = Recorder("Hello.")
     await model.complete("Hi", config={"temperature": 1, "seed": 3}, temperature=0)
     (request,) = model.sent
@@ -62,7 +62,7 @@ async def test_keywords_go_over_config() -> None:
         ({"zzz": 0}, "go into extras="),
     ],
 )
-async def test_an_unknown_setting_names_the_near_one(settings: dict[str, Any], complaint: str) -> None:
+async def test_unknown_setting_suggests_a_near_one(settings: dict[str, Any], complaint: str) -> None:
     model = Recorder("Hello.")
     with pytest.raises(TypeError) as caught:
         await model.complete("Hi", **settings)
@@ -73,7 +73,7 @@ async def test_an_unknown_setting_names_the_near_one(settings: dict[str, Any], c
 
 
 @pytest.mark.parametrize("settings", [{"system": 5}, {"temperature": "hot"}, {"max_tokens": 1.5}])
-async def test_a_setting_of_the_wrong_type_is_refused(settings: dict[str, Any]) -> None:
+async def test_setting_of_the_wrong_type_is_rejected(settings: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError):
         await Recorder("Hello.").complete("Hi", **settings)
 
@@ -148,7 +148,7 @@ class Entry(pydantic.BaseModel):
         (list[Annotated[int, {"unhashable": []}]], '{"value": [1]}', [1]),
     ],
 )
-async def test_any_type_can_be_asked_for(kind: Any, reply: str, value: Any) -> None:
+async def test_any_type_can_be_requested(kind: Any, reply: str, value: Any) -> None:
     model = Recorder(reply, reply)
     assert (await model.complete("Hi", response_schema=kind)).parsed == value
     async with model.stream("Hi", response_schema=kind) as stream:
@@ -172,7 +172,7 @@ async def test_the_validators_own_message_is_in_the_error() -> None:
     assert "Entry" in str(caught.value)
 
 
-async def test_what_has_no_schema_is_refused() -> None:
+async def test_type_without_a_schema_is_rejected() -> None:
     with pytest.raises(InvalidRequestError, match="response_schema must be a JSON Schema or a type"):
         await Recorder("x").complete("Hi", response_schema=lambda: 0)  # type: ignore[arg-type]
 
@@ -180,13 +180,13 @@ async def test_what_has_no_schema_is_refused() -> None:
 # --- streams ----------------------------------------------------------------------------------------
 
 
-async def test_the_text_of_a_stream() -> None:
+async def test_stream_yields_text() -> None:
     stream = Recorder("Hello there, this is a reply.").stream("Hi")
     assert "".join([text async for text in stream.text()]) == "Hello there, this is a reply."
     assert stream.response.text == "Hello there, this is a reply."
 
 
-async def test_there_is_no_response_before_the_end() -> None:
+async def test_response_raises_before_the_end() -> None:
     stream = Recorder("Hello.").stream("Hi")
     assert not stream.ended
     with pytest.raises(RuntimeError, match="has not ended"):
@@ -196,7 +196,7 @@ async def test_there_is_no_response_before_the_end() -> None:
     assert stream.response.finish_reason == "cancelled"
 
 
-def test_the_text_of_a_stream_without_an_event_loop() -> None:
+def test_stream_yields_text_without_an_event_loop() -> None:
     with dragoman.sync.SyncProvider(Recorder("Hello there.")) as model:
         stream = model.stream("Hi", temperature=0)
         assert "".join(stream.text()) == "Hello there."
@@ -215,7 +215,7 @@ async def test_thinking_is_a_property_of_the_reply() -> None:
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-def test_pictures_from_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_are_made_from_bytes_paths_and_urls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "photo.png").write_bytes(PNG)
     monkeypatch.chdir(tmp_path)
     inline = Image(Inline("iVBORw0KGgo="), "image/png")
@@ -237,7 +237,7 @@ def test_the_media_type_of_bytes(data: bytes, kind: str | None) -> None:
     assert Image(data).media_type == kind
 
 
-def test_a_missing_picture_is_an_error() -> None:
+def test_missing_image_file_is_an_error() -> None:
     with pytest.raises(FileNotFoundError):
         Image("nowhere.png")
 
@@ -275,7 +275,7 @@ async def test_reask_follows_the_validators_of_a_type() -> None:
     assert "must be even" in second[2].text
 
 
-async def test_without_reask_a_validator_is_final() -> None:
+async def test_validation_error_is_final_without_reask() -> None:
     scripted = ScriptedProvider('{"number": 3}')
     for model in (scripted, dragoman.Retry(scripted)):
         with pytest.raises(StructuredOutputError, match="must be even") as caught:
@@ -292,7 +292,7 @@ async def test_reask_gives_up_after_its_attempts() -> None:
     assert len(scripted.requests) == 2
 
 
-async def test_an_answer_cut_at_the_limit_is_reported_as_such() -> None:
+async def test_truncated_answer_is_reported_as_such() -> None:
     cut = ScriptedProvider(Answer('{"number": ', finish="length"))
     with pytest.raises(StructuredOutputError, match=r"cut off at the token limit \(max_tokens\) after \d+ output"):
         await cut.complete("?", response_schema=Even)
@@ -314,7 +314,7 @@ async def test_partial_objects_end_with_the_instance() -> None:
         assert list(blocking.partial()) == items
 
 
-async def test_partial_objects_of_a_wrong_answer_end_with_its_error() -> None:
+async def test_partial_objects_of_an_invalid_answer_end_with_its_error() -> None:
     stream = ScriptedProvider('{"number": 3}').stream("?", response_schema=Even)
     with pytest.raises(StructuredOutputError, match="must be even"):
         [item async for item in stream.partial()]
@@ -334,7 +334,7 @@ async def test_partial_objects_of_a_cancelled_stream_end_without_an_instance() -
 # --- money ------------------------------------------------------------------------------------------
 
 
-async def test_a_reply_is_priced_by_what_its_provider_is_sold_as() -> None:
+async def test_reply_is_priced_by_its_providers_price_row() -> None:
     model = ScriptedProvider("Hello.", name="openai", model="gpt-5")
     reply = await model.complete("Hi")
     assert dragoman.cost(reply) == dragoman.cost(reply.usage, "openai:gpt-5")
@@ -347,7 +347,7 @@ async def test_a_reply_is_priced_by_what_its_provider_is_sold_as() -> None:
     assert dragoman.cost(reply, "openai:gpt-5").total != 0
 
 
-async def test_layers_price_by_the_provider_inside() -> None:
+async def test_layers_use_the_price_row_of_the_inner_provider() -> None:
     cheap = ScriptedProvider(dragoman.OverloadedError("busy"), name="lab", model="a")
     good = ScriptedProvider("Hello.", name="lab", model="b")
     cheap.priced_as, good.priced_as = "free", "openai:gpt-5"
@@ -355,7 +355,7 @@ async def test_layers_price_by_the_provider_inside() -> None:
     assert dragoman.cost(reply).total == dragoman.cost(reply.usage, "openai:gpt-5").total
 
 
-async def test_the_address_decides_not_the_name_of_the_wire() -> None:
+async def test_address_decides_the_price_not_the_wire() -> None:
     provider = dragoman.connect("gpt-5", base_url="http://127.0.0.1:9/v1", name="openai")
     reply = await ScriptedProvider("Hello.", name="openai", model="gpt-5").complete("Hi")
     assert reply.sale is not None
@@ -365,7 +365,7 @@ async def test_the_address_decides_not_the_name_of_the_wire() -> None:
     assert "127.0.0.1" in bill.reason
 
 
-async def test_a_reply_that_was_stored_is_priced_by_its_names() -> None:
+async def test_stored_reply_is_priced_by_its_names() -> None:
     reply = await ScriptedProvider("Hello.", name="openai", model="gpt-5").complete("Hi")
     assert reply.sale == Sale()
     assert reply.sale != 1
@@ -377,7 +377,7 @@ async def test_a_reply_that_was_stored_is_priced_by_its_names() -> None:
     assert isinstance(dragoman.cost(dragoman.Response(dragoman.Assistant("Hi"), "stop")), dragoman.Unpriced)
 
 
-async def test_a_table_of_the_callers_prices_a_reply() -> None:
+async def test_callers_price_table_is_used() -> None:
     reply = await ScriptedProvider("Hello.", name="lab", model="a").complete("Hi")
     assert not dragoman.cost(reply)
     row = PriceRow("lab", Match(equals=("a",)), Decimal(1), Decimal(1))

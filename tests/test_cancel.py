@@ -49,7 +49,7 @@ STREAMS = [case for wire in CODECS for case in find_cases(wire, "reply.sse", "re
 WHOLE = bool(os.environ.get("DRAGOMAN_EXHAUSTIVE"))
 
 
-def test_every_wire_is_cancelled() -> None:
+def test_every_wire_is_tested() -> None:
     assert {case.wire for case in STREAMS} == set(CODECS)
 
 
@@ -62,7 +62,7 @@ def events_of(case: Case) -> int:
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("case", STREAMS, ids=str)
-async def test_cancel_at_every_event(case: Case, count: Callable[[str, int], None]) -> None:
+async def test_cancel_after_every_event(case: Case, count: Callable[[str, int], None]) -> None:
     """Cancelled while the first byte is awaited, and after each event; the server never ends the stream itself."""
     silent = asyncio.Event()
 
@@ -166,7 +166,7 @@ def signed() -> dragoman.Provider:
     return connect("m-1", wire="gemini", base_url="http://x.test", transport=FixtureTransport((200, {}, SIGNED)))
 
 
-async def test_a_cancelled_reply_has_all_that_a_whole_one_has() -> None:
+async def test_cancelled_reply_has_the_fields_of_a_complete_one() -> None:
     response = await hear_until(signed(), "so")
     never = Continuity(issuer=Issuer("gemini", None, "m-1"), replayable=False)
     assert response.message.content == (
@@ -183,7 +183,7 @@ async def test_a_cancelled_reply_has_all_that_a_whole_one_has() -> None:
 
 @pytest.mark.parametrize("wire", CODECS)
 @pytest.mark.parametrize("around", [lambda model: model, Retry, Observe])
-async def test_state_of_a_cancelled_reply_is_sent_to_nobody(wire: str, around: Callable[..., Any]) -> None:
+async def test_state_of_a_cancelled_reply_is_not_sent(wire: str, around: Callable[..., Any]) -> None:
     """Neither to its issuer nor to another wire; through a provider around it, too, where less is known of it."""
     response = await hear_until(around(signed()), "so")
     target = connect("m-1", wire=wire, base_url="http://x.test")
@@ -200,7 +200,7 @@ async def test_state_of_a_cancelled_reply_is_sent_to_nobody(wire: str, around: C
 
 @pytest.mark.parametrize("block", [RedactedThinking("SECRET"), Opaque({"type": "SECRET"}), Thinking("SECRET")])
 @pytest.mark.parametrize("wire", CODECS)
-def test_whole_blocks_of_a_reply_that_broke_off_are_dropped_with_a_warning(wire: str, block: Any) -> None:
+def test_native_blocks_of_a_broken_reply_are_dropped_with_a_warning(wire: str, block: Any) -> None:
     target = connect("m-1", wire=wire, base_url="http://x.test")
     assert isinstance(target, HttpProvider)
     opaque = {"type": "reasoning", "encrypted_content": "SECRET", "summary": []}

@@ -47,12 +47,12 @@ sources = st.sampled_from(WEAKEST_FIRST)
 capabilities = st.builds(Capabilities.of, values, sources)
 
 
-def test_names_are_the_contracts() -> None:
+def test_names_match_the_contract() -> None:
     assert list(Capabilities.__struct_fields__) == NAMES + RETRIEVAL
     assert set(WEAKEST_FIRST) == set(get_args(Source))
 
 
-def test_refusals_are_the_contracts_in_its_order() -> None:
+def test_reasons_match_the_contract() -> None:
     assert get_args(Refusal) == (
         "not_configured",
         "provider_unavailable",
@@ -65,7 +65,7 @@ def test_refusals_are_the_contracts_in_its_order() -> None:
 
 
 @pytest.mark.parametrize("kind", [Fact, Capabilities])
-def test_facts_cannot_be_changed(kind: type[msgspec.Struct]) -> None:
+def test_facts_are_immutable(kind: type[msgspec.Struct]) -> None:
     assert kind.__struct_config__.frozen
 
 
@@ -89,11 +89,11 @@ def test_values_are_kept_with_their_provenance(given: dict[str, Any], source: So
 
 
 @given(capabilities)
-def test_json_round_trip(made: Capabilities) -> None:
+def test_capabilities_round_trip_through_json(made: Capabilities) -> None:
     assert msgspec.json.decode(msgspec.json.encode(made), type=Capabilities) == made
 
 
-def test_the_users_word_is_the_default_source() -> None:
+def test_default_source_is_the_user() -> None:
     assert Capabilities.of({"supports_tools": False}).supports_tools == Fact(False, "declared")
 
 
@@ -101,12 +101,12 @@ def test_a_window_of_one_token_is_a_window() -> None:
     assert Capabilities.of({"max_context_tokens": 1}).known("max_context_tokens") == 1
 
 
-def test_none_says_nothing() -> None:
+def test_none_means_unknown() -> None:
     assert Capabilities.of(dict.fromkeys(NAMES)) == Capabilities()
 
 
 @pytest.mark.parametrize("kind", [list, tuple, set, frozenset])
-def test_media_types_in_any_collection(kind: Any) -> None:
+def test_media_types_may_be_any_collection(kind: Any) -> None:
     made = Capabilities.of({"accepted_image_media_types": kind(["image/png"])})
     assert made.known("accepted_image_media_types") == ("image/png",)
 
@@ -144,7 +144,7 @@ def test_wrong_names_and_types_are_named(given: dict[str, Any], message: str) ->
 
 @pytest.mark.parametrize("mine", WEAKEST_FIRST)
 @pytest.mark.parametrize("theirs", WEAKEST_FIRST)
-def test_the_stronger_source_wins_and_the_later_at_equal_strength(mine: Source, theirs: Source) -> None:
+def test_stronger_source_wins_and_the_later_at_equal_strength(mine: Source, theirs: Source) -> None:
     merged = Capabilities.of({"supports_tools": True}, mine).merged(Capabilities.of({"supports_tools": False}, theirs))
     wins = WEAKEST_FIRST.index(theirs) >= WEAKEST_FIRST.index(mine)
     assert merged.supports_tools == (Fact(False, theirs) if wins else Fact(True, mine))
@@ -167,7 +167,7 @@ def test_merging_with_nothing_changes_nothing(made: Capabilities) -> None:
 # --- from a file ------------------------------------------------------------------------------------
 
 
-def test_facts_are_read_from_a_file_with_where_they_are_from(tmp_path: Path) -> None:
+def test_facts_are_read_from_a_file_with_their_source(tmp_path: Path) -> None:
     fact = {"value": True, "source": "probed", "at": "2026-11-15", "by": "check"}
     (tmp_path / "facts.json").write_text(json.dumps({"model": "m", "capabilities": {"supports_tools": fact}}))
     read = Capabilities.read(tmp_path / "facts.json")
@@ -185,12 +185,12 @@ WRONG_FILES = [
 
 
 @pytest.mark.parametrize(("text", "complaint"), WRONG_FILES)
-def test_a_wrong_file_of_facts_is_named(tmp_path: Path, text: str, complaint: str) -> None:
+def test_invalid_fact_file_is_reported(tmp_path: Path, text: str, complaint: str) -> None:
     (tmp_path / "facts.json").write_text(text)
     with pytest.raises(ValueError, match=re.escape(complaint)):
         Capabilities.read(tmp_path / "facts.json")
 
 
-def test_a_missing_file_of_facts() -> None:
+def test_missing_fact_file_is_reported() -> None:
     with pytest.raises(ValueError, match="cannot be read"):
         Capabilities.read("/nowhere/facts.json")

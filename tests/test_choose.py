@@ -52,7 +52,7 @@ OWN = ("lab:all", "lab:dear", "lab:blind", "lab:unknown")
         {"supports_tools": True, "images": True, "context": 200_000, "documents": False},
     ],
 )
-def test_needs_and_the_reasons(registry: Registry, needs: Any) -> None:
+def test_models_are_chosen_by_needs_with_reasons(registry: Registry, needs: Any) -> None:
     choice = registry.choose(needs=needs, among=OWN)
     assert [entry.id for entry in choice.models] == ["lab:all", "lab:dear"]
     assert choice.best.id == "lab:all"  # the cheaper one
@@ -62,14 +62,14 @@ def test_needs_and_the_reasons(registry: Registry, needs: Any) -> None:
     }
 
 
-def test_prices_and_tiers(registry: Registry) -> None:
+def test_models_are_chosen_by_price_and_tier(registry: Registry) -> None:
     assert [entry.id for entry in registry.choose(among=OWN, tier="fast").models] == ["lab:blind", "lab:all"]
     cheap = registry.choose("tools", among=OWN, max_input_price=1, max_output_price="2")
     assert [entry.id for entry in cheap.models] == ["lab:blind", "lab:all"]
     assert cheap.excluded["lab:dear"] == ("exceeds_max_input_price", "exceeds_max_output_price")
 
 
-def test_all_models_and_those_without_a_key(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unconfigured_models_are_included_on_request(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     choice = registry.choose("images,output=4k")
     assert choice.excluded["openai:gpt-5"] == ("not_configured",)
@@ -90,7 +90,7 @@ def test_all_models_and_those_without_a_key(registry: Registry, monkeypatch: pyt
         ({"max_output_price": -1}, "max_output_price must be US dollars"),
     ],
 )
-def test_wrong_needs(registry: Registry, settings: Any, problem: str) -> None:
+def test_invalid_needs_are_rejected(registry: Registry, settings: Any, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         registry.choose(**settings)
 
@@ -99,7 +99,7 @@ def run(*words: str) -> Any:
     return CliRunner().invoke(main, ["models", *words, "--no-live"])
 
 
-def test_the_command(registry: Registry) -> None:
+def test_choose_command(registry: Registry) -> None:
     words = ["lab:*", "--needs", "tools,images,context=200k", "--max-input-price", "1", "--tier", "fast"]
     result = run(*words)
     assert result.stdout.splitlines()[1].startswith("lab:all ")

@@ -122,13 +122,13 @@ REPLIES: list[tuple[str, Any, tuple[Citation, ...]]] = [
 
 
 @pytest.mark.parametrize(("wire", "body", "citations"), REPLIES)
-def test_citations_of_a_reply(wire: str, body: Any, citations: tuple[Citation, ...]) -> None:
+def test_reply_has_citations(wire: str, body: Any, citations: tuple[Citation, ...]) -> None:
     reply = reply_of(wire, body)
     assert reply.citations == citations
     assert reply.message.citations == citations
 
 
-def test_citations_of_a_stream() -> None:
+def test_stream_has_citations() -> None:
     chunks = [
         {"choices": [{"index": 0, "delta": {"content": "Paris "}}]},
         {"choices": [{"index": 0, "delta": {"content": "is big.", "annotations": [cited()]}}]},
@@ -137,18 +137,18 @@ def test_citations_of_a_stream() -> None:
     assert reply_of("openai", chunks, stream=True).citations == (Citation(URL, "A", None, 0, 5),)
 
 
-def test_sources_without_a_text_support_nothing() -> None:
+def test_sources_without_text_cite_nothing() -> None:
     assert reply_of("openai", {**chat(content=None), "citations": [URL]}).citations == ()
 
 
-def test_a_text_of_ones_own_has_none() -> None:
+def test_text_of_the_caller_has_no_citations() -> None:
     assert Text("a").citations == ()
     assert read_citations({"phase": "final"}, "a") == read_citations([], "a") == ()
     assert read_citations({"citations": 5}, "a") == ()
 
 
 @pytest.mark.parametrize("wire", ["openai", "gemini"])
-def test_sources_are_not_sent_back_and_no_loss(wire: str) -> None:
+def test_citations_are_not_sent_back_and_are_no_loss(wire: str) -> None:
     body = chat(annotations=[cited()]) if wire == "openai" else gemini(groundingMetadata={"groundingChunks": CHUNKS})
     said = reply_of(wire, body).message
     codec = CODECS[wire].connect("m", "https://api.example.com", None, Capabilities())
@@ -168,7 +168,7 @@ PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk=
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_pictures_beside_a_text(stream: bool) -> None:
+def test_images_next_to_text_are_found(stream: bool) -> None:
     part = {"content": "Here.", "images": [PICTURE]}
     ended = {"index": 0, "finish_reason": "stop"}
     body: Any = {"choices": [{**ended, "message": part}]}
@@ -181,7 +181,7 @@ def test_pictures_beside_a_text(stream: bool) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_clients_receive_sources_and_pictures(stream: bool) -> None:
+def test_gateway_clients_receive_citations_and_images(stream: bool) -> None:
     codec = CODECS["openai"].connect("m", "https://api.example.com", None, Capabilities())
     request = Request([User("x")], stream=stream)
     out = Assembler(request_id="R", model="m", issuer=Issuer("openai"))
@@ -194,7 +194,7 @@ def test_clients_receive_sources_and_pictures(stream: bool) -> None:
     assert len(again.images) == 1
 
 
-def test_clients_of_responses_receive_the_sources_of_others() -> None:
+def test_responses_clients_receive_citations_of_other_wires() -> None:
     said = reply_of("gemini", gemini(groundingMetadata={"groundingChunks": CHUNKS}))
     request = Request([User("x")])
     codec = CODECS["gemini"].connect("m", "https://api.example.com", None, Capabilities())
@@ -277,7 +277,7 @@ def test_streams_of_responses_keep_what_the_issuer_cites() -> None:
         ({"type": "deep", "a": {"a": {"a": {"a": {"a": {"a": {"a": {"a": {"url": "u"}}}}}}}}}, "deep"),
     ],
 )  # fmt: skip
-def test_a_providers_own_block_in_a_line(data: Any, summary: str) -> None:
+def test_native_block_has_a_one_line_summary(data: Any, summary: str) -> None:
     assert Opaque(data, Continuity(issuer=Issuer("x"))).summary == summary
 
 
@@ -296,7 +296,7 @@ def test_a_providers_own_block_in_a_line(data: Any, summary: str) -> None:
         ("gemini", {"responseLogprobs": True}, ["logprobs_in_raw"]),
     ],
 )
-def test_further_choices_and_log_probabilities_are_in_raw(wire: str, extras: dict[str, Any], codes: list[str]) -> None:
+def test_further_choices_and_logprobs_are_in_raw(wire: str, extras: dict[str, Any], codes: list[str]) -> None:
     codec = CODECS[wire].connect("m", "https://api.example.com", None, Capabilities())
     encoded = codec.encode(Request([User("x")], config=RuntimeConfig(extras=extras)))
     assert [warning.code for warning in encoded.warnings] == codes

@@ -32,7 +32,7 @@ def url() -> Any:
         yield server.base_url
 
 
-def test_ask_in_every_form(url: str) -> None:
+def test_ask_prints_every_format(url: str) -> None:
     for words in (["--stream"], ["--no-stream"]):
         result = run("ask", "m", "Hi", "--base-url", url, *words)
         assert (result.exit_code, result.stdout) == (0, "Hello\n")
@@ -44,7 +44,7 @@ def test_ask_in_every_form(url: str) -> None:
     assert len(json.loads(run("ask", "m", "Hi", "--base-url", url, "--raw").stdout)["chunks"]) == 7
 
 
-def test_ask_sends_what_it_was_told(tmp_path: Path) -> None:
+def test_ask_sends_its_options(tmp_path: Path) -> None:
     (tmp_path / "tool.json").write_text('{"name": "f", "parameters": {"type": "object"}}')
     (tmp_path / "schema.json").write_text('{"type": "object"}')
     (tmp_path / "dot.png").write_bytes(b"\x89PNG")
@@ -66,7 +66,7 @@ def test_ask_sends_what_it_was_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [["--stream"], ["--no-stream"]])
-def test_a_proposal_is_printed_and_nothing_runs(words: list[str], tmp_path: Path) -> None:
+def test_tool_call_is_printed_and_not_run(words: list[str], tmp_path: Path) -> None:
     (tmp_path / "tool.json").write_text('[{"name": "f", "parameters": {"type": "object"}}]')
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
     body = json.dumps({"choices": [{"message": {"tool_calls": [call]}, "finish_reason": "tool_calls"}]}).encode()
@@ -94,7 +94,7 @@ def test_a_proposal_is_printed_and_nothing_runs(words: list[str], tmp_path: Path
         (200, b"{}", 17, "provider_invalid_response"),
     ],
 )
-def test_exit_codes(status: int, body: bytes, code: int, words: str) -> None:
+def test_exit_codes_match_errors(status: int, body: bytes, code: int, words: str) -> None:
     async def refuse(connection: Connection) -> None:
         connection.reply(status, body, retry_after="7")
 
@@ -105,7 +105,7 @@ def test_exit_codes(status: int, body: bytes, code: int, words: str) -> None:
     assert KEY not in result.output
 
 
-def test_every_category_has_an_exit_code_of_its_own() -> None:
+def test_every_error_category_has_its_own_exit_code() -> None:
     def leaves(kind: type[ProviderError]) -> set[str]:
         return {kind.category}.union(*[leaves(each) for each in kind.__subclasses__()])
 
@@ -114,7 +114,7 @@ def test_every_category_has_an_exit_code_of_its_own() -> None:
     assert len(set(EXIT_CODES.values())) == len(EXIT_CODES)
 
 
-def test_structured_output_that_does_not_fit(tmp_path: Path) -> None:
+def test_invalid_structured_output_is_reported(tmp_path: Path) -> None:
     (tmp_path / "schema.json").write_text('{"type": "object"}')
 
     async def chatter(connection: Connection) -> None:
@@ -125,7 +125,7 @@ def test_structured_output_that_does_not_fit(tmp_path: Path) -> None:
     assert result.exit_code == 18
 
 
-def test_ready(url: str) -> None:
+def test_ready_reports_a_ready_model(url: str) -> None:
     assert run("ready", "m", "--base-url", url).stdout == "m is ready\n"
     assert json.loads(run("ready", "m", "--base-url", url, "--json").stdout) == {"ready": True, "model": "m"}
     missing = run("ready", "other", "--base-url", url, "--json")
@@ -134,7 +134,7 @@ def test_ready(url: str) -> None:
     assert run("ready", "other", "--base-url", url).exit_code == 11
 
 
-def test_ready_of_what_is_not_configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_ready_reports_an_unconfigured_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "models.yaml").touch()
     monkeypatch.setenv("DRAGOMAN_CONFIG", str(tmp_path / "models.yaml"))
     monkeypatch.delenv("GROQ_API_KEY", raising=False)
@@ -147,7 +147,7 @@ def test_ready_of_what_is_not_configured(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert (plain.exit_code, plain.stdout) == (10, "")
 
 
-def test_chat(url: str) -> None:
+def test_chat_keeps_the_conversation(url: str) -> None:
     once = run("chat", "m", "--base-url", url, "--prompt", "Hi")
     assert (once.exit_code, once.stdout) == (0, "Hello\n")
     with Background(answering("Hello")) as server:
@@ -159,7 +159,7 @@ def test_chat(url: str) -> None:
     assert sent == [["S", "one"], ["S", "one", "Hello", "two"], ["S", "three"]]
 
 
-def test_chat_goes_on_after_an_error() -> None:
+def test_chat_continues_after_an_error() -> None:
     async def moody(connection: Connection) -> None:
         if len(connection.seen.json["messages"]) == 1 and connection.seen.json["messages"][0]["content"] == "one":
             connection.reply(500, b"{}")
@@ -182,25 +182,25 @@ def test_chat_goes_on_after_an_error() -> None:
         (["nonsense"], "No such command"),
     ],
 )
-def test_wrong_usage(words: list[str], said: str) -> None:
+def test_invalid_usage_is_reported(words: list[str], said: str) -> None:
     result = run(*words)
     assert result.exit_code == 2
     assert said in result.stderr
 
 
-def test_a_name_nobody_knows() -> None:
+def test_unknown_name_is_reported() -> None:
     result = run("ask", "m", "Hi")
     assert result.exit_code == 11
     assert "alias or adapter:model" in result.stderr
 
 
-def test_a_model_without_its_key() -> None:
+def test_missing_key_is_reported() -> None:
     result = run("ask", "anthropic:claude-sonnet-4-6", "Hi", ANTHROPIC_API_KEY="")
     assert result.exit_code == 10
     assert "ANTHROPIC_API_KEY" in result.stderr
 
 
-def test_plan(tmp_path: Path) -> None:
+def test_plan_prints_losses(tmp_path: Path) -> None:
     talk = tmp_path / "talk.json"
     talk.write_text(json.dumps({"messages": [
         {"role": "user", "content": "Hi"},
@@ -221,14 +221,14 @@ def test_plan(tmp_path: Path) -> None:
     assert run("plan", str(tmp_path / "bad.json"), "--to", "m", "--base-url", "http://x").exit_code == 2
 
 
-def test_a_file_that_is_not_json(tmp_path: Path) -> None:
+def test_file_that_is_not_json_is_reported(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text("{")
     result = run("ask", "m", "Hi", "--base-url", "http://x", "--schema", str(tmp_path / "bad.json"))
     assert result.exit_code == 2
     assert "is not JSON" in result.stderr
 
 
-def test_as_a_module() -> None:
+def test_package_runs_as_a_module() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "dragoman", "--version"], capture_output=True, text=True, env=os.environ, check=False
     )

@@ -39,7 +39,7 @@ def test_every_example_runs(page: Path, tmp_path: Path) -> None:
     assert run_page(page, tmp_path) > 0
 
 
-def test_the_codec_by_hand_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_codec_example_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (example,) = blocks(ROOT / "docs/howto/codec-by-hand.md")
     scope: dict[str, Any] = {"__name__": "howto"}
     exec(compile(example, "codec-by-hand.md", "exec"), scope)
@@ -52,7 +52,7 @@ def test_the_codec_by_hand_runs(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_pages(page: Path) -> None:
+def test_pages_are_complete(page: Path) -> None:
     text = page.read_text()
     for block in blocks(page):
         ast.parse(block)
@@ -68,7 +68,7 @@ def test_every_command_is_documented() -> None:
 
 
 @pytest.mark.parametrize(("page", "text"), write_pages().items(), ids=list(write_pages()))
-def test_the_reference_is_what_the_code_says(page: str, text: str) -> None:
+def test_reference_matches_the_code(page: str, text: str) -> None:
     assert (ROOT / "docs/reference" / page).read_text() == text, "run: python -m tests.test_docs"
 
 
@@ -120,11 +120,11 @@ def test_figures_of_the_comparison_are_those_of_the_bench() -> None:
             assert 0.5 < _figure(cell) / found < 2, (row, peer)
 
 
-def test_everything_of_the_package_can_be_looked_up() -> None:
+def test_every_public_name_is_in_the_reference() -> None:
     assert set(dragoman._PLACES.values()) <= set(MODULES)  # noqa: SLF001 - the table of lazy imports
 
 
-def test_the_site_holds_every_page_and_nothing_from_elsewhere(tmp_path: Path) -> None:
+def test_site_has_every_page_and_no_external_resources(tmp_path: Path) -> None:
     pytest.importorskip("zensical")
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
     settings = (ROOT / "zensical.toml").read_text()
@@ -149,7 +149,7 @@ def test_the_site_holds_every_page_and_nothing_from_elsewhere(tmp_path: Path) ->
     assert 'id="dragoman.messages.ToolResult"' in values
 
 
-def test_short_enough_to_be_read() -> None:
+def test_pages_are_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 180
     assert len((ROOT / "AGENTS.md").read_text().splitlines()) <= 30
 

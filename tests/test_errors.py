@@ -100,7 +100,7 @@ KEYS = [
 
 
 @pytest.mark.parametrize(("kind", "parent", "category", "error_class", "word", "transient"), TREE)
-def test_vocabularies(
+def test_error_classes_match_the_vocabularies(
     kind: type[ProviderError], parent: type, category: str, error_class: str, word: str, transient: bool
 ) -> None:
     assert kind.__bases__ == (parent,)
@@ -126,7 +126,7 @@ def drawn_tree() -> list[tuple[str, str]]:
     return pairs
 
 
-def test_drawing_is_the_inheritance() -> None:
+def test_documented_tree_matches_the_inheritance() -> None:
     assert drawn_tree() == [(kind.__name__, kind.__bases__[0].__name__) for kind in CLASSES]
 
 
@@ -144,7 +144,7 @@ FACTS = {
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_attributes(kind: type[ProviderError]) -> None:
+def test_errors_have_their_attributes(kind: type[ProviderError]) -> None:
     response = Response(Assistant("half"), "error")
     error = kind("no coffee", **FACTS, headers={"X-Request-Id": "r1"}, response=response)
     assert {name: getattr(error, name) for name in FACTS} == FACTS
@@ -160,7 +160,7 @@ def test_nothing_is_known_by_default(kind: type[ProviderError]) -> None:
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_pickle(kind: type[ProviderError]) -> None:
+def test_errors_can_be_pickled(kind: type[ProviderError]) -> None:
     error = kind("no coffee", **FACTS, headers={"retry-after": "3"}, response=Response(Assistant("half"), "error"))
     error.hide([], ["I cannot brew coffee"])
     copy = pickle.loads(pickle.dumps(error))
@@ -170,12 +170,12 @@ def test_pickle(kind: type[ProviderError]) -> None:
 
 
 @pytest.mark.parametrize("which", ["connect", "first_event", "idle", "total"])
-def test_timed_out_says_which(which: errors.Deadline) -> None:
+def test_timeout_names_its_deadline(which: errors.Deadline) -> None:
     error = pickle.loads(pickle.dumps(TimedOutError("late", which=which, status=408)))
     assert (error.which, error.status) == (which, 408)
 
 
-def test_timed_out_is_of_the_whole_call_unless_said() -> None:
+def test_timeout_defaults_to_the_total_deadline() -> None:
     assert TimedOutError().which == "total"
 
 
@@ -221,17 +221,17 @@ WORDS = [
 
 
 @pytest.mark.parametrize(("error", "text"), WORDS)
-def test_str(error: ProviderError, text: str) -> None:
+def test_message_is_formatted(error: ProviderError, text: str) -> None:
     assert str(error) == text
     assert repr(error) == f"{type(error).__name__}({text!r})"
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_every_class_says_what_to_do_next(kind: type[ProviderError]) -> None:
+def test_every_class_has_advice(kind: type[ProviderError]) -> None:
     assert str(kind("It went wrong")) == f"It went wrong. {kind.advice}".removesuffix(". ")
 
 
-def test_who_gives_advice() -> None:
+def test_advice_depends_on_the_class() -> None:
     assert [kind for kind in CLASSES if not kind.advice] == [ProviderError]
     # "" is one, and a class of the tree has that of the one above it
     assert len({kind.advice for kind in CLASSES}) == len(CLASSES) - 1
@@ -239,7 +239,7 @@ def test_who_gives_advice() -> None:
 
 
 @pytest.mark.parametrize(("length", "ending"), [(300, "x"), (301, "…")])
-def test_long_quotes_are_cut(length: int, ending: str) -> None:
+def test_long_quotes_are_truncated(length: int, ending: str) -> None:
     quote = str(ProviderError("no", provider_message="x" * length)).removeprefix("no. The provider says: ")
     assert len(quote) == 300
     assert quote.endswith(ending)
@@ -249,7 +249,7 @@ def test_long_quotes_are_cut(length: int, ending: str) -> None:
 
 
 @pytest.mark.parametrize("key", [*KEYS, "Bearer abcdefgh", "basic dXNlcjpwYXNz"])
-def test_shapes_of_keys_are_hidden_everywhere(key: str) -> None:
+def test_key_patterns_are_hidden_everywhere(key: str) -> None:
     assert scrub(f"key <{key}>!") == "key <[hidden]>!"
     error = AuthenticationError(f"no {key}", provider_message=f"Incorrect API key provided: {key}.")
     assert key not in str(error) + repr(error)
@@ -257,20 +257,20 @@ def test_shapes_of_keys_are_hidden_everywhere(key: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["sk-short", "risk-abcdefghijklmnop", "bearer of news", "task_abcdefghijklmnop", ""])
-def test_innocent_words_stay(text: str) -> None:
+def test_ordinary_text_is_not_hidden(text: str) -> None:
     assert scrub(text, ["", "absent"]) == text
 
 
 @given(st.lists(st.text("ab", min_size=1, max_size=5)), st.text("abc", max_size=20))
-def test_no_given_secret_is_left(secrets: list[str], text: str) -> None:
+def test_given_secrets_are_hidden(secrets: list[str], text: str) -> None:
     assert not any(secret in scrub(text, secrets) for secret in secrets)
 
 
-def test_a_secret_that_begins_another_leaves_no_rest() -> None:
+def test_secret_that_is_a_prefix_of_another_is_hidden() -> None:
     assert scrub("token abcdef", ["abc", "abcdef"]) == scrub("token abcdef", ["abcdef", "abc"]) == "token [hidden]"
 
 
-def test_hide_reaches_every_word() -> None:
+def test_hide_covers_every_text() -> None:
     secret = "topsecret"
     error = ProviderError(
         f"1 {secret}",
@@ -287,7 +287,7 @@ def test_hide_reaches_every_word() -> None:
     assert secret not in repr(vars(error)) + str(error) + repr(error)
 
 
-def test_hide_of_an_error_without_words() -> None:
+def test_hide_works_on_an_error_without_text() -> None:
     error = ProviderError("no")
     error.hide(["x"], ["a prompt"])
     assert (error.provider_code, error.provider_message, error.quotable) == (None, None, True)
@@ -309,7 +309,7 @@ BODIES: list[tuple[str | bytes | None, Any, Any]] = [
 
 
 @pytest.mark.parametrize(("body", "parsed", "inner"), BODIES)
-def test_the_body_of_an_error_is_parsed_where_it_is_json(body: str | bytes | None, parsed: Any, inner: Any) -> None:
+def test_error_body_is_parsed_if_it_is_json(body: str | bytes | None, parsed: Any, inner: Any) -> None:
     error = ProviderError("no", body=body)
     assert (error.body, error.inner_error) == (parsed, inner)
 
@@ -344,7 +344,7 @@ def test_echoed_prompts_are_not_quoted(prompt: str, message: str, echoed: bool) 
 
 
 @given(st.text("abcdefghij ", min_size=29, max_size=120), st.data())
-def test_any_long_stretch_of_a_prompt_is_noticed(prompt: str, data: st.DataObject) -> None:
+def test_any_long_part_of_a_prompt_is_detected(prompt: str, data: st.DataObject) -> None:
     prompt = prompt.strip().ljust(29, "z")
     start = data.draw(st.integers(0, len(prompt) - 29))
     error = InvalidRequestError("refused", provider_message=f">>{prompt[start : start + 29]}<<")
@@ -374,7 +374,7 @@ HEADERS = {
 }
 
 
-def test_only_harmless_headers_are_kept() -> None:
+def test_only_safe_headers_are_kept() -> None:
     kept = {name.lower(): value for name, value in list(HEADERS.items())[4:]}
     assert keep_headers(HEADERS) == {**kept, "x-ratelimit-note": "[hidden]"}
     assert ProviderError(headers=HEADERS).headers == keep_headers(HEADERS)
@@ -382,7 +382,7 @@ def test_only_harmless_headers_are_kept() -> None:
 
 
 @given(st.dictionaries(st.sampled_from(list(HEADERS)) | st.text(max_size=20), st.text("abc", max_size=5)))
-def test_no_other_header_passes(headers: dict[str, str]) -> None:
+def test_other_headers_are_dropped(headers: dict[str, str]) -> None:
     allowed = {name.lower() for name in list(HEADERS)[4:]}
     families = ("x-ratelimit-", "anthropic-ratelimit-")
     wanted = {name for name in map(str.lower, headers) if name in allowed or name.startswith(families)}
@@ -394,7 +394,7 @@ def test_no_other_header_passes(headers: dict[str, str]) -> None:
 LONG = "-eyJaaaaaaaaaa" * 2_000
 
 
-def test_scrub_cuts_long_text() -> None:
+def test_scrub_truncates_long_text() -> None:
     assert len(scrub("x" * 1_000_000)) == 64 * 1024
     assert len(scrub("x" * 1_000_000, limit=None)) == 1_000_000
 
@@ -410,19 +410,19 @@ def test_scrub_cuts_long_text() -> None:
         "Bearer   abcdefgh12345",
     ],
 )
-def test_shapes_of_keys_are_hidden(secret: str) -> None:
+def test_key_patterns_are_hidden(secret: str) -> None:
     assert scrub(f"refused: {secret}!") == "refused: [hidden]!"
 
 
 @pytest.mark.parametrize("kept", [6, 9, 20])
-def test_the_start_of_a_secret_at_a_cut_end_is_hidden(kept: int) -> None:
+def test_start_of_a_secret_at_a_truncated_end_is_hidden(kept: int) -> None:
     secret = "plain words without a shape of a key"
     text = cut("x" * 50 + secret, 50 + kept + 1)
     assert scrub(text, [secret]) == "x" * 50 + "[hidden]…"
     assert scrub(text[:-1], [secret]) == text[:-1], "a text that was not cut may end like a secret"
 
 
-def test_a_cut_text_without_a_secret_stays() -> None:
+def test_truncated_text_without_a_secret_is_unchanged() -> None:
     assert scrub("hello world…", ["secret-value"]) == "hello world…"
 
 
@@ -444,13 +444,13 @@ def test_quote_is_short(value: Any) -> None:
     assert 0 < len(quote(value)) <= 103
 
 
-def test_quote_shows_short_values_as_they_are() -> None:
+def test_quote_keeps_short_values() -> None:
     assert quote("a'b") == repr("a'b")
     assert quote(None) == "None"
     assert quote([1, "x"]) == "[1, 'x']"
 
 
-def test_a_cause_is_kept_without_what_it_holds() -> None:
+def test_cause_is_kept_without_its_contents() -> None:
     cause = UnicodeDecodeError("utf-8", b"a secret \xff", 9, 10, "invalid start byte")
     cause.__context__ = ValueError("a secret")
     assert without_frames(cause) is cause
@@ -458,7 +458,7 @@ def test_a_cause_is_kept_without_what_it_holds() -> None:
     assert "invalid start byte" in str(cause)
 
 
-def test_advice_of_its_own_replaces_that_of_the_class() -> None:
+def test_given_advice_replaces_that_of_the_class() -> None:
     error = RateLimitError("Too many requests", advice="Ask for a higher limit.")
     assert str(error) == "Too many requests. Ask for a higher limit."
     assert RateLimitError.advice != error.advice

@@ -55,30 +55,30 @@ def count_code(path: Path) -> int:
 
 
 @pytest.mark.parametrize(("name", "most"), MOST_LINES.items())
-def test_an_example_is_short(name: str, most: int) -> None:
+def test_examples_are_short(name: str, most: int) -> None:
     assert count_code(EXAMPLES / f"{name}.py") <= most
 
 
-async def test_the_agent() -> None:
+async def test_agent_example() -> None:
     model = ScriptedProvider(Answer(tool_calls=[Call("days_until", {"day": "2030-01-01"})]), "Some years.")
     assert await agent.run(model, "How many days is it until 2030-01-01?") == "Some years."
     assert "Not run" not in model.requests[-1].messages[-1].text  # type: ignore[union-attr]
 
 
-async def test_the_extraction() -> None:
+async def test_extraction_example() -> None:
     model = ScriptedProvider('{"vendor": "ACME", "total": 129.5, "items": ["anvil"]}')
     invoice = await extraction.extract(model, "ACME: 1 anvil, 129.50 USD.")
     assert invoice == extraction.Invoice(vendor="ACME", total=129.5, items=["anvil"])
 
 
-async def test_the_chat(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_chat_example(capsys: pytest.CaptureFixture[str]) -> None:
     history: list[dragoman.Message] = [dragoman.User("Hi")]
     await chat.answer(ScriptedProvider("Hello there."), history)
     assert capsys.readouterr().out == "Hello there.\n[stop]\n"
     assert history[1] == dragoman.Assistant("Hello there.")
 
 
-async def test_the_chat_is_stopped_by_a_signal(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_chat_example_stops_on_a_signal(capsys: pytest.CaptureFixture[str]) -> None:
     history: list[dragoman.Message] = [dragoman.User("Hi")]
     model = ScriptedProvider(Answer("one two three four", pace=0.3))
     asyncio.get_running_loop().call_later(0.1, signal.raise_signal, signal.SIGINT)
@@ -87,7 +87,7 @@ async def test_the_chat_is_stopped_by_a_signal(capsys: pytest.CaptureFixture[str
     assert "four" not in history[1].text
 
 
-async def test_the_batch(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_batch_example(capsys: pytest.CaptureFixture[str]) -> None:
     model = ScriptedProvider(dragoman.RateLimitError("slow down", retry_after=0.01), "Un.")
     good, tokens = await batch.translate(model, 50)
     assert (good, tokens > 0) == (50, True)
@@ -102,7 +102,7 @@ async def post(prompt: str) -> tuple[int, str]:
     return reply.status_code, reply.text
 
 
-async def test_the_endpoint() -> None:
+async def test_api_example() -> None:
     api.app.state.model = ScriptedProvider("Hello there.")
     assert await post("Hi") == (200, "Hello there.")
     api.app.state.model = ScriptedProvider(dragoman.RateLimitError("slow down", status=429))
@@ -111,14 +111,14 @@ async def test_the_endpoint() -> None:
     assert "slow down" in text
 
 
-async def test_the_endpoint_opens_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_api_example_opens_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MODEL", "openai:gpt-5")
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test-key-of-nobody")
     async with api.lifespan(api.app):
         assert isinstance(api.app.state.model, dragoman.Provider)
 
 
-async def test_the_cost() -> None:
+async def test_cost_example() -> None:
     known = ScriptedProvider("Hello.", name="openai", model="gpt-5")
     unknown = ScriptedProvider("Hello.", name="lab", model="x")
     spent, reasons = await cost.spend([known, known, unknown], "Hello?")

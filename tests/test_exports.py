@@ -86,7 +86,7 @@ def order(name: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_a_module_lists_what_it_offers(module: str) -> None:
+def test_all_lists_the_public_names(module: str) -> None:
     assert complaints((PACKAGE / module).read_text(encoding="utf-8")) == []
 
 
@@ -105,7 +105,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("source", "complaint"), WRONG)
-def test_planted_faults_are_found(source: str, complaint: str) -> None:
+def test_planted_mistakes_are_found(source: str, complaint: str) -> None:
     assert complaints(source) == [complaint]
 
 
@@ -118,7 +118,7 @@ RIGHT = [
 
 
 @pytest.mark.parametrize("source", RIGHT)
-def test_sound_modules_pass(source: str) -> None:
+def test_correct_modules_pass(source: str) -> None:
     assert complaints(source) == []
 
 
@@ -134,7 +134,7 @@ DEMANDED = [
 ]
 
 
-def test_the_package_lists_what_is_visible() -> None:
+def test_package_lists_its_visible_names() -> None:
     visible = {
         name
         for name in dir(dragoman)

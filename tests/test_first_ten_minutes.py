@@ -95,19 +95,19 @@ def shell_lines(page: Path) -> list[str]:
     return [re.sub(r"\s+#.*", "", line) for line in lines]
 
 
-def test_the_package_is_the_installed_one(install: Install) -> None:
+def test_installed_package_is_tested(install: Install) -> None:
     where = install.run_python("import dragoman\nprint(dragoman.__file__)")
     assert where.startswith(str(install.folder))
 
 
-def test_the_program_of_the_readme(install: Install) -> None:
+def test_readme_program_runs(install: Install) -> None:
     [program, *_] = [block.text for block in read_blocks(README) if block.language == "python"]
     printed = install.run_python(program)
     assert "stop" in printed or "length" in printed
     assert len(printed) > 20
 
 
-def test_first_steps(install: Install, server: str) -> None:
+def test_first_steps_run(install: Install, server: str) -> None:
     """The blocks of the page are one program; its server is one that answers every wire."""
     blocks = [block.text for block in read_blocks(FIRST_STEPS) if block.language == "python"]
     assert len(blocks) >= 9
@@ -116,7 +116,7 @@ def test_first_steps(install: Install, server: str) -> None:
         assert wanted in printed
 
 
-def test_the_ways_to_install_are_extras_of_the_package(install: Install) -> None:
+def test_documented_install_options_are_extras(install: Install) -> None:
     """What ``pip install`` names: the package itself and extras that it has."""
     lines = [line for line in shell_lines(FIRST_STEPS) if line.startswith("pip install")]
     lines += re.findall(r"`(pip install [^`]*)`", README.read_text())
@@ -150,13 +150,13 @@ COMMANDS = {
 }
 
 
-def test_every_command_of_the_readme_is_typed_here() -> None:
+def test_every_readme_command_is_tested() -> None:
     lines = [part for line in shell_lines(README) for part in re.split(r"\s{2,}", line) if part.startswith("dragoman")]
     assert set(lines) == set(COMMANDS)
 
 
 @pytest.mark.parametrize("line", COMMANDS)
-def test_a_command_of_the_readme(install: Install, server: str, line: str) -> None:
+def test_readme_command_runs(install: Install, server: str, line: str) -> None:
     box = f"adapters: {{box: {{type: openai-compatible, base_url: {server}/v1}}}}\n"
     (install.folder / "models.yaml").write_text(box)
     (install.folder / "notes.txt").write_text("A river.\n")

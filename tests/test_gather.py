@@ -41,7 +41,7 @@ class Slow(ScriptedProvider):
             self.flying -= 1
 
 
-async def test_items_come_as_they_end_and_no_more_run_than_allowed() -> None:
+async def test_replies_arrive_in_order_of_completion_within_the_concurrency() -> None:
     model = Slow({"0": 0.2})
     items = [item async for item in gather(model, [str(n) for n in range(20)], concurrency=4)]
     assert sorted(item.index for item in items) == list(range(20))
@@ -60,7 +60,7 @@ async def test_order_is_kept_on_request(slow: str) -> None:
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-async def test_an_error_of_one_does_not_stop_the_others(ordered: bool) -> None:
+async def test_failed_call_does_not_stop_the_others(ordered: bool) -> None:
     items = [item async for item in gather(Slow(), ["a", "fail", "b", []], concurrency=2, ordered=ordered)]
     by_place = {item.index: item for item in items}
     assert [type(by_place[at].error) for at in range(4)] == [
@@ -74,7 +74,7 @@ async def test_an_error_of_one_does_not_stop_the_others(ordered: bool) -> None:
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-async def test_prompts_are_taken_only_when_a_call_can_begin(ordered: bool) -> None:
+async def test_prompts_are_read_only_when_a_call_can_start(ordered: bool) -> None:
     taken = 0
 
     def endless() -> Iterator[str]:
@@ -112,7 +112,7 @@ async def test_prompts_may_be_an_asynchronous_iterator() -> None:
     assert closed
 
 
-async def test_an_error_of_the_prompts_is_raised_and_closes_the_calls() -> None:
+async def test_error_of_the_prompts_is_raised_and_closes_the_calls() -> None:
     def broken() -> Iterator[str]:
         yield "slow"
         raise OSError("the file is gone")
@@ -123,14 +123,14 @@ async def test_an_error_of_the_prompts_is_raised_and_closes_the_calls() -> None:
     assert (model.flying, model.cancelled) == (0, 1)
 
 
-async def test_leaving_the_loop_cancels_what_runs() -> None:
+async def test_leaving_the_loop_cancels_running_calls() -> None:
     model = Slow({"slow": 60})
     async with aclosing(gather(model, ["a", "slow", "slow"], concurrency=3)) as items:
         assert (await anext(items)).prompt == "a"
     assert (model.flying, model.cancelled) == (0, 2)
 
 
-async def test_cancelling_the_reader_cancels_what_runs() -> None:
+async def test_cancelling_the_reader_cancels_running_calls() -> None:
     model = Slow({"slow": 60})
 
     async def read() -> None:
@@ -150,7 +150,7 @@ class River(msgspec.Struct):
     name: str
 
 
-async def test_settings_and_schemas_go_through() -> None:
+async def test_settings_and_schemas_are_passed_on() -> None:
     model = ScriptedProvider('{"name": "Rhine"}')
     async for item in gather(model, ["?"], response_schema=River, system="Be brief.", temperature=0, session_id="s"):
         assert isinstance(item, Gathered)
@@ -173,7 +173,7 @@ async def test_settings_and_schemas_go_through() -> None:
         ("a", {}, TypeError, "use complete"),
     ],
 )
-async def test_mistakes_are_raised_before_the_first_call(
+async def test_invalid_arguments_are_raised_before_the_first_call(
     prompts: Any, settings: dict[str, Any], kind: type[Exception], message: str
 ) -> None:
     model = ScriptedProvider("Hello.")
@@ -182,7 +182,7 @@ async def test_mistakes_are_raised_before_the_first_call(
     assert model.requests == []
 
 
-async def test_nothing_to_do_is_nothing_done() -> None:
+async def test_empty_input_gives_no_replies() -> None:
     assert [item async for item in gather(ScriptedProvider("Hello."), [])] == []
 
 

@@ -63,7 +63,7 @@ def two(file: Path, first: str, second: str, more: str = "", group: str = "candi
     )
 
 
-async def test_a_group_is_opened_like_a_model(file: Path) -> None:
+async def test_group_is_opened_like_a_model(file: Path) -> None:
     async with serve(fail) as bad, serve(answer) as good:
         two(file, bad.url, good.url)
         async with connect("both") as model:
@@ -73,7 +73,7 @@ async def test_a_group_is_opened_like_a_model(file: Path) -> None:
     assert len(good.requests) == 7
 
 
-async def test_the_commands_take_a_group(file: Path, tmp_path: Path) -> None:
+async def test_commands_accept_a_group(file: Path, tmp_path: Path) -> None:
     async with serve(fail) as bad, serve(answer) as good:
         two(file, bad.url, good.url)
         (tmp_path / "in.jsonl").write_text('{"prompt": "Hi"}\n')
@@ -99,7 +99,7 @@ async def test_availability_is_shared_by_all_groups_of_a_file(file: Path) -> Non
     assert len(bad.requests) == 4
 
 
-async def test_each_candidate_has_settings_of_its_own(file: Path) -> None:
+async def test_each_candidate_has_its_own_settings(file: Path) -> None:
     group = """strategy: weighted
     aliases: [pair]
     candidates:
@@ -129,7 +129,7 @@ async def test_each_candidate_has_settings_of_its_own(file: Path) -> None:
             connect("both", api_key="k")
 
 
-async def test_a_candidate_without_a_key_is_passed_over(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_candidate_without_a_key_is_skipped(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GROQ_API_KEY", raising=False)
     async with serve(answer) as good:
         two(file, good.url, good.url, "  none: {candidates: [groq:x]}\n", "candidates: [groq:x, b:m]")
@@ -167,7 +167,7 @@ async def test_keys_are_rotated(file: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert seen == ["Bearer one", "Bearer two", "Bearer three", "Bearer three", "Bearer three"]
 
 
-async def test_limits_and_deadlines_of_an_adapter(file: Path) -> None:
+async def test_adapter_has_limits_and_deadlines(file: Path) -> None:
     running = most = 0
 
     async def slow(connection: Connection) -> None:
@@ -208,7 +208,7 @@ def make_certificate(folder: Path, name: str) -> tuple[Path, Path]:
     return cert_path, key_path
 
 
-async def test_certificates_of_an_adapter(file: Path) -> None:
+async def test_adapter_has_certificates(file: Path) -> None:
     server, server_key = make_certificate(file.parent, "server")
     client, _ = make_certificate(file.parent, "client")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -238,7 +238,7 @@ async def test_certificates_of_an_adapter(file: Path) -> None:
                     await registry.open(name).complete("Hi")
 
 
-async def test_the_proxy_of_an_adapter(file: Path) -> None:
+async def test_adapter_has_a_proxy(file: Path) -> None:
     async with serve(answer) as proxy:
         file.write_text(
             f"adapters: {{a: {{type: openai-compatible, base_url: 'http://far.invalid/v1', proxy: '{proxy.url}'}}}}\n"
@@ -251,7 +251,7 @@ async def test_the_proxy_of_an_adapter(file: Path) -> None:
 # --- the life of a registry -------------------------------------------------------------------------
 
 
-async def test_the_same_name_is_the_same_provider_and_an_adapter_has_one_pool(file: Path) -> None:
+async def test_same_name_is_the_same_provider_and_an_adapter_has_one_pool(file: Path) -> None:
     async with serve(answer) as server:
         two(file, server.url, server.url)
         async with Registry.load() as registry:
@@ -270,7 +270,7 @@ async def test_the_same_name_is_the_same_provider_and_an_adapter_has_one_pool(fi
             await registry.open("a:m").complete("Hi")
 
 
-async def test_closing_one_provider_leaves_the_others(file: Path) -> None:
+async def test_closing_one_provider_does_not_affect_others(file: Path) -> None:
     gate = asyncio.Event()
 
     async def wait(connection: Connection) -> None:
@@ -292,7 +292,7 @@ async def test_closing_one_provider_leaves_the_others(file: Path) -> None:
             assert (await one.complete("Hi")).text == "Hi"  # and it can be used again
 
 
-def test_a_registrys_provider_works_in_every_event_loop(file: Path) -> None:
+def test_provider_of_a_registry_works_in_every_event_loop(file: Path) -> None:
     async def call(registry: Registry) -> None:
         async with serve(answer) as server:
             two(file, server.url, server.url)
@@ -305,7 +305,7 @@ def test_a_registrys_provider_works_in_every_event_loop(file: Path) -> None:
         asyncio.run(call(registry))
 
 
-async def test_a_changed_file_opens_anew(file: Path) -> None:
+async def test_changed_file_opens_new_providers(file: Path) -> None:
     async with serve(fail) as bad, serve(answer) as good:
         two(file, bad.url, bad.url)
         async with Registry.load() as registry:
@@ -357,7 +357,7 @@ ADAPTERS = [
 
 
 @pytest.mark.parametrize(("text", "line", "problem"), MISTAKES, ids=[text for text, _, _ in MISTAKES])
-def test_a_mistake_is_one_line_with_its_number(file: Path, text: str, line: int, problem: str) -> None:
+def test_mistake_in_a_group_is_one_line_with_its_number(file: Path, text: str, line: int, problem: str) -> None:
     file.write_text(f"adapters: {{a: {{type: openai-compatible, base_url: 'http://127.0.0.1:1/v1'}}}}\n{text}\n")
     with pytest.raises(ConfigError) as caught:
         Registry.load()
@@ -367,7 +367,7 @@ def test_a_mistake_is_one_line_with_its_number(file: Path, text: str, line: int,
 
 
 @pytest.mark.parametrize(("text", "problem"), ADAPTERS, ids=[text for text, _ in ADAPTERS])
-def test_a_mistake_in_an_adapter(file: Path, text: str, problem: str) -> None:
+def test_mistake_in_an_adapter_is_one_line_with_its_number(file: Path, text: str, problem: str) -> None:
     file.write_text(f"adapters:\n  a: {{type: openai,\n    {text}}}\n")
     found = [str(error) for error in read_file(file).problems]
     assert found[0].startswith(f"{file}:3: adapters.")

@@ -39,7 +39,7 @@ def watch(statement: str) -> dict[str, Any]:
     return dict(json.loads(done.stdout))
 
 
-def test_the_package_alone_loads_nothing() -> None:
+def test_importing_the_package_loads_nothing_else() -> None:
     seen = watch("import dragoman")
     assert [name for name in seen["loaded"] if name.split(".")[0] not in ("importlib", "warnings")] == ["dragoman"]
     assert seen["network"] == []
@@ -58,14 +58,14 @@ def test_the_package_alone_loads_nothing() -> None:
         ("from dragoman.cli import main", ["asyncio", "msgspec", "aiohttp", "yaml", "rich", "dragoman.provider"]),
     ],
 )
-def test_a_name_costs_what_it_needs_and_no_more(statement: str, absent: list[str]) -> None:
+def test_name_imports_only_what_it_needs(statement: str, absent: list[str]) -> None:
     seen = watch(statement)
     assert set(absent) & set(seen["loaded"]) == set()
     data = [path for path in seen["opened"] if path.endswith((".yaml", ".json", ".msgpack"))]
     assert (data, seen["network"]) == ([], [])
 
 
-def test_what_type_checkers_read_is_what_programs_get() -> None:
+def test_type_checkers_and_programs_see_the_same_names() -> None:
     tree = ast.parse((PACKAGE / "__init__.py").read_text())
     read = {
         alias.name: node.module
@@ -88,7 +88,7 @@ def test_modules_are_attributes() -> None:
     assert done.stdout == "False\n"
 
 
-def test_everything_at_once() -> None:
+def test_all_names_can_be_imported_together() -> None:
     scope: dict[str, Any] = {}
     exec("from dragoman import *", scope)
     assert set(dragoman.__all__) <= set(scope)

@@ -40,7 +40,7 @@ def said(*calls: str, cached: int = 0) -> bytes:
         ("ollama", {}),
     ],
 )
-def test_a_model_without_parallel_calls(wire: str, found: dict[str, Any]) -> None:
+def test_model_without_parallel_calls_is_limited_to_one(wire: str, found: dict[str, Any]) -> None:
     known = {"supports_parallel_tool_calls": False, "max_output_tokens": 100}
     model: Any = connect("m", base_url="http://a", wire=wire, capabilities=known)
     body = json.loads(model.codec.encode(build_request("Hi", tools=TOOLS)).http.body)
@@ -55,7 +55,7 @@ def test_a_model_without_parallel_calls(wire: str, found: dict[str, Any]) -> Non
         assert none["tool_choice"] == {"type": "none"}
 
 
-async def test_max_tokens_is_clamped_or_refused() -> None:
+async def test_max_tokens_is_clamped_or_rejected() -> None:
     async def answer(connection: Connection) -> None:
         connection.reply(200, said())
 
@@ -91,7 +91,7 @@ async def test_tool_calls_that_a_server_cannot_stream_are_buffered() -> None:
 
 
 @pytest.mark.parametrize("marked", [True, False])
-async def test_marks_for_a_cache_that_there_is_not(marked: bool) -> None:
+async def test_cache_marks_without_a_cache_are_reported(marked: bool) -> None:
     reply = {"type": "message", "content": [{"type": "text", "text": "Hi"}], "stop_reason": "end_turn", "usage": {}}
 
     async def answer(connection: Connection) -> None:
@@ -122,7 +122,7 @@ def observed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-async def test_what_replies_prove_is_kept_and_the_user_has_priority(tmp_path: Path, observed: Path) -> None:
+async def test_proven_facts_are_stored_and_the_user_overrides_them(tmp_path: Path, observed: Path) -> None:
     answers = [said(), said("f"), said("f", "g", cached=5), said("f", "g")]
 
     async def answer(connection: Connection) -> None:
@@ -152,7 +152,7 @@ async def test_what_replies_prove_is_kept_and_the_user_has_priority(tmp_path: Pa
         assert Registry.load(file).find("a:m").capabilities.known("supports_tools") is None
 
 
-async def test_a_refused_schema_is_kept(tmp_path: Path, observed: Path) -> None:
+async def test_rejected_schema_is_stored(tmp_path: Path, observed: Path) -> None:
     async def answer(connection: Connection) -> None:
         if "response_format" in connection.seen.json:
             connection.reply(400, b'{"error": {"message": "response_format is not supported"}}')
@@ -172,7 +172,7 @@ async def test_a_refused_schema_is_kept(tmp_path: Path, observed: Path) -> None:
     assert len(server.requests) == 3  # the second process knew
 
 
-def test_a_damaged_file_and_a_folder_that_cannot_be_written(observed: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_file_and_unwritable_folder_are_tolerated(observed: Path, caplog: pytest.LogCaptureFixture) -> None:
     observed.parent.mkdir()
     observed.write_text("{")
     facts = ObservedFacts(observed)
@@ -184,7 +184,7 @@ def test_a_damaged_file_and_a_folder_that_cannot_be_written(observed: Path, capl
     assert "could not be written" in caplog.text
 
 
-def test_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_observed_facts_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAGOMAN_OBSERVED", "off")
     assert observed_path() is None
     assert ObservedFacts(None).watch("http://a", "m", Registry().find("openai:gpt-5").capabilities) is None

@@ -334,11 +334,11 @@ def check_present(check: Check) -> list[str]:
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_the_package_keeps_its_shape(check: Check) -> None:
+def test_package_keeps_its_layers(check: Check) -> None:
     assert check_present(check) == []
 
 
-def test_every_allowance_is_needed() -> None:
+def test_every_exception_is_needed() -> None:
     used = {(module.path.as_posix(), name) for module in PRESENT for _, name in module.vendors}
     assert set(ALLOWED) <= used
     names = {(module.path.as_posix(), name) for module in PRESENT for _, name in module.identifiers}
@@ -415,7 +415,7 @@ INNOCENT = [
 
 
 @pytest.mark.parametrize(("check", "code"), INNOCENT)
-def test_innocent_code_is_left_alone(check: Check, code: str, tmp_path: Path) -> None:
+def test_correct_code_passes(check: Check, code: str, tmp_path: Path) -> None:
     (tmp_path / "sse.py").write_text(code)
     (tmp_path / "errors.py").write_text("")
     assert check(read_package(tmp_path)) == []

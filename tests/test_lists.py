@@ -22,7 +22,7 @@ LISTS = Path(__file__).parent / "lists"
 ROOT = Path(__file__).parents[1]
 
 
-def test_a_mapping_of_models() -> None:
+def test_mapping_of_models_is_read() -> None:
     kind, found = read_list((LISTS / "by_key.json").read_bytes())
     assert (kind, set(found), set(found["openai"])) == ("by_key", {"openai", "groq"}, {"gpt-5", "gpt-9-sample"})
     known = found["openai"]["gpt-5"]
@@ -32,7 +32,7 @@ def test_a_mapping_of_models() -> None:
     assert found["groq"]["llama-9-sample"].facts == {"context": 8192}
 
 
-def test_a_mapping_of_vendors_and_a_list() -> None:
+def test_mapping_of_vendors_and_list_are_read() -> None:
     kind, found = read_list((LISTS / "by_vendor.json").read_bytes())
     assert (kind, list(found)) == ("by_vendor", ["anthropic"])
     assert found["anthropic"]["claude-sonnet-4-6"].prices["cache_write"] == "3.75"
@@ -61,7 +61,7 @@ def vary(**changes: Any) -> bytes:
         (b'{"a\\nb": {"mode": "chat", "x_provider": "openai"}}', "not the name of a model"),
     ],
 )
-def test_nonsense_is_refused(data: bytes, problem: str) -> None:
+def test_invalid_lists_are_rejected(data: bytes, problem: str) -> None:
     with pytest.raises(ListError, match=problem):
         read_list(data)
 
@@ -77,7 +77,7 @@ def update(*words: str) -> Any:
     return CliRunner().invoke(main, ["models", "update", *words])
 
 
-def test_a_user_renews_the_catalogue(kept: Path) -> None:
+def test_user_updates_the_catalogue(kept: Path) -> None:
     before = Registry().find("openai:gpt-9-sample")
     assert before.capabilities.known("max_context_tokens") is None
     dry = update(str(LISTS / "by_key.json"), "--dry-run")
@@ -101,7 +101,7 @@ def test_a_user_renews_the_catalogue(kept: Path) -> None:
     assert Registry().find("openai:gpt-5").capabilities.known("max_context_tokens") == 400_000
 
 
-def test_changes_that_look_wrong_need_force(kept: Path, tmp_path: Path) -> None:
+def test_suspicious_changes_need_force(kept: Path, tmp_path: Path) -> None:
     file = tmp_path / "list.json"
     file.write_bytes(vary(input_cost_per_token=1.25e-4))
     result = update(str(file))
@@ -115,7 +115,7 @@ def test_changes_that_look_wrong_need_force(kept: Path, tmp_path: Path) -> None:
     assert update(str(tmp_path / "none.json")).exit_code == 2
 
 
-def test_a_url(kept: Path) -> None:
+def test_list_is_read_from_a_url(kept: Path) -> None:
     async def handle(connection: Connection) -> None:
         found = connection.seen.path == "/list.json"
         connection.reply(200 if found else 404, (LISTS / "as_list.json").read_bytes())
@@ -128,7 +128,7 @@ def test_a_url(kept: Path) -> None:
     assert "only https" in update("http://example.org/list.json").stderr
 
 
-def test_the_scripts_print_a_diff_and_refuse_nonsense(
+def test_scripts_print_a_diff_and_reject_invalid_lists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def run(*words: str, name: str = "build_catalog.py") -> tuple[int, str, str]:

@@ -70,7 +70,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("prompt", HOSTILE)
-def test_a_prompt_arrives_as_it_was_given(clone: Path, prompt: str) -> None:
+def test_prompt_is_passed_verbatim(clone: Path, prompt: str) -> None:
     before = {path.name for path in clone.iterdir()}
     calls, _ = chat(clone, f"PROMPT={prompt}")
     assert calls == [["chat", f"--prompt={prompt}"]]
@@ -83,7 +83,7 @@ def test_a_prompt_may_come_from_the_environment(clone: Path) -> None:
     assert not (clone / "harm").exists()
 
 
-def test_without_a_prompt_it_talks_and_progress_is_visible(clone: Path) -> None:
+def test_chat_without_a_prompt_shows_progress(clone: Path) -> None:
     calls, done = chat(clone)
     assert calls == [["chat"]]
     assert (done.stdout, done.stderr) == ("out\n", "progress\n")

@@ -76,7 +76,7 @@ VALUES = [
 
 @pytest.mark.parametrize(("kind", "strategy"), VALUES)
 @given(data=st.data())
-def test_json_round_trip(kind: Any, strategy: st.SearchStrategy[Any], data: st.DataObject) -> None:
+def test_messages_round_trip_through_json(kind: Any, strategy: st.SearchStrategy[Any], data: st.DataObject) -> None:
     value = data.draw(strategy)
     again = msgspec.json.decode(msgspec.json.encode(value), type=kind)
     assert again == value
@@ -119,7 +119,7 @@ FROZEN = [
 
 
 @pytest.mark.parametrize("value", FROZEN)
-def test_values_cannot_be_changed(value: msgspec.Struct) -> None:
+def test_values_are_immutable(value: msgspec.Struct) -> None:
     for name in value.__struct_fields__:
         with pytest.raises(AttributeError, match="immutable"):
             setattr(value, name, None)
@@ -134,7 +134,7 @@ def test_equality_is_by_value(value: msgspec.Struct) -> None:
         assert value != replace(value, **{name: ("something", "else")})
 
 
-def test_every_struct_is_in_the_table_of_frozen_ones() -> None:
+def test_every_struct_is_tested_to_be_frozen() -> None:
     structs = {kind for kind in vars(messages).values() if isinstance(kind, type) and issubclass(kind, msgspec.Struct)}
     assert structs - {msgspec.Struct} == {type(value) for value in FROZEN}
 
@@ -155,7 +155,7 @@ def test_lists_are_kept_as_tuples(value: Any, name: str, kept: tuple[Any, ...]) 
     assert msgspec.json.decode(msgspec.json.encode(value), type=type(value)) == value
 
 
-def test_a_list_handed_in_may_change_afterwards() -> None:
+def test_later_changes_of_a_list_have_no_effect() -> None:
     blocks: list[UserBlock] = [Text("a")]
     message = User(blocks)
     blocks.append(Text("b"))
@@ -180,7 +180,7 @@ ON_THE_WIRE = [
 
 
 @pytest.mark.parametrize(("value", "written"), ON_THE_WIRE)
-def test_as_json(value: Any, written: bytes) -> None:
+def test_json_form_of_messages(value: Any, written: bytes) -> None:
     assert msgspec.json.encode(value) == written
 
 
@@ -203,7 +203,7 @@ FORMS = [
 
 
 @pytest.mark.parametrize(("message", "content"), FORMS)
-def test_forms_of_an_assistant(message: Assistant, content: tuple[AssistantBlock, ...]) -> None:
+def test_assistant_accepts_every_form(message: Assistant, content: tuple[AssistantBlock, ...]) -> None:
     assert message.content == content
     assert type(message.content) is tuple
 
@@ -213,14 +213,14 @@ def test_views_are_joined_without_separator() -> None:
     assert (message.text, message.thinking, message.tool_calls) == ("bd", "ac", (CALL, CALL))
 
 
-def test_what_is_not_said_is_the_ordinary() -> None:
+def test_omitted_fields_have_defaults() -> None:
     assert ToolResult("i", "r").is_error is False
     assert (Tool("t").description, Document(Url("u")).media_type) == ("", "application/pdf")
     assert (Continuity().replayable, Request([]).stream, Request([]).tool_choice) == (True, False, None)
 
 
 @given(st.lists(some.assistant_blocks, max_size=6))
-def test_views_of_an_assistant(blocks: list[AssistantBlock]) -> None:
+def test_properties_of_an_assistant(blocks: list[AssistantBlock]) -> None:
     message = Assistant(blocks)
     assert message.text == "".join(block.text for block in blocks if isinstance(block, Text))
     assert message.thinking == "".join(block.text for block in blocks if isinstance(block, Thinking))
@@ -228,7 +228,7 @@ def test_views_of_an_assistant(blocks: list[AssistantBlock]) -> None:
 
 
 @pytest.mark.parametrize("kind", [User, lambda content: ToolResult("i", content)])
-def test_text_of_blocks(kind: Any) -> None:
+def test_text_of_blocks_is_joined(kind: Any) -> None:
     assert kind("plain").text == "plain"
     assert kind([Text("a"), Image(Url("u")), Text("b"), Document(Url("d"))]).text == "ab"
     assert kind(()).text == ""
@@ -245,7 +245,9 @@ JOINS: list[tuple[Sequence[Message], str | None, Sequence[Message]]] = [
 
 
 @pytest.mark.parametrize(("conversation", "system", "rest"), JOINS)
-def test_join_system(conversation: Sequence[Message], system: str | None, rest: Sequence[Message]) -> None:
+def test_system_messages_are_joined(
+    conversation: Sequence[Message], system: str | None, rest: Sequence[Message]
+) -> None:
     assert join_system(conversation) == (system, rest)
 
 
@@ -329,7 +331,7 @@ class Forecast:
         (partial(partial(weather, days=1), units=[]), "weather", "Tell the weather.", ["city", "anything"]),
     ],
 )
-def test_a_partial_or_an_object_is_described_by_what_it_calls(
+def test_partial_or_object_is_described_by_its_function(
     function: Any, name: str, description: str, parameters: list[str]
 ) -> None:
     tool = Tool.from_function(function)
@@ -350,7 +352,7 @@ def stars(**kwargs: int) -> None: ...
 
 
 @pytest.mark.parametrize("function", [star, stars])
-def test_parameters_without_a_name_have_no_schema(function: Any) -> None:
+def test_positional_parameters_have_no_schema(function: Any) -> None:
     with pytest.raises(TypeError, match=rf"{function.__name__}: \*args and \*\*kwargs"):
         Tool.from_function(function)
 
@@ -464,7 +466,7 @@ def test_tool_from_a_function_with_a_model_as_default_or_described() -> None:
     assert schema["properties"]["leg"] == {"$ref": "#/$defs/Leg", "description": "the first", "default": None}
 
 
-def test_models_of_one_name_keep_definitions_of_their_own() -> None:
+def test_models_with_the_same_name_keep_their_definitions() -> None:
     def go(a: Any, b: Any, c: Any) -> None: ...
 
     other, third = namesake(zip=(int, ...)), namesake(code=(str, ...))
@@ -479,7 +481,7 @@ def test_models_of_one_name_keep_definitions_of_their_own() -> None:
         assert definitions[held]["required"] == [field_of]
 
 
-def test_a_struct_keeps_its_name_where_a_model_has_the_same() -> None:
+def test_struct_keeps_its_name_when_a_model_has_the_same() -> None:
     class Holder(BaseModel):
         place: PlaceModel
 
@@ -498,7 +500,7 @@ def test_schema_of_a_container_of_models() -> None:
     assert schema_of(list[Leg])["$defs"].keys() == {"Leg", "PlaceModel"}
 
 
-def test_tool_from_a_function_of_what_nobody_can_describe() -> None:
+def test_undescribable_function_is_rejected() -> None:
     def go(a: Any) -> None: ...
 
     go.__annotations__ |= {"a": Random}
@@ -506,7 +508,7 @@ def test_tool_from_a_function_of_what_nobody_can_describe() -> None:
         Tool.from_function(go)
 
 
-def test_tool_from_a_recursive_model_has_it_at_the_root() -> None:
+def test_recursive_model_is_at_the_root() -> None:
     schema = Tool.from_model(Leg).parameters
     assert (schema["type"], schema["title"]) == ("object", "Leg")
     assert schema["properties"]["then"]["items"] == {"$ref": "#/$defs/Leg"}
@@ -525,13 +527,13 @@ def test_schema_of_a_recursive_type_keeps_its_definition() -> None:
     assert schema["$defs"] == {"Tree": {name: value for name, value in schema.items() if name != "$defs"}}
 
 
-def test_schema_of_a_type_that_refers_to_itself_among_others() -> None:
+def test_schema_of_a_self_referencing_type_keeps_definitions() -> None:
     schema = schema_of(Chain)
     assert {"$ref": "#/$defs/Chain"} in schema["properties"]["next"]["anyOf"]
     assert schema["$defs"].keys() == {"Chain"}
 
 
-def test_schema_of_a_type_that_holds_others() -> None:
+def test_schema_of_a_nested_type() -> None:
     schema = schema_of(Forest)
     assert schema["$defs"].keys() == {"Tree", "Place"}
     assert schema["properties"]["place"] == {"$ref": "#/$defs/Place"}
@@ -544,7 +546,7 @@ class Odd:
     ref: int = field(default=1)
 
 
-def test_schema_of_one_definition_has_none_left() -> None:
+def test_single_definition_is_inlined() -> None:
     assert "$defs" not in schema_of(Odd)
 
 
@@ -560,7 +562,7 @@ def milliseconds(ulid: str) -> int:
     return number
 
 
-def test_ulids_are_26_letters_that_sort_by_time() -> None:
+def test_ulids_have_26_letters_and_sort_by_time() -> None:
     ids = [new_ulid() for _ in range(5000)]
     assert {len(each) for each in ids} == {26}
     assert set("".join(ids)) <= ALPHABET
@@ -573,7 +575,7 @@ def test_ulid_begins_with_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert new_ulid().startswith("01ARYZ6S41")  # the ULID specification's own example
 
 
-def test_ulid_of_a_clock_set_back_still_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ulids_grow_when_the_clock_is_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
     before = new_ulid()
     monkeypatch.setattr(messages.time, "time_ns", lambda: 1)
     after = [new_ulid(), new_ulid()]
@@ -589,7 +591,7 @@ def test_ulid_of_a_clock_set_back_still_grows(monkeypatch: pytest.MonkeyPatch) -
         ((1 << 127) - 2, "3ZZZZZZZZZ" + "ZZZZZZZZZZZZZZZZ"),
     ],
 )
-def test_the_id_after_another_of_the_same_millisecond(
+def test_next_ulid_of_the_same_millisecond_is_greater(
     last: int, following: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(messages.time, "time_ns", lambda: 5_000_000)
@@ -597,13 +599,13 @@ def test_the_id_after_another_of_the_same_millisecond(
     assert new_ulid() == following
 
 
-def test_a_new_millisecond_begins_a_new_id(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_millisecond_starts_a_new_ulid(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "_last", (5 << 80) + 7)
     monkeypatch.setattr(messages.time, "time_ns", lambda: 6_000_000)
     assert milliseconds(new_ulid()) == 6
 
 
-def test_two_ulids_of_different_milliseconds_differ_by_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ulids_of_different_milliseconds_are_random(monkeypatch: pytest.MonkeyPatch) -> None:
     ends = set()
     for moment in range(1, 6):
         monkeypatch.setattr(messages, "_last", 0)

@@ -77,11 +77,11 @@ MATCHES = [
 
 
 @pytest.mark.parametrize(("rule", "proposal", "expected"), MATCHES)
-def test_what_a_rule_is_about(rule: Rule, proposal: Proposal, expected: bool) -> None:
+def test_rule_matches_proposals(rule: Rule, proposal: Proposal, expected: bool) -> None:
     assert rule.matches(proposal) is expected
 
 
-def test_the_strictest_rule_holds_whatever_the_order() -> None:
+def test_strictest_rule_wins_in_any_order() -> None:
     rules = [Rule("allow", name="all"), Rule("ask", "bash", name="shell"), Rule("deny", path=".git/**", name="git")]
     for order in (rules, rules[::-1]):
         policy = Policy(order)
@@ -90,7 +90,7 @@ def test_the_strictest_rule_holds_whatever_the_order() -> None:
         assert policy.judge(edit(".git/x")).action == "deny"
 
 
-def test_what_no_rule_is_about_is_asked_or_denied() -> None:
+def test_unmatched_proposal_is_asked_or_denied() -> None:
     assert Policy().judge(bash("ls")).action == "ask"
     assert Policy(default="deny").judge(bash("ls")).action == "deny"
 
@@ -110,7 +110,7 @@ STRICTNESS = ("allow", "ask", "deny")
 
 
 @given(st.lists(rules, max_size=4), rules, proposals)
-def test_another_rule_never_makes_it_laxer_unless_it_allows(before: list[Rule], more: Rule, proposal: Proposal) -> None:
+def test_additional_rules_are_never_laxer_unless_they_allow(before: list[Rule], more: Rule, proposal: Proposal) -> None:
     old, new = Policy(before).judge(proposal), Policy([*before, more]).judge(proposal)
     if more.action != "allow":
         assert STRICTNESS.index(new.action) >= STRICTNESS.index(old.action) or old.rule is None
@@ -119,7 +119,7 @@ def test_another_rule_never_makes_it_laxer_unless_it_allows(before: list[Rule], 
         assert any(rule.action == "allow" and rule.matches(proposal) for rule in [*before, more])
 
 
-def test_rules_with_a_path_that_no_tool_can_match_are_found() -> None:
+def test_path_rules_that_never_match_are_found() -> None:
     tools = [("read_file", "read", True), ("edit_file", "write", True), ("bash", "execute", False)]
     fetch = ("fetch", "execute", False)
     idle = [Rule("deny", "fetch", path="secrets/**"), Rule("deny", side_effect=["execute"], path="x/**")]
@@ -149,12 +149,12 @@ def test_rules_with_a_path_that_no_tool_can_match_are_found() -> None:
         ({"action": "allow", "arguments": {"command": ""}}, "arguments.command: is empty"),
     ],
 )
-def test_a_rule_that_is_none_is_refused_by_field(facts: dict[str, Any], complaint: str) -> None:
+def test_invalid_rule_is_rejected_by_field(facts: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         Rule(**facts)
 
 
-def test_a_policy_that_allows_by_default_is_refused() -> None:
+def test_policy_that_allows_by_default_is_rejected() -> None:
     with pytest.raises(ValueError, match="default: must be ask or deny"):
         Policy(default="allow")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"rules\[0\]: must be a Rule, not str"):
@@ -215,14 +215,14 @@ def test_rules_are_read_from_a_file(tmp_path: Path) -> None:
         ("rules: [", ":"),
     ],
 )
-def test_a_file_that_is_wrong_is_refused_by_line(tmp_path: Path, text: str, complaint: str) -> None:
+def test_invalid_file_is_rejected_by_line(tmp_path: Path, text: str, complaint: str) -> None:
     path = tmp_path / "policy.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=complaint):
         Policy.load(path)
 
 
-def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         Policy.load(tmp_path / "none.yaml")
 
@@ -235,7 +235,7 @@ async def decide(gate: Gate, proposal: Proposal) -> Decision:
     return decision if decision is not None else await gate.ask(proposal, verdict)
 
 
-async def test_rules_settle_without_asking() -> None:
+async def test_rules_decide_without_asking() -> None:
     def never(*_: object) -> bool:
         raise AssertionError("asked")
 
@@ -244,7 +244,7 @@ async def test_rules_settle_without_asking() -> None:
     assert await decide(gate, bash("ls")) == Decision(False, "policy", "no", "d")
 
 
-async def test_nobody_to_ask_is_a_no() -> None:
+async def test_missing_approver_denies() -> None:
     assert await decide(Gate(Policy()), bash("ls")) == Decision(False, "nobody", "there is no approver to ask")
 
 
@@ -267,12 +267,12 @@ ANSWERS: list[tuple[Any, bool, str]] = [
 
 
 @pytest.mark.parametrize(("approve", "allowed", "by"), ANSWERS)
-async def test_only_a_clear_yes_is_one(approve: Any, allowed: bool, by: str) -> None:
+async def test_only_a_clear_yes_allows(approve: Any, allowed: bool, by: str) -> None:
     decision = await decide(Gate(Policy(), approve), bash("ls"))
     assert (decision.allowed, decision.by) == (allowed, by)
 
 
-async def test_a_yes_for_the_session_is_asked_for_once_and_overrules_no_denial() -> None:
+async def test_session_scope_is_asked_once_and_overrides_no_denial() -> None:
     asked: list[str] = []
 
     def approve(proposal: Proposal, verdict: Any) -> Decision:
@@ -287,7 +287,7 @@ async def test_a_yes_for_the_session_is_asked_for_once_and_overrules_no_denial()
     assert not (await decide(Gate(gate.policy), bash("ls"))).allowed  # and only in that session
 
 
-async def test_a_person_is_asked_one_thing_at_a_time() -> None:
+async def test_approver_gets_one_question_at_a_time() -> None:
     asking = 0
 
     async def approve(proposal: Proposal, verdict: Any) -> Decision:

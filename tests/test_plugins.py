@@ -48,7 +48,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "site"
 
 
-def test_the_example_is_installed_and_used(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_example_plugin_is_installed_and_used(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def handle(connection: Connection) -> None:
         message = {"role": "assistant", "content": "Hi"}
         body = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
@@ -73,7 +73,7 @@ def offer(monkeypatch: pytest.MonkeyPatch, **points: str) -> None:
     monkeypatch.setattr(plugins, "find_plugins", lambda group: found)
 
 
-def test_tools_of_every_form(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plugin_tools_of_every_form_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     offer(monkeypatch, one="json:dumps", many="tests.test_plugins:MANY", wrong="json:__name__", gone="nowhere:x")
     assert [each.name for each in plugin_tools(["many"])] == ["shout"]
     for name, problem in (("wrong", "offers str"), ("gone", "cannot be loaded"), ("none", "no package offers")):
@@ -89,13 +89,13 @@ def shout(text: str) -> str:
 MANY: list[Any] = [shout]
 
 
-def test_a_wire_that_is_built_in_stays(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_builtin_wire_is_not_replaced(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     offer(monkeypatch, openai="nowhere:Codec")
     plugins.load_wires.__wrapped__()
     assert "the wire openai is built in" in caplog.text
 
 
-def test_a_file_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_plugin_file_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     offer(monkeypatch, lab="json:missing.yaml", gone="nowhere:x.yaml")
     for name in ("lab", "gone"):
         with pytest.raises(ValueError, match="cannot be read"):

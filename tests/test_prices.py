@@ -157,7 +157,7 @@ def test_no_two_bundled_rows_are_for_the_same_name_at_the_same_time(bundled: Pri
     assert len(ambiguous((*bundled.rows, bundled.rows[0]))) >= 1
 
 
-def test_the_ambiguity_check_sees_an_ambiguity() -> None:
+def test_ambiguity_check_finds_an_ambiguity() -> None:
     first = date(2026, 1, 1)
     later, sooner = row(input="1", output="1", valid_from=first), row(input="1", output="1", valid_until=first)
     peak = row(input="1", output="1", hours=(time(1), time(4)))
@@ -184,7 +184,7 @@ def test_every_bundled_row_is_reached_by_each_of_its_names(bundled: PriceTable) 
     assert asked > 1500
 
 
-def test_known_prices(bundled: PriceTable) -> None:
+def test_known_prices_are_found(bundled: PriceTable) -> None:
     """A few that are common knowledge, as a guard against a slipped decimal point."""
     at = date(2026, 11, 1)
     for model, rates in {
@@ -200,7 +200,7 @@ def test_known_prices(bundled: PriceTable) -> None:
         assert (found.input, found.output, found.cache_read, found.cache_write) == expected
 
 
-def test_a_price_changes_on_its_day(bundled: PriceTable) -> None:
+def test_price_changes_on_its_date(bundled: PriceTable) -> None:
     usage = Usage(1_000_000, 0, 0)
     before = cost(usage, "openai:o3", date(2025, 6, 9))
     after = cost(usage, "openai:o3", date(2025, 6, 10))
@@ -229,14 +229,14 @@ RECORDED_BILLS = [
 
 
 @pytest.mark.parametrize(("model", "at", "usage", "bill"), RECORDED_BILLS, ids=lambda value: str(value)[:40])
-def test_our_bill_is_the_provider_s_own(model: str, at: date, usage: Usage, bill: str) -> None:
+def test_cost_equals_the_providers_bill(model: str, at: date, usage: Usage, bill: str) -> None:
     mine = cost(usage, model, at)
     assert isinstance(mine, Cost)
     assert mine.total == D(bill)
 
 
 @pytest.mark.parametrize("provider", ["local", *[name for name in vendor_names() if load_vendor(name).local]])
-def test_a_local_model_is_free_and_says_so(provider: str) -> None:
+def test_local_model_is_free(provider: str) -> None:
     for usage in (Usage(10, 20), Usage()):
         bill = cost(usage, f"{provider}:some/model:with-colons.gguf")
         assert isinstance(bill, Cost)
@@ -246,11 +246,11 @@ def test_a_local_model_is_free_and_says_so(provider: str) -> None:
         assert bill
 
 
-def test_every_server_of_ones_own_is_known_as_one() -> None:
+def test_every_local_server_is_free() -> None:
     assert {"ollama", "vllm", "llamacpp", "lmstudio", "sglang"} <= {row.provider for row in PriceTable.bundled().rows}
 
 
-def test_what_is_not_known_is_none_and_never_nothing() -> None:
+def test_unknown_values_are_none_not_zero() -> None:
     bill = cost(Usage(1, 1), "nobody:knows")
     assert (bill.total, bill.parts, bill.pricing_version, bool(bill)) == (None, None, None, False)
     assert isinstance(bill, Unpriced)
@@ -258,7 +258,7 @@ def test_what_is_not_known_is_none_and_never_nothing() -> None:
     assert msgspec.to_builtins(bill) == {"type": "unpriced", "reason": bill.reason}
 
 
-def test_nothing_is_read_before_it_is_needed() -> None:
+def test_table_is_loaded_lazily() -> None:
     code = """
 import sys
 opened = []
@@ -313,7 +313,7 @@ def test_cached_tokens_are_not_billed_twice() -> None:
     assert plain == D("0.0125") + D("0.00225")
 
 
-def test_the_parts_of_a_bill() -> None:
+def test_cost_has_its_parts() -> None:
     bill = price(Usage(1_000_000, 200_000, 600_000, 100_000, 50_000), PLAIN)
     assert bill.parts == {
         "input": D("0.9"),
@@ -363,7 +363,7 @@ def test_reasoning_has_its_own_rate_only_where_the_row_has_one() -> None:
         ),
     ],
 )
-def test_what_was_assumed_is_noted(usage: Usage, entry: PriceRow, notes: list[str]) -> None:
+def test_assumptions_are_noted(usage: Usage, entry: PriceRow, notes: list[str]) -> None:
     assert list(price(usage, entry).notes) == notes
 
 
@@ -387,7 +387,7 @@ def test_a_missing_cache_rate_is_the_input_rate() -> None:
         (Usage(5, 5, 0, 0, -1), "usage is negative: reasoning_tokens"),
     ],
 )
-def test_usage_that_cannot_be_billed(usage: Usage, reason: str) -> None:
+def test_usage_that_cannot_be_billed_is_unpriced(usage: Usage, reason: str) -> None:
     assert refusal(usage, PLAIN).startswith(reason)
 
 
@@ -401,11 +401,11 @@ def test_usage_that_cannot_be_billed(usage: Usage, reason: str) -> None:
         ("p:", "not a model of the form provider:name: 'p:'"),
     ],
 )
-def test_an_unknown_price_is_a_reason_and_never_zero(model: str, reason: str) -> None:
+def test_unknown_price_has_a_reason_and_is_never_zero(model: str, reason: str) -> None:
     assert refusal(Usage(1, 1), PLAIN, model=model) == reason
 
 
-def test_only_the_first_colon_splits_a_model_and_case_does_not_matter() -> None:
+def test_model_is_split_at_the_first_colon_ignoring_case() -> None:
     entry = row("maker/model:free:x", "Router", input="1", output="1")
     assert price(Usage(1, 1), entry, model="router:maker/Model:FREE:x").row is entry
     assert price(Usage(1, 1), entry, model="ROUTER:maker/model:free:x").notes == ()
@@ -425,7 +425,7 @@ TIERED = row(
     ("tokens", "rates"),
     [(100, ("1", "0.1", "10")), (101, ("2", "0.1", "20")), (200, ("2", "0.1", "20")), (201, ("4", "0.4", "10"))],
 )
-def test_a_tier_holds_for_the_whole_call_above_its_size(tokens: int, rates: tuple[str, ...]) -> None:
+def test_tier_applies_to_the_complete_call(tokens: int, rates: tuple[str, ...]) -> None:
     parts = price(Usage(tokens, 7, 50), TIERED).parts
     million = Decimal(10**6)
     assert parts["input"] == (tokens - 50) * D(rates[0]) / million
@@ -445,7 +445,7 @@ def test_a_tier_holds_for_the_whole_call_above_its_size(tokens: int, rates: tupl
         (datetime(2026, 2, 28, 23, 30, tzinfo=timezone(timedelta(hours=-2))), 2),
     ],
 )
-def test_the_row_that_is_valid_then(at: date, rate: int | None) -> None:
+def test_row_valid_at_the_time_is_used(at: date, rate: int | None) -> None:
     rows = [
         row(input="1", output="1", valid_from=date(2026, 1, 1), valid_until=date(2026, 3, 1)),
         row(input="2", output="2", valid_from=date(2026, 3, 1)),
@@ -456,13 +456,13 @@ def test_the_row_that_is_valid_then(at: date, rate: int | None) -> None:
         assert price(Usage(1_000_000, 0), *rows, at=at).total == rate
 
 
-def test_without_a_time_the_price_is_today_s() -> None:
+def test_default_time_is_today() -> None:
     today = datetime.now(UTC).date()
     days = table(row(input="1", output="1", valid_until=today - timedelta(days=1)), row(input="2", output="2"))
     assert cost(Usage(1_000_000, 0), "p:m", table=days).total == 2  # type: ignore[union-attr]
 
 
-def test_at_must_be_a_time() -> None:
+def test_at_must_be_a_date_or_datetime() -> None:
     with pytest.raises(TypeError, match=r"at: must be a date or a datetime, not str"):
         cost(Usage(1, 1), "p:m", "2026-01-01", table=table(BARE))  # type: ignore[arg-type]
 
@@ -484,23 +484,23 @@ def hourly(start: int, end: int) -> list[PriceRow]:
         ((22, 2), 2, 1),
     ],
 )
-def test_a_price_for_some_hours(span: tuple[int, int], hour: int, rate: int) -> None:
+def test_price_depends_on_the_time_of_day(span: tuple[int, int], hour: int, rate: int) -> None:
     at = datetime(2026, 6, 1, hour)
     assert price(Usage(1_000_000, 0), *hourly(*span), at=at).total == rate
 
 
-def test_a_bare_day_does_not_choose_between_hours() -> None:
+def test_bare_date_does_not_choose_between_hours() -> None:
     assert refusal(Usage(1, 1), *hourly(1, 4)) == "the price of p:m depends on the hour; give `at` as a datetime"
 
 
-def test_a_row_without_a_price_keeps_a_name_from_a_wider_row() -> None:
+def test_unpriced_row_hides_a_wider_row() -> None:
     wide = PriceRow("p", Match(starts_with=("m",)), D(1), D(1))
     kept = row("m-image", unpriced="not a text model")
     assert refusal(Usage(1, 1), kept, wide, model="p:m-image") == "p:m-image: not a text model"
     assert price(Usage(1, 1), kept, wide, model="p:m-other").row is wide
 
 
-def test_a_reseller_falls_back_and_says_so() -> None:
+def test_reseller_falls_back_with_a_note() -> None:
     resold = table(row(provider="maker", input="1", output="1"), fallback={"reseller": ("maker",)})
     bill = cost(Usage(1, 1), "reseller:m", JUNE, table=resold)
     assert isinstance(bill, Cost)
@@ -508,7 +508,7 @@ def test_a_reseller_falls_back_and_says_so() -> None:
     assert not cost(Usage(1, 1), "stranger:m", JUNE, table=resold)
 
 
-def test_the_clauses_of_a_match() -> None:
+def test_match_clauses() -> None:
     match = Match(("Exact",), ("pre-",), ("mid",), ("^a.c$",))
     for name in ("exact", "EXACT", "pre-", "Pre-x", "x-MID-y", "abc", "ABC"):
         assert match.covers(name), name
@@ -552,7 +552,7 @@ def rows(draw: st.DrawFn, *, tiered: bool = True) -> PriceRow:
 
 @settings(deadline=None)
 @given(usages(10**40), rows())
-def test_parts_add_up_to_the_total_exactly(usage: Usage, entry: PriceRow) -> None:
+def test_parts_sum_to_the_total_exactly(usage: Usage, entry: PriceRow) -> None:
     with localcontext(prec=3):  # the caller's own precision must not matter
         bill = price(usage, entry)
     assert list(bill.parts) == PARTS
@@ -599,7 +599,7 @@ def test_more_tokens_never_cost_less(usage: Usage, entry: PriceRow, more_in: int
 
 @settings(deadline=None)
 @given(usages(), rows(tiered=False))
-def test_a_cache_read_is_never_dearer_where_its_rate_is_not(usage: Usage, entry: PriceRow) -> None:
+def test_cache_read_is_not_more_expensive_unless_its_rate_is(usage: Usage, entry: PriceRow) -> None:
     uncached = msgspec.structs.replace(usage, cached_input_tokens=0)
     hit, miss = price(usage, entry).total, price(uncached, entry).total
     assert entry.input is not None
@@ -612,7 +612,7 @@ def test_a_cache_read_is_never_dearer_where_its_rate_is_not(usage: Usage, entry:
 
 @settings(deadline=None)
 @given(usages())
-def test_the_billed_tokens_are_the_input_and_output_tokens(usage: Usage) -> None:
+def test_billed_tokens_are_input_and_output_tokens(usage: Usage) -> None:
     parts = price(usage, COUNTING).parts
     assert exact([parts["input"], parts["cached_input"], parts["cache_write"]]) == usage.input_tokens
     assert exact([parts["output"], parts["reasoning"]]) == usage.output_tokens
@@ -620,7 +620,7 @@ def test_the_billed_tokens_are_the_input_and_output_tokens(usage: Usage) -> None
 
 @settings(deadline=None)
 @given(usages(), st.sampled_from([model for model, *_ in RECORDED_BILLS]), st.dates(date(2024, 1, 1), date(2027, 1, 1)))
-def test_the_bundled_table_never_answers_zero_for_tokens(usage: Usage, model: str, day: date) -> None:
+def test_bundled_table_never_gives_zero_for_tokens(usage: Usage, model: str, day: date) -> None:
     bill = cost(usage, model, day)
     if bill:
         assert (bill.total > 0) == bool(usage.input_tokens or usage.output_tokens)
@@ -645,7 +645,7 @@ rows:
 """
 
 
-def test_a_yaml_table(tmp_path: Path) -> None:
+def test_yaml_table_is_read(tmp_path: Path) -> None:
     file = tmp_path / "prices.yaml"
     file.write_text(GOOD_YAML)
     mine = PriceTable.load(file)
@@ -658,7 +658,7 @@ def test_a_yaml_table(tmp_path: Path) -> None:
     assert free.input == free.output == 0
 
 
-def test_a_json_table_is_the_same_table(tmp_path: Path) -> None:
+def test_json_table_equals_the_yaml_table(tmp_path: Path) -> None:
     yaml_file, json_file = tmp_path / "prices.yml", tmp_path / "prices.json"
     yaml_file.write_text(GOOD_YAML)
     from_yaml = PriceTable.load(yaml_file)
@@ -670,7 +670,7 @@ def test_a_json_table_is_the_same_table(tmp_path: Path) -> None:
     assert PriceTable.load(str(json_file)).rows[0].input == D("0.100000000000000001")
 
 
-def test_an_override_wins_and_shows_in_the_version(tmp_path: Path, bundled: PriceTable) -> None:
+def test_override_wins_and_changes_the_version(tmp_path: Path, bundled: PriceTable) -> None:
     file = tmp_path / "prices.yaml"
     file.write_text("rows: [{provider: openai, match: {contains: [gpt]}, input: 7, output: 9, valid_from: 2026-01-01}]")
     mine = bundled.with_overrides(PriceTable.load(file).rows)
@@ -686,7 +686,7 @@ def test_an_override_wins_and_shows_in_the_version(tmp_path: Path, bundled: Pric
     assert mine.generated_at == bundled.generated_at
 
 
-def test_other_overrides_are_another_version() -> None:
+def test_other_overrides_have_another_version() -> None:
     base = table(BARE)
     versions = {base.with_overrides(rows).version for rows in ([BARE], [PLAIN], [BARE, PLAIN])}
     assert len(versions) == 3
@@ -730,7 +730,7 @@ BAD_FIELDS = [
 
 
 @pytest.mark.parametrize(("fields", "problem"), BAD_FIELDS, ids=lambda value: str(value)[:50])
-def test_a_bad_row_is_refused_by_file_and_field(tmp_path: Path, fields: dict[str, Any], problem: str) -> None:
+def test_invalid_row_is_rejected_by_file_and_field(tmp_path: Path, fields: dict[str, Any], problem: str) -> None:
     good = {"provider": "p", "match": {"equals": ["m"]}, "input": "1", "output": "2"}
     bad = {key: value for key, value in {**good, **fields}.items() if value is not None}
     for name in ("mine.json", "mine.yaml"):  # JSON of this kind is YAML too
@@ -771,7 +771,7 @@ def test_a_bad_row_is_refused_by_file_and_field(tmp_path: Path, fields: dict[str
         ("a.json", '{"rows": [], "row": 1}', " Object contains unknown field `row`"),
     ],
 )
-def test_a_bad_file_is_refused(tmp_path: Path, name: str, text: str, problem: str) -> None:
+def test_invalid_file_is_rejected(tmp_path: Path, name: str, text: str, problem: str) -> None:
     file = tmp_path / name
     file.write_text(text)
     with pytest.raises(ValueError) as caught:
@@ -779,7 +779,7 @@ def test_a_bad_file_is_refused(tmp_path: Path, name: str, text: str, problem: st
     assert str(caught.value).startswith(f"{file}:{problem}")
 
 
-def test_a_row_made_in_code_is_checked_too() -> None:
+def test_row_made_in_code_is_validated() -> None:
     with pytest.raises(ValueError, match="input: must be a Decimal, not float"):
         PriceRow("p", Match(("m",)), 0.1, D(1))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"tiers\.above: must be a whole number"):
@@ -812,7 +812,7 @@ def test_reprice_gives_old_new_and_difference() -> None:
     assert results[1].use == PricedUse(usage, "p:m", JUNE, D(5))
 
 
-def test_reprice_uses_the_rows_of_the_call_s_own_day() -> None:
+def test_reprice_uses_the_rows_of_the_calls_date() -> None:
     dated = table(
         row(input="1", output="1", valid_until=date(2026, 1, 1)),
         row(input="2", output="2", valid_from=date(2026, 1, 1)),
@@ -838,7 +838,7 @@ def test_repricing_with_the_same_table_changes_nothing(log: list[Usage]) -> None
     assert [result.difference for result in reprice(records, same)] == [0] * len(log)
 
 
-def test_a_cost_survives_json() -> None:
+def test_cost_round_trips_through_json() -> None:
     bill = price(Usage(1_000, 200, 100), PLAIN)
     assert msgspec.json.decode(msgspec.json.encode(bill), type=Cost | Unpriced) == bill
     unknown = Unpriced("why")

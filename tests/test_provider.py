@@ -95,7 +95,7 @@ async def test_complete_and_stream_give_the_same_reply() -> None:
     assert server.requests[1].json["stream_options"] == {"include_usage": True}
 
 
-async def test_ready_is_never_called_by_a_call_and_nothing_is_retried() -> None:
+async def test_call_never_calls_ready_and_never_retries() -> None:
     async def refuse(connection: Connection) -> None:
         connection.reply(500, b"{}")
 
@@ -107,7 +107,7 @@ async def test_ready_is_never_called_by_a_call_and_nothing_is_retried() -> None:
     assert [seen.path for seen in server.requests] == ["/v1/chat/completions"] * 2
 
 
-async def test_two_hundred_calls_are_in_flight_at_once() -> None:
+async def test_two_hundred_concurrent_calls() -> None:
     gate = asyncio.Event()
 
     async def wait_for_all(connection: Connection) -> None:
@@ -156,7 +156,7 @@ async def test_equal_requests_give_identical_bytes() -> None:
         (tool_reply(""), "required"),
     ],
 )
-async def test_unsound_calls_raise_with_the_response(reply: bytes, words: str) -> None:
+async def test_invalid_calls_raise_with_the_response(reply: bytes, words: str) -> None:
     model, _ = fixed(reply)
     with pytest.raises(MalformedToolCallError, match=words) as caught:
         await model.complete("Hi", [CITY])
@@ -164,7 +164,7 @@ async def test_unsound_calls_raise_with_the_response(reply: bytes, words: str) -
     assert caught.value.response.finish_reason == "error"
 
 
-async def test_unsound_calls_are_surfaced_under_finish_reason_error() -> None:
+async def test_invalid_calls_have_finish_reason_error() -> None:
     calls = [
         {"id": "a", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}},
         {"id": "b", "function": {"name": "weather", "arguments": '{"town": 1}'}},
@@ -198,7 +198,7 @@ async def test_malformed_arguments_in_a_stream_never_become_an_intent() -> None:
     assert caught.value.response.tool_calls[0].arguments is None
 
 
-async def test_a_forbidden_call_is_surfaced_not_policed() -> None:
+async def test_forbidden_call_is_reported_not_blocked() -> None:
     model, _ = fixed(tool_reply('{"city": "Oslo"}'))
     response = await model.complete("Hi", [CITY], tool_choice="none")
     assert response.finish_reason == "tool_calls"
@@ -245,7 +245,7 @@ async def test_structured_output_by_a_recursive_type() -> None:
 
 
 @pytest.mark.parametrize("text", ["not json", '{"km": 1}', ""])
-async def test_structured_output_that_does_not_fit(text: str) -> None:
+async def test_invalid_structured_output_raises(text: str) -> None:
     model, _ = fixed(completion(text))
     schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
     with pytest.raises(StructuredOutputError) as caught:
@@ -257,7 +257,7 @@ async def test_structured_output_that_does_not_fit(text: str) -> None:
     assert error.response.text == text
 
 
-async def test_a_value_that_fits_the_schema_and_not_the_type() -> None:
+async def test_value_that_matches_the_schema_but_not_the_type_raises() -> None:
     class Even(pydantic.BaseModel):
         n: int
 
@@ -283,7 +283,7 @@ async def test_a_value_that_fits_the_schema_and_not_the_type() -> None:
         await anext(stream)
 
 
-async def test_a_server_without_response_format_is_learned_once() -> None:
+async def test_missing_response_format_is_learned_once() -> None:
     refusal = b'{"error": {"message": "response_format is not supported"}}'
     transport = FixtureTransport(
         (400, {}, [refusal]), (200, {}, [completion('{"a": 1}')]), (200, {}, [completion('{"a": 2}')])
@@ -300,14 +300,14 @@ async def test_a_server_without_response_format_is_learned_once() -> None:
     assert messages == [System("Be brief."), User("Hi")]
 
 
-async def test_a_declared_lack_of_structured_output_goes_to_the_prompt() -> None:
+async def test_declared_lack_of_structured_output_uses_the_prompt() -> None:
     model, transport = fixed(completion('{"a": 1}'), capabilities={"supports_structured_output": False})
     response = await model.complete("Hi", response_schema={"type": "object"})
     assert response.structured_path == "prompt"
     assert "response_format" not in json.loads(transport.requests[0].body)
 
 
-async def test_a_server_without_stream_options_is_learned_once() -> None:
+async def test_missing_stream_options_is_learned_once() -> None:
     refusal = b'{"error": {"message": "Unknown field: stream_options"}}'
     transport = FixtureTransport((400, {}, [refusal]), (200, {}, [stream_of("a")]), (200, {}, [stream_of("b")]))
     model = connect("m", base_url="http://test", transport=transport)
@@ -334,7 +334,7 @@ async def test_a_server_without_stream_options_is_learned_once() -> None:
         (dragoman.ContextOverflowError, {"messages": "long " * 400}, {"max_context_tokens": 50}),
     ],
 )
-async def test_nothing_is_sent(kind: type[ProviderError], arguments: Any, capabilities: Any) -> None:
+async def test_invalid_request_sends_nothing(kind: type[ProviderError], arguments: Any, capabilities: Any) -> None:
     model, transport = fixed(capabilities=capabilities)
     with pytest.raises(kind) as caught:
         await model.complete(**arguments)
@@ -345,13 +345,13 @@ async def test_nothing_is_sent(kind: type[ProviderError], arguments: Any, capabi
     assert caught.value.request_id
 
 
-async def test_streaming_that_is_known_not_to_work() -> None:
+async def test_streaming_known_to_be_unsupported_is_rejected() -> None:
     model, _ = fixed(capabilities={"supports_streaming": False})
     with pytest.raises(UnsupportedFeatureError, match="complete"):
         model.stream("x")
 
 
-async def test_losses_are_warned_of_or_refused(caplog: pytest.LogCaptureFixture) -> None:
+async def test_losses_warn_or_are_rejected(caplog: pytest.LogCaptureFixture) -> None:
     conversation = [User("a"), Assistant([Thinking("hm"), Text("b")]), User("c")]
     model, transport = fixed(completion())
     with caplog.at_level(logging.WARNING, "dragoman"):
@@ -370,7 +370,7 @@ async def test_losses_are_warned_of_or_refused(caplog: pytest.LogCaptureFixture)
     assert transport.requests == []
 
 
-async def test_plan_says_what_sending_would_do() -> None:
+async def test_plan_reports_what_sending_would_do() -> None:
     model, _ = fixed(capabilities={"max_context_tokens": 10})
     planned = plan([User("a " * 100), Assistant([Thinking("hm"), Text("b")]), User("c")], model)
     assert [(item.path, item.outcome) for item in planned.items] == [
@@ -473,7 +473,7 @@ async def test_a_cancelled_call_closes_its_socket_soon(stream: bool) -> None:
     assert min(took) < 1  # 100 ms are promised on an idle machine; without the cancel it takes 5 s
 
 
-async def test_a_message_that_is_complete_cannot_be_cancelled_and_its_error_is_raised() -> None:
+async def test_completed_message_cannot_be_cancelled_and_its_error_is_raised() -> None:
     model, _ = fixed(b'data: {"choices": [{"delta": {"content": "Hi"}}]}\n\n')  # and then the connection ends
     stream = model.stream("Hi")
     while not isinstance(event := await anext(stream), MessageComplete):
@@ -517,7 +517,7 @@ async def test_cancelling_a_complete() -> None:
         await asyncio.wait_for(server.closed.wait(), 5)
 
 
-async def test_cancellation_from_outside_passes_through() -> None:
+async def test_outer_cancellation_propagates() -> None:
     async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
         for call in (model.complete("Hi"), _drain(model.stream("Hi", [CITY]))):
             server.closed.clear()
@@ -533,7 +533,7 @@ async def test_cancellation_from_outside_passes_through() -> None:
         assert server.open == 0
 
 
-async def test_ours_and_an_outer_cancellation_at_once() -> None:
+async def test_own_and_outer_cancellation_at_once() -> None:
     """The outer one wins: a timeout around the loop must not be swallowed."""
     async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
         task = asyncio.create_task(model.complete("Hi", request_id="r3"))
@@ -546,7 +546,7 @@ async def test_ours_and_an_outer_cancellation_at_once() -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_an_outer_cancellation_just_before_ours(stream: bool) -> None:
+async def test_outer_cancellation_just_before_our_own(stream: bool) -> None:
     async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
         call = model.stream("Hi", [CITY], request_id="r4") if stream else None
         task = asyncio.create_task(_drain(call) if stream else model.complete("Hi", request_id="r4"))  # type: ignore[arg-type]
@@ -560,7 +560,7 @@ async def test_an_outer_cancellation_just_before_ours(stream: bool) -> None:
         assert task.cancelled()
 
 
-async def test_a_stream_that_was_cancelled_from_outside_ends_as_one_that_was_cancelled() -> None:
+async def test_stream_cancelled_from_outside_ends_as_cancelled() -> None:
     async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
         stream = model.stream("Hi", [CITY], request_id="r5")
         events: list[Any] = []
@@ -575,7 +575,7 @@ async def test_a_stream_that_was_cancelled_from_outside_ends_as_one_that_was_can
 
 
 @pytest.mark.parametrize("how", ["aclose", "with", "cancel"])
-async def test_a_stream_that_was_left_has_a_response_and_says_no_more(how: str) -> None:
+async def test_abandoned_stream_has_a_response_and_no_more_events(how: str) -> None:
     async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
         async with model.stream("Hi", [CITY]) as stream:
             async for event in stream:
@@ -589,7 +589,7 @@ async def test_a_stream_that_was_left_has_a_response_and_says_no_more(how: str) 
         await _until(lambda: server.open == 0)
 
 
-async def test_an_id_is_free_once_the_message_is_complete() -> None:
+async def test_request_id_is_free_once_the_message_is_complete() -> None:
     async with serve(answering("abc")) as server, connect("m", base_url=server.base_url) as model:
         stream = model.stream("Hi", request_id="r6")
         async for event in stream:
@@ -611,7 +611,7 @@ async def _collect(stream: Any, events: list[Any]) -> None:
         events.append(event)
 
 
-async def test_one_request_id_cannot_be_in_flight_twice() -> None:
+async def test_duplicate_request_id_in_flight_is_rejected() -> None:
     async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
         first = model.stream("Hi", [CITY], request_id="same")
         await anext(first)
@@ -647,7 +647,7 @@ async def test_dropping_the_provider_leaves_no_socket(recwarn: pytest.WarningsRe
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_reply_needs_no_collector_to_be_let_go(stream: bool) -> None:
+async def test_reply_is_freed_without_the_garbage_collector(stream: bool) -> None:
     async def ask() -> None:
         if stream:
             await _drain(model.stream("Hi"))
@@ -672,7 +672,7 @@ async def _until(holds: Any, seconds: float = 5.0) -> None:
             await asyncio.sleep(0.002)
 
 
-async def test_use_after_close_and_from_another_loop() -> None:
+async def test_use_after_close_and_from_another_event_loop() -> None:
     async with serve(answering()) as server:
         model = connect("m", base_url=server.base_url)
         await model.complete("Hi")
@@ -700,7 +700,7 @@ async def no_end_mark(connection: Connection) -> None:
 
 
 @pytest.mark.parametrize("handler", [cut, no_end_mark])
-async def test_a_cut_stream_is_never_a_success(handler: Any) -> None:
+async def test_truncated_stream_is_never_a_success(handler: Any) -> None:
     async with serve(handler) as server, connect("m", base_url=server.base_url) as model:
         stream = model.stream("Hi")
         events: list[Any] = []
@@ -760,7 +760,7 @@ async def test_the_key_is_sent_and_never_shown(caplog: pytest.LogCaptureFixture)
 
 
 @pytest.mark.parametrize("said", ["my thought of it", "hunter2hunter2", "in a list of words"])
-async def test_what_was_said_is_not_quoted_when_a_provider_repeats_it(said: str) -> None:
+async def test_prompt_echoed_by_a_provider_is_not_quoted(said: str) -> None:
     arguments = {"password": "hunter2hunter2", "more": [{"words": ["in a list of words"]}], "n": 5, "unit": "metric"}
     call = Assistant([Thinking("my thought of it")], tool_calls=[ToolCall("c1", "f", arguments)])
     messages = [User("Go."), call, ToolResult("c1", "done")]
@@ -778,7 +778,7 @@ def _refusal(word: str) -> bytes:
     return json.dumps({"error": {"message": f"bad value: {word}"}}).encode()
 
 
-async def test_a_redirect_is_not_followed_and_the_key_stays_home() -> None:
+async def test_redirect_is_not_followed_and_the_key_is_not_forwarded() -> None:
     async with serve(answering()) as other:
 
         async def redirect(connection: Connection) -> None:
@@ -791,7 +791,7 @@ async def test_a_redirect_is_not_followed_and_the_key_stays_home() -> None:
         assert other.requests == []
 
 
-async def test_a_prompt_is_not_repeated_by_an_error() -> None:
+async def test_error_does_not_repeat_the_prompt() -> None:
     prompt = "the launch code is 4711 and nobody may know it"
     body = json.dumps({"error": {"message": f"1 validation error: input_value={prompt!r}"}}).encode()
     model, _ = fixed(body, status=400)
@@ -819,7 +819,7 @@ class Parrot(Provider):
             yield event
 
 
-async def test_one_method_makes_a_whole_provider() -> None:
+async def test_provider_needs_one_method() -> None:
     async with Parrot() as parrot:
         await parrot.ready()
         response = await parrot.complete("Hello")
@@ -838,7 +838,7 @@ class Mumbler(Parrot):
                 yield event
 
 
-async def test_events_that_end_before_the_message_are_no_reply() -> None:
+async def test_events_without_an_end_are_an_error() -> None:
     async with Mumbler() as mumbler:
         with pytest.raises(StreamInterruptedError):
             await mumbler.complete("Hello")
@@ -862,12 +862,12 @@ async def test_events_that_end_before_the_message_are_no_reply() -> None:
         ({"base_url": "http://x", "on_loss": "shrug"}, "on_loss"),
     ],
 )
-def test_bad_settings_are_said_at_once(settings: Any, words: str) -> None:
+def test_invalid_settings_are_reported_at_once(settings: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         connect("m", **settings)
 
 
-async def test_a_refusal_is_read_whatever_the_conversation_holds() -> None:
+async def test_error_response_is_parsed_for_any_conversation() -> None:
     """A turn of calls alone has no text to be kept out of the message."""
     refusal = (400, {}, [b'{"error": {"message": "tools are not supported here"}}'])
     model = connect("m", base_url="http://x/v1", transport=FixtureTransport(refusal))

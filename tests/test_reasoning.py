@@ -144,7 +144,7 @@ TRANSLATIONS: list[tuple[str, str | None, str, Any, dict[str, Any], bool]] = [
 
 
 @pytest.mark.parametrize(("wire", "vendor", "model", "amount", "fields", "approximate"), TRANSLATIONS)
-def test_an_amount_is_translated_for_the_family_of_the_model(
+def test_amount_is_translated_for_the_model_family(
     wire: str, vendor: str | None, model: str, amount: Any, fields: dict[str, Any], approximate: bool
 ) -> None:
     assert fields_sent(wire, model, amount, vendor=vendor) == (fields, approximate)
@@ -152,13 +152,13 @@ def test_an_amount_is_translated_for_the_family_of_the_model(
 
 @pytest.mark.parametrize("amount", ["off", "minimal", "low", "medium", "high", 2048])
 @pytest.mark.parametrize("at", range(len(_read_catalogue().families)))
-def test_every_family_takes_every_portable_amount(amount: Any, at: int) -> None:
+def test_every_family_accepts_every_portable_amount(amount: Any, at: int) -> None:
     style = _read_catalogue().families[at].style
     fields, _ = translate_reasoning(amount, style, 60000)
     assert isinstance(fields, dict)
 
 
-def test_the_data_is_sound() -> None:
+def test_reasoning_data_is_valid() -> None:
     for family in _read_catalogue().families:
         re.compile(family.models)
         assert family.wire in CODECS
@@ -166,45 +166,45 @@ def test_the_data_is_sound() -> None:
 
 
 @pytest.mark.parametrize("max_tokens", [1024, 1100])
-def test_a_budget_that_does_not_fit_the_reply_is_not_sent(max_tokens: int) -> None:
+def test_budget_larger_than_the_reply_is_not_sent(max_tokens: int) -> None:
     found = fields_sent("anthropic", "claude-sonnet-4-5", "high", max_tokens=max_tokens)
     assert found == ({} if max_tokens == 1024 else claude(1024), True)
 
 
-def test_a_budget_leaves_room_for_the_answer() -> None:
+def test_budget_leaves_space_for_the_answer() -> None:
     assert fields_sent("anthropic", "claude-sonnet-4-5", "high", max_tokens=8000) == (claude(4000), True)
     assert fields_sent("anthropic", "claude-sonnet-4-5", 9000, max_tokens=8000) == (claude(4000), True)
     assert fields_sent("anthropic", "claude-sonnet-4-5", 7999, max_tokens=8000) == (claude(7999), False)
 
 
 @pytest.mark.parametrize("wire", sorted(CODECS))
-def test_a_model_that_does_not_reason_is_not_asked_to(wire: str) -> None:
+def test_model_without_reasoning_gets_no_amount(wire: str) -> None:
     known = {"supports_thinking": False}
     assert fields_sent(wire, "unheard-of", "high", capabilities=known) == ({}, True)
     assert fields_sent(wire, "unheard-of", "off", capabilities=known) == ({}, False)
 
 
 @pytest.mark.parametrize("wire", sorted(CODECS))
-def test_an_endpoint_may_describe_its_own_style(wire: str) -> None:
+def test_endpoint_can_describe_its_own_style(wire: str) -> None:
     style = {"budget": "own.tokens", "with_budget": {"own.on": True}, "off": {"own.on": False}}
     assert fields_sent(wire, "m", 700, reasoning=style) == ({"own": {"on": True, "tokens": 700}}, False)
     assert fields_sent(wire, "m", "off", reasoning=style) == ({"own": {"on": False}}, False)
 
 
 @pytest.mark.parametrize("amount", [True, "max", "xhigh"])
-def test_what_is_not_an_amount_is_refused(amount: Any) -> None:
+def test_invalid_amount_is_rejected(amount: Any) -> None:
     with pytest.raises(UnsupportedFeatureError, match=r"config\.reasoning"):
         translate_reasoning(amount, ReasoningStyle(effort="effort"))
     with pytest.raises(InvalidRequestError, match="negative"):
         translate_reasoning(-5, ReasoningStyle(effort="effort"))
 
 
-def test_an_effort_of_no_known_size_is_near_to_any_number() -> None:
+def test_unknown_effort_is_near_any_number() -> None:
     style = ReasoningStyle(effort="effort", efforts=("xhigh",), words={"xhigh": "max"})
     assert translate_reasoning(100, style)[0] == {"effort": "max"}
 
 
-def test_extras_stand_beside_the_fields_of_reasoning() -> None:
+def test_extras_are_merged_with_reasoning_fields() -> None:
     codec = CODECS["openai"].connect("m", BASE, None, Capabilities(), vendor="llamacpp")
     extras = {"chat_template_kwargs": {"tools_in_user_message": False}}
     config = RuntimeConfig(reasoning="off", extras=extras)
@@ -215,7 +215,7 @@ def test_extras_stand_beside_the_fields_of_reasoning() -> None:
         codec.encode(Request([User("Hi")], config=contradiction))
 
 
-def test_fields_are_joined_with_those_of_the_body() -> None:
+def test_fields_are_merged_into_the_body() -> None:
     body: dict[str, Any] = {"a": {"x": 1}, "b": 2}
     merge_fields(body, {"a": {"y": 2}, "b": {"z": 3}})
     assert body == {"a": {"x": 1, "y": 2}, "b": {"z": 3}}
@@ -238,7 +238,7 @@ def test_an_unknown_model_has_no_style() -> None:
         ({"reasoning_effort": "low", "reasoning": {"x": 1}}, "low", {"reasoning": {"x": 1}}),
     ],
 )
-def test_clients_of_the_gateway_may_use_a_routers_object(asked: Any, amount: Any, left: dict[str, Any]) -> None:
+def test_gateway_accepts_the_reasoning_object_of_routers(asked: Any, amount: Any, left: dict[str, Any]) -> None:
     server: ServerCodec = SERVER_CODECS["openai"]
     body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], **asked}
     config = server.decode(json.dumps(body).encode()).request.config

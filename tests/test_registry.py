@@ -88,7 +88,7 @@ def wire_of(provider: Any) -> tuple[str, str, str]:
     return provider.codec.wire, provider.model, provider.name
 
 
-def test_the_contracts_own_example(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_contract_example_is_read(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file.write_text(EXAMPLE)
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-canary-anthropic-1")
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
@@ -108,7 +108,7 @@ def test_the_contracts_own_example(file: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "canary" not in shown
 
 
-async def test_the_contracts_own_example_answers(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_contract_example_answers(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = {"type": "message", "content": [{"type": "text", "text": "Hi"}], "stop_reason": "end_turn", "usage": {}}
     heard: list[Any] = []
 
@@ -141,7 +141,7 @@ async def test_the_contracts_own_example_answers(file: Path, monkeypatch: pytest
         ("sonnet", None, [print], ["Retry(max_retries=5)", "Observe(", "HttpProvider anthropic:claude-sonnet-4-6"]),
     ],
 )
-def test_the_stack_that_a_name_opens(
+def test_stack_of_a_name(
     name: str,
     retries: int | None,
     subscribers: list[Any],
@@ -190,7 +190,7 @@ def test_connect_by_name(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert connect("dos").model == "gpt-5"  # a changed file is read again
 
 
-def test_connect_without_a_key(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connect_without_a_key_is_reported(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAGOMAN_CONFIG", str(file))
     file.write_text("")
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
@@ -201,16 +201,14 @@ def test_connect_without_a_key(file: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("name", ["gpt-5", "nonsense", "nobody:model"])
-def test_a_name_that_connect_does_not_know_says_what_to_do(
-    name: str, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unknown_name_of_connect_has_advice(name: str, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file.write_text("")
     monkeypatch.setenv("DRAGOMAN_CONFIG", str(file))
     with pytest.raises(InvalidModelError, match=r'"vendor:model", an alias of models.yaml or "local".*base_url='):
         connect(name)
 
 
-def test_the_catalogue_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_catalogue_works_without_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("DRAGOMAN_CONFIG", raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("GROQ_API_KEY", "k")
@@ -222,7 +220,7 @@ def test_the_catalogue_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     assert len(registry.names()) > 300
 
 
-def test_a_name_that_is_nearly_right(file: Path) -> None:
+def test_near_match_is_suggested(file: Path) -> None:
     file.write_text(EXAMPLE)
     registry = Registry.load(file)
     for wrong, right in (("sonet", "sonnet"), ("antropic:claude-opus-4-7", "anthropic:claude-opus-4-7")):
@@ -244,7 +242,7 @@ def test_a_name_that_is_nearly_right(file: Path) -> None:
         ("Gemini-2.5-flsh", "did you mean google:gemini-2.5-flash"),
     ],
 )
-def test_a_name_without_its_vendor(wrong: str, right: str) -> None:
+def test_name_without_its_vendor_is_suggested(wrong: str, right: str) -> None:
     with pytest.raises(InvalidModelError, match=right):
         Registry().find(wrong)
 
@@ -261,7 +259,7 @@ def test_a_name_without_its_vendor(wrong: str, right: str) -> None:
         ("ollama:anything", None),
     ],
 )
-def test_a_model_that_is_probably_misspelt_is_told_once(
+def test_probable_typo_is_warned_about_once(
     name: str, meant: str | None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for variable in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY"):
@@ -274,7 +272,7 @@ def test_a_model_that_is_probably_misspelt_is_told_once(
     assert [record.getMessage() for record in caplog.records] == told
 
 
-def test_a_name_of_the_file_is_never_doubted(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_name_in_the_file_causes_no_warning(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     file.write_text("adapters: {mine: {type: openai, api_key: k}}\nmodels: {mine:gtp-5-mini: {}}")
     Registry.load(file).provider("mine:gtp-5-mini")
     assert not caplog.records
@@ -284,7 +282,7 @@ def test_a_name_of_the_file_is_never_doubted(file: Path, caplog: pytest.LogCaptu
     ]
 
 
-def test_the_users_word_wins(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_settings_override_the_catalogue(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MISTRAL_API_KEY", "k")
     file.write_text(
         "adapters: {mine: {type: mistral, base_url: 'http://127.0.0.1:9/v1', extra_headers: {x-team: a},"
@@ -300,7 +298,7 @@ def test_the_users_word_wins(file: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert provider.codec.issuer_vendor == "mistral"
 
 
-def test_a_changed_file_is_read_anew_and_a_bad_one_is_not(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_changed_file_is_reloaded_and_an_invalid_one_is_not(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     file.write_text(EXAMPLE)
     registry = Registry.load(file)
     _rewrite(file, EXAMPLE.replace("[opus, deep]", "[big]"))
@@ -384,14 +382,14 @@ def test_every_mistake_is_one_line_with_its_place(file: Path, text: str, words: 
     assert "\n" not in str(caught.value)
 
 
-def test_yaml_surprises_are_text(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_yaml_booleans_and_numbers_stay_strings(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO", "k")
     file.write_text("adapters: {a: {type: openai, api_key_env: NO}}\nmodels: {a:m: {tier: no, wire_name: 12:30:45}}")
     entry = Registry.load(file).find("a:m")
     assert (entry.tier, entry.wire_name) == ("no", "12:30:45")
 
 
-def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_files_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cases: dict[str, Any] = {}
     loop = tmp_path / "loop.yaml"
     loop.symlink_to(loop)
@@ -413,7 +411,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert Registry.load(tmp_path / "empty.yaml").names()
 
 
-def test_never_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_working_directory_is_never_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "models.yaml").write_text("models: {openai:evil: {aliases: [sonnet]}}")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DRAGOMAN_CONFIG", raising=False)
@@ -423,7 +421,7 @@ def test_never_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.Mo
         Registry.load().find("sonnet")
 
 
-def test_everything_that_is_wrong_is_found_in_one_reading(file: Path) -> None:
+def test_all_mistakes_are_found_in_one_reading(file: Path) -> None:
     file.write_text(
         "adapters:\n  a:\n    type: openia\n    colour: red\n    max_retries: many\n  b:\n    type: openai\n"
         "    base_url: ftp://x\n  c:\n    type: openai\n    quirks: {reediness: auto}\n"
@@ -436,7 +434,7 @@ def test_everything_that_is_wrong_is_found_in_one_reading(file: Path) -> None:
         Registry.load(file)
 
 
-def test_options_are_the_adapters_own(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_options_belong_to_their_adapter(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     file.write_text(
         "adapters:\n  a: {type: openai, api_key: sk-canary, options: {organization: org-1, on_loss: reject, moon: 1}}\n"
         "  b: {type: anthropic, api_key: k, extra_headers: {anthropic-beta: mine}, options: {anthropic-beta: b1}}\n"
@@ -454,7 +452,7 @@ def test_options_are_the_adapters_own(file: Path, caplog: pytest.LogCaptureFixtu
             Registry.load(file)
 
 
-def test_a_file_that_cannot_be_read_any_more_changes_nothing(file: Path) -> None:
+def test_file_that_becomes_unreadable_changes_nothing(file: Path) -> None:
     file.write_text(EXAMPLE)
     registry = Registry.load(file)
     file.unlink()
@@ -464,7 +462,7 @@ def test_a_file_that_cannot_be_read_any_more_changes_nothing(file: Path) -> None
     assert "cannot be read" in registry.problem
 
 
-def test_no_look_up_sees_half_of_a_change(file: Path) -> None:
+def test_no_lookup_sees_a_partial_change(file: Path) -> None:
     """Each of two files is consistent in itself; a mixture of them is not."""
     texts = [
         f"adapters: {{{name}: {{type: openai, base_url: 'http://{name}/v1', api_key: k}}}}\n"
@@ -496,7 +494,7 @@ def test_no_look_up_sees_half_of_a_change(file: Path) -> None:
     assert (wrong, registry.problem) == ([], None)
 
 
-def test_the_embedded_model_has_a_name_too(file: Path) -> None:
+def test_embedded_model_has_a_name(file: Path) -> None:
     file.write_text("")
     assert Registry.load(file).provider("local").name == "local"
     assert Registry.load(file).open("local").model == "smollm2-135m-instruct"
@@ -525,7 +523,7 @@ def test_the_embedded_model_has_a_name_too(file: Path) -> None:
         ("vllm:anything", "default"),
     ],
 )
-def test_lengths_are_estimated_by_the_models_own_vocabulary(name: str, family: str, file: Path) -> None:
+def test_tokens_are_estimated_by_the_models_own_tokenizer_family(name: str, family: str, file: Path) -> None:
     file.write_text("")
     registry = Registry.load(file)
     provider = registry.provider(name, planning=True)
@@ -535,7 +533,7 @@ def test_lengths_are_estimated_by_the_models_own_vocabulary(name: str, family: s
     assert provider.plan(said).estimated_tokens == estimate_input_tokens(said, family=family)
 
 
-def test_the_family_decides_what_is_surely_too_long(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_family_decides_what_exceeds_the_window(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = [User("Geschwindigkeitsbegrenzung " * 100)]
     few, many = (estimate_input_tokens(said, family=family) for family in ("o200k", "claude-4.7"))
     window = (few * 2 // 3 + many * 2 // 3) // 2
@@ -560,7 +558,7 @@ def test_the_family_decides_what_is_surely_too_long(file: Path, monkeypatch: pyt
         ({"max_context_tokens": 1}, "exceeds_context_window"),
     ],
 )
-def test_what_is_known_to_fail_is_refused_with_the_contracts_word(known: dict[str, Any], reason: str) -> None:
+def test_unsupported_request_is_rejected_with_the_contracts_code(known: dict[str, Any], reason: str) -> None:
     model = connect("m", base_url="http://127.0.0.1:9/v1", capabilities=known)
     picture = User([Text("look"), Image(Inline("aGk="), "image/png")])
     with pytest.raises(ProviderError) as caught:
@@ -568,7 +566,7 @@ def test_what_is_known_to_fail_is_refused_with_the_contracts_word(known: dict[st
     assert (caught.value.provider_code, caught.value.status) == (reason, None)
 
 
-def test_a_family_nobody_knows() -> None:
+def test_unknown_family_is_rejected() -> None:
     with pytest.raises(ValueError, match="token_family: 'klingon' is not one of"):
         connect("m", base_url="http://127.0.0.1:9/v1", token_family="klingon")
 
@@ -576,19 +574,19 @@ def test_a_family_nobody_knows() -> None:
 # --- the catalogue ----------------------------------------------------------------------------------
 
 
-def test_the_catalogue_is_compiled_as_it_is_written() -> None:
+def test_compiled_catalogue_is_current() -> None:
     kept = vendors_module._folder().joinpath("compiled.json").read_bytes()  # noqa: SLF001 - the compiled file is forged
     assert kept == vendors_module.compile_catalog(), "run: python scripts/compile_catalog.py"
 
 
-def test_compiled_or_parsed_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_and_parsed_catalogues_are_equal(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = {vendor: load_vendor(vendor) for vendor in vendor_names()}
     monkeypatch.setattr(vendors_module, "_read_compiled", dict)
     for vendor, known in compiled.items():
         assert load_vendor.__wrapped__(vendor) == known
 
 
-def test_what_was_compiled_from_another_text_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outdated_compiled_catalogue_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = vendors_module._read_compiled()["groq"]  # noqa: SLF001 - the compiled file is forged
     # The compiled file is forged.
     false = vendors_module._Compiled("0" * 16, vendors_module.msgspec.Raw(b'{"base_url": "https://evil.test"}'))  # noqa: SLF001
@@ -598,7 +596,7 @@ def test_what_was_compiled_from_another_text_is_not_believed(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("vendor", vendor_names())
-def test_every_vendors_file_is_sound(vendor: str) -> None:
+def test_every_vendor_file_is_valid(vendor: str) -> None:
     known = load_vendor(vendor)
     assert known.docs.startswith("https://")
     assert known.wire in CODECS
@@ -615,14 +613,14 @@ def test_every_vendors_file_is_sound(vendor: str) -> None:
         assert facts.max_context_tokens.source in ("catalogue", "unknown")
 
 
-def test_the_catalogue_has_whom_it_should() -> None:
+def test_catalogue_has_the_expected_vendors() -> None:
     assert set(vendor_names()) == {
         "anthropic", "azure", "cerebras", "cohere", "deepseek", "fireworks", "google", "groq", "jina", "llamacpp",
         "lmstudio", "mistral", "ollama", "openai", "openrouter", "sglang", "tei", "together", "vllm", "voyage", "xai",
     }  # fmt: skip
 
 
-def test_what_a_check_found_is_known_of_a_model(tmp_path: Path) -> None:
+def test_probed_facts_are_used(tmp_path: Path) -> None:
     """Stronger than the catalogue, weaker than the user's own word."""
     known = {"supports_tools": False, "supports_images": False, "max_context_tokens": 4096}
     facts = msgspec.to_builtins(Capabilities.of(known, "probed", at="2026-01-01T00:00:00Z", by="dragoman check"))
@@ -658,7 +656,7 @@ def test_what_a_check_found_is_known_of_a_model(tmp_path: Path) -> None:
         ("{type: openai-compatible, base_url: 'http://127.0.0.1:9/v1', api_key_env: MINE}", "mine"),
     ],
 )
-def test_the_vendors_key_goes_to_the_vendor_only(
+def test_vendor_key_is_sent_to_the_vendor_only(
     adapter: str, key: str | None, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "vendor's")
@@ -690,7 +688,7 @@ def test_an_unknown_type_lists_the_types(file: Path) -> None:
         ("{type: vllm, wire: anthropic, base_url: 'http://box:8000'}", "anthropic", "http://box:8000/v1/messages"),
     ],
 )
-def test_a_vendor_speaks_another_wire(
+def test_vendor_offers_another_wire(
     adapter: str, wire: str, url: str, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "k")
@@ -708,7 +706,7 @@ def test_a_vendor_speaks_another_wire(
         assert (entry.tokens, entry.capabilities.known("max_context_tokens")) == ("o200k", 400_000)
 
 
-def test_a_wire_for_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wire_can_be_set_for_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     monkeypatch.setenv("OLLAMA_HOST", "box:7")
     model: Any = connect("openai:gpt-5", wire="responses")
@@ -727,7 +725,7 @@ def test_a_wire_for_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
         ("{type: openai-compatible, wire: x, base_url: 'http://a'}", "no such wire 'x'; one of"),
     ],
 )
-def test_a_wire_that_a_vendor_does_not_speak(adapter: str, problem: str, file: Path) -> None:
+def test_unavailable_wire_is_rejected(adapter: str, problem: str, file: Path) -> None:
     file.write_text(f"adapters: {{a: {adapter}}}\n")
     with pytest.raises(ConfigError, match=problem):
         Registry.load(file)
@@ -737,7 +735,7 @@ CONTRACT = Capabilities.__struct_fields__[:13]
 
 
 @pytest.mark.parametrize("name", ["openai:gpt-5", "anthropic:claude-sonnet-4-6", "google:gemini-2.5-pro"])
-def test_all_facts_of_the_contract_are_known(name: str) -> None:
+def test_catalogue_covers_all_facts_of_the_contract(name: str) -> None:
     known = Registry().find(name).capabilities
     for fact in CONTRACT:
         found = getattr(known, fact)
@@ -746,7 +744,7 @@ def test_all_facts_of_the_contract_are_known(name: str) -> None:
         assert found.by
 
 
-def test_facts_that_differ_within_a_vendor() -> None:
+def test_facts_can_differ_within_a_vendor() -> None:
     def known(name: str, fact: str) -> Any:
         return Registry().find(name).capabilities.known(fact)
 

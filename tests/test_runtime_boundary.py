@@ -186,7 +186,7 @@ def reachable(model: Provider, transport: FixtureTransport) -> list[Any]:
     return [value for value in seen.values() if isinstance(value, str | bytes)]
 
 
-async def test_the_holder_is_searched_well() -> None:
+async def test_search_for_executables_works() -> None:
     model, transport = provider(ANSWER)
     model.history = [User("a question")]  # type: ignore[attr-defined]
     vars(model)["more"] = {"said": ["a question"]}
@@ -204,7 +204,7 @@ CUTS = [
 
 
 @pytest.mark.parametrize("reply", CUTS)
-async def test_half_a_call_is_never_proposed(reply: Reply) -> None:
+async def test_incomplete_call_is_never_proposed(reply: Reply) -> None:
     model, _ = provider(reply)
     events = await collect(model, "fix the tests")
     assert not [event for event in events if event.type == "tool_intent.proposed"]
@@ -226,7 +226,7 @@ async def test_a_cancelled_call_is_never_proposed(cancelled_after: int) -> None:
     assert stream.response.finish_reason == "cancelled"
 
 
-async def test_an_error_crosses_processes_with_what_had_arrived() -> None:
+async def test_error_with_a_partial_response_can_be_pickled() -> None:
     model, _ = provider((200, {}, [chunk({"content": "half"})]))
     with pytest.raises(dragoman.ProviderError) as caught:
         async for _ in model.stream("fix the tests"):

@@ -68,7 +68,7 @@ def test_a_planted_violation_is_found(name: str) -> None:
     assert list(find_violations(violating)) == [message]
 
 
-def test_the_package_keeps_the_limits() -> None:
+def test_package_keeps_the_size_limits() -> None:
     files = sorted(PACKAGE.rglob("*.py"))
     assert len(files) > 100
     found = [

@@ -61,7 +61,7 @@ async def test_a_function_with_fields_is_called_with_instances_and_defaults() ->
     assert (await tool.execute({**GOOD, "speed": 3, "tags": ["a"]})).content == "3 CH [1] ['Basel'] 3.0 ['a'] x 1"
 
 
-def test_without_pydantic_its_notes_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pydantic_fields_are_ignored_without_pydantic(monkeypatch: pytest.MonkeyPatch) -> None:
     def go(days: Annotated[int, Field(ge=0)]) -> None: ...
 
     go.__annotations__["days"] = Annotated[int, Field(ge=0)]
@@ -114,7 +114,7 @@ TEXT = "Look it up.\n\nLonger text, with a colon: here."
 
 
 @pytest.mark.parametrize("style", [GOOGLE, NUMPY, SPHINX])
-def test_docstrings_of_three_styles(style: str) -> None:
+def test_three_docstring_styles_are_parsed(style: str) -> None:
     import inspect
 
     description, parameters = read_docstring(inspect.cleandoc(style), ["city", "days"])
@@ -144,7 +144,7 @@ def test_docstrings_of_three_styles(style: str) -> None:
         (":param other: x", ["a"], ":param other: x", {}),
     ],
 )
-def test_docstrings(text: str, names: list[str], description: str, found: dict[str, str]) -> None:
+def test_docstrings_are_parsed(text: str, names: list[str], description: str, found: dict[str, str]) -> None:
     assert read_docstring(text, names) == (description, found)
 
 

@@ -102,7 +102,7 @@ NEVER_SENT: dict[str, tuple[Any, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("messages", "fields", "path"), NEVER_SENT.values(), ids=NEVER_SENT)
-async def test_unsound_requests_are_refused_with_their_path(messages: Any, fields: Any, path: str) -> None:
+async def test_invalid_requests_are_rejected_with_their_path(messages: Any, fields: Any, path: str) -> None:
     model, transport = fixed((200, answer()))
     with pytest.raises(InvalidRequestError) as caught:
         await model.complete(messages, **fields)
@@ -111,7 +111,7 @@ async def test_unsound_requests_are_refused_with_their_path(messages: Any, field
     assert transport.requests == []
 
 
-async def test_the_media_type_of_an_address_is_ignored() -> None:
+async def test_media_type_of_a_url_is_ignored() -> None:
     model, _ = fixed((200, answer()), capabilities={"accepted_image_media_types": ["image/png"]})
     assert (await model.complete([User([Image(Url("https://x/a"), "image/jpeg")])])).text == "ok"
 
@@ -119,7 +119,7 @@ async def test_the_media_type_of_an_address_is_ignored() -> None:
 # --- ids ---------------------------------------------------------------------------------------------
 
 
-async def test_ids_go_back_verbatim_however_long() -> None:
+async def test_ids_of_any_length_are_sent_back_verbatim() -> None:
     made = "chatcmpl-tool-" + "0123456789abcdef" * 8
     model, transport = fixed((200, calls("{}", made)), (200, answer()))
     reply = await model.complete("hi", [Tool("f")])
@@ -128,7 +128,7 @@ async def test_ids_go_back_verbatim_however_long() -> None:
     assert [sent[1]["tool_calls"][0]["id"], sent[2]["tool_call_id"]] == [made, made]
 
 
-def test_limits_of_ids_are_a_vendors() -> None:
+def test_id_limits_depend_on_the_vendor() -> None:
     for vendor in ("openai", "azure"):
         assert load_vendor(vendor).quirks["id_rule"] == {"max_length": 40, "any_character": True}
 
@@ -175,7 +175,7 @@ async def test_choices_of_a_stream_are_read_by_index(extras: Any, indices: list[
     ("found", "count"),
     [("x", 0), ([None], 0), ([{"id": "c", "function": "x"}], 1), ([{"id": "c", "function": {"name": "f"}}, 5], 1)],
 )
-async def test_unsound_calls_of_a_degraded_reply_do_not_raise(found: Any, count: int) -> None:
+async def test_invalid_calls_of_a_degraded_reply_do_not_raise(found: Any, count: int) -> None:
     body = {"choices": [choice({"role": "assistant", "content": "so far", "tool_calls": found}, "error")]}
     model, _ = fixed((200, body))
     reply = await model.complete("hi", [Tool("f")])
@@ -184,7 +184,7 @@ async def test_unsound_calls_of_a_degraded_reply_do_not_raise(found: Any, count:
 
 
 @pytest.mark.parametrize("finish", ["stop", None])
-async def test_unsound_calls_of_another_reply_raise(finish: str | None) -> None:
+async def test_invalid_calls_of_other_replies_raise(finish: str | None) -> None:
     model, _ = fixed((200, {"choices": [choice({"content": "x", "tool_calls": "x"}, finish)]}))
     with pytest.raises(InvalidResponseError):
         await model.complete("hi", [Tool("f")])
@@ -231,14 +231,14 @@ NULLS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("wire", sorted(CODECS))
-async def test_arguments_that_are_null_are_none(wire: str) -> None:
+async def test_null_arguments_mean_no_arguments(wire: str) -> None:
     model, _ = fixed((200, NULLS[wire]), wire=wire)
     reply = await model.complete("hi", [Tool("f", "", EMPTY)], max_tokens=9)
     assert [call.arguments for call in reply.tool_calls] == [{}]
     assert reply.finish_reason == "tool_calls"
 
 
-async def test_arguments_that_are_null_where_one_is_required() -> None:
+async def test_null_arguments_are_invalid_if_one_is_required() -> None:
     model, _ = fixed((200, NULLS["openai"]))
     needy = Tool("f", "", {"type": "object", "properties": {"a": {}}, "required": ["a"]})
     with pytest.raises(MalformedToolCallError, match="not a JSON object"):
@@ -246,7 +246,7 @@ async def test_arguments_that_are_null_where_one_is_required() -> None:
 
 
 @pytest.mark.parametrize(("pieces", "sound"), [(["null"], True), (["", "null"], True), (["null", '{"a": 1}'], False)])
-async def test_streamed_arguments_that_are_null(pieces: list[str], sound: bool) -> None:
+async def test_streamed_null_arguments(pieces: list[str], sound: bool) -> None:
     deltas: list[Any] = [{"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f"}}]}]
     deltas += [{"tool_calls": [{"index": 0, "function": {"arguments": piece}}]} for piece in pieces]
     chunks = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
@@ -273,7 +273,7 @@ async def refusal(status: int, body: Any, **settings: Any) -> ProviderError:
     return caught.value
 
 
-async def test_an_error_keeps_its_parameter_its_inner_error_and_its_body() -> None:
+async def test_error_keeps_its_parameter_inner_error_and_body() -> None:
     inner = {"code": "ResponsibleAIPolicyViolation", "content_filter_result": {"hate": {"filtered": True}}}
     body = {"error": {"message": f"filtered, {KEY}", "param": "prompt", "code": "content_filter", "innererror": inner}}
     error = await refusal(400, body)
@@ -291,7 +291,7 @@ async def test_every_wire_keeps_the_body_of_an_error(wire: str) -> None:
     assert (error.body, error.param, error.inner_error) == (body, "p", [{"reason": "WHY"}])
 
 
-async def test_bodies_of_errors_are_bounded() -> None:
+async def test_error_bodies_are_limited() -> None:
     error = await refusal(500, b'{"error": "' + b"x" * 100_000 + b'"}')
     assert isinstance(error.body, str)
     assert len(error.body) <= 16 * 1024
@@ -301,7 +301,7 @@ async def test_bodies_of_errors_are_bounded() -> None:
 
 
 @pytest.mark.parametrize("body", [b'{"choices": []}', b"[1, 2]", b"<html>hello</html>", b'{"choices": [{}]}'])
-async def test_a_reply_that_cannot_be_read_is_kept_on_the_error(body: bytes) -> None:
+async def test_unreadable_reply_is_kept_on_the_error(body: bytes) -> None:
     error = await refusal(200, body)
     assert isinstance(error, InvalidResponseError)
     assert error.body_text == body.decode()
@@ -327,7 +327,7 @@ async def test_payment_required_is_a_billing_error(wire: str, message: str) -> N
 LISTED = {"data": [{"id": "m"}]}
 
 
-async def test_a_wrong_key_is_reported_where_the_model_list_is_public() -> None:
+async def test_wrong_key_is_reported_even_if_the_model_list_is_public() -> None:
     model, transport = fixed((401, {"error": {"message": "User not found."}}), quirks={"readiness": "key"})
     with pytest.raises(AuthenticationError):
         await model.ready()
@@ -338,7 +338,7 @@ async def test_a_wrong_key_is_reported_where_the_model_list_is_public() -> None:
         assert len(transport.requests) == 2
 
 
-def test_the_catalogue_asks_for_the_key_where_the_list_is_public() -> None:
+def test_catalogue_marks_vendors_with_a_public_model_list() -> None:
     model = connect("openrouter:openai/gpt-5", api_key="k")
     assert isinstance(model, HttpProvider)
     assert model.codec.quirks.readiness == "key"  # type: ignore[attr-defined]
@@ -358,14 +358,14 @@ def test_the_catalogue_asks_for_the_key_where_the_list_is_public() -> None:
         ({"state": "not-loaded"}, "not loaded"),
     ],
 )
-async def test_a_model_that_cannot_answer_is_not_ready(entry: dict[str, Any], state: str) -> None:
+async def test_model_that_cannot_chat_is_not_ready(entry: dict[str, Any], state: str) -> None:
     model, _ = fixed((200, {"data": [{"id": "m", **entry}]}), quirks={"readiness": "models"})
     with pytest.raises(ModelNotLoadedError, match=f"lists the model as {state}"):
         await model.ready()
 
 
 @pytest.mark.parametrize("entry", [{"state": "loaded", "loaded": False}, {"ready": True}, {"status": "active"}])
-async def test_a_model_that_can_answer_is_ready(entry: dict[str, Any]) -> None:
+async def test_model_that_can_chat_is_ready(entry: dict[str, Any]) -> None:
     model, _ = fixed((200, {"data": [{"id": "m", **entry}]}), quirks={"readiness": "models"})
     await model.ready()
 
@@ -373,7 +373,7 @@ async def test_a_model_that_can_answer_is_ready(entry: dict[str, Any]) -> None:
 # --- tools ---------------------------------------------------------------------------------------------
 
 
-async def test_strict_of_a_tool_survives() -> None:
+async def test_strict_flag_of_a_tool_is_kept() -> None:
     model, transport = fixed((200, answer()))
     parameters = {**EMPTY, "additionalProperties": False}
     function = {"name": "f", "description": "d", "parameters": parameters, "strict": True}

@@ -90,7 +90,7 @@ CASES: dict[str, tuple[bytes, list[Frame]]] = {
 
 
 @pytest.mark.parametrize(("body", "frames"), CASES.values(), ids=CASES)
-def test_rules(body: bytes, frames: list[Frame]) -> None:
+def test_parsing_rules(body: bytes, frames: list[Frame]) -> None:
     for chunks in cuts(body):
         assert decode(chunks) == frames, chunks
 
@@ -102,7 +102,7 @@ def test_offset_is_that_of_the_first_data_line(body: bytes) -> None:
         assert frame.offset in (0, 3) or body[frame.offset - 1] in b"\r\n"
 
 
-def test_frames_come_with_the_read_that_completes_them() -> None:
+def test_frames_are_returned_by_the_read_that_completes_them() -> None:
     decoder = SseDecoder()
     assert decoder.feed(b"data: a\n") == []
     assert decoder.feed(b"\ndata: b\n\ndata: c") == [Frame(b"a"), Frame(b"b", offset=9)]
@@ -174,7 +174,7 @@ bodies = st.builds(str.__add__, st.sampled_from(["", "", "\ufeff"]), st.lists(pi
 
 
 @given(bodies, st.data())
-def test_as_the_specification_reads_it(body: str, data: st.DataObject) -> None:
+def test_decoder_matches_the_specification(body: str, data: st.DataObject) -> None:
     encoded = body.encode()
     marks = sorted(data.draw(st.sets(st.integers(0, len(encoded)), max_size=6)))
     chunks = [encoded[a:b] for a, b in zip([0, *marks], [*marks, len(encoded)], strict=True)]
@@ -197,25 +197,25 @@ BOUNDED = {
 
 
 @pytest.mark.parametrize(("body", "limit"), BOUNDED.values(), ids=BOUNDED)
-def test_bounds(body: bytes, limit: int) -> None:
+def test_limits_are_enforced(body: bytes, limit: int) -> None:
     for chunks in cuts(body):
         assert len(decode(chunks, limit)) <= 1
         with pytest.raises(SseError, match=f"an event of the stream is longer than {limit - 1} bytes"):
             decode(chunks, limit - 1)
 
 
-def test_the_bound_is_on_each_event_and_not_on_the_stream() -> None:
+def test_limit_applies_to_each_event() -> None:
     for line_end in (b"\n", b"\r", b"\r\n"):
         body = b": ping\ndata: 123456\n\n".replace(b"\n", line_end) * 1000
         assert len(decode([body], 20)) == len(decode([body[at : at + 7] for at in range(0, len(body), 7)], 20)) == 1000
 
 
-def test_a_frame_cannot_be_changed() -> None:
+def test_frames_are_immutable() -> None:
     with pytest.raises(AttributeError):
         Frame(b"a").data = b"b"  # type: ignore[misc]
 
 
-def test_a_long_line_in_small_reads_costs_its_length() -> None:
+def test_long_line_in_small_reads_takes_linear_time() -> None:
     """A megabyte in 64-byte reads: joining at each read would move 8 GB."""
     body = b"data: " + b"x" * 1_000_000 + b"\n\n"
     with cpu.spending() as spent:
@@ -244,12 +244,12 @@ LINES: dict[str, tuple[bytes, list[Frame]]] = {
 
 
 @pytest.mark.parametrize(("body", "frames"), LINES.values(), ids=LINES)
-def test_lines(body: bytes, frames: list[Frame]) -> None:
+def test_lines_are_split(body: bytes, frames: list[Frame]) -> None:
     for chunks in cuts(body):
         assert decode_lines(chunks) == frames, chunks
 
 
-def test_lines_come_with_the_read_that_ends_them() -> None:
+def test_lines_are_returned_by_the_read_that_ends_them() -> None:
     decoder = LineDecoder()
     assert decoder.feed(b"1") == []
     assert decoder.feed(b"1\n2\n3") == [Frame(b"11"), Frame(b"2", offset=3)]
@@ -257,7 +257,7 @@ def test_lines_come_with_the_read_that_ends_them() -> None:
 
 
 @pytest.mark.parametrize("body", [b"x" * 20, b"x" * 20 + b"\n", b"1\n" + b"x" * 20 + b"\n2\n"])
-def test_lines_have_a_bound(body: bytes) -> None:
+def test_lines_are_limited(body: bytes) -> None:
     for chunks in cuts(body):
         assert b"x" * 20 in [frame.data for frame in decode_lines(chunks, 20)]
         with pytest.raises(SseError, match="a line of the stream is longer than 19 bytes"):

@@ -26,11 +26,11 @@ LOCKS = [path.read_text() for path in sorted(ROOT.glob("requirements/*.lock"))]
 @pytest.mark.parametrize(
     ("override", "day"), [("", "2026-11-08"), ("2026-11-14", "2026-11-14"), ("2027-01-01", "2027-01-01")]
 )
-def test_releases_are_a_week_old_unless_a_day_is_given(override: str, day: str) -> None:
+def test_lock_uses_releases_a_week_old_by_default(override: str, day: str) -> None:
     assert LOCK["choose_day"](date(2026, 11, 15), override) == day
 
 
-def test_a_day_that_is_not_one_is_refused() -> None:
+def test_invalid_date_is_rejected() -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "scripts/lock.py"], env={"LOCK_BEFORE": "now; rm"}, capture_output=True, text=True
     )
@@ -38,7 +38,7 @@ def test_a_day_that_is_not_one_is_refused() -> None:
     assert "LOCK_BEFORE must be a day" in done.stderr
 
 
-def test_every_lock_is_made_with_hashes_and_the_cool_down() -> None:
+def test_every_lock_has_hashes_and_the_cool_down() -> None:
     commands = LOCK["commands"]("2026-11-08")
     assert [command[-1] for command in commands] == [
         "requirements/dev.lock",
@@ -67,7 +67,7 @@ def bill() -> Any:
     return SBOM["build"](LOCKS, distribution("dragoman"))
 
 
-def test_the_bill_lists_everything_locked_with_its_hashes(bill: Any) -> None:
+def test_bill_of_materials_lists_every_locked_package(bill: Any) -> None:
     listed = {(each["name"], each["version"]): each for each in bill["components"]}
     pinned = re.compile(r"^([a-z0-9-]+)(?:\[[a-z0-9,-]+\])?==([^\s;]+)", re.MULTILINE)
     locked = {found for text in LOCKS for found in pinned.findall(text)}
@@ -92,7 +92,7 @@ def test_licences_of_the_core_are_known(bill: Any) -> None:
             assert re.search("MIT|BSD|Apache|PSF|Python Software Foundation", text), f"{each['name']}: {text}"
 
 
-def test_dependencies_lead_to_what_is_listed(bill: Any) -> None:
+def test_dependencies_refer_to_listed_packages(bill: Any) -> None:
     own = bill["metadata"]["component"]["bom-ref"]
     known = {own, *[each["bom-ref"] for each in bill["components"]]}
     edges = {each["ref"]: each["dependsOn"] for each in bill["dependencies"]}
@@ -103,7 +103,7 @@ def test_dependencies_lead_to_what_is_listed(bill: Any) -> None:
     assert any(each.startswith("pkg:pypi/yarl@") for each in edges[aiohttp])
 
 
-def test_the_same_locks_give_the_same_bytes(tmp_path: Path) -> None:
+def test_bill_of_materials_is_deterministic(tmp_path: Path) -> None:
     outputs = [tmp_path / "new" / name for name in ("a", "b")]
     for number, output in enumerate(outputs):
         command = [sys.executable, str(ROOT / "scripts/sbom.py"), str(output)]

@@ -51,7 +51,7 @@ def server() -> Iterator[Server]:
         yield running
 
 
-def test_the_whole_surface(server: Server) -> None:
+def test_blocking_api_is_complete(server: Server) -> None:
     with connect("m", base_url=server.base_url) as model:
         model.ready()
         assert model.complete("Hi").text == "Hello"
@@ -127,7 +127,7 @@ def test_dropping_a_stream_early_closes_it() -> None:
         assert server.open == 0
 
 
-def test_errors_arrive_as_themselves() -> None:
+def test_errors_are_raised_unchanged() -> None:
     async def refuse(connection: Connection) -> None:
         connection.reply(401, b"{}")
 

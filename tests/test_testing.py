@@ -35,17 +35,17 @@ def create(host: str, port: int) -> None:
 
 @pytest.mark.parametrize(("host", "port"), FAR)
 @pytest.mark.parametrize("reach", [try_connect, send_datagram])
-def test_far_addresses_are_named(host: str, port: int, reach: Callable[[str, int], None]) -> None:
+def test_remote_addresses_are_named(host: str, port: int, reach: Callable[[str, int], None]) -> None:
     with forbid_network(), pytest.raises(NetworkForbiddenError, match=f"{host}:{port}"):
         reach(host, port)
 
 
-def test_names_are_not_looked_up() -> None:
+def test_dns_lookups_are_blocked() -> None:
     with forbid_network(), pytest.raises(NetworkForbiddenError, match=r"example\.org"):
         create("example.org", 80)
 
 
-async def test_a_provider_does_not_get_out_and_a_near_one_answers() -> None:
+async def test_remote_provider_is_blocked_and_a_local_one_works() -> None:
     async with serve(answering("hello")) as server:
         with forbid_network():
             async with connect("m", base_url=server.base_url) as near:
@@ -56,7 +56,7 @@ async def test_a_provider_does_not_get_out_and_a_near_one_answers() -> None:
                         await far.complete("hi")
 
 
-def test_other_threads_are_guarded_too() -> None:
+def test_other_threads_are_blocked_too() -> None:
     caught: list[BaseException] = []
 
     def run() -> None:
@@ -72,7 +72,7 @@ def test_other_threads_are_guarded_too() -> None:
     assert isinstance(caught[0], NetworkForbiddenError)
 
 
-def test_what_is_allowed_by_name() -> None:
+def test_hosts_can_be_allowed_by_name() -> None:
     with forbid_network("192.0.2.1"):
         with pytest.raises(OSError):
             create("192.0.2.1", 9)
@@ -82,7 +82,7 @@ def test_what_is_allowed_by_name() -> None:
             try_connect("192.0.2.1", 9)
 
 
-def test_afterwards_all_is_as_before() -> None:
+def test_guard_is_removed_afterwards() -> None:
     with forbid_network(), pytest.raises(NetworkForbiddenError):
         try_connect("192.0.2.1", 80)
     with pytest.raises(OSError):
@@ -90,7 +90,7 @@ def test_afterwards_all_is_as_before() -> None:
 
 
 @pytest.mark.usefixtures("dragoman_no_network")
-async def test_the_fixture() -> None:
+async def test_fixture_blocks_the_network() -> None:
     with pytest.raises(NetworkForbiddenError, match=r"192\.0\.2\.1:80"):
         await asyncio.open_connection("192.0.2.1", 80)
     first, second = socket.socketpair()
@@ -99,7 +99,7 @@ async def test_the_fixture() -> None:
         assert second.recv(1) == b"x"
 
 
-def test_a_loop_that_connects_below_python_is_guarded_too() -> None:
+def test_event_loop_that_connects_natively_is_blocked() -> None:
     uvloop = pytest.importorskip("uvloop")
 
     async def reach() -> None:

@@ -127,7 +127,7 @@ def _off(name: str, family: str, count: int) -> float:
 
 
 @pytest.mark.parametrize(("name", "family", "count"), CASES)
-def test_an_estimate_is_never_far_outside_its_band(name: str, family: str, count: int) -> None:
+def test_estimates_are_never_far_outside_their_band(name: str, family: str, count: int) -> None:
     assert _off(name, family, count) <= 2
 
 
@@ -136,13 +136,13 @@ def test_nine_in_ten_estimates_are_within_their_band() -> None:
     assert sum(within) >= 0.9 * len(within)
 
 
-def test_the_estimates_together_are_not_biased() -> None:
+def test_estimates_are_unbiased() -> None:
     for family, counts in zip(COUNTED, zip(*COUNTS.values(), strict=True), strict=True):
         estimated = sum(estimate_text(TEXTS[name], family).tokens for name in COUNTS)
         assert estimated == pytest.approx(sum(counts), rel=0.06), family
 
 
-def test_the_default_family_is_in_the_middle() -> None:
+def test_default_family_is_in_the_middle() -> None:
     for name, row in COUNTS.items():
         assert min(row) * 0.9 <= estimate_text(TEXTS[name]).tokens <= max(row) * 1.1, name
 
@@ -157,7 +157,7 @@ def test_every_family_has_a_measured_band_and_a_frame() -> None:
     assert set(tokens._PICTURES) < set(FAMILIES)
 
 
-def test_an_unknown_family_is_refused_by_name() -> None:
+def test_unknown_family_is_rejected_by_name() -> None:
     with pytest.raises(ValueError, match=r"^family: 'abacus' is not one of default, "):
         estimate_text("x", "abacus")
     with pytest.raises(ValueError, match=r"^family: "):
@@ -186,19 +186,19 @@ def test_any_text_has_an_estimate(text: str, family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_nothing_is_nothing(family: str) -> None:
+def test_empty_text_has_no_tokens(family: str) -> None:
     assert estimate_text("", family).tokens == 0
     assert estimate_request([], family=family) == Estimate(0, "heuristic", family, 0.0)
 
 
 @given(st.one_of(_ANY_TEXT, _LIKELY_TEXT), st.one_of(_ANY_TEXT, _LIKELY_TEXT), st.sampled_from(FAMILIES))
-def test_more_text_is_more_tokens_but_for_the_seam(a: str, b: str, family: str) -> None:
+def test_more_text_has_more_tokens(a: str, b: str, family: str) -> None:
     both, first, second = (estimate_text(text, family).tokens for text in (a + b, a, b))
     assert both >= max(first, second) - 3
 
 
 @given(_LIKELY_TEXT, st.integers(2, 20), st.sampled_from(FAMILIES))
-def test_text_repeated_line_by_line_costs_as_often(text: str, times: int, family: str) -> None:
+def test_repeated_lines_cost_proportionally(text: str, times: int, family: str) -> None:
     once = tokens._count([text + ".\n\nx"], family, None)
     repeated = tokens._count([(text + ".\n\nx\n") * times], family, None)
     assert repeated == pytest.approx(times * once, rel=0.25, abs=2 * times)
@@ -220,12 +220,12 @@ def test_text_repeated_line_by_line_costs_as_often(text: str, times: int, family
         "a1",
     ],
 )
-def test_a_very_long_text_of_anything_is_counted(unit: str) -> None:
+def test_very_long_text_is_counted(unit: str) -> None:
     text = unit * (300_000 // len(unit))
     assert 1 <= estimate_text(text).tokens <= 6 * len(text)
 
 
-def test_no_pattern_repeats_a_repetition() -> None:
+def test_no_pattern_has_nested_repetition() -> None:
     """The shape that makes a search take exponential or square time is not there to be found."""
     repeats = (re._constants.MAX_REPEAT, re._constants.MIN_REPEAT)  # type: ignore[attr-defined]
 
@@ -243,7 +243,7 @@ def test_no_pattern_repeats_a_repetition() -> None:
 
 
 @given(_ANY_TEXT)
-def test_every_character_is_in_a_piece(text: str) -> None:
+def test_every_character_is_in_one_piece(text: str) -> None:
     shape = text.translate(tokens._tables()[0])
     kept = sum(map(len, tokens._WORD.findall(shape)))
     for stretch in tokens._STRETCH.findall(shape):
@@ -253,7 +253,7 @@ def test_every_character_is_in_a_piece(text: str) -> None:
     assert kept - spaces_with_words == len(shape) == len(text.replace("\r", ""))
 
 
-def test_what_is_remembered_is_not_the_text() -> None:
+def test_cache_does_not_keep_the_text() -> None:
     tokens._measure_short.cache_clear()
     seen: list[str] = []
     estimate_text("Zażółć 4242 gęślą, пароль 密碼 😀 hunter2!")
@@ -263,7 +263,7 @@ def test_what_is_remembered_is_not_the_text() -> None:
     assert not re.search(r"\w", "".join(seen).replace("0", ""))
 
 
-def test_long_stretches_are_not_remembered() -> None:
+def test_long_pieces_are_not_cached() -> None:
     tokens._measure_short.cache_clear()
     estimate_text("漢" * 33)
     assert tokens._measure_short.cache_info().currsize == 0
@@ -289,7 +289,7 @@ def test_no_socket_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("family", VOCABULARIES)
-def test_the_counts_above_are_exact(family: str) -> None:
+def test_reference_counts_are_exact(family: str) -> None:
     vocabulary = VOCABULARIES[family]
     for name, row in COUNTS.items():
         count = row[COUNTED.index(family)]
@@ -298,14 +298,14 @@ def test_the_counts_above_are_exact(family: str) -> None:
         assert estimate == Estimate(count, f"exact:{vocabulary}", family, 0.0)
 
 
-def test_exact_counts_take_any_text() -> None:
+def test_exact_counts_accept_any_text() -> None:
     assert exact_text("", "o200k_base") == 0
     assert exact_text("\ud800", "o200k_base") == exact_text("\ufffd", "o200k_base")
     assert exact_text("\ud83d\ude00", "o200k_base") == exact_text("😀", "o200k_base")
     assert exact_text("<|endoftext|>", "o200k_base") > 1
 
 
-def test_an_unknown_vocabulary_is_refused_by_name() -> None:
+def test_unknown_vocabulary_is_rejected_by_name() -> None:
     with pytest.raises(ValueError, match=r"^vocabulary: .*abacus"):
         exact_text("x", "abacus")
 
@@ -319,7 +319,7 @@ def test_without_the_extra_the_error_says_how_to_install_it(monkeypatch: pytest.
     assert estimate_text("x").tokens == 1
 
 
-def test_a_request_counted_exactly_still_doubts_its_frame() -> None:
+def test_exactly_counted_request_has_an_uncertain_frame() -> None:
     messages: list[Message] = [System(TEXTS["instructions"]), User(TEXTS["english"])]
     estimate = estimate_request(messages, family="o200k", vocabulary="o200k_base")
     assert estimate.tokens == COUNTS["instructions"][0] + COUNTS["english"][0] + 3 + 4 + 4
@@ -345,7 +345,7 @@ def _plain(family: str = "o200k") -> int:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_request_is_its_text_and_a_frame(family: str) -> None:
+def test_request_is_its_text_plus_a_frame(family: str) -> None:
     text = TEXTS["english"]
     frame = tokens._FRAMES[family]
     one = estimate_input_tokens([User(text)], family=family)
@@ -354,7 +354,7 @@ def test_a_request_is_its_text_and_a_frame(family: str) -> None:
     assert two == pytest.approx(2 * one - frame.request, abs=1)
 
 
-def test_the_number_is_that_of_the_estimate() -> None:
+def test_input_tokens_equal_the_estimate() -> None:
     messages: list[Message] = [System("be brief"), User("hello"), Assistant("hi"), User("bye")]
     for family in FAMILIES:
         estimate = estimate_request(messages, [WEATHER], "and polite", family=family)
@@ -362,7 +362,7 @@ def test_the_number_is_that_of_the_estimate() -> None:
     assert estimate_input_tokens(messages, None, None) == estimate_input_tokens(messages)
 
 
-def test_a_system_prompt_is_a_system_message() -> None:
+def test_system_prompt_counts_as_a_system_message() -> None:
     as_message = estimate_request([System("be brief"), User("hello")])
     assert estimate_request([User("hello")], (), "be brief") == as_message
     assert estimate_request([User("hello")], (), "") == estimate_request([User("hello")])
@@ -377,7 +377,7 @@ def test_tools_are_counted(family: str) -> None:
     assert two - one == pytest.approx(schema * frame.schema + frame.tool, abs=2)
 
 
-def test_json_is_counted_as_it_is_sent() -> None:
+def test_json_is_counted_as_sent() -> None:
     text = TEXTS["chinese"]
     call: list[Message] = [User("hello"), Assistant([ToolCall("c1", "find", {"what": text})])]
     bare: list[Message] = [User("hello"), Assistant([ToolCall("c1", "find", {"what": ""})])]
@@ -405,7 +405,7 @@ def test_every_kind_of_block_is_counted() -> None:
         assert estimate_input_tokens([*called, ToolResult("c1", [said])]) > bare + 50, said
 
 
-def test_a_call_without_readable_arguments_is_counted() -> None:
+def test_call_with_unreadable_arguments_is_counted() -> None:
     assert estimate_input_tokens([User("hello"), Assistant([ToolCall("c1", "find", None)])]) > _plain("default")
 
 
@@ -422,7 +422,7 @@ def test_thinking_of_earlier_turns_is_not_counted() -> None:
     assert estimate_input_tokens(during) > estimate_input_tokens(without) + 200
 
 
-def test_what_is_no_message_is_refused_by_its_place() -> None:
+def test_invalid_message_is_rejected_by_its_position() -> None:
     with pytest.raises(TypeError, match=r"^messages\[1\]: expected System, User, Assistant or ToolResult, not dict$"):
         estimate_request([User("hello"), {"role": "user", "content": "hi"}])  # type: ignore[list-item]
     with pytest.raises(TypeError, match=r"^messages\[0\]\.content\[1\]: int is not a content block$"):
@@ -489,14 +489,14 @@ def _picture(source: Inline | Url, family: str, **more: Any) -> int:
         ("default", (0, 0), 0),
     ],
 )
-def test_a_picture_costs_by_its_size(family: str, size: tuple[int, int], expected: int) -> None:
+def test_image_cost_depends_on_its_size(family: str, size: tuple[int, int], expected: int) -> None:
     for make in (_png, _gif, _jpeg):
         picture = _inline(make(*size))
         assert tokens._read_size(picture.base64_data) == size, make
         assert _picture(picture, family) == pytest.approx(expected, abs=1), make
 
 
-def test_a_picture_of_unknown_size_costs_as_one_of_1024() -> None:
+def test_image_of_unknown_size_counts_as_1024_pixels() -> None:
     expected = _picture(_inline(_png(1024, 1024)), "claude")
     unread = (
         b"RIFF\0\0\0\0WEBP",
@@ -518,14 +518,14 @@ def test_a_data_url_is_read_like_inline_data() -> None:
     assert _picture(Url(f"https://example.org/?x=;base64,{data}"), "claude") > 1000
 
 
-def test_low_detail_is_cheap_where_it_is_known() -> None:
+def test_low_detail_is_cheap_if_known() -> None:
     picture = _inline(_png(1024, 1024))
     assert _picture(picture, "o200k", detail="low") == 85
     assert _picture(picture, "o200k", detail="auto") == _picture(picture, "o200k", detail="high") == 765
     assert _picture(picture, "claude", detail="low") == _picture(picture, "claude")
 
 
-def test_a_size_behind_a_thumbnail_is_found_or_given_up() -> None:
+def test_image_size_after_a_thumbnail_is_found_or_estimated() -> None:
     near, far = (_inline(_jpeg(750, 100, before=before)) for before in (40_000, 60_000))
     assert _picture(near, "claude") == pytest.approx(100, abs=1)
     assert _picture(far, "claude") == _picture(_inline(_png(1024, 1024)), "claude")
@@ -536,12 +536,12 @@ def _document(source: Inline | Url, media_type: str = "application/pdf") -> int:
     return estimate_input_tokens([message], family="o200k") - _plain()
 
 
-def test_a_document_costs_by_its_kilobytes() -> None:
+def test_document_cost_depends_on_its_size() -> None:
     assert _document(Inline("A" * 400_000)) == pytest.approx(10_000, abs=1)
     assert _document(Inline("A" * 1000)) == _document(Url("https://example.org/a.pdf")) == 500
 
 
-def test_a_document_of_text_is_counted_as_text() -> None:
+def test_text_document_is_counted_as_text() -> None:
     text = TEXTS["english"]
     expected = estimate_text(text, "o200k").tokens
     data = base64.b64encode(text.encode()).decode()
@@ -551,7 +551,7 @@ def test_a_document_of_text_is_counted_as_text() -> None:
     assert _document(Inline("é%"), "text/plain") == 500
 
 
-def test_the_band_is_wider_the_more_is_guessed() -> None:
+def test_band_is_wider_for_more_guesses() -> None:
     text = [User(TEXTS["english"] * 10)]
     picture = [User([Text(TEXTS["english"] * 10), Image(Url("https://example.org/a.png"))])]
     document = [User([Text("read this"), Document(Inline("A" * 400_000))])]
@@ -573,7 +573,7 @@ def _taught(*reports: int | None) -> Calibration:
     return calibration
 
 
-def test_reports_correct_the_next_estimate() -> None:
+def test_reported_usage_corrects_the_next_estimate() -> None:
     better = _taught(1300, 1310, 1290, 1305, 1295).correct(msgspec.structs.replace(GUESS, tokens=200))
     assert better == Estimate(260, "heuristic, calibrated", "qw152k", 0.008)
 
@@ -592,19 +592,19 @@ def test_reports_correct_the_next_estimate() -> None:
         ((2000,) * 20 + (1000,) * 7, 2.0),
     ],
 )
-def test_the_correction_is_a_bounded_median_of_the_last_reports(reports: tuple[int | None, ...], factor: float) -> None:
+def test_correction_is_a_bounded_median_of_recent_reports(reports: tuple[int | None, ...], factor: float) -> None:
     calibration = _taught(*reports)
     assert calibration.factor == pytest.approx(factor)
     assert len(calibration.ratios) <= 15
 
 
-def test_few_reports_leave_the_band_alone() -> None:
+def test_few_reports_do_not_change_the_band() -> None:
     assert _taught(1300).correct(GUESS).error_band == GUESS.error_band
     assert _taught().correct(GUESS) is GUESS
     assert _taught(1000, 1000, 1000, 1000, 1500).correct(GUESS).error_band == 0.5
 
 
-def test_teaching_makes_a_new_value() -> None:
+def test_calibrate_returns_a_new_value() -> None:
     empty = Calibration()
     assert empty.calibrate(GUESS, 1300) == Calibration((1.3,))
     assert empty == Calibration()
@@ -612,7 +612,7 @@ def test_teaching_makes_a_new_value() -> None:
     assert msgspec.json.decode(msgspec.json.encode(_taught(1300)), type=Calibration) == _taught(1300)
 
 
-def test_a_corrected_estimate_does_not_teach() -> None:
+def test_corrected_estimate_is_not_used_for_calibration() -> None:
     corrected = _taught(1300).correct(GUESS)
     with pytest.raises(ValueError, match=r"^estimate: calibrate with the estimate as it was before correct\(\)"):
         Calibration().calibrate(corrected, 1300)

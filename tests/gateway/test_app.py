@@ -64,7 +64,7 @@ REFUSED: list[tuple[str, dict[str, str], int]] = [
 
 
 @pytest.mark.parametrize(("path", "body"), PATHS)
-async def test_without_the_right_key_nobody_is_asked(path: str, body: dict[str, Any]) -> None:
+async def test_request_without_a_valid_key_reaches_no_provider(path: str, body: dict[str, Any]) -> None:
     model = Listed("Hello", repeat=True)
     async with serving(create_app({"fast": model, "slow": model}, keys=KEYS)) as url:
         for name, headers, expected in REFUSED:
@@ -98,7 +98,7 @@ SMUGGLED: list[tuple[str, bytes]] = [
 
 
 @pytest.mark.parametrize(("name", "sent"), SMUGGLED, ids=[name for name, _ in SMUGGLED])
-async def test_smuggled_headers_reach_nobody(name: str, sent: bytes) -> None:
+async def test_smuggled_headers_are_rejected(name: str, sent: bytes) -> None:
     model = Listed("Hello", repeat=True)
     async with serving(create_app({"fast": model}, keys=KEYS)) as url:
         answer = await raw(url, sent, wait=2, keep=True)
@@ -106,7 +106,7 @@ async def test_smuggled_headers_reach_nobody(name: str, sent: bytes) -> None:
     assert not answer.startswith(b"HTTP/1.1 200")
 
 
-async def test_a_body_too_long_is_refused_before_it_is_read() -> None:
+async def test_oversized_body_is_rejected_before_it_is_read() -> None:
     model = Listed("Hello", repeat=True)
     async with serving(create_app({"fast": model}, bounds=Bounds(body_bytes=1000))) as url:
         said = await raw(url, head(HOST, JSON, length=10**9) + b"{")
@@ -117,7 +117,7 @@ async def test_a_body_too_long_is_refused_before_it_is_read() -> None:
     assert model.requests == []
 
 
-async def test_a_slow_body_is_refused() -> None:
+async def test_slow_body_is_rejected() -> None:
     model = Listed("Hello", repeat=True)
     async with serving(create_app({"fast": model}, bounds=Bounds(body_seconds=0.2))) as url:
         said = await raw(url, head(HOST, JSON, length=500) + b'{"model":')
@@ -127,7 +127,7 @@ async def test_a_slow_body_is_refused() -> None:
 
 
 @pytest.mark.parametrize("before", [b"", head(HOST, JSON, length=2).replace(b"close", b"keep-alive") + b"{}"])
-async def test_a_head_that_never_ends_is_not_waited_for(before: bytes) -> None:
+async def test_endless_request_head_times_out(before: bytes) -> None:
     async with serving(create_app({"fast": Listed("Hello")}, bounds=Bounds(head_seconds=0.3))) as url:
         began = time.perf_counter()
         said = await raw(url, before + b"POST /v1/messages HTTP/1.1\r\nx-slow: ")
@@ -183,7 +183,7 @@ async def test_this_machine_can_use_a_gateway_without_keys(headers: dict[str, st
 
 
 @pytest.mark.parametrize("field", ["base_url", "api_base", "api_key", "extra_headers", "extra_body"])
-async def test_where_to_go_is_not_taken_from_a_request(field: str) -> None:
+async def test_destination_is_not_taken_from_the_request(field: str) -> None:
     model = Listed("Hello", repeat=True)
     async with serving(create_app({"fast": model})) as url:
         status, _, said = await post(f"{url}/v1/chat/completions", {**BODY, field: "http://evil.test"})
@@ -193,7 +193,7 @@ async def test_where_to_go_is_not_taken_from_a_request(field: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["local", "local:/etc/passwd", "openai:gpt-x", "../fast", "", "slow"])
-async def test_a_name_is_only_looked_up(name: str, tmp_path: Path) -> None:
+async def test_model_name_is_only_looked_up(name: str, tmp_path: Path) -> None:
     registry = Registry.load(_write(tmp_path / "models.yaml", "models: {}\n"))
     async with serving(create_app(registry)) as url:
         status, _, _ = await post(f"{url}/v1/chat/completions", {**BODY, "model": name})
@@ -205,7 +205,7 @@ def _write(path: Path, text: str) -> Path:
     return path
 
 
-async def test_a_request_that_is_wrong_asks_nobody() -> None:
+async def test_invalid_request_reaches_no_provider() -> None:
     model = Listed("Hello", repeat=True)
     wrong = [b"{", {"model": "fast"}, {**BODY, "messages": []}, {**BODY, "temperature": "hot"}]
     async with serving(create_app({"fast": model})) as url:
@@ -219,7 +219,7 @@ async def test_a_request_that_is_wrong_asks_nobody() -> None:
 # --- limits -----------------------------------------------------------------------------------------
 
 
-async def test_limits_of_a_key() -> None:
+async def test_rate_limits_of_a_key_hold() -> None:
     model = Listed("Hello", repeat=True)
     keys = KeyRing([Key("ann", hash_key(ANN), requests_per_minute=2)])
     async with serving(create_app({"fast": model}, keys=keys)) as url:
@@ -229,7 +229,7 @@ async def test_limits_of_a_key() -> None:
     assert len(model.requests) == 2
 
 
-async def test_the_budget_of_a_key_is_kept() -> None:
+async def test_budget_of_a_key_holds() -> None:
     used = Usage(input_tokens=100_000, output_tokens=0, total_tokens=100_000)
     model = Listed(reply("Hello", usage=used), name="anthropic", model="claude-sonnet-4-5", repeat=True)
     ledger = Ledger()
@@ -245,7 +245,7 @@ async def test_the_budget_of_a_key_is_kept() -> None:
     assert len(model.requests) == 2
 
 
-async def test_calls_at_a_time() -> None:
+async def test_concurrency_limit_of_a_key_holds() -> None:
     gate = asyncio.Event()
     model = Listed(lambda request: [gate, *reply("Hello")(request)], repeat=True)
     keys = KeyRing([Key("ann", hash_key(ANN), max_concurrency=1)])
@@ -293,7 +293,7 @@ def test_workers_with_limited_keys_need_one_ledger(tmp_path: Path) -> None:
         create_app({"fast": Listed("Hello")}, keys=keys, workers=4, ledger=Ledger())
 
 
-async def test_a_limit_that_comes_later_and_cannot_be_kept_refuses_its_key(tmp_path: Path) -> None:
+async def test_later_limit_that_cannot_be_enforced_disables_its_key(tmp_path: Path) -> None:
     file = _write(tmp_path / "keys.yaml", f"keys:\n  ann:\n    hash: {hash_key(ANN)}\n")
     model = Listed("Hello", repeat=True)
     async with serving(create_app({"fast": model}, keys=KeyRing.load(file), workers=4)) as url:
@@ -330,7 +330,7 @@ def test_a_ledger_of_several_processes_counts_together(tmp_path: Path) -> None:
 # --- keys -------------------------------------------------------------------------------------------
 
 
-def test_keys_are_kept_as_hashes_and_read_anew(tmp_path: Path) -> None:
+def test_keys_are_stored_as_hashes_and_reloaded(tmp_path: Path) -> None:
     key, digest = new_key()
     file = _write(tmp_path / "keys.yaml", f"keys:\n  ann:\n    hash: {digest}\n    models: [fast]\n")
     assert key not in file.read_text()
@@ -348,7 +348,7 @@ def test_keys_are_kept_as_hashes_and_read_anew(tmp_path: Path) -> None:
     assert ring.find(key) is None
 
 
-async def test_a_pipe_in_place_of_the_file_of_keys_does_not_block(tmp_path: Path) -> None:
+async def test_pipe_in_place_of_the_key_file_does_not_block(tmp_path: Path) -> None:
     key, digest = new_key()
     file = _write(tmp_path / "keys.yaml", f"keys:\n  ann:\n    hash: {digest}\n")
     ring = KeyRing.load(file)
@@ -395,7 +395,7 @@ async def test_the_last_key_can_be_revoked(text: str | None, tmp_path: Path, cap
         ("keys:\n  a:\n    hash: sha256:" + "0" * 64 + "\n    expires: soon", "must be a date"),
     ],
 )
-def test_a_file_of_keys_that_is_wrong(text: str, complaint: str, tmp_path: Path) -> None:
+def test_invalid_key_file_is_rejected(text: str, complaint: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=complaint):
         KeyRing.load(_write(tmp_path / "keys.yaml", text))
 
@@ -404,7 +404,7 @@ def test_a_file_of_keys_that_is_wrong(text: str, complaint: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize(("path", "body"), PATHS)
-async def test_a_client_that_hangs_up_stops_the_work_at_once(path: str, body: dict[str, Any]) -> None:
+async def test_client_hang_up_stops_the_call_at_once(path: str, body: dict[str, Any]) -> None:
     """Within a tenth of a second, at least once in five: the machine may have something else to do."""
     forever = asyncio.Event()
     model = Listed(lambda request: [*reply("Hello")(request)[:2], forever], repeat=True)
@@ -428,7 +428,7 @@ async def test_a_client_that_hangs_up_stops_the_work_at_once(path: str, body: di
 
 
 @pytest.mark.parametrize(("path", "body"), PATHS)
-async def test_an_upstream_that_is_killed_gives_every_client_an_error_ending(path: str, body: dict[str, Any]) -> None:
+async def test_killed_upstream_ends_every_stream_with_an_error(path: str, body: dict[str, Any]) -> None:
     code = (
         "import socket\ns=socket.socket();s.bind(('127.0.0.1',0));s.listen(99);print(s.getsockname()[1],flush=True)\n"
         "held=[]\nwhile True:\n c,_=s.accept();c.recv(9999);held.append(c)\n"
@@ -458,7 +458,7 @@ async def test_an_upstream_that_is_killed_gives_every_client_an_error_ending(pat
         assert "message" in json.loads(last)["error"]
 
 
-async def test_a_reply_that_takes_too_long_ends_with_an_error() -> None:
+async def test_reply_past_the_deadline_ends_with_an_error() -> None:
     forever = asyncio.Event()
     model = Listed(lambda request: [*reply("Hello")(request)[:2], forever], repeat=True)
     async with serving(create_app({"fast": model}, bounds=Bounds(reply_seconds=0.2))) as url:
@@ -485,7 +485,7 @@ async def test_a_bug_behind_the_gateway_shows_no_traceback(caplog: pytest.LogCap
 # --- the rest ---------------------------------------------------------------------------------------
 
 
-async def test_the_access_log_tells_neither_content_nor_keys(caplog: pytest.LogCaptureFixture) -> None:
+async def test_access_log_contains_neither_content_nor_keys(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "dragoman.access"):
         async with serving(create_app({"fast": Listed("An answer.")}, keys=KEYS)) as url:
             await post(f"{url}/v1/chat/completions", BODY, bearer(ANN))
@@ -501,7 +501,7 @@ async def test_the_access_log_tells_neither_content_nor_keys(caplog: pytest.LogC
         assert text not in caplog.text
 
 
-async def test_pages() -> None:
+async def test_pages_are_served() -> None:
     broken = Listed(UnavailableError("down"))
     async with serving(create_app({"fast": Listed("Hello")}, keys=KEYS)) as url, aiohttp.ClientSession() as session:
 
@@ -569,7 +569,7 @@ async def call(app: Any, method: str, path: str, *headers: tuple[bytes, bytes], 
 HELD = (b"authorization", f"Bearer {ANN}".encode())
 
 
-async def test_all_who_ask_for_readiness_share_one_question() -> None:
+async def test_concurrent_readiness_checks_share_one_probe() -> None:
     model = Asked()
     app = create_app({"fast": model}, keys=KEYS)
     callers = [asyncio.ensure_future(call(app, "GET", "/ready", HELD)) for _ in range(3)]
@@ -587,7 +587,7 @@ async def test_all_who_ask_for_readiness_share_one_question() -> None:
     assert model.asked == 1
 
 
-async def test_strangers_make_nobody_ask_upstream() -> None:
+async def test_requests_without_a_key_cause_no_readiness_probe() -> None:
     model = Asked()
     model.gate.set()
     model.error = None
@@ -605,7 +605,7 @@ async def test_strangers_make_nobody_ask_upstream() -> None:
     assert model.asked == 1
 
 
-async def test_a_question_that_breaks_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_readiness_probe_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Asked()
     model.gate.set()
     model.error = ZeroDivisionError("an inner secret")
@@ -630,7 +630,7 @@ async def test_a_question_that_breaks_is_asked_again(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("length", ["²", "9" * 5000, "-1", "+5", "1_0", " 5", ""])
-async def test_a_length_that_is_none_is_the_callers_fault(length: str) -> None:
+async def test_invalid_content_length_is_a_client_error(length: str) -> None:
     headers = ((b"content-type", b"application/json"), (b"content-length", length.encode("latin-1")))
     status, said = await call(create_app({"fast": Listed()}), "POST", "/v1/chat/completions", *headers, body=b"{}")
     assert status == 400
@@ -658,7 +658,7 @@ async def test_the_gemini_wire_is_served(stream: bool) -> None:
         assert status == 401
 
 
-async def test_what_is_kept_for_the_provider_reaches_it_on_the_same_wire() -> None:
+async def test_native_fields_reach_a_provider_on_the_same_wire() -> None:
     seen: list[Any] = []
 
     async def handler(connection: Connection) -> None:

@@ -110,7 +110,7 @@ async def test_openai_stream() -> None:
     assert chunks[-1].usage.completion_tokens == 5
 
 
-async def test_openai_tools_streamed_and_answered() -> None:
+async def test_openai_streams_tool_calls_and_takes_results() -> None:
     tools: Any = [{"type": "function", "function": {"name": "weather", "parameters": CITY}}]
     async with openai_client(speak(two_calls, finish="tool_calls"), "Rain.") as (client, model):
         async with client.chat.completions.stream(model="fast", messages=HELLO, tools=tools) as stream:
@@ -172,7 +172,7 @@ async def test_openai_errors(error: ProviderError, expected: type[openai.APIStat
         assert caught.value.response.headers["retry-after"] == "7"
 
 
-async def test_openai_retries_what_may_be_retried_and_nothing_else() -> None:
+async def test_openai_retries_transient_errors_only() -> None:
     async with openai_client(
         RateLimitError("slow", retry_after=0.01), OverloadedError("busy", retry_after=0.01), "Yes", retries=2
     ) as (client, model):
@@ -185,7 +185,7 @@ async def test_openai_retries_what_may_be_retried_and_nothing_else() -> None:
         assert len(model.requests) == 4
 
 
-async def test_openai_stream_that_breaks_off() -> None:
+async def test_openai_stream_that_breaks_off_raises() -> None:
     async with openai_client(broken("Bonj", StreamInterruptedError("cut"))) as (client, _):
         stream = await client.chat.completions.create(model="fast", messages=HELLO, stream=True)
         heard = []
@@ -224,7 +224,7 @@ async def test_responses_complete() -> None:
     assert model.requests[0].messages == (System("Be terse."), User("Hello"))
 
 
-async def test_responses_stream_with_tools_and_their_answer() -> None:
+async def test_responses_streams_tool_calls_and_takes_results() -> None:
     tools: Any = [{"type": "function", "name": "weather", "parameters": CITY, "strict": False}]
     async with openai_client(speak(two_calls, finish="tool_calls"), "Rain.") as (client, model):
         async with client.responses.stream(model="fast", input="Hello", tools=tools) as stream:
@@ -306,7 +306,7 @@ async def test_anthropic_stream() -> None:
     assert (made.usage.input_tokens, made.usage.output_tokens) == (6, 5)
 
 
-async def test_anthropic_tools_streamed_and_answered() -> None:
+async def test_anthropic_streams_tool_calls_and_takes_results() -> None:
     tools: Any = [{"name": "weather", "input_schema": CITY}]
     async with anthropic_client(speak(call, finish="tool_calls"), "Rain.") as (client, model):
         async with client.messages.stream(model="fast", max_tokens=7, messages=HELLO, tools=tools) as stream:
@@ -357,7 +357,7 @@ async def test_anthropic_errors(error: ProviderError, expected: type[anthropic.A
     assert error.message in str(caught.value)
 
 
-async def test_anthropic_retries_what_may_be_retried_and_nothing_else() -> None:
+async def test_anthropic_retries_transient_errors_only() -> None:
     slow = OverloadedError("busy", retry_after=0.01)
     async with anthropic_client(slow, slow, "Yes", retries=2) as (client, model):
         made = await client.messages.create(model="fast", max_tokens=7, messages=HELLO)
@@ -369,7 +369,7 @@ async def test_anthropic_retries_what_may_be_retried_and_nothing_else() -> None:
         assert len(model.requests) == 4
 
 
-async def test_anthropic_stream_that_breaks_off() -> None:
+async def test_anthropic_stream_that_breaks_off_raises() -> None:
     async with anthropic_client(broken("Bonj", StreamInterruptedError("cut"))) as (client, _):
         heard = []
         caught: Exception | None = None
@@ -393,7 +393,7 @@ async def test_anthropic_counts_tokens_and_lists_models() -> None:
 # --- the simulator behind them ----------------------------------------------------------------------
 
 
-async def test_both_clients_in_front_of_the_simulator() -> None:
+async def test_both_clients_work_with_the_simulator() -> None:
     model = ScriptedProvider(
         ScriptRule(
             Answer(thinking="Look it up.", tool_calls=[Call("weather", {"city": "Bern"}, id="call_1")]),
@@ -422,7 +422,7 @@ async def test_both_clients_in_front_of_the_simulator() -> None:
 # --- the model swapped behind them ------------------------------------------------------------------
 
 
-async def test_one_client_talks_to_any_model_by_its_name() -> None:
+async def test_one_client_reaches_any_model_by_name() -> None:
     models: dict[str, Provider] = {"one": Listed("First."), "two": Listed("Second.")}
     async with serving(create_app(models)) as url, openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x") as client:
         for name, answer in (("one", "First."), ("two", "Second.")):
@@ -465,7 +465,7 @@ async def test_ollama_stream() -> None:
     assert model.requests[0].stream
 
 
-async def test_ollama_tools_called_and_answered() -> None:
+async def test_ollama_calls_tools_and_takes_results() -> None:
     tools: Any = [{"type": "function", "function": {"name": "weather", "description": "W", "parameters": CITY}}]
     for stream in (False, True):
         async with ollama_client(speak(two_calls, finish="tool_calls"), "Rain.") as (client, model):
@@ -485,7 +485,7 @@ async def test_ollama_tools_called_and_answered() -> None:
         assert [message.tool_call_id for message in model.requests[1].messages[-2:]] == ["call_1", "call_2"]  # type: ignore[union-attr]
 
 
-async def test_ollama_structure() -> None:
+async def test_ollama_structured_output() -> None:
     async with ollama_client('{"name": "Seine", "km": 777}') as (client, model):
         made = await client.chat("fast", HELLO, format=River.model_json_schema())
     assert River.model_validate_json(made.message.content or "").name == "Seine"
@@ -529,7 +529,7 @@ async def test_ollama_errors(stream: bool) -> None:
     assert caught.value.status_code == 429
 
 
-async def test_ollama_a_stream_that_is_cut() -> None:
+async def test_ollama_truncated_stream_raises() -> None:
     async with ollama_client(broken("Bon", StreamInterruptedError("cut"))) as (client, _):
         parts: list[str] = []
         with pytest.raises(ollama.ResponseError, match="cut"):

@@ -40,7 +40,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("place", COMMANDS)
-def test_every_option_exists(place: str) -> None:
+def test_every_documented_option_exists(place: str) -> None:
     name, *options = COMMANDS[place]
     context = click.Context(main)
     command = main.get_command(context, name)
@@ -50,7 +50,7 @@ def test_every_option_exists(place: str) -> None:
     assert {"host", "keys", "config", "state"} <= set(parsed)
 
 
-def test_the_image_is_run_without_rights_and_tools() -> None:
+def test_image_runs_without_privileges_and_tools() -> None:
     stages = DOCKERFILE.split("\nFROM ")[1:]
     assert len(stages) == 2
     assert re.search(r"^USER (?!0|root)", stages[1], re.MULTILINE)
@@ -89,7 +89,7 @@ def test_the_dashboard_shows_metrics_that_exist() -> None:
     assert len(dashboard["panels"]) >= 4
 
 
-async def test_the_gateways_of_the_compose_file_share_the_ledger_and_the_log(
+async def test_gateways_of_the_compose_file_share_ledger_and_log(
     tmp_path: Path,
     postgres: str,  # noqa: F811
 ) -> None:
@@ -147,7 +147,7 @@ async def test_the_gateway_serves_tls(tmp_path: Path) -> None:
             await process.wait()
 
 
-def test_a_certificate_and_a_key_that_do_not_fit(tmp_path: Path) -> None:
+def test_mismatched_certificate_and_key_are_rejected(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     cert, _ = authority.issue("127.0.0.1")
     _, other = authority.issue("127.0.0.1")

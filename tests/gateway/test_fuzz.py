@@ -45,7 +45,7 @@ def check(response: Any) -> None:
 
 @SCHEMA.parametrize()
 @BOUNDS
-def test_the_described_interface_keeps_its_word(case: Any) -> None:
+def test_openapi_description_matches_the_behaviour(case: Any) -> None:
     response = case.call()
     check(response)
     assert str(response.status_code) in SCHEMA.raw_schema["paths"][case.path][case.method.lower()]["responses"] or (
@@ -153,7 +153,7 @@ def test_every_route_is_described() -> None:
 @pytest.mark.parametrize("path", [*PATHS, *BESIDE])
 @given(body=bodies.map(lambda body: json.dumps(body).encode()) | st.binary(max_size=40))
 @settings(BOUNDS, max_examples=200 if EXHAUSTIVE else 10)
-def test_any_body_is_answered_or_refused(path: str, body: bytes) -> None:
+def test_any_body_is_answered_or_rejected(path: str, body: bytes) -> None:
     response = asyncio.run(send(PLAIN, path, body, {}))
     check(response)
     assert response.status_code in (200, 400, 404), response.content
@@ -165,7 +165,7 @@ def test_any_body_is_answered_or_refused(path: str, body: bytes) -> None:
     value=st.text("\t !~Bearbasic dg-ky", max_size=30),
 )
 @settings(BOUNDS, max_examples=10)
-def test_no_header_opens_the_door(path: str, name: str, value: str) -> None:
+def test_no_header_bypasses_authentication(path: str, name: str, value: str) -> None:
     if value.strip().rpartition(" ")[2] == KEY:
         return
     response = asyncio.run(send(LOCKED, path, b"{}", {name: value}))

@@ -50,7 +50,7 @@ TOO_LARGE: list[tuple[str, bytes]] = [
 
 
 @pytest.mark.parametrize(("name", "sent"), TOO_LARGE, ids=[name for name, _ in TOO_LARGE])
-async def test_a_head_that_is_too_large_is_answered_with_431(name: str, sent: bytes) -> None:
+async def test_oversized_head_gets_431(name: str, sent: bytes) -> None:
     async with serving(app()) as url:
         answer = await raw(url, sent)
         assert statuses(answer) == [431], name
@@ -69,7 +69,7 @@ TRAILERS: list[tuple[str, bytes]] = [
 
 
 @pytest.mark.parametrize(("name", "sent"), TRAILERS, ids=[name for name, _ in TRAILERS])
-async def test_trailers_are_bounded(name: str, sent: bytes) -> None:
+async def test_trailers_are_limited(name: str, sent: bytes) -> None:
     model = Listed("Hello", repeat=True)
     async with serving(app(model)) as url:
         reader, writer = await _connect(url)
@@ -89,7 +89,7 @@ async def test_a_trailer_is_not_a_header() -> None:
         assert statuses(await raw(url, POST + OURS + head + chunks)) == [200]
 
 
-async def test_pipelined_requests_are_bounded() -> None:
+async def test_pipelined_requests_are_limited() -> None:
     """The running one and those that may wait are answered in order; the last reply announces the end."""
     async with serving(app(pipelined=3)) as url:
         answer = await raw(url, GET * 500)
@@ -98,7 +98,7 @@ async def test_pipelined_requests_are_bounded() -> None:
         assert statuses(await raw(url, GET * 3 + GET[:-2] + b"connection: close\r\n\r\n")) == [200] * 4
 
 
-async def test_a_hang_up_ends_the_running_call_also_with_another_in_the_queue() -> None:
+async def test_hang_up_ends_the_running_call_even_with_a_queued_request() -> None:
     forever = asyncio.Event()
     model = Listed(lambda request: [*reply("Hello")(request)[:2], forever], repeat=True)
     async with serving(app(model)) as url:
@@ -114,7 +114,7 @@ async def test_a_hang_up_ends_the_running_call_also_with_another_in_the_queue() 
 
 
 @pytest.mark.parametrize("garbage", [b"\0\0\0", b"x" * 100_000, b"GET /" + b"a" * 100_000])
-async def test_what_follows_a_request_does_not_break_into_its_reply(garbage: bytes) -> None:
+async def test_pipelined_data_does_not_break_the_reply(garbage: bytes) -> None:
     async with serving(app()) as url:
         reader, writer = await _connect(url)
         writer.write(call(STREAM) + garbage)
@@ -144,7 +144,7 @@ HOLDS: list[tuple[str, bytes, bytes, int | None]] = [
 ]
 
 
-async def test_no_connection_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_connection_is_kept_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a client sends instead of a request, its connection ends after the seconds of the bounds."""
     monkeypatch.setattr("dragoman.gateway.http_protocol._LINGER_SECONDS", 0.3)
     settings = {"head_seconds": 0.4, "body_seconds": 0.4, "body_bytes": 10_000}
@@ -180,7 +180,7 @@ async def _hold(url: str, first: bytes, drip: bytes) -> bytes | None:
 
 
 @pytest.mark.parametrize("size", [100_000, 3_000_000])
-async def test_a_refusal_reaches_a_client_that_is_still_sending(size: int) -> None:
+async def test_early_rejection_reaches_a_client_that_is_still_sending(size: int) -> None:
     sent = POST + b"content-length: %d\r\n\r\n" % size + b"x" * size
 
     def ask(port: int) -> bytes:
@@ -195,7 +195,7 @@ async def test_a_refusal_reaches_a_client_that_is_still_sending(size: int) -> No
             assert statuses(answer) == [401]
 
 
-async def test_a_client_that_does_not_take_its_reply_is_cut_off() -> None:
+async def test_client_that_does_not_read_its_reply_is_disconnected() -> None:
     model = Listed(lambda request: reply("x" * 200_000)(request) * 100, repeat=True)
     async with serving(app(model, write_seconds=0.3)) as url:
         with socket.socket() as client:
@@ -212,7 +212,7 @@ async def test_a_client_that_does_not_take_its_reply_is_cut_off() -> None:
             assert not (await _rest(client)).endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
 
 
-async def test_a_reply_that_is_left_in_the_buffer_does_not_keep_a_closed_connection() -> None:
+async def test_unread_reply_does_not_keep_a_closed_connection_open() -> None:
     model = Listed("x" * 10_000_000, repeat=True)
     async with serving(app(model, write_seconds=0.3)) as url:
         with socket.socket() as client:
@@ -225,7 +225,7 @@ async def test_a_reply_that_is_left_in_the_buffer_does_not_keep_a_closed_connect
             assert len(await _rest(client)) < 10_000_000
 
 
-async def test_a_long_reply_before_a_closing_connection_is_sent_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_long_reply_is_sent_completely_before_closing(monkeypatch: pytest.MonkeyPatch) -> None:
     """What follows the request is not HTTP, so the connection ends after the reply; the client takes its time."""
     monkeypatch.setattr("dragoman.gateway.http_protocol._LINGER_SECONDS", 0.2)
     model = Listed("x" * 5_000_000, repeat=True)
@@ -253,7 +253,7 @@ async def _rest(client: socket.socket) -> bytes:
 
 
 @pytest.mark.parametrize("bounds", [{"connections": 3}, {"connections_per_peer": 3}])
-async def test_connections_are_bounded(bounds: dict[str, int]) -> None:
+async def test_number_of_connections_is_limited(bounds: dict[str, int]) -> None:
     async with serving(app(**bounds)) as url:
         held = [await _connect(url) for _ in range(3)]
         answer = await raw(url, b"")
@@ -267,7 +267,7 @@ async def test_connections_are_bounded(bounds: dict[str, int]) -> None:
             writer.close()
 
 
-def test_a_peer_is_an_address_or_a_network_of_version_six() -> None:
+def test_ipv6_peers_are_counted_by_network() -> None:
     assert _network_of("10.0.0.1") == "10.0.0.1"
     assert _network_of("::ffff:10.0.0.1") == "10.0.0.1"
     assert _network_of("2001:db8::1") == _network_of("2001:db8::ffff:2") != _network_of("2001:db8:0:1::1")
@@ -296,7 +296,7 @@ async def test_a_half_closed_request_is_answered(version: bytes, data: bytes) ->
 
 
 @pytest.mark.parametrize("data", [DATA, STREAM])
-async def test_a_client_that_closes_before_the_reply_stops_the_work(data: bytes) -> None:
+async def test_client_that_closes_before_the_reply_stops_the_call(data: bytes) -> None:
     forever = asyncio.Event()
     model = Listed(lambda request: [forever], repeat=True)
     async with serving(app(model)) as url:
@@ -310,7 +310,7 @@ async def test_a_client_that_closes_before_the_reply_stops_the_work(data: bytes)
                 await asyncio.sleep(0.01)
 
 
-async def test_version_one_zero_gets_no_chunks() -> None:
+async def test_http_1_0_gets_no_chunked_encoding() -> None:
     async with serving(app()) as url:
         for data in (DATA, STREAM):
             answer = await raw(url, call(data).replace(b"HTTP/1.1", b"HTTP/1.0"))
@@ -325,7 +325,7 @@ async def test_version_one_zero_gets_no_chunks() -> None:
         assert (await raw(url, b"GET /health HTTP/1.0\r\n\r\n")).endswith(b'{"status":"ok"}')
 
 
-async def test_a_slash_too_many_redirects_nobody() -> None:
+async def test_extra_slash_causes_no_redirect() -> None:
     async with serving(app()) as url:
         sent = call(head=POST.replace(b"completions ", b"completions/ ").replace(b"localhost", b"evil.test"))
         answer = await raw(url, sent + GET[:-2] + b"connection: close\r\n\r\n")
@@ -337,7 +337,7 @@ async def _connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter
     return await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
 
 
-async def test_bodies_that_are_received_together_share_a_budget() -> None:
+async def test_bodies_in_flight_share_a_memory_budget() -> None:
     made = app(body_bytes=100_000, bodies_bytes=250_000, body_seconds=20)
     service = made.state.service
     head = POST + b"connection: close\r\n"
@@ -361,7 +361,7 @@ async def test_bodies_that_are_received_together_share_a_budget() -> None:
         assert statuses(await raw(url, call(DATA + b" " * 20_000, head))) == [200]
 
 
-async def test_a_body_counts_until_it_is_decoded_and_not_while_its_reply_is_sent() -> None:
+async def test_body_counts_until_it_is_decoded() -> None:
     seen: list[int] = []
 
     def answer(request: Any) -> str:

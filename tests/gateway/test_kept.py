@@ -40,7 +40,7 @@ def texts(model: Listed, at: int) -> list[tuple[str, str]]:
     return [(type(message).__name__, str(getattr(message, "text", ""))) for message in model.requests[at].messages]
 
 
-async def test_a_conversation_goes_on_by_the_id_of_its_last_response(tmp_path: Path) -> None:
+async def test_conversation_continues_by_the_previous_response_id(tmp_path: Path) -> None:
     async with stored(tmp_path, "One.", "Two.", "Three.") as (client, model, _):
         first = await client.responses.create(model="fast", input="First?", instructions="Be brief.")
         assert first.store is True
@@ -66,7 +66,7 @@ async def test_a_conversation_goes_on_by_the_id_of_its_last_response(tmp_path: P
     ]  # instructions belong to one request alone
 
 
-async def test_items_are_referred_to_by_their_ids(tmp_path: Path) -> None:
+async def test_items_are_referenced_by_id(tmp_path: Path) -> None:
     tools: Any = [{"type": "function", "name": "weather", "parameters": CITY}]
     async with stored(tmp_path, speak(call, finish="tool_calls"), "Rain.") as (client, model, _):
         first = await client.responses.create(model="fast", input="Weather?", tools=tools)
@@ -83,7 +83,7 @@ async def test_items_are_referred_to_by_their_ids(tmp_path: Path) -> None:
     assert model.requests[1].messages[1].tool_calls[0].arguments == {"city": "Paris"}
 
 
-async def test_nothing_is_kept_of_a_response_that_is_not_to_be_stored(tmp_path: Path) -> None:
+async def test_response_with_store_false_is_not_stored(tmp_path: Path) -> None:
     async with stored(tmp_path, "One.", "Two.") as (client, _, _store):
         made = await client.responses.create(model="fast", input="First?", store=False)
         assert made.store is False
@@ -91,7 +91,7 @@ async def test_nothing_is_kept_of_a_response_that_is_not_to_be_stored(tmp_path: 
             await client.responses.retrieve(made.id)
 
 
-async def test_conversations(tmp_path: Path) -> None:
+async def test_conversations_are_stored(tmp_path: Path) -> None:
     async with stored(tmp_path, "One.", "Two.") as (client, model, _):
         talk = await client.conversations.create(items=[{"role": "user", "content": "I am Ann.", "type": "message"}])
         await client.responses.create(model="fast", input="Who am I?", conversation=talk.id)
@@ -120,7 +120,7 @@ async def wait_for(client: openai.AsyncOpenAI, name: str) -> Any:
     return made
 
 
-async def test_a_response_in_the_background(tmp_path: Path) -> None:
+async def test_background_response_is_completed(tmp_path: Path) -> None:
     async with stored(tmp_path, "Done.", UnavailableError("down")) as (client, _, _store):
         begun = await client.responses.create(model="fast", input="Work.", background=True)
         assert (begun.status, begun.background) == ("queued", True)
@@ -131,7 +131,7 @@ async def test_a_response_in_the_background(tmp_path: Path) -> None:
         assert (made.status, made.error is not None) == ("failed", True)
 
 
-async def test_a_response_in_the_background_is_cancelled(tmp_path: Path) -> None:
+async def test_background_response_is_cancelled(tmp_path: Path) -> None:
     gate = asyncio.Event()
     async with stored(tmp_path, [gate], "Hi") as (client, model, _):
         begun = await client.responses.create(model="fast", input="Work.", background=True)
@@ -145,7 +145,7 @@ async def test_a_response_in_the_background_is_cancelled(tmp_path: Path) -> None
             await client.responses.cancel(plain.id)
 
 
-async def test_each_key_finds_only_its_own(tmp_path: Path) -> None:
+async def test_each_key_finds_only_its_own_responses(tmp_path: Path) -> None:
     ann, first = new_key()
     bob, second = new_key()
     ring = KeyRing([Key("ann", first), Key("bob", second)])
@@ -166,7 +166,7 @@ async def test_each_key_finds_only_its_own(tmp_path: Path) -> None:
         assert (await hers.responses.retrieve(made.id)).id == made.id
 
 
-async def test_without_a_store_the_refusal_says_how_to_switch_it_on() -> None:
+async def test_missing_store_is_reported_with_advice() -> None:
     model = Listed("Hi", repeat=True)
     async with (
         serving(create_app({"fast": model})) as url,
@@ -186,7 +186,7 @@ async def test_without_a_store_the_refusal_says_how_to_switch_it_on() -> None:
     assert model.requests == []
 
 
-async def test_rows_end_with_their_time_and_the_oldest_go_first(
+async def test_stored_rows_expire_and_the_oldest_are_evicted_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = ResponseStore(tmp_path / "a.db", keep_seconds=0.0)

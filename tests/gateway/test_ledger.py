@@ -73,7 +73,7 @@ async def until(path: Path, expected: tuple[int, int, int]) -> None:
 
 
 @pytest.mark.parametrize("limit", [10, 100])
-def test_requests_a_minute_are_exact_over_processes(limit: int, tmp_path: Path) -> None:
+def test_requests_per_minute_are_exact_across_processes(limit: int, tmp_path: Path) -> None:
     code = (
         "import sys; from dragoman.gateway.ledger import Ledger; from dragoman.gateway.keys import Key\n"
         "from dragoman.errors import RateLimitError\n"
@@ -97,7 +97,7 @@ def test_requests_a_minute_are_exact_over_processes(limit: int, tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("quick")
-async def test_a_locked_ledger_refuses_calls_with_503_and_holds_nobody_else(tmp_path: Path) -> None:
+async def test_locked_ledger_rejects_calls_with_503_without_blocking_others(tmp_path: Path) -> None:
     path = tmp_path / "used.db"
     model = priced(reply("Hello", usage=USED))
     app = create_app({"fast": model}, keys=KeyRing([LIMITED]), ledger=Ledger(path))
@@ -125,7 +125,7 @@ async def test_a_locked_ledger_refuses_calls_with_503_and_holds_nobody_else(tmp_
 
 
 @pytest.mark.usefixtures("quick")
-async def test_what_a_call_used_is_counted_when_the_ledger_was_locked_at_its_end(tmp_path: Path) -> None:
+async def test_usage_is_counted_when_the_ledger_was_locked_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "used.db"
     gate = asyncio.Event()
     model = priced(lambda request: [gate, *reply("Hello", usage=USED)(request)])
@@ -144,7 +144,7 @@ async def test_what_a_call_used_is_counted_when_the_ledger_was_locked_at_its_end
 
 
 @pytest.mark.usefixtures("quick")
-async def test_what_is_owed_is_written_down_at_the_end(tmp_path: Path) -> None:
+async def test_pending_usage_is_written_at_shutdown(tmp_path: Path) -> None:
     path = tmp_path / "used.db"
     writer = LedgerWriter(Ledger(path))
     lease = await writer.admit(LIMITED, 60)
@@ -168,7 +168,7 @@ async def test_calls_that_could_not_be_counted_are_reported(
 
 
 @pytest.mark.usefixtures("quick")
-async def test_a_full_disk_refuses_calls_and_loses_nothing(tmp_path: Path) -> None:
+async def test_full_disk_rejects_calls_and_loses_nothing(tmp_path: Path) -> None:
     path = tmp_path / "used.db"
     ledger = Ledger(path)
     pages = ledger._base.execute("pragma page_count").fetchone()[0]
@@ -190,7 +190,7 @@ async def test_a_full_disk_refuses_calls_and_loses_nothing(tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("quick")
-async def test_the_lease_of_a_call_that_is_cancelled_meanwhile_is_given_back(tmp_path: Path) -> None:
+async def test_lease_of_a_call_cancelled_while_it_is_granted_is_released(tmp_path: Path) -> None:
     path = tmp_path / "used.db"
     writer = LedgerWriter(Ledger(path))
     other = lock(path)
@@ -233,14 +233,14 @@ async def spend(model: Listed, *, hang_up: bool = False, stream: bool = False, *
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_call_that_is_abandoned_before_its_first_event_is_charged_by_estimate(stream: bool) -> None:
+async def test_call_abandoned_before_its_first_event_is_charged_by_estimate(stream: bool) -> None:
     model = priced(lambda request: [asyncio.Event()])
     spent = await spend(model, hang_up=True, stream=stream)
     assert Decimal("0.01") < spent < Decimal("0.03")  # about 5,000 tokens at 3 dollars a million
     assert len(model.requests) == 1
 
 
-async def test_a_call_that_takes_too_long_is_charged() -> None:
+async def test_call_past_the_deadline_is_charged() -> None:
     assert await spend(priced(lambda request: [asyncio.Event()]), reply_seconds=0.2) > Decimal("0.01")
     assert await spend(priced(TimedOutError("late", which="first_event"))) > Decimal("0.01")
 
@@ -253,12 +253,12 @@ NOT_BILLED: list[ProviderError] = [
 
 
 @pytest.mark.parametrize("error", NOT_BILLED, ids=[type(error).__name__ for error in NOT_BILLED])
-async def test_a_call_that_the_provider_refused_is_not_charged(error: ProviderError) -> None:
+async def test_call_that_the_provider_rejects_is_not_charged(error: ProviderError) -> None:
     assert await spend(priced(error)) == 0
 
 
 @pytest.mark.parametrize("status", [400, 429, 500])
-async def test_a_refusal_on_the_wire_is_not_charged(status: int) -> None:
+async def test_rejection_by_the_codec_is_not_charged(status: int) -> None:
     async def handler(connection: Connection) -> None:
         connection.reply(status, b'{"error": {"message": "no"}}')
 
@@ -274,7 +274,7 @@ async def test_a_refusal_on_the_wire_is_not_charged(status: int) -> None:
 # --- trouble behind the gateway -------------------------------------------------------------------
 
 
-async def test_a_limiter_that_is_unavailable_is_503() -> None:
+async def test_unavailable_limiter_gives_503() -> None:
     def fail(request: Any) -> Any:
         raise LimiterUnavailableError("Redis is unavailable")
 
@@ -286,7 +286,7 @@ async def test_a_limiter_that_is_unavailable_is_503() -> None:
 
 
 @pytest.mark.parametrize("status", [301, 302, 307])
-async def test_a_redirect_of_the_upstream_is_502(status: int) -> None:
+async def test_redirect_from_the_upstream_gives_502(status: int) -> None:
     async def handler(connection: Connection) -> None:
         connection.head(status, {"location": "http://127.0.0.1:1/", "content-length": "0"})
 

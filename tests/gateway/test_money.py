@@ -137,7 +137,7 @@ usages = st.builds(Usage, st.integers(1, 300_000), st.integers(0, 9_000))
 
 @settings(max_examples=10, deadline=None)
 @given(replies=st.lists(st.tuples(st.booleans(), usages), min_size=1, max_size=8), with_fallback=st.booleans())
-async def test_replies_that_do_not_fit_the_schema_are_billed(
+async def test_replies_that_violate_the_schema_are_billed(
     replies: list[tuple[bool, Usage]], with_fallback: bool
 ) -> None:
     observed: list[Any] = []
@@ -195,7 +195,7 @@ async def test_a_call_is_logged_without_content(tmp_path: Path) -> None:
         assert hidden not in text
 
 
-async def test_content_is_logged_when_asked_for(tmp_path: Path) -> None:
+async def test_content_is_logged_on_request(tmp_path: Path) -> None:
     async with SqliteLog(tmp_path / "log.db") as log:
         app = create_app({"fast": Listed("An answer.")}, keys=KEYS, log=log, log_content=True)
         async with serving(app) as url:

@@ -74,7 +74,7 @@ def limited(client: str, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.exhaustive
-async def test_a_default_is_neither_refused_nor_reported() -> None:
+async def test_default_value_is_neither_rejected_nor_reported() -> None:
     async with bench() as gateway:
         for at, (client, fields) in enumerate(DEFAULTS):
             for model in models_for(client, at):
@@ -361,7 +361,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.exhaustive
-async def test_what_changes_the_meaning_is_refused_for_other_wires_alone() -> None:
+async def test_meaning_changing_settings_are_rejected_on_other_wires() -> None:
     async with bench() as gateway:
         for at, (client, fields, name) in enumerate(REFUSED):
             for model in models_for(client, at):
@@ -374,7 +374,7 @@ async def test_what_changes_the_meaning_is_refused_for_other_wires_alone() -> No
                 assert (name in message, repr(model) in message) == (True, True), message
 
 
-async def test_a_key_or_a_model_can_refuse_every_loss() -> None:
+async def test_key_or_model_can_reject_every_loss() -> None:
     async with bench(on_loss="reject") as gateway:
         for client, fields in (
             ("openai", {"user": "u"}),
@@ -388,7 +388,7 @@ async def test_a_key_or_a_model_can_refuse_every_loss() -> None:
         assert status == 200
 
 
-async def test_keys_refuse_losses_by_their_own_setting() -> None:
+async def test_keys_reject_losses_by_their_own_setting() -> None:
     secret, digest = new_key()
     lenient, other = new_key()
     ring = KeyRing([Key("strict", digest, on_loss="reject"), Key("lenient", other)])
@@ -402,7 +402,7 @@ async def test_keys_refuse_losses_by_their_own_setting() -> None:
         assert (status, "tool_choice" in str(said)) == (400, True)
 
 
-async def test_where_a_request_goes_is_never_taken_from_it() -> None:
+async def test_destination_is_never_taken_from_the_request() -> None:
     async with bench() as gateway:
         for client in WIRES:
             for name in NEVER if client == "openai" else NEVER[:1]:
@@ -411,7 +411,7 @@ async def test_where_a_request_goes_is_never_taken_from_it() -> None:
                 assert name in str(said)
 
 
-async def test_warnings_are_counted_by_our_own_codes() -> None:
+async def test_warnings_are_counted_by_code() -> None:
     async with bench() as gateway, aiohttp.ClientSession() as http:
         await gateway.ask("openai", "gemini", {"made_up": 1, "user": "u"})
         async with http.get(f"{gateway.url}/metrics") as reply:
@@ -470,7 +470,7 @@ THINKING: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-async def test_amounts_of_thinking_cross_every_wire() -> None:
+async def test_reasoning_amounts_are_translated_between_all_wires() -> None:
     async with bench() as gateway:
         for client, fields, wanted in THINKING:
             for model, expected in wanted.items():
@@ -483,7 +483,7 @@ async def test_amounts_of_thinking_cross_every_wire() -> None:
                     assert holds(gateway.seen[0], expected), where
 
 
-async def test_stop_sequences_are_cut_where_the_wire_has_none() -> None:
+async def test_stop_sequences_are_emulated_where_the_wire_has_none() -> None:
     async with bench("one two STOP three") as gateway:
         _, _, said = await gateway.ask("openai", "responses", {"stop": ["STOP", "never"]})
         assert (said["choices"][0]["message"]["content"], said["choices"][0]["finish_reason"]) == ("one two ", "stop")
@@ -503,7 +503,7 @@ def pieces_of(text: str, size: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 50])
-def test_a_stop_sequence_is_found_wherever_the_pieces_end(size: int) -> None:
+def test_stop_sequence_is_found_across_chunk_boundaries(size: int) -> None:
     cutter = StopCutter(["STOP", "ST!"])
     passed = cutter.feed(pieces_of("a STEP, a STSTOP, more", size))
     assert "".join([event.text for event in passed if isinstance(event, TextDelta)]) == "a STEP, a ST"
@@ -531,7 +531,7 @@ async def test_errors_name_the_clients_own_fields() -> None:
     assert rename_settings("gemini", "config.seed: no") == "generationConfig.seed: no"
 
 
-async def test_a_context_that_is_too_long_is_told_in_the_vendors_sentence() -> None:
+async def test_context_overflow_is_reported_in_the_vendors_format() -> None:
     model = Listed(ContextOverflowError("too long"))
     async with serving(create_app({"m": model})) as url, aiohttp.ClientSession() as http:
         body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}

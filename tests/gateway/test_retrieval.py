@@ -38,7 +38,7 @@ async def gateway(*errors: Any, **settings: Any) -> AsyncIterator[tuple[str, Sim
         yield url, embedder, reranker
 
 
-async def test_openais_own_client() -> None:
+async def test_openai_client_works() -> None:
     expected = (await SimulatedEmbedder(dimensions=8).embed(TEXTS)).vectors.tolist()
     async with gateway() as (url, embedder, _), openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x") as client:
         packed = await client.embeddings.create(model="vectors", input=TEXTS)
@@ -60,7 +60,7 @@ async def test_openais_own_client() -> None:
             await client.chat.completions.create(model="vectors", messages=[{"role": "user", "content": "x"}])
 
 
-async def test_openais_own_client_reads_our_errors() -> None:
+async def test_openai_client_parses_our_errors() -> None:
     async with gateway(RateLimitError("slow", retry_after=3), InvalidRequestError("no")) as (url, _, _):
         client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0)
         with pytest.raises(openai.RateLimitError) as caught:
@@ -71,7 +71,7 @@ async def test_openais_own_client_reads_our_errors() -> None:
         await client.close()
 
 
-async def test_coheres_own_client() -> None:
+async def test_cohere_client_works() -> None:
     async with (
         gateway() as (url, embedder, reranker),
         httpx.AsyncClient() as connections,
@@ -93,7 +93,7 @@ async def test_coheres_own_client() -> None:
             await client.rerank(model="nothing", query="q", documents=["d"])
 
 
-async def test_ollamas_own_client() -> None:
+async def test_ollama_client_works() -> None:
     async with gateway() as (url, _, _):
         client = ollama.AsyncClient(host=url)
         found = await client.embed(model="vectors", input=TEXTS)
@@ -106,7 +106,7 @@ async def test_ollamas_own_client() -> None:
         await client._client.aclose()  # noqa: SLF001 - the client has no close() of its own
 
 
-async def test_the_gemini_wire_and_rerank_of_v1() -> None:
+async def test_gemini_wire_and_v1_rerank_work() -> None:
     async with gateway() as (url, embedder, _), aiohttp.ClientSession() as session:
         one = {"content": {"parts": [{"text": "a red fox"}]}, "taskType": "RETRIEVAL_QUERY", "outputDimensionality": 4}
         reply = await session.post(f"{url}/v1beta/models/vectors:embedContent", json=one)
@@ -125,7 +125,7 @@ async def test_the_gemini_wire_and_rerank_of_v1() -> None:
         assert "speed" in (await wrong.json())["message"]
 
 
-async def test_our_own_clients_through_the_gateway() -> None:
+async def test_our_clients_work_through_the_gateway() -> None:
     async with gateway() as (url, _, _):
         async with connect_embedder("vectors", base_url=url, wire="cohere") as embedder:
             assert len((await embedder.embed(TEXTS)).vectors) == 2
@@ -133,7 +133,7 @@ async def test_our_own_clients_through_the_gateway() -> None:
             assert (await reranker.rerank("red fox", TEXTS)).results[0].index == 0
 
 
-async def test_keys_limits_and_records(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_keys_limits_and_records_apply(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     keys = KeyRing([
         Key("ann", hash_key("dg-ann"), budget_usd=Decimal("0.00001")), Key("bob", hash_key("dg-bob"), models=("fast",))
     ])  # fmt: skip

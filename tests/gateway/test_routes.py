@@ -35,7 +35,7 @@ HELLO = {"contents": [{"parts": [{"text": "Hi"}]}]}
         "/v1beta1/projects/p/locations/l/publishers/google/models",
     ],
 )
-async def test_gemini_addresses(prefix: str) -> None:
+async def test_gemini_addresses_are_served(prefix: str) -> None:
     async with bench() as gateway:
         status, _, said = await gateway.post(f"{prefix}/openai:generateContent", HELLO)
         assert (status, said["candidates"][0]["content"]["parts"][0]["text"]) == (200, "Hello there")
@@ -47,7 +47,7 @@ async def test_gemini_addresses(prefix: str) -> None:
         assert (status, said["totalTokens"] > 0) == (200, True)
 
 
-async def test_a_gemini_stream_is_an_array_unless_events_are_asked_for() -> None:
+async def test_gemini_stream_is_an_array_unless_sse_is_requested() -> None:
     model = Listed(reply("Bonjour"), reply("Bonjour"), UnavailableError("down", status=503))
     async with serving(create_app({"m": model})) as url, aiohttp.ClientSession() as http:
         async with http.post(f"{url}/v1beta/models/m:streamGenerateContent", json=HELLO) as answer:
@@ -63,7 +63,7 @@ async def test_a_gemini_stream_is_an_array_unless_events_are_asked_for() -> None
 
 
 @pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning", "ignore:unclosed:ResourceWarning")
-async def test_the_gemini_client_at_its_defaults() -> None:
+async def test_gemini_client_works_with_its_defaults() -> None:
     async with bench() as gateway:
         client = google.genai.Client(api_key="x", http_options={"base_url": gateway.url})
         try:
@@ -102,7 +102,7 @@ async def use_gemini(client: google.genai.Client, gateway: Bench) -> None:
     assert (caught.value.code, caught.value.status) == (404, "NOT_FOUND")
 
 
-async def test_keys_of_the_gemini_wire() -> None:
+async def test_gemini_keys_are_accepted_in_every_place() -> None:
     secret, digest = new_key()
     expired, other = new_key()
     ring = KeyRing([Key("a", digest), Key("b", other, expires=date.today() - timedelta(days=1))])
@@ -136,7 +136,7 @@ async def test_a_key_in_the_url_is_not_logged(caplog: pytest.LogCaptureFixture, 
     assert secret not in caplog.text + json.dumps(said) + "".join(capfd.readouterr())
 
 
-async def test_forbidden_has_its_own_word() -> None:
+async def test_forbidden_has_its_own_error_code() -> None:
     model = Listed(AuthenticationError("no", status=403))
     async with (
         serving(create_app({"m": model})) as url,
@@ -146,7 +146,7 @@ async def test_forbidden_has_its_own_word() -> None:
         assert (answer.status, (await answer.json())["error"]["status"]) == (403, "PERMISSION_DENIED")
 
 
-async def test_an_address_that_is_not_served_says_why_in_the_clients_form() -> None:
+async def test_unserved_address_explains_itself_in_the_clients_format() -> None:
     async with bench() as gateway:
         for path, wanted in (
             ("/v1/completions", "/v1/chat/completions"),
@@ -169,7 +169,7 @@ async def test_an_address_that_is_not_served_says_why_in_the_clients_form() -> N
                 await client.chat.completions.create(model="openai", messages=[{"role": "user", "content": "Hi"}])
 
 
-async def test_the_ollama_client() -> None:
+async def test_ollama_client_works() -> None:
     async with bench() as gateway:
         client = ollama.AsyncClient(host=gateway.url, headers={"connection": "close"})
         assert (await client.generate(model="openai", prompt="Hi")).response == "Hello there"
@@ -181,7 +181,7 @@ async def test_the_ollama_client() -> None:
             await client.generate("openai", "a", suffix="b")
 
 
-async def test_every_reply_has_an_id_and_limits_have_headers() -> None:
+async def test_replies_have_a_request_id_and_rate_limit_headers() -> None:
     secret, digest = new_key()
     ring = KeyRing([Key("a", digest, requests_per_minute=5, tokens_per_minute=1000)])
     body = {"model": "openai", "messages": [{"role": "user", "content": "Hi"}]}
@@ -201,7 +201,7 @@ async def test_every_reply_has_an_id_and_limits_have_headers() -> None:
         assert headers["x-request-id"]
 
 
-async def test_pages_of_named_origins_may_call() -> None:
+async def test_allowed_origins_may_call() -> None:
     origin = "https://app.example"
     async with bench(cors=[origin]) as gateway, aiohttp.ClientSession() as http:
         asked = {"origin": origin, "access-control-request-method": "POST", "access-control-request-headers": "x-a"}
@@ -217,7 +217,7 @@ async def test_pages_of_named_origins_may_call() -> None:
         create_app({}, cors=["*"])
 
 
-async def test_clients_of_http_1_0_and_half_closed_ones_are_answered() -> None:
+async def test_http_1_0_and_half_closed_clients_are_answered() -> None:
     body = json.dumps({"model": "openai", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}).encode()
     lines = ["POST /v1/chat/completions HTTP/1.%d", "host: localhost", "content-type: application/json"]
     head = "\r\n".join([*lines, f"content-length: {len(body)}", "", ""])

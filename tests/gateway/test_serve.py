@@ -66,7 +66,7 @@ async def running(*options: str) -> AsyncIterator[tuple[str, asyncio.subprocess.
         await process.wait()
 
 
-async def test_a_reply_under_way_is_finished_before_the_process_ends(tmp_path: Path) -> None:
+async def test_running_reply_is_finished_before_the_process_ends(tmp_path: Path) -> None:
     go = asyncio.Event()
 
     async def handler(connection: Connection) -> None:
@@ -140,7 +140,7 @@ async def test_several_workers_share_a_keys_limit(tmp_path: Path) -> None:
     "options",
     [["--max-connections", "3", "--max-connections-per-peer", "9"], ["--max-connections-per-peer", "3"]],
 )
-async def test_connections_are_bounded_by_the_options(options: list[str], tmp_path: Path) -> None:
+async def test_options_limit_connections(options: list[str], tmp_path: Path) -> None:
     config = write_config(tmp_path, "http://127.0.0.1:1")
     async with running("--config", config, *options) as (url, _):
         await asyncio.sleep(0.2)  # the connection that found out whether it is up is closed by then
@@ -165,7 +165,7 @@ async def test_connections_are_bounded_by_the_options(options: list[str], tmp_pa
         (10, 10, 4096, 1, 10),
     ],
 )
-def test_connections_fit_under_the_limit_of_open_files(
+def test_connection_limit_stays_below_the_open_file_limit(
     soft: int, hard: int, wanted: int, fits: int, raised: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changed: list[int] = []
@@ -189,7 +189,9 @@ REFUSED: list[tuple[list[str], str]] = [
 
 
 @pytest.mark.parametrize(("options", "complaint"), REFUSED)
-def test_it_does_not_start(options: list[str], complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_options_prevent_the_start(
+    options: list[str], complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("uvicorn.run", lambda *args, **kwargs: pytest.fail("it listens"))
     broken = tmp_path / "broken.yaml"
     broken.write_text("keys:\n  a:\n    hash: x\n")
@@ -202,7 +204,7 @@ def test_it_does_not_start(options: list[str], complaint: str, tmp_path: Path, m
     assert complaint in said.output
 
 
-def test_a_new_key_is_shown_once_and_its_hash_kept() -> None:
+def test_new_key_is_shown_once_and_stored_as_a_hash() -> None:
     said = CliRunner().invoke(main, ["serve", "--new-key", "ann", "--json"])
     made = json.loads(said.output)
     assert made["hash"] == hash_key(made["key"])

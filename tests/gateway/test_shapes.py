@@ -111,7 +111,7 @@ SHAPES: list[tuple[str, str, Any, str]] = [
 
 
 @pytest.mark.exhaustive
-async def test_shapes_reach_their_own_wire_as_they_are_and_are_reported_on_others() -> None:
+async def test_native_fields_reach_their_own_wire_unchanged_and_are_reported_on_others() -> None:
     async with bench() as gateway:
         for at, (client, field, value, warning) in enumerate(SHAPES):
             fields: dict[str, Any] = {field: value}
@@ -127,7 +127,7 @@ async def test_shapes_reach_their_own_wire_as_they_are_and_are_reported_on_other
                     assert warning in shown, where
 
 
-async def test_a_tool_keeps_what_only_its_own_wire_knows() -> None:
+async def test_tool_keeps_native_fields_on_its_own_wire() -> None:
     closed = {"type": "object", "properties": {}, "additionalProperties": False, "required": []}
     function = {"name": "f", "description": "d", "parameters": closed, "strict": True}
     strict: Any = [{"type": "function", "function": function}]
@@ -152,7 +152,7 @@ async def test_instructions_are_not_sent_twice_on_the_same_wire() -> None:
         assert gateway.seen[0]["messages"][0]["content"].split() == ["First.", "Be", "brief."]
 
 
-async def test_gemini_takes_both_cases_both_alphabets_and_single_objects() -> None:
+async def test_gemini_accepts_both_field_styles_both_base64_alphabets_and_single_objects() -> None:
     snake = {
         "system_instruction": {"parts": {"text": "S"}},
         "contents": {"parts": [{"text": "Hi"}, {"inline_data": {"mime_type": "image/png", "data": "-_-_iA"}}]},

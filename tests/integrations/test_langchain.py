@@ -135,7 +135,7 @@ THINK_AND_CALL = call('{"river": "Rhine"}')
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_state_of_the_provider_comes_back_to_it(streamed: bool) -> None:
+def test_provider_state_is_sent_back(streamed: bool) -> None:
     provider = Listed(THINK_AND_CALL, "It is 25 m deep.")
     model = ChatDragoman(provider=provider).bind_tools([depth])
     question: list[Any] = [SystemMessage("Be brief."), HumanMessage("How deep is the Rhine?")]
@@ -167,14 +167,14 @@ def test_an_edited_reply_is_sent_as_edited() -> None:
     assert all(type(block) is not Thinking or block.continuity is None for block in sent.content)
 
 
-def test_calls_that_violate_the_schema_are_left_to_the_framework() -> None:
+def test_calls_that_violate_the_schema_reach_the_framework() -> None:
     model = ChatDragoman(provider=Listed(call('{"lake": 1}'), "Sorry.")).bind_tools([depth])
     found = model.invoke("Hi.")
     assert found.tool_calls[0]["args"] == {"lake": 1}
     assert model.invoke(["Hi.", found, ToolMessage("There is no lake.", tool_call_id="c1")]).text == "Sorry."
 
 
-def test_what_the_wire_cannot_carry_is_a_warning(server: SimServer) -> None:
+def test_losses_are_warnings(server: SimServer) -> None:
     model = ChatDragoman(model="sim-1", base_url=server.base_urls["ollama"], wire="ollama")
     with pytest.warns(DragomanLossWarning, match="cannot force a call"):
         found = model.bind_tools([depth], tool_choice="depth").invoke("How deep is the Rhine?")
@@ -196,7 +196,7 @@ def test_content_that_cannot_be_sent_is_named(content: Any, problem: str) -> Non
         ChatDragoman(provider=Listed("Hi.")).invoke([HumanMessage(content)])
 
 
-async def test_connections_are_closed_with_the_loop(server: SimServer) -> None:
+async def test_connections_are_closed_with_the_event_loop(server: SimServer) -> None:
     model = ChatDragoman(model="sim-1", base_url=server.base_urls["openai"])
 
     def run() -> str:
@@ -206,7 +206,7 @@ async def test_connections_are_closed_with_the_loop(server: SimServer) -> None:
     assert texts == [texts[0]] * 3 != [""] * 3
 
 
-def test_a_structured_answer_with_its_message(server: SimServer) -> None:
+def test_structured_output_can_include_the_message(server: SimServer) -> None:
     model = ChatDragoman(model="sim-1", base_url=server.base_urls["openai"])
     schema = {"title": "river", "type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
     found = model.with_structured_output(schema, include_raw=True).invoke("Name a river.")

@@ -107,7 +107,7 @@ def depth(river: str) -> int:
     ("client", "wire"),
     [("openai", "gemini"), ("responses", "anthropic"), ("anthropic", "ollama"), ("ollama", "openai")],
 )
-def test_a_slice(client: str, wire: str, url: str) -> None:
+def test_tokens_are_counted_for_a_slice(client: str, wire: str, url: str) -> None:
     model = make(client, wire, url)
     assert model.invoke("Hello").text
     assert "".join([chunk.text for chunk in model.stream("Hello")])

@@ -39,7 +39,7 @@ def config(server: SimServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return path
 
 
-def test_the_command_finds_the_models_and_asks_them(config: Path, tmp_path: Path) -> None:
+def test_llm_command_lists_and_calls_the_models(config: Path, tmp_path: Path) -> None:
     """In a process of its own, as a user types it; the log of ``llm`` has the usage."""
     environment = {**os.environ, "LLM_USER_PATH": str(tmp_path / "llm")}
     # Where the package is not installed, its entry point is not found, and the plugin is registered here.
@@ -69,7 +69,7 @@ def test_the_entry_point_is_declared() -> None:
     assert project["entry-points"]["llm"] == {"dragoman": "dragoman.integrations.llm"}
 
 
-def test_names_of_a_broken_configuration_are_left_out(config: Path) -> None:
+def test_names_of_an_invalid_configuration_are_omitted(config: Path) -> None:
     assert find_names() == ["local", "quick"]
     config.write_text("adapters: 3\n")
     assert find_names() == ["local"]
@@ -80,7 +80,7 @@ def open_scripted(provider: ScriptedProvider) -> DragomanModel:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_text_and_reasoning(stream: bool) -> None:
+def test_text_and_reasoning_are_returned(stream: bool) -> None:
     model = open_scripted(ScriptedProvider(Answer(text="The Rhine.", thinking="A river.")))
     response = model.prompt("Name a river.", system="Be brief.", stream=stream, temperature=0.5, reasoning="low")
     assert response.text() == "The Rhine."
@@ -101,7 +101,7 @@ def test_tools_are_run_by_llm(stream: bool) -> None:
     assert provider.requests[1].messages[-1] == ToolResult("c1", "42")
 
 
-def test_schemas_and_attachments() -> None:
+def test_schemas_and_attachments_are_sent() -> None:
     provider = ScriptedProvider('{"name": "Rhine"}')
     schema: dict[str, Any] = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
     files = [
@@ -129,7 +129,7 @@ def test_a_conversation_keeps_its_turns() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_the_asynchronous_model(server: SimServer, stream: bool) -> None:
+async def test_async_model_works(server: SimServer, stream: bool) -> None:
     model = AsyncDragomanModel(
         "sim-1", lambda name: connect(name, base_url=server.base_urls["anthropic"], wire="anthropic")
     )

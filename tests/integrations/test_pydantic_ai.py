@@ -52,7 +52,7 @@ def model(request: pytest.FixtureRequest, server: SimServer) -> DragomanModel:
     return DragomanModel("sim-1", base_url=server.base_urls[wire], wire=wire, settings={"max_tokens": 500})
 
 
-async def test_text(model: Model) -> None:
+async def test_text_is_returned(model: Model) -> None:
     result = await Agent(model, instructions="Be brief.").run("Hello?")
     assert result.output.startswith("Hello from the scripted model")
     assert result.usage.output_tokens == 10
@@ -61,7 +61,7 @@ async def test_text(model: Model) -> None:
     assert response.finish_reason == "stop"
 
 
-async def test_streamed_text(model: Model) -> None:
+async def test_text_is_streamed(model: Model) -> None:
     agent = Agent(model)
     async with agent.run_stream("Hello?") as result:
         pieces = [piece async for piece in result.stream_text(delta=True, debounce_by=None)]
@@ -71,7 +71,7 @@ async def test_streamed_text(model: Model) -> None:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_tools(model: Model, streamed: bool) -> None:
+async def test_tools_are_called(model: Model, streamed: bool) -> None:
     agent = Agent(model, deps_type=int)
     seen: list[Any] = []
 
@@ -96,7 +96,7 @@ async def test_tools(model: Model, streamed: bool) -> None:
 
 @pytest.mark.parametrize("wrap", [ToolOutput, NativeOutput, PromptedOutput])
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_structured_output(wrap: Any, streamed: bool) -> None:
+async def test_structured_output_is_parsed(wrap: Any, streamed: bool) -> None:
     """By a tool, by the wire's own structured output, and by the prompt."""
     json = '{"name": "Basel", "people": 170000}'
     answer: Any = Answer(tool_calls=[Call("final_result", json)]) if wrap is ToolOutput else json
@@ -114,7 +114,7 @@ async def test_structured_output(wrap: Any, streamed: bool) -> None:
         assert asked.tool_choice == ForceTool("final_result") or asked.tool_choice == "required"
 
 
-async def test_parallel_tools_and_a_model_that_is_asked_again() -> None:
+async def test_parallel_tools_and_a_retry_prompt_work() -> None:
     calls = [Call("add", {"a": 1, "b": 2}, id="c1"), Call("add", {"a": 3}, id="c2"), Call("fail", {}, id="c3")]
     provider = ScriptedProvider(Answer(tool_calls=calls, usage=USAGE), "Done.")
     agent = Agent(DragomanModel(provider), retries=2)
@@ -134,7 +134,7 @@ async def test_parallel_tools_and_a_model_that_is_asked_again() -> None:
     assert "Use another tool." in results[2].text
 
 
-async def test_an_output_that_does_not_validate_is_asked_for_again() -> None:
+async def test_invalid_output_is_requested_again() -> None:
     provider = ScriptedProvider('{"name": "Basel", "people": 1}', '{"name": "Bern", "people": 2}')
     agent = Agent(DragomanModel(provider), output_type=NativeOutput(City), retries=2)
 
@@ -150,7 +150,7 @@ async def test_an_output_that_does_not_validate_is_asked_for_again() -> None:
     assert "Another city, please." in last.text
 
 
-async def test_usage_limits() -> None:
+async def test_usage_limits_hold() -> None:
     provider = ScriptedProvider(Answer(text="Hi.", usage=Usage(100, 50)))
     with pytest.raises(UsageLimitExceeded):
         await Agent(DragomanModel(provider)).run("Hello?", usage_limits=UsageLimits(output_tokens_limit=10))
@@ -162,7 +162,7 @@ async def test_usage_limits() -> None:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_state_of_the_provider_comes_back_to_it(streamed: bool) -> None:
+async def test_provider_state_is_sent_back(streamed: bool) -> None:
     call = speak(
         lambda out: out.thinking("Let me look."),
         lambda out: out.attach(Thinking, "sig"),
@@ -192,7 +192,7 @@ async def test_state_of_the_provider_comes_back_to_it(streamed: bool) -> None:
     assert parts == [ThinkingPart, ToolCallPart]
 
 
-async def test_settings_and_instructions() -> None:
+async def test_settings_and_instructions_are_sent() -> None:
     provider = ScriptedProvider("Hi.")
     agent = Agent(DragomanModel(provider), instructions="Be brief.", system_prompt="You are a guide.")
     settings: Any = {"temperature": 0.5, "max_tokens": 9, "seed": 3, "stop_sequences": ["x"], "thinking": "low"}
@@ -208,7 +208,7 @@ async def test_settings_and_instructions() -> None:
     assert config.stop_sequences == ("x",)
 
 
-async def test_errors_are_those_that_the_framework_knows() -> None:
+async def test_errors_are_those_of_the_framework() -> None:
     busy = OverloadedError("no", status=503)
     with pytest.raises(ModelHTTPError) as caught:
         await Agent(DragomanModel(Listed(busy))).run("Hi.")
@@ -232,7 +232,7 @@ async def test_a_stream_that_is_cancelled_closes_its_call(server: SimServer) -> 
     assert stream.response.state == "interrupted"
 
 
-def test_one_model_in_several_loops(server: SimServer) -> None:
+def test_one_model_works_in_several_event_loops(server: SimServer) -> None:
     agent = Agent(DragomanModel("sim-1", base_url=server.base_urls["openai"]))
     texts = [asyncio.run(agent.run("Hello?")).output for _ in range(3)]
     assert texts == [texts[0]] * 3
@@ -241,7 +241,7 @@ def test_one_model_in_several_loops(server: SimServer) -> None:
         assert agent.run_sync("Hello?").output == texts[0]
 
 
-async def test_what_the_wire_cannot_carry_is_a_warning(server: SimServer) -> None:
+async def test_losses_are_warnings(server: SimServer) -> None:
     model = DragomanModel("sim-1", base_url=server.base_urls["ollama"], wire="ollama")
     agent = Agent(model, output_type=ToolOutput(City))
     with pytest.warns(DragomanLossWarning, match="cannot force a call"):

@@ -35,7 +35,7 @@ def part(folder: Path) -> Path:
     return folder / "models" / ".parts" / f"{DIGEST}.part"
 
 
-def test_a_file_arrives_and_is_found_by_its_name(hub: HubServer, tmp_path: Path) -> None:
+def test_downloaded_file_is_found_by_its_name(hub: HubServer, tmp_path: Path) -> None:
     seen: list[tuple[str, int, int]] = []
     pulled = pull_model(SPEC, progress=lambda *facts: seen.append(facts))
     assert (pulled.name, pulled.sha256, pulled.source, pulled.size) == ("Some-Model.Q4", DIGEST, SPEC, len(CONTENT))
@@ -48,33 +48,33 @@ def test_a_file_arrives_and_is_found_by_its_name(hub: HubServer, tmp_path: Path)
     assert list((tmp_path / "models" / ".parts").iterdir()) == []
 
 
-def test_the_token_goes_to_the_hub_and_to_no_other_host(hub: HubServer) -> None:
+def test_token_is_sent_to_the_hub_only(hub: HubServer) -> None:
     pull_model(SPEC)
     sent = {(each.server, each.method): each.headers.get("authorization") for each in hub.asked}
     assert sent == {("hub", "HEAD"): f"Bearer {TOKEN}", ("hub", "GET"): f"Bearer {TOKEN}", ("storage", "GET"): None}
     assert not [each for each in hub.asked if TOKEN in each.path]
 
 
-def test_no_token_no_header(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_header_is_sent_without_a_token(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HF_TOKEN")
     pull_model(SPEC)
     assert not [each for each in hub.asked if "authorization" in each.headers]
 
 
-def test_a_model_that_is_there_is_not_asked_for_again(hub: HubServer) -> None:
+def test_present_model_is_not_downloaded_again(hub: HubServer) -> None:
     pull_model(SPEC)
     before = len(hub.asked)
     assert pull_model(SPEC).sha256 == DIGEST
     assert len(hub.asked) == before
 
 
-def test_a_cut_connection_is_resumed_from_where_it_was_cut(hub: HubServer) -> None:
+def test_broken_download_is_resumed(hub: HubServer) -> None:
     hub.cuts = [100_000, 50_000]
     assert Path(pull_model(SPEC).path).read_bytes() == CONTENT
     assert [each.headers.get("range") for each in hub.gets()] == [None, "bytes=100000-", "bytes=150000-"]
 
 
-def test_what_has_arrived_is_kept_for_the_next_pull(hub: HubServer, tmp_path: Path) -> None:
+def test_partial_download_is_kept_for_the_next_pull(hub: HubServer, tmp_path: Path) -> None:
     hub.cuts = [100_000, 0]  # the second attempt brings nothing, so that it is given up
     with pytest.raises(WeightsError, match="pull again to fetch the rest"):
         pull_model(SPEC)
@@ -83,19 +83,19 @@ def test_what_has_arrived_is_kept_for_the_next_pull(hub: HubServer, tmp_path: Pa
     assert hub.gets()[-1].headers["range"] == "bytes=100000-"
 
 
-def test_a_server_without_ranges_sends_the_file_from_its_beginning(hub: HubServer) -> None:
+def test_server_without_ranges_sends_the_complete_file(hub: HubServer) -> None:
     hub.cuts, hub.ranges = [100_000], False
     assert Path(pull_model(SPEC).path).read_bytes() == CONTENT
 
 
-def test_another_range_than_the_one_asked_for_is_refused(hub: HubServer) -> None:
+def test_wrong_range_is_rejected(hub: HubServer) -> None:
     hub.cuts, hub.shift = [100_000], 7
     with pytest.raises(WeightsError, match="another range"):
         pull_model(SPEC)
 
 
 @pytest.mark.parametrize("size", [None, -1])
-def test_a_part_that_is_longer_than_the_file_starts_over(hub: HubServer, tmp_path: Path, size: int | None) -> None:
+def test_part_longer_than_the_file_is_downloaded_again(hub: HubServer, tmp_path: Path, size: int | None) -> None:
     hub.size = size
     part(tmp_path).parent.mkdir(parents=True)
     part(tmp_path).write_bytes(b"x" * (len(CONTENT) + 5))
@@ -108,20 +108,20 @@ def test_a_part_that_is_longer_than_the_file_starts_over(hub: HubServer, tmp_pat
     assert Path(pull_model(SPEC).path).read_bytes() == CONTENT
 
 
-def test_a_wrong_digest_leaves_nothing_behind(hub: HubServer, tmp_path: Path) -> None:
+def test_file_with_a_wrong_digest_is_deleted(hub: HubServer, tmp_path: Path) -> None:
     hub.digest = "0" * 64
     with pytest.raises(WeightsError, match="wrong contents"):
         pull_model(SPEC)
     assert [path for path in (tmp_path / "models").rglob("*") if path.is_file()] == []
 
 
-def test_a_file_that_is_not_gguf_is_refused(hub: HubServer) -> None:
+def test_file_that_is_not_gguf_is_rejected(hub: HubServer) -> None:
     hub.content = b"<html>" + CONTENT
     with pytest.raises(WeightsError, match="not a GGUF file"):
         pull_model(SPEC)
 
 
-def test_a_hub_that_names_no_digest(hub: HubServer) -> None:
+def test_hub_without_a_digest_needs_the_option(hub: HubServer) -> None:
     hub.digest = None
     with pytest.raises(WeightsError, match="--sha256"):
         pull_model(SPEC)
@@ -132,13 +132,13 @@ def test_a_hub_that_names_no_digest(hub: HubServer) -> None:
     assert pull_model(SPEC, sha256=DIGEST.upper()).sha256 == DIGEST
 
 
-def test_a_digest_that_the_hub_contradicts_is_found_before_the_download(hub: HubServer) -> None:
+def test_contradicting_digest_is_found_before_the_download(hub: HubServer) -> None:
     with pytest.raises(WeightsError, match=DIGEST):
         pull_model(SPEC, sha256="1" * 64)
     assert hub.gets() == []
 
 
-def test_more_bytes_than_announced_are_refused(hub: HubServer) -> None:
+def test_more_bytes_than_announced_are_rejected(hub: HubServer) -> None:
     hub.size = 1000
     with pytest.raises(WeightsError, match="more than the 1000 bytes"):
         pull_model(SPEC)
@@ -153,14 +153,14 @@ def test_more_bytes_than_announced_are_refused(hub: HubServer) -> None:
         ("/again", "redirects"),
     ],
 )
-def test_redirects_to_anything_but_http_are_refused(hub: HubServer, location: str, complaint: str) -> None:
+def test_redirects_to_other_schemes_are_rejected(hub: HubServer, location: str, complaint: str) -> None:
     hub.digest, hub.location = None, location
     with pytest.raises(WeightsError, match=complaint) as caught:
         pull_model(SPEC, sha256=DIGEST)
     assert "pass@" not in str(caught.value)
 
 
-def test_a_redirect_from_https_to_http_is_refused() -> None:
+def test_redirect_from_https_to_http_is_rejected() -> None:
     _check_address("https://b.example/x", after="https://a.example/")
     with pytest.raises(WeightsError, match="from https to http"):
         _check_address("http://b.example/x", after="https://a.example/")
@@ -169,7 +169,7 @@ def test_a_redirect_from_https_to_http_is_refused() -> None:
 @pytest.mark.parametrize(
     ("status", "complaint"), [(401, "HF_TOKEN"), (403, "HF_TOKEN"), (404, "no such file"), (500, "HTTP 500")]
 )
-def test_refusals_say_what_to_do(hub: HubServer, status: int, complaint: str) -> None:
+def test_rejections_have_advice(hub: HubServer, status: int, complaint: str) -> None:
     hub.status = status
     with pytest.raises(WeightsError, match=complaint) as caught:
         pull_model(SPEC)
@@ -183,13 +183,13 @@ def test_an_error_never_shows_the_signed_address(hub: HubServer) -> None:
     assert "s3cret" not in str(caught.value)
 
 
-def test_a_hub_that_cannot_be_reached(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_hub_is_reported(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(WeightsError, match="cannot be reached"):
         pull_model(SPEC)
 
 
-def test_a_token_is_not_sent_in_the_clear() -> None:
+def test_token_is_not_sent_without_tls() -> None:
     assert _is_protected("https://hub.example/x")
     assert _is_protected("http://127.0.0.1:8/x")
     assert not _is_protected("http://hub.example/x")
@@ -199,24 +199,24 @@ def test_a_token_is_not_sent_in_the_clear() -> None:
     "spec",
     ["hf:owner", "hf:owner/repo", "hf:owner/repo/file.bin", "hf:owner/../file.gguf", "hf:a/b/../../x.gguf", "hf:"],
 )
-def test_what_is_not_a_file_of_a_hub(hub: HubServer, spec: str) -> None:
+def test_invalid_hub_names_are_rejected(hub: HubServer, spec: str) -> None:
     with pytest.raises(WeightsError):
         pull_model(spec)
     assert hub.asked == []
 
 
-def test_a_split_model_is_refused(hub: HubServer) -> None:
+def test_split_model_is_rejected(hub: HubServer) -> None:
     with pytest.raises(WeightsError, match="split"):
         pull_model("hf:owner/repo/model-00001-of-00002.gguf")
 
 
-def test_folders_and_revisions_of_a_repository(hub: HubServer) -> None:
+def test_folders_and_revisions_are_supported(hub: HubServer) -> None:
     remote = locate(load_catalog().hubs["hf"], "owner/repo@v1.2/sub dir/file.gguf")
     assert remote.url == f"{hub.url}/owner/repo/resolve/v1.2/sub%20dir/file.gguf"
     assert (remote.file, remote.sha256, remote.size) == ("file.gguf", DIGEST, len(CONTENT))
 
 
-def test_a_name_that_is_taken(hub: HubServer) -> None:
+def test_taken_name_is_rejected(hub: HubServer) -> None:
     pull_model(SPEC)
     with pytest.raises(WeightsError, match="--name"):
         pull_model("hf:other/repo/Some-Model.Q4.gguf")
@@ -227,7 +227,7 @@ def test_a_name_that_is_taken(hub: HubServer) -> None:
     assert pull_model("hf:other/repo/Some-Model.Q4.gguf", name="mine").name == "mine"
 
 
-def test_two_downloads_of_one_file_at_a_time(hub: HubServer, tmp_path: Path) -> None:
+def test_second_download_of_the_same_file_is_rejected(hub: HubServer, tmp_path: Path) -> None:
     part(tmp_path).parent.mkdir(parents=True)
     with part(tmp_path).open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

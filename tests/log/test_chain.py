@@ -85,7 +85,7 @@ def verify(path: Path) -> ChainReport:
         return log.verify()
 
 
-def test_the_untouched_log_is_whole(path: Path) -> None:
+def test_untouched_log_verifies(path: Path) -> None:
     assert verify(path) == ChainReport(3, 3 * NUMBER)
 
 
@@ -106,7 +106,7 @@ def test_a_changed_column_is_a_hash_mismatch_at_its_record(
     "value",
     ["CAST(x'7bff7d' AS TEXT)", "12", "1.5", "x'7b7d'"],
 )
-def test_a_payload_of_another_kind_is_named_and_never_trips_the_check(path: Path, value: str) -> None:
+def test_payload_of_another_type_is_reported_and_does_not_crash_verify(path: Path, value: str) -> None:
     run(path, f"UPDATE records SET payload = {value} WHERE session = 'b' AND seq = {CHANGED}")
     [found] = verify(path).breaks
     assert (found.session, found.seq) == ("b", CHANGED)
@@ -126,7 +126,7 @@ def test_a_payload_of_another_kind_is_named_and_never_trips_the_check(path: Path
         ("type", "CAST(x'ff' AS TEXT)"),
     ],
 )
-def test_a_value_that_cannot_be_read_is_named(path: Path, column: str, value: str) -> None:
+def test_unreadable_value_is_located(path: Path, column: str, value: str) -> None:
     run(path, f"UPDATE records SET {column} = {value} WHERE session = 'b' AND seq = {CHANGED}")
     [found] = verify(path).breaks
     assert (found.session, found.seq) == ("b", CHANGED)
@@ -151,7 +151,7 @@ def test_a_moved_record_is_a_gap(path: Path, seq: int) -> None:
 
 
 @pytest.mark.parametrize("session", ["'d'", "CAST(x'61ff' AS TEXT)"])
-def test_a_record_moved_to_another_session_is_named_there_too(
+def test_record_moved_to_another_session_is_reported_there_too(
     path: Path, records: list[LogRecord], session: str
 ) -> None:
     run(path, f"UPDATE records SET session = {session} WHERE session = 'b' AND seq = {CHANGED}")
@@ -162,13 +162,13 @@ def test_a_record_moved_to_another_session_is_named_there_too(
     str(stray).encode()
 
 
-def test_a_session_renamed_is_broken_at_its_first_record(path: Path) -> None:
+def test_renamed_session_breaks_at_its_first_record(path: Path) -> None:
     run(path, "UPDATE records SET session = 'x' WHERE session = 'b'")
     [found] = verify(path).breaks
     assert (found.session, found.seq, found.problem) == ("x", 1, "hash mismatch")
 
 
-def test_a_record_replaced_with_its_own_right_hash_does_not_fit_the_next(path: Path, records: list[LogRecord]) -> None:
+def test_replaced_record_with_a_valid_hash_breaks_the_next_link(path: Path, records: list[LogRecord]) -> None:
     before = records[CHANGED - 2]
     draft = Draft("b", "t1", "p1", "turn.started", "system", "private", b'{"number":666}')
     forged = link_record(draft, Head(before.seq, before.hash))
@@ -183,7 +183,7 @@ def test_a_record_replaced_with_its_own_right_hash_does_not_fit_the_next(path: P
     assert f"does not follow from record {CHANGED}" in found.detail
 
 
-def test_two_sessions_cannot_be_swapped(path: Path) -> None:
+def test_swapped_sessions_are_detected(path: Path) -> None:
     run(
         path,
         "UPDATE records SET session = 'x' WHERE session = 'a'",
@@ -193,7 +193,7 @@ def test_two_sessions_cannot_be_swapped(path: Path) -> None:
     assert [(found.session, found.seq) for found in verify(path).breaks] == [("a", 1), ("b", 1)]
 
 
-def test_a_record_no_session_leads_to_is_missed(path: Path) -> None:
+def test_unreachable_record_is_detected(path: Path) -> None:
     """As when the index, and not the table, has lost the end of a chain."""
     with SqliteLog(path, readonly=True) as log, log._view() as view:  # noqa: SLF001 - a view shows what verify reads
         whole = check_log(view.names, view.page, view.count, {})
@@ -226,7 +226,7 @@ def check_flip(original: Path, folder: Path, bit: int) -> str:
             leftover.unlink()
 
 
-def test_no_flipped_bit_of_the_file_goes_unnoticed_and_changes_a_record(
+def test_every_flipped_bit_that_changes_a_record_is_detected(
     original: tuple[Path, list[LogRecord]], tmp_path: Path
 ) -> None:
     draw = random.Random(11)
@@ -235,9 +235,7 @@ def test_no_flipped_bit_of_the_file_goes_unnoticed_and_changes_a_record(
     assert outcomes == {"found", "refused", "harmless"}
 
 
-def test_a_flipped_bit_in_a_stored_payload_is_found_at_its_record(
-    original: tuple[Path, list[LogRecord]], path: Path
-) -> None:
+def test_flipped_bit_in_a_payload_is_located(original: tuple[Path, list[LogRecord]], path: Path) -> None:
     record = original[1][CHANGED]
     data = path.read_bytes()
     place = data.index(bytes.fromhex(record.previous + record.hash)) - len(bytes(record.raw)) + 3
@@ -249,7 +247,7 @@ def test_a_flipped_bit_in_a_stored_payload_is_found_at_its_record(
         )  # fmt: skip
 
 
-def test_postgres_is_no_different(conninfo: str) -> None:
+def test_postgres_detects_the_same_damage(conninfo: str) -> None:
     with PostgresLog(conninfo) as log, psycopg.connect(conninfo, autocommit=True) as connection:
         records = fill(log)
         connection.execute("CREATE TABLE untouched AS SELECT * FROM dragoman_log")

@@ -42,7 +42,7 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def test_list(path: Path) -> None:
+def test_list_shows_the_sessions(path: Path) -> None:
     shown = run("list", "--log", str(path)).stdout.splitlines()
     heads = ["last", "record", "kind", "model", "cost", "outcome", "session", "begins", "with"]
     assert shown[0].split() == heads
@@ -57,7 +57,7 @@ def test_list(path: Path) -> None:
     assert (len(short.stdout.splitlines()), "and 1 more" in short.stderr) == (2, True)
 
 
-def test_show(path: Path) -> None:
+def test_show_prints_the_records(path: Path) -> None:
     shown = run("show", "fix", "--log", str(path)).stdout.splitlines()
     assert len(shown) == len(STORY)
     denied = next(line for line in shown if "permission.denied" in line)
@@ -69,7 +69,7 @@ def test_show(path: Path) -> None:
     assert [json.loads(line)["payload"]["tool_name"] for line in some.splitlines()] == ["edit_file"]
 
 
-def test_a_record_cannot_command_the_terminal(path: Path) -> None:
+def test_record_cannot_control_the_terminal(path: Path) -> None:
     with SqliteLog(path) as log:
         log.append_sync("evil", SessionStarted("\x1b[2J\x1b]0;owned\x07 \u202egnp.exe\r\n" + "x" * 1_000_000))
         log.append_sync("evil", ToolObserved("tu", "bash", "\x9b31m\x00" * 100_000))
@@ -80,20 +80,20 @@ def test_a_record_cannot_command_the_terminal(path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [["show", "no"], ["verify", "no"], ["export", "no"], ["cost", "no"]])
-def test_a_session_that_is_not_there(path: Path, words: list[str]) -> None:
+def test_unknown_session_is_reported(path: Path, words: list[str]) -> None:
     result = run(*words, "--log", str(path))
     assert (result.exit_code, "the log has no session 'no'" in result.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("words", [["show"], ["verify"], ["export"], ["cost"]])
-def test_a_session_is_found_by_a_prefix_and_as_the_last(path: Path, words: list[str]) -> None:
+def test_session_is_found_by_prefix_and_as_last(path: Path, words: list[str]) -> None:
     exact = run(*words, "look", "--log", str(path))
     assert exact.exit_code == 0
     for name in ("lo", "last"):
         assert run(*words, name, "--log", str(path)).stdout == exact.stdout
 
 
-def test_the_part_after_the_kind_is_a_prefix_too_and_an_ambiguous_one_lists_the_candidates(path: Path) -> None:
+def test_prefix_may_omit_the_kind_and_an_ambiguous_one_lists_candidates(path: Path) -> None:
     with SqliteLog(path) as log:
         for name in ("chat_01AB", "ask_01AC"):
             log.append_sync(name, SessionStarted(f"question of {name}", kind="chat"))
@@ -120,7 +120,7 @@ def test_ids_are_short_at_a_terminal_and_can_be_used_as_shown(tmp_path: Path) ->
         assert run("show", word, "--log", str(path)).exit_code == 0
 
 
-def test_a_writer_waits_for_a_chat_that_writes_a_few_records(path: Path) -> None:
+def test_writer_waits_for_a_chat_that_writes_a_few_records(path: Path) -> None:
     log = SqliteLog(path)
     closing = threading.Timer(0.3, log.close)
     closing.start()
@@ -129,7 +129,7 @@ def test_a_writer_waits_for_a_chat_that_writes_a_few_records(path: Path) -> None
     closing.join()
 
 
-def test_the_last_session_of_an_empty_log(tmp_path: Path) -> None:
+def test_last_session_of_an_empty_log_is_reported(tmp_path: Path) -> None:
     SqliteLog(tmp_path / "log.db").close()
     found = run("show", "last", "--log", str(tmp_path / "log.db"))
     assert (found.exit_code, "the log has no session yet" in found.stderr) == (2, True)
@@ -146,7 +146,7 @@ def test_the_last_session_of_an_empty_log(tmp_path: Path) -> None:
         ("assistant", []),  # a role
     ],
 )
-def test_search(path: Path, text: str, sessions: list[str]) -> None:
+def test_search_finds_records(path: Path, text: str, sessions: list[str]) -> None:
     found = json.loads(run("search", text, "--json", "--log", str(path)).stdout)
     assert [each["session"] for each in found] == sessions
     for each in found:
@@ -156,14 +156,14 @@ def test_search(path: Path, text: str, sessions: list[str]) -> None:
     assert ("no session contains" in shown.stderr) is not bool(sessions)
 
 
-def test_a_search_for_nothing_is_wrong_usage(path: Path) -> None:
+def test_empty_search_is_a_usage_error(path: Path) -> None:
     assert run("search", " ", "--log", str(path)).exit_code == 2
 
 
 # --- verifying --------------------------------------------------------------------------------------
 
 
-def test_verify_a_whole_log(path: Path) -> None:
+def test_verify_passes_an_intact_log(path: Path) -> None:
     result = run("verify", "--log", str(path))
     assert (result.exit_code, result.stdout) == (0, f"{len(STORY) + 8} records in 2 sessions: whole\n")
     one = run("verify", "fix", "--log", str(path), "--json")
@@ -188,7 +188,7 @@ def test_verify_names_the_first_broken_link(path: Path) -> None:
     assert run("verify", "look", "--log", str(path)).exit_code == 0
 
 
-def test_verify_finds_a_chain_cut_short_by_hashes_noted_earlier(path: Path, tmp_path: Path) -> None:
+def test_verify_finds_a_truncated_chain_by_known_hashes(path: Path, tmp_path: Path) -> None:
     heads = tmp_path / "heads.json"
     heads.write_text(run("list", "--log", str(path), "--json").stdout)
     assert run("verify", "--log", str(path), "--known", str(heads)).exit_code == 0
@@ -208,7 +208,7 @@ def test_verify_finds_a_chain_cut_short_by_hashes_noted_earlier(path: Path, tmp_
     ("content", "words"),
     [(None, "no log exists here"), (b"not a log " * 500, "not a database"), (b"SQLite format 3\0", "cut off")],
 )
-def test_a_log_that_cannot_be_used(tmp_path: Path, content: bytes | None, words: str) -> None:
+def test_unusable_log_is_reported(tmp_path: Path, content: bytes | None, words: str) -> None:
     path = tmp_path / "log.db"
     if content is not None:
         path.write_bytes(content)
@@ -222,7 +222,7 @@ def test_a_log_that_cannot_be_used(tmp_path: Path, content: bytes | None, words:
 # --- taking out -------------------------------------------------------------------------------------
 
 
-def test_export(path: Path, tmp_path: Path) -> None:
+def test_export_writes_the_records(path: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     result = run("export", "--log", str(path), "-o", str(out))
     assert (result.exit_code, result.stderr) == (0, f"{out}: {len(STORY) + 8} records\n")
@@ -231,7 +231,7 @@ def test_export(path: Path, tmp_path: Path) -> None:
     assert run("export", "--log", str(path), "-o", str(tmp_path / "no" / "out")).exit_code == 2
 
 
-def test_bars_are_for_terminals(path: Path) -> None:
+def test_progress_bars_are_shown_at_terminals_only(path: Path) -> None:
     program = (
         "import sys; sys.stderr.isatty = lambda: True\n"
         "from dragoman.cli import main, console; console._DELAY = -1; main(sys.argv[1:])"
@@ -244,7 +244,7 @@ def test_bars_are_for_terminals(path: Path) -> None:
     assert run("verify", "--log", str(path)).stderr == ""
 
 
-def test_prune(path: Path) -> None:
+def test_prune_removes_old_sessions(path: Path) -> None:
     would = run("prune", "--older-than", "2099-01-01", "--dry-run", "--log", str(path))
     assert (would.stdout.split(), would.stderr) == (["fix", "look"], "2 sessions would be removed\n")
     assert run("prune", "--older-than", "1h", "--yes", "--log", str(path)).stderr == "0 sessions removed\n"
@@ -263,7 +263,7 @@ def test_prune(path: Path) -> None:
         assert run("prune", "--older-than", age, "--yes", "--log", str(path)).exit_code == 2
 
 
-def test_a_log_somebody_writes_is_read_and_not_pruned(path: Path) -> None:
+def test_log_in_use_is_readable_and_not_pruned(path: Path) -> None:
     with SqliteLog(path):
         assert run("verify", "--log", str(path)).exit_code == 0
         result = run("prune", "--older-than", "2099-01-01", "--yes", "--log", str(path))
@@ -274,7 +274,7 @@ def test_a_log_somebody_writes_is_read_and_not_pruned(path: Path) -> None:
 # --- what it cost -----------------------------------------------------------------------------------
 
 
-def test_cost_as_recorded_and_with_the_bundled_prices(path: Path) -> None:
+def test_cost_uses_recorded_and_bundled_prices(path: Path) -> None:
     billed = json.loads(run("cost", "fix", "--log", str(path), "--json").stdout)
     [row] = billed["models"]
     assert row["model"] == "anthropic:claude-sonnet-4-6"
@@ -285,7 +285,7 @@ def test_cost_as_recorded_and_with_the_bundled_prices(path: Path) -> None:
     assert "0.008295+" in shown
 
 
-def test_cost_with_another_table(path: Path, tmp_path: Path) -> None:
+def test_cost_uses_another_price_table(path: Path, tmp_path: Path) -> None:
     prices = tmp_path / "prices.yaml"
     prices.write_text(
         "rows:\n  - {provider: anthropic, match: {equals: [claude-sonnet-4-6]}, input: '1', output: '10',"
@@ -312,7 +312,7 @@ def test_cost_with_another_table(path: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("by", ["model", "day", "provider", "session", "key", "project"])
-def test_every_grouping_adds_up_to_the_same_cost(by: str, path: Path) -> None:
+def test_every_grouping_has_the_same_total(by: str, path: Path) -> None:
     rows = json.loads(run("cost", "--by", by, "--log", str(path), "--json").stdout)[f"{by}s"]
     whole = json.loads(run("cost", "--log", str(path), "--json").stdout)["models"]
     for name in ("recorded_usd", "repriced_usd", "calls", "cached_input_tokens"):
@@ -325,7 +325,7 @@ def test_every_grouping_adds_up_to_the_same_cost(by: str, path: Path) -> None:
     assert "%)" in table  # the share of cached input
 
 
-def test_bars_are_as_long_as_the_costs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bars_are_proportional_to_costs(capsys: pytest.CaptureFixture[str]) -> None:
     counts = {"calls": 1, "input_tokens": 1, "cached_input_tokens": 0, "output_tokens": 1, "cached_share": 0.0}
     rest = {"without_recorded_cost": 0, "repriced_usd": "0", "unpriced": {}, "difference_usd": "0"}
     costs = {"2026-01-01": "1", "2026-01-02": "0.5", "2026-01-03": "0"}
@@ -338,7 +338,7 @@ def test_bars_are_as_long_as_the_costs(capsys: pytest.CaptureFixture[str]) -> No
 # --- places -----------------------------------------------------------------------------------------
 
 
-def test_where_a_log_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_log_location_is_resolved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DRAGOMAN_LOG", str(tmp_path / "mine.db"))
     assert find_place() == tmp_path / "mine.db"
     assert find_place("other.db") == Path("other.db")
@@ -360,13 +360,13 @@ def test_where_a_log_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
         "postgresql://db/logs?password=a@hunter2secret",
     ],
 )
-def test_a_place_is_named_without_its_password(address: str) -> None:
+def test_location_is_shown_without_its_password(address: str) -> None:
     assert "hunter2secret" not in name_place(address)
     assert name_place("log.db") == "log.db"
     assert name_place("postgresql://ann:secret@db:5433,[::1]/logs?sslmode=require") == "postgresql://db:5433,[::1]/logs"
 
 
-def test_a_server_that_is_not_there_costs_no_password(tmp_path: Path) -> None:
+def test_unreachable_server_error_has_no_password(tmp_path: Path) -> None:
     result = run("list", "--log", f"postgresql://ann:hunter2secret@/logs?host={tmp_path}")
     assert result.exit_code == EXIT_CODES["log_unusable"]
     assert "hunter2secret" not in result.output
@@ -379,7 +379,7 @@ def address(conninfo: str) -> str:
     return f"postgresql://{parts['user']}@/{parts['dbname']}?host={parts['host']}&options={parts['options']}"
 
 
-def test_costs_on_a_server_are_those_of_a_file(address: str, path: Path) -> None:
+def test_costs_in_postgres_equal_those_in_a_file(address: str, path: Path) -> None:
     with open_log(address) as log:
         tell(log, "fix")
         tell(log, "look", LEFT_OPEN)
@@ -391,7 +391,7 @@ def test_costs_on_a_server_are_those_of_a_file(address: str, path: Path) -> None
         assert on_server == on_file != []
 
 
-def test_a_log_on_a_server(address: str) -> None:
+def test_commands_work_with_postgres(address: str) -> None:
     with open_log(address) as log:
         tell(log)
     assert run("verify", "--log", address).stdout == f"{len(STORY)} records in 1 session: whole\n"

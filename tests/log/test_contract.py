@@ -51,7 +51,7 @@ Open = Callable[..., EventLog]
 # --- writing and reading ----------------------------------------------------------------------------
 
 
-async def test_what_was_written_is_read_after_the_log_was_opened_again(open_store: Open) -> None:
+async def test_records_are_read_after_reopening(open_store: Open) -> None:
     before = datetime.now(UTC)
     async with open_store() as log:
         written = [await log.append("s1", WRITABLE[0])]
@@ -71,7 +71,7 @@ async def test_what_was_written_is_read_after_the_log_was_opened_again(open_stor
     assert [record.id for record in read] == sorted(record.id for record in read)
 
 
-def test_actor_and_sensitivity_can_be_said(open_store: Open) -> None:
+def test_actor_and_sensitivity_can_be_set(open_store: Open) -> None:
     with open_store() as log:
         log.append_sync("s1", TurnStarted(1), actor="worker", sensitivity="aggregatable")
         [record] = log.read("s1")
@@ -100,9 +100,7 @@ def test_actor_and_sensitivity_can_be_said(open_store: Open) -> None:
         ({"payload": ToolStarted("i", "t", {"x": "x" * MAX_PAYLOAD})}, "payload of tool.started: 67108"),
     ],
 )
-def test_what_does_not_fit_is_refused_and_leaves_no_trace(
-    tmp_path: Path, facts: dict[str, Any], complaint: str
-) -> None:
+def test_invalid_values_are_rejected_without_a_trace(tmp_path: Path, facts: dict[str, Any], complaint: str) -> None:
     with SqliteLog(tmp_path / "log.db") as log:
         with pytest.raises(InvalidRecordError) as caught:
             log.append_sync(**{"session": "s1", "payload": TurnStarted(1), **facts})
@@ -110,7 +108,7 @@ def test_what_does_not_fit_is_refused_and_leaves_no_trace(
         assert log.sessions() == ()
 
 
-def test_reading_goes_on_from_where_it_stopped(open_store: Open) -> None:
+def test_reading_continues_after_a_record(open_store: Open) -> None:
     with open_store() as log:
         for number in range(5):
             log.append_sync("s1", TurnStarted(number))
@@ -131,7 +129,7 @@ async def test_a_long_session_is_read_in_pages(open_store: Open) -> None:
         assert log.verify().records == 1204
 
 
-def test_sessions_are_listed_with_their_ends(open_store: Open) -> None:
+def test_sessions_are_listed_with_their_first_and_last_records(open_store: Open) -> None:
     with open_store() as log:
         first = log.append_sync("b", TurnStarted(1))
         last = log.append_sync("b", TurnStarted(2))
@@ -156,7 +154,7 @@ def test_an_unknown_type_is_read_and_verified(open_store: Open) -> None:
         assert log.verify().ok
 
 
-def test_a_field_this_version_does_not_know_is_kept(open_store: Open) -> None:
+def test_unknown_field_is_kept(open_store: Open) -> None:
     with open_store() as log:
         log._write([Draft("s1", None, None, "turn.started", "system", "private", b'{"colour":"red","number":1}')])
         [record] = log.read("s1")
@@ -185,7 +183,7 @@ def test_any_sequence_of_appends_reads_back_in_order(open_store: Open, appends: 
 # --- many at once -----------------------------------------------------------------------------------
 
 
-async def test_threads_and_tasks_share_a_session_without_a_gap(open_store: Open) -> None:
+async def test_threads_and_tasks_share_a_session_without_gaps(open_store: Open) -> None:
     log = open_store()
 
     def write() -> None:
@@ -217,7 +215,7 @@ async def test_a_cancelled_append_is_still_written(open_store: Open) -> None:
 # --- the chain --------------------------------------------------------------------------------------
 
 
-def test_the_exported_chain_can_be_checked_with_nothing_but_a_hash_function(open_store: Open) -> None:
+def test_exported_chain_can_be_verified_with_a_hash_function_alone(open_store: Open) -> None:
     with open_store() as log:
         for session in ("b", "a"):
             for payload in WRITABLE:
@@ -239,7 +237,7 @@ def test_the_exported_chain_can_be_checked_with_nothing_but_a_hash_function(open
     assert seen == [(session, seq) for session in ("a", "b") for seq in range(1, len(WRITABLE) + 1)]
 
 
-def test_the_form_of_a_record_is_what_it_was_in_version_one() -> None:
+def test_record_format_is_that_of_version_one() -> None:
     """Whoever changes one of these bytes, here or in a dependency, breaks every log there is."""
     record = LogRecord(
         "agent", "", "01M7EJSHEJRBEPVWKBS3Y5E4R0", None, msgspec.Raw(b'{"number":1,"model":"\xc3\xa9/\\u0000"}'),
@@ -260,7 +258,7 @@ def test_genesis_differs_by_session() -> None:
     assert genesis("a") == hashlib.sha256(b"dragoman.log/1 a").hexdigest()
 
 
-def test_an_export_is_the_same_bytes_every_time(open_store: Open, tmp_path: Path) -> None:
+def test_export_is_deterministic(open_store: Open, tmp_path: Path) -> None:
     with open_store() as log:
         for number, payload in enumerate(WRITABLE):
             log.append_sync(f"s{number % 3}", payload)
@@ -285,7 +283,7 @@ def test_a_failed_export_leaves_no_file(open_store: Open, tmp_path: Path, monkey
     assert list(folder.iterdir()) == []
 
 
-def test_a_chain_cut_short_is_seen_by_a_hash_noted_earlier(open_store: Open) -> None:
+def test_truncated_chain_is_detected_by_a_known_hash(open_store: Open) -> None:
     with open_store() as log:
         for number in range(3):
             log.append_sync("s1", TurnStarted(number))
@@ -302,7 +300,7 @@ def test_a_chain_cut_short_is_seen_by_a_hash_noted_earlier(open_store: Open) -> 
     assert str(report).startswith("4 records in 2 sessions: BROKEN\nsession s1, record 5: cut short: the known hash")
 
 
-def test_a_session_that_is_not_there_is_not_counted(open_store: Open) -> None:
+def test_unknown_session_is_not_counted(open_store: Open) -> None:
     with open_store() as log:
         report = log.verify("none")
     assert (report.ok, report.sessions, report.records, report.first) == (True, 0, 0, None)
@@ -312,7 +310,7 @@ def test_a_session_that_is_not_there_is_not_counted(open_store: Open) -> None:
 # --- retention --------------------------------------------------------------------------------------
 
 
-def test_retention_removes_whole_sessions_and_says_so(open_store: Open) -> None:
+def test_retention_removes_complete_sessions_and_records_it(open_store: Open) -> None:
     with open_store() as log:
         old = [log.append_sync("old", TurnStarted(number)) for number in range(3)]
         log.append_sync("going on", TurnStarted(1))
@@ -333,12 +331,12 @@ def test_retention_removes_whole_sessions_and_says_so(open_store: Open) -> None:
         assert log.verify().ok
 
 
-def test_retention_wants_a_time_zone(open_store: Open) -> None:
+def test_retention_requires_a_time_zone(open_store: Open) -> None:
     with open_store() as log, pytest.raises(InvalidRecordError, match="older_than: the time has no time zone"):
         log.retain(datetime(2026, 1, 1))
 
 
-def test_a_session_pruned_while_it_is_read_is_not_mistaken_for_a_short_one(open_store: Open) -> None:
+def test_session_pruned_during_a_read_raises(open_store: Open) -> None:
     async def fill(log: EventLog) -> None:
         await asyncio.gather(*[log.append("s1", TurnStarted(number)) for number in range(600)])
 
@@ -354,7 +352,7 @@ def test_a_session_pruned_while_it_is_read_is_not_mistaken_for_a_short_one(open_
 # --- opening and closing ----------------------------------------------------------------------------
 
 
-def test_a_log_opened_for_reading_follows_the_writer_and_refuses_to_write(open_store: Open) -> None:
+def test_read_only_log_follows_the_writer_and_rejects_writes(open_store: Open) -> None:
     with open_store() as log:
         log.append_sync("s1", TurnStarted(1))
         with open_store(readonly=True) as reader:
@@ -368,7 +366,7 @@ def test_a_log_opened_for_reading_follows_the_writer_and_refuses_to_write(open_s
     assert "readonly=True" in repr(reader)
 
 
-async def test_a_closed_log_says_so(open_store: Open) -> None:
+async def test_closed_log_raises(open_store: Open) -> None:
     log = open_store()
     await log.append("s1", TurnStarted(1))
     log.close()
@@ -396,7 +394,7 @@ def test_closing_writes_what_is_queued(open_store: Open) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_forked_child_is_told_to_open_its_own(tmp_path: Path) -> None:
+def test_forked_child_must_open_its_own_log(tmp_path: Path) -> None:
     with SqliteLog(tmp_path / "log.db") as log:
         log.append_sync("s1", TurnStarted(1))
         child = os.fork()
@@ -420,7 +418,7 @@ def test_hashing_a_record_again_gives_its_hash(open_store: Open) -> None:
         assert log.verify("s1").ok
 
 
-def test_representations_hold_nothing_private(open_store: Open) -> None:
+def test_reprs_contain_nothing_private(open_store: Open) -> None:
     with open_store() as log:
         record = log.append_sync("s1", SessionStarted(goal="my secret goal"))
         assert "secret" not in repr(record)
@@ -453,7 +451,7 @@ async def _append_many(log: EventLog) -> None:
     await log.append("b", TurnStarted(1))
 
 
-def test_long_work_says_how_far_it_has_come(open_store: Open) -> None:
+def test_long_operations_report_progress(open_store: Open) -> None:
     log = open_store()
     asyncio.run(_append_many(log))
     told: list[tuple[int, int]] = []
@@ -481,7 +479,7 @@ async def _append_turns(log: EventLog) -> None:
     await asyncio.gather(*[log.append("a", TurnStarted(number)) for number in range(1200)])
 
 
-def test_another_log_is_taken_over_as_it_is(open_store: Open, other: SqliteLog, tmp_path: Path) -> None:
+def test_another_log_is_imported_unchanged(open_store: Open, other: SqliteLog, tmp_path: Path) -> None:
     log = open_store()
     told: list[tuple[int, int]] = []
     other.export(tmp_path / "other.jsonl")
@@ -515,7 +513,7 @@ TEXTS = ['She said: "Über 100 % of C:\\new_folder"\nand left', "plain", "日本
         ("type", []),
     ],
 )
-def test_search_finds_values_in_any_case(open_store: Open, tmp_path: Path, text: str, hits: list[int]) -> None:
+def test_search_ignores_case(open_store: Open, tmp_path: Path, text: str, hits: list[int]) -> None:
     log = open_store()
     for number, value in enumerate(TEXTS):
         log.append_sync(f"s{number}", SessionStarted(value))
@@ -526,7 +524,7 @@ def test_search_finds_values_in_any_case(open_store: Open, tmp_path: Path, text:
         assert [record.session for record in store.search(text, "s0")] == [f"s{hit}" for hit in hits if hit == 0]
 
 
-def test_what_went_on_differently_is_not_taken_over(open_store: Open, other: SqliteLog) -> None:
+def test_diverged_session_is_not_imported(open_store: Open, other: SqliteLog) -> None:
     log = open_store()
     log.restore(other, "b")
     log.append_sync("b", TurnStarted(1))
@@ -538,7 +536,7 @@ def test_what_went_on_differently_is_not_taken_over(open_store: Open, other: Sql
     assert log.verify().ok
 
 
-def test_nothing_is_taken_over_from_a_broken_chain_or_into_a_moved_one(open_store: Open, other: SqliteLog) -> None:
+def test_broken_chain_is_not_imported(open_store: Open, other: SqliteLog) -> None:
     log = open_store()
     records = list(other.read("a"))
     with pytest.raises(LogLockedError, match="changed during the import"):
@@ -549,7 +547,7 @@ def test_nothing_is_taken_over_from_a_broken_chain_or_into_a_moved_one(open_stor
     assert log.sessions() == ()
 
 
-def test_the_other_log_s_own_records_stay_there(open_store: Open, other: SqliteLog) -> None:
+def test_administrative_records_are_not_imported(open_store: Open, other: SqliteLog) -> None:
     other.retain(timedelta(0))
     other.append_sync("c", TurnStarted(1))
     log = open_store()

@@ -58,7 +58,7 @@ def test_killing_a_writer_to_postgres_loses_nothing_acknowledged(conninfo: str) 
     kill_again_and_again(url, lambda: PostgresLog(conninfo), max(2, KILLS // 10))
 
 
-def test_what_a_killed_writer_left_can_be_read_without_a_writer(tmp_path: Path) -> None:
+def test_log_of_a_killed_writer_is_readable_without_a_writer(tmp_path: Path) -> None:
     path = tmp_path / "log.db"
     with killing(str(path)) as kill_after:
         acknowledged = kill_after(20, 4)
@@ -80,7 +80,7 @@ def run_out_of_room(process: subprocess.Popen[str]) -> tuple[list[str], set[str]
     return [line for line in lines if not line.startswith("!")], {line.split()[1] for line in failed}
 
 
-def test_a_file_that_may_not_grow_loses_nothing_acknowledged(tmp_path: Path) -> None:
+def test_file_size_limit_loses_nothing_acknowledged(tmp_path: Path) -> None:
     path = tmp_path / "log.db"
     acknowledged, errors = run_out_of_room(start(str(path), "4", limit=300_000))
     assert errors <= {"LogStorageError", "LogFullError"}
@@ -114,7 +114,7 @@ def test_a_full_disk_loses_nothing_acknowledged(tmp_path: Path) -> None:
         check(log, acknowledged)
 
 
-def test_a_full_log_goes_on_once_there_is_room(tmp_path: Path) -> None:
+def test_full_log_continues_once_there_is_space(tmp_path: Path) -> None:
     with SqliteLog(tmp_path / "log.db") as log:
         log._connection.execute("PRAGMA max_page_count = 20")
         acknowledged: list[str] = []
@@ -136,7 +136,7 @@ def test_a_full_log_goes_on_once_there_is_room(tmp_path: Path) -> None:
         assert log.verify().ok
 
 
-def test_a_group_that_fails_fails_whole(tmp_path: Path) -> None:
+def test_failed_group_stores_nothing(tmp_path: Path) -> None:
     with SqliteLog(tmp_path / "log.db") as log:
         log.append_sync("s0", TurnStarted(0))
         log._connection.execute("PRAGMA max_page_count = 20")
@@ -153,7 +153,7 @@ def test_a_group_that_fails_fails_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("replace", [False, True])
-def test_a_log_whose_file_is_gone_does_not_pretend_to_write(tmp_path: Path, replace: bool) -> None:
+def test_log_with_a_deleted_file_reports_failed_writes(tmp_path: Path, replace: bool) -> None:
     path = tmp_path / "log.db"
     log = SqliteLog(path)
     log.append_sync("s0", TurnStarted(1))

@@ -35,7 +35,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "log.jsonl"
 
 
-def test_it_says_what_the_log_said(path: Path) -> None:
+def test_export_reads_like_the_log(path: Path) -> None:
     with open_log(path, readonly=True) as export, SqliteLog(path.with_name("log.db"), readonly=True) as log:
         assert isinstance(export, ExportedLog)
         assert export.sessions() == log.sessions()
@@ -52,7 +52,7 @@ def test_it_says_what_the_log_said(path: Path) -> None:
         assert again.read_bytes() == path.read_bytes()
 
 
-def test_it_cannot_be_written(path: Path) -> None:
+def test_export_is_read_only(path: Path) -> None:
     with pytest.raises(LogReadOnlyError, match="is read-only"):
         open_log(path)
     with ExportedLog(path) as log, pytest.raises(LogReadOnlyError):
@@ -70,7 +70,7 @@ def test_it_cannot_be_written(path: Path) -> None:
         ('Z","turn"', '","turn"', "unreadable"),
     ],
 )
-def test_a_changed_line_is_found(path: Path, old: str, new: str, problem: str) -> None:
+def test_changed_line_is_detected(path: Path, old: str, new: str, problem: str) -> None:
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new, 1))
@@ -80,7 +80,7 @@ def test_a_changed_line_is_found(path: Path, old: str, new: str, problem: str) -
         assert (found.session, found.problem) == ("fix", problem)
 
 
-def test_a_line_taken_out_put_twice_or_moved(path: Path) -> None:
+def test_removed_duplicated_and_moved_lines_are_detected(path: Path) -> None:
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:5], *lines[6:]]))
     with ExportedLog(path) as log:
@@ -96,13 +96,13 @@ def test_a_line_taken_out_put_twice_or_moved(path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"{}\n", b"no\n", b'{"session": "s", "seq": "x"}\n', b"\xff\n", b"[1]\n"])
-def test_what_is_no_export_is_refused_by_line(path: Path, content: bytes) -> None:
+def test_invalid_export_is_rejected_by_line(path: Path, content: bytes) -> None:
     path.write_bytes(path.read_bytes() + content)
     with pytest.raises(LogCorruptError, match=rf"log\.jsonl, line {len(STORY) + 9}: is not a record"):
         ExportedLog(path)
 
 
-def test_a_file_cut_off_is_never_taken_for_a_shorter_one(path: Path) -> None:
+def test_truncated_file_is_detected(path: Path) -> None:
     data = path.read_bytes()
     path.write_bytes(data[:-40])
     with pytest.raises(LogCorruptError, match="the file was cut off"):
@@ -111,7 +111,7 @@ def test_a_file_cut_off_is_never_taken_for_a_shorter_one(path: Path) -> None:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_no_flipped_bit_goes_unnoticed(path: Path, data: st.DataObject) -> None:
+def test_flipped_bits_are_detected(path: Path, data: st.DataObject) -> None:
     whole = path.read_bytes()
     at, bit = data.draw(st.integers(0, len(whole) - 1)), data.draw(st.integers(0, 7))
     damaged = path.with_name("damaged.jsonl")
@@ -127,7 +127,7 @@ def test_no_flipped_bit_goes_unnoticed(path: Path, data: st.DataObject) -> None:
         pass
 
 
-def test_the_commands_take_it(path: Path) -> None:
+def test_commands_accept_an_export(path: Path) -> None:
     def run(*words: str) -> tuple[int, str]:
         result = CliRunner().invoke(main, [*words, "--log", str(path)])
         return result.exit_code, result.output

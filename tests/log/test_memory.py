@@ -40,7 +40,7 @@ async def test_records_are_chained_and_read() -> None:
     assert (log.verify().sessions, log.verify().records) == (2, 5)
 
 
-async def test_a_wrong_expectation_writes_nothing() -> None:
+async def test_wrong_expected_record_writes_nothing() -> None:
     log = filled()
     with pytest.raises(LogConflictError):
         await log.append("a", TurnStarted(2), expected=7)
@@ -49,7 +49,7 @@ async def test_a_wrong_expectation_writes_nothing() -> None:
     assert len(list(log.read("a"))) == 2
 
 
-def test_logs_go_to_files_and_back(tmp_path: Path) -> None:
+def test_memory_log_is_exported_and_imported(tmp_path: Path) -> None:
     log = filled()
     with SqliteLog(tmp_path / "log.db") as file:
         assert file.restore(log) == 4
@@ -62,7 +62,7 @@ def test_logs_go_to_files_and_back(tmp_path: Path) -> None:
     assert again.verify().ok
 
 
-def test_old_sessions_are_removed_and_that_is_recorded() -> None:
+def test_removal_of_old_sessions_is_recorded() -> None:
     log = filled()
     assert {gone.session for gone in log.retain(timedelta(0))} == {"a", "b"}
     assert [entry.session for entry in log.sessions()] == ["dragoman.log"]
@@ -70,7 +70,7 @@ def test_old_sessions_are_removed_and_that_is_recorded() -> None:
     assert log.verify().ok
 
 
-def test_a_closed_log_is_closed() -> None:
+def test_closed_log_rejects_records() -> None:
     with filled() as log:
         assert repr(log) == "MemoryLog()"
     with pytest.raises(LogClosedError):

@@ -38,7 +38,7 @@ async def test_an_append_follows_the_record_it_expects(open_store: Open) -> None
     assert log.verify().ok
 
 
-async def test_a_conflict_leaves_its_group_alone(open_store: Open) -> None:
+async def test_conflict_does_not_affect_its_group(open_store: Open) -> None:
     log = open_store()
     await log.append("s1", TurnStarted(0))
     # All of these wait while the first one is on its way to the disk, and go into one transaction.
@@ -53,7 +53,7 @@ async def test_a_conflict_leaves_its_group_alone(open_store: Open) -> None:
     assert log.verify().ok
 
 
-async def test_of_many_that_expect_the_same_one_wins(conninfo: str) -> None:
+async def test_one_of_many_concurrent_appends_wins(conninfo: str) -> None:
     async with PostgresLog(conninfo) as one, PostgresLog(conninfo) as two:
         for seq in range(20):
             results = await asyncio.gather(
@@ -65,7 +65,7 @@ async def test_of_many_that_expect_the_same_one_wins(conninfo: str) -> None:
         assert one.verify().records == 20
 
 
-async def test_a_held_session_is_refused_until_it_is_let_go(open_store: Open) -> None:
+async def test_held_session_is_rejected_until_released(open_store: Open) -> None:
     log = open_store()
     async with log.hold("s1"):
         with pytest.raises(LogLockedError, match="'s1' is still running"):
@@ -77,7 +77,7 @@ async def test_a_held_session_is_refused_until_it_is_let_go(open_store: Open) ->
         pass
 
 
-async def test_the_lease_of_a_session_taken_over_is_the_later_ones(open_store: Open) -> None:
+async def test_lease_belongs_to_the_later_runner_after_a_takeover(open_store: Open) -> None:
     log = open_store()
     async with log.hold("s1"):
         later = log.hold("s1", takeover=True)
@@ -120,7 +120,7 @@ async def test_other_processes_see_the_lease(conninfo: str) -> None:
             pass
 
 
-async def test_leases_of_logs_in_one_database_are_apart(conninfo: str, server: str) -> None:
+async def test_leases_of_logs_in_one_database_are_separate(conninfo: str, server: str) -> None:
     with psycopg.connect(server, autocommit=True) as connection:
         connection.execute("CREATE SCHEMA IF NOT EXISTS apart")
     with PostgresLog(conninfo) as one, PostgresLog(f"{server} options='-c search_path=apart'") as two:
@@ -128,7 +128,7 @@ async def test_leases_of_logs_in_one_database_are_apart(conninfo: str, server: s
             pass
 
 
-async def test_a_lost_connection_ends_the_lease_and_the_next_append_renews_it(conninfo: str, server: str) -> None:
+async def test_lost_connection_ends_the_lease_and_the_next_append_renews_it(conninfo: str, server: str) -> None:
     async with PostgresLog(conninfo) as one, PostgresLog(conninfo) as two:
         async with one.hold("s1"):
             assert one._connection is not None  # noqa: SLF001 - PostgreSQL ends the log's own connection

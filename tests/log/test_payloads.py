@@ -42,7 +42,7 @@ def test_every_type_of_the_catalogue_has_a_sample_and_its_defaults() -> None:
 
 
 @pytest.mark.parametrize(("kind", "payload"), [(kind, payload) for kind, payload, *_ in SAMPLES])
-def test_a_payload_reads_back_as_itself(kind: str, payload: Any) -> None:
+def test_payload_round_trips(kind: str, payload: Any) -> None:
     _, data = encode_payload(payload)
     assert decode_payload(kind, data) == payload
     assert parse_payload(kind, msgspec.json.decode(data)) == payload
@@ -69,13 +69,13 @@ def test_a_payload_reads_back_as_itself(kind: str, payload: Any) -> None:
         (msgspec.structs.replace(INTENT, status="executed"), "payload of tool_intent.proposed: status: Invalid enum"),
     ],
 )  # fmt: skip
-def test_a_payload_that_does_not_fit_is_refused_by_field(payload: Any, complaint: str) -> None:
+def test_invalid_payload_is_rejected_by_field(payload: Any, complaint: str) -> None:
     with pytest.raises(InvalidRecordError) as caught:
         encode_payload(payload)
     assert str(caught.value).startswith(complaint)
 
 
-def test_nesting_without_end_is_refused() -> None:
+def test_deep_nesting_is_rejected() -> None:
     loop: dict[str, Any] = {}
     loop["x"] = loop
     with pytest.raises(InvalidRecordError, match="nested too deeply"):
@@ -83,7 +83,7 @@ def test_nesting_without_end_is_refused() -> None:
 
 
 @pytest.mark.parametrize("stranger", [Text("x"), {"type": "turn.started"}, "turn.started", None])
-def test_what_is_no_payload_is_refused(stranger: Any) -> None:
+def test_other_objects_are_rejected_as_payload(stranger: Any) -> None:
     with pytest.raises(UnknownTypeError, match=f"payload: {type(stranger).__name__} is not the payload of any"):
         encode_payload(stranger)
 
@@ -97,7 +97,9 @@ def test_what_is_no_payload_is_refused(stranger: Any) -> None:
         ("turn.started", {"number": 1, "colour": "red"}, InvalidRecordError, "turn.started: has no field 'colour'"),
     ],
 )
-def test_plain_data_is_refused_by_field(kind: str, data: dict[str, Any], error: type[Exception], words: str) -> None:
+def test_invalid_plain_data_is_rejected_by_field(
+    kind: str, data: dict[str, Any], error: type[Exception], words: str
+) -> None:
     with pytest.raises(error) as caught:
         parse_payload(kind, data)
     assert words in str(caught.value)
@@ -121,7 +123,7 @@ OBSERVED: list[Any] = [
 
 
 @pytest.mark.parametrize("event", OBSERVED, ids=lambda event: event.type)
-def test_the_log_stores_observed_events_without_content_and_envelope(event: Any) -> None:
+def test_log_stores_call_events_without_content_and_envelope(event: Any) -> None:
     entry, data = encode_payload(event)
     stored = msgspec.json.decode(data)
     assert entry.type == event.type
@@ -132,7 +134,7 @@ def test_the_log_stores_observed_events_without_content_and_envelope(event: Any)
     assert decode_payload(entry.type, data) == msgspec.structs.replace(event, **fields)
 
 
-def test_an_event_that_is_not_in_the_catalogue_is_refused() -> None:
+def test_unknown_event_type_is_rejected() -> None:
     with pytest.raises(UnknownTypeError, match="EventsDropped is not the payload of any event type"):
         encode_payload(EventsDropped(3))  # type: ignore[arg-type]
 
@@ -171,7 +173,7 @@ def test_records_of_earlier_versions_are_read(kind: str) -> None:
     assert isinstance(decode_payload(kind, data), expected)
 
 
-def test_reading_tolerates_what_a_newer_version_wrote() -> None:
+def test_reading_tolerates_records_of_newer_versions() -> None:
     assert decode_payload("future.event", b'{"a":1}') == {"a": 1}
     assert decode_payload("turn.started", b'{"number":"first"}') == {"number": "first"}
     assert decode_payload("turn.started", b'{"number":1,"colour":"red"}') == TurnStarted(1)
@@ -201,7 +203,7 @@ def test_a_key_in_an_error_message_is_hidden() -> None:
     assert b"Incorrect API key provided: [hidden]" in data
 
 
-def test_unknown_counts_are_absent_and_not_zero() -> None:
+def test_unknown_counts_are_omitted_not_zero() -> None:
     _, data = encode_payload(
         CallCompleted(model="m", provider="p", stop_reason="end_turn", latency_ms=1.0, input_tokens=0)
     )

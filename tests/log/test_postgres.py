@@ -26,7 +26,7 @@ from dragoman.log.record import draft_record
 from .samples import WRITABLE
 
 
-async def test_two_writers_of_one_session_take_turns(conninfo: str) -> None:
+async def test_two_writers_of_one_session_are_serialised(conninfo: str) -> None:
     async with PostgresLog(conninfo) as one, PostgresLog(conninfo) as two:
         await asyncio.gather(
             *[log.append("s1", TurnStarted(number)) for number in range(100) for log in (one, two)],
@@ -38,7 +38,7 @@ async def test_two_writers_of_one_session_take_turns(conninfo: str) -> None:
         assert report.records == 400
 
 
-def test_two_writers_wait_for_each_other_and_not_for_ever(conninfo: str) -> None:
+def test_two_writers_do_not_deadlock(conninfo: str) -> None:
     """The same sessions in opposite order, in groups: the recipe for a deadlock, were the locks not sorted."""
     with PostgresLog(conninfo) as one, PostgresLog(conninfo) as two:
         names = [f"s{number}" for number in range(20)]
@@ -62,7 +62,7 @@ def test_two_writers_wait_for_each_other_and_not_for_ever(conninfo: str) -> None
         assert (report.sessions, report.records) == (20, 600)
 
 
-def test_the_key_stops_a_writer_that_takes_no_turns(conninfo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unique_key_stops_a_writer_without_the_lock(conninfo: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from dragoman.log import postgres as module
 
     with PostgresLog(conninfo) as log:
@@ -75,7 +75,7 @@ def test_the_key_stops_a_writer_that_takes_no_turns(conninfo: str, monkeypatch: 
         assert log.verify().ok
 
 
-def test_a_lost_connection_fails_what_was_on_its_way_and_is_made_anew(conninfo: str, server: str) -> None:
+def test_lost_connection_fails_appends_in_flight_and_reconnects(conninfo: str, server: str) -> None:
     with PostgresLog(conninfo) as log:
         log.append_sync("s1", TurnStarted(1))
         assert len(list(log.read("s1"))) == 1
@@ -91,7 +91,7 @@ def test_a_lost_connection_fails_what_was_on_its_way_and_is_made_anew(conninfo: 
         assert log.verify().ok
 
 
-def test_a_server_that_confirms_too_early_is_told_not_to(conninfo: str) -> None:
+def test_synchronous_commit_is_turned_on(conninfo: str) -> None:
     with PostgresLog(conninfo.replace("search_path", "synchronous_commit=off -c search_path")) as log:
         assert log._connection is not None
         assert log._connection.execute("SHOW synchronous_commit").fetchone() == ("on",)
@@ -102,7 +102,7 @@ def test_a_server_that_confirms_too_early_is_told_not_to(conninfo: str) -> None:
         )  # stronger: left alone
 
 
-def test_a_role_that_may_only_read_is_told_so(conninfo: str) -> None:
+def test_role_without_write_permission_gets_a_read_only_error(conninfo: str) -> None:
     with PostgresLog(conninfo) as log:
         log.append_sync("s1", TurnStarted(1))
     restricted = conninfo.replace("search_path", "default_transaction_read_only=on -c search_path")
@@ -112,7 +112,7 @@ def test_a_role_that_may_only_read_is_told_so(conninfo: str) -> None:
         assert log.verify().records == 1
 
 
-def test_a_reader_cannot_write_and_sees_one_moment(conninfo: str) -> None:
+def test_reader_cannot_write_and_sees_a_snapshot(conninfo: str) -> None:
     with PostgresLog(conninfo) as log:
         log.append_sync("s1", TurnStarted(1))
         with log._view() as view:
@@ -124,13 +124,13 @@ def test_a_reader_cannot_write_and_sees_one_moment(conninfo: str) -> None:
         assert log.verify().records == 2
 
 
-def test_a_database_without_a_log_is_not_read(conninfo: str) -> None:
+def test_database_without_a_log_is_rejected_for_reading(conninfo: str) -> None:
     with pytest.raises(LogReadOnlyError, match="holds no log to read"):
         PostgresLog(conninfo, readonly=True)
 
 
 @pytest.mark.parametrize("readonly", [False, True])
-def test_a_newer_version_is_refused(conninfo: str, readonly: bool) -> None:
+def test_newer_version_is_rejected(conninfo: str, readonly: bool) -> None:
     PostgresLog(conninfo).close()
     with psycopg.connect(conninfo) as connection:
         connection.execute("INSERT INTO dragoman_log_version VALUES (99)")
@@ -138,7 +138,7 @@ def test_a_newer_version_is_refused(conninfo: str, readonly: bool) -> None:
         PostgresLog(conninfo, readonly=readonly)
 
 
-def test_tables_that_vanish_are_damage(conninfo: str) -> None:
+def test_missing_tables_are_reported_as_damage(conninfo: str) -> None:
     with PostgresLog(conninfo) as log:
         with psycopg.connect(conninfo) as connection:
             connection.execute("DROP TABLE dragoman_log")
@@ -146,7 +146,7 @@ def test_tables_that_vanish_are_damage(conninfo: str) -> None:
             log.append_sync("s1", TurnStarted(1))
 
 
-def test_processes_that_start_together_make_the_tables_once(conninfo: str) -> None:
+def test_processes_that_start_together_create_the_tables_once(conninfo: str) -> None:
     opened: list[PostgresLog] = []
     threads = [threading.Thread(target=lambda: opened.append(PostgresLog(conninfo))) for _ in range(6)]
     for thread in threads:
@@ -169,7 +169,7 @@ def test_retention_and_appends_do_not_fork_a_chain(conninfo: str) -> None:
         assert one.verify().ok
 
 
-def test_without_the_extra_the_way_to_it_is_shown(conninfo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_is_reported_with_the_install_command(conninfo: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(LogError, match=r"pip install 'dragoman\[postgres\]'"):
         PostgresLog(conninfo)
@@ -211,14 +211,14 @@ def everything_in(error: BaseException) -> str:
         "host=127.0.0.1 port=1 user=u password=a hunter2secret",
     ],
 )
-def test_the_password_is_in_no_error(conninfo: str, readonly: bool) -> None:
+def test_errors_do_not_contain_the_password(conninfo: str, readonly: bool) -> None:
     with pytest.raises(LogStorageError) as caught:
         PostgresLog(conninfo, readonly=readonly)
     assert "hunter2secret" not in everything_in(caught.value)
     assert "hunter2secret" not in name_place(conninfo) or not conninfo.startswith("postgres")
 
 
-def test_a_password_that_a_server_repeats_is_hidden(conninfo: str) -> None:
+def test_password_echoed_by_a_server_is_hidden(conninfo: str) -> None:
     with PostgresLog(f"{conninfo} password='hunter2 secret'") as log:
         with pytest.raises(LogStorageError) as caught, log._view() as view:
             view.connection.execute("SELECT 'hunter2 secret, hunter2%20secret'::int")
@@ -226,7 +226,7 @@ def test_a_password_that_a_server_repeats_is_hidden(conninfo: str) -> None:
         assert "invalid input syntax" in str(caught.value)
 
 
-def test_a_server_that_is_not_there_is_named_without_the_password(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_unreachable_server_is_named_without_the_password(tmp_path_factory: pytest.TempPathFactory) -> None:
     with pytest.raises(LogStorageError) as caught:
         PostgresLog(f"host={tmp_path_factory.mktemp('none')} user=u password=hunter2secret")
     assert "hunter2secret" not in str(caught.value)

@@ -47,14 +47,14 @@ def path(tmp_path: Path) -> Path:
 # --- one writer -------------------------------------------------------------------------------------
 
 
-def test_a_second_writer_is_refused_and_told_who_writes(path: Path) -> None:
+def test_second_writer_is_rejected_with_the_process_id(path: Path) -> None:
     with SqliteLog(path), pytest.raises(LogLockedError) as caught:
         SqliteLog(path)
     assert str(caught.value) == f"{path}: is being written by process {os.getpid()}; a log has one writer at a time"
     SqliteLog(path).close()
 
 
-def test_a_writer_in_another_process_is_refused_too_and_its_end_lets_us_in(path: Path) -> None:
+def test_writer_in_another_process_is_rejected_until_the_first_ends(path: Path) -> None:
     process = start(str(path), "1")
     assert process.stdout is not None
     assert process.stdout.readline() == f"ready {process.pid}\n"
@@ -69,13 +69,13 @@ def test_a_writer_in_another_process_is_refused_too_and_its_end_lets_us_in(path:
     SqliteLog(path).close()
 
 
-def test_another_name_for_the_same_file_is_no_way_around(path: Path, tmp_path: Path) -> None:
+def test_another_path_of_the_same_file_is_rejected(path: Path, tmp_path: Path) -> None:
     (tmp_path / "other").symlink_to(tmp_path, target_is_directory=True)
     with SqliteLog(path), pytest.raises(LogLockedError):
         SqliteLog(tmp_path / "other" / "log.db")
 
 
-def test_a_failed_opening_gives_the_lock_back(tmp_path: Path) -> None:
+def test_failed_opening_releases_the_lock(tmp_path: Path) -> None:
     path = tmp_path / "log.db"
     path.write_bytes(b"this is no database, and long enough to tell" * 100)
     for _ in range(2):
@@ -85,7 +85,7 @@ def test_a_failed_opening_gives_the_lock_back(tmp_path: Path) -> None:
     SqliteLog(path).close()
 
 
-def test_a_program_that_holds_the_database_is_named_as_the_reason(path: Path) -> None:
+def test_program_that_locks_the_database_is_named(path: Path) -> None:
     with SqliteLog(path) as log:
         log._connection.execute("PRAGMA busy_timeout = 0")
         stranger = sqlite3.connect(path, isolation_level=None)
@@ -127,7 +127,7 @@ def test_a_reader_cannot_write(path: Path) -> None:
         view.connection.execute("DELETE FROM records")
 
 
-def test_closing_with_a_reader_at_work_does_not_wait_for_it(path: Path) -> None:
+def test_closing_does_not_wait_for_an_active_reader(path: Path) -> None:
     log = SqliteLog(path)
     log.append_sync("s1", TurnStarted(1))
     with SqliteLog(path, readonly=True) as reader, reader._view() as view:
@@ -140,7 +140,7 @@ def test_closing_with_a_reader_at_work_does_not_wait_for_it(path: Path) -> None:
         assert len(list(again.read("s1"))) == 11
 
 
-def test_a_log_that_is_not_there_is_not_read(tmp_path: Path) -> None:
+def test_missing_log_is_not_created_for_reading(tmp_path: Path) -> None:
     with pytest.raises(LogReadOnlyError, match="no log exists here"):
         SqliteLog(tmp_path / "none.db", readonly=True)
     assert list(tmp_path.iterdir()) == []
@@ -178,14 +178,14 @@ def test_every_commit_is_synced(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("readonly", [False, True])
 @pytest.mark.parametrize("keep", [1, 50, 100, 4096, 0.3, 0.6, 0.99])
-def test_a_truncated_file_is_never_taken_for_a_shorter_log(path: Path, keep: float, readonly: bool) -> None:
+def test_truncated_file_is_detected(path: Path, keep: float, readonly: bool) -> None:
     data = path.read_bytes()
     path.write_bytes(data[: int(keep * len(data)) if keep < 1 else int(keep)])
     with pytest.raises(LogCorruptError, match=r"log\.db: "), SqliteLog(path, readonly=readonly) as log:
         list(log.read("s1"))
 
 
-def test_a_hole_in_the_file_is_found_at_the_first_record_in_it(path: Path) -> None:
+def test_hole_in_the_file_is_located(path: Path) -> None:
     with SqliteLog(path, readonly=True) as log:
         records = list(log.read("s1"))
     data = bytearray(path.read_bytes())
@@ -201,7 +201,7 @@ def test_a_hole_in_the_file_is_found_at_the_first_record_in_it(path: Path) -> No
             list(log.read("s1"))
 
 
-def test_a_file_whose_sessions_cannot_be_listed_is_reported_and_not_raised(path: Path) -> None:
+def test_unlistable_sessions_are_reported_by_verify(path: Path) -> None:
     connection = sqlite3.connect(path)
     root = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'records_chain'").fetchone()[0]
     connection.close()
@@ -217,7 +217,7 @@ def test_a_file_whose_sessions_cannot_be_listed_is_reported_and_not_raised(path:
 
 
 @pytest.mark.parametrize("readonly", [False, True])
-def test_somebody_elses_database_is_left_alone(tmp_path: Path, readonly: bool) -> None:
+def test_database_of_another_program_is_not_changed(tmp_path: Path, readonly: bool) -> None:
     path = tmp_path / "other.db"
     connection = sqlite3.connect(path)
     connection.execute("CREATE TABLE precious (x)")
@@ -236,7 +236,7 @@ def test_an_empty_file_becomes_a_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("readonly", [False, True])
-def test_a_log_of_a_newer_version_is_refused(path: Path, readonly: bool) -> None:
+def test_log_of_a_newer_version_is_rejected(path: Path, readonly: bool) -> None:
     connection = sqlite3.connect(path)
     connection.execute("INSERT INTO schema_version VALUES (99)")
     connection.commit()
@@ -245,9 +245,7 @@ def test_a_log_of_a_newer_version_is_refused(path: Path, readonly: bool) -> None
         SqliteLog(path, readonly=readonly)
 
 
-def test_a_log_of_an_older_version_is_brought_up_to_date_by_its_writer(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_log_of_an_older_version_is_migrated_by_its_writer(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from dragoman.log import sqlite as module
 
     monkeypatch.setattr(module, "_MIGRATIONS", (*module._MIGRATIONS, ("CREATE TABLE extra (x)",)))
@@ -260,7 +258,7 @@ def test_a_log_of_an_older_version_is_brought_up_to_date_by_its_writer(
         assert view.connection.execute("SELECT count(*) FROM extra").fetchone() == (0,)
 
 
-def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_migration_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from dragoman.log import sqlite as module
 
     monkeypatch.setattr(module, "_MIGRATIONS", (*module._MIGRATIONS, ("CREATE TABLE extra (x)", "NONSENSE")))
@@ -301,7 +299,7 @@ def run_unprivileged(path: Path, mode: str) -> str:
     return subprocess.run(program, env=ENVIRONMENT, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def test_a_folder_that_may_not_be_written_is_named(open_folder: Path) -> None:
+def test_read_only_folder_is_named(open_folder: Path) -> None:
     path = open_folder / "log.db"
     open_folder.chmod(0o555)
     assert run_unprivileged(path, "w").startswith(f"LogReadOnlyError {path}.lock: cannot be created")
@@ -309,7 +307,7 @@ def test_a_folder_that_may_not_be_written_is_named(open_folder: Path) -> None:
     assert list(open_folder.iterdir()) == []
 
 
-def test_a_file_that_may_not_be_written_is_named_and_can_be_read(open_folder: Path) -> None:
+def test_read_only_file_is_named_and_readable(open_folder: Path) -> None:
     path = open_folder / "log.db"
     with SqliteLog(path) as log:
         log.append_sync("s1", TurnStarted(1))
@@ -320,14 +318,14 @@ def test_a_file_that_may_not_be_written_is_named_and_can_be_read(open_folder: Pa
     assert run_unprivileged(path, "r") == "1 True"
 
 
-def test_a_log_is_for_its_owner_alone(path: Path) -> None:
+def test_log_is_readable_by_its_owner_only(path: Path) -> None:
     with SqliteLog(path) as log:
         log.append_sync("s1", TurnStarted(1))
         modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
     assert modes == dict.fromkeys(["log.db", "log.db-shm", "log.db-wal", "log.db.lock"], 0o600)
 
 
-def test_a_folder_is_made_and_a_strange_name_is_no_trouble(tmp_path: Path) -> None:
+def test_folder_is_created_and_unusual_names_work(tmp_path: Path) -> None:
     path = tmp_path / "a b" / "50% #1?.db"
     with SqliteLog(str(path)) as log:
         log.append_sync("s1", TurnStarted(1))
@@ -340,7 +338,7 @@ def test_a_folder_is_made_and_a_strange_name_is_no_trouble(tmp_path: Path) -> No
 # --- retention --------------------------------------------------------------------------------------
 
 
-def test_what_retention_removes_is_gone_from_the_disk(tmp_path: Path) -> None:
+def test_pruned_records_are_erased_from_the_disk(tmp_path: Path) -> None:
     path = tmp_path / "log.db"
     with SqliteLog(path) as log:
         for number in range(50):
@@ -354,7 +352,7 @@ def test_what_retention_removes_is_gone_from_the_disk(tmp_path: Path) -> None:
         assert log.verify().ok
 
 
-def test_retention_that_cannot_finish_removes_nothing(path: Path) -> None:
+def test_failed_retention_removes_nothing(path: Path) -> None:
     with SqliteLog(path) as log:
         log._connection.execute(
             "CREATE TEMP TRIGGER refuse BEFORE INSERT ON main.records BEGIN SELECT raise(ABORT, 'no'); END"
@@ -366,7 +364,7 @@ def test_retention_that_cannot_finish_removes_nothing(path: Path) -> None:
         assert log.append_sync("s1", TurnStarted(1)).seq == 11
 
 
-def test_open_log_takes_paths_and_addresses(path: Path, tmp_path: Path) -> None:
+def test_open_log_accepts_paths_and_urls(path: Path, tmp_path: Path) -> None:
     with open_log(path) as log:
         assert isinstance(log, SqliteLog)
         assert repr(log) == f"SqliteLog({str(path)!r})"
@@ -378,7 +376,7 @@ def test_open_log_takes_paths_and_addresses(path: Path, tmp_path: Path) -> None:
     assert PostgresLog.__name__ == "PostgresLog"
 
 
-def test_a_deleted_lock_file_does_not_let_a_second_writer_in(path: Path) -> None:
+def test_deleted_lock_file_does_not_admit_a_second_writer(path: Path) -> None:
     lock = path.with_name("log.db.lock")
     first = SqliteLog(path)
     first.append_sync("s1", TurnStarted(1))
@@ -397,7 +395,7 @@ def test_a_deleted_lock_file_does_not_let_a_second_writer_in(path: Path) -> None
     first.close()
 
 
-def test_a_file_with_two_names_is_not_written(path: Path) -> None:
+def test_file_with_hard_links_is_not_written(path: Path) -> None:
     SqliteLog(path).close()
     other = path.with_name("other.db")
     other.hardlink_to(path)
@@ -410,7 +408,7 @@ def test_a_file_with_two_names_is_not_written(path: Path) -> None:
     SqliteLog(path).close()
 
 
-def test_a_log_that_cannot_be_opened_on_a_full_disk_says_so(tmp_path: Path) -> None:
+def test_full_disk_is_reported_on_opening(tmp_path: Path) -> None:
     """On a small disk of its own: make a log, fill the disk, and open the log again."""
     program = (
         "import sys; from dragoman.log import *\n"

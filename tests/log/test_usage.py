@@ -40,7 +40,7 @@ async def record(folder: str, usages: list[Usage], table: PriceTable) -> SqliteL
 
 @settings(max_examples=15, deadline=None)
 @given(usages=st.lists(usages, min_size=1, max_size=4), first=tables, second=tables)
-async def test_repricing_gives_what_pricing_by_that_table_would_have_given(
+async def test_repricing_equals_pricing_with_that_table(
     usages: list[Usage], first: tuple[Decimal, ...], second: tuple[Decimal, ...]
 ) -> None:
     one, two = make_table("one", *first), make_table("two", *second)

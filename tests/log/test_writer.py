@@ -64,7 +64,7 @@ def test_the_queue_is_bounded_in_records_and_bytes(size: int, most: int) -> None
     assert gate.groups[:2] == [1, most]
 
 
-async def test_appends_wait_for_room_without_blocking_the_loop(tmp_path: Path) -> None:
+async def test_appends_wait_for_space_without_blocking_the_event_loop(tmp_path: Path) -> None:
     gate = threading.Event()
 
     class Slow(SqliteLog):
@@ -94,7 +94,7 @@ def test_an_unexpected_failure_reaches_every_waiter_and_stops_the_writer() -> No
     writer.close()
 
 
-def test_a_failure_that_is_not_fatal_is_over_with_its_group() -> None:
+def test_nonfatal_failure_affects_only_its_group() -> None:
     outcomes = iter([True, False])
 
     def write(drafts: Sequence[Draft]) -> list[LogRecord]:
@@ -108,7 +108,7 @@ def test_a_failure_that_is_not_fatal_is_over_with_its_group() -> None:
     writer.close()
 
 
-def test_tasks_keep_their_place_between_appends() -> None:
+def test_tasks_keep_their_order_among_appends() -> None:
     gate = Gate()
     order: list[object] = []
     writer = Writer(gate, lambda: order.append("finished"))
@@ -142,7 +142,7 @@ def test_closing_first_writes_what_is_queued() -> None:
     assert [future.result(timeout=0).seq for future in rest] == [1, 1, 1]
 
 
-def test_closing_tells_what_went_wrong_with_it() -> None:
+def test_closing_raises_its_own_failure() -> None:
     def fail() -> None:
         raise LogStorageError("the last sync failed")
 
@@ -151,7 +151,7 @@ def test_closing_tells_what_went_wrong_with_it() -> None:
         writer.close()
 
 
-def test_everything_written_is_really_there(tmp_path: Path) -> None:
+def test_every_acknowledged_record_is_stored(tmp_path: Path) -> None:
     with SqliteLog(tmp_path / "log.db") as log:
         big = log.append_sync("s1", ToolObserved("tu", "read", "x" * 5_000_000))
         assert log.verify().ok

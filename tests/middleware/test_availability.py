@@ -62,7 +62,9 @@ class Machine:
     ("every", "times", "unavailable"),
     [(0.0, 5, True), (30.0, 5, True), (30.1, 5, False), (30.1, 12, False), (1.0, 4, False), (29.9, 5, True)],
 )
-def test_five_failures_in_a_row_within_two_minutes(every: float, times: int, unavailable: bool) -> None:
+def test_five_failures_in_a_row_within_two_minutes_open_the_circuit(
+    every: float, times: int, unavailable: bool
+) -> None:
     machine = Machine()
     machine.fails(times, every)
     assert machine.availability.is_available("p", "m") is not unavailable
@@ -71,7 +73,7 @@ def test_five_failures_in_a_row_within_two_minutes(every: float, times: int, una
     assert machine.events == ([told] if unavailable else [])
 
 
-def test_a_success_starts_the_count_anew() -> None:
+def test_success_resets_the_count() -> None:
     machine = Machine()
     machine.fails(4)
     machine.succeed()
@@ -81,7 +83,7 @@ def test_a_success_starts_the_count_anew() -> None:
     assert not machine.availability.is_available("p", "m")
 
 
-def test_failures_of_several_models_do_not_add_up() -> None:
+def test_failures_of_several_models_are_counted_separately() -> None:
     machine = Machine()
     for model in "abcdefgh":
         machine.fails(4, 0.1, model)
@@ -89,7 +91,7 @@ def test_failures_of_several_models_do_not_add_up() -> None:
 
 
 @pytest.mark.parametrize(("gap", "wide"), [(60.0, True), (60.1, False)])
-def test_three_models_within_two_minutes_take_the_provider_down(gap: float, wide: bool) -> None:
+def test_three_failed_models_within_two_minutes_block_the_provider(gap: float, wide: bool) -> None:
     machine = Machine()
     for number, model in enumerate("abc"):
         machine.clock.now = number * gap
@@ -100,7 +102,7 @@ def test_three_models_within_two_minutes_take_the_provider_down(gap: float, wide
     assert len(machine.events) == 3 + wide
 
 
-def test_a_provider_that_recovered_is_not_taken_down_by_one_failure() -> None:
+def test_recovered_provider_is_not_blocked_by_one_failure() -> None:
     machine = Machine()
     held = machine.availability.admit("p", "d")
     assert held is not None
@@ -112,7 +114,7 @@ def test_a_provider_that_recovered_is_not_taken_down_by_one_failure() -> None:
     assert machine.availability.is_available("p", "d")
 
 
-def test_an_authentication_error_takes_the_provider_down_at_once() -> None:
+def test_authentication_error_blocks_the_provider_at_once() -> None:
     machine = Machine()
     machine.succeed("other")
     machine.fail("m", AuthenticationError("no"))
@@ -123,7 +125,7 @@ def test_an_authentication_error_takes_the_provider_down_at_once() -> None:
 
 @pytest.mark.parametrize("error", [NetworkError("x"), TimedOutError("x"), StreamInterruptedError("x")])
 @pytest.mark.parametrize(("gap", "wide"), [(0.0, True), (30.0, True), (30.1, False)])
-def test_two_network_errors_within_thirty_seconds_take_the_provider_down(
+def test_two_network_errors_within_thirty_seconds_block_the_provider(
     gap: float, wide: bool, error: ProviderError
 ) -> None:
     machine = Machine()
@@ -134,7 +136,7 @@ def test_two_network_errors_within_thirty_seconds_take_the_provider_down(
     assert machine.events == ([told] if wide else [])
 
 
-def test_a_success_between_forgets_the_network_error() -> None:
+def test_success_in_between_resets_network_errors() -> None:
     machine = Machine()
     machine.fail("a", NetworkError("x"))
     machine.succeed("b")
@@ -142,7 +144,7 @@ def test_a_success_between_forgets_the_network_error() -> None:
     assert machine.events == []
 
 
-def test_single_network_errors_count_towards_the_five() -> None:
+def test_single_network_errors_count_as_failures() -> None:
     machine = Machine()
     machine.fail("m", NetworkError("x"))
     machine.fails(4, 0.0)
@@ -157,7 +159,7 @@ def test_single_network_errors_count_towards_the_five() -> None:
         UnsupportedFeatureError,
     ],
 )  # fmt: skip
-def test_what_says_nothing_about_the_target_never_counts(kind: type[ProviderError]) -> None:
+def test_unrelated_errors_never_count(kind: type[ProviderError]) -> None:
     machine = Machine()
     machine.fails(4, 0.0)
     for _ in range(20):
@@ -168,13 +170,13 @@ def test_what_says_nothing_about_the_target_never_counts(kind: type[ProviderErro
 
 
 @pytest.mark.parametrize("kind", [RateLimitError, OverloadedError, ModelNotLoadedError, UnavailableError])
-def test_what_counts(kind: type[ProviderError]) -> None:
+def test_counted_errors(kind: type[ProviderError]) -> None:
     machine = Machine()
     machine.fails(5, 0.0, error=kind("x"))
     assert len(machine.events) == 1
 
 
-def test_one_probe_after_five_quiet_minutes_and_only_one() -> None:
+def test_one_probe_is_allowed_after_five_minutes() -> None:
     machine = Machine()
     machine.fails(5, 0.0)
     for wait in (0.0, 299.9):
@@ -193,7 +195,7 @@ def test_one_probe_after_five_quiet_minutes_and_only_one() -> None:
     assert not again.is_probe
 
 
-def test_a_probe_that_fails_costs_another_five_minutes_and_tells_nothing() -> None:
+def test_failed_probe_restarts_the_cool_down_without_an_event() -> None:
     machine = Machine()
     machine.fails(5, 0.0)
     machine.clock.now = 300.0
@@ -206,7 +208,7 @@ def test_a_probe_that_fails_costs_another_five_minutes_and_tells_nothing() -> No
     assert machine.events[-1] == ProviderRecovered("p", "model_specific", 600.0, ("m",))
 
 
-def test_a_probe_that_was_cancelled_lets_the_next_one_through() -> None:
+def test_cancelled_probe_allows_the_next_one() -> None:
     machine = Machine()
     machine.fails(5, 0.0)
     machine.clock.now = 300.0
@@ -219,7 +221,7 @@ def test_a_probe_that_was_cancelled_lets_the_next_one_through() -> None:
     assert machine.availability.admit("p", "m") is not None
 
 
-def test_a_failure_while_a_probe_is_cancelled_still_counts() -> None:
+def test_failure_during_a_cancelled_probe_still_counts() -> None:
     machine = Machine()
     early = machine.availability.admit("p", "m")
     machine.fails(5, 0.0)
@@ -232,7 +234,7 @@ def test_a_failure_while_a_probe_is_cancelled_still_counts() -> None:
     assert machine.availability.reopens_in("p", "m") == 300.0
 
 
-def test_a_provider_wide_probe_is_one_for_all_its_models() -> None:
+def test_provider_probe_is_shared_by_all_its_models() -> None:
     machine = Machine()
     machine.fail("a", AuthenticationError("no"))
     machine.clock.now = 300.0
@@ -245,7 +247,7 @@ def test_a_provider_wide_probe_is_one_for_all_its_models() -> None:
     assert machine.availability.admit("p", "a") is not None
 
 
-def test_a_probe_stays_the_only_one_when_its_provider_comes_back_meanwhile() -> None:
+def test_probe_stays_unique_when_its_provider_recovers() -> None:
     machine = Machine()
     early = machine.availability.admit("p", "other")
     machine.fails(5, 0.0)
@@ -260,7 +262,7 @@ def test_a_probe_stays_the_only_one_when_its_provider_comes_back_meanwhile() -> 
     assert machine.availability.is_available("p", "m")
 
 
-def test_a_success_clears_the_model_and_the_provider_but_not_other_models() -> None:
+def test_success_clears_its_model_and_provider_only() -> None:
     machine = Machine()
     for model in "abc":
         machine.fails(5, 0.0, model)
@@ -274,7 +276,7 @@ def test_a_success_clears_the_model_and_the_provider_but_not_other_models() -> N
     assert not machine.availability.is_available("p", "b")
 
 
-def test_a_call_that_was_under_way_may_bring_it_back_or_keep_it_away() -> None:
+def test_result_of_an_earlier_call_updates_the_state() -> None:
     machine = Machine()
     early, late = (machine.availability.admit("p", "m") for _ in range(2))
     machine.fails(5, 0.0)
@@ -288,7 +290,7 @@ def test_a_call_that_was_under_way_may_bring_it_back_or_keep_it_away() -> None:
     assert machine.availability.admit("p", "m") is not None
 
 
-def test_a_listener_that_fails_breaks_nothing() -> None:
+def test_failing_listener_breaks_nothing() -> None:
     def listen(_: object) -> None:
         raise RuntimeError("a listener's own fault")
 
@@ -374,7 +376,7 @@ class Oracle:
 
 @settings(max_examples=400, deadline=None)
 @given(STEPS)
-def test_an_unavailable_target_is_asked_by_the_single_probe_or_not_at_all(steps: list[tuple[Any, ...]]) -> None:
+def test_unavailable_target_receives_at_most_one_probe(steps: list[tuple[Any, ...]]) -> None:
     machine, oracle = Machine(), Oracle()
     under_way: list[tuple[Admission, tuple[str, str]]] = []
     probing: dict[Any, Admission] = {}

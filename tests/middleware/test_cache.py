@@ -33,7 +33,7 @@ class Kept(Store):
         self.entries[key] = value
 
 
-async def test_a_hit_is_marked_free_and_the_same_reply() -> None:
+async def test_hit_is_marked_free_and_equals_the_reply() -> None:
     inner = Listed("Rhine", "Oder")
     inner.priced_as = "openai:gpt-5"
     model = Cache(inner, Kept())
@@ -58,7 +58,7 @@ async def test_a_stream_and_a_complete_reply_share_an_entry() -> None:
     assert len(inner.requests) == 1
 
 
-async def test_a_structured_reply_and_tool_calls_come_back_as_they_were() -> None:
+async def test_structured_reply_and_tool_calls_round_trip() -> None:
     inner = Listed('{"n": 3}')
     model = Cache(inner, Kept())
     for _ in range(2):
@@ -116,7 +116,7 @@ async def test_identical_calls_at_the_same_time_are_sent_once() -> None:
     assert sorted(reply.cached for reply in replies) == [False] + [True] * 19
 
 
-async def test_when_the_first_of_identical_calls_fails_the_next_is_sent() -> None:
+async def test_next_identical_call_is_sent_when_the_first_fails() -> None:
     inner = Listed(RateLimitError("later"), "Rhine", repeat=True)
     model = Cache(inner, Kept())
     replies = await asyncio.gather(*[model.complete("Hi") for _ in range(3)], return_exceptions=True)
@@ -142,7 +142,7 @@ class Broken(Store):
 
 
 @pytest.mark.parametrize("garbage", [b"", b"{}", b"[1]", b'[{"type": "later"}]', b"[]"])
-async def test_a_store_that_fails_costs_a_call_and_nothing_else(garbage: bytes) -> None:
+async def test_failing_store_only_costs_a_call(garbage: bytes) -> None:
     assert (await Cache(Listed("a"), Broken()).complete("Hi")).text == "a"
     store = Kept()
     await Cache(Listed("a"), store).complete("Hi")
@@ -150,7 +150,7 @@ async def test_a_store_that_fails_costs_a_call_and_nothing_else(garbage: bytes) 
     assert (await Cache(Listed("b"), store).complete("Hi")).text == "b"
 
 
-async def test_a_hit_is_not_a_call_of_the_layers_inside() -> None:
+async def test_hit_does_not_reach_inner_layers() -> None:
     seen: list[Any] = []
     model = Cache(Retry(Observe(Listed("a"), seen.append)), Kept())
     await model.complete("Hi")
@@ -184,7 +184,7 @@ async def open_one(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
         await store.close()
 
 
-async def test_a_store_keeps_what_it_was_given_for_others(open_one: Open) -> None:
+async def test_store_keeps_entries_of_others(open_one: Open) -> None:
     store, other = open_one(), open_one()
     assert await store.get("a") is None
     await store.put("a", b"\x00one")
@@ -215,7 +215,7 @@ async def test_an_entry_expires(open_one: Open) -> None:
     assert await store.get("a") is None
 
 
-async def test_the_bytes_of_expired_entries_are_free_again_in_sqlite(tmp_path: Path) -> None:
+async def test_space_of_expired_entries_is_reclaimed_in_sqlite(tmp_path: Path) -> None:
     clock = Clock()
     store = SqliteStore(tmp_path / "deep" / "cache.db", ttl=10, max_bytes=8, clock=clock)
     await store.put("a", b"1234")
@@ -230,12 +230,12 @@ async def test_the_bytes_of_expired_entries_are_free_again_in_sqlite(tmp_path: P
 
 
 @pytest.mark.parametrize("settings", [{"ttl": 0}, {"max_bytes": 0}, {"max_bytes": 1.5}, {"ttl": True}])
-def test_wrong_bounds_are_named(settings: dict[str, Any]) -> None:
+def test_invalid_limits_are_named(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(settings))):
         SqliteStore("x.db", **settings)
 
 
-async def test_the_path_of_a_file_is_a_store(tmp_path: Path) -> None:
+async def test_path_is_accepted_as_a_store(tmp_path: Path) -> None:
     for text, is_cached in (("a", False), ("b", True)):
         model = Cache(Listed(text), tmp_path / "cache.db")
         response = await model.complete("Hi")

@@ -81,7 +81,7 @@ def without_ids(event: Any) -> Any:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("case", ANSWERS)
-async def test_what_was_heard_is_heard_again(tmp_path: Path, case: str, stream: bool) -> None:
+async def test_recorded_events_are_replayed(tmp_path: Path, case: str, stream: bool) -> None:
     answer, facts = ANSWERS[case]
     path = tmp_path / "c.jsonl"
     inner = Listed(answer)
@@ -98,7 +98,7 @@ async def test_what_was_heard_is_heard_again(tmp_path: Path, case: str, stream: 
         assert str(failed_again) == str(failed)
 
 
-async def test_an_intent_belongs_to_the_call_that_heard_it(tmp_path: Path) -> None:
+async def test_replayed_intent_belongs_to_the_replaying_call(tmp_path: Path) -> None:
     answer, facts = ANSWERS["thinking and a call"]
     await collect(Record(Listed(answer), tmp_path / "c").events(request(**facts)))
     again = request(**facts)
@@ -142,7 +142,7 @@ def every_error() -> list[ProviderError]:
 
 
 @pytest.mark.parametrize("error", every_error(), ids=lambda error: type(error).__name__)
-async def test_errors_come_back_as_they_were(tmp_path: Path, error: ProviderError) -> None:
+async def test_errors_are_replayed(tmp_path: Path, error: ProviderError) -> None:
     error.quotable = False
     await collect(Record(Listed(error), tmp_path / "c").events(request()))
     again = request()
@@ -152,7 +152,7 @@ async def test_errors_come_back_as_they_were(tmp_path: Path, error: ProviderErro
     assert played.request_id == again.request_id  # type: ignore[union-attr]
 
 
-async def test_a_class_of_the_callers_own_comes_back_as_its_base(tmp_path: Path) -> None:
+async def test_custom_error_class_is_replayed_as_its_base(tmp_path: Path) -> None:
     class OddError(UnavailableError):
         pass
 
@@ -161,7 +161,7 @@ async def test_a_class_of_the_callers_own_comes_back_as_its_base(tmp_path: Path)
     assert type(played) is UnavailableError
 
 
-async def test_the_partial_reply_is_on_the_error_again(tmp_path: Path) -> None:
+async def test_replayed_error_has_the_partial_reply(tmp_path: Path) -> None:
     answer, _ = ANSWERS["broken off"]
     await collect(Record(Listed(answer), tmp_path / "c").events(request()))
     with pytest.raises(StreamInterruptedError) as caught:
@@ -170,7 +170,7 @@ async def test_the_partial_reply_is_on_the_error_again(tmp_path: Path) -> None:
     assert caught.value.response.text == "half"
 
 
-async def test_a_call_made_several_times_plays_its_takes_in_order(tmp_path: Path) -> None:
+async def test_repeated_call_replays_its_takes_in_order(tmp_path: Path) -> None:
     clock = Clock()
 
     def stack(*answers: Any) -> Retry:
@@ -185,7 +185,7 @@ async def test_a_call_made_several_times_plays_its_takes_in_order(tmp_path: Path
         await second.complete("hi")
 
 
-async def test_times_are_kept_and_played_on_request(tmp_path: Path) -> None:
+async def test_timing_is_recorded_and_replayed_on_request(tmp_path: Path) -> None:
     clock = Clock()
 
     def slow(asked: Any) -> Any:
@@ -203,7 +203,7 @@ async def test_times_are_kept_and_played_on_request(tmp_path: Path) -> None:
         assert playing.slept == pytest.approx(slept)
 
 
-async def test_a_reader_slower_than_the_recording_does_not_wait_as_well(tmp_path: Path) -> None:
+async def test_slow_reader_does_not_wait_twice(tmp_path: Path) -> None:
     clock = Clock()
 
     def slow(asked: Any) -> Any:
@@ -222,7 +222,7 @@ async def test_a_reader_slower_than_the_recording_does_not_wait_as_well(tmp_path
 # --- modes ----------------------------------------------------------------------------------------
 
 
-async def test_once_records_then_plays(tmp_path: Path) -> None:
+async def test_once_mode_records_then_replays(tmp_path: Path) -> None:
     inner = Listed("first", "second")
     assert (await Record(inner, tmp_path / "c").complete("hi")).text == "first"
     assert (await Record(inner, tmp_path / "c").complete("hi")).text == "first"
@@ -232,7 +232,7 @@ async def test_once_records_then_plays(tmp_path: Path) -> None:
     assert len(inner.requests) == 1
 
 
-async def test_replay_never_asks(tmp_path: Path) -> None:
+async def test_replay_mode_sends_nothing(tmp_path: Path) -> None:
     inner = Listed("never asked")
     with pytest.raises(CassetteMiss, match="there is no call on this cassette"):
         await Record(inner, tmp_path / "missing", "replay").complete("hi")
@@ -240,7 +240,7 @@ async def test_replay_never_asks(tmp_path: Path) -> None:
     assert not (tmp_path / "missing").exists()
 
 
-async def test_record_makes_new_takes_of_what_is_asked_and_keeps_the_rest(tmp_path: Path) -> None:
+async def test_record_mode_replaces_takes_and_keeps_the_rest(tmp_path: Path) -> None:
     path = tmp_path / "c"
     old = Record(Listed("a1", "a2", "b1"), path)
     for text in ("a", "a", "b"):
@@ -254,12 +254,12 @@ async def test_record_makes_new_takes_of_what_is_asked_and_keeps_the_rest(tmp_pa
         await played.complete("a")
 
 
-async def test_off_only_passes_on(tmp_path: Path) -> None:
+async def test_off_mode_passes_calls_through(tmp_path: Path) -> None:
     assert (await Record(Listed("x"), tmp_path / "c", "off").complete("hi")).text == "x"
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_ready_is_asked_unless_the_answers_are_here(tmp_path: Path) -> None:
+async def test_ready_is_forwarded_unless_replaying(tmp_path: Path) -> None:
     for mode, asks in (("record", True), ("once", True), ("off", True), ("replay", False)):
         model = Record(Listed(UnavailableError("down")), tmp_path / "c", mode)  # type: ignore[arg-type]
         if asks:
@@ -269,7 +269,7 @@ async def test_ready_is_asked_unless_the_answers_are_here(tmp_path: Path) -> Non
             await model.ready()
 
 
-async def test_a_call_that_did_not_end_is_not_recorded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_incomplete_call_is_not_recorded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     model = Record(Listed("hello", ZeroDivisionError("bug")), tmp_path / "c")
     source = model.events(request(stream=True))
     await source.__anext__()
@@ -281,7 +281,7 @@ async def test_a_call_that_did_not_end_is_not_recorded(tmp_path: Path, caplog: p
     assert not (tmp_path / "c").exists()
 
 
-async def test_a_reader_that_leaves_at_the_end_has_a_recording(tmp_path: Path) -> None:
+async def test_reader_that_stops_at_the_end_has_a_recording(tmp_path: Path) -> None:
     source = Record(Listed(ANSWERS["structured and wrong"][0]), tmp_path / "c").events(request(response_schema=SCHEMA))
     async for event in source:
         if isinstance(event, MessageComplete):
@@ -294,7 +294,7 @@ async def test_a_reader_that_leaves_at_the_end_has_a_recording(tmp_path: Path) -
 # --- keys and misses ------------------------------------------------------------------------------
 
 
-def test_the_key_is_of_what_changes_the_reply_and_of_nothing_else() -> None:
+def test_key_depends_only_on_what_changes_the_reply() -> None:
     base = request("hi", config={"temperature": 1.0})
     same = [
         request("hi", config=RuntimeConfig(temperature=1)),
@@ -341,7 +341,7 @@ async def test_a_miss_shows_the_nearest_recorded_request(tmp_path: Path) -> None
     assert not isinstance(caught.value, ProviderError)
 
 
-async def test_a_miss_with_a_picture_stays_readable(tmp_path: Path) -> None:
+async def test_miss_with_an_image_stays_readable(tmp_path: Path) -> None:
     picture = {"type": "image", "source": {"type": "inline", "base64_data": "A" * 100_000}, "media_type": "image/png"}
     await Record(Listed("x"), tmp_path / "c").complete([{"role": "user", "content": [picture]}])
     picture["source"] = {"type": "inline", "base64_data": "B" * 100_000}
@@ -353,7 +353,7 @@ async def test_a_miss_with_a_picture_stays_readable(tmp_path: Path) -> None:
 # --- the file -------------------------------------------------------------------------------------
 
 
-async def test_a_cassette_can_be_read(tmp_path: Path) -> None:
+async def test_cassette_is_readable_text(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "folder" / "c.jsonl"
     await Record(Listed(reply("hello")), path, clock=Clock()).complete("hi")
     lines = [msgspec.json.decode(line) for line in path.read_text().splitlines()]
@@ -407,7 +407,7 @@ NAMED = [
 
 
 @pytest.mark.parametrize("name", NAMED)
-async def test_what_stands_under_the_name_of_a_secret_is_hidden_and_still_found(tmp_path: Path, name: str) -> None:
+async def test_values_of_secret_fields_are_hidden_and_still_matched(tmp_path: Path, name: str) -> None:
     path = tmp_path / "c"
     make = lambda secret: request(config={"extras": {name: secret, "deep": [{name: [secret, 12345678]}], "top_k": 5}})
     await collect(Record(Listed("ok"), path, "record").events(make("hunter2")))
@@ -420,7 +420,7 @@ async def test_what_stands_under_the_name_of_a_secret_is_hidden_and_still_found(
         assert (error, heard[-1].final_content[0].text) == (None, "ok")  # type: ignore[union-attr]
 
 
-async def test_a_secret_in_what_is_said_is_hidden_and_counts(tmp_path: Path) -> None:
+async def test_secret_in_content_is_hidden_and_part_of_the_key(tmp_path: Path) -> None:
     path = tmp_path / "c"
     called = lambda secret: request(
         [User("Log in."), Assistant(tool_calls=[ToolCall("c", "add", {"password": secret})]), ToolResult("c", "ok")]
@@ -436,7 +436,7 @@ async def test_a_secret_in_what_is_said_is_hidden_and_counts(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "extras", [{"max_tokens": 5}, {"eos_token": "</s>"}, {"prompt_cache_key": "abcd"}, {"secret": {}}]
 )
-def test_settings_that_only_sound_like_secrets_count(extras: dict[str, Any]) -> None:
+def test_settings_with_secret_sounding_names_are_part_of_the_key(extras: dict[str, Any]) -> None:
     assert request_key(request(config={"extras": extras})) != request_key(request(config={"extras": {}}))
     name, value = next(iter(extras.items()))
     if not isinstance(value, dict):
@@ -444,7 +444,7 @@ def test_settings_that_only_sound_like_secrets_count(extras: dict[str, Any]) -> 
         assert request_key(request(config={"extras": extras})) != request_key(other)
 
 
-async def test_a_reply_is_kept_word_for_word(tmp_path: Path) -> None:
+async def test_reply_is_stored_verbatim(tmp_path: Path) -> None:
     said = f"the key is {CANARY}, and Bearer abcdefgh12345678"
     await collect(Record(Listed(said), tmp_path / "c").events(request()))
     heard, _ = await collect(Record(Listed(), tmp_path / "c").events(request()))
@@ -452,7 +452,7 @@ async def test_a_reply_is_kept_word_for_word(tmp_path: Path) -> None:
     check_events(heard)
 
 
-async def test_a_key_in_an_error_of_any_provider_is_hidden(tmp_path: Path) -> None:
+async def test_key_in_a_custom_providers_error_is_hidden(tmp_path: Path) -> None:
     error = UnavailableError(f"told {CANARY}", provider_message=f"and {CANARY}", provider_code=CANARY)
     await collect(Record(Listed(error), tmp_path / "c").events(request(f"my key is {CANARY}")))
     assert CANARY not in (tmp_path / "c").read_text()
@@ -460,7 +460,7 @@ async def test_a_key_in_an_error_of_any_provider_is_hidden(tmp_path: Path) -> No
     assert str(played).startswith("told [hidden]")
 
 
-async def test_calls_at_the_same_time_are_all_recorded_whole(tmp_path: Path) -> None:
+async def test_concurrent_calls_are_recorded_completely(tmp_path: Path) -> None:
     path = tmp_path / "c"
 
     def slowly(asked: Any) -> Any:
@@ -504,7 +504,7 @@ async def test_two_processes_record_to_one_cassette(tmp_path: Path) -> None:
             assert (await played.complete(f"{name} {number}")).text == "x"
 
 
-async def test_a_write_that_fails_leaves_the_old_cassette(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_write_keeps_the_old_cassette(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "c"
     model = Record(Listed("x", "y"), path, "record")
     await model.complete("one")
@@ -541,14 +541,14 @@ KEY = request_key(request())
         (HEAD + f'{{"key":"{KEY}"}}\n{{"at":0,"end":7}}\n', "c: "),
     ],
 )
-async def test_a_damaged_cassette_says_where(tmp_path: Path, text: str, match: str) -> None:
+async def test_damaged_cassette_is_located(tmp_path: Path, text: str, match: str) -> None:
     (tmp_path / "c").write_text(text)
     _, error = await collect(Record(Listed(), tmp_path / "c").events(request()))
     assert type(error) is CassetteError
     assert re.search(match, str(error))
 
 
-async def test_continuity_in_a_request_is_part_of_it(tmp_path: Path) -> None:
+async def test_continuity_is_part_of_the_key(tmp_path: Path) -> None:
     state = Continuity("sig", {"a": [1, 2.5]}, Issuer("anthropic", "v", "m"))
     messages = [User("a"), Assistant([Thinking("t", state)]), User("b")]
     await Record(Listed("x"), tmp_path / "c").complete(messages)
@@ -558,6 +558,6 @@ async def test_continuity_in_a_request_is_part_of_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["all", "", None])
-def test_a_mode_that_does_not_exist_is_named(tmp_path: Path, mode: Any) -> None:
+def test_unknown_mode_is_named(tmp_path: Path, mode: Any) -> None:
     with pytest.raises(ValueError, match="mode must be one of replay, record, once, off"):
         Record(Listed(), tmp_path / "c", mode)

@@ -63,7 +63,7 @@ def pair(first: Any, second: Any = "from b", **settings: Any) -> tuple[Listed, L
     return a, b, Fallback([a, b], on_event=told.append, clock=Clock(), **settings), told
 
 
-async def test_the_first_answers_and_nobody_else_is_asked() -> None:
+async def test_first_candidate_answers_and_no_other_is_called() -> None:
     a, b, model, told = pair("from a")
     assert (await model.complete("hi")).text == "from a"
     assert (len(a.requests), len(b.requests), told) == (1, 0, [])
@@ -71,7 +71,7 @@ async def test_the_first_answers_and_nobody_else_is_asked() -> None:
 
 @pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("stream", [False, True])
-async def test_which_errors_lead_to_the_next(kind: type[ProviderError], stream: bool) -> None:
+async def test_errors_that_lead_to_the_next_candidate(kind: type[ProviderError], stream: bool) -> None:
     a, b, model, told = pair(kind("no"))
     request = build_request("hi", stream=stream, model="big")
     heard, error = await collect(model.events(request))
@@ -88,7 +88,7 @@ async def test_which_errors_lead_to_the_next(kind: type[ProviderError], stream: 
     assert len(a.requests) == 1
 
 
-async def test_each_candidate_is_asked_for_its_own_model() -> None:
+async def test_each_candidate_is_called_with_its_own_model() -> None:
     a, b, model, _ = pair(UnavailableError("down"))
     await model.complete("hi")
     assert [a.requests[0].model, b.requests[0].model] == ["big", "small"]
@@ -96,7 +96,7 @@ async def test_each_candidate_is_asked_for_its_own_model() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_never_after_the_first_event(stream: bool) -> None:
+async def test_no_fallback_after_the_first_event(stream: bool) -> None:
     a, b, model, told = pair(broken("half of a", StreamInterruptedError("cut")))
     heard, error = await collect(model.events(build_request("hi", stream=stream)))
     assert isinstance(error, StreamInterruptedError)
@@ -106,7 +106,7 @@ async def test_never_after_the_first_event(stream: bool) -> None:
     assert (len(a.requests), len(b.requests), told) == (1, 0, [])
 
 
-async def test_when_everybody_fails_the_last_error_tells_of_the_others() -> None:
+async def test_last_error_lists_the_others_when_all_fail() -> None:
     a = Listed(RateLimitError("slow", provider="a", model="m"), name="a")
     b = Listed(AuthenticationError("key", provider="b", model="m"), name="b")
     c = Listed(UnavailableError("down", provider="c", model="m"), name="c")
@@ -118,7 +118,7 @@ async def test_when_everybody_fails_the_last_error_tells_of_the_others() -> None
     assert second.startswith("before that, b:m: auth: b/m: key")
 
 
-async def test_an_error_that_ends_it_tells_of_the_earlier_ones_too() -> None:
+async def test_final_error_lists_the_earlier_ones() -> None:
     _, _, model, _ = pair(UnavailableError("down"), InvalidRequestError("bad"))
     with pytest.raises(InvalidRequestError) as caught:
         await model.complete("hi")
@@ -146,7 +146,7 @@ IMAGE = [User([Image(Url("https://example.org/x.png"))])]
         ({"supports_streaming": False}, {"messages": "hi", "stream": True}, "unsupported_feature"),
     ],
 )
-async def test_a_candidate_known_to_lack_something_is_passed_over(
+async def test_candidate_that_lacks_a_capability_is_skipped(
     lacks: dict[str, Any], call: dict[str, Any], reason: str
 ) -> None:
     a = Listed(name="a", capabilities=lacks)
@@ -159,7 +159,7 @@ async def test_a_candidate_known_to_lack_something_is_passed_over(
     assert [event.reason for event in told] == [reason]
 
 
-async def test_reasons_come_in_the_contracts_order() -> None:
+async def test_reasons_are_in_the_contracts_order() -> None:
     lacks = {
         "supports_structured_output": False,
         "supports_system_prompt": False,
@@ -198,13 +198,13 @@ async def test_reasons_come_in_the_contracts_order() -> None:
     ]
 
 
-async def test_unknown_never_blocks() -> None:
+async def test_unknown_capabilities_never_block() -> None:
     a, _, model, told = pair(reply("{}"))
     await model.complete([System("s"), *IMAGE], [TOOL], response_schema={"type": "object"})
     assert (len(a.requests), told) == (1, [])
 
 
-async def test_when_all_are_passed_over_the_reason_is_raised() -> None:
+async def test_reason_is_raised_when_all_are_skipped() -> None:
     a = Listed(name="a", capabilities={"supports_tools": False})
     b = Listed(name="b", capabilities={"max_context_tokens": 1})
     with pytest.raises(ContextOverflowError) as caught:
@@ -213,7 +213,7 @@ async def test_when_all_are_passed_over_the_reason_is_raised() -> None:
     assert "no_tool_support" in caught.value.__notes__[0]
 
 
-async def test_one_that_is_not_configured_is_never_asked_even_inside_other_layers() -> None:
+async def test_unconfigured_candidate_is_never_called_even_inside_other_layers() -> None:
     missing = NotConfigured("a", "m", "the variable A_KEY is not set")
     told: list[Any] = []
     model = Fallback([Retry(missing), Listed("ok", "ok", name="b")], on_event=told.append)
@@ -229,7 +229,7 @@ async def test_one_that_is_not_configured_is_never_asked_even_inside_other_layer
 # --- availability ---------------------------------------------------------------------------------
 
 
-async def test_a_dead_candidate_is_left_in_peace_probed_and_taken_back() -> None:
+async def test_dead_candidate_is_skipped_probed_and_restored() -> None:
     clock = Clock()
     a, b = Listed(UnavailableError("down"), name="a", repeat=True), Listed("b", name="b", repeat=True)
     told: list[Any] = []
@@ -254,7 +254,7 @@ async def test_a_dead_candidate_is_left_in_peace_probed_and_taken_back() -> None
     assert told[-1].downtime_seconds == 600
 
 
-async def test_while_the_probe_is_out_others_go_elsewhere() -> None:
+async def test_other_calls_use_the_next_candidate_during_a_probe() -> None:
     clock, gate = Clock(), asyncio.Event()
     a, b = Listed(AuthenticationError("key"), name="a"), Listed("b", name="b", repeat=True)
     model = Fallback([a, b], clock=clock)
@@ -270,7 +270,7 @@ async def test_while_the_probe_is_out_others_go_elsewhere() -> None:
     assert len(a.requests) == 2
 
 
-async def test_a_probe_that_is_cancelled_is_given_back() -> None:
+async def test_cancelled_probe_is_returned() -> None:
     clock = Clock()
     a, b = Listed(AuthenticationError("key"), name="a"), Listed("b", name="b", repeat=True)
     model = Fallback([a, b], clock=clock)
@@ -286,7 +286,7 @@ async def test_a_probe_that_is_cancelled_is_given_back() -> None:
     assert (await model.complete("hi")).text == "a"
 
 
-async def test_a_probe_refused_for_what_it_lacks_is_given_back() -> None:
+async def test_probe_rejected_for_a_missing_capability_is_returned() -> None:
     clock = Clock()
     a = Listed(AuthenticationError("key"), "a", name="a", capabilities={"supports_tools": False})
     model = Fallback([a, Listed("b", name="b", repeat=True)], clock=clock)
@@ -306,7 +306,7 @@ async def test_an_exhausted_retry_counts_once() -> None:
     assert model.availability.is_available("a", "m")
 
 
-async def test_failures_after_the_first_event_count_though_nobody_else_is_asked() -> None:
+async def test_failures_after_the_first_event_count() -> None:
     a = Listed(*[broken("x", UnavailableError("down")) for _ in range(5)], name="a")
     model = Fallback([a, Listed("b", name="b")], clock=Clock())
     for _ in range(5):
@@ -314,7 +314,7 @@ async def test_failures_after_the_first_event_count_though_nobody_else_is_asked(
     assert not model.availability.is_available("a", "m")
 
 
-async def test_all_unavailable_says_when_to_come_back() -> None:
+async def test_all_unavailable_has_a_retry_after() -> None:
     a, b = Listed(AuthenticationError("key"), name="a"), Listed(AuthenticationError("key"), name="b")
     clock = Clock()
     model = Fallback([a, b], clock=clock)
@@ -340,7 +340,7 @@ async def test_availability_can_be_shared() -> None:
 # --- evidence -------------------------------------------------------------------------------------
 
 
-def test_events_are_written_with_the_contracts_names() -> None:
+def test_events_use_the_contracts_names() -> None:
     switched = RoutingSwitched("a:m", "b:m", "rate_limit", "rate_limit", "r1")
     assert msgspec.json.decode(msgspec.json.encode(switched)) == {
         "type": "routing.switched",
@@ -361,7 +361,7 @@ def test_events_are_written_with_the_contracts_names() -> None:
     )
 
 
-async def test_a_listener_that_fails_breaks_nothing(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failing_listener_breaks_nothing(caplog: pytest.LogCaptureFixture) -> None:
     def listen(_: object) -> None:
         raise RuntimeError("a listener's own fault")
 
@@ -371,14 +371,14 @@ async def test_a_listener_that_fails_breaks_nothing(caplog: pytest.LogCaptureFix
     assert "on_event failed" in caplog.text
 
 
-async def test_an_invalid_response_is_not_passed_on() -> None:
+async def test_invalid_response_does_not_fall_back() -> None:
     a, b, model, _ = pair(InvalidResponseError("odd"))
     with pytest.raises(InvalidResponseError):
         await model.complete("hi")
     assert (len(a.requests), b.requests) == (1, [])
 
 
-async def test_the_source_is_closed_when_the_reader_leaves() -> None:
+async def test_inner_stream_is_closed_when_the_reader_stops() -> None:
     a, _, model, _ = pair(lambda request: [*reply("hello")(request)[:2], asyncio.Event()])
     source = model.events(build_request("hi", stream=True))
     await source.__anext__()
@@ -400,12 +400,12 @@ async def test_the_source_is_closed_when_the_reader_leaves() -> None:
         ([Listed(), Retry(Listed())], r"candidates\[1\]"),
     ],
 )
-def test_candidates_that_make_no_sense_are_named(candidates: Any, match: str) -> None:
+def test_invalid_candidates_are_named(candidates: Any, match: str) -> None:
     with pytest.raises(ValueError, match=match):
         Fallback(candidates)
 
 
-async def test_ready_when_one_is_ready() -> None:
+async def test_ready_when_one_candidate_is_ready() -> None:
     a, b = Listed(NetworkError("gone"), name="a"), Listed("fine", name="b")
     await Fallback([a, b]).ready()
     with pytest.raises(NetworkError, match="gone too") as caught:
@@ -413,7 +413,7 @@ async def test_ready_when_one_is_ready() -> None:
     assert "before that, a:m: network" in caught.value.__notes__[0]
 
 
-async def test_all_are_closed_even_if_one_cannot_be() -> None:
+async def test_all_candidates_are_closed_even_if_one_fails() -> None:
     class Stuck(Listed):
         async def close(self) -> None:
             raise RuntimeError("stuck")
@@ -424,7 +424,7 @@ async def test_all_are_closed_even_if_one_cannot_be() -> None:
     assert b.closed == 1
 
 
-def test_plan_and_estimate_are_the_first_candidates() -> None:
+def test_plan_and_estimate_use_the_first_candidate() -> None:
     a, _, model, _ = pair("x")
     assert model.plan("hello").target == a.plan("hello").target
     assert model.estimate_input_tokens("hello") == a.estimate_input_tokens("hello")

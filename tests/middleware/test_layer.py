@@ -88,7 +88,7 @@ def failing(how: str) -> Any:
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("max_retries", [0, 2, 3])
 @pytest.mark.parametrize("how", ["500", "429", "529", "hang up", "200 with an error inside"])
-async def test_a_server_that_fails_sees_one_request_for_each_attempt(
+async def test_failing_server_receives_one_request_per_attempt(
     tmp_path: Path, how: str, max_retries: int, stream: bool
 ) -> None:
     clock, told = Clock(), list[Any]()
@@ -105,7 +105,7 @@ async def test_a_server_that_fails_sees_one_request_for_each_attempt(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_server_that_recovers_is_asked_until_it_does(tmp_path: Path, stream: bool) -> None:
+async def test_recovering_server_is_retried_until_it_succeeds(tmp_path: Path, stream: bool) -> None:
     clock, told = Clock(), list[Any]()
     bad, good = failing("500"), answering("Hello")
     left = 2
@@ -147,7 +147,7 @@ async def test_a_stream_that_breaks_after_its_first_event_is_sent_once(tmp_path:
     check_events(heard)
 
 
-async def test_the_wire_does_not_see_what_layers_tell_each_other(tmp_path: Path) -> None:
+async def test_layer_internals_are_not_sent(tmp_path: Path) -> None:
     async with serve(answering()) as server:
         model = stacked(server.base_url, Clock(), tmp_path, [])
         await model.complete("hi")
@@ -155,7 +155,7 @@ async def test_the_wire_does_not_see_what_layers_tell_each_other(tmp_path: Path)
         assert b"dragoman" not in server.requests[0].body
 
 
-async def test_leaving_a_stream_hangs_up_through_all_layers(tmp_path: Path) -> None:
+async def test_abandoned_stream_hangs_up_through_all_layers(tmp_path: Path) -> None:
     async def handler(connection: Connection) -> None:
         connection.begin_stream()
         connection.chunk(chunk("Hello"))
@@ -176,7 +176,7 @@ async def test_leaving_a_stream_hangs_up_through_all_layers(tmp_path: Path) -> N
     assert told[1].error_class == "cancelled"
 
 
-async def test_a_fallback_goes_from_a_dead_server_to_a_living_one() -> None:
+async def test_fallback_switches_from_a_dead_server_to_a_live_one() -> None:
     told: list[Any] = []
     async with serve(failing("500")) as dead, serve(answering("alive")) as living:
         clock = Clock()
@@ -203,7 +203,7 @@ def layers(inner: Provider, tmp_path: Path) -> list[Middleware]:
     ]
 
 
-async def test_a_layer_is_its_provider_in_everything_it_does_not_change(tmp_path: Path) -> None:
+async def test_layer_forwards_everything_it_does_not_change(tmp_path: Path) -> None:
     inner = Listed(
         UnavailableError("not ready"),
         name="n",
@@ -227,7 +227,7 @@ async def test_a_layer_is_its_provider_in_everything_it_does_not_change(tmp_path
 
 
 @pytest.mark.parametrize("mode", ["aclose", "cancel", "stream"])
-async def test_every_layer_closes_its_source_when_the_reader_leaves(tmp_path: Path, mode: str) -> None:
+async def test_every_layer_closes_its_source_when_the_reader_stops(tmp_path: Path, mode: str) -> None:
     for make in range(4):
         inner = Listed(lambda request: [*reply("hello")(request)[:2], asyncio.Event()])
         layer = layers(inner, tmp_path)[make]
@@ -277,7 +277,7 @@ def test_a_stack_describes_itself(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_the_example_of_the_page_prints_what_the_page_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_documented_example_prints_the_documented_output(capsys: pytest.CaptureFixture[str]) -> None:
     page = (Path(__file__).parents[2] / "docs/concepts/middleware.md").read_text()
     example = page.split("```python\n", 1)[1].split("```", 1)[0]
     printed = page.split("```\nFallback(", 1)[1].split("...", 1)[0]
@@ -285,7 +285,7 @@ def test_the_example_of_the_page_prints_what_the_page_says(capsys: pytest.Captur
     assert capsys.readouterr().out.startswith("Fallback(" + printed.rstrip())
 
 
-async def test_a_layer_of_ones_own_needs_one_method() -> None:
+async def test_custom_layer_needs_one_method() -> None:
     class Shouting(Middleware):
         def events(self, request: Any) -> Any:
             return self.inner.events(build_request(request.messages[0].content.upper()))
@@ -297,7 +297,7 @@ async def test_a_layer_of_ones_own_needs_one_method() -> None:
     assert describe(model) == "Shouting()\nListed listed:m"
 
 
-def test_describe_shows_no_more_of_an_object_than_its_kind() -> None:
+def test_describe_shows_objects_by_class_only() -> None:
     class Secretive:
         def __call__(self, *_: object) -> None: ...
 
@@ -328,7 +328,7 @@ async def _growth(run: Any) -> int:
 
 
 @pytest.mark.exhaustive
-async def test_a_long_run_with_faults_adds_up_and_does_not_grow(caplog: pytest.LogCaptureFixture) -> None:
+async def test_long_run_with_faults_balances_and_does_not_leak(caplog: pytest.LogCaptureFixture) -> None:
     """Every attempt is one request, one start and one end; every retry one wait; every switch one event."""
     caplog.set_level(logging.CRITICAL, "dragoman")  # or the records kept for the report would be the growth
     draw = random.Random(7)

@@ -56,7 +56,7 @@ async def watch(provider: Any, request: Request | None = None, **settings: Any) 
 # --- what is told ---------------------------------------------------------------------------------
 
 
-async def test_a_call_that_succeeds() -> None:
+async def test_successful_call_is_reported() -> None:
     usage = Usage(20, 7, 12, 3, 2, 27)
     thought = speak(
         lambda out: (out.thinking("hm"), out.text("see"), out.tool_start(0, "c", "add"), out.tool_input(0, "{}")),
@@ -120,7 +120,7 @@ async def test_stop_reasons(answer: Any, stop_reason: str) -> None:
     assert told[-1].stop_reason == stop_reason
 
 
-async def test_unknown_counts_stay_unknown() -> None:
+async def test_unknown_counts_stay_none() -> None:
     told, _ = await watch(Listed(reply("x", usage=Usage())))
     assert (told[-1].input_tokens, told[-1].output_tokens, told[-1].cost_usd) == (None, None, None)
 
@@ -136,7 +136,7 @@ async def test_unknown_counts_stay_unknown() -> None:
         (ZeroDivisionError("a bug"), "other", None),
     ],
 )
-async def test_a_call_that_fails(error: Exception, error_class: str, status: int | None) -> None:
+async def test_failed_call_is_reported(error: Exception, error_class: str, status: int | None) -> None:
     told, raised = await watch(Listed(error))
     assert raised is error
     failed = told[1]
@@ -146,14 +146,14 @@ async def test_a_call_that_fails(error: Exception, error_class: str, status: int
     assert len(told) == 2
 
 
-async def test_tokens_of_a_reply_that_was_found_wrong_are_told() -> None:
+async def test_tokens_of_an_invalid_reply_are_reported() -> None:
     schema = {"type": "object", "required": ["n"]}
     told, error = await watch(Listed(reply("no json", usage=Usage(9, 4))), build_request("hi", response_schema=schema))
     assert isinstance(error, StructuredOutputError)
     assert (told[-1].type, told[-1].input_tokens, told[-1].output_tokens) == ("llm.call_failed", 9, 4)
 
 
-async def test_a_reply_that_breaks_off() -> None:
+async def test_reply_that_breaks_off_is_reported() -> None:
     told, error = await watch(Listed(broken("half", StreamInterruptedError("cut"))))
     assert isinstance(error, StreamInterruptedError)
     assert [event.type for event in told] == ["llm.call_started", "llm.call_failed"]
@@ -161,14 +161,14 @@ async def test_a_reply_that_breaks_off() -> None:
 
 
 @pytest.mark.parametrize(("finish", "error_class"), [("error", "other"), ("cancelled", "cancelled")])
-async def test_a_reply_that_ends_badly_without_an_error(finish: str, error_class: str) -> None:
+async def test_reply_with_an_error_finish_is_reported(finish: str, error_class: str) -> None:
     told, error = await watch(Listed(reply("half", finish=finish)))
     assert error is None
     assert (told[1].type, told[1].error_class) == ("llm.call_failed", error_class)
 
 
 @pytest.mark.parametrize("mode", ["complete", "stream", "close"])
-async def test_a_call_that_is_cancelled(mode: str) -> None:
+async def test_cancelled_call_is_reported(mode: str) -> None:
     told: list[Any] = []
     gate = asyncio.Event()
     inner = Listed(lambda request: [*reply("hello")(request)[:2], gate])
@@ -202,7 +202,7 @@ async def _exhaust(stream: Any) -> None:
         pass
 
 
-async def test_a_reader_that_leaves_after_the_end_has_completed_the_call() -> None:
+async def test_call_is_completed_when_the_reader_stops_after_the_end() -> None:
     told: list[Any] = []
     model = Observe(Listed("hello"), told.append)
     source = model.events(build_request("hi"))
@@ -214,7 +214,7 @@ async def test_a_reader_that_leaves_after_the_end_has_completed_the_call() -> No
     assert told[-1].type == "llm.call_completed"
 
 
-async def test_latency_is_the_true_one() -> None:
+async def test_latency_is_measured() -> None:
     clock = Clock()
 
     def slow(request: Request) -> Iterator[Any]:
@@ -228,7 +228,7 @@ async def test_latency_is_the_true_one() -> None:
     assert (told[1].first_event_ms, told[1].latency_ms) == (200, 500)
 
 
-async def test_each_attempt_is_told_with_its_number() -> None:
+async def test_each_attempt_is_reported_with_its_number() -> None:
     told: list[Any] = []
     clock = Clock()
     observed = Observe(Listed(RateLimitError("1"), UnavailableError("2"), "ok"), told.append)
@@ -248,7 +248,7 @@ async def test_each_attempt_is_told_with_its_number() -> None:
     assert {event.request_id for event in told} == {reply_.request_id}
 
 
-async def test_outside_a_fallback_it_names_the_one_that_answered() -> None:
+async def test_observer_outside_a_fallback_names_the_answering_candidate() -> None:
     a, b = Listed(UnavailableError("down"), name="a"), Listed("ok", name="listed")
     told, _ = await watch(Fallback([a, b]))
     assert [event.provider for event in told] == ["fallback", "listed"]
@@ -266,7 +266,7 @@ class Bill(msgspec.Struct):
     pricing_version: str
 
 
-async def test_the_price_is_asked_for_by_the_full_name() -> None:
+async def test_price_is_looked_up_by_the_full_name() -> None:
     asked: list[Any] = []
 
     def price(usage: Usage, model: str) -> Bill:
@@ -279,7 +279,7 @@ async def test_the_price_is_asked_for_by_the_full_name() -> None:
 
 
 @pytest.mark.parametrize("price", [lambda *_: None, lambda *_: 1 / 0])
-async def test_no_price_is_no_cost_and_no_lost_event(price: Any) -> None:
+async def test_missing_price_gives_no_cost_and_no_lost_event(price: Any) -> None:
     told, _ = await watch(Listed("x"), price=price)
     assert told[1].cost_usd is None
 
@@ -293,7 +293,7 @@ async def test_an_estimate_that_fails_loses_no_event() -> None:
     assert (told[0].type, told[0].estimated_input_tokens) == ("llm.call_started", None)
 
 
-async def test_content_is_told_only_on_request() -> None:
+async def test_content_is_reported_only_on_request() -> None:
     request = build_request("a private question", model="m")
     told, _ = await watch(Listed("a private answer"), request)
     for event in told:
@@ -303,7 +303,7 @@ async def test_content_is_told_only_on_request() -> None:
     assert told[1].content[0].text == "a private answer"
 
 
-def test_events_are_written_with_the_contracts_names() -> None:
+def test_events_use_the_contracts_names() -> None:
     started = CallStarted(model="m", provider="p", request_id="r", estimated_input_tokens=3)
     assert msgspec.to_builtins(started) == {
         "type": "llm.call_started",
@@ -357,7 +357,7 @@ SECRETS = [
 
 
 @pytest.mark.parametrize(("text", "secret"), SECRETS)
-def test_secrets_and_people_are_removed(text: str, secret: str) -> None:
+def test_secrets_and_personal_data_are_removed(text: str, secret: str) -> None:
     assert secret in text
     assert secret not in redact(text)
 
@@ -380,7 +380,7 @@ def test_secrets_and_people_are_removed(text: str, secret: str) -> None:
         "passwords are refused",
     ],
 )
-def test_what_helps_is_kept(text: str) -> None:
+def test_useful_text_is_kept(text: str) -> None:
     assert redact(text) == text
 
 
@@ -390,14 +390,14 @@ LONG += ["password:\t" * 20_000, "token: " + "1" * 200_000, "bearer " + "a" * 20
 
 
 @pytest.mark.parametrize("text", LONG, ids=lambda text: text[:12])
-def test_redaction_is_never_slow(text: str) -> None:
+def test_redaction_takes_linear_time(text: str) -> None:
     with cpu.spending() as spent:
         redact(text)
     assert spent.units < 8 * cpu.QUARTER_SECOND
 
 
 @pytest.mark.parametrize(("text", "secret"), SECRETS)
-async def test_no_secret_is_told(text: str, secret: str) -> None:
+async def test_no_secret_is_reported(text: str, secret: str) -> None:
     for error in (ProviderError(text), UnavailableError("x", provider_message=text), ValueError(text)):
         told, _ = await watch(Listed(error))
         for event in told:
@@ -407,7 +407,7 @@ async def test_no_secret_is_told(text: str, secret: str) -> None:
 # --- listeners ------------------------------------------------------------------------------------
 
 
-async def test_coroutine_functions_and_objects_listen_too() -> None:
+async def test_subscribers_may_be_coroutine_functions_and_objects() -> None:
     told: dict[str, list[str]] = {"coroutine": [], "object": [], "lambda": [], "plain": []}
     threads: dict[str, int] = {}
 
@@ -435,7 +435,7 @@ async def test_coroutine_functions_and_objects_listen_too() -> None:
     await model.close()
 
 
-async def test_listeners_run_in_the_context_of_the_call() -> None:
+async def test_subscribers_run_in_the_context_of_the_call() -> None:
     where: contextvars.ContextVar[str] = contextvars.ContextVar("where", default="nowhere")
     seen: list[str] = []
 
@@ -454,7 +454,7 @@ async def test_listeners_run_in_the_context_of_the_call() -> None:
 
 
 @pytest.mark.parametrize("kind", ["plain", "coroutine", "cancelled", "deaf"])
-async def test_a_listener_that_fails_costs_nothing_and_is_reported_once(
+async def test_failing_subscriber_is_reported_once_and_breaks_nothing(
     kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     told: list[Any] = []
@@ -481,7 +481,7 @@ async def test_a_listener_that_fails_costs_nothing_and_is_reported_once(
     assert caplog.text.count("an observer failed") == 1
 
 
-async def test_whatever_can_be_awaited_is() -> None:
+async def test_any_awaitable_is_awaited() -> None:
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     told: list[Any] = []
     model = Observe(Listed("x"), lambda _: done, told.append)
@@ -494,7 +494,7 @@ async def test_whatever_can_be_awaited_is() -> None:
     assert len(told) == 2
 
 
-async def test_an_event_that_cannot_be_put_together_costs_the_others_nothing(
+async def test_event_that_cannot_be_built_does_not_affect_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     told: list[Any] = []
@@ -508,7 +508,7 @@ async def test_an_event_that_cannot_be_put_together_costs_the_others_nothing(
     assert len(told) == 2
 
 
-async def test_a_slow_plain_listener_does_not_slow_a_call() -> None:
+async def test_slow_plain_subscriber_does_not_slow_a_call() -> None:
     go_on = threading.Event()
     told: list[Any] = []
 
@@ -526,7 +526,7 @@ async def test_a_slow_plain_listener_does_not_slow_a_call() -> None:
     await model.close()
 
 
-async def test_what_does_not_fit_is_counted_told_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_overflow_is_counted_reported_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     gate = asyncio.Event()
     told: list[Any] = []
 
@@ -549,7 +549,7 @@ async def test_what_does_not_fit_is_counted_told_and_logged_once(caplog: pytest.
     assert model.dropped == dropped
 
 
-async def test_nothing_is_left_running_after_close() -> None:
+async def test_nothing_keeps_running_after_close() -> None:
     model = Observe(Listed("x"), lambda _: None)
     await model.complete("hi")
     await model.close()
@@ -557,7 +557,7 @@ async def test_nothing_is_left_running_after_close() -> None:
     assert model.inner.closed == 1  # type: ignore[attr-defined]
 
 
-async def test_nothing_runs_while_there_is_nothing_to_tell() -> None:
+async def test_nothing_runs_without_events() -> None:
     model = Observe(Listed("x"), lambda _: None)
     await model.flush()
     await model.complete("hi")
@@ -566,7 +566,7 @@ async def test_nothing_runs_while_there_is_nothing_to_tell() -> None:
     await model.flush()
 
 
-async def test_a_listener_that_never_returns_is_left_behind_at_the_end(
+async def test_hanging_subscriber_is_abandoned_at_close(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("dragoman.middleware.observe.FLUSH_SECONDS", 0.01)
@@ -584,7 +584,7 @@ async def test_a_listener_that_never_returns_is_left_behind_at_the_end(
     assert "were not delivered" in caplog.text
 
 
-async def test_it_can_be_used_again_after_close() -> None:
+async def test_observer_is_usable_again_after_close() -> None:
     told: list[Any] = []
     model = Observe(Listed("x", "y"), told.append)
     for _ in range(2):
@@ -593,7 +593,7 @@ async def test_it_can_be_used_again_after_close() -> None:
     assert len(told) == 4
 
 
-def test_one_observer_in_two_event_loops() -> None:
+def test_one_observer_works_in_two_event_loops() -> None:
     told: list[Any] = []
     model = Observe(Listed("x", "y"), told.append)
 
@@ -606,7 +606,7 @@ def test_one_observer_in_two_event_loops() -> None:
     assert len(told) == 4
 
 
-async def test_the_inner_provider_that_cannot_be_closed_keeps_no_event_back() -> None:
+async def test_failing_inner_close_loses_no_event() -> None:
     class Stuck(Listed):
         async def close(self) -> None:
             raise RuntimeError("stuck")
@@ -628,19 +628,19 @@ async def test_the_inner_provider_that_cannot_be_closed_keeps_no_event_back() ->
         ((print, "a listener"), {}, r"subscribers\[1\]"),
     ],
 )
-def test_settings_that_make_no_sense_are_named(subscribers: Any, settings: dict[str, Any], field: str) -> None:
+def test_invalid_settings_are_named(subscribers: Any, settings: dict[str, Any], field: str) -> None:
     with pytest.raises(ValueError, match=field):
         Observe(Listed(), *subscribers, **settings)
 
 
-def test_it_describes_itself_by_the_names_of_its_listeners() -> None:
+def test_observer_describes_itself_by_its_subscribers() -> None:
     def listener(_: object) -> None: ...
 
     described = describe(Observe(Listed(), listener))
     assert described.splitlines()[0].endswith("listener], queue_size=1000, include_content=False)")
 
 
-async def test_without_listeners_nothing_happens() -> None:
+async def test_observer_without_subscribers_does_nothing() -> None:
     model = Observe(Listed("x"))
     assert (await model.complete("hi")).text == "x"
     assert asyncio.all_tasks() == {asyncio.current_task()}

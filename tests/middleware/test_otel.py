@@ -76,7 +76,7 @@ async def call(sdk: Sdk, provider: Listed, request: Request, **settings: Any) ->
     await model.close()
 
 
-async def test_a_span_says_what_was_asked_and_what_was_used(sdk: Sdk) -> None:
+async def test_span_has_request_and_usage(sdk: Sdk) -> None:
     config = RuntimeConfig(0.5, 100, 0.9, 7, 0.1, 0.2, ["END"], "low", {"private": 1})
     request = replace(build_request("hello", None, config, model="m", stream=True), session_id="s1")
     await call(sdk, Listed(reply("x", usage=Usage(20, 7, 12, 3, 2))), request)
@@ -110,7 +110,7 @@ async def test_a_span_says_what_was_asked_and_what_was_used(sdk: Sdk) -> None:
     }
 
 
-async def test_what_is_not_known_is_not_said(sdk: Sdk, caplog: pytest.LogCaptureFixture) -> None:
+async def test_unknown_values_are_omitted(sdk: Sdk, caplog: pytest.LogCaptureFixture) -> None:
     await call(sdk, Listed(reply("x", usage=Usage(output_tokens=3))), build_request("hello", model="m"))
     (span,) = sdk.spans
     said = {name for name in span.attributes or {} if "usage" in name or "request." in name}
@@ -120,7 +120,7 @@ async def test_what_is_not_known_is_not_said(sdk: Sdk, caplog: pytest.LogCapture
     assert caplog.text == ""
 
 
-async def test_a_span_for_each_attempt_and_the_error_on_those_that_failed(sdk: Sdk) -> None:
+async def test_each_attempt_has_a_span_with_its_error(sdk: Sdk) -> None:
     failure = RateLimitError("slow", status=429, provider_message="quota of jane@example.org, key sk-abcdefghijklmnop")
     await call(sdk, Listed(failure, UnavailableError("down"), "ok"), build_request("hi"))
     spans = sdk.spans
@@ -136,7 +136,7 @@ async def test_a_span_for_each_attempt_and_the_error_on_those_that_failed(sdk: S
     assert "sk-abc" not in description
 
 
-async def test_a_span_lies_where_the_call_did_in_time_and_under_its_parent(sdk: Sdk) -> None:
+async def test_span_has_the_calls_time_and_parent(sdk: Sdk) -> None:
     clock = Clock()
 
     def slow(request: Request) -> Any:
@@ -155,7 +155,7 @@ async def test_a_span_lies_where_the_call_did_in_time_and_under_its_parent(sdk: 
     assert span.parent.span_id == parent.get_span_context().span_id
 
 
-async def test_the_two_metrics(sdk: Sdk) -> None:
+async def test_both_metrics_are_recorded(sdk: Sdk) -> None:
     await call(sdk, Listed(UnavailableError("down"), reply("x", usage=Usage(20, 7))), build_request("hi", model="m"))
     unit, *points = sdk.points("gen_ai.client.token.usage")
     assert unit == "{token}"
@@ -177,7 +177,7 @@ async def test_the_two_metrics(sdk: Sdk) -> None:
     assert points[0].explicit_bounds[-1] == pytest.approx(81.92)
 
 
-async def test_content_is_off_by_default_and_whole_on_request(sdk: Sdk) -> None:
+async def test_content_is_off_by_default_and_complete_on_request(sdk: Sdk) -> None:
     messages = [
         System("be private"),
         User([Text("a private question"), Image(Url("https://example.org/private.png"))]),
@@ -206,20 +206,20 @@ async def test_content_is_off_by_default_and_whole_on_request(sdk: Sdk) -> None:
     ]
 
 
-async def test_content_of_a_call_that_failed(sdk: Sdk) -> None:
+async def test_content_of_a_failed_call_is_recorded(sdk: Sdk) -> None:
     await call(sdk, Listed(ValueError("bug")), build_request("a question"), include_content=True)
     said = sdk.spans[0].attributes or {}
     assert json.loads(str(said["gen_ai.input.messages"]))[0]["parts"][0]["content"] == "a question"
     assert "gen_ai.output.messages" not in said
 
 
-async def test_the_api_alone_does_nothing_and_hurts_nothing() -> None:
+async def test_api_without_an_sdk_does_nothing() -> None:
     model = Observe(Listed("x"), OpenTelemetry())
     assert (await model.complete("hi")).text == "x"
     await model.close()
 
 
-def test_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     with pytest.raises(ImportError, match=r"dragoman\[otel\]"):
         OpenTelemetry()

@@ -76,7 +76,7 @@ class Queue:
 # --- the limiter ----------------------------------------------------------------------------------
 
 
-async def test_a_minutes_worth_at_once_and_then_one_by_one() -> None:
+async def test_bucket_allows_a_minutes_burst_and_then_one_by_one() -> None:
     queue = Queue(requests_per_minute=6)
     for number in range(9):
         queue.ask(str(number))
@@ -86,7 +86,7 @@ async def test_a_minutes_worth_at_once_and_then_one_by_one() -> None:
     assert queue.passed[6:] == [("6", 10), ("7", 20), ("8", 30)]
 
 
-async def test_a_smaller_burst() -> None:
+async def test_smaller_burst_is_configurable() -> None:
     queue = Queue(requests_per_minute=60, burst_seconds=2)
     for number in range(4):
         queue.ask(str(number))
@@ -94,7 +94,7 @@ async def test_a_smaller_burst() -> None:
     assert [at for _, at in queue.passed] == [0, 0, 1, 2]
 
 
-async def test_tokens_are_waited_for() -> None:
+async def test_calls_wait_for_tokens() -> None:
     queue = Queue(tokens_per_minute=600)
     queue.ask("a", 500)
     queue.ask("b", 200)
@@ -102,7 +102,7 @@ async def test_tokens_are_waited_for() -> None:
     assert queue.passed == [("a", 0), ("b", 10)]
 
 
-async def test_who_comes_first_goes_first_even_if_a_later_one_would_fit() -> None:
+async def test_waiters_are_served_in_order() -> None:
     queue = Queue(tokens_per_minute=600)
     queue.ask("a", 600)
     queue.ask("big", 500)
@@ -113,7 +113,7 @@ async def test_who_comes_first_goes_first_even_if_a_later_one_would_fit() -> Non
     assert queue.passed[1:] == [("big", 50), ("small", pytest.approx(50.1))]
 
 
-async def test_a_call_dearer_than_the_bucket_waits_for_a_full_one_and_leaves_a_debt() -> None:
+async def test_call_larger_than_the_bucket_waits_for_a_full_one_and_leaves_a_deficit() -> None:
     queue = Queue(tokens_per_minute=600)
     queue.ask("a", 60)
     queue.ask("huge", 1200)
@@ -126,7 +126,7 @@ async def test_a_call_dearer_than_the_bucket_waits_for_a_full_one_and_leaves_a_d
     ("spent", "next_at"),
     [(None, 60.0), (600, 60.0), (100, 10.0), (0, 0.0), (1200, 120.0)],
 )
-async def test_the_estimate_is_corrected_by_what_was_used(spent: int | None, next_at: float) -> None:
+async def test_estimate_is_corrected_by_the_usage(spent: int | None, next_at: float) -> None:
     queue = Queue(tokens_per_minute=600)
     queue.ask("a", 600)
     queue.ask("b", 600)
@@ -136,7 +136,7 @@ async def test_the_estimate_is_corrected_by_what_was_used(spent: int | None, nex
     assert queue.passed == [("a", 0), ("b", pytest.approx(next_at))]
 
 
-async def test_a_refund_wakes_whoever_waits() -> None:
+async def test_refund_wakes_a_waiter() -> None:
     queue = Queue(tokens_per_minute=600)
     queue.ask("a", 600)
     queue.ask("b", 300)
@@ -146,7 +146,7 @@ async def test_a_refund_wakes_whoever_waits() -> None:
     assert queue.passed == [("a", 0), ("b", 10)]
 
 
-async def test_concurrency() -> None:
+async def test_concurrency_is_limited() -> None:
     queue = Queue(max_concurrency=2)
     for name in "abcd":
         queue.ask(name)
@@ -163,7 +163,7 @@ async def test_concurrency() -> None:
 
 
 @pytest.mark.parametrize("victims", ["b", "c", "bc", "bcd"])
-async def test_whoever_leaves_the_queue_takes_nothing_with_him(victims: str) -> None:
+async def test_cancelled_waiter_takes_nothing(victims: str) -> None:
     queue = Queue(requests_per_minute=1, max_concurrency=1)
     for name in "abcde":
         queue.ask(name)
@@ -181,7 +181,7 @@ async def test_whoever_leaves_the_queue_takes_nothing_with_him(victims: str) -> 
     assert (queue.limiter.running, queue.limiter.waiting) == (0, 0)
 
 
-async def test_cancelling_one_whose_turn_has_just_come_wakes_the_next() -> None:
+async def test_cancelling_a_waiter_at_its_turn_wakes_the_next() -> None:
     queue = Queue(max_concurrency=1)
     for name in "abc":
         queue.ask(name)
@@ -198,7 +198,7 @@ async def test_cancelling_one_whose_turn_has_just_come_wakes_the_next() -> None:
     st.floats(1, 60),
     st.lists(st.tuples(st.floats(0, 30), st.integers(0, 2000)), min_size=1, max_size=30),
 )
-def test_no_window_ever_sees_more_than_the_bucket_and_what_flowed_in(
+def test_no_window_exceeds_the_bucket_plus_the_refill(
     per_minute: float, burst: float, calls: list[tuple[float, int]]
 ) -> None:
     passed = asyncio.run(_let_through(per_minute, burst, calls))
@@ -244,7 +244,7 @@ def test_a_limiter_belongs_to_one_event_loop() -> None:
         ({"max_concurrency": 1, "burst_seconds": 0}, "burst_seconds"),
     ],
 )
-def test_limits_that_make_no_sense_are_named(limits: dict[str, Any], field: str) -> None:
+def test_invalid_limits_are_named(limits: dict[str, Any], field: str) -> None:
     with pytest.raises(ValueError, match=field):
         Limiter(**limits)
 
@@ -293,7 +293,7 @@ def fixed(*answers: Any) -> Listed:
         (ZeroDivisionError("bug"), None),
     ],
 )
-async def test_what_is_reserved_and_what_is_settled(stream: bool, answer: Any, spent: int | None) -> None:
+async def test_reservation_and_settlement(stream: bool, answer: Any, spent: int | None) -> None:
     limiter = Watched(tokens_per_minute=1e6)
     model = RateLimit(fixed(answer), limiter=limiter)
     await collect(model.events(build_request("hi", config={"max_tokens": 50}, stream=stream)))
@@ -301,7 +301,7 @@ async def test_what_is_reserved_and_what_is_settled(stream: bool, answer: Any, s
     assert limiter.running == 0
 
 
-async def test_nobody_estimates_when_tokens_are_not_limited() -> None:
+async def test_nothing_is_estimated_without_a_token_limit() -> None:
     class Dear(Listed):
         def estimate_input_tokens(self, *_: Any) -> int:
             raise AssertionError("asked for an estimate nobody needs")
@@ -321,7 +321,7 @@ async def test_a_stream_holds_its_slot_until_it_ends_or_is_closed() -> None:
     assert limiter.running == 0
 
 
-async def test_a_call_cancelled_in_the_queue_is_not_made_and_loses_no_slot() -> None:
+async def test_call_cancelled_in_the_queue_is_not_sent_and_loses_no_slot() -> None:
     gate = asyncio.Event()
     inner = Listed(lambda request: [gate, *reply("one")(request)], "two")
     model = RateLimit(inner, max_concurrency=1)
@@ -355,7 +355,7 @@ async def test_a_provider_and_a_model_limit_stack() -> None:
     assert (everybody.running, everybody.waiting) == (0, 0)
 
 
-async def test_what_was_reserved_is_given_back_when_a_later_limiter_is_not_reached() -> None:
+async def test_reservation_is_returned_when_a_later_limiter_fails() -> None:
     two, one = Watched(max_concurrency=1), Watched(tokens_per_minute=1000)
     held = await two.acquire()
     model = RateLimit(fixed("x"), limiter=[one, two])
@@ -371,7 +371,7 @@ async def test_what_was_reserved_is_given_back_when_a_later_limiter_is_not_reach
     assert two.running == 0
 
 
-async def test_two_orders_of_the_same_limiters_do_not_wait_for_each_other() -> None:
+async def test_two_orders_of_the_same_limiters_do_not_deadlock() -> None:
     one, two = Limiter(max_concurrency=1), Limiter(max_concurrency=1)
     forward = RateLimit(Listed("f", repeat=True), limiter=[one, two])
     backward = RateLimit(Listed("b", repeat=True), limiter=[two, one])
@@ -380,7 +380,7 @@ async def test_two_orders_of_the_same_limiters_do_not_wait_for_each_other() -> N
     assert len(await asyncio.wait_for(asyncio.gather(*calls), 10)) == 40
 
 
-async def test_every_attempt_of_a_retry_takes_its_turn() -> None:
+async def test_every_retry_is_rate_limited() -> None:
     clock = Clock()
     limiter = Watched(requests_per_minute=1000)
     inner = Listed(UnavailableError("1"), UnavailableError("2"), "ok")
@@ -389,7 +389,7 @@ async def test_every_attempt_of_a_retry_takes_its_turn() -> None:
     assert limiter.log == [0, 0, 0, 0, 0, 15]
 
 
-async def test_a_settlement_that_is_interrupted_does_not_keep_the_others_from_theirs() -> None:
+async def test_interrupted_settlement_does_not_block_the_others() -> None:
     class Interrupted(Watched):
         async def settle(self, lease: Any, spent: int | None) -> None:
             raise asyncio.CancelledError
@@ -409,7 +409,7 @@ async def test_a_settlement_that_is_interrupted_does_not_keep_the_others_from_th
         ({"requests_per_minute": -3}, "requests_per_minute"),
     ],
 )
-def test_settings_that_make_no_sense_are_named(settings: dict[str, Any], match: str) -> None:
+def test_invalid_settings_are_named(settings: dict[str, Any], match: str) -> None:
     with pytest.raises(ValueError, match=match):
         RateLimit(Listed(), **settings)
     twice = Limiter(max_concurrency=1)
@@ -417,7 +417,7 @@ def test_settings_that_make_no_sense_are_named(settings: dict[str, Any], match: 
         RateLimit(Listed(), limiter=[twice, twice])
 
 
-def test_it_describes_itself() -> None:
+def test_limiter_describes_itself() -> None:
     shared = Limiter(tokens_per_minute=1e5)
     assert describe(RateLimit(Listed(), 60)) == "RateLimit(requests_per_minute=60)\nListed listed:m"
     stacked = describe(RateLimit(Listed(), max_concurrency=4, limiter=shared)).splitlines()[0]

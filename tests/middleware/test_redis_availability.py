@@ -47,7 +47,7 @@ async def settle(*shared: RedisAvailability) -> None:
 
 
 @pytest.mark.parametrize(("error", "failures"), [(UnavailableError("down"), 2), (AuthenticationError("key"), 1)])
-async def test_what_one_finds_all_skip_and_recovery_is_shared(make: Make, error: Exception, failures: int) -> None:
+async def test_state_and_recovery_are_shared_between_processes(make: Make, error: Exception, failures: int) -> None:
     clock = Clock()
     here, there = make(clock=clock), make(clock=clock)
     a, b = Listed(error, name="a", repeat=True), Listed("b", name="b", repeat=True)
@@ -69,7 +69,7 @@ async def test_what_one_finds_all_skip_and_recovery_is_shared(make: Make, error:
     assert there.is_available("a", "m")
 
 
-async def test_without_redis_each_process_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+async def test_each_process_continues_without_redis(caplog: pytest.LogCaptureFixture) -> None:
     lost = RedisAvailability("redis://127.0.0.1:1/0", thresholds=Thresholds(failures=1))
     a, b = Listed(UnavailableError("down"), name="a", repeat=True), Listed("b", name="b", repeat=True)
     model = Fallback([a, b], lost)
@@ -81,7 +81,7 @@ async def test_without_redis_each_process_goes_on(caplog: pytest.LogCaptureFixtu
     assert "availability is not shared" in caplog.text
 
 
-async def test_limits_and_availability_over_redis(tmp_path: Path, redis_url: str) -> None:
+async def test_limits_and_availability_work_over_redis(tmp_path: Path, redis_url: str) -> None:
     async with serve(fail) as bad, serve(answer) as good:
         more = f"availability: {{failures: 1}}\nredis: {redis_url}\n"
         group = "candidates: [a:m, {model: b:m, rate_limit: {requests_per_minute: 100}}]"

@@ -56,39 +56,39 @@ async def wait_of(limiter: RedisLimiter, tokens: int = 0) -> float:
     return 0.0
 
 
-async def test_requests_are_counted_together(make: Make) -> None:
+async def test_requests_of_all_processes_are_counted_together(make: Make) -> None:
     one, two = make(requests_per_minute=3, poll_seconds=60), make(requests_per_minute=3, poll_seconds=60)
     for limiter in (one, two, one):
         assert await wait_of(limiter) == 0
     assert await wait_of(two) == pytest.approx(20, abs=1)
 
 
-async def test_another_key_is_another_count(make: Make) -> None:
+async def test_keys_are_counted_separately(make: Make) -> None:
     assert await wait_of(make(requests_per_minute=1)) == 0
     assert await wait_of(make(requests_per_minute=1, key="another")) == 0
 
 
 @pytest.mark.parametrize(("spent", "wait"), [(None, 60), (600, 60), (100, 10), (0, 0), (1200, 60)])
-async def test_the_estimate_is_corrected_by_what_was_used(make: Make, spent: int | None, wait: float) -> None:
+async def test_estimate_is_corrected_by_the_usage(make: Make, spent: int | None, wait: float) -> None:
     one, two = make(tokens_per_minute=600, poll_seconds=60), make(tokens_per_minute=600, poll_seconds=60)
     lease = await one.acquire(600)
     await one.settle(lease, spent)
     assert await wait_of(two, 600) == pytest.approx(wait, abs=1)
 
 
-async def test_a_debt_is_waited_for_in_turns(make: Make) -> None:
+async def test_waiters_share_a_deficit_in_order(make: Make) -> None:
     limiter = make(tokens_per_minute=600, poll_seconds=0.5)
     await limiter.settle(await limiter.acquire(600), 1200)
     assert await wait_of(limiter, 600) == 0.5  # asked again, for somebody else may give something back
 
 
-async def test_a_call_dearer_than_the_bucket_passes_a_full_one(make: Make) -> None:
+async def test_call_larger_than_the_bucket_passes_a_full_one(make: Make) -> None:
     limiter = make(tokens_per_minute=600, poll_seconds=60)
     assert await wait_of(limiter, 1000) == 0
     assert await wait_of(limiter, 1) == pytest.approx(40.1, abs=1)
 
 
-async def test_slots_are_counted_together_and_given_back(make: Make) -> None:
+async def test_slots_are_shared_and_released(make: Make) -> None:
     one, two = make(max_concurrency=2), make(max_concurrency=2)
     first = await one.acquire()
     second = await two.acquire()
@@ -98,13 +98,13 @@ async def test_slots_are_counted_together_and_given_back(make: Make) -> None:
     await one.settle(first, None)
 
 
-async def test_the_slots_of_a_dead_process_come_back(make: Make) -> None:
+async def test_slots_of_a_dead_process_are_reclaimed(make: Make) -> None:
     limiter = make(max_concurrency=1, lease_seconds=0.05, poll_seconds=0.02)
     await limiter.acquire()
     await asyncio.wait_for(limiter.acquire(), 5)  # the first never settles
 
 
-async def test_within_a_process_who_comes_first_goes_first(make: Make) -> None:
+async def test_waiters_of_a_process_are_served_in_order(make: Make) -> None:
     limiter = make(max_concurrency=1, poll_seconds=0.005)
     order: list[int] = []
 
@@ -117,7 +117,7 @@ async def test_within_a_process_who_comes_first_goes_first(make: Make) -> None:
     assert order == list(range(20))
 
 
-async def test_never_more_at_once_than_there_are_slots_and_all_get_through(make: Make, redis_url: str) -> None:
+async def test_concurrency_never_exceeds_the_slots(make: Make, redis_url: str) -> None:
     limiters = [make(max_concurrency=3, poll_seconds=0.002) for _ in range(4)]
     running = most = 0
     full = asyncio.Event()  # the first ones stay until all slots are taken, however slow the machine is
@@ -142,7 +142,7 @@ async def test_never_more_at_once_than_there_are_slots_and_all_get_through(make:
 
 
 @pytest.mark.parametrize("moment", range(8))
-async def test_a_call_cancelled_at_any_moment_loses_no_slot_and_no_tokens(make: Make, moment: int) -> None:
+async def test_call_cancelled_at_any_moment_loses_no_slot_and_no_tokens(make: Make, moment: int) -> None:
     limiter = make(requests_per_minute=100, tokens_per_minute=100, max_concurrency=1, poll_seconds=0.005)
     call = asyncio.ensure_future(limiter.acquire(100))
     for _ in range(moment):
@@ -159,7 +159,7 @@ async def test_a_call_cancelled_at_any_moment_loses_no_slot_and_no_tokens(make: 
     await limiter.settle(lease, 0)
 
 
-async def test_cancelled_while_redis_says_yes(make: Make) -> None:
+async def test_cancelled_while_redis_grants_the_call(make: Make) -> None:
     limiter = make(tokens_per_minute=100, max_concurrency=1, poll_seconds=0.005)
     asked, go_on = asyncio.Event(), asyncio.Event()
     really = limiter._ask
@@ -181,7 +181,7 @@ async def test_cancelled_while_redis_says_yes(make: Make) -> None:
     await asyncio.wait_for(limiter.acquire(100), 5)
 
 
-async def test_cancelled_while_redis_says_no(make: Make, redis_url: str) -> None:
+async def test_cancelled_while_redis_denies_the_call(make: Make, redis_url: str) -> None:
     limiter = make(max_concurrency=1, tokens_per_minute=100)
     await limiter.acquire()
     call = asyncio.ensure_future(limiter.acquire())
@@ -197,7 +197,7 @@ async def test_cancelled_while_redis_says_no(make: Make, redis_url: str) -> None
         assert await redis.zcard(limiter._keys[1]) == 1
 
 
-async def test_cancelled_while_settling(make: Make) -> None:
+async def test_cancelled_while_settling_loses_nothing(make: Make) -> None:
     limiter = make(max_concurrency=1, poll_seconds=0.005)
     lease = await limiter.acquire()
     settling = asyncio.ensure_future(limiter.settle(lease, None))
@@ -208,7 +208,7 @@ async def test_cancelled_while_settling(make: Make) -> None:
     await asyncio.wait_for(limiter.acquire(), 5)
 
 
-async def test_it_serves_a_rate_limit_beside_one_in_process(make: Make) -> None:
+async def test_redis_limiter_works_with_a_local_one(make: Make) -> None:
     shared = make(max_concurrency=1, poll_seconds=0.005)
     gate = asyncio.Event()
     models = [
@@ -263,7 +263,7 @@ async def test_many_processes_share_one_bucket(redis_url: str) -> None:
     assert sum(passed) == 20
 
 
-async def test_keys_go_away_by_themselves(make: Make, redis_url: str) -> None:
+async def test_redis_keys_expire(make: Make, redis_url: str) -> None:
     limiter = make(requests_per_minute=60, max_concurrency=5, lease_seconds=10)
     await limiter.acquire()
     async with Redis.from_url(redis_url) as redis:
@@ -272,7 +272,7 @@ async def test_keys_go_away_by_themselves(make: Make, redis_url: str) -> None:
     assert 0 < leases <= 71
 
 
-async def test_when_redis_is_gone_calls_fail_clearly_and_without_its_address() -> None:
+async def test_calls_fail_clearly_without_redis() -> None:
     limiter = RedisLimiter("redis://:hunter2@127.0.0.1:1/0", "k", max_concurrency=1)
     inner = Listed("never asked")
     with pytest.raises(LimiterUnavailableError) as caught:
@@ -284,7 +284,7 @@ async def test_when_redis_is_gone_calls_fail_clearly_and_without_its_address() -
     await limiter.close()
 
 
-async def test_when_redis_is_frozen_all_callers_fail_together(
+async def test_all_callers_fail_together_when_redis_hangs(
     make: Make, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One time limit for all that wait, and no slot is lost by it."""
@@ -310,9 +310,7 @@ async def test_when_redis_is_frozen_all_callers_fail_together(
         ] * 6
 
 
-async def test_a_settlement_redis_does_not_hear_costs_the_call_nothing(
-    make: Make, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_lost_settlement_does_not_fail_the_call(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     limiter = make(max_concurrency=1)
 
     async def fail(**_: Any) -> None:
@@ -324,7 +322,7 @@ async def test_a_settlement_redis_does_not_hear_costs_the_call_nothing(
     assert "could not be settled" in caplog.text
 
 
-async def test_a_client_of_the_callers_is_left_open(redis_url: str) -> None:
+async def test_client_of_the_caller_is_not_closed(redis_url: str) -> None:
     async with Redis.from_url(redis_url) as client:
         async with RedisLimiter(client, "mine", max_concurrency=1) as limiter:
             await limiter.settle(await limiter.acquire(), None)
@@ -342,19 +340,19 @@ async def test_a_client_of_the_callers_is_left_open(redis_url: str) -> None:
         ({"max_concurrency": None}, "give one of"),
     ],
 )
-def test_settings_that_make_no_sense_are_named(settings: dict[str, Any], field: str) -> None:
+def test_invalid_settings_are_named(settings: dict[str, Any], field: str) -> None:
     given = {"key": "k", "max_concurrency": 1, **settings}
     with pytest.raises(ValueError, match=field):
         RedisLimiter("redis://127.0.0.1:1/0", **given)
 
 
-def test_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "redis.asyncio", None)
     with pytest.raises(ImportError, match=r"dragoman\[redis\]"):
         RedisLimiter("redis://127.0.0.1:1/0", "k", max_concurrency=1)
 
 
-async def test_no_clock_of_ours_is_asked(make: Make) -> None:
+async def test_only_the_redis_clock_is_used(make: Make) -> None:
     limiter = make(requests_per_minute=60, clock=Clock(1e12), poll_seconds=60, burst_seconds=1)
     assert await wait_of(limiter) == 0
     assert 0 < await wait_of(limiter) <= 1

@@ -63,7 +63,7 @@ async def collect_stream(model: Any, *args: Any, **settings: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
-async def test_only_transient_classes_are_tried_again(kind: type[ProviderError]) -> None:
+async def test_only_transient_errors_are_retried(kind: type[ProviderError]) -> None:
     provider, clock = Listed(kind("no"), "yes"), Clock()
     model = retry(provider, clock)
     if kind.transient:
@@ -74,14 +74,14 @@ async def test_only_transient_classes_are_tried_again(kind: type[ProviderError])
     assert len(provider.requests) == (2 if kind.transient else 1)
 
 
-async def test_the_first_success_ends_it() -> None:
+async def test_first_success_ends_the_retries() -> None:
     provider, clock = Listed(UnavailableError("1"), NetworkError("2"), "third", "fourth"), Clock()
     assert (await retry(provider, clock, max_retries=5).complete("hi")).text == "third"
     assert len(provider.requests) == 3
 
 
 @given(st.lists(st.sampled_from(["ok", "transient", "fatal"]), min_size=8, max_size=8), st.integers(0, 6))
-def test_attempts_under_any_sequence_of_outcomes(outcomes: list[str], max_retries: int) -> None:
+def test_number_of_attempts_for_any_sequence_of_outcomes(outcomes: list[str], max_retries: int) -> None:
     made = {"ok": "fine", "transient": UnavailableError("t"), "fatal": InvalidRequestError("f")}
     provider, clock = Listed(*[lambda _, each=each: made[each] for each in outcomes]), Clock()
     told: list[int] = []
@@ -112,7 +112,7 @@ async def run_once(model: Retry) -> tuple[list[Any], Exception | None]:
         (1.0, [1.25, 2.5, 5, 10, 20, 30, 30]),
     ],
 )
-async def test_the_wait_doubles_with_jitter_up_to_thirty_seconds(draw: float, waits: list[float]) -> None:
+async def test_backoff_doubles_with_jitter_up_to_thirty_seconds(draw: float, waits: list[float]) -> None:
     provider, clock = Listed(lambda _: UnavailableError("down"), repeat=True), Clock()
     with pytest.raises(UnavailableError):
         await retry(provider, clock, draw, max_retries=7).complete("hi")
@@ -133,7 +133,7 @@ async def test_retry_after_is_honoured_exactly(
 
 
 @pytest.mark.parametrize("retry_after", [60.001, 3600.0, math.inf])
-async def test_a_longer_retry_after_fails_at_once_with_the_value(retry_after: float) -> None:
+async def test_long_retry_after_fails_at_once_with_its_value(retry_after: float) -> None:
     provider, clock = Listed(RateLimitError("slow", retry_after=retry_after)), Clock()
     with pytest.raises(RateLimitError) as caught:
         await retry(provider, clock).complete("hi")
@@ -142,7 +142,7 @@ async def test_a_longer_retry_after_fails_at_once_with_the_value(retry_after: fl
     assert clock.slept == []
 
 
-async def test_backoff_replaces_the_default_and_is_told_the_attempt() -> None:
+async def test_custom_backoff_receives_the_attempt() -> None:
     provider, clock = Listed(lambda _: UnavailableError("down"), repeat=True), Clock()
     with pytest.raises(UnavailableError):
         await retry(provider, clock, max_retries=3, backoff=lambda index: 10.0 * index).complete("hi")
@@ -150,7 +150,7 @@ async def test_backoff_replaces_the_default_and_is_told_the_attempt() -> None:
 
 
 @pytest.mark.parametrize("wait", [-1, math.nan, math.inf, 1e300, "1", None, True])
-async def test_a_backoff_that_makes_no_sense_is_named(wait: Any) -> None:
+async def test_invalid_backoff_is_named(wait: Any) -> None:
     provider, clock = Listed(UnavailableError("down")), Clock()
     with pytest.raises(ValueError, match=r"backoff\(0\)") as caught:
         await retry(provider, clock, backoff=lambda _: wait).complete("hi")
@@ -188,7 +188,7 @@ async def test_time_spent_in_attempts_counts_towards_the_deadline() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_nothing_is_tried_again_after_the_first_event(stream: bool) -> None:
+async def test_no_retry_after_the_first_event(stream: bool) -> None:
     provider, clock = Listed(broken("half", StreamInterruptedError("cut")), "whole"), Clock()
     heard, error = await collect(retry(provider, clock).events(build_request("hi", stream=stream)))
     assert isinstance(error, StreamInterruptedError)
@@ -196,7 +196,7 @@ async def test_nothing_is_tried_again_after_the_first_event(stream: bool) -> Non
     assert [event.type for event in heard] == ["message.start", "text.delta", "message.complete"]
 
 
-async def test_events_are_handed_out_as_they_come() -> None:
+async def test_events_are_passed_on_immediately() -> None:
     gate = asyncio.Event()
     provider, clock = Listed(lambda request: [*reply("hi")(request)[:2], gate, *reply("hi")(request)[2:]]), Clock()
     source = retry(provider, clock).events(build_request("hi", stream=True))
@@ -209,7 +209,7 @@ async def test_events_are_handed_out_as_they_come() -> None:
 # --- what the caller says -------------------------------------------------------------------------
 
 
-async def test_classifier_replaces_the_rule_and_complete_is_asked_again_after_its_end() -> None:
+async def test_classifier_replaces_the_rule_even_after_the_end_of_complete() -> None:
     tool = Tool("add", "", {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]})
     bad = speak(lambda out: (out.tool_start(0, "c1", "add"), out.tool_input(0, "{nonsense")), finish="tool_calls")
     good = speak(lambda out: (out.tool_start(0, "c1", "add"), out.tool_input(0, '{"n": 1}')), finish="tool_calls")
@@ -221,7 +221,7 @@ async def test_classifier_replaces_the_rule_and_complete_is_asked_again_after_it
         await model.complete("hi")
 
 
-async def test_a_cancelled_call_is_never_shown_to_the_classifier() -> None:
+async def test_classifier_never_receives_a_cancelled_call() -> None:
     provider, clock = Listed(CallCancelledError("stop")), Clock()
     asked: list[ProviderError] = []
     with pytest.raises(CallCancelledError):
@@ -229,7 +229,7 @@ async def test_a_cancelled_call_is_never_shown_to_the_classifier() -> None:
     assert asked == []
 
 
-async def test_on_retry_watches_and_cannot_break_the_call(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failing_on_retry_does_not_break_the_call(caplog: pytest.LogCaptureFixture) -> None:
     told: list[tuple[str, int, float]] = []
 
     def watch(error: ProviderError, attempt: int, wait: float) -> None:
@@ -243,7 +243,7 @@ async def test_on_retry_watches_and_cannot_break_the_call(caplog: pytest.LogCapt
     assert caplog.text.count("on_retry failed") == 2
 
 
-async def test_each_attempt_says_its_number_and_why() -> None:
+async def test_each_attempt_has_its_number_and_reason() -> None:
     provider, clock = Listed(UnavailableError("1"), UnavailableError("2"), "ok"), Clock()
     request = build_request("hi")
     await collect(retry(provider, clock).events(request))
@@ -275,7 +275,7 @@ BASE = RuntimeConfig(temperature=0.0, max_tokens=10, seed=7, extras={"a": 1, "b"
         ),
     ],
 )
-async def test_overrides_change_the_retries_and_nothing_else(
+async def test_overrides_change_only_the_retries(
     overrides: Any, temperatures: list[float], max_tokens: list[int], extras: list[dict[str, Any]]
 ) -> None:
     provider, clock = Listed(*[UnavailableError("down") for _ in range(3)], "ok"), Clock()
@@ -291,7 +291,7 @@ async def test_overrides_change_the_retries_and_nothing_else(
 # --- asking again ---------------------------------------------------------------------------------
 
 
-async def test_reask_shows_the_model_its_answer_and_the_callers_text() -> None:
+async def test_reask_sends_the_answer_and_the_callers_text() -> None:
     provider, clock = Listed(reply("not json"), reply('{"n": "x"}'), reply('{"n": 3}')), Clock()
     asked: list[str] = []
 
@@ -313,7 +313,7 @@ async def test_reask_shows_the_model_its_answer_and_the_callers_text() -> None:
     assert messages == (User("a number"),)
 
 
-async def test_reask_shares_the_budget_and_is_not_built_for_the_last_attempt() -> None:
+async def test_reask_shares_the_budget_and_skips_the_last_attempt() -> None:
     provider, clock = Listed(*[reply("not json")] * 3), Clock()
     built: list[object] = []
     model = retry(provider, clock, reask=lambda error: built.append(error) or "again")
@@ -324,7 +324,7 @@ async def test_reask_shares_the_budget_and_is_not_built_for_the_last_attempt() -
     assert caught.value.response.text == "not json"
 
 
-async def test_a_transient_failure_between_appends_nothing() -> None:
+async def test_transient_failure_in_between_appends_nothing() -> None:
     answers = (reply("bad"), UnavailableError("down"), reply('{"n": 1}'))
     provider, clock = Listed(*answers), Clock()
     answer = await retry(provider, clock, reask=lambda _: "again").complete("hi", response_schema=SCHEMA)
@@ -333,7 +333,7 @@ async def test_a_transient_failure_between_appends_nothing() -> None:
     assert [each.metadata.get(RETRY_REASON) for each in provider.requests] == [None, "reask", "transient"]
 
 
-async def test_events_of_answers_found_wrong_do_not_reach_the_caller() -> None:
+async def test_events_of_rejected_answers_do_not_reach_the_caller() -> None:
     provider, clock = Listed(reply("bad"), reply('{"n": 1}')), Clock()
     model = retry(provider, clock, reask=lambda _: "again")
     heard, error = await collect(model.events(build_request("hi", response_schema=SCHEMA)))
@@ -342,7 +342,7 @@ async def test_events_of_answers_found_wrong_do_not_reach_the_caller() -> None:
     assert heard[-1].parsed == {"n": 1}  # type: ignore[union-attr]
 
 
-async def test_the_last_wrong_answer_is_handed_out_before_its_error() -> None:
+async def test_last_rejected_answer_is_delivered_before_its_error() -> None:
     provider, clock = Listed(reply("bad 1"), reply("bad 2")), Clock()
     model = retry(provider, clock, max_retries=1, reask=lambda _: "again")
     heard, error = await collect(model.events(build_request("hi", response_schema=SCHEMA)))
@@ -351,7 +351,7 @@ async def test_the_last_wrong_answer_is_handed_out_before_its_error() -> None:
     assert heard[-1].final_content[0].text == "bad 2"  # type: ignore[union-attr]
 
 
-async def test_a_stream_is_not_asked_again_once_it_spoke() -> None:
+async def test_stream_is_not_reasked_after_its_first_event() -> None:
     provider, clock = Listed(reply("bad"), reply('{"n": 1}')), Clock()
     model = retry(provider, clock, reask=lambda _: "again")
     heard, error = await collect(model.events(build_request("hi", response_schema=SCHEMA, stream=True)))
@@ -360,21 +360,21 @@ async def test_a_stream_is_not_asked_again_once_it_spoke() -> None:
     check_events(heard)
 
 
-async def test_without_reask_a_wrong_answer_is_raised() -> None:
+async def test_invalid_answer_is_raised_without_reask() -> None:
     provider, clock = Listed(reply("bad"), "never asked"), Clock()
     with pytest.raises(StructuredOutputError):
         await retry(provider, clock).complete("hi", response_schema=SCHEMA)
     assert len(provider.requests) == 1
 
 
-async def test_an_empty_answer_makes_no_empty_assistant_message() -> None:
+async def test_empty_answer_adds_no_assistant_message() -> None:
     provider, clock = Listed(speak(usage=USAGE), reply('{"n": 1}')), Clock()
     await retry(provider, clock, reask=lambda _: "say something").complete("hi", response_schema=SCHEMA)
     assert tuple(provider.requests[1].messages) == (User("hi"), User("say something"))
 
 
 @pytest.mark.parametrize("text", ["", None, 3])
-async def test_a_reask_that_says_nothing_is_named(text: Any) -> None:
+async def test_empty_reask_is_named(text: Any) -> None:
     provider, clock = Listed(reply("bad")), Clock()
     with pytest.raises(ValueError, match="reask"):
         await retry(provider, clock, reask=lambda _: text).complete("hi", response_schema=SCHEMA)
@@ -408,7 +408,7 @@ async def test_cancel_ends_the_wait_between_attempts() -> None:
     assert not await model.cancel("r1")
 
 
-async def test_a_stream_cancelled_between_attempts_ends_well() -> None:
+async def test_stream_cancelled_between_attempts_is_closed() -> None:
     provider = Listed(UnavailableError("down"), "never asked")
     waiting = asyncio.Event()
 
@@ -456,19 +456,19 @@ async def test_a_stream_cancelled_between_attempts_ends_well() -> None:
         ({"per_attempt_override": [{}, {"seed": "x"}]}, r"per_attempt_override\[1\].*seed"),
     ],
 )
-def test_settings_that_make_no_sense_are_named(settings: dict[str, Any], field: str) -> None:
+def test_invalid_settings_are_named(settings: dict[str, Any], field: str) -> None:
     with pytest.raises(ValueError, match=field):
         Retry(Listed(), **settings)
 
 
-async def test_a_coroutine_function_cannot_watch() -> None:
+async def test_coroutine_function_is_rejected_as_on_retry() -> None:
     async def watch(*_: Any) -> None: ...
 
     with pytest.raises(ValueError, match="on_retry must be a plain function"):
         Retry(Listed(), on_retry=watch)
 
 
-def test_attempts_do_not_multiply() -> None:
+def test_nested_retries_are_rejected() -> None:
     inner = Retry(Listed())
     for wrapped in (inner, Fallback([inner, Listed(name="other")])):
         with pytest.raises(ValueError, match="Retry inside already"):
@@ -480,7 +480,7 @@ def test_a_provider_is_required() -> None:
         Retry("openai:m")  # type: ignore[arg-type]
 
 
-async def test_other_exceptions_pass() -> None:
+async def test_other_exceptions_are_not_retried() -> None:
     provider, clock = Listed(ZeroDivisionError("bug"), "never asked"), Clock()
     with pytest.raises(ZeroDivisionError):
         await retry(provider, clock, classifier=lambda _: True).complete("hi")

@@ -25,7 +25,7 @@ def keys(*answers: object) -> tuple[list[Listed], KeyRotation, Clock]:
 
 
 @pytest.mark.parametrize("kind", [AuthenticationError, RateLimitError, QuotaExceededError])
-async def test_the_next_key_serves_and_stays(kind: type[ProviderError]) -> None:
+async def test_next_key_is_used_and_kept(kind: type[ProviderError]) -> None:
     (a, b), model, clock = keys(kind("no"), "from b")
     for _ in range(3):
         assert (await model.complete("hi")).text == "from b"
@@ -36,7 +36,7 @@ async def test_the_next_key_serves_and_stays(kind: type[ProviderError]) -> None:
     assert (await model.complete("hi")).text == "from a"
 
 
-async def test_the_failed_attempt_is_on_record() -> None:
+async def test_failed_attempt_is_recorded() -> None:
     _, model, _ = keys(RateLimitError("slow down", status=429), "from b")
     reply = model.open(build_request("hi", model="m"))
     while await reply.next():
@@ -44,7 +44,7 @@ async def test_the_failed_attempt_is_on_record() -> None:
     assert [record.type for record in reply.history] == ["llm.call_failed", "llm.call_started"]
 
 
-async def test_a_key_rests_as_long_as_the_server_asks() -> None:
+async def test_key_rests_for_the_retry_after() -> None:
     (a, b), model, clock = keys(RateLimitError("slow", retry_after=20), "from b")
     await model.complete("hi")
     b.answers = [UnavailableError("down")]
@@ -71,21 +71,21 @@ async def test_when_all_keys_fail_the_last_error_is_raised(caplog: pytest.LogCap
 
 
 @pytest.mark.parametrize("answer", [InvalidRequestError("bad"), UnavailableError("down")])
-async def test_other_errors_are_raised(answer: ProviderError) -> None:
+async def test_other_errors_are_not_rotated(answer: ProviderError) -> None:
     (_, b), model, _ = keys(answer, "from b")
     with pytest.raises(type(answer)):
         await model.complete("hi")
     assert not b.requests
 
 
-async def test_never_after_the_first_event() -> None:
+async def test_no_rotation_after_the_first_event() -> None:
     (_, b), model, _ = keys(broken("half", RateLimitError("slow")), "from b")
     _, error = await collect(model.events(build_request("hi")))
     assert isinstance(error, RateLimitError)
     assert not b.requests
 
 
-def test_what_it_is_made_of() -> None:
+def test_invalid_keys_are_rejected() -> None:
     _, model, _ = keys("a", "b")
     assert (model.name, model.model, describe(model).splitlines()[0]) == ("listed", "m", "KeyRotation(keys=2)")
     with pytest.raises(ValueError, match="of one name and model"):

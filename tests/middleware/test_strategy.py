@@ -34,7 +34,7 @@ def test_weighted_shares_over_ten_thousand_calls(weights: list[float]) -> None:
         assert served[number] == pytest.approx(10_000 * weight / sum(weights), rel=0.02)
 
 
-async def test_weighted_calls_and_the_share_of_an_unavailable_candidate() -> None:
+async def test_share_of_an_unavailable_candidate_is_redistributed() -> None:
     a, b, c = named("a", "b", "c")
     model = Fallback([a, b, c], strategy="weighted", weights=[2, 1, 1], clock=Clock())
     for _ in range(400):
@@ -49,7 +49,7 @@ async def test_weighted_calls_and_the_share_of_an_unavailable_candidate() -> Non
     assert "strategy='weighted', weights=[2, 1, 1]" in describe(model)
 
 
-async def test_least_busy_goes_to_the_idle_candidate() -> None:
+async def test_least_busy_prefers_the_idle_candidate() -> None:
     gate = asyncio.Event()
     a, b = Listed([gate], name="a"), Listed("b", name="b", repeat=True)
     model = Fallback([a, b], strategy="least_busy")
@@ -65,7 +65,7 @@ async def test_least_busy_goes_to_the_idle_candidate() -> None:
     assert (await model.complete("hi")).text == "a"  # a cancelled call no longer counts
 
 
-async def test_lowest_latency_prefers_the_fast_and_tries_the_slow_again() -> None:
+async def test_lowest_latency_prefers_the_fast_and_retests_the_slow() -> None:
     clock = Clock()
     slow, fast = named("slow", "fast")
 
@@ -88,7 +88,7 @@ async def test_lowest_latency_prefers_the_fast_and_tries_the_slow_again() -> Non
     assert len(slow.requests) > len(fast.requests)  # it was found to be fast
 
 
-async def test_cheapest_by_price_and_size() -> None:
+async def test_cheapest_compares_price_and_size() -> None:
     short, long, unknown = named("short", "long", "unknown")
 
     def row(name: str, paid: str, paid_out: str) -> PriceRow:
@@ -106,7 +106,7 @@ async def test_cheapest_by_price_and_size() -> None:
     assert len(unknown.requests) == 1
 
 
-async def test_candidates_that_cannot_be_called_come_last() -> None:
+async def test_unavailable_candidates_come_last() -> None:
     a, b = named("a", "b")
     model = Fallback([NotConfigured("x", "m", "no key"), a, b], strategy="weighted")
     for _ in range(10):
@@ -114,7 +114,7 @@ async def test_candidates_that_cannot_be_called_come_last() -> None:
     assert (len(a.requests), len(b.requests)) == (5, 5)
 
 
-async def test_thresholds_of_ones_own() -> None:
+async def test_thresholds_are_configurable() -> None:
     clock = Clock()
     a, b = Listed(UnavailableError("down"), name="a", repeat=True), *named("b")
     availability = Availability(None, Thresholds(failures=2, quiet_seconds=10), clock=clock)
@@ -138,7 +138,7 @@ async def test_thresholds_of_ones_own() -> None:
         ({"strategy": "lowest_latency", "half_life": 0}, "half_life must be"),
     ],
 )
-def test_wrong_settings(settings: Any, problem: str) -> None:
+def test_invalid_settings_are_rejected(settings: Any, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         Fallback(named("a", "b"), **settings)
 

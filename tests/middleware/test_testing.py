@@ -24,7 +24,7 @@ class Counting(Listed):
         return super().events(request)
 
 @pytest.mark.parametrize("name", ["a", "b/c"])
-async def test_calls(dragoman_cassette, name):
+async def test_scripted_calls(dragoman_cassette, name):
     async with dragoman_cassette(Counting("hello")) as model:
         assert (await model.complete(name)).text == "hello"
     with pytest.raises(ValueError, match="is used twice"):
@@ -32,7 +32,7 @@ async def test_calls(dragoman_cassette, name):
     second = dragoman_cassette(Counting("again"), "second")
     assert (await second.complete(name)).text == "again"
 
-def test_count():
+def test_fixture_counts_calls():
     print("asked", len(ASKED), "times")
 """
 
@@ -52,21 +52,21 @@ def _path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
 
-def test_recorded_once_and_played_ever_after(pytester: pytest.Pytester) -> None:
+def test_recorded_once_and_then_replayed(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_river=TEST)
     first = run(pytester)
     first.assert_outcomes(passed=3)
     first.stdout.fnmatch_lines(["*asked 4 times*"])
     folder = pytester.path / "cassettes" / "test_river"
     names = sorted(path.name for path in folder.iterdir())
-    assert names[:2] == ["test_calls[a].jsonl", "test_calls[a].second.jsonl"]
+    assert names[:2] == ["test_scripted_calls[a].jsonl", "test_scripted_calls[a].second.jsonl"]
     assert len(names) == 4
     second = run(pytester, "--dragoman-cassettes=replay")
     second.assert_outcomes(passed=3)
     second.stdout.fnmatch_lines(["*asked 0 times*"])
 
 
-def test_replay_asks_nobody_and_off_writes_nothing(pytester: pytest.Pytester) -> None:
+def test_replay_sends_nothing_and_off_writes_nothing(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_river=TEST)
     missing = run(pytester, "--dragoman-cassettes=replay")
     missing.assert_outcomes(failed=2, passed=1)
@@ -76,7 +76,7 @@ def test_replay_asks_nobody_and_off_writes_nothing(pytester: pytest.Pytester) ->
     assert not (pytester.path / "cassettes").exists()
 
 
-def test_every_test_has_a_cassette_of_its_own() -> None:
+def test_every_test_has_its_own_cassette() -> None:
     file = Path("tests/test_a.py")
     names = ["test_x", "test_x[a/b]", "test_x[a:b]", "test_x[a-b]", "test_x[" + "y" * 300 + "]", "test_x[" + "y" * 301]
     paths = {cassette_path(file, name) for name in names} | {cassette_path(file, "test_x", "second")}

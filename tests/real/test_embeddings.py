@@ -30,7 +30,7 @@ async def test_the_local_server_embeds(tiny: Path) -> None:
         assert embedder.priced_as.model.startswith("local:")
 
 
-async def test_a_text_that_is_too_long_is_refused(tiny: Path) -> None:
+async def test_text_that_is_too_long_is_rejected(tiny: Path) -> None:
     server = LocalServer(tiny, alias="tiny", context=256, parallel=1, embeds=True)
     try:
         url = server.start()

@@ -58,7 +58,7 @@ async def check_count(url: str, model: str) -> None:
     assert counted.input_tokens == made.usage.input_tokens + (made.usage.cache_read_input_tokens or 0)
 
 
-async def test_a_real_server_behind_the_gateway(tmp_path: Path) -> None:
+async def test_gateway_in_front_of_a_real_server(tmp_path: Path) -> None:
     server = LocalServer(write_model(tmp_path / "tiny.gguf"), alias="tiny", context=512)
     upstream = server.start()
     try:
@@ -72,6 +72,6 @@ async def test_a_real_server_behind_the_gateway(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not find_model(None).path.exists(), reason="the embedded model's weights are not here")
-async def test_the_embedded_model_behind_the_gateway() -> None:
+async def test_gateway_in_front_of_the_embedded_model() -> None:
     async with serving(create_app({"small": connect("local")})) as url:
         await ask_both(url, "small", structured=False)  # it is slow

@@ -56,7 +56,7 @@ def model(server: tuple[str, str]) -> Provider:
     return connect("tiny", base_url=server[0], api_key=server[1])
 
 
-async def test_ready_text_and_stream(model: Provider) -> None:
+async def test_readiness_text_and_stream(model: Provider) -> None:
     async with model:
         await model.ready()
         whole = await model.complete("Hello", config=SHORT)
@@ -85,7 +85,7 @@ async def test_structured_output_is_enforced_by_the_server(model: Provider) -> N
     assert response.parsed["ok"] in (True, False)
 
 
-async def test_cancelling_stops_the_server_too(model: Provider) -> None:
+async def test_cancelling_stops_generation_on_the_server(model: Provider) -> None:
     async with model:
         stream = model.stream("Hello", config={"max_tokens": 100_000, "seed": 3})
         events: list[Any] = []
@@ -99,7 +99,7 @@ async def test_cancelling_stops_the_server_too(model: Provider) -> None:
         assert (await asyncio.wait_for(model.complete("Hello", config=SHORT), 20)).usage.output_tokens == 12
 
 
-async def test_context_overflow_in_both_modes(model: Provider) -> None:
+async def test_context_overflow_streamed_and_unstreamed(model: Provider) -> None:
     async with model:
         long = "word " * 3000
         with pytest.raises(ContextOverflowError) as caught:
@@ -110,7 +110,7 @@ async def test_context_overflow_in_both_modes(model: Provider) -> None:
     assert caught.value.provider_code == "400"
 
 
-async def test_a_wrong_key(server: tuple[str, str]) -> None:
+async def test_wrong_key_is_rejected(server: tuple[str, str]) -> None:
     async with connect("tiny", base_url=server[0], api_key="wrong-key-0123456789") as model:
         for call in (model.ready(), model.complete("Hello")):
             with pytest.raises(AuthenticationError) as caught:
@@ -118,7 +118,7 @@ async def test_a_wrong_key(server: tuple[str, str]) -> None:
             assert caught.value.status == 401
 
 
-async def test_a_hundred_calls_one_after_the_other(model: Provider) -> None:
+async def test_hundred_sequential_calls(model: Provider) -> None:
     """Streams and whole replies in turn: no connection is met half closed."""
     async with model:
         for turn in range(50):
@@ -131,7 +131,7 @@ async def test_a_hundred_calls_one_after_the_other(model: Provider) -> None:
 # --- the embedded model -----------------------------------------------------------------------------
 
 
-async def test_ready_while_the_model_is_loading() -> None:
+async def test_readiness_while_the_model_is_loading() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -253,7 +253,7 @@ async def test_a_small_model_calls_a_tool_and_uses_its_result() -> None:
         assert (greeting.tool_calls, greeting.finish_reason) == ((), "stop")
 
 
-async def test_a_model_that_was_not_pulled_says_how(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_model_that_was_not_pulled_has_advice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DRAGOMAN_CACHE", str(tmp_path))
     async with connect("local:qwen") as model:
         with pytest.raises(ModelNotLoadedError) as caught:
@@ -262,7 +262,7 @@ async def test_a_model_that_was_not_pulled_says_how(monkeypatch: pytest.MonkeyPa
     assert not caught.value.transient  # so that Retry does not wait for it
 
 
-async def test_ones_own_file_and_a_missing_one(tiny: Path, tmp_path: Path) -> None:
+async def test_own_file_works_and_a_missing_one_is_reported(tiny: Path, tmp_path: Path) -> None:
     async with connect(f"local:{tiny}") as model:
         assert model.model == "tiny"
         assert (await model.complete("Hi", config={"max_tokens": 3})).usage.output_tokens == 3
@@ -301,7 +301,7 @@ def _runs(pid: int) -> bool:
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
-def test_without_the_extra_the_hint_is_clear(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_has_a_clear_hint(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(LocalServerError, match=r"dragoman\[local\]"):
         LocalServer(tiny).start()

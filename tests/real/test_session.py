@@ -27,7 +27,7 @@ def get_weather(city: str) -> str:
     return f"In {city} it rains."
 
 
-async def test_the_embedded_model_proposes_and_the_session_does_the_rest(tmp_path: Path) -> None:
+async def test_session_runs_with_the_embedded_model(tmp_path: Path) -> None:
     asked.clear()
     policy = Policy([Rule("allow", tool="get_weather")])
     cool, short = RuntimeConfig(temperature=0, max_tokens=60), RuntimeConfig(temperature=0, max_tokens=4)

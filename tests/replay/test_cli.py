@@ -30,7 +30,7 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def test_step_by_step(path: Path) -> None:
+def test_replay_prints_each_step(path: Path) -> None:
     result = run("fix", "--log", str(path))
     assert result.exit_code == 0, result.output
     lines = [line for line in result.stdout.splitlines() if line.strip()]
@@ -44,21 +44,21 @@ def test_step_by_step(path: Path) -> None:
     assert "\x1b" not in result.output
 
 
-def test_as_json(path: Path) -> None:
+def test_replay_prints_json(path: Path) -> None:
     steps = [json.loads(line) for line in run("fix", "--log", str(path), "--json").stdout.splitlines()]
     assert [step["seq"] for step in steps] == list(range(1, len(STORY) + 1))
     assert steps[5]["data"]["message"]["role"] == "assistant"
     assert '"command": "make test"' in run("fix", "--log", str(path), "--full").stdout
 
 
-def test_what_does_not_follow_is_marked(path: Path) -> None:
+def test_unexplained_steps_are_marked(path: Path) -> None:
     with SqliteLog(path) as log:
         tell(log, "odd", [payload for payload in STORY if not isinstance(payload, PermissionGranted)])
     shown = run("odd", "--log", str(path)).stdout
     assert shown.count("! it ran without a decision") == 2
 
 
-def test_a_broken_chain_is_shown_up_to_the_break(path: Path) -> None:
+def test_broken_chain_is_shown_up_to_the_break(path: Path) -> None:
     connection = sqlite3.connect(path)
     connection.execute("UPDATE records SET payload = '{}' WHERE session = 'fix' AND seq = 8")
     connection.commit()
@@ -71,7 +71,7 @@ def test_a_broken_chain_is_shown_up_to_the_break(path: Path) -> None:
     assert len(run("fix", "--log", str(path), "--json").stdout.splitlines()) == 7
 
 
-def test_two_runs(path: Path, tmp_path: Path) -> None:
+def test_two_runs_are_compared(path: Path, tmp_path: Path) -> None:
     with SqliteLog(tmp_path / "other.db") as log:
         tell(log, "fix")
         tell(log, "changed", [replace(it, content="?") if type(it) is ToolObserved else it for it in STORY])
@@ -86,14 +86,14 @@ def test_two_runs(path: Path, tmp_path: Path) -> None:
     assert [(change["kind"], change["a"]["type"]) for change in shorter] == [("only_a", "tool.started")] * 2
 
 
-def test_control_characters_stay_in_the_log(path: Path) -> None:
+def test_control_characters_are_not_printed(path: Path) -> None:
     with SqliteLog(path) as log:
         log.append_sync("evil", ToolObserved("tu", "bash", "\x1b[2J\x9b31m\u202e"))
     shown = run("evil", "--log", str(path), "--full").stdout
     assert all(letter.isprintable() or letter == "\n" for letter in shown)
 
 
-def test_a_run_that_is_not_there(path: Path) -> None:
+def test_unknown_run_is_reported(path: Path) -> None:
     assert run("no", "--log", str(path)).exit_code == 2
     assert run("fix", "--diff", "no", "--log", str(path)).exit_code == 2
     assert run("fix", "--log", str(path) + ".none").exit_code == EXIT_CODES["log_unusable"]

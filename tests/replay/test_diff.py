@@ -34,13 +34,13 @@ def steps(payloads: list[Payload]) -> list[ReplayStep]:
         ("x" * 50 + "1", "x" * 50 + "2", [f', character 50: "…{"x" * 20}1" and "…{"x" * 20}2"']),
     ],
 )
-def test_values(a: Any, b: Any, words: list[str]) -> None:
+def test_differences_of_values(a: Any, b: Any, words: list[str]) -> None:
     assert [str(found) for found in find_differences(a, b)] == words
 
 
 @settings(max_examples=50, deadline=None)
 @given(a=json_values, b=json_values)
-def test_values_differ_exactly_when_they_are_not_equal(a: Any, b: Any) -> None:
+def test_values_differ_exactly_when_unequal(a: Any, b: Any) -> None:
     assert list(find_differences(a, a)) == []
     if a != b:
         assert list(find_differences(a, b))
@@ -57,11 +57,11 @@ def rename(payload: Payload) -> Payload:
     return payload
 
 
-def test_names_and_durations_make_no_difference() -> None:
+def test_ids_and_durations_are_ignored() -> None:
     assert compare_runs(steps(STORY), steps([rename(payload) for payload in STORY])) == ()
 
 
-def test_one_step_more_is_one_difference() -> None:
+def test_additional_step_is_one_difference() -> None:
     extra = MessageRecorded(Assistant("By the way ..."), request_id="r9")
     [change] = compare_runs(steps(STORY), steps([*STORY[:10], extra, *STORY[10:]]))
     assert (change.kind, change.a, change.b is not None and change.b.title) == (
@@ -73,7 +73,7 @@ def test_one_step_more_is_one_difference() -> None:
     assert change.kind == "only_a"
 
 
-def test_a_changed_step_says_where() -> None:
+def test_changed_step_names_the_path() -> None:
     other = [
         ToolObserved("tu_1", "bash", "expected 4, received 6\n", True, exit_code=2)
         if isinstance(payload, ToolObserved) and payload.intent_id == "tu_1"
@@ -88,7 +88,7 @@ def test_a_changed_step_says_where() -> None:
     ]
 
 
-def test_another_proposal_is_a_change_and_not_a_name() -> None:
+def test_different_proposal_is_a_change() -> None:
     other = [
         intent(3, "edit_file", {**EDIT, "new": "a * b"})
         if isinstance(payload, ToolIntent) and payload.id == "tu_3"
@@ -99,13 +99,13 @@ def test_another_proposal_is_a_change_and_not_a_name() -> None:
     assert next(str(found) for change in changes for found in change.where) == 'input.new: "a + b" and "a * b"'
 
 
-def test_a_long_run_is_compared_too() -> None:
+def test_long_runs_are_compared() -> None:
     long = steps(STORY) * 100
     changes = compare_runs(long, [*long[:-1], long[0]])
     assert [change.kind for change in changes] == ["only_a", "only_b"]
 
 
-def test_what_ran_at_the_same_time_has_no_order() -> None:
+def test_concurrent_steps_have_no_order() -> None:
     def seen(number: int) -> ToolObserved:
         return ToolObserved(f"tu_{number}", "look", str(number))
 

@@ -56,7 +56,7 @@ async def ask(provider: ReplayProvider, count: int, tools: Sequence[Tool] = TOOL
     return await provider.complete(MESSAGES[:count], tools)
 
 
-async def test_the_same_run_gets_the_same_answers(log: EventLog) -> None:
+async def test_same_run_gets_the_same_replies(log: EventLog) -> None:
     tell(log)
     provider = ReplayProvider(log, "fix")
     assert (provider.name, provider.model) == ("anthropic", "claude-sonnet-4-6")
@@ -71,7 +71,7 @@ async def test_the_same_run_gets_the_same_answers(log: EventLog) -> None:
     assert provider.remaining == 0
 
 
-async def test_the_stream_keeps_the_rules_and_the_intents_keep_their_ids(log: EventLog) -> None:
+async def test_stream_is_valid_and_intents_keep_their_ids(log: EventLog) -> None:
     tell(log)
     stream = ReplayProvider(log, "fix").stream(MESSAGES[:1], TOOLS, request_id="again")
     events = [event async for event in stream]
@@ -92,7 +92,7 @@ async def test_the_stream_keeps_the_rules_and_the_intents_keep_their_ids(log: Ev
         ([User(GOAL[:-1] + "!")], TOOLS, "messages[0].content"),
     ],
 )
-async def test_a_mismatch_says_the_first_difference(
+async def test_mismatch_names_the_first_difference(
     log: EventLog, messages: list[Message], tools: list[Tool], words: str
 ) -> None:
     tell(log)
@@ -106,7 +106,7 @@ async def test_a_mismatch_says_the_first_difference(
     assert (await ask(provider, 1)).message == MESSAGES[1]
 
 
-async def test_another_observation_is_a_mismatch_at_its_place(log: EventLog) -> None:
+async def test_different_observation_is_a_mismatch(log: EventLog) -> None:
     tell(log)
     provider = ReplayProvider(log, "fix")
     await ask(provider, 1)
@@ -118,7 +118,7 @@ async def test_another_observation_is_a_mismatch_at_its_place(log: EventLog) -> 
     assert caught.value.difference.path == "messages[2].content"
 
 
-async def test_one_call_too_many(log: EventLog) -> None:
+async def test_additional_call_is_a_mismatch(log: EventLog) -> None:
     log.append_sync("one", MessageRecorded(User("Hi")))
     log.append_sync("one", MessageRecorded(Assistant("Hello"), request_id="r1", finish_reason="stop"))
     provider = ReplayProvider(log, "one")
@@ -127,7 +127,7 @@ async def test_one_call_too_many(log: EventLog) -> None:
         await provider.complete([User("Hi"), Assistant("Hello"), User("Again")])
 
 
-async def test_what_failed_for_good_fails_again_and_what_was_retried_does_not(log: EventLog) -> None:
+async def test_final_failures_are_replayed_and_retried_ones_are_not(log: EventLog) -> None:
     log.append_sync("s", SessionStarted("Hi", "m", "p"))
     log.append_sync("s", MessageRecorded(User("Hi")))
     for attempt in range(2):
@@ -160,7 +160,7 @@ async def test_what_failed_for_good_fails_again_and_what_was_retried_does_not(lo
 
 
 @pytest.mark.parametrize("ended", ["other", "cancelled"])
-async def test_what_was_cut_off_from_outside_is_no_answer(log: EventLog, ended: Any) -> None:
+async def test_externally_cancelled_call_is_not_a_reply(log: EventLog, ended: Any) -> None:
     log.append_sync("s", MessageRecorded(User("Hi")))
     log.append_sync("s", TurnStarted(1))
     log.append_sync("s", started("r1"))
@@ -185,7 +185,7 @@ async def test_what_was_cut_off_from_outside_is_no_answer(log: EventLog, ended: 
     assert (await provider.complete("Hi")).text == "Hello"
 
 
-async def test_half_a_reply_is_half_a_reply_again(log: EventLog) -> None:
+async def test_partial_reply_is_replayed_partially(log: EventLog) -> None:
     half = Assistant([Text("I will"), ToolCall("c", "bash", None)])
     log.append_sync("s", MessageRecorded(User("Hi")))
     log.append_sync("s", MessageRecorded(half, "m", "p", "r1", "error", in_context=False))
@@ -220,7 +220,7 @@ def writable(message: Assistant) -> bool:
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(message=assistants.filter(lambda message: distinct(message) and writable(message)))
-async def test_any_recorded_reply_comes_back_as_itself(message: Assistant, log: EventLog) -> None:
+async def test_any_recorded_reply_round_trips(message: Assistant, log: EventLog) -> None:
     session = f"s{len(log.sessions())}"
     log.append_sync(session, MessageRecorded(User("Hi")))
     # A reply with a call that could not be read never ends with tool_calls.
@@ -233,7 +233,7 @@ async def test_any_recorded_reply_comes_back_as_itself(message: Assistant, log: 
     assert events[-1].final_content == message.content
 
 
-async def test_replaying_reaches_nothing_outside(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_replay_has_no_side_effects(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> None:
     tell(log)
 
     def bomb(*_: Any, **__: Any) -> Any:

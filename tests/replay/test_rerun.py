@@ -76,7 +76,7 @@ async def record(log: Any, **settings: Any) -> str:
     return session.id
 
 
-async def test_recorded_tools_return_what_was_observed_and_run_nothing() -> None:
+async def test_recorded_tools_return_observations_and_run_nothing() -> None:
     log = MemoryLog()
     await record(log)
     before = list(ran)
@@ -99,7 +99,7 @@ async def test_recorded_tools_return_what_was_observed_and_run_nothing() -> None
     assert ran == before
 
 
-async def test_a_run_made_again_with_recorded_tools_is_the_same_run() -> None:
+async def test_rerun_with_recorded_tools_is_the_same_run() -> None:
     log = MemoryLog()
     await record(log)
     before = list(ran)
@@ -114,7 +114,7 @@ async def test_a_run_made_again_with_recorded_tools_is_the_same_run() -> None:
     assert places <= {"side_effect", "context", "definitions", "tool_digests"}  # what a recorded tool is
 
 
-async def test_an_edited_call_is_found_by_what_was_proposed_and_by_what_ran() -> None:
+async def test_edited_call_is_found_by_its_proposed_and_its_executed_input() -> None:
     log = MemoryLog()
     asking = Policy()
     provider = Listed(propose(call("write", word="a")), "Done.")
@@ -125,7 +125,7 @@ async def test_an_edited_call_is_found_by_what_was_proposed_and_by_what_ran() ->
     assert (await again["write"].execute({"word": "b"})).content == "written 1"
 
 
-async def test_a_run_without_definitions_has_tools_that_take_anything() -> None:
+async def test_run_without_definitions_has_tools_that_accept_anything() -> None:
     log = MemoryLog()
     tell(log, "fix")
     again = {each.name: each for each in recorded_tools(log, "fix")}
@@ -134,7 +134,7 @@ async def test_a_run_without_definitions_has_tools_that_take_anything() -> None:
         await again["bash"].execute({"command": "rm -rf /"})
 
 
-async def test_a_shortened_run_is_replayed_by_a_session_that_sends_everything() -> None:
+async def test_shortened_run_is_replayed_by_a_session_that_sends_everything() -> None:
     log = MemoryLog()
     context = DropOldToolResults(window=1_500, keep=1, share=0.5, target=0.3)
 
@@ -174,7 +174,7 @@ def same(*, last: str = "Done.", word: str = "a") -> ScriptedProvider:
         (ScriptedProvider("Nothing to do."), 1, "+ answers: Nothing to do."),
     ],
 )
-async def test_another_model_is_asked_over_a_recorded_run(
+async def test_another_model_can_rerun_a_recorded_session(
     model: ScriptedProvider, turn: int | None, shown: str, tmp_path: Path
 ) -> None:
     place = tmp_path / "log.db"
@@ -207,7 +207,7 @@ def test_a_rerun_needs_a_goal(tmp_path: Path) -> None:
 # --- words ------------------------------------------------------------------------------------------
 
 
-def test_what_had_begun_to_run_is_not_said_to_have_been_closed_without_running() -> None:
+def test_started_call_is_not_reported_as_closed_without_running() -> None:
     log = MemoryLog()
     begun = [*LEFT_OPEN[:-1], ToolStarted("tu_1", "bash", {"command": "make test"}), LEFT_OPEN[-1]]
     tell(log, "begun", begun)

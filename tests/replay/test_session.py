@@ -94,7 +94,7 @@ async def run(provider: Provider, log: SqliteLog, name: str, **settings: Any) ->
     return await Session(provider, TOOLS, POLICY, log, session_id=name, system="Be terse.", **settings).run("Go")
 
 
-async def test_a_run_made_again_from_its_log_is_the_same_run(log: SqliteLog) -> None:
+async def test_rerun_from_its_log_is_the_same_run(log: SqliteLog) -> None:
     first = await run(Listed(*answers()), log, "first")
     assert (first.outcome, first.text) == ("completed", "Done.")
     done = list(ran)
@@ -108,7 +108,7 @@ async def test_a_run_made_again_from_its_log_is_the_same_run(log: SqliteLog) -> 
     assert log.verify().ok
 
 
-async def test_a_run_that_goes_another_way_is_told_where(log: SqliteLog) -> None:
+async def test_divergence_is_located(log: SqliteLog) -> None:
     await run(Listed(*answers()), log, "first")
     stricter = Session(
         ReplayProvider(log, "first"), TOOLS, Policy([Rule("deny")]), log, session_id="second", system="Be terse."
@@ -120,7 +120,7 @@ async def test_a_run_that_goes_another_way_is_told_where(log: SqliteLog) -> None
     assert caught.value.difference.path.startswith("messages[3].")
 
 
-async def test_a_failure_is_the_same_failure(log: SqliteLog) -> None:
+async def test_failure_is_replayed(log: SqliteLog) -> None:
     with pytest.raises(RateLimitError):
         await run(Listed(RateLimitError("slow down", status=429)), log, "first")
     with pytest.raises(RateLimitError) as caught:
@@ -129,7 +129,7 @@ async def test_a_failure_is_the_same_failure(log: SqliteLog) -> None:
     assert compare_runs(read_steps(log, "first"), read_steps(log, "second")) == ()
 
 
-async def test_a_call_that_was_cancelled_is_passed_over(log: SqliteLog) -> None:
+async def test_cancelled_call_is_skipped(log: SqliteLog) -> None:
     never = asyncio.Event()
     session = Session(Listed([never]), TOOLS, POLICY, log, session_id="first")
     task = asyncio.create_task(session.run("Go"))
@@ -145,7 +145,7 @@ async def test_a_call_that_was_cancelled_is_passed_over(log: SqliteLog) -> None:
     assert (await provider.complete("Go", [each.description for each in TOOLS])).text == "Fine."
 
 
-async def test_replaying_sets_nothing_off(log: SqliteLog, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_replay_runs_no_tool(log: SqliteLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every tool is armed, and every way there could be to run one."""
     await run(Listed(*answers()), log, "first")
     await run(ReplayProvider(log, "first"), log, "second")
@@ -174,7 +174,7 @@ async def test_replaying_sets_nothing_off(log: SqliteLog, monkeypatch: pytest.Mo
     assert ran == before
 
 
-def test_there_is_no_way_from_here_to_a_tool() -> None:
+def test_replay_cannot_reach_a_tool() -> None:
     program = (
         "import sys, dragoman.replay, dragoman.trace\n"
         "print([name for name in sys.modules if name.startswith(('dragoman.tools', 'dragoman.session'))])"
@@ -183,7 +183,7 @@ def test_there_is_no_way_from_here_to_a_tool() -> None:
     assert done.stdout == "[]\n"
 
 
-async def test_the_provider_s_own_reply_is_kept_when_that_is_wanted(log: SqliteLog) -> None:
+async def test_native_reply_is_kept_on_request(log: SqliteLog) -> None:
     with Background(answering("Hello")) as server:
         for keep in (False, True):
             provider = connect("m", base_url=server.base_url)
@@ -200,7 +200,7 @@ async def test_the_provider_s_own_reply_is_kept_when_that_is_wanted(log: SqliteL
     assert compare_runs(read_steps(log, "keep False"), read_steps(log, "keep True")) == ()
 
 
-async def test_a_reply_that_cannot_be_recorded_is_said_not_to_be(log: SqliteLog) -> None:
+async def test_reply_that_cannot_be_recorded_is_noted(log: SqliteLog) -> None:
     def odd(request: Any) -> list[Any]:
         *events, last = reply("Hello")(request)
         return [*events, replace(last, kept=Raw([b'{"text": "\\ud800"}'], json.loads))]

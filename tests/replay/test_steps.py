@@ -41,7 +41,7 @@ def record(payload: Any) -> LogRecord:
     return link_record(draft_record(session, payload), None)
 
 
-def test_the_story_is_read_in_order_with_each_step_at_its_proposal(log: EventLog) -> None:
+def test_steps_are_in_order_and_grouped_by_proposal(log: EventLog) -> None:
     tell(log)
     steps = list(read_steps(log, "fix"))
     assert [step.seq for step in steps] == list(range(1, len(STORY) + 1))
@@ -59,7 +59,7 @@ def test_the_story_is_read_in_order_with_each_step_at_its_proposal(log: EventLog
     assert [step.seq for step in read_steps(log, "fix", after=30)] == list(range(31, len(STORY) + 1))
 
 
-def test_the_totals_of_the_story(log: EventLog) -> None:
+def test_totals_are_summed(log: EventLog) -> None:
     tell(log)
     assert count_totals(log, "fix") == Totals(
         goal=GOAL, outcome="completed", turns=4, calls=4, failed_calls=1, input_tokens=5600, output_tokens=205,
@@ -69,14 +69,14 @@ def test_the_totals_of_the_story(log: EventLog) -> None:
 
 
 @pytest.mark.parametrize(("kind", "payload"), [(kind, payload) for kind, payload, *_ in SAMPLES])
-def test_every_type_has_words_of_its_own(kind: str, payload: Any) -> None:
+def test_every_type_has_its_own_summary(kind: str, payload: Any) -> None:
     words = describe(record(payload))
     assert 3 < len(words) <= 160
     assert words.isprintable()
     assert not words.startswith("{"), "this is the payload and no words"
 
 
-def test_every_type_of_the_catalogue_is_among_them() -> None:
+def test_every_type_of_the_catalogue_is_summarised() -> None:
     assert {kind for kind, *_ in SAMPLES} == set(CATALOGUE)
 
 
@@ -102,7 +102,7 @@ ODD: list[tuple[list[Any], list[str]]] = [
 
 
 @pytest.mark.parametrize(("payloads", "notes"), ODD)
-def test_what_does_not_follow_is_noted(payloads: list[Any], notes: list[str]) -> None:
+def test_unexplained_steps_are_noted(payloads: list[Any], notes: list[str]) -> None:
     steps = to_steps([record(payload) for payload in payloads])
     assert [note for step in steps for note in step.notes] == notes
 
@@ -118,11 +118,11 @@ def test_what_does_not_follow_is_noted(payloads: list[Any], notes: list[str]) ->
         ("", ""),
     ],
 )
-def test_one_line(text: str, short: str) -> None:
+def test_summary_is_one_line(text: str, short: str) -> None:
     assert shorten(text, 10) == short
 
 
-def test_an_end_after_an_end_is_noted(log: EventLog) -> None:
+def test_second_end_is_noted(log: EventLog) -> None:
     for payload in (
         SessionStarted("Go."),
         intent(1, "pay", {}),

@@ -15,7 +15,7 @@ CASES = find_retrieval_cases()
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_case(case: RetrievalCase) -> None:
+def test_case_passes(case: RetrievalCase) -> None:
     case.run()
 
 
@@ -37,7 +37,7 @@ WRONG: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("change", WRONG, ids=lambda change: next(iter(change)))
-def test_a_case_that_is_not_kept_is_found(change: dict[str, Any]) -> None:
+def test_failing_case_is_found(change: dict[str, Any]) -> None:
     (case,) = [case for case in CASES if str(case) == "embed/openai/numbers"]
     with pytest.raises(Violation):
         replace(case, data={**case.data, **change}).run()

@@ -18,7 +18,7 @@ from dragoman.sim import ScriptedProvider, SimServer, SimulatedEmbedder, Simulat
 
 
 @pytest.mark.parametrize("wire", ["openai", "cohere", "tei"])
-async def test_a_sound_server_passes(wire: str) -> None:
+async def test_correct_server_passes(wire: str) -> None:
     with SimServer(ScriptedProvider("Hi.")) as server:
         base = {"openai": "/v1", "cohere": "", "tei": "/tei"}[wire]
         report = await check_retrieval_server(server.url + base, "sim", "embed", wire)
@@ -56,7 +56,7 @@ async def test_wrong_servers_are_found() -> None:
         assert {each.name: each.status for each in report.outcomes}["rerank.scores"] == "fail"
 
 
-def test_the_command(tmp_path: Path) -> None:
+def test_check_command(tmp_path: Path) -> None:
     with SimServer(ScriptedProvider("Hi.")) as server:
         words = ["check", f"{server.url}/v1", "--model", "sim", "--operation", "embed", "--json"]
         done = CliRunner().invoke(main, [*words, "--save", str(tmp_path / "found.json")])

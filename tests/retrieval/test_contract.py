@@ -88,7 +88,7 @@ EMBED_MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("texts", "settings", "message"), EMBED_MISTAKES)
-async def test_embed_refuses_before_anything_is_sent(texts: Any, settings: dict[str, Any], message: str) -> None:
+async def test_embed_rejects_invalid_input_before_sending(texts: Any, settings: dict[str, Any], message: str) -> None:
     embedder = Lengths()
     with pytest.raises(InvalidRequestError) as caught:
         await embedder.embed(texts, **settings)
@@ -109,7 +109,7 @@ RERANK_MISTAKES: list[tuple[Any, Any, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("query", "documents", "settings", "message"), RERANK_MISTAKES)
-async def test_rerank_refuses_before_anything_is_sent(
+async def test_rerank_rejects_invalid_input_before_sending(
     query: Any, documents: Any, settings: dict[str, Any], message: str
 ) -> None:
     reranker = Scores()
@@ -122,7 +122,7 @@ async def test_rerank_refuses_before_anything_is_sent(
 # --- splitting --------------------------------------------------------------------------------------
 
 
-async def test_a_large_call_is_split_in_order() -> None:
+async def test_large_call_is_split_and_reassembled_in_order() -> None:
     embedder = Lengths()
     found = await embedder.embed(["a", "bb", "ccc", "dddd", "eeeee"], input_type="query", dimensions=2, extras={"x": 1})
     assert found.vectors.tolist() == [[1, 0], [2, 1], [3, 0], [4, 1], [5, 0]]
@@ -133,12 +133,12 @@ async def test_a_large_call_is_split_in_order() -> None:
     assert found.latency_ms is not None
 
 
-async def test_tokens_are_known_for_the_whole_only_if_every_part_reports_them() -> None:
+async def test_total_tokens_are_known_only_if_every_part_reports_them() -> None:
     found = await Lengths(usage=[1, None, 3]).embed(["a"] * 5)
     assert found.usage == Usage()
 
 
-async def test_a_failing_part_keeps_what_had_arrived() -> None:
+async def test_failing_part_keeps_the_earlier_results() -> None:
     embedder = Lengths(2, RateLimitError("slow down"))
     with pytest.raises(RateLimitError) as caught:
         await embedder.embed(["a"] * 7)
@@ -152,14 +152,14 @@ async def test_a_failing_part_keeps_what_had_arrived() -> None:
     assert len(embedder.requests) == 3
 
 
-async def test_the_first_part_failing_has_no_partial_answer() -> None:
+async def test_failure_of_the_first_part_has_no_partial_result() -> None:
     with pytest.raises(RateLimitError) as caught:
         await Lengths(0, RateLimitError("slow down")).embed(["a"] * 3)
     assert caught.value.response is None
     assert "texts[0:2] of 3 failed; texts[2:3] were not sent" in str(caught.value)
 
 
-async def test_vectors_of_one_call_have_one_length() -> None:
+async def test_vectors_of_one_call_have_the_same_length() -> None:
     class Growing(Lengths):
         async def answer(self, request: EmbedRequest) -> Embeddings:
             found = await super().answer(request)
@@ -171,7 +171,7 @@ async def test_vectors_of_one_call_have_one_length() -> None:
     assert len(caught.value.response.vectors) == 2
 
 
-async def test_rankings_of_parts_become_one() -> None:
+async def test_rankings_of_parts_are_merged() -> None:
     reranker = Scores()
     found = await reranker.rerank("q", ["3", "1", "9", "8", "2", "7", "5"], top_k=3)
     assert [(each.index, each.relevance_score) for each in found.results] == [(2, 9), (3, 8), (5, 7)]
@@ -202,7 +202,7 @@ def _reply(*rows: Sequence[float], status: int = 200) -> tuple[int, dict[str, st
     return status, {}, [msgspec.json.encode({"data": data, "usage": {"prompt_tokens": 1}})]
 
 
-async def test_raw_is_the_list_of_replies_of_a_split_call() -> None:
+async def test_raw_of_a_split_call_is_a_list_of_replies() -> None:
     transport = FixtureTransport(_reply([1.0]), _reply([2.0]))
     found = await connect_embedder("m", base_url="http://host", transport=transport, batch_size=1).embed(["a", "b"])
     assert [each["data"][0]["embedding"] for each in found.raw] == [[1.0], [2.0]]
@@ -215,7 +215,7 @@ async def test_raw_of_one_request_is_its_reply() -> None:
     assert found.raw["usage"] == {"prompt_tokens": 1}
 
 
-async def test_raw_is_not_kept_if_not_wanted() -> None:
+async def test_raw_is_not_kept_when_turned_off() -> None:
     transport = FixtureTransport(_reply([1.0]))
     embedder = connect_embedder("m", base_url="http://host", transport=transport, keep_raw=False)
     assert (await embedder.embed(["a"])).raw is None
@@ -241,7 +241,7 @@ async def test_losses_can_be_rejected() -> None:
     assert transport.requests == []
 
 
-async def test_a_loss_that_the_reply_shows_keeps_the_answer() -> None:
+async def test_loss_found_in_the_reply_keeps_the_result() -> None:
     transport = FixtureTransport(_reply([1.0]))
     embedder = connect_embedder("m", base_url="http://host", transport=transport, on_loss="reject")
     with pytest.raises(UnsupportedFeatureError, match="dimensions") as caught:
@@ -249,7 +249,7 @@ async def test_a_loss_that_the_reply_shows_keeps_the_answer() -> None:
     assert caught.value.response.vectors.tolist() == [[1.0]]
 
 
-async def test_what_a_model_is_known_not_to_do_is_not_sent() -> None:
+async def test_unsupported_features_are_not_sent() -> None:
     transport = FixtureTransport()
     known = {"supports_dimensions": False}
     embedder = connect_embedder("m", base_url="http://host", transport=transport, capabilities=known)
@@ -267,7 +267,7 @@ async def test_what_a_model_is_known_not_to_do_is_not_sent() -> None:
         )
 
 
-def test_settings_are_checked() -> None:
+def test_invalid_settings_are_rejected() -> None:
     for call, settings, message in [
         (connect_embedder, {"wire": "anthropic"}, "unknown wire 'anthropic'; one of cohere, gemini"),
         (connect_reranker, {"wire": "ollama"}, "unknown wire 'ollama'; one of cohere, jina"),
@@ -284,7 +284,7 @@ def test_settings_are_checked() -> None:
 # --- cancelling -------------------------------------------------------------------------------------
 
 
-async def test_a_call_is_cancelled_by_its_id_and_keeps_what_had_arrived() -> None:
+async def test_cancelled_call_keeps_the_earlier_results() -> None:
     class Stuck(Lengths):
         async def answer(self, request: EmbedRequest) -> Embeddings:
             if self.requests:

@@ -89,7 +89,7 @@ slept: list[float] = []
 # --- retry ------------------------------------------------------------------------------------------
 
 
-async def test_retry_sends_only_the_part_that_failed() -> None:
+async def test_retry_repeats_only_the_failed_part() -> None:
     slept.clear()
     inner = Plain(None, OverloadedError("busy"), None)
     embedder: Any = Retry(inner, sleep=_no_sleep, random=lambda: 0.5)  # type: ignore[arg-type]
@@ -102,7 +102,7 @@ async def test_retry_sends_only_the_part_that_failed() -> None:
     assert found.usage == Usage(input_tokens=3)
 
 
-async def test_retry_gives_up_and_keeps_what_had_arrived() -> None:
+async def test_exhausted_retry_keeps_the_earlier_results() -> None:
     inner = Plain(None, *[OverloadedError("busy") for _ in range(3)])
     embedder: Any = Retry(inner, sleep=_no_sleep)  # type: ignore[arg-type]
     with pytest.raises(OverloadedError) as caught:
@@ -112,7 +112,7 @@ async def test_retry_gives_up_and_keeps_what_had_arrived() -> None:
     assert "gave up after 3 attempts" in caught.value.__notes__
 
 
-async def test_retry_does_not_repeat_what_cannot_help() -> None:
+async def test_retry_does_not_repeat_permanent_errors() -> None:
     inner = Ranks(InvalidRequestError("no"))
     reranker: Any = Retry(inner, sleep=_no_sleep)  # type: ignore[arg-type]
     assert isinstance(reranker, Reranker)
@@ -121,7 +121,7 @@ async def test_retry_does_not_repeat_what_cannot_help() -> None:
     assert len(inner.requests) == 1
 
 
-def test_two_retries_are_refused() -> None:
+def test_nested_retries_are_rejected() -> None:
     once: Any = Retry(Plain())  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="Retry inside already"):
         Retry(once)
@@ -130,7 +130,7 @@ def test_two_retries_are_refused() -> None:
 # --- fallback ---------------------------------------------------------------------------------------
 
 
-async def test_fallback_goes_on_to_another_server_of_the_model() -> None:
+async def test_fallback_uses_another_server_of_the_model() -> None:
     seen: list[Any] = []
     first, second = Plain(RateLimitError("slow"), name="a"), Plain(name="b")
     embedder: Any = Fallback([first, second], on_event=seen.append)  # type: ignore[list-item]
@@ -144,7 +144,7 @@ async def test_fallback_goes_on_to_another_server_of_the_model() -> None:
     assert second.closed
 
 
-def test_fallback_refuses_to_mix_models() -> None:
+def test_fallback_rejects_different_models() -> None:
     for candidates, message in [
         ([Plain(), Plain(name="b", model="other")], "'other' and candidates\\[0\\] 'm'; vectors and scores"),
         ([Plain(), Plain()], "which is in the list before it"),
@@ -155,7 +155,7 @@ def test_fallback_refuses_to_mix_models() -> None:
             Fallback(listed)
 
 
-async def test_fallback_raises_what_is_wrong_for_all() -> None:
+async def test_fallback_raises_errors_that_affect_all() -> None:
     first, second = Plain(InvalidRequestError("no"), name="a"), Plain(name="b")
     embedder: Any = Fallback([first, second])  # type: ignore[list-item]
     with pytest.raises(InvalidRequestError):
@@ -179,7 +179,7 @@ async def test_a_rate_limit_counts_the_requests_that_are_sent() -> None:
     assert now[0] == pytest.approx(60.0)
 
 
-async def test_tokens_are_settled_by_what_was_used() -> None:
+async def test_token_limit_is_settled_by_usage() -> None:
     embedder: Any = RateLimit(Plain(), tokens_per_minute=1000, max_concurrency=1)  # type: ignore[arg-type]
     await embedder.embed(["some words"])
     ranker: Any = RateLimit(Ranks(OverloadedError("x")), tokens_per_minute=1000)  # type: ignore[arg-type]
@@ -210,7 +210,7 @@ async def test_every_request_is_one_record() -> None:
     assert (done.request_id, done.session_id, done.texts) == ("r", "s", None)
 
 
-async def test_content_is_recorded_only_if_asked_for() -> None:
+async def test_content_is_recorded_only_on_request() -> None:
     seen: list[Any] = []
     reranker: Any = Observe(Ranks(), seen.append, include_content=True)  # type: ignore[arg-type]
     await reranker.rerank("q", ["a", "b"], top_k=1, return_documents=False)
@@ -241,7 +241,7 @@ async def test_a_cancelled_request_is_recorded() -> None:
 # --- cassettes --------------------------------------------------------------------------------------
 
 
-async def test_a_cassette_plays_what_it_recorded(tmp_path: Path) -> None:
+async def test_cassette_replays_embeddings(tmp_path: Path) -> None:
     path = tmp_path / "tape.jsonl"
     inner = Plain(None, RateLimitError("slow", status=429, retry_after=3.0))
     recording: Any = Record(inner, path)  # type: ignore[arg-type]
@@ -263,7 +263,7 @@ async def test_a_cassette_plays_what_it_recorded(tmp_path: Path) -> None:
     assert silent.requests == []
 
 
-async def test_rankings_are_recorded_too(tmp_path: Path) -> None:
+async def test_cassette_replays_rankings(tmp_path: Path) -> None:
     recording: Any = Record(Ranks(), tmp_path / "t", "record")  # type: ignore[arg-type]
     first = await recording.rerank("q", ["a", "b"], top_k=1)
     playing: Any = Record(Ranks(), tmp_path / "t", "replay")  # type: ignore[arg-type]
@@ -276,7 +276,7 @@ async def test_rankings_are_recorded_too(tmp_path: Path) -> None:
 # --- cache ------------------------------------------------------------------------------------------
 
 
-async def test_a_cache_sends_only_the_texts_it_does_not_have(tmp_path: Path) -> None:
+async def test_cache_sends_only_missing_texts(tmp_path: Path) -> None:
     inner = Plain()
     inner.batch_size = 10
     embedder: Any = Cache(inner, tmp_path / "cache.db")  # type: ignore[arg-type]
@@ -310,7 +310,7 @@ async def test_a_cache_keeps_rankings(tmp_path: Path) -> None:
 # --- stacks -----------------------------------------------------------------------------------------
 
 
-async def test_a_stack_describes_itself_and_passes_everything_on() -> None:
+async def test_stack_describes_itself_and_forwards_everything() -> None:
     inner = Plain()
     stack: Any = Retry(RateLimit(Observe(inner), requests_per_minute=60))  # type: ignore[arg-type]
     assert describe(stack).splitlines() == [

@@ -54,7 +54,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize(("name", "url"), NAMES)
-async def test_an_embedder_by_name(name: str, url: str) -> None:
+async def test_embedder_is_opened_by_name(name: str, url: str) -> None:
     transport = FixtureTransport(_vectors())
     found = await connect_embedder(name, transport=transport).embed(["a"])
     assert transport.requests[0].url == url
@@ -62,7 +62,7 @@ async def test_an_embedder_by_name(name: str, url: str) -> None:
     assert found.provider == name.partition(":")[0]
 
 
-async def test_base64_is_asked_for_where_it_is_proven() -> None:
+async def test_base64_is_requested_where_it_is_known_to_work() -> None:
     transport = FixtureTransport(_vectors(), _vectors())
     await connect_embedder("openai:text-embedding-3-small", transport=transport).embed(["a"])
     assert msgspec.json.decode(transport.requests[0].body)["encoding_format"] == "base64"
@@ -80,7 +80,7 @@ RERANKERS = [
 
 
 @pytest.mark.parametrize(("name", "url"), RERANKERS)
-async def test_a_reranker_by_name(name: str, url: str) -> None:
+async def test_reranker_is_opened_by_name(name: str, url: str) -> None:
     results = [{"index": 0, "relevance_score": 1.0, "score": 1.0}]
     body: Any = results if name.startswith("tei") else {"results": results, "data": results}
     transport = FixtureTransport((200, {}, [msgspec.json.encode(body)]))
@@ -89,26 +89,26 @@ async def test_a_reranker_by_name(name: str, url: str) -> None:
     assert found.results[0].index == 0
 
 
-def test_a_vendor_without_embeddings() -> None:
+def test_vendor_without_embeddings_is_rejected() -> None:
     with pytest.raises(InvalidModelError, match="no model of anthropic embeds"):
         connect_embedder("anthropic:claude-sonnet-4-6", api_key="k")
     with pytest.raises(InvalidModelError, match="no model of google ranks"):
         connect_reranker("google:gemini-embedding-001")
 
 
-def test_a_vendor_that_does_not_chat() -> None:
+def test_vendor_without_chat_is_rejected_for_chat() -> None:
     with pytest.raises(InvalidModelError, match="does not chat") as caught:
         connect("voyage:voyage-3.5")
     assert "connect_embedder" in str(caught.value)
 
 
-def test_without_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_key_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COHERE_API_KEY")
     with pytest.raises(AuthenticationError, match="COHERE_API_KEY"):
         connect_reranker("cohere:rerank-v3.5")
 
 
-def test_an_unknown_name_is_told_what_names_are() -> None:
+def test_unknown_name_explains_valid_names() -> None:
     with pytest.raises(InvalidModelError, match="vendor:model"):
         connect_embedder("nonsense")
 
@@ -126,7 +126,7 @@ models:
 """
 
 
-async def test_models_yaml_names_wires_and_limits(tmp_path: Path) -> None:
+async def test_models_yaml_configures_wires_and_limits(tmp_path: Path) -> None:
     (tmp_path / "models.yaml").write_text(FILE)
     registry = Registry.load(tmp_path / "models.yaml")
     transport = FixtureTransport((200, {}, [b"[[1.0]]"]))
@@ -146,7 +146,7 @@ async def test_models_yaml_names_wires_and_limits(tmp_path: Path) -> None:
         ("embed: {speed: 9}", "adapters.box.embed.speed: unknown key"),
     ],
 )
-def test_mistakes_in_models_yaml_have_a_place(tmp_path: Path, text: str, message: str) -> None:
+def test_mistakes_in_models_yaml_are_located(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "models.yaml"
     path.write_text(f"adapters:\n  box:\n    type: openai-compatible\n    base_url: http://h\n    {text}\n")
     with pytest.raises(ConfigError) as caught:
@@ -158,13 +158,13 @@ def test_mistakes_in_models_yaml_have_a_place(tmp_path: Path, text: str, message
 # --- money ------------------------------------------------------------------------------------------
 
 
-async def test_an_embedding_has_a_price() -> None:
+async def test_embedding_is_priced() -> None:
     transport = FixtureTransport(_vectors())
     found = await connect_embedder("openai:text-embedding-3-small", transport=transport).embed(["a"])
     assert cost(found).total == Decimal("0.00002")
 
 
-async def test_a_reranker_bills_searches() -> None:
+async def test_reranker_is_priced_by_searches() -> None:
     body = {"results": [{"index": 0, "relevance_score": 1}], "meta": {"billed_units": {"search_units": 3}}}
     transport = FixtureTransport((200, {}, [msgspec.json.encode(body)]))
     found = await connect_reranker("cohere:rerank-v3.5", transport=transport).rerank("q", ["a"])
@@ -173,13 +173,13 @@ async def test_a_reranker_bills_searches() -> None:
     assert bill.parts == {"search": Decimal("0.006")}
 
 
-def test_searches_that_were_not_reported_have_no_price() -> None:
+def test_unreported_searches_have_no_price() -> None:
     bill = cost(Usage(input_tokens=5), "cohere:rerank-v3.5")
     assert not bill
     assert "search_units" in bill.reason
 
 
-def test_a_row_of_ones_own(tmp_path: Path) -> None:
+def test_own_price_row_is_used(tmp_path: Path) -> None:
     path = tmp_path / "prices.yaml"
     path.write_text("rows:\n  - {provider: x, match: {equals: [r]}, search: '1.5'}\n")
     assert cost(Usage(search_units=2), "x:r", table=PriceTable.load(path)).total == Decimal("0.003")

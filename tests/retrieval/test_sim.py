@@ -32,7 +32,7 @@ def server() -> Any:
 
 @pytest.mark.parametrize("wire", sorted(EMBED_CODECS))
 @pytest.mark.parametrize("packed", [False, True])
-async def test_embed_over_a_socket(server: SimServer, wire: str, packed: bool) -> None:
+async def test_embed_works_over_a_socket(server: SimServer, wire: str, packed: bool) -> None:
     expected = await SimulatedEmbedder().embed(TEXTS)
     quirks = QUIRKS.get(wire) if packed else None
     async with server.connect_embedder(wire, quirks=quirks, batch_size=3) as embedder:
@@ -53,7 +53,7 @@ async def test_input_types_reach_the_server(server: SimServer, wire: str) -> Non
 
 
 @pytest.mark.parametrize("wire", sorted(RERANK_CODECS))
-async def test_rerank_over_a_socket(server: SimServer, wire: str) -> None:
+async def test_rerank_works_over_a_socket(server: SimServer, wire: str) -> None:
     async with server.connect_reranker(wire) as reranker:
         found = await reranker.rerank("red fox", TEXTS[:3], top_k=2, return_documents=True)
     assert [(each.index, each.relevance_score) for each in found.results] == [(0, 1.0), (2, 0.5)]
@@ -63,7 +63,7 @@ async def test_rerank_over_a_socket(server: SimServer, wire: str) -> None:
 
 
 @pytest.mark.parametrize("wire", sorted(EMBED_CODECS))
-async def test_refusals_keep_their_class(wire: str) -> None:
+async def test_errors_keep_their_class(wire: str) -> None:
     errors = (
         RateLimitError("slow", retry_after=2),
         OverloadedError("the model is overloaded"),
@@ -96,7 +96,7 @@ async def test_a_simulated_reranker_returns_documents() -> None:
 # --- blocking ---------------------------------------------------------------------------------------
 
 
-def test_the_blocking_twins(server: SimServer) -> None:
+def test_blocking_clients_work(server: SimServer) -> None:
     base_url = f"{server.url}/v1"
     with dragoman.sync.connect_embedder("sim", base_url=base_url) as embedder:
         embedder.ready()
@@ -119,7 +119,7 @@ def _run(*words: str, stdin: str | None = None) -> Any:
     return CliRunner().invoke(main, list(words), input=stdin)
 
 
-def test_embed_command(server: SimServer, tmp_path: Path) -> None:
+def test_embed_command_prints_vectors(server: SimServer, tmp_path: Path) -> None:
     where = ("--base-url", f"{server.url}/v1")
     done = _run("embed", "sim", "one", "two", "--json", "--dimensions", "4", *where)
     assert done.exit_code == 0, done.output
@@ -140,7 +140,7 @@ def test_embed_command(server: SimServer, tmp_path: Path) -> None:
     assert numpy.allclose(matrix, [line["vector"] for line in lines])
 
 
-def test_rerank_command(server: SimServer) -> None:
+def test_rerank_command_prints_the_ranking(server: SimServer) -> None:
     where = ("--base-url", f"{server.url}/v1")
     done = _run("rerank", "sim", "red fox", "a cow", "a red fox", "--json", "--top-k", "1", *where)
     assert done.exit_code == 0, done.output
@@ -149,7 +149,7 @@ def test_rerank_command(server: SimServer) -> None:
     assert done.stdout.splitlines() == ["  1.0000  a red fox", "  0.0000  a cow"]
 
 
-def test_wrong_usage_of_the_commands(server: SimServer) -> None:
+def test_invalid_usage_of_the_commands_is_reported(server: SimServer) -> None:
     assert _run("embed", "sim", "--base-url", f"{server.url}/v1", stdin="").exit_code == 2
     assert _run("rerank", "sim", "q", "--base-url", f"{server.url}/v1", stdin="").exit_code == 2
     done = _run("embed", "nonsense", "x")

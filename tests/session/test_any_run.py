@@ -109,7 +109,7 @@ async def play(turns: list[Any], answer_yes: Any, window: int, folder: Path) -> 
 
 @settings(max_examples=30)
 @given(turns, st.sampled_from(["yes", "no", "edit"]), st.sampled_from([60, 120, 100_000]))
-def test_the_evidence_of_any_run_holds(turns: list[Any], said: str, window: int) -> None:
+def test_evidence_of_any_run_is_complete(turns: list[Any], said: str, window: int) -> None:
     """With a context policy that leaves out much or nothing, and an approver that may edit what is proposed."""
 
     def decide(proposal: Proposal, verdict: Verdict) -> Decision:

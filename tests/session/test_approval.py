@@ -65,7 +65,7 @@ async def run(provider: Listed, approve: Any, policy: Policy = ASK, tools: Any =
 # --- edits ------------------------------------------------------------------------------------------
 
 
-async def test_an_edit_keeps_what_was_proposed_and_what_ran() -> None:
+async def test_edit_keeps_the_proposed_and_the_executed_input() -> None:
     provider = commands("pytest -x")
     records = await run(provider, lambda p, v: Decision(True, "ann", "faster", input={"command": "pytest -q"}))
     assert ran == ["pytest -q"]
@@ -91,7 +91,7 @@ async def test_an_edit_keeps_what_was_proposed_and_what_ran() -> None:
         ({"command": object()}, "the edited input cannot be used: it is not JSON"),
     ],
 )
-async def test_an_edit_is_checked_like_a_proposal(edited: Any, why: str) -> None:
+async def test_edited_input_is_validated(edited: Any, why: str) -> None:
     records = await run(commands("ls"), lambda p, v: Decision(True, "ann", input=edited))
     assert ran == []
     [denied] = of(records, "permission.denied")
@@ -119,24 +119,24 @@ async def count_questions(provider: Listed, decision: Decision) -> int:
     return len(asked)
 
 
-async def test_an_answer_for_the_session_is_about_the_tool() -> None:
+async def test_session_scope_allows_the_tool() -> None:
     assert await count_questions(commands("a", "b", "c"), Decision(True, "ann", scope="session")) == 1
 
 
-async def test_an_answer_for_a_path_is_about_the_path() -> None:
+async def test_path_scope_allows_the_path() -> None:
     given = [("a.txt", "1"), ("a.txt", "2"), ("b.txt", "3"), ("a.txt", "4")]
     calls = [propose(call("edit_file", call_id=f"c{at}", path=p, text=t)) for at, (p, t) in enumerate(given)]
     assert await count_questions(Listed(*calls, "Done."), Decision(True, "ann", scope="path")) == 2
 
 
-async def test_an_answer_for_a_prefix_is_about_commands_without_a_second_one() -> None:
+async def test_prefix_scope_allows_single_commands_with_the_prefix() -> None:
     provider = commands("git status", "git log", "git status; curl x", "gitx", "git status $(x)", "git diff")
     assert await count_questions(provider, Decision(True, "ann", scope="prefix")) == 4
     provider = commands("git log -1", "git log -2", "git push", "git log")
     assert await count_questions(provider, Decision(True, "ann", scope="prefix", prefix="git log")) == 2
 
 
-async def test_a_scope_that_does_not_apply_allows_one_call() -> None:
+async def test_inapplicable_scope_allows_one_call() -> None:
     assert await count_questions(commands("a", "b"), Decision(True, "ann", scope="path")) == 2
     assert await count_questions(commands("a;b", "a;b"), Decision(True, "ann", scope="prefix")) == 2
     assert await count_questions(commands("a", "a"), Decision(True, "ann", scope="prefix", prefix="b")) == 2
@@ -150,7 +150,7 @@ async def test_an_edit_is_not_repeated_by_its_scope() -> None:
     assert [each.input for each in of(records, "permission.granted")] == [{"command": "edited"}, None]
 
 
-async def test_a_scope_does_not_overrule_a_denial() -> None:
+async def test_scope_does_not_override_a_denial() -> None:
     records = await run(commands("ls", "rm x"), lambda p, v: Decision(True, "ann", scope="session"))
     assert ran == ["ls"]
     assert of(records, "permission.denied")[0].by == "policy"
@@ -165,7 +165,7 @@ def program(tmp_path: Path, text: str) -> list[str]:
     return [sys.executable, str(path)]
 
 
-async def test_a_program_decides(tmp_path: Path) -> None:
+async def test_hook_program_decides(tmp_path: Path) -> None:
     text = "print(json.dumps({'allowed': asked['input']['command'] == 'ls', 'reason': asked['tool_name']}))"
     records = await run(commands("ls", "make"), hook(program(tmp_path, text)))
     assert ran == ["ls"]
@@ -175,7 +175,7 @@ async def test_a_program_decides(tmp_path: Path) -> None:
     assert of(records, "permission.denied")[0].reason == "bash"
 
 
-async def test_a_function_decides_edits_and_passes_on() -> None:
+async def test_hook_function_decides_edits_or_defers() -> None:
     async def check(asked: dict[str, Any]) -> Any:
         json.dumps(asked)
         assert (asked["side_effect"], asked["paths"], asked["session"][:8]) == ("execute", [], "session_")
@@ -188,7 +188,7 @@ async def test_a_function_decides_edits_and_passes_on() -> None:
     assert [each.by for each in of(records, "permission.granted")] == ["hook check for a bot", "ann"]
 
 
-async def test_without_anybody_to_pass_on_to_it_is_denied() -> None:
+async def test_deferred_decision_without_an_approver_is_a_denial() -> None:
     records = await run(commands("ls"), hook(lambda asked: None))
     assert of(records, "permission.denied")[0].by == "nobody"
 
@@ -203,13 +203,13 @@ async def test_without_anybody_to_pass_on_to_it_is_denied() -> None:
         ("print(json.dumps('yes'))", "Expected `object`"),
     ],
 )
-async def test_a_program_that_fails_denies(tmp_path: Path, text: str, why: str) -> None:
+async def test_failing_hook_program_denies(tmp_path: Path, text: str, why: str) -> None:
     records = await run(commands("ls"), hook(program(tmp_path, text)))
     assert ran == []
     assert why in of(records, "permission.denied")[0].reason
 
 
-async def test_a_hook_out_of_time_or_order_denies(tmp_path: Path) -> None:
+async def test_hook_with_a_timeout_or_an_error_denies(tmp_path: Path) -> None:
     async def slow(asked: dict[str, Any]) -> bool:
         await asyncio.Event().wait()
         return True
@@ -235,7 +235,7 @@ async def until_asked(log: EventLog) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["memory", "file"])
-async def test_an_answer_from_elsewhere(kind: str, tmp_path: Path) -> None:
+async def test_another_process_answers(kind: str, tmp_path: Path) -> None:
     log: EventLog = MemoryLog() if kind == "memory" else SqliteLog(tmp_path / "log.db")
     with log:
         session = Session(commands("ls", "make"), [bash], ASK, log, approve=RemoteApprover(log, interval=0.01))
@@ -258,7 +258,7 @@ async def test_an_answer_from_elsewhere(kind: str, tmp_path: Path) -> None:
         check_evidence(records)
 
 
-async def test_the_first_answer_counts() -> None:
+async def test_first_answer_counts() -> None:
     async def never(proposal: Proposal, verdict: Verdict) -> bool:
         await asyncio.Event().wait()
         return True
@@ -275,7 +275,7 @@ async def test_the_first_answer_counts() -> None:
     assert ran == ["ls", "make"]
 
 
-async def test_log_approve_in_another_process(tmp_path: Path) -> None:
+async def test_log_approve_answers_from_another_process(tmp_path: Path) -> None:
     place = tmp_path / "log.db"
     words = [sys.executable, "-m", "dragoman", "log", "approve", "--log", str(place)]
 

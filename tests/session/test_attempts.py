@@ -107,14 +107,14 @@ async def test_session_turn_and_metadata_reach_request_and_observer(log: SqliteL
     assert {(event.session_id, event.turn_id) for event in observed} == {(session.id, "t1")}
 
 
-async def test_a_call_takes_a_session_and_metadata() -> None:
+async def test_call_accepts_session_and_metadata() -> None:
     model = Named("One.", "Two.")
     await model.complete("Hi.", session_id="s", metadata={"a": "b"})
     _ = [event async for event in model.stream("Hi.", session_id="s", metadata={"a": "b"})]
     assert [(each.session_id, each.metadata) for each in model.requests] == [("s", {"a": "b"})] * 2
 
 
-async def test_the_id_and_limits_of_a_success_are_recorded(log: SqliteLog) -> None:
+async def test_request_id_and_limits_of_a_success_are_recorded(log: SqliteLog) -> None:
     headers = {"content-type": "application/json", "x-request-id": "req_7", "x-ratelimit-remaining-requests": "9"}
     body = b'{"model":"m-2026","choices":[{"message":{"content":"Hi."},"finish_reason":"stop"}]}'
     transport = FixtureTransport((200, headers, [body]))
@@ -176,7 +176,7 @@ STACKS: dict[str, Any] = {
 
 @settings(max_examples=25, deadline=None)
 @given(stack=st.sampled_from(sorted(STACKS)), first=outcomes, second=outcomes)
-async def test_costs_are_the_same_wherever_they_are_added_up(
+async def test_all_cost_totals_agree(
     stack: str, first: list[tuple[str, Usage]], second: list[tuple[str, Usage]]
 ) -> None:
     observed: list[Any] = []

@@ -49,18 +49,18 @@ def reachable(layers: list[str]) -> dict[str, set[str]]:
     return found
 
 
-def test_nothing_below_the_core_leads_to_it() -> None:
+def test_lower_layers_do_not_import_the_session() -> None:
     found = reachable(BELOW)
     assert len(found) > 60
     assert not {path: layers & set(CORE) for path, layers in found.items() if layers & set(CORE)}
 
 
-def test_the_search_finds_a_way_where_there_is_one() -> None:
+def test_import_search_finds_a_path() -> None:
     assert all("tools" in layers for layers in reachable(["session"]).values() if layers)
     assert "tools" in reachable(["session"])["session/session.py"]
 
 
-def test_nothing_below_the_core_loads_it() -> None:
+def test_lower_layers_do_not_load_the_session() -> None:
     program = (
         "import importlib, pkgutil, sys, dragoman\n"
         f"for name in {BELOW!r}:\n"
@@ -127,7 +127,7 @@ KINDS: dict[str, Callable[[Path], Provider]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_no_provider_fires_an_armed_tool(kind: str, tmp_path: Path) -> None:
+async def test_no_provider_executes_a_tool(kind: str, tmp_path: Path) -> None:
     fired.clear()
     async with KINDS[kind](tmp_path) as model:
         stream = model.stream("Go.", ARMED.describe())
@@ -139,7 +139,7 @@ async def test_no_provider_fires_an_armed_tool(kind: str, tmp_path: Path) -> Non
         assert fired == []
 
 
-async def test_a_function_is_described_to_a_provider_and_never_called() -> None:
+async def test_function_is_described_to_a_provider_and_never_called() -> None:
     fired.clear()
     for model in (listed(), simulated(), over_http()):
         with contextlib.suppress(dragoman.ProviderError):  # they propose a second tool, which is not offered
@@ -148,7 +148,7 @@ async def test_a_function_is_described_to_a_provider_and_never_called() -> None:
 
 
 @pytest.mark.parametrize("offered", [list(ARMED), [FunctionTool(bash)], ARMED])
-async def test_a_provider_takes_no_tool_that_can_run(offered: Any) -> None:
+async def test_provider_rejects_executable_tools(offered: Any) -> None:
     fired.clear()
     for model in (listed(), simulated(), over_http()):
         with pytest.raises((InvalidRequestError, ValueError, TypeError)):
@@ -156,7 +156,7 @@ async def test_a_provider_takes_no_tool_that_can_run(offered: Any) -> None:
     assert fired == []
 
 
-def test_a_description_holds_nothing_that_can_run(tmp_path: Path) -> None:
+def test_tool_description_contains_nothing_executable(tmp_path: Path) -> None:
     tools = Toolbox(
         [Bomb(dragoman.Tool("boom")), *workspace_tools(tmp_path), ProcessTool(dragoman.Tool("p"), ["true"])]
     )

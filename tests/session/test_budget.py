@@ -40,9 +40,7 @@ def ping() -> str:
         (Budget(cost_usd=0.031), "cost", Decimal("0.045"), 3),
     ],
 )
-async def test_a_budget_ends_a_session_in_good_order(
-    log: SqliteLog, budget: Budget, name: str, used: Any, turns: int
-) -> None:
+async def test_budget_ends_a_session_cleanly(log: SqliteLog, budget: Budget, name: str, used: Any, turns: int) -> None:
     session = Session(Listed(propose(call("ping")), repeat=True), [ping], ALL, log, budget=budget, price=price)
     outcome = await session.run("Go.")
     assert (outcome.outcome, outcome.spent.turns) == ("exhausted", turns)
@@ -55,7 +53,7 @@ async def test_a_budget_ends_a_session_in_good_order(
     check_evidence(records)
 
 
-async def test_time_ends_whatever_is_going_on(log: SqliteLog) -> None:
+async def test_time_budget_ends_any_activity(log: SqliteLog) -> None:
     session = Session(Listed([asyncio.Event()]), (), ALL, log, budget=Budget(seconds=0.5))
     outcome = await session.run("Go.")
     assert (outcome.outcome, outcome.detail) == ("exhausted", "the time of 0.5 s is used up")
@@ -65,7 +63,7 @@ async def test_time_ends_whatever_is_going_on(log: SqliteLog) -> None:
     check_evidence(records)
 
 
-async def test_money_is_not_spent_where_the_price_is_unknown(log: SqliteLog) -> None:
+async def test_cost_budget_rejects_a_model_without_a_price(log: SqliteLog) -> None:
     session = Session(Listed("Hi."), (), ALL, log, budget=Budget(cost_usd=1))
     with pytest.raises(ValueError, match=r"budget.cost_usd: the price of listed:m is not known"):
         await session.run("Go.")
@@ -89,7 +87,7 @@ async def test_uncounted_tokens_are_estimated(log: SqliteLog) -> None:
     assert outcome.spent.turns < 5
 
 
-async def test_a_session_goes_on_with_a_larger_budget(log: SqliteLog) -> None:
+async def test_session_continues_with_a_larger_budget(log: SqliteLog) -> None:
     provider = Listed(propose(call("ping")), propose(call("ping")), "Done.")
     session = Session(provider, [ping], ALL, log, session_id="s1", budget=Budget(steps=1))
     assert (await session.run("Go.")).outcome == "exhausted"
@@ -120,10 +118,10 @@ async def test_a_session_goes_on_with_a_larger_budget(log: SqliteLog) -> None:
         ({"cost_usd": True}, "budget.cost_usd: must be a number"),
     ],
 )
-def test_a_limit_that_is_none_is_refused(facts: Any, complaint: str) -> None:
+def test_invalid_limit_is_rejected(facts: Any, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         Budget(**facts)
 
 
-def test_no_limit_is_never_reached() -> None:
+def test_unset_limit_is_never_reached() -> None:
     assert Budget().find_excess(Spending(10**9, 10**12, Decimal(10**9), "x")) is None

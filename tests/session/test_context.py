@@ -101,14 +101,14 @@ async def test_forty_turns_fit_a_small_window(name: str) -> None:
     assert provider.requests[-1].messages[1].text == "Read all pages."  # type: ignore[union-attr]
 
 
-async def test_without_a_policy_the_same_task_is_refused() -> None:
+async def test_same_task_is_rejected_without_a_policy() -> None:
     for context in (None, KeepAll()):
         session = Session(short(), [read_page], ALL, MemoryLog(), context=context)
         with pytest.raises(ContextOverflowError):
             await session.run("Read all pages.")
 
 
-async def test_the_mark_of_a_result_says_how_to_read_it_again() -> None:
+async def test_placeholder_of_a_result_explains_how_to_read_it_again() -> None:
     provider = short()
     await Session(provider, [read_page], ALL, MemoryLog(), context=DropOldToolResults()).run("Read.")
     first = next(m for m in provider.requests[-1].messages if isinstance(m, ToolResult))
@@ -118,7 +118,7 @@ async def test_the_mark_of_a_result_says_how_to_read_it_again() -> None:
     )
 
 
-async def test_the_mark_of_a_write_does_not_suggest_to_repeat_it() -> None:
+async def test_placeholder_of_a_write_does_not_suggest_repeating_it() -> None:
     @tool(side_effect="write")
     def pay(number: int) -> str:
         """Pay."""
@@ -132,7 +132,7 @@ async def test_the_mark_of_a_write_does_not_suggest_to_repeat_it() -> None:
     assert "again" not in first.text
 
 
-async def test_replay_shows_what_is_sent_and_what_is_kept() -> None:
+async def test_replay_shows_sent_and_omitted_messages() -> None:
     log = MemoryLog()
     session = Session(short(), [read_page], ALL, log, context=DropOldToolResults())
     await session.run("Read all pages.")
@@ -167,7 +167,7 @@ def pages(count: int) -> list[Any]:
     return [propose(call("read_page", call_id=f"c{at}", number=at)) for at in range(count)]
 
 
-async def test_an_overflow_is_shortened_and_tried_once_more(log: SqliteLog) -> None:
+async def test_overflow_is_shortened_and_retried_once(log: SqliteLog) -> None:
     provider = Narrow(4_000, *pages(12), "Done.")
     session = Session(provider, [read_page], ALL, log, context=[DropOldToolResults(), Window()])
     assert (await session.run("Read.")).text == "Done."
@@ -198,7 +198,7 @@ async def test_a_second_overflow_of_the_same_turn_is_raised(log: SqliteLog) -> N
     assert len(provider.requests) == 3
 
 
-async def test_a_result_too_long_for_the_window_is_cut_before_it_is_sent(log: SqliteLog) -> None:
+async def test_result_too_long_for_the_window_is_truncated(log: SqliteLog) -> None:
     @tool(side_effect="read", output_limit=200_000)
     def read_book() -> str:
         """Read it all."""
@@ -258,7 +258,7 @@ async def test_the_sessions_own_model_writes_the_summary_by_default(log: SqliteL
     assert of(list(log.read(session.id)), "context.summarised")[0].provider == "sim"
 
 
-async def test_without_a_summary_the_turns_are_left_out_all_the_same(log: SqliteLog) -> None:
+async def test_turns_are_omitted_without_a_summary(log: SqliteLog) -> None:
     writer = Listed(OverloadedError("busy"), repeat=True, name="cheap")
     session = Session(short(), [read_page], ALL, log, context=Summarise(writer, keep=1))
     assert (await session.run("Read all pages.")).outcome == "completed"
@@ -295,7 +295,7 @@ class DropPairs(ContextPolicy, frozen=True):
         return Projection(tuple([LeftOut(part.seq, part.tokens) for part in kept])) if kept else None
 
 
-async def test_a_policy_of_ones_own(log: SqliteLog) -> None:
+async def test_custom_policy_is_used(log: SqliteLog) -> None:
     provider = short()
     session = Session(provider, [read_page], ALL, log, context=DropPairs(share=0.6, target=0.1))
     assert (await session.run("Read all pages.")).outcome == "completed"
@@ -306,12 +306,12 @@ async def test_a_policy_of_ones_own(log: SqliteLog) -> None:
 @pytest.mark.parametrize(
     "wrong", [{"share": 0.0}, {"share": 1.5}, {"share": 0.4, "target": 0.5}, {"window": 0}, {"target": 0}]
 )
-def test_limits_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_limits_are_rejected(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="context"):
         Window(**wrong)
 
 
-async def test_the_room_for_a_reply_is_kept_free(log: SqliteLog) -> None:
+async def test_space_for_the_reply_is_reserved(log: SqliteLog) -> None:
     provider = short()
     config = RuntimeConfig(max_tokens=1_500)
     session = Session(provider, [read_page], ALL, log, context=DropOldToolResults(), config=config)
@@ -319,7 +319,7 @@ async def test_the_room_for_a_reply_is_kept_free(log: SqliteLog) -> None:
     assert max(estimate_input_tokens(each.messages, each.tools) for each in provider.requests) <= 2_500
 
 
-async def test_goals_stay(log: SqliteLog) -> None:
+async def test_goals_are_never_omitted(log: SqliteLog) -> None:
     provider = reader(30, window=4_000)
     session = Session(provider, [read_page], ALL, log, context=Window(), budget=Budget(steps=8))
     await session.run("First goal.")
@@ -333,7 +333,7 @@ async def test_goals_stay(log: SqliteLog) -> None:
     check_requests(provider.requests, 4_000)
 
 
-async def test_a_resumed_session_sends_what_it_sent(tmp_path: Any) -> None:
+async def test_resumed_session_sends_the_same_messages(tmp_path: Any) -> None:
     place = tmp_path / "log.db"
     with SqliteLog(place) as log:
         session = Session(short(), [read_page], ALL, log, context=DropOldToolResults(), budget=Budget(steps=10))
@@ -364,7 +364,7 @@ class CountedLog(MemoryLog):
         return await super().append(*arguments, **facts)
 
 
-async def test_the_cost_of_a_turn_does_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cost_per_turn_stays_constant(monkeypatch: pytest.MonkeyPatch) -> None:
     """Count records read and written, and messages renamed and estimated, in each tenth of a long run."""
     work = {"renamed": 0, "estimated": 0}
     # The work of one turn is counted inside.
@@ -411,5 +411,5 @@ async def test_the_cost_of_a_turn_does_not_grow(monkeypatch: pytest.MonkeyPatch)
     assert renamed[-1] < TENTH * 120  # messages a turn: what is sent, twice when it is shortened
 
 
-def test_an_event_log_is_what_is_counted() -> None:
+def test_counted_tokens_match_the_event_log() -> None:
     assert issubclass(CountedLog, EventLog)

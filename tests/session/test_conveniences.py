@@ -45,7 +45,7 @@ class Long(pydantic.BaseModel):
         return km
 
 
-async def test_a_provider_and_tools_suffice() -> None:
+async def test_session_needs_only_a_provider_and_tools() -> None:
     model = ScriptedProvider(CALL, "1230 km.")
     session = Session(model, [length])
     outcome = await session.run("How long is the Rhine?")
@@ -60,7 +60,7 @@ async def test_a_provider_and_tools_suffice() -> None:
 
 
 @pytest.mark.parametrize("policy", [Policy(), Policy([])])
-async def test_a_policy_of_the_callers_is_not_added_to(policy: Policy) -> None:
+async def test_custom_policy_is_not_extended(policy: Policy) -> None:
     model = ScriptedProvider(CALL, "I may not.")
     await Session(model, [length], policy).run("How long is the Rhine?")
     result = model.requests[1].messages[-1]
@@ -68,13 +68,13 @@ async def test_a_policy_of_the_callers_is_not_added_to(policy: Policy) -> None:
     assert result.text.startswith("Not run: permission denied")
 
 
-async def test_without_a_policy_a_plain_function_is_not_run() -> None:
+async def test_plain_function_is_not_run_without_a_policy() -> None:
     model = ScriptedProvider(Answer(tool_calls=[Call("delete", {"path": "x"})]), "I may not.")
     outcome = await Session(model, [delete]).run("Delete x.")
     assert outcome.text == "I may not."
 
 
-async def test_a_file_is_still_a_file(tmp_path: Any) -> None:
+async def test_log_path_creates_a_file(tmp_path: Any) -> None:
     async with Session(ScriptedProvider("Hello."), log=tmp_path / "log.db") as session:
         assert isinstance(session.log, SqliteLog)
         assert "memory" not in repr(session)
@@ -83,7 +83,7 @@ async def test_a_file_is_still_a_file(tmp_path: Any) -> None:
 # --- structured answers -----------------------------------------------------------------------------
 
 
-async def test_without_tools_the_schema_is_asked_for_at_once() -> None:
+async def test_schema_is_requested_at_once_without_tools() -> None:
     model = ScriptedProvider('{"name": "Rhine", "km": 1230}')
     outcome = await Session(model, output=River).run("The longest river in Germany?")
     assert outcome.output == River("Rhine", 1230)
@@ -91,7 +91,7 @@ async def test_without_tools_the_schema_is_asked_for_at_once() -> None:
     assert model.requests[0].response_schema is not None
 
 
-async def test_with_tools_the_schema_is_asked_for_in_the_final_turn() -> None:
+async def test_schema_is_requested_in_the_final_turn_with_tools() -> None:
     model = ScriptedProvider(CALL, "It is 1230 km.", '{"name": "Rhine", "km": 1230}')
     session = Session(model, [length], output=River)
     outcome = await session.run("How long is the Rhine?")
@@ -102,7 +102,7 @@ async def test_with_tools_the_schema_is_asked_for_in_the_final_turn() -> None:
     assert session.log.verify(session.id).ok
 
 
-async def test_a_wrong_answer_is_asked_for_again() -> None:
+async def test_invalid_output_is_requested_again() -> None:
     model = ScriptedProvider('{"km": "far"}', '{"km": 3}', '{"km": 1230}')
     outcome = await Session(model, output=Long).run("How long is the Rhine?")
     assert outcome.output == Long(km=1230)
@@ -112,7 +112,7 @@ async def test_a_wrong_answer_is_asked_for_again() -> None:
     assert "that is not long" in last[-1].text
 
 
-async def test_wrong_answers_end_with_the_error_or_the_budget() -> None:
+async def test_repeated_invalid_output_ends_with_an_error_or_the_budget() -> None:
     model = ScriptedProvider('{"km": 3}')
     with pytest.raises(StructuredOutputError, match="that is not long"):
         await Session(model, output=Long).run("How long is the Rhine?")
@@ -123,7 +123,7 @@ async def test_wrong_answers_end_with_the_error_or_the_budget() -> None:
         assert outcome.output
 
 
-async def test_a_second_goal_has_its_own_answer() -> None:
+async def test_second_goal_has_its_own_output() -> None:
     model = ScriptedProvider("Well.", '{"name": "Rhine", "km": 1230}', "Well.", '{"name": "Elbe", "km": 1094}')
     session = Session(model, [length], output=River)
     assert (await session.run("The Rhine?")).output == River("Rhine", 1230)
@@ -131,7 +131,7 @@ async def test_a_second_goal_has_its_own_answer() -> None:
     assert [request.response_schema is not None for request in model.requests] == [False, True, False, True]
 
 
-async def test_without_output_there_is_none() -> None:
+async def test_output_is_none_without_a_schema() -> None:
     outcome = await Session(ScriptedProvider("Hello.")).run("Hi")
     with pytest.raises(SessionError, match="was not given output="):
         assert outcome.output

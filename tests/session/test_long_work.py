@@ -58,7 +58,7 @@ def check_sendable(messages: list[Message]) -> None:
 # --- resumed at a record ----------------------------------------------------------------------------
 
 
-async def test_resumed_after_every_record() -> None:
+async def test_session_can_be_resumed_after_every_record() -> None:
     length = len(await record(MemoryLog()))
     for at in range(1, length + 1):
         log = MemoryLog()
@@ -82,7 +82,7 @@ async def test_resumed_after_every_record() -> None:
         ran.clear()
 
 
-async def test_a_call_that_ran_later_is_answered_with_what_it_returned() -> None:
+async def test_call_that_ran_later_is_answered_with_its_result() -> None:
     log = MemoryLog()
     records = await record(log)
     at = next(each.seq for each in records if each.type == "message.recorded" and "First" in str(each.data))
@@ -95,7 +95,7 @@ async def test_a_call_that_ran_later_is_answered_with_what_it_returned() -> None
     assert f"going back to record {at}" in describe(resumed)
 
 
-async def test_a_record_that_is_not_there_is_refused() -> None:
+async def test_unknown_record_is_rejected() -> None:
     log = MemoryLog()
     length = len(await record(log))
     for at in (0, length + 1):
@@ -107,7 +107,7 @@ async def test_a_record_that_is_not_there_is_refused() -> None:
         await Session.fork(Listed(), [note], ALL, log, "s1", new_id="s1")
 
 
-async def test_a_session_may_be_resumed_at_a_record_twice() -> None:
+async def test_session_can_be_resumed_at_a_record_twice() -> None:
     log = MemoryLog()
     await record(log)
     for at, goal in ((3, "Second."), (3, "Third."), (len(list(log.read("s1"))), "Fourth.")):
@@ -121,7 +121,7 @@ async def test_a_session_may_be_resumed_at_a_record_twice() -> None:
 # --- forks ------------------------------------------------------------------------------------------
 
 
-async def test_forked_after_every_record() -> None:
+async def test_session_can_be_forked_after_every_record() -> None:
     log = MemoryLog()
     before = await record(log)
     done = list(ran)
@@ -144,7 +144,7 @@ async def test_forked_after_every_record() -> None:
     assert log.verify().ok
 
 
-async def test_a_fork_knows_what_had_run() -> None:
+async def test_fork_knows_which_calls_had_run() -> None:
     log = MemoryLog()
     records = await record(log)
     seqs = {kind: [each.seq for each in records if each.type == kind] for kind in set(types(records))}
@@ -157,7 +157,7 @@ async def test_a_fork_knows_what_had_run() -> None:
     assert texts[2] == "noted a"
 
 
-async def test_a_fork_sends_what_was_sent() -> None:
+async def test_fork_sends_the_same_messages() -> None:
     @tool(side_effect="read")
     def read(n: int) -> str:
         """Read."""
@@ -189,7 +189,7 @@ async def test_one_session_is_exported_imported_and_resumed_elsewhere(tmp_path: 
 # --- further goals ----------------------------------------------------------------------------------
 
 
-async def test_a_follow_up_is_pursued_in_the_same_run() -> None:
+async def test_follow_up_goal_runs_in_the_same_run() -> None:
     log = MemoryLog()
     session = Session(Listed("One.", "Two.", "Three."), [note], ALL, log)
     session.follow_up("Second.")
@@ -204,14 +204,14 @@ async def test_a_follow_up_is_pursued_in_the_same_run() -> None:
     check_evidence(records)
 
 
-async def test_a_follow_up_of_a_session_at_rest_is_its_next_goal() -> None:
+async def test_follow_up_of_an_idle_session_is_its_next_goal() -> None:
     session = Session(Listed("One.", "Two."), [note], ALL, MemoryLog())
     await session.run("First.")
     session.follow_up("Second.")
     assert (await session.run()).text == "Two."
 
 
-async def test_a_goal_that_comes_while_it_runs_waits_for_the_answer() -> None:
+async def test_goal_during_a_run_waits_for_the_answer() -> None:
     log = MemoryLog()
     provider = Listed(propose(call("note", text="a")), "One.", "Two.")
     session = Session(provider, [note], ALL, log, on_record=lambda each: each.type == "tool.observed" and add())
@@ -242,7 +242,7 @@ def over_wire(*bodies: bytes) -> tuple[Any, FixtureTransport]:
     return connect("m", transport=transport, **wire), transport  # type: ignore[arg-type]
 
 
-async def test_a_paused_turn_is_continued_with_the_reply_as_it_is() -> None:
+async def test_paused_turn_is_continued_with_the_unchanged_reply() -> None:
     provider, transport = over_wire(PAUSED, PAUSED, DONE)
     log = MemoryLog()
     session = Session(provider, [note], ALL, log, config=RuntimeConfig(max_tokens=9), session_id="s1")
@@ -256,7 +256,7 @@ async def test_a_paused_turn_is_continued_with_the_reply_as_it_is() -> None:
     assert (await again.run("Search.")).text == "Found."
 
 
-async def test_another_model_is_asked_to_continue_a_paused_turn() -> None:
+async def test_another_model_can_continue_a_paused_turn() -> None:
     provider, _ = over_wire(PAUSED)
     log = MemoryLog()
     session = Session(provider, [note], ALL, log, config=RuntimeConfig(max_tokens=9), session_id="s1")

@@ -95,7 +95,7 @@ async def run(log: SqliteLog, cache: Any) -> tuple[CachingServer, list[Any]]:
     return server, [call.usage for call in calls]  # type: ignore[union-attr]
 
 
-async def test_an_agent_pays_for_its_history_once(log: SqliteLog) -> None:
+async def test_agent_pays_for_its_history_once(log: SqliteLog) -> None:
     server, usages = await run(log, "auto")
     assert len(usages) == TURNS
     assert [usage.input_tokens for usage in usages] == server.prompts
@@ -105,13 +105,13 @@ async def test_an_agent_pays_for_its_history_once(log: SqliteLog) -> None:
         assert usage.cached_input_tokens == before.input_tokens
 
 
-async def test_without_the_cache_it_pays_every_turn(log: SqliteLog) -> None:
+async def test_agent_pays_every_turn_without_the_cache(log: SqliteLog) -> None:
     server, usages = await run(log, None)
     assert sum(usage.cached_input_tokens for usage in usages) == 0
     assert sum(usage.input_tokens for usage in usages) == sum(server.prompts) > 8 * server.prompts[-1]
 
 
-async def test_the_saving_is_on_the_bill(log: SqliteLog, tmp_path: Any) -> None:
+async def test_saving_is_shown_in_the_cost(log: SqliteLog, tmp_path: Any) -> None:
     _, cached = await run(log, "auto")
     _, plain = await run(log, None)
     bills = [sum((cost(usage, "anthropic:claude-sonnet-4-5").total or Decimal(0)) for usage in usages)

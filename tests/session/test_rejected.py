@@ -83,7 +83,7 @@ STEPS = ["tool_intent.proposed", "tool_intent.rejected"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_the_records_are_the_same_over_every_provider(kind: str) -> None:
+async def test_records_are_the_same_for_every_provider(kind: str) -> None:
     log = MemoryLog()
     session = Session(KINDS[kind](), [look], ALL, log, config=CONFIG)
     assert (await session.run("Go.")).text == "Done."
@@ -115,7 +115,7 @@ async def test_the_records_are_the_same_over_every_provider(kind: str) -> None:
 
 
 @pytest.mark.parametrize("corrections", [0, 1, 4])
-async def test_the_number_of_corrections_is_a_setting(log: SqliteLog, corrections: int) -> None:
+async def test_number_of_corrections_is_configurable(log: SqliteLog, corrections: int) -> None:
     session = Session(Listed(propose(call("fly")), repeat=True), [look], ALL, log, corrections=corrections)
     with pytest.raises(MalformedToolCallError, match="there is no tool named 'fly'") as caught:
         await session.run("Go.")
@@ -126,7 +126,7 @@ async def test_the_number_of_corrections_is_a_setting(log: SqliteLog, correction
     check_evidence(records)
 
 
-async def test_a_reply_with_a_usable_call_begins_the_count_again(log: SqliteLog) -> None:
+async def test_reply_with_a_valid_call_resets_the_count(log: SqliteLog) -> None:
     bad, good = propose(call("fly")), propose(call("look", word="ox"), call("fly", call_id="2"))
     session = Session(Listed(bad, bad, good, bad, bad, "Done."), [look], ALL, log)
     assert (await session.run("Go.")).outcome == "completed"

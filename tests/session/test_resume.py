@@ -75,12 +75,12 @@ def cut(story: Story, length: int, path: Path) -> SqliteLog:
 LENGTH = 39
 
 
-def test_the_story_is_this_long(story: Story) -> None:
+def test_number_of_records_of_the_story(story: Story) -> None:
     assert len(story.records) == LENGTH
 
 
 @pytest.mark.parametrize("length", range(1, LENGTH))
-async def test_taken_up_after_every_record(length: int, tmp_path: Path, story: Story) -> None:
+async def test_session_is_resumed_after_every_record(length: int, tmp_path: Path, story: Story) -> None:
     ran.clear()
     with cut(story, length, tmp_path / "cut.db") as log:
         before = list(log.read("s1"))
@@ -101,7 +101,9 @@ async def test_taken_up_after_every_record(length: int, tmp_path: Path, story: S
             check_request(build_request(asked.messages, [], None, None, None, model="m"))
 
 
-async def test_what_ran_before_the_end_is_shown_and_what_may_have_run_is_said(tmp_path: Path, story: Story) -> None:
+async def test_finished_calls_are_shown_and_uncertain_ones_reported_after_resuming(
+    tmp_path: Path, story: Story
+) -> None:
     observed = next(r.seq for r in story.records if r.type == "tool.observed")
     with cut(story, observed, tmp_path / "cut.db") as log:
         provider = Listed("Well.", name="p")
@@ -120,7 +122,7 @@ async def test_what_ran_before_the_end_is_shown_and_what_may_have_run_is_said(tm
         assert last.text.startswith("Interrupted, and what it did is not known")
 
 
-async def test_the_state_of_a_log_is_the_state_of_the_session_that_wrote_it(tmp_path: Path) -> None:
+async def test_state_from_the_log_equals_the_sessions_state(tmp_path: Path) -> None:
     with SqliteLog(tmp_path / "log.db") as log:
         session = Session(script(), [look, note], ALL, log, session_id="s1")
         for _ in range(3):
@@ -138,7 +140,7 @@ async def test_the_state_of_a_log_is_the_state_of_the_session_that_wrote_it(tmp_
                     assert read.ids.to_intent(name, told) == intent
 
 
-async def test_a_broken_chain_is_not_taken_up(tmp_path: Path, story: Story) -> None:
+async def test_broken_chain_is_not_resumed(tmp_path: Path, story: Story) -> None:
     path = tmp_path / "cut.db"
     cut(story, 20, path).close()
     connection = sqlite3.connect(path)
@@ -149,12 +151,12 @@ async def test_a_broken_chain_is_not_taken_up(tmp_path: Path, story: Story) -> N
         await Session.resume(Listed("x"), [], ALL, log, "s1")
 
 
-async def test_a_session_that_is_not_there_is_not_taken_up(tmp_path: Path) -> None:
+async def test_unknown_session_is_not_resumed(tmp_path: Path) -> None:
     with SqliteLog(tmp_path / "log.db") as log, pytest.raises(SessionError, match="there is no session 's9'"):
         await Session.resume(Listed("x"), [], ALL, log, "s9")
 
 
-async def test_taken_up_with_another_provider_that_is_on_record(tmp_path: Path, story: Story) -> None:
+async def test_resuming_with_another_provider_is_recorded(tmp_path: Path, story: Story) -> None:
     with cut(story, LENGTH, tmp_path / "cut.db") as log:
         other = Listed("Well.", name="other", model="x")
         session = await Session.resume(other, [look, note], ALL, log, "s1")
@@ -187,7 +189,7 @@ async def test_open_intents_are_closed_by_hand(tmp_path: Path, story: Story) -> 
 
 
 @pytest.mark.parametrize(("kind", "started"), [("tool.started", True), ("tool_intent.validated", False)])
-async def test_a_closed_intent_tells_whether_it_had_begun_to_run(
+async def test_closed_intent_records_whether_it_had_started(
     kind: str, started: bool, tmp_path: Path, story: Story
 ) -> None:
     length = [record.seq for record in story.records if record.type == kind][-1]

@@ -49,7 +49,7 @@ def _nothing_ran() -> None:
     ran.clear()
 
 
-async def test_the_chain_of_a_run_is_the_one_the_page_draws(log: SqliteLog) -> None:
+async def test_records_of_a_run_match_the_documentation(log: SqliteLog) -> None:
     two = propose(call("look", call_id="a", word="ox"), call("note", call_id="b", text="!"), words="Let me look.")
     policy = Policy([Rule("allow", side_effect=["read"], name="reading")])
     no = lambda proposal, verdict: Decision(False, "ann", "not today")
@@ -70,7 +70,7 @@ async def test_the_chain_of_a_run_is_the_one_the_page_draws(log: SqliteLog) -> N
     assert not [step.notes for step in to_steps(records) if step.notes]
 
 
-async def test_each_record_says_who_and_what(log: SqliteLog) -> None:
+async def test_each_record_has_actor_and_payload(log: SqliteLog) -> None:
     two = propose(call("look", call_id="a", word="ox"), call("note", call_id="b", text="!"))
     policy = Policy([Rule("allow", side_effect=["read"], name="reading")])
     yes = lambda proposal, verdict: Decision(True, "ann", "go on", scope="session")
@@ -93,7 +93,7 @@ async def test_each_record_says_who_and_what(log: SqliteLog) -> None:
     ]  # fmt: skip
 
 
-async def test_nothing_runs_before_the_record_of_it_is_on_disk(log: SqliteLog) -> None:
+async def test_nothing_runs_before_its_record_is_on_disk(log: SqliteLog) -> None:
     seen: list[list[str]] = []
 
     @tool(side_effect="none")
@@ -112,7 +112,7 @@ async def test_nothing_runs_before_the_record_of_it_is_on_disk(log: SqliteLog) -
     ]
 
 
-async def test_a_log_that_cannot_be_written_stops_everything(log: SqliteLog, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unwritable_log_stops_everything(log: SqliteLog, monkeypatch: pytest.MonkeyPatch) -> None:
     session = Session(Listed(propose(call("look", word="ox")), "Done."), [look], ALL, log)
     append = log.append
 
@@ -127,7 +127,7 @@ async def test_a_log_that_cannot_be_written_stops_everything(log: SqliteLog, mon
     assert ran == []
 
 
-async def test_the_model_sees_projected_messages_and_descriptions_only(log: SqliteLog) -> None:
+async def test_model_receives_projected_messages_and_descriptions_only(log: SqliteLog) -> None:
     provider = Listed(propose(call("look", word="ox"), words="Hm."), "Done.")
     session = Session(provider, [look], ALL, log, system="Be terse.", config=dragoman.RuntimeConfig(temperature=0.5))
     await session.run("What is an ox?")
@@ -142,7 +142,7 @@ async def test_the_model_sees_projected_messages_and_descriptions_only(log: Sqli
     assert session.messages[-1] == Assistant("Done.")
 
 
-async def test_a_message_is_canonical_only_when_we_have_added_what_a_provider_cannot_know(log: SqliteLog) -> None:
+async def test_recorded_message_adds_what_a_provider_cannot_know(log: SqliteLog) -> None:
     row = PriceRow(provider="listed", match=Match(equals=("m",)), input=Decimal(3), output=Decimal(15))
     price = lambda usage, model: cost(usage, model, table=PriceTable((row,), version="v1"))
     provider = Listed(propose(call("look", word="ox")), "Done.")
@@ -161,7 +161,7 @@ async def test_a_message_is_canonical_only_when_we_have_added_what_a_provider_ca
     assert session.state.spent.cost_usd == Decimal("0.000210")
 
 
-async def test_an_unknown_price_is_said_and_is_not_zero(log: SqliteLog) -> None:
+async def test_unknown_price_is_recorded_and_is_not_zero(log: SqliteLog) -> None:
     session = Session(Listed("Done."), (), ALL, log)
     outcome = await session.run("Go.")
     [_, said] = of(list(log.read(session.id)), "message.recorded")
@@ -175,7 +175,7 @@ async def test_an_unknown_price_is_said_and_is_not_zero(log: SqliteLog) -> None:
 
 
 @pytest.mark.parametrize(("effects", "together"), [(("read", "none"), True), (("read", "write"), False)])
-async def test_intents_overlap_only_if_all_of_them_read(log: SqliteLog, effects: Any, together: bool) -> None:
+async def test_calls_run_concurrently_only_if_all_of_them_read(log: SqliteLog, effects: Any, together: bool) -> None:
     inside = 0
     most = 0
 
@@ -202,9 +202,7 @@ async def test_intents_overlap_only_if_all_of_them_read(log: SqliteLog, effects:
     check_evidence(list(log.read(session.id)))
 
 
-async def test_one_of_several_that_cannot_be_recorded_stops_them_all(
-    log: SqliteLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unrecordable_call_stops_its_siblings(log: SqliteLog, monkeypatch: pytest.MonkeyPatch) -> None:
     append = log.append
 
     async def refuse(name: str, payload: Any, **facts: Any) -> Any:
@@ -222,7 +220,7 @@ async def test_one_of_several_that_cannot_be_recorded_stops_them_all(
 # --- what went wrong, each in its own words ---------------------------------------------------------
 
 
-async def test_a_denial_is_a_decision_and_no_error_of_a_tool(log: SqliteLog) -> None:
+async def test_denial_is_a_decision_and_not_a_tool_error(log: SqliteLog) -> None:
     provider = Listed(propose(call("note", text="rm -rf /")), "I may not.")
     session = Session(provider, [note], Policy([Rule("deny", tool="note", reason="no notes")]), log)
     await session.run("Go.")
@@ -235,7 +233,7 @@ async def test_a_denial_is_a_decision_and_no_error_of_a_tool(log: SqliteLog) -> 
     assert provider.requests[1].messages[-1] == ToolResult("call_1", "Not run: permission denied by policy: no notes")
 
 
-async def test_without_a_rule_and_without_anybody_to_ask_nothing_runs(log: SqliteLog) -> None:
+async def test_nothing_runs_without_a_rule_or_an_approver(log: SqliteLog) -> None:
     session = Session(Listed(propose(call("look", word="ox")), "Oh."), [look], None, log)
     await session.run("Go.")
     [denied] = of(list(log.read(session.id)), "permission.denied")
@@ -243,7 +241,7 @@ async def test_without_a_rule_and_without_anybody_to_ask_nothing_runs(log: Sqlit
     assert ran == []
 
 
-async def test_what_a_tool_raises_is_what_it_said(log: SqliteLog) -> None:
+async def test_exception_of_a_tool_is_its_error_result(log: SqliteLog) -> None:
     @tool(side_effect="read")
     def fail() -> None:
         raise ValueError("no such thing")
@@ -254,7 +252,7 @@ async def test_what_a_tool_raises_is_what_it_said(log: SqliteLog) -> None:
     assert (seen.content, seen.is_error) == ("ValueError: no such thing", True)
 
 
-async def test_a_tool_out_of_time_failed_and_observed_nothing(log: SqliteLog) -> None:
+async def test_timed_out_tool_failed_without_an_observation(log: SqliteLog) -> None:
     @tool(side_effect="read", timeout=0.01)
     async def hang() -> None:
         await asyncio.Event().wait()
@@ -268,7 +266,7 @@ async def test_a_tool_out_of_time_failed_and_observed_nothing(log: SqliteLog) ->
     assert session.messages[-2].is_error  # type: ignore[union-attr]
 
 
-async def test_what_cannot_be_recorded_is_not_passed_on(log: SqliteLog) -> None:
+async def test_unrecordable_result_is_not_passed_on(log: SqliteLog) -> None:
     @tool(side_effect="read")
     def odd() -> Any:
         return dragoman.tools.Observation("fine", details={"x": float("nan")})
@@ -280,7 +278,7 @@ async def test_what_cannot_be_recorded_is_not_passed_on(log: SqliteLog) -> None:
     assert "cannot be recorded" in failed.message
 
 
-async def test_a_providers_error_is_recorded_and_raised_and_the_session_goes_on_later(log: SqliteLog) -> None:
+async def test_provider_error_is_recorded_and_the_session_can_continue(log: SqliteLog) -> None:
     provider = Listed(broken("Half a", RateLimitError("slow down", status=429)), "Done.")
     session = Session(provider, [look], ALL, log)
     with pytest.raises(RateLimitError):
@@ -298,7 +296,7 @@ async def test_a_providers_error_is_recorded_and_raised_and_the_session_goes_on_
     check_evidence(list(log.read(session.id)))
 
 
-async def test_an_unreadable_call_is_asked_for_again(log: SqliteLog) -> None:
+async def test_invalid_call_is_requested_again(log: SqliteLog) -> None:
     def bad(out: Any) -> None:
         out.tool_start(1, "call_9", "look")
         out.tool_input(1, '{"word": "o')
@@ -319,14 +317,14 @@ async def test_an_unreadable_call_is_asked_for_again(log: SqliteLog) -> None:
     check_evidence(records)
 
 
-async def test_a_model_that_never_makes_a_sound_call_is_given_up(log: SqliteLog) -> None:
+async def test_session_ends_after_too_many_invalid_calls(log: SqliteLog) -> None:
     session = Session(Listed(propose(call("reboot")), repeat=True), [look], ALL, log)
     with pytest.raises(MalformedToolCallError):
         await session.run("Go.")
     assert types(list(log.read(session.id))).count("tool_intent.rejected") == 3
 
 
-async def test_an_intent_nobody_checked_is_checked_here(log: SqliteLog) -> None:
+async def test_unvalidated_intent_is_validated_by_the_session(log: SqliteLog) -> None:
     """A provider of somebody else may propose what was never offered."""
 
     def unchecked(request: Any) -> Any:
@@ -347,12 +345,12 @@ async def test_an_intent_nobody_checked_is_checked_here(log: SqliteLog) -> None:
 @pytest.mark.parametrize(
     ("finish", "outcome"), [("stop", "completed"), ("length", "exhausted"), ("content_filter", "failed")]
 )
-async def test_how_the_last_reply_ended_decides_how_the_session_did(log: SqliteLog, finish: str, outcome: str) -> None:
+async def test_last_finish_reason_decides_the_outcome(log: SqliteLog, finish: str, outcome: str) -> None:
     session = Session(Listed(reply("So.", finish=finish)), (), ALL, log)
     assert (await session.run("Go.")).outcome == outcome
 
 
-async def test_silence_is_an_answer_that_is_not_shown_again(log: SqliteLog) -> None:
+async def test_empty_reply_is_not_sent_back(log: SqliteLog) -> None:
     provider = Listed("One.", speak(), "Three.")
     session = Session(provider, (), ALL, log)
     outcomes = [await session.run(goal) for goal in ("One?", "Two?", "Three?")]
@@ -362,7 +360,7 @@ async def test_silence_is_an_answer_that_is_not_shown_again(log: SqliteLog) -> N
 
 
 @pytest.mark.parametrize("finish", ["content_filter", "error", "cancelled"])
-async def test_what_a_filtered_or_failed_reply_proposes_is_not_run(log: SqliteLog, finish: str) -> None:
+async def test_calls_of_a_filtered_or_failed_reply_are_not_run(log: SqliteLog, finish: str) -> None:
     session = Session(Listed(speak(call("look", word="ox"), finish=finish)), [look], ALL, log)
     assert (await session.run("Go.")).outcome == "failed"
     assert ran == []
@@ -375,7 +373,7 @@ async def test_what_a_filtered_or_failed_reply_proposes_is_not_run(log: SqliteLo
 # --- other models -----------------------------------------------------------------------------------
 
 
-async def test_a_swap_is_planned_recorded_and_keeps_the_calls_apart(log: SqliteLog) -> None:
+async def test_swap_is_planned_recorded_and_keeps_call_ids_apart(log: SqliteLog) -> None:
     one = Listed(propose(call("look", word="ox")), name="one", model="m1")
     two = Listed(propose(call("look", word="ass")), name="two", model="m2")
     session = Session(one, [look], ALL, log)
@@ -401,7 +399,7 @@ async def test_a_swap_is_planned_recorded_and_keeps_the_calls_apart(log: SqliteL
     assert [each.routing.mode for each in said] == ["default", "manual", "manual"]
 
 
-async def test_a_swap_says_what_is_lost_or_refuses(log: SqliteLog) -> None:
+async def test_swap_reports_losses_or_is_rejected(log: SqliteLog) -> None:
     from dragoman.transport import FixtureTransport
 
     thinking = lambda out: out.thinking("hm")
@@ -434,7 +432,7 @@ async def test_observer_and_session_record_the_same_stop_reason(log: SqliteLog) 
     assert completed.stop_reason == observed[-1].stop_reason == "stop_sequence"
 
 
-async def test_a_fallback_leaves_evidence(log: SqliteLog) -> None:
+async def test_fallback_records_its_choice(log: SqliteLog) -> None:
     bad, good = Listed(RateLimitError("no"), name="bad"), Listed("Done.", name="good", model="g")
     good.answers = [lambda request: [*_spoken_by("good", request)]]
     session = Session(Fallback([bad, good]), (), ALL, log)
@@ -446,7 +444,7 @@ async def test_a_fallback_leaves_evidence(log: SqliteLog) -> None:
     assert (said.provider, said.routing.mode, said.routing.passed_over) == ("good", "rule", {"bad:m": "rate_limit"})
 
 
-async def test_changes_of_availability_are_recorded_with_their_call(log: SqliteLog) -> None:
+async def test_availability_changes_are_recorded_with_their_call(log: SqliteLog) -> None:
     clock = Clock()
     bad = Listed(AuthenticationError("no"), lambda request: [*_spoken_by("bad", request)], name="bad")
     good = Listed(lambda request: [*_spoken_by("good", request)], name="good", model="g")
@@ -460,7 +458,7 @@ async def test_changes_of_availability_are_recorded_with_their_call(log: SqliteL
     assert [each.provider for each in recovered] == ["bad"]
 
 
-async def test_a_fallback_that_tells_nobody_leaves_evidence_too(log: SqliteLog) -> None:
+async def test_fallback_without_subscribers_records_its_choice(log: SqliteLog) -> None:
     bad, good = Listed(RateLimitError("no"), name="bad"), Listed(name="good", model="g")
     good.answers = [lambda request: [*_spoken_by("good", request)]]
     session = Session(Fallback([bad, good]), (), ALL, log)
@@ -481,7 +479,7 @@ def _spoken_by(name: str, request: Any) -> Any:
 # --- manners ----------------------------------------------------------------------------------------
 
 
-async def test_a_session_that_is_over_needs_another_goal(log: SqliteLog) -> None:
+async def test_finished_session_needs_another_goal(log: SqliteLog) -> None:
     session = Session(Listed("One.", "Two."), (), ALL, log)
     await session.run("First.")
     with pytest.raises(SessionError, match="another goal"):
@@ -492,7 +490,7 @@ async def test_a_session_that_is_over_needs_another_goal(log: SqliteLog) -> None
     assert types(records).count("session.started") == 1
 
 
-async def test_a_new_session_needs_a_goal_and_a_name_of_its_own(log: SqliteLog) -> None:
+async def test_new_session_needs_a_goal_and_a_unique_name(log: SqliteLog) -> None:
     with pytest.raises(SessionError, match="needs a goal"):
         await Session(Listed(), (), ALL, log).run()
     with pytest.raises(ValueError, match="goal: is empty"):
@@ -506,7 +504,7 @@ async def test_a_new_session_needs_a_goal_and_a_name_of_its_own(log: SqliteLog) 
         await Session(Listed("Hi."), (), ALL, log, session_id="s1").run("Go.")
 
 
-async def test_one_thing_at_a_time(log: SqliteLog) -> None:
+async def test_concurrent_runs_of_a_session_are_rejected(log: SqliteLog) -> None:
     gate = asyncio.Event()
     session = Session(Listed([gate]), (), ALL, log)
     running = asyncio.ensure_future(session.run("Go."))
@@ -519,7 +517,7 @@ async def test_one_thing_at_a_time(log: SqliteLog) -> None:
     assert (await running).outcome == "cancelled"
 
 
-async def test_watchers_hear_everything_and_cannot_do_harm(log: SqliteLog) -> None:
+async def test_subscribers_receive_everything_and_cannot_break_a_run(log: SqliteLog) -> None:
     heard: list[Any] = []
 
     def bad(event: Any) -> None:
@@ -541,7 +539,7 @@ async def test_a_session_opens_a_log_by_its_path(tmp_path: Path) -> None:
         assert types(list(log.read("s1")))[0] == "session.started"
 
 
-async def test_an_error_before_anything_is_sent_is_recorded_too(log: SqliteLog) -> None:
+async def test_error_before_sending_is_recorded(log: SqliteLog) -> None:
     session = Session(Listed(capabilities={"supports_tools": False}), [look], ALL, log)
     with pytest.raises(ProviderError):
         await session.run("Go.")
@@ -551,7 +549,7 @@ async def test_an_error_before_anything_is_sent_is_recorded_too(log: SqliteLog) 
 # --- tries -------------------------------------------------------------------------------------------------------
 
 
-async def test_the_record_of_a_call_says_how_often_it_was_tried(log: SqliteLog) -> None:
+async def test_call_record_has_the_number_of_attempts(log: SqliteLog) -> None:
     busy = [RateLimitError("busy", status=529) for _ in range(6)]
     clock = Clock()
     model = Listed(*busy[:3], busy[3], "Better.", busy[4], broken("Half", busy[5]))
@@ -569,7 +567,7 @@ async def test_the_record_of_a_call_says_how_often_it_was_tried(log: SqliteLog) 
     assert [each.attempt for each in of(records, "llm.call_completed")] == [1]
 
 
-async def test_the_tries_of_one_session_are_not_anothers(log: SqliteLog) -> None:
+async def test_attempts_of_two_sessions_are_separate(log: SqliteLog) -> None:
     clock = Clock()
     tried = Session(Retry(Listed(RateLimitError("busy"), "Yes."), sleep=clock.sleep), [], ALL, log)
     other = Session(Retry(Listed("No."), sleep=clock.sleep), [], ALL, log)

@@ -56,14 +56,14 @@ async def test_2_an_adapter_holds_no_messages(log: SqliteLog) -> None:
     assert len(json.loads(transport.requests[1].body)["messages"]) == 3  # all of them come from the session
 
 
-async def test_3_an_adapter_does_not_decide_to_go_on(log: SqliteLog) -> None:
+async def test_3_an_adapter_does_not_run_the_agent_loop(log: SqliteLog) -> None:
     transport = FixtureTransport((200, STREAM, [CALL]))
     model = dragoman.connect("m", base_url="http://127.0.0.1:9/v1", transport=transport)
     _ = [event async for event in model.stream("Go.", [look.description])]
     assert len(transport.requests) == 1
 
 
-async def test_4_raw_chunks_are_no_events_of_the_core(log: SqliteLog, tmp_path: Path) -> None:
+async def test_4_raw_chunks_are_not_core_events(log: SqliteLog, tmp_path: Path) -> None:
     await run_over_a_wire(log)
     log.export(tmp_path / "all.jsonl")
     text = (tmp_path / "all.jsonl").read_text()
@@ -72,7 +72,7 @@ async def test_4_raw_chunks_are_no_events_of_the_core(log: SqliteLog, tmp_path: 
 
 
 @pytest.mark.parametrize("wire", sorted(CODECS))
-async def test_5_an_adapter_does_not_cut_a_tool_result(wire: str) -> None:
+async def test_5_an_adapter_does_not_truncate_a_tool_result(wire: str) -> None:
     whole = "line of output\n" * 20_000
     messages = [User("Go."), Assistant(tool_calls=[ToolCall("call_1", "look", {})]), ToolResult("call_1", whole)]
     transport = FixtureTransport((500, {}, [b"{}"]))
@@ -124,7 +124,7 @@ async def test_6_a_healthy_fallback_leaves_no_false_evidence(log: SqliteLog) -> 
     assert not {"routing.switched", "llm.call_failed", "routing.provider_unavailable"} & set(found)
 
 
-def test_7_no_private_field_of_a_provider_reaches_core_or_command() -> None:
+def test_7_no_private_field_of_a_provider_reaches_core_or_cli() -> None:
     private = re.compile(
         r"\b(tool_use_id|toolu_|functionCall|function_call|tool_choice_mode|thoughtSignature|logprobs)\b"
     )

@@ -66,7 +66,7 @@ async def count_records(log: SqliteLog) -> int:
 TOTAL = 40
 
 
-async def test_the_run_that_is_stopped_below_is_this_long(log: SqliteLog) -> None:
+async def test_number_of_records_of_the_stopped_run(log: SqliteLog) -> None:
     assert await count_records(log) == TOTAL
     assert ran == ["a", "b", "c", "d"]
 
@@ -74,7 +74,7 @@ async def test_the_run_that_is_stopped_below_is_this_long(log: SqliteLog) -> Non
 @pytest.mark.parametrize(
     ("at", "outer"), [*[(at, False) for at in range(1, TOTAL + 1)], *[(at, True) for at in range(1, TOTAL + 1, 3)]]
 )
-async def test_stopped_after_every_record(log: SqliteLog, at: int, outer: bool) -> None:
+async def test_session_can_be_stopped_after_every_record(log: SqliteLog, at: int, outer: bool) -> None:
     running: list[asyncio.Task[Any]] = []
 
     def stop(record: LogRecord) -> None:
@@ -111,7 +111,7 @@ async def test_stopped_after_every_record(log: SqliteLog, at: int, outer: bool) 
     check_evidence(list(log.read("s1")))
 
 
-async def test_half_a_reply_is_kept_and_not_shown_again(log: SqliteLog) -> None:
+async def test_partial_reply_is_kept_and_not_sent_back(log: SqliteLog) -> None:
     gate = asyncio.Event()
 
     def half(request: Any) -> list[Any]:
@@ -136,7 +136,7 @@ async def test_half_a_reply_is_kept_and_not_shown_again(log: SqliteLog) -> None:
     assert (await session.run("Again.")).text == "Done."
 
 
-async def test_cancelling_while_somebody_is_asked(log: SqliteLog) -> None:
+async def test_cancelling_during_a_question(log: SqliteLog) -> None:
     asked = asyncio.Event()
 
     async def think(proposal: Any, verdict: Any) -> bool:
@@ -156,7 +156,7 @@ async def test_cancelling_while_somebody_is_asked(log: SqliteLog) -> None:
     check_evidence(records)
 
 
-async def test_a_thread_that_cannot_be_stopped_is_said_to_go_on(log: SqliteLog) -> None:
+async def test_uninterruptible_thread_is_reported_as_running(log: SqliteLog) -> None:
     begun, end = threading.Event(), threading.Event()
 
     @tool(side_effect="none")
@@ -178,7 +178,7 @@ async def test_a_thread_that_cannot_be_stopped_is_said_to_go_on(log: SqliteLog) 
     assert results[0].is_error
 
 
-async def test_cancelling_twice_or_in_vain_does_no_harm(log: SqliteLog) -> None:
+async def test_cancelling_twice_or_when_idle_is_harmless(log: SqliteLog) -> None:
     gate = asyncio.Event()
     session = Session(Listed([gate]), (), READS, log)
     assert await session.cancel() is False

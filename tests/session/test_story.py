@@ -80,9 +80,7 @@ def workspace(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("provider", [listed, simulated])
-async def test_a_failing_test_is_found_read_mended_and_green(
-    log: SqliteLog, workspace: Path, provider: Callable[[], Provider]
-) -> None:
+async def test_agent_fixes_a_failing_test(log: SqliteLog, workspace: Path, provider: Callable[[], Provider]) -> None:
     policy = Policy(
         [
             Rule("allow", side_effect=["none", "read"], name="reading"),
@@ -127,7 +125,7 @@ async def test_a_failing_test_is_found_read_mended_and_green(
     assert started.context["sandbox"].startswith(("bubblewrap", "none ("))
 
 
-async def test_the_same_story_without_anybody_to_approve(log: SqliteLog, workspace: Path) -> None:
+async def test_same_story_is_denied_without_an_approver(log: SqliteLog, workspace: Path) -> None:
     policy = Policy([Rule("allow", side_effect=["none", "read", "execute"])])
     session = Session(simulated(), workspace_tools(workspace), policy, log)
     await session.run(GOAL)
@@ -140,7 +138,7 @@ async def test_the_same_story_without_anybody_to_approve(log: SqliteLog, workspa
     assert "Not run: permission denied" in shown[3].text
 
 
-async def test_a_replayed_intent_gets_an_id_of_its_own(log: SqliteLog, workspace: Path) -> None:
+async def test_replayed_intent_gets_its_own_id(log: SqliteLog, workspace: Path) -> None:
     policy = Policy([Rule("allow", side_effect=["read"])])
     answer = Answer(tool_calls=[Call("read_file", {"path": "add.py"})])
     for goal in ("First.", "Second."):  # the simulator begins its ids anew

@@ -47,7 +47,7 @@ DONE = {
 
 @pytest.mark.parametrize("wire", sorted(CALLS))
 @pytest.mark.parametrize("name", RESULTS)
-async def test_a_session_goes_on_after_any_result(name: str, wire: str, tmp_path: Path) -> None:
+async def test_session_continues_after_any_tool_result(name: str, wire: str, tmp_path: Path) -> None:
     @tool(side_effect="read")
     def look() -> Observation:
         """Look."""

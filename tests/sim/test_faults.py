@@ -35,7 +35,7 @@ def mangler(**fault: Any) -> Mangler:
     return Mangler(Fault(**fault), random.Random(1))
 
 
-def test_bytes_are_cut_where_the_fault_says() -> None:
+def test_bytes_are_cut_where_the_fault_specifies() -> None:
     cut = mangler(cut_at=5)
     assert (cut.feed(b"abc").data, cut.feed(b"defg")) == (b"abc", type(cut.end())(b"de", "cut"))
     assert cut.cut
@@ -46,7 +46,7 @@ def test_bytes_are_cut_where_the_fault_says() -> None:
 
 
 @given(st.binary(max_size=60), st.integers(0, 70), st.lists(st.integers(0, 60), max_size=4))
-def test_garbage_goes_in_once_wherever_the_pieces_end(data: bytes, at: int, cuts: list[int]) -> None:
+def test_garbage_is_inserted_once(data: bytes, at: int, cuts: list[int]) -> None:
     edges = sorted({0, len(data), *[cut for cut in cuts if cut < len(data)]})
     pieces = [data[a:b] for a, b in itertools.pairwise(edges)]
     one = mangler(garbage_at=at, garbage=9)
@@ -62,7 +62,7 @@ def test_every_nth_chunk_is_sent_twice() -> None:
     assert sent == b"data: 1\n\ndata: 2\n\ndata: 2\n\ndata: 3\n\ndata: 4\n\ndata: 4\n\n"
 
 
-def test_drops_of_a_size() -> None:
+def test_drip_sends_pieces_of_a_size() -> None:
     assert mangler(drip=2).portions(b"abcde") == [b"ab", b"cd", b"e"]
     assert mangler().portions(b"") == []
 
@@ -81,7 +81,7 @@ async def test_interleaved_calls_are_the_same_calls(wire: str) -> None:
     assert heard.text == wanted.text
 
 
-def test_fragments_really_are_mixed() -> None:
+def test_fragments_are_interleaved() -> None:
     def frame(index: int, text: str) -> bytes:
         return b'data: {"choices":[{"delta":{"tool_calls":[{"index":%d,"t":"%s"}]}}]}\n\n' % (index, text.encode())
 
@@ -107,7 +107,7 @@ FAULTS: list[tuple[Fault, type[ProviderError] | None]] = [
 
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize(("fault", "kind"), FAULTS)
-async def test_what_a_client_hears(wire: str, fault: Fault, kind: type[ProviderError] | None) -> None:
+async def test_client_receives_the_fault(wire: str, fault: Fault, kind: type[ProviderError] | None) -> None:
     model = ScriptedProvider(ScriptRule(TEXT, fault=fault), wire=wire)
     events, error = await collect(model.stream("x"))
     check_events(events)
@@ -116,13 +116,13 @@ async def test_what_a_client_hears(wire: str, fault: Fault, kind: type[ProviderE
         assert "".join([getattr(event, "text", "") for event in events]) == TEXT
 
 
-async def test_a_body_with_garbage_is_refused() -> None:
+async def test_body_with_garbage_is_rejected() -> None:
     model = ScriptedProvider(ScriptRule(TEXT, fault=Fault(garbage_at=30)))
     with pytest.raises(InvalidResponseError):
         await model.complete("x")
 
 
-async def test_an_error_of_the_script_comes_through_the_bytes() -> None:
+async def test_scripted_error_passes_through_the_bytes() -> None:
     model = ScriptedProvider(ScriptRule(TEXT, fault=Fault(error="OverloadedError", after=2, drip=5)))
     events, error = await collect(model.stream("x"))
     check_events(events)
@@ -130,7 +130,7 @@ async def test_an_error_of_the_script_comes_through_the_bytes() -> None:
     assert events[-1].finish_reason == "error"  # type: ignore[union-attr]
 
 
-def test_a_wire_that_cannot_be_served() -> None:
+def test_unservable_wire_is_rejected() -> None:
     with pytest.raises(ValueError, match="wire must be one that can be served"):
         ScriptedProvider("x", wire="morse")
 
@@ -150,7 +150,7 @@ BYTES = st.builds(
 
 
 @given(ANSWERS, BYTES, st.sampled_from(WIRES), st.booleans(), st.integers(0, 9))
-async def test_whatever_breaks_the_rules_of_a_stream_hold(
+async def test_any_fault_keeps_the_stream_valid(
     answer: Answer, fault: Fault, wire: str, stream: bool, seed: int
 ) -> None:
     model = ScriptedProvider(ScriptRule(answer, fault=fault), wire=wire, seed=seed, sleep=Clock().sleep)

@@ -46,7 +46,7 @@ TOOLS = [Tool("search"), Tool("read")]
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
 
-async def test_one_entry_a_call_and_the_last_for_the_rest() -> None:
+async def test_each_entry_answers_one_call_and_the_last_the_rest() -> None:
     model = ScriptedProvider(RateLimitError("slow", retry_after=2.0), "one", Answer("two"))
     with pytest.raises(RateLimitError) as caught:
         await model.complete("a")
@@ -57,7 +57,7 @@ async def test_one_entry_a_call_and_the_last_for_the_rest() -> None:
     assert len(model.requests) == 4
 
 
-async def test_an_error_of_a_script_is_a_new_one_for_every_call() -> None:
+async def test_scripted_error_is_copied_for_every_call() -> None:
     given = StructuredOutputError("wrong", output_content="{", retry_after=2.0, headers={"x-request-id": "r"})
     given.add_note("from the start")
     model = ScriptedProvider(given)
@@ -75,7 +75,7 @@ async def test_an_error_of_a_script_is_a_new_one_for_every_call() -> None:
     assert (given.request_id, given.provider, given.__notes__) == (None, None, ["from the start"])
 
 
-async def test_everything_an_answer_says_arrives_in_order() -> None:
+async def test_contents_of_an_answer_arrive_in_order() -> None:
     said = [
         Thinking("so ", Continuity("signed")),
         Call("search", {"q": "Ä"}, "c1"),
@@ -99,7 +99,7 @@ async def test_everything_an_answer_says_arrives_in_order() -> None:
     assert (reply.finish_reason, reply.usage, reply.stop_sequence) == ("tool_calls", Usage(7, 3), "END")
 
 
-async def test_usage_is_counted_unless_it_is_said() -> None:
+async def test_usage_is_counted_unless_given() -> None:
     counted = (await ScriptedProvider(Answer("four words and more", thinking="hm")).complete("hello")).usage
     assert counted.input_tokens
     assert counted.output_tokens
@@ -142,11 +142,13 @@ MATCHES: list[tuple[RequestMatch, tuple[Any, ...], dict[str, Any], bool]] = [
 
 
 @pytest.mark.parametrize(("match", "messages", "facts", "fits"), MATCHES)
-def test_matching(match: RequestMatch, messages: tuple[Any, ...], facts: dict[str, Any], fits: bool) -> None:
+def test_requests_are_matched(
+    match: RequestMatch, messages: tuple[Any, ...], facts: dict[str, Any], fits: bool
+) -> None:
     assert match.fits(Request(messages, **facts)) is fits
 
 
-async def test_a_request_without_a_rule_says_which_were_tried_and_not_what_was_said() -> None:
+async def test_unmatched_request_lists_the_rules_without_the_prompt() -> None:
     model = ScriptedProvider(
         ScriptRule("a", RequestMatch(text="xylophone"), name="about x"), ScriptRule("b", RequestMatch(text="zebra"))
     )
@@ -155,12 +157,12 @@ async def test_a_request_without_a_rule_says_which_were_tried_and_not_what_was_s
     assert "secret" not in str(caught.value)
 
 
-async def test_a_rule_answers_so_many_times() -> None:
+async def test_rule_answers_a_limited_number_of_times() -> None:
     model = ScriptedProvider(ScriptRule("once", times=1), ScriptRule("twice", times=2), "after")
     assert [(await model.complete("a")).text for _ in range(4)] == ["once", "twice", "twice", "after"]
 
 
-async def test_chance_is_by_the_seed() -> None:
+async def test_chance_is_seeded() -> None:
     async def run(seed: int) -> list[str]:
         model = ScriptedProvider(ScriptRule("heads", chance=0.5), "tails", seed=seed)
         return [(await model.complete("a")).text for _ in range(40)]
@@ -196,7 +198,7 @@ STATUSES = [
 
 
 @pytest.mark.parametrize(("fault", "kind"), STATUSES)
-async def test_refusals_come_before_any_event(fault: Fault, kind: type[ProviderError]) -> None:
+async def test_rejections_precede_all_events(fault: Fault, kind: type[ProviderError]) -> None:
     events, error = await collect(ScriptedProvider(ScriptRule("never", fault=fault)).stream("x"))
     assert events == []
     assert type(error) is kind
@@ -216,14 +218,14 @@ async def test_an_error_after_some_pieces_ends_the_message_and_is_raised() -> No
     assert error.response.text == "one two three"
 
 
-async def test_a_fault_behind_the_last_piece_still_happens() -> None:
+async def test_fault_after_the_last_piece_occurs() -> None:
     model = ScriptedProvider(ScriptRule("one", fault=Fault(error="OverloadedError", after=99)))
     events, error = await collect(model.stream("x"))
     assert fold(events).finish_reason == "error"
     assert isinstance(error, OverloadedError)
 
 
-async def test_delays_are_waited_in_their_places() -> None:
+async def test_delays_are_applied() -> None:
     clock = Clock()
     answer = Answer("one two three", delay=5, pace=0.5)
     model = ScriptedProvider(ScriptRule(answer, fault=Fault(stall=9, after=2)), sleep=clock.sleep)
@@ -231,7 +233,7 @@ async def test_delays_are_waited_in_their_places() -> None:
     assert clock.slept[:4] == [5, 0.5, 9, 0.5]
 
 
-async def test_a_reply_that_stalls_for_ever_can_be_cancelled() -> None:
+async def test_stalled_reply_can_be_cancelled() -> None:
     model = ScriptedProvider(ScriptRule("one two", fault=Fault(stall=math.inf, after=1)))
     stream = model.stream("x")
     heard = [await anext(stream), await anext(stream)]
@@ -256,7 +258,7 @@ async def test_malformed_arguments_never_become_an_intent() -> None:
         await model.complete("x", tools=TOOLS)
 
 
-async def test_structured_output_is_judged_as_everywhere() -> None:
+async def test_structured_output_is_validated() -> None:
     model = ScriptedProvider('{"n": 3}', '{"n": "three"}')
     reply = await model.complete("x", response_schema=SCHEMA)
     assert (reply.parsed, reply.structured_path) == ({"n": 3}, "native")
@@ -290,7 +292,7 @@ WRONG: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("make", "complaint"), WRONG)
-def test_what_makes_no_sense_is_refused_by_name(make: Any, complaint: str) -> None:
+def test_invalid_values_are_rejected_by_name(make: Any, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         make()
 
@@ -321,7 +323,7 @@ RULES = st.lists(
 
 
 @given(RULES, st.integers(0, 99), st.booleans())
-async def test_any_script_keeps_the_rules_or_raises_one_error_of_the_tree(
+async def test_any_script_gives_a_valid_stream_or_one_error(
     rules: list[ScriptRule], seed: int, structured: bool
 ) -> None:
     script = Script(rules, seed=seed)
@@ -338,7 +340,7 @@ async def test_any_script_keeps_the_rules_or_raises_one_error_of_the_tree(
             assert (fold(events).finish_reason == "error") <= (error is not None or rules != [])
 
 
-async def test_the_page_tells_the_truth(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_documented_fields_exist(capsys: pytest.CaptureFixture[str]) -> None:
     page = (Path(__file__).parents[2] / "docs/howto/simulate.md").read_text()
     example = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0]
     scope: dict[str, Any] = {}
@@ -347,7 +349,7 @@ async def test_the_page_tells_the_truth(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().out.startswith("Hello.\n{'q': 'Rhine'}")
 
 
-def test_the_page_has_a_script_that_reads(tmp_path: Path) -> None:
+def test_documented_script_is_valid(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs/howto/simulate.md").read_text()
     (tmp_path / "script.yaml").write_text(re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)[0])
     assert len(ScriptedProvider.from_file(tmp_path / "script.yaml").rules) == 4

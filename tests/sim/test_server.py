@@ -46,7 +46,7 @@ Sim = Callable[..., SimServer]
 
 
 @pytest.mark.parametrize("wire", WIRES)
-async def test_everything_that_is_said_arrives(dragoman_sim: Sim, wire: str) -> None:
+async def test_complete_answer_arrives(dragoman_sim: Sim, wire: str) -> None:
     answer = Answer(TEXT, tool_calls=[Call("search", {"q": "a"}, "call_1"), Call("search", {"q": "b"}, "call_2")])
     sim = dragoman_sim(answer)
     async with sim.connect(wire) as model:
@@ -85,7 +85,7 @@ FAULTS: dict[str, Row] = {  # what a whole reply raises, and what a stream
 
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("name", FAULTS)
-async def test_faults_over_a_socket(dragoman_sim: Sim, wire: str, name: str) -> None:
+async def test_faults_occur_over_a_socket(dragoman_sim: Sim, wire: str, name: str) -> None:
     fault, whole, streamed = FAULTS[name]
     sim = dragoman_sim(ScriptRule(TEXT, fault=fault))
     limits = {"first_event": 0.15, "idle": 0.15, "total": 0.3} if "stall" in name else None
@@ -111,7 +111,7 @@ async def test_faults_over_a_socket(dragoman_sim: Sim, wire: str, name: str) -> 
         assert fold(events).text == TEXT
 
 
-async def test_the_same_seed_breaks_the_same_way() -> None:
+async def test_same_seed_gives_the_same_faults() -> None:
     async def run(seed: int) -> list[Any]:
         with serve(ScriptRule("one", chance=0.5), "two", seed=seed) as sim:
             async with sim.connect() as model:
@@ -128,7 +128,7 @@ async def test_duplicate_chunks_are_sent_twice(dragoman_sim: Sim) -> None:
     assert fold(events).text == "one two two three"
 
 
-async def test_a_listed_model_is_demanded_and_others_refused(dragoman_sim: Sim) -> None:
+async def test_unlisted_model_is_rejected(dragoman_sim: Sim) -> None:
     script = Script([ScriptRule("a", RequestMatch(model="first")), ScriptRule("b")], models=["first", "second"])
     sim = dragoman_sim(script)
     async with sim.connect(model="first") as first, sim.connect(model="second") as second:
@@ -142,7 +142,7 @@ async def test_a_listed_model_is_demanded_and_others_refused(dragoman_sim: Sim) 
 
 
 @pytest.mark.parametrize("wire", WIRES)
-async def test_a_model_is_ready_on_every_wire_if_it_is_there(dragoman_sim: Sim, wire: str) -> None:
+async def test_listed_model_is_ready_on_every_wire(dragoman_sim: Sim, wire: str) -> None:
     sim = dragoman_sim(Script([ScriptRule("a")], models=["first"]))
     async with sim.connect(wire, "first") as there, sim.connect(wire, "second") as missing:
         await there.ready()
@@ -152,7 +152,7 @@ async def test_a_model_is_ready_on_every_wire_if_it_is_there(dragoman_sim: Sim, 
             await missing.complete("x", **SETTINGS)
 
 
-async def test_a_request_without_a_rule_is_a_refusal(dragoman_sim: Sim) -> None:
+async def test_unmatched_request_is_an_error_response(dragoman_sim: Sim) -> None:
     sim = dragoman_sim(ScriptRule("a", RequestMatch(text="zebra")))
     async with sim.connect() as model:
         with pytest.raises(InvalidRequestError, match="no rule of the script"):
@@ -175,7 +175,7 @@ async def test_a_client_that_hangs_up_ends_the_reply(dragoman_sim: Sim) -> None:
     assert await asyncio.to_thread(ended.wait, 2)
 
 
-def test_what_is_around_the_calls(dragoman_sim: Sim) -> None:
+def test_other_endpoints_are_served(dragoman_sim: Sim) -> None:
     sim = dragoman_sim("x")
     line = http.client.HTTPConnection(sim.url.removeprefix("http://"), timeout=5)
 
@@ -199,7 +199,7 @@ def test_what_is_around_the_calls(dragoman_sim: Sim) -> None:
     line.close()
 
 
-def test_the_clients_of_the_vendors_talk_to_it(dragoman_sim: Sim) -> None:
+def test_vendor_clients_work(dragoman_sim: Sim) -> None:
     sim = dragoman_sim(ScriptRule(fault=Fault(status=503), times=1), Answer(TEXT))
     chat = openai.OpenAI(base_url=sim.base_urls["openai"], api_key="x", max_retries=1)
     said = chat.chat.completions.create(model="sim", messages=[{"role": "user", "content": "hi"}])
@@ -216,12 +216,12 @@ def test_the_clients_of_the_vendors_talk_to_it(dragoman_sim: Sim) -> None:
     assert len(sim.requests) == 4
 
 
-def test_a_port_that_is_taken() -> None:
+def test_port_in_use_raises() -> None:
     with serve("x") as first, pytest.raises(OSError):
         serve("y", port=int(first.url.rpartition(":")[2])).start()
 
 
-def test_it_is_stopped_and_started_again() -> None:
+def test_server_can_be_restarted() -> None:
     server = serve(ScriptedProvider("x"))
     first = server.start()
     assert server.start() == first
@@ -246,7 +246,7 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_command_serves(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_serves(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[str] = []
 
     def wait(server: SimServer) -> None:
@@ -263,20 +263,20 @@ def test_the_command_serves(script: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert heard == ["hello", "hello"]
 
 
-def test_the_command_reads_and_no_more(script: Path) -> None:
+def test_command_with_check_only_reads(script: Path) -> None:
     assert CliRunner().invoke(main, ["sim", str(script), "--check"]).output.endswith("1 rules for m\n")
     told = CliRunner().invoke(main, ["sim", str(script), "--check", "--json"])
     assert json.loads(told.output) == {"rules": 1, "model": "m", "seed": 0}
 
 
-def test_the_command_says_what_is_wrong(script: Path) -> None:
+def test_command_reports_invalid_scripts(script: Path) -> None:
     script.write_text("rules:\n  - replly: x\n")
     result = CliRunner().invoke(main, ["sim", str(script)])
     assert result.exit_code == 2
     assert f"{script}:2: rules[0].replly: unknown key; did you mean reply?" in result.output
 
 
-def test_the_command_and_a_port_that_is_taken(script: Path) -> None:
+def test_command_reports_a_port_in_use(script: Path) -> None:
     with serve("x") as other:
         result = CliRunner().invoke(main, ["sim", str(script), "--port", other.url.rpartition(":")[2]])
     assert result.exit_code == 2

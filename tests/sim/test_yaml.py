@@ -53,7 +53,7 @@ def write(folder: Path, text: str) -> Path:
     return path
 
 
-def test_everything_can_be_said(tmp_path: Path) -> None:
+def test_every_field_is_read(tmp_path: Path) -> None:
     script = read_script(write(tmp_path, WHOLE))
     assert (script.seed, script.model, script.served) == (7, "sim-1", ("sim-1", "sim-2"))
     assert script.capabilities == {"supports_images": False}
@@ -83,7 +83,7 @@ def test_everything_can_be_said(tmp_path: Path) -> None:
     assert rest[-1].name == "rules[4]"
 
 
-async def test_a_provider_from_a_file(tmp_path: Path) -> None:
+async def test_provider_is_made_from_a_file(tmp_path: Path) -> None:
     model = ScriptedProvider.from_file(write(tmp_path, "model: m\nrules:\n  - reply: hello\n"))
     assert (model.model, (await model.complete("x", tools=[Tool("get")])).text) == ("m", "hello")
 
@@ -116,7 +116,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("text", "line", "complaint"), WRONG)
-def test_what_is_wrong_is_named_with_file_and_line(tmp_path: Path, text: str, line: int, complaint: str) -> None:
+def test_mistakes_are_named_with_file_and_line(tmp_path: Path, text: str, line: int, complaint: str) -> None:
     path = write(tmp_path, text)
     with pytest.raises(ConfigError, match=re.escape(complaint)) as caught:
         read_script(path)
@@ -124,10 +124,10 @@ def test_what_is_wrong_is_named_with_file_and_line(tmp_path: Path, text: str, li
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_file(tmp_path: Path) -> None:
+def test_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         read_script(tmp_path / "none.yaml")
 
 
-def test_rules_are_values() -> None:
+def test_rules_are_structs() -> None:
     assert ScriptRule(Answer("a"), RequestMatch("b")) == ScriptRule(Answer("a"), RequestMatch("b"))

@@ -44,7 +44,7 @@ async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[McpServer]:
     await server.close()
 
 
-async def test_the_tools_of_a_server(server: McpServer, tmp_path: Path) -> None:
+async def test_tools_of_a_server_are_called(server: McpServer, tmp_path: Path) -> None:
     """One server for everything that leaves it whole: to start one takes a second."""
     await check_calls(server)
     await check_session(server, tmp_path)
@@ -80,7 +80,7 @@ async def check_calls(server: McpServer) -> None:
     assert "left out here" in str(seen.content)
 
 
-async def test_a_server_that_vanishes_is_a_failure_and_no_observation(server: McpServer) -> None:
+async def test_vanished_server_is_a_failure_without_an_observation(server: McpServer) -> None:
     box = Toolbox(server.tools)
     with pytest.raises(ToolFailure) as caught:
         await box.execute("vanish", {})
@@ -170,7 +170,7 @@ def _answers(port: int) -> bool:
 
 
 @pytest.mark.parametrize("target", [[*COMMAND, "--broken"], ["/no/such/server"]])
-async def test_a_server_that_does_not_start_is_said(target: list[str]) -> None:
+async def test_server_that_does_not_start_is_reported(target: list[str]) -> None:
     with pytest.raises(ToolFailure) as caught:
         async with McpServer(target):
             pass
@@ -181,7 +181,7 @@ async def test_a_server_that_does_not_start_is_said(target: list[str]) -> None:
 @pytest.mark.parametrize(
     ("target", "said"), [("python server.py", "must be a URL, or a list"), ([], "must not be empty")]
 )
-def test_a_target_that_is_none_is_refused(target: object, said: str) -> None:
+def test_invalid_target_is_rejected(target: object, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         McpServer(target)  # type: ignore[arg-type]
 
@@ -208,7 +208,7 @@ def test_the_extra_is_loaded_only_when_a_server_is_opened() -> None:
     assert done.stdout.strip() == "False"
 
 
-async def test_without_the_extra_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_extra_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mcp", None)
     with pytest.raises(ToolFailure, match=r"pip install 'dragoman\[mcp\]'"):
         await McpServer(COMMAND).open()

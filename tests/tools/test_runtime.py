@@ -52,7 +52,7 @@ async def run(made: FunctionTool | ProcessTool, **arguments: Any) -> Observation
 # --- functions --------------------------------------------------------------------------------------
 
 
-async def test_a_function_gets_values_of_its_types() -> None:
+async def test_function_receives_values_of_its_types() -> None:
     seen = await run(FunctionTool(add), point={"x": 1, "y": 2}, by=3)
     assert (seen.content, seen.is_error) == ("6", False)
     assert seen.duration_ms is not None
@@ -67,14 +67,14 @@ async def test_a_function_gets_values_of_its_types() -> None:
         ({"point": {"x": 1}, "bye": 1}, "unknown argument 'bye'; the tool takes by, point"),
     ],
 )
-def test_arguments_are_checked_before_anything_runs(arguments: Any, complaint: str) -> None:
+def test_arguments_are_validated_before_anything_runs(arguments: Any, complaint: str) -> None:
     rejection = Toolbox([FunctionTool(add)]).validate("add", arguments)
     assert rejection is not None
     assert rejection[0] == "invalid_arguments"
     assert complaint in rejection[1]
 
 
-async def test_a_partial_keeps_what_it_has_filled_in() -> None:
+async def test_partial_keeps_its_bound_arguments() -> None:
     made = FunctionTool(partial(add, by=3))
     assert (await run(made, point={"x": 1})).content == "4"
     rejection = Toolbox([made]).validate("add", {"point": {"x": 1}, "by": 5})
@@ -82,7 +82,7 @@ async def test_a_partial_keeps_what_it_has_filled_in() -> None:
     assert "unknown argument 'by'" in rejection[1]
 
 
-async def test_an_object_that_is_called() -> None:
+async def test_callable_object_is_a_tool() -> None:
     class Counter:
         """Count."""
 
@@ -97,7 +97,7 @@ async def test_an_object_that_is_called() -> None:
     assert (await run(made, point={"x": 2})).content == "3"
 
 
-def test_a_tool_that_is_not_there() -> None:
+def test_unknown_tool_is_rejected() -> None:
     assert Toolbox().validate("fly", {}) == ("unknown_tool", "there is no tool named 'fly'")
 
 
@@ -114,11 +114,11 @@ RETURNS: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize(("value", "content"), RETURNS)
-async def test_what_a_function_returns_is_told_as_it_is(value: Any, content: Any) -> None:
+async def test_return_value_is_passed_on_unchanged(value: Any, content: Any) -> None:
     assert (await run(FunctionTool(lambda: value, name="f"))).content == content
 
 
-async def test_what_is_no_json_is_not_made_up() -> None:
+async def test_return_value_that_is_not_json_fails() -> None:
     with pytest.raises(ToolFailure) as caught:
         await run(FunctionTool(lambda: object(), name="f"))
     assert caught.value.kind == "unreadable"
@@ -140,12 +140,12 @@ def end_early() -> None:
         (end_early, "RuntimeError: it raised StopIteration"),
     ],
 )
-async def test_what_a_function_raises_is_what_it_said(function: Any, said: str) -> None:
+async def test_exception_of_a_function_is_an_error_result(function: Any, said: str) -> None:
     seen = await run(FunctionTool(function, name="f"))
     assert (seen.content, seen.is_error) == (said, True)
 
 
-async def test_a_plain_function_does_not_hold_up_the_loop() -> None:
+async def test_plain_function_does_not_block_the_event_loop() -> None:
     inside = threading.Event()
     turn = asyncio.Event()
 
@@ -161,7 +161,7 @@ async def test_a_plain_function_does_not_hold_up_the_loop() -> None:
     assert (await running).content == "dragoman-tool"
 
 
-async def test_out_of_time() -> None:
+async def test_timeout_is_a_failure() -> None:
     stop = threading.Event()
 
     async def politely() -> None:
@@ -176,7 +176,7 @@ async def test_out_of_time() -> None:
     stop.set()
 
 
-async def test_a_timeout_of_the_tools_own_is_its_own() -> None:
+async def test_timeout_error_of_the_tool_is_an_error_result() -> None:
     async def slow() -> None:
         raise TimeoutError("the database")
 
@@ -184,7 +184,7 @@ async def test_a_timeout_of_the_tools_own_is_its_own() -> None:
     assert (seen.content, seen.is_error) == ("TimeoutError: the database", True)
 
 
-def test_the_decorator_and_the_worst_that_is_assumed() -> None:
+def test_decorator_sets_the_side_effect_and_defaults_to_execute() -> None:
     @tool
     def one() -> None: ...
 
@@ -206,12 +206,12 @@ def test_the_decorator_and_the_worst_that_is_assumed() -> None:
         ({"output_limit": 10}, "output_limit: must be at least 200"),
     ],
 )
-def test_a_tool_that_makes_no_sense_is_refused(facts: Any, complaint: str) -> None:
+def test_invalid_tool_settings_are_rejected(facts: Any, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         FunctionTool(add, **facts)
 
 
-def test_a_schema_that_is_none_is_refused() -> None:
+def test_invalid_schema_is_rejected() -> None:
     with pytest.raises(ValueError, match=r"p.parameters is not a valid JSON Schema"):
         ProcessTool(Tool("p", "", {"type": "objekt"}), ["true"])
 
@@ -220,7 +220,7 @@ def test_a_schema_that_is_none_is_refused() -> None:
 
 
 @given(st.text(max_size=600), st.integers(200, 400))
-def test_a_text_is_whole_or_says_what_is_missing(text: str, limit: int) -> None:
+def test_long_text_is_marked_where_it_is_truncated(text: str, limit: int) -> None:
     cut, missing = cut_text(text, limit)
     assert len(cut) <= limit
     if len(text) <= limit:
@@ -233,7 +233,7 @@ def test_a_text_is_whole_or_says_what_is_missing(text: str, limit: int) -> None:
         assert len(head) + len(tail) + missing == len(text)
 
 
-def test_what_is_left_out_can_be_held_against_the_whole() -> None:
+def test_truncation_marks_match_the_original() -> None:
     whole = "x" * 5000
     seen = limit_output(Observation(whole), 1000)
     assert seen.truncated
@@ -243,14 +243,14 @@ def test_what_is_left_out_can_be_held_against_the_whole() -> None:
     assert limit_output(short, 1000) is short
 
 
-def test_half_a_character_is_replaced_and_that_is_said() -> None:
+def test_lone_surrogate_is_replaced_and_noted() -> None:
     seen = limit_output(Observation("a\ud800b"), 1000)
     assert seen.content == "a?b"
     assert seen.details == {"replaced_characters": 1}
     assert not seen.truncated
 
 
-def test_blocks_share_a_limit_and_a_picture_is_there_or_not() -> None:
+def test_blocks_share_a_limit_and_media_are_never_truncated() -> None:
     small, large = Image(Inline("A" * 12), "image/png"), Image(Inline("A" * 9_000_000), "image/png")
     seen = limit_output(Observation((Text("x" * 900), Text("y" * 900), small, large)), 1000)
     assert seen.truncated
@@ -271,7 +271,7 @@ def test_blocks_share_a_limit_and_a_picture_is_there_or_not() -> None:
         (Image(Url("file:///etc/passwd")), "its URL is neither http: nor data:"),
     ],
 )
-def test_media_that_no_provider_takes_are_left_out(block: Image, problem: str) -> None:
+def test_media_that_no_provider_accepts_are_omitted(block: Image, problem: str) -> None:
     seen = limit_output(Observation((Text("Look: "), Text(""), block)), 1000)
     assert seen.content == (Text("Look: "), Text(f"[image left out: {problem}]"))
     assert seen.truncated
@@ -287,7 +287,7 @@ def program(code: str, *rest: str, **settings: Any) -> ProcessTool:
     return ProcessTool(Tool("p", "", SCHEMA), [*PYTHON, code, *rest], **settings)
 
 
-async def test_a_program_is_told_code_output_and_complaints() -> None:
+async def test_program_result_has_exit_code_stdout_and_stderr() -> None:
     code = "import sys; print('out', sys.argv[1:]); print('err', file=sys.stderr); sys.exit(3)"
     seen = await run(program(code, "{word}", "n={n}"), word="a; ls $HOME", n=4)
     assert seen.content == "exit code: 3\n--- stdout\nout ['a; ls $HOME', 'n=4']\n\n--- stderr\nerr\n"
@@ -295,17 +295,17 @@ async def test_a_program_is_told_code_output_and_complaints() -> None:
     assert seen.details == {"stdout_bytes": 27, "stderr_bytes": 4}
 
 
-async def test_a_program_gets_its_input_as_json() -> None:
+async def test_program_receives_its_input_as_json() -> None:
     seen = await run(program("import sys; print(sys.stdin.read())", stdin="json"), word="ü", n=1)
     assert '{"word":"ü","n":1}' in seen.content
 
 
-async def test_a_program_that_reads_nothing_does_no_harm() -> None:
+async def test_program_that_does_not_read_its_input_works() -> None:
     seen = await run(program("pass", stdin="json"), word="x" * 1_000_000)
     assert seen.exit_code == 0
 
 
-async def test_a_program_does_not_see_our_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_program_does_not_receive_our_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAGOMAN_API_KEY", "k-secret")
     seen = await run(program("import os; print(dict(os.environ))", env={"MINE": "1"}))
     assert "k-secret" not in seen.content
@@ -321,7 +321,7 @@ async def test_a_program_does_not_see_our_keys(monkeypatch: pytest.MonkeyPatch) 
         (None, "word: is required"),
     ],
 )
-def test_an_argument_is_not_an_option(word: Any, complaint: str) -> None:
+def test_argument_is_not_parsed_as_an_option(word: Any, complaint: str) -> None:
     box = Toolbox([program("pass", "{word}")])
     assert box.validate("p", {} if word is None else {"word": word}) == ("invalid_arguments", complaint)
     assert Toolbox([program("pass", "--word={word}")]).validate("p", {"word": "-x"}) is None
@@ -332,18 +332,18 @@ def test_an_argument_is_not_an_option(word: Any, complaint: str) -> None:
     ("command", "complaint"),
     [("ls -l", "must be a list"), ([], "must be a list"), (["ls", "{path}"], r"\{path\} is not a parameter of 'p'")],
 )
-def test_a_command_that_is_none_is_refused(command: Any, complaint: str) -> None:
+def test_invalid_command_is_rejected(command: Any, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         ProcessTool(Tool("p", "", SCHEMA), command)
 
 
-async def test_a_program_that_is_not_there() -> None:
+async def test_missing_program_is_reported() -> None:
     with pytest.raises(ToolFailure) as caught:
         await run(ProcessTool(Tool("p"), ["/no/such/program"]))
     assert (caught.value.kind, caught.value.message) == ("not_started", "/no/such/program: No such file or directory")
 
 
-async def test_much_output_costs_little_and_says_so() -> None:
+async def test_large_output_is_truncated_with_a_mark() -> None:
     code = "import sys\nfor n in range(200000): sys.stdout.write('line %d ü\\n' % n)"
     seen = await run(program(code, output_limit=2000))
     assert seen.truncated
@@ -382,7 +382,7 @@ async def test_nothing_is_left_running(how: str, tmp_path: Path) -> None:
     await gone(int(sign.read_text()))
 
 
-async def test_a_program_left_in_the_background_does_not_hold_us_up() -> None:
+async def test_background_program_does_not_delay_the_result() -> None:
     shell = "sleep 600 & echo $!"
     done = await asyncio.wait_for(run_process(["/bin/sh", "-c", shell]), 20)
     assert done.exit_code == 0

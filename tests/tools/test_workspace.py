@@ -68,7 +68,7 @@ WAYS_OUT = [
 
 
 @pytest.mark.parametrize("path", WAYS_OUT)
-async def test_no_way_leads_out(root: Path, path: str) -> None:
+async def test_paths_cannot_escape_the_workspace(root: Path, path: str) -> None:
     outside = root.parent / "outside"
     before = sorted(outside.iterdir())
     calls = [
@@ -98,7 +98,7 @@ parts = st.lists(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
 @given(parts)
-def test_whatever_the_path_what_is_read_is_inside(root: Path, parts: list[str]) -> None:
+def test_any_path_reads_only_inside_the_workspace(root: Path, parts: list[str]) -> None:
     workspace = Workspace(root)
     try:
         data = workspace.read("/".join(parts))
@@ -109,14 +109,14 @@ def test_whatever_the_path_what_is_read_is_inside(root: Path, parts: list[str]) 
     assert located.read_bytes() == data
 
 
-async def test_links_are_named_and_not_followed(root: Path) -> None:
+async def test_links_are_listed_and_not_followed(root: Path) -> None:
     seen = await call(root, "list_files")
     assert "link (link, not followed)" in str(seen.content)
     assert "secret.txt" not in str(seen.content)
     assert str((await call(root, "search", text="secret")).content) == "(none)"
 
 
-async def test_what_is_no_ordinary_file_is_not_opened(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_special_files_are_not_opened(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(root / "pipe")
     monkeypatch.chdir(root)  # the path of a socket may not be long
     with socket.socket(socket.AF_UNIX) as listening:
@@ -127,7 +127,7 @@ async def test_what_is_no_ordinary_file_is_not_opened(root: Path, monkeypatch: p
         assert (await call(root, "read_file", path="sock")).is_error
 
 
-def test_a_folder_that_is_none_is_refused(root: Path) -> None:
+def test_missing_folder_is_rejected(root: Path) -> None:
     with pytest.raises(ValueError, match=r"workspace: .* is not a folder"):
         Workspace(root / "a.txt")
 
@@ -135,7 +135,7 @@ def test_a_folder_that_is_none_is_refused(root: Path) -> None:
 # --- reading ----------------------------------------------------------------------------------------
 
 
-async def test_reading_a_file_by_lines(root: Path) -> None:
+async def test_file_is_read_by_lines(root: Path) -> None:
     seen = await call(root, "read_file", path="a.txt")
     assert seen.content == "     1\tone\n     2\ttwo\n     3\tthree"
     seen = await call(root, "read_file", path=str(root / "a.txt"), first_line=2, lines=1)
@@ -143,7 +143,7 @@ async def test_reading_a_file_by_lines(root: Path) -> None:
     assert seen.details == {"lines": 3, "bytes": 14}
 
 
-async def test_a_file_that_is_cut_without_being_asked_to_says_so(root: Path) -> None:
+async def test_truncated_file_is_marked(root: Path) -> None:
     (root / "long.txt").write_text("".join([f"{number}\n" for number in range(2500)]))
     seen = await call(root, "read_file", path="long.txt")
     assert str(seen.content).endswith("\n[lines 1 to 2000 of 2500]")
@@ -152,7 +152,7 @@ async def test_a_file_that_is_cut_without_being_asked_to_says_so(root: Path) -> 
     assert not (await call(root, "read_file", path="long.txt", lines=5)).truncated  # as asked
 
 
-async def test_only_a_line_feed_ends_a_line(root: Path) -> None:
+async def test_only_line_feeds_end_a_line(root: Path) -> None:
     (root / "odd.txt").write_bytes("a\fb\u2028c\x85d\r\n\ne".encode())
     seen = await call(root, "read_file", path="odd.txt")
     assert seen.content == "     1\ta\fb\u2028c\x85d\r\n     2\t\n     3\te"
@@ -167,7 +167,7 @@ async def test_only_a_line_feed_ends_a_line(root: Path) -> None:
         ("none", None, "No such file or directory"),
     ],
 )
-async def test_what_cannot_be_read_is_said(root: Path, name: str, data: bytes | None, said: str) -> None:
+async def test_unreadable_files_are_reported(root: Path, name: str, data: bytes | None, said: str) -> None:
     if data is not None:
         (root / name).write_bytes(data)
     seen = await call(root, "read_file", path=name)
@@ -175,7 +175,7 @@ async def test_what_cannot_be_read_is_said(root: Path, name: str, data: bytes | 
     assert said in str(seen.content)
 
 
-async def test_listing_and_searching(root: Path) -> None:
+async def test_files_are_listed_and_searched(root: Path) -> None:
     (root / ".git").mkdir()
     (root / ".git" / "config").write_text("Two")
     assert (await call(root, "list_files", pattern="*.py")).content == ".git/ (not entered)\nsrc/b.py\nsrc/deep/c.py"
@@ -189,7 +189,7 @@ async def test_listing_and_searching(root: Path) -> None:
     assert (await call(root, "search", text=".*")).content == "(none)"  # it is not a pattern
 
 
-async def test_many_are_cut_and_that_is_said(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_long_lists_are_truncated_with_a_mark(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dragoman.tools.workspace.MAX_FILES", 2)
     monkeypatch.setattr("dragoman.tools.workspace.MAX_MATCHES", 1)
     listed, found = await call(root, "list_files"), await call(root, "search", text="o")
@@ -211,7 +211,7 @@ async def test_many_are_cut_and_that_is_said(root: Path, monkeypatch: pytest.Mon
         ),
     ],
 )
-async def test_a_long_line_is_cut_around_what_was_found_and_that_is_said(root: Path, line: str, shown: str) -> None:
+async def test_long_line_is_truncated_around_the_match(root: Path, line: str, shown: str) -> None:
     (root / "long.txt").write_text(f"first\n{line}\nlast\n")
     seen = await call(root, "search", text="needle", ignore_case=True)
     assert seen.content == f"long.txt:2: {shown}"
@@ -228,7 +228,7 @@ async def test_files_that_are_not_searched_are_counted(root: Path) -> None:
 # --- writing ----------------------------------------------------------------------------------------
 
 
-async def test_an_edit_is_a_diff(root: Path) -> None:
+async def test_edit_returns_a_diff(root: Path) -> None:
     (root / "a.txt").chmod(0o640)
     seen = await call(root, "edit_file", path="a.txt", old="two", new="2")
     assert str(seen.content).endswith("@@ -1,3 +1,3 @@\n one\n-two\n+2\n three")
@@ -236,14 +236,14 @@ async def test_an_edit_is_a_diff(root: Path) -> None:
     assert stat.S_IMODE((root / "a.txt").stat().st_mode) == 0o640
 
 
-async def test_line_ends_stay_as_they_are(root: Path) -> None:
+async def test_line_ends_are_kept(root: Path) -> None:
     (root / "dos.txt").write_bytes(b"one\r\ntwo\r\n")
     await call(root, "edit_file", path="dos.txt", old="two", new="2")
     assert (root / "dos.txt").read_bytes() == b"one\r\n2\r\n"
 
 
 @pytest.mark.parametrize(("old", "count"), [("o", 2), ("four", 0)])
-async def test_an_edit_that_is_not_clear_changes_nothing(root: Path, old: str, count: int) -> None:
+async def test_ambiguous_edit_changes_nothing(root: Path, old: str, count: int) -> None:
     before = (root / "a.txt").read_text()
     seen = await call(root, "edit_file", path="a.txt", old=old, new="!")
     assert seen.is_error
@@ -251,7 +251,7 @@ async def test_an_edit_that_is_not_clear_changes_nothing(root: Path, old: str, c
     assert (root / "a.txt").read_text() == before
 
 
-async def test_a_new_file_and_never_over_an_old_one(root: Path) -> None:
+async def test_new_file_never_overwrites(root: Path) -> None:
     seen = await call(root, "edit_file", path="new/folder/x.txt", old="", new="héllo")
     assert seen.content == "made new/folder/x.txt: 6 bytes"
     assert (root / "new/folder/x.txt").read_text() == "héllo"
@@ -262,7 +262,7 @@ async def test_a_new_file_and_never_over_an_old_one(root: Path) -> None:
     assert not list(root.glob(".a.txt*"))
 
 
-async def test_a_second_name_of_a_file_outside_is_not_written_through(root: Path) -> None:
+async def test_hard_link_outside_is_not_written_through(root: Path) -> None:
     outside = root.parent / "outside" / "secret.txt"
     os.link(outside, root / "hard.txt")
     await call(root, "edit_file", path="hard.txt", old="secret", new="X")
@@ -311,12 +311,12 @@ async def test_files_below_a_thousand_nested_folders_are_found(nested: Path) -> 
     assert (await call(nested, "list_files")).content == f"{'d/' * 1010}bottom.txt"
 
 
-async def test_folders_beyond_the_depth_are_named_and_not_entered(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_folders_beyond_the_depth_are_listed_and_not_entered(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dragoman.tools.workspace.MAX_DEPTH", 1)
     assert (await call(root, "list_files", path="src")).content == "src/b.py\nsrc/deep/ (not entered)"
 
 
-def test_the_side_effects_and_paths_are_declared(root: Path) -> None:
+def test_side_effects_and_paths_are_declared(root: Path) -> None:
     tools = {tool.name: tool for tool in workspace_tools(root)}
     assert {name: tool.side_effect for name, tool in tools.items()} == {
         "read_file": "read",
@@ -333,7 +333,7 @@ def test_the_side_effects_and_paths_are_declared(root: Path) -> None:
 # --- bash -------------------------------------------------------------------------------------------
 
 
-async def test_a_command_runs_in_the_workspace_without_our_keys(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_command_runs_in_the_workspace_without_our_keys(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAGOMAN_API_KEY", "k-secret")
     seen = await call(root, "bash", command="pwd; cat a.txt; echo key=$DRAGOMAN_API_KEY; exit 4")
     assert seen.exit_code == 4
@@ -345,13 +345,13 @@ async def test_a_command_runs_in_the_workspace_without_our_keys(root: Path, monk
     assert (await call(root, "bash", command="a\0b")).content == "rejected: command: must not contain a NUL"
 
 
-def test_without_bubblewrap_that_is_said(root: Path) -> None:
+def test_missing_bubblewrap_is_recorded(root: Path) -> None:
     bare = BashTool(Workspace(root), sandbox=Sandbox(None, "bubblewrap is not installed"))
     assert bare.context() == {"cwd": str(root), "sandbox": "none (bubblewrap is not installed)", "network": True}
     assert "network" not in bare.description.description
 
 
-def test_with_bubblewrap_only_the_workspace_is_writable_and_the_network_is_gone(root: Path) -> None:
+def test_bubblewrap_allows_only_the_workspace_and_no_network(root: Path) -> None:
     confined = Sandbox("/usr/bin/bwrap", "")
     tool = BashTool(Workspace(root), sandbox=confined)
     assert tool.context() == {"cwd": str(root), "sandbox": "bubblewrap", "network": False}
@@ -374,7 +374,7 @@ def test_with_bubblewrap_only_the_workspace_is_writable_and_the_network_is_gone(
         (None, "none (bubblewrap is not installed)"),
     ],
 )
-def test_bubblewrap_is_tried_before_it_is_trusted(
+def test_bubblewrap_is_tried_before_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, label: str
 ) -> None:
     if script is not None:
@@ -392,7 +392,7 @@ def test_bubblewrap_is_tried_before_it_is_trusted(
 @pytest.mark.skipif(
     find_sandbox().program is None, reason="bubblewrap does not work here: its arguments are tested above"
 )
-async def test_a_confined_command_writes_nowhere_else(root: Path) -> None:
+async def test_confined_command_cannot_write_elsewhere(root: Path) -> None:
     outside = root.parent / "outside" / "new.txt"
     seen = await call(root, "bash", command=f"echo x > ok.txt; echo x > {outside}")
     assert (root / "ok.txt").exists()

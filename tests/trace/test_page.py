@@ -77,7 +77,7 @@ def test_a_session_from_proposal_to_observation(watched: Watched, log: SqliteLog
     assert all(asked.startswith((url, "data:")) for asked in watched.asked)
 
 
-def test_what_was_said_is_read_before_what_was_proposed(watched: Watched, log: SqliteLog, url: str) -> None:
+def test_text_is_shown_before_the_proposals(watched: Watched, log: SqliteLog, url: str) -> None:
     # A session records intents as they come, then the message, then the end of the call.
     tell(log, "heard", [STORY[0], STORY[1], STORY[2], STORY[3], STORY[6], STORY[5], STORY[4], STORY[7]])
     page = open_page(watched, url, "heard")
@@ -87,7 +87,7 @@ def test_what_was_said_is_read_before_what_was_proposed(watched: Watched, log: S
     assert watched.complaints == []
 
 
-def test_the_raw_record_and_the_exchange_on_demand(watched: Watched, log: SqliteLog, url: str) -> None:
+def test_raw_record_and_exchange_are_shown_on_demand(watched: Watched, log: SqliteLog, url: str) -> None:
     tell(log, "fix")
     page = open_page(watched, url, "fix")
     page.get_by_label("Record 8 as stored").click()
@@ -108,7 +108,7 @@ def test_the_raw_record_and_the_exchange_on_demand(watched: Watched, log: Sqlite
     assert watched.complaints == []
 
 
-def test_it_can_be_used_with_keys_alone(watched: Watched, log: SqliteLog, url: str) -> None:
+def test_page_is_usable_with_the_keyboard(watched: Watched, log: SqliteLog, url: str) -> None:
     tell(log, "look", LEFT_OPEN)
     tell(log, "fix")
     page = open_page(watched, url, "fix")
@@ -136,7 +136,7 @@ def test_it_can_be_used_with_keys_alone(watched: Watched, log: SqliteLog, url: s
     assert watched.complaints == []
 
 
-def test_light_and_dark(watched: Watched, log: SqliteLog, url: str) -> None:
+def test_light_and_dark_themes(watched: Watched, log: SqliteLog, url: str) -> None:
     tell(log)
     background = "getComputedStyle(document.body).backgroundColor"
     watched.page.emulate_media(color_scheme="dark")
@@ -166,7 +166,7 @@ def test_filters_and_evidence_problems(watched: Watched, log: SqliteLog, url: st
     assert shown.count() > 10
 
 
-def test_a_broken_chain_says_where(watched: Watched, log: SqliteLog, url: str) -> None:
+def test_broken_chain_is_located(watched: Watched, log: SqliteLog, url: str) -> None:
     tell(log, "fix")
     log.close()
     connection = sqlite3.connect(log.path)
@@ -181,7 +181,7 @@ def test_a_broken_chain_says_where(watched: Watched, log: SqliteLog, url: str) -
         expect(page.locator("#chain")).to_have_class("chip bad")
 
 
-def test_a_session_under_way_is_followed(watched: Watched, log: SqliteLog, url: str) -> None:
+def test_running_session_is_followed(watched: Watched, log: SqliteLog, url: str) -> None:
     tell(log, "live", STORY[:8])
     watched.page.clock.install()
     page = open_page(watched, url, "live")
@@ -196,7 +196,7 @@ def test_a_session_under_way_is_followed(watched: Watched, log: SqliteLog, url: 
     expect(page.locator("#outcome")).to_have_text("cancelled")
 
 
-def test_a_long_session_comes_in_pages(watched: Watched, log: SqliteLog, url: str) -> None:
+def test_long_session_is_paged(watched: Watched, log: SqliteLog, url: str) -> None:
     for _ in range(2):
         tell(log, "long", [MessageRecorded(User(f"line {number}")) for number in range(200)])
     page = open_page(watched, url, "long")
@@ -227,7 +227,7 @@ def poison() -> list[Any]:
     ]
 
 
-def test_what_a_log_holds_is_shown_and_never_run(watched: Watched, log: SqliteLog, url: str) -> None:
+def test_log_contents_are_shown_and_never_executed(watched: Watched, log: SqliteLog, url: str) -> None:
     session = "<img src=x onerror=alert(1)>/b?c#d&e=%41"
     tell(log, session, poison())
     page = watched.page
@@ -254,7 +254,7 @@ def test_what_a_log_holds_is_shown_and_never_run(watched: Watched, log: SqliteLo
     assert all(asked.startswith((url, "data:")) for asked in watched.asked)
 
 
-def test_markup_would_be_refused_by_the_page_s_own_policy(watched: Watched, log: SqliteLog, url: str) -> None:
+def test_content_security_policy_blocks_markup(watched: Watched, log: SqliteLog, url: str) -> None:
     tell(log)
     page = open_page(watched, url)
     assert page.evaluate("try { document.body.innerHTML = '<b>'; 'done' } catch (error) { error.name }") == "TypeError"
@@ -263,20 +263,20 @@ def test_markup_would_be_refused_by_the_page_s_own_policy(watched: Watched, log:
     assert any("Content Security Policy" in complaint for complaint in watched.complaints)
 
 
-def test_a_narrow_screen(watched: Watched, log: SqliteLog, url: str) -> None:
+def test_narrow_screen_has_no_horizontal_scroll(watched: Watched, log: SqliteLog, url: str) -> None:
     tell(log)
     watched.page.set_viewport_size({"width": 380, "height": 800})
     page = open_page(watched, url)
     assert page.evaluate("document.documentElement.scrollWidth") <= 380
 
 
-def test_a_session_that_is_not_there(watched: Watched, log: SqliteLog, url: str) -> None:
+def test_unknown_session_is_reported(watched: Watched, log: SqliteLog, url: str) -> None:
     tell(log)
     watched.page.goto(url + "#nobody")
     expect(watched.page.locator("#trouble")).to_have_text("the log has no session nobody")
 
 
-def test_an_empty_log(watched: Watched, url: str) -> None:
+def test_empty_log_is_shown(watched: Watched, url: str) -> None:
     watched.page.goto(url)
     expect(watched.page.locator("#sessions")).to_have_text("No sessions yet.")
     expect(watched.page.locator("#empty")).to_be_visible()

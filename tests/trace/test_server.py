@@ -50,7 +50,7 @@ def ask(url: str, method: str = "GET", body: bytes | None = None, **headers: str
             return error.code, error.read(), {key.lower(): value for key, value in error.headers.items()}
 
 
-def test_only_who_has_the_token_is_answered(log: SqliteLog, url: str) -> None:
+def test_request_without_the_token_is_rejected(log: SqliteLog, url: str) -> None:
     tell(log)
     root = re.sub(r"[^/]+/$", "", url)
     token = url.removeprefix(root).rstrip("/")
@@ -68,13 +68,13 @@ def test_only_who_has_the_token_is_answered(log: SqliteLog, url: str) -> None:
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "0.0.0.0", "[::]:80"]
 )
-def test_a_name_that_is_not_this_machine_is_refused(log: SqliteLog, url: str, host: str) -> None:
+def test_foreign_host_header_is_rejected(log: SqliteLog, url: str, host: str) -> None:
     assert ask(url + "api/sessions", Host=host)[0] in (400, 403)
     assert ask(url + "api/sessions", Host="localhost:1234")[0] == 200
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
-def test_there_is_nothing_to_change(url: str, method: str) -> None:
+def test_server_is_read_only(url: str, method: str) -> None:
     assert ask(url + "api/sessions", method)[0] in (404, 405)
 
 
@@ -91,7 +91,7 @@ def test_there_is_nothing_to_change(url: str, method: str) -> None:
         "nothing",
     ],
 )
-def test_every_answer_keeps_strangers_out(url: str, path: str) -> None:
+def test_every_response_has_security_headers(url: str, path: str) -> None:
     _, _, headers = ask(url + path)
     policy = headers["content-security-policy"]
     assert "default-src 'none'" in policy
@@ -104,7 +104,7 @@ def test_every_answer_keeps_strangers_out(url: str, path: str) -> None:
     assert "access-control-allow-origin" not in headers
 
 
-def test_it_listens_to_this_machine_alone(url: str) -> None:
+def test_server_listens_on_loopback_only(url: str) -> None:
     assert url.startswith("http://127.0.0.1:")
 
 
@@ -124,21 +124,21 @@ def test_it_listens_to_this_machine_alone(url: str) -> None:
         ("api/find?query=x", 400, "session: is missing"),
     ],
 )
-def test_bad_questions(log: SqliteLog, url: str, path: str, status: int, words: str) -> None:
+def test_invalid_requests_are_rejected(log: SqliteLog, url: str, path: str, status: int, words: str) -> None:
     tell(log)
     got, body, headers = ask(url + path)
     assert (got, headers["content-type"]) == (status, "application/json")
     assert words in json.loads(body)["error"]
 
 
-def test_a_damaged_log_is_an_answer_and_not_a_crash(log: SqliteLog, url: str) -> None:
+def test_damaged_log_is_reported(log: SqliteLog, url: str) -> None:
     tell(log)
     log.close()
     got, body, _ = ask(url + "api/sessions")
     assert (got, json.loads(body)["error"]) == (500, "the log is closed")
 
 
-def test_the_page_asks_nobody_else() -> None:
+def test_page_loads_nothing_external() -> None:
     page = Path(sys.modules["dragoman.trace"].__file__ or "").parent / "page"
     unwanted = re.compile(r"https?://|@import|url\(|\.innerHTML|eval\(|insertAdjacentHTML|document\.write")
     for file in page.iterdir():
@@ -150,7 +150,7 @@ def test_the_page_asks_nobody_else() -> None:
 # --- reading ----------------------------------------------------------------------------------------
 
 
-def test_pages_say_the_same_as_the_whole(log: SqliteLog) -> None:
+def test_pages_equal_the_complete_session(log: SqliteLog) -> None:
     tell(log, "odd", STORY[:7] + STORY[8:] + STORY)
     reader, fresh = Reader(log), Reader(log)
     whole = [(step.seq, step.intent, list(step.notes)) for step in read_steps(log, "odd")]
@@ -177,7 +177,7 @@ def test_sessions_are_found_and_counted(log: SqliteLog) -> None:
     assert reader.check_chain("fix") == {"ok": True, "records": len(STORY), "break": None}
 
 
-def test_a_huge_record_is_cut_and_can_be_had_whole(log: SqliteLog) -> None:
+def test_huge_record_is_truncated_and_available_in_full(log: SqliteLog) -> None:
     log.append_sync("big", ToolObserved("tu", "bash", "x" * 3_000_000))
     reader = Reader(log)
     [step] = reader.read_page("big")["steps"]
@@ -194,7 +194,7 @@ def test_a_huge_record_is_cut_and_can_be_had_whole(log: SqliteLog) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(value=json_values)
-def test_what_is_short_is_not_cut(value: Any) -> None:
+def test_short_values_are_not_truncated(value: Any) -> None:
     assert trim(value) == value
 
 
@@ -206,18 +206,18 @@ def test_what_is_short_is_not_cut(value: Any) -> None:
         ({str(n): n for n in range(300)}, "200 more"),
     ],
 )
-def test_what_is_long_is_cut_and_says_so(value: Any, words: str) -> None:
+def test_long_values_are_truncated_with_a_mark(value: Any, words: str) -> None:
     assert words in json.dumps(trim(value), ensure_ascii=False)
 
 
-def test_what_is_deep_is_cut_and_says_so() -> None:
+def test_deep_values_are_truncated_with_a_mark() -> None:
     deep: Any = "x"
     for _ in range(200):
         deep = [deep]
     assert "nested more deeply" in json.dumps(trim(deep))
 
 
-def test_a_server_does_not_show_its_address(log: SqliteLog) -> None:
+def test_server_hides_its_address(log: SqliteLog) -> None:
     assert repr(TraceServer(log)) == "<TraceServer>"
 
 
@@ -231,9 +231,7 @@ MALFORMED: list[bytes] = [
 ]
 
 
-def test_requests_that_are_refused_do_not_put_the_token_into_the_log(
-    url: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_rejected_requests_do_not_log_the_token(url: str, caplog: pytest.LogCaptureFixture) -> None:
     port, token = url.split(":")[2].split("/")[:2]
     refused = 0
     with caplog.at_level(logging.DEBUG):
@@ -361,7 +359,7 @@ def test_without_permission_the_page_decides_nothing(log: SqliteLog, url: str) -
 # --- the command ------------------------------------------------------------------------------------
 
 
-def test_the_command_serves_until_it_is_interrupted(log: SqliteLog) -> None:
+def test_command_serves_until_interrupted(log: SqliteLog) -> None:
     log.append_sync("a b", MessageRecorded(User("Hi")))
     command = [sys.executable, "-m", "dragoman", "log", "view", "a b", "--no-browser", "--log", str(log.path)]
     process = subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -61,7 +61,7 @@ async def _collect(model: Provider) -> tuple[list[Any], Exception | None]:
 # --- the four deadlines -----------------------------------------------------------------------------
 
 
-async def test_connect_deadline() -> None:
+async def test_connect_deadline_holds() -> None:
     # A listener whose backlog is full accepts nobody.
     with socket.socket() as listener, contextlib.ExitStack() as fillers:
         listener.bind(("127.0.0.1", 0))
@@ -80,7 +80,7 @@ async def test_connect_deadline() -> None:
     assert caught.value.transient
 
 
-async def test_the_connect_deadline_covers_looking_up_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connect_deadline_covers_the_dns_lookup(monkeypatch: pytest.MonkeyPatch) -> None:
     async def never(*_: object, **__: object) -> None:
         await asyncio.Event().wait()
 
@@ -142,7 +142,7 @@ async def drip(connection: Connection) -> None:
         (silent, {"total": 0.15}, "total", None),
     ],
 )
-async def test_stream_deadlines(handler: Any, timeouts: dict[str, float], which: str, text: str | None) -> None:
+async def test_stream_deadlines_hold(handler: Any, timeouts: dict[str, float], which: str, text: str | None) -> None:
     async with serve(handler) as server, connect("m", base_url=server.base_url, timeouts=timeouts) as model:
         events, error = await asyncio.wait_for(_collect(model), 5)
         await asyncio.wait_for(server.closed.wait(), 5)
@@ -156,7 +156,7 @@ async def test_stream_deadlines(handler: Any, timeouts: dict[str, float], which:
         assert error.response.text.startswith(text)
 
 
-async def test_a_broken_chunk_is_told_at_once() -> None:
+async def test_broken_chunk_is_reported_at_once() -> None:
     """The HTTP library waits on after a chunk whose size is nonsense."""
     async with serve(broken_framing) as server, connect("m", base_url=server.base_url, timeouts=None) as model:
         events, error = await asyncio.wait_for(_collect(model), 5)
@@ -169,7 +169,7 @@ async def test_a_broken_chunk_is_told_at_once() -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_whoever_waits_is_told_when_the_provider_is_closed(stream: bool) -> None:
+async def test_waiting_calls_fail_when_the_provider_is_closed(stream: bool) -> None:
     async def half(connection: Connection) -> None:
         if stream:
             connection.begin_stream()
@@ -198,7 +198,9 @@ async def test_whoever_waits_is_told_when_the_provider_is_closed(stream: bool) -
 @pytest.mark.parametrize(
     ("status", "kind"), [(401, AuthenticationError), (429, RateLimitError), (500, UnavailableError)]
 )
-async def test_a_refusal_whose_body_breaks_off_is_known_by_its_status(status: int, kind: type[ProviderError]) -> None:
+async def test_error_response_with_a_broken_body_is_classified_by_its_status(
+    status: int, kind: type[ProviderError]
+) -> None:
     async def refuse(connection: Connection) -> None:
         connection.head(status, {"content-length": "500", "retry-after": "7"})
         connection.send(b'{"error": {"mess')
@@ -212,7 +214,7 @@ async def test_a_refusal_whose_body_breaks_off_is_known_by_its_status(status: in
     assert (caught.value.status, caught.value.retry_after) == (status, 7.0)
 
 
-async def test_a_refusal_whose_body_never_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_error_response_without_a_body_is_classified_by_its_status(monkeypatch: pytest.MonkeyPatch) -> None:
     async def refuse(connection: Connection) -> None:
         connection.head(429, {"content-length": "500", "retry-after": "7"})
         await connection.writer.drain()
@@ -245,9 +247,7 @@ def exploding(bomb: bytes) -> Callable[[Connection], Awaitable[None]]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_reply_of_too_high_a_compression_ratio_is_refused(
-    stream: bool, bomb: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_decompression_bomb_is_rejected(stream: bool, bomb: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     read = 0
     feed = Decoder.feed
 
@@ -263,7 +263,7 @@ async def test_a_reply_of_too_high_a_compression_ratio_is_refused(
     assert 0 < read < MAX_RATIO * len(bomb) + 1024 * 1024
 
 
-async def test_a_long_compressed_reply_of_a_usual_ratio_is_read() -> None:
+async def test_long_compressed_reply_is_read() -> None:
     text = "".join(f"{number:x} " for number in range(400_000))
 
     async def reply(connection: Connection) -> None:
@@ -274,7 +274,7 @@ async def test_a_long_compressed_reply_of_a_usual_ratio_is_read() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_compressed_comments_hold_neither_the_deadline_nor_the_loop(
+async def test_compressed_comments_extend_no_deadline_and_do_not_block(
     stream: bool, bomb: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dragoman.transport.body.MAX_RATIO", 10_000)
@@ -296,7 +296,7 @@ async def test_compressed_comments_hold_neither_the_deadline_nor_the_loop(
     assert (asked == "identity") is stream
 
 
-async def test_the_total_deadline_of_a_whole_reply() -> None:
+async def test_total_deadline_of_an_unstreamed_reply_holds() -> None:
     async def half(connection: Connection) -> None:
         connection.head(200, {"content-length": "1000"})
         connection.send(b'{"cho')
@@ -310,7 +310,7 @@ async def test_the_total_deadline_of_a_whole_reply() -> None:
         assert caught.value.which == "total"
 
 
-async def test_a_caller_who_is_slow_with_the_first_event() -> None:
+async def test_slow_reader_of_the_first_event_causes_no_timeout() -> None:
     going_on = asyncio.Event()
 
     async def slow(connection: Connection) -> None:
@@ -333,7 +333,7 @@ async def test_a_caller_who_is_slow_with_the_first_event() -> None:
         assert stream.response.text == "Hello"
 
 
-async def test_a_slow_caller_is_not_an_idle_provider() -> None:
+async def test_slow_reader_causes_no_idle_timeout() -> None:
     patience = {"idle": 0.2}
     async with serve(answering("abc")) as server, connect("m", base_url=server.base_url, timeouts=patience) as model:
         texts = []
@@ -343,7 +343,7 @@ async def test_a_slow_caller_is_not_an_idle_provider() -> None:
     assert texts[-1] == "message.complete"
 
 
-async def test_deadlines_can_be_off() -> None:
+async def test_deadlines_can_be_turned_off() -> None:
     off = Timeouts(None, None, None, None)
     async with serve(answering()) as server, connect("m", base_url=server.base_url, timeouts=off) as model:
         assert (await model.complete("Hi")).text == "Hello"
@@ -351,7 +351,7 @@ async def test_deadlines_can_be_off() -> None:
 
 
 @pytest.mark.parametrize("value", [0, -1, float("nan"), True, "1"])
-def test_bad_deadlines_are_refused(value: Any) -> None:
+def test_invalid_deadlines_are_rejected(value: Any) -> None:
     with pytest.raises(ValueError, match=r"timeouts\.idle"):
         Timeouts(idle=value)
 
@@ -382,7 +382,7 @@ async def short_body(connection: Connection) -> None:
         (short_body, StreamInterruptedError),
     ],
 )
-async def test_failures_below_http(handler: Any, kind: type[Exception]) -> None:
+async def test_failures_below_http_are_network_errors(handler: Any, kind: type[Exception]) -> None:
     async with serve(handler) as server, connect("m", base_url=server.base_url) as model:
         with pytest.raises(kind) as caught:
             await model.complete("Hi")
@@ -392,7 +392,7 @@ async def test_failures_below_http(handler: Any, kind: type[Exception]) -> None:
     assert caught.value.__cause__ is None or caught.value.__cause__.__traceback__ is None
 
 
-async def test_refused_and_unresolved() -> None:
+async def test_refused_connection_and_unknown_host() -> None:
     async with connect("m", base_url="http://127.0.0.1:1/v1/secret-path?key=secret-query") as model:
         with pytest.raises(NetworkError, match=r"the server at http://127\.0\.0\.1:1 cannot be reached") as caught:
             await model.complete("Hi")
@@ -404,7 +404,7 @@ async def test_refused_and_unresolved() -> None:
             await model.complete("Hi")
 
 
-async def test_a_hint_is_given_only_when_no_server_answers() -> None:
+async def test_hint_is_given_only_if_no_server_answers() -> None:
     async with bind("m", "http://127.0.0.1:1/v1", hint="Is it running?") as model:
         with pytest.raises(NetworkError) as caught:
             await model.complete("Hi")
@@ -440,7 +440,7 @@ async def test_errors_name_the_proxy_without_its_password(make_transport: Make) 
             assert "pass-word" not in str(caught.value)
 
 
-async def test_a_header_that_cannot_be_sent() -> None:
+async def test_invalid_header_is_rejected() -> None:
     key = "a\r\nx-evil: 1"
     async with serve(answering()) as server, connect("m", base_url=server.base_url, api_key=key) as model:
         with pytest.raises(NetworkError, match="malformed") as caught:
@@ -460,7 +460,7 @@ async def test_compressed_replies() -> None:
         assert (await model.complete("Hi")).text == "zipped"
 
 
-async def test_a_body_of_ten_megabytes_and_one_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_body_is_read_and_an_endless_one_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     async def large(connection: Connection) -> None:
         connection.reply(200, completion("x" * 10_000_000))
 
@@ -479,7 +479,7 @@ async def test_a_body_of_ten_megabytes_and_one_that_never_ends(monkeypatch: pyte
         await asyncio.wait_for(server.closed.wait(), 5)
 
 
-async def test_an_error_page_is_read_only_so_far() -> None:
+async def test_error_page_is_read_up_to_a_limit() -> None:
     async def endless(connection: Connection) -> None:
         connection.head(500, {"transfer-encoding": "chunked"})
         while True:
@@ -495,7 +495,7 @@ async def test_an_error_page_is_read_only_so_far() -> None:
 # --- connections ------------------------------------------------------------------------------------
 
 
-async def test_whole_replies_share_a_connection_and_streams_do_not_outlive_theirs() -> None:
+async def test_connections_are_reused_and_streams_close_theirs() -> None:
     connections: set[int] = set()
     inner = answering()
 
@@ -541,7 +541,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return folder / "cert.pem", folder / "key.pem"
 
 
-async def test_tls_with_a_certificate_of_ones_own(certificate: tuple[Path, Path], make_transport: Make) -> None:
+async def test_tls_with_a_custom_certificate(certificate: tuple[Path, Path], make_transport: Make) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*certificate)
 
@@ -597,7 +597,7 @@ async def test_proxies(monkeypatch: pytest.MonkeyPatch, make_transport: Make) ->
 # --- the small parts --------------------------------------------------------------------------------
 
 
-def test_a_secret_does_not_show_itself() -> None:
+def test_secret_has_a_safe_repr() -> None:
     secret = Secret("sk-canary-1234567890")
     assert "canary" not in f"{secret} {secret!r} {[secret]} {vars}"
     assert bool(secret)
@@ -607,7 +607,7 @@ def test_a_secret_does_not_show_itself() -> None:
         pickle.dumps(secret)
 
 
-async def test_the_fixture_transport() -> None:
+async def test_fixture_transport() -> None:
     transport = FixtureTransport((200, {}, [chunk("a"), StreamInterruptedError("cut")]))
     async with connect("m", base_url="http://x", transport=transport) as model:
         events, error = await _collect(model)
@@ -618,9 +618,7 @@ async def test_the_fixture_transport() -> None:
     assert len(transport.requests) == 2
 
 
-async def test_a_proxy_that_does_not_speak_http_is_refused(
-    monkeypatch: pytest.MonkeyPatch, make_transport: Make
-) -> None:
+async def test_proxy_that_is_not_http_is_rejected(monkeypatch: pytest.MonkeyPatch, make_transport: Make) -> None:
     with pytest.raises(ValueError, match="proxy: the proxy is a socks5 URL"):
         make_transport(proxy="socks5://127.0.0.1:1")
     for name in ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"):

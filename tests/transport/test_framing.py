@@ -118,7 +118,7 @@ REFUSED: dict[str, tuple[bytes, type[Exception]]] = {
 
 @pytest.mark.parametrize("pieces", [1, 0], ids=["at once", "byte by byte"])
 @pytest.mark.parametrize("name", ACCEPTED)
-async def test_accepted_replies(name: str, pieces: int) -> None:
+async def test_valid_replies_are_accepted(name: str, pieces: int) -> None:
     data, body, kept = ACCEPTED[name]
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -141,7 +141,7 @@ async def test_accepted_replies(name: str, pieces: int) -> None:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("name", REFUSED)
-async def test_refused_replies(name: str, stream: bool) -> None:
+async def test_invalid_replies_are_rejected(name: str, stream: bool) -> None:
     data, kind = REFUSED[name]
     ended = "end of file" in name
 
@@ -163,7 +163,7 @@ async def test_refused_replies(name: str, stream: bool) -> None:
 
 
 @pytest.mark.parametrize(("status", "rest"), [(204, b""), (304, b""), (304, b"content-length: 5\r\n")])
-async def test_replies_without_a_body_by_their_status(status: int, rest: bytes) -> None:
+async def test_statuses_without_a_body(status: int, rest: bytes) -> None:
     reply = b"HTTP/1.1 %d X\r\n%b\r\n" % (status, rest)
     transport = HttpTransport()
     async with listen(replying(reply)) as server:
@@ -173,7 +173,7 @@ async def test_replies_without_a_body_by_their_status(status: int, rest: bytes) 
         await transport.close()
 
 
-async def test_fields_are_joined_and_named_in_lower_case() -> None:
+async def test_headers_are_joined_and_lower_case() -> None:
     reply = TWO + b"X-A: 1\r\nx-a:  2 \r\nRetry-After: 7\r\n\r\nhi"
     transport = HttpTransport()
     async with listen(replying(reply)) as server:
@@ -185,7 +185,7 @@ async def test_fields_are_joined_and_named_in_lower_case() -> None:
 # --- replies at the wrong time ------------------------------------------------------------------------
 
 
-async def test_a_reply_before_the_request_is_read() -> None:
+async def test_reply_before_the_request_is_complete() -> None:
     """A server that is full replies 503 as soon as a connection is open, and closes it."""
 
     async def handler(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -200,7 +200,7 @@ async def test_a_reply_before_the_request_is_read() -> None:
         await transport.close()
 
 
-async def test_a_reply_before_the_request_was_sent_ends_the_call_and_the_connection() -> None:
+async def test_early_reply_ends_the_call_and_the_connection() -> None:
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 413 Too large\r\ncontent-length: 2\r\n\r\nno")
@@ -215,7 +215,7 @@ async def test_a_reply_before_the_request_was_sent_ends_the_call_and_the_connect
         await transport.close()
 
 
-async def test_bytes_on_an_idle_connection_end_it() -> None:
+async def test_bytes_on_an_idle_connection_close_it() -> None:
     """nginx and HAProxy write 408 when they close a connection that was idle for too long."""
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -240,7 +240,7 @@ async def test_bytes_on_an_idle_connection_end_it() -> None:
         await transport.close()
 
 
-async def test_a_server_that_closes_after_each_reply_loses_no_request() -> None:
+async def test_server_that_closes_after_each_reply_loses_no_request() -> None:
     """The end of file may be in the kernel already while the event loop has not read it."""
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -258,7 +258,7 @@ async def test_a_server_that_closes_after_each_reply_loses_no_request() -> None:
         await transport.close()
 
 
-async def test_a_request_is_not_sent_again_when_its_connection_is_lost() -> None:
+async def test_request_is_not_resent_on_a_lost_connection() -> None:
     requests = 0
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -301,7 +301,7 @@ async def _leave_early(transport: Transport, handler: Callable[..., Awaitable[No
     return count, idle
 
 
-async def test_a_connection_is_drained_after_the_end_mark() -> None:
+async def test_connection_is_drained_after_the_end() -> None:
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
             await read_request(reader)
@@ -314,7 +314,7 @@ async def test_a_connection_is_drained_after_the_end_mark() -> None:
 
 
 @pytest.mark.parametrize("much", [False, True], ids=["late", "much"])
-async def test_a_connection_is_closed_if_draining_takes_long_or_much(much: bool) -> None:
+async def test_connection_is_closed_if_draining_takes_too_long(much: bool) -> None:
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         first = True
         while True:
@@ -364,7 +364,7 @@ DAMAGED: dict[str, tuple[bytes, bytes, str]] = {
 
 
 @pytest.mark.parametrize("name", CODINGS)
-async def test_codings(name: str) -> None:
+async def test_content_codings_are_decoded(name: str) -> None:
     coding, data, text = CODINGS[name]
     head = OK + b"content-encoding: %b\r\ncontent-length: %d\r\n\r\n" % (coding, len(data))
     transport = HttpTransport()
@@ -376,7 +376,7 @@ async def test_codings(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DAMAGED)
-async def test_damaged_codings(name: str) -> None:
+async def test_damaged_codings_raise(name: str) -> None:
     coding, data, complaint = DAMAGED[name]
     head = OK + b"content-encoding: %b\r\ncontent-length: %d\r\n\r\n" % (coding, len(data))
     transport = HttpTransport()
@@ -386,7 +386,7 @@ async def test_damaged_codings(name: str) -> None:
         await transport.close()
 
 
-def test_the_table_of_states_names_them_all() -> None:
+def test_state_table_is_complete() -> None:
     rules = (connection.__doc__ or "").split("\n========  ")[2:3]
     rows = [re.split(r"  +", line) for line in rules[0].splitlines()[1:]]
     named = {state for row in rows for state in (row[0], row[2])}

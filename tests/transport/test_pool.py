@@ -25,7 +25,7 @@ REPLY = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"
 Make = Callable[..., Transport]
 
 
-async def test_the_connection_used_last_is_used_first() -> None:
+async def test_most_recent_connection_is_used_first() -> None:
     waiting: list[asyncio.StreamWriter] = []
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -72,7 +72,7 @@ async def test_idle_connections_are_closed_in_time(monkeypatch: pytest.MonkeyPat
         await transport.close()
 
 
-async def test_no_more_idle_connections_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_number_of_idle_connections_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "MAX_IDLE", 2)
     transport = HttpTransport()
     async with listen(replying(REPLY)) as server:
@@ -81,7 +81,7 @@ async def test_no_more_idle_connections_than_allowed(monkeypatch: pytest.MonkeyP
         await transport.close()
 
 
-async def test_a_bound_on_connections_makes_calls_wait() -> None:
+async def test_connection_limit_makes_calls_wait() -> None:
     most = now = 0
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -128,13 +128,13 @@ async def test_waiting_for_a_connection_ends_with_the_connect_deadline() -> None
 # --- running ahead of the reader ----------------------------------------------------------------------
 
 
-def test_many_streams_run_ahead_less() -> None:
+def test_many_streams_read_less_ahead() -> None:
     assert share_ahead(1) >= 4 * share_ahead(40)
     assert share_ahead(100_000) >= 4096
 
 
 @pytest.mark.parametrize("way", ["close", "cancel", "drop"])
-async def test_streams_that_end_are_not_counted_any_more(way: str, make_transport: Make) -> None:
+async def test_ended_streams_are_not_counted(way: str, make_transport: Make) -> None:
     async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
@@ -170,9 +170,7 @@ async def test_streams_that_end_are_not_counted_any_more(way: str, make_transpor
 
 
 @pytest.mark.parametrize("secure", [False, True])
-async def test_a_reader_that_does_not_read_holds_the_server_back(
-    secure: bool, tmp_path: Path, make_transport: Make
-) -> None:
+async def test_slow_reader_applies_backpressure(secure: bool, tmp_path: Path, make_transport: Make) -> None:
     from .certificates import Authority, server_context
 
     authority = Authority(tmp_path)
@@ -211,7 +209,7 @@ async def test_a_reader_that_does_not_read_holds_the_server_back(
 # --- addresses ----------------------------------------------------------------------------------------
 
 
-async def test_unix_sockets(tmp_path: Path) -> None:
+async def test_unix_sockets_work(tmp_path: Path) -> None:
     heads: list[bytes] = []
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -231,7 +229,7 @@ async def test_unix_sockets(tmp_path: Path) -> None:
     await transport.close()
 
 
-async def test_ipv6(make_transport: Make) -> None:
+async def test_ipv6_works(make_transport: Make) -> None:
     heads: list[bytes] = []
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -245,7 +243,7 @@ async def test_ipv6(make_transport: Make) -> None:
     await transport.close()
 
 
-async def test_happy_eyeballs(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_happy_eyeballs_picks_the_working_address(monkeypatch: pytest.MonkeyPatch) -> None:
     """A name with an address that does not answer and one that does: the second is tried after a moment."""
     blackhole = socket.socket()
     blackhole.bind(("127.0.0.1", 0))
@@ -294,7 +292,7 @@ async def _sent(transport: Transport, url: str, headers: dict[str, str], **secre
     return first, {name.lower(): value for name, value in fields}
 
 
-async def test_the_head_of_a_request() -> None:
+async def test_request_head_is_written() -> None:
     headers = {"Content-Type": "application/json", "User-Agent": "mine/1", "accept": "text/x"}
     first, fields = await _sent(HttpTransport(), "/v1/a%20b?x=1&y=ü#part", headers, Authorization="Bearer k")
     assert first == "POST /v1/a%20b?x=1&y=%C3%BC HTTP/1.1"
@@ -323,7 +321,7 @@ async def test_the_head_of_a_request() -> None:
         {"connection": "keep-alive"},
     ],
 )
-async def test_headers_that_cannot_be_sent(headers: dict[str, str]) -> None:
+async def test_invalid_headers_are_rejected(headers: dict[str, str]) -> None:
     transport = HttpTransport()
     async with listen(replying(REPLY)) as server:
         with pytest.raises(NetworkError, match="malformed") as caught:
@@ -333,7 +331,7 @@ async def test_headers_that_cannot_be_sent(headers: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "http://", "http://[::1", "http://a b", "http://x:99999", "http://\ud800"])
-async def test_addresses_that_are_none(url: str) -> None:
+async def test_invalid_addresses_are_rejected(url: str) -> None:
     transport = HttpTransport(proxy=None)
     with pytest.raises(NetworkError):
         await call(transport, url)
@@ -343,7 +341,7 @@ async def test_addresses_that_are_none(url: str) -> None:
 # --- whose loop it is ---------------------------------------------------------------------------------
 
 
-def test_a_transport_belongs_to_one_loop(make_transport: Make) -> None:
+def test_transport_belongs_to_one_event_loop(make_transport: Make) -> None:
     transport = make_transport()
 
     async def once() -> None:
@@ -374,7 +372,7 @@ async def test_closing_while_a_connection_is_being_opened() -> None:
                 await asyncio.sleep(0.01)
 
 
-async def test_a_stream_dropped_in_another_thread_is_closed_in_its_loop() -> None:
+async def test_stream_dropped_in_another_thread_is_closed_in_its_event_loop() -> None:
     async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
@@ -393,7 +391,7 @@ async def test_a_stream_dropped_in_another_thread_is_closed_in_its_loop() -> Non
 
 
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["in its loop", "in another thread"])
-async def test_a_transport_that_is_dropped_closes_its_sockets(elsewhere: bool) -> None:
+async def test_dropped_transport_closes_its_sockets(elsewhere: bool) -> None:
     async with listen(replying(REPLY)) as server:
         held = [HttpTransport()]
         await call(held[0], server.url)
@@ -402,7 +400,7 @@ async def test_a_transport_that_is_dropped_closes_its_sockets(elsewhere: bool) -
         await asyncio.wait_for(server.closed.wait(), 10)
 
 
-def test_the_default_settings_of_tls_are_shared() -> None:
+def test_default_tls_context_is_shared() -> None:
     from dragoman.transport.connect import _default_context
 
     assert _default_context() is _default_context()

@@ -79,7 +79,7 @@ async def tinyproxy(folder: Path, *, password: str = "") -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize("password", ["", "s3cret-word"], ids=["open", "with a password"])
-async def test_a_real_proxy(password: str, authority: Authority, tmp_path: Path, make_transport: Make) -> None:
+async def test_real_proxy_works(password: str, authority: Authority, tmp_path: Path, make_transport: Make) -> None:
     heads: list[bytes] = []
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -137,7 +137,7 @@ def tunnelling(heads: list[bytes], reply: bytes = b"HTTP/1.1 200 Connection esta
 
 
 @pytest.mark.parametrize("secure", [False, True], ids=["http proxy", "https proxy"])
-async def test_a_tunnel(secure: bool, authority: Authority) -> None:
+async def test_tunnel_works(secure: bool, authority: Authority) -> None:
     heads: list[bytes] = []
     context = server_context(authority.issue("127.0.0.1"))
     async with (
@@ -170,7 +170,7 @@ async def test_the_certificate_inside_a_tunnel_is_that_of_the_server(authority: 
         await transport.close()
 
 
-async def test_a_proxy_that_does_not_answer_http() -> None:
+async def test_proxy_that_does_not_answer_http_is_reported() -> None:
     for reply, kind in [(b"SSH-2.0\r\n", InvalidResponseError), (b"", NetworkError)]:
 
         async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, reply: bytes = reply) -> None:
@@ -231,7 +231,7 @@ async def test_connections_through_different_proxies_are_not_mixed(authority: Au
         ("https://[::1]:8080/v1", "", False),
     ],
 )
-def test_which_hosts_have_a_proxy(url: str, no_proxy: str, proxied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_proxy_rules_are_applied(url: str, no_proxy: str, proxied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy.test:3128")
     monkeypatch.setenv("NO_PROXY", no_proxy)
     found = find_proxy(parse_url(url))
@@ -239,7 +239,7 @@ def test_which_hosts_have_a_proxy(url: str, no_proxy: str, proxied: bool, monkey
     assert found is None or found.origin == "http://proxy.test:3128"
 
 
-def test_a_proxy_by_scheme_and_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxy_variables_by_scheme_and_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALL_PROXY", "all.test:1")
     monkeypatch.setenv("http_proxy", "http://plain.test:2")
     for url, origin in [("http://a.test", "http://plain.test:2"), ("https://a.test", "http://all.test:1")]:
@@ -249,12 +249,12 @@ def test_a_proxy_by_scheme_and_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("url", ["http://user:pass-word@proxy.test:1", "https://user:pass-word@proxy.test"])
-def test_a_proxy_does_not_show_its_password(url: str) -> None:
+def test_repr_hides_the_proxy_password(url: str) -> None:
     proxy = Proxy(url)
     assert "pass-word" not in f"{proxy.origin} {proxy!r} {proxy.authorization!r}"
 
 
-def test_wrong_proxies_are_refused() -> None:
+def test_invalid_proxies_are_rejected() -> None:
     for wrong in ("socks5://127.0.0.1:1", "http://", "http://[::1", "ftp://x"):
         with pytest.raises(ValueError, match="proxy:"):
             HttpTransport(proxy=wrong)

@@ -123,7 +123,7 @@ def measure_memory() -> int:
 
 @pytest.mark.exhaustive
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts open files as Linux lists them")  # noqa: PTH112
-async def test_many_calls_leave_nothing(count: Callable[[str, int], None]) -> None:
+async def test_many_calls_leak_nothing(count: Callable[[str, int], None]) -> None:
     dice = random.Random(7)
     files, tasks = open_files(), len(asyncio.all_tasks())
     transport = HttpTransport()
@@ -167,7 +167,7 @@ STREAMS = 5_000 if WHOLE else 400
 
 
 @pytest.mark.exhaustive
-async def test_many_streams_at_once() -> None:
+async def test_many_concurrent_streams() -> None:
     """Each gets its own bytes, while all are open."""
     everyone = asyncio.Event()
     here = 0

@@ -30,7 +30,7 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("stranger"), "another authority")
 
 
-async def test_a_trusted_certificate_for_the_address(authority: Authority, make_transport: Make) -> None:
+async def test_trusted_certificate_is_accepted(authority: Authority, make_transport: Make) -> None:
     context = server_context(authority.issue("127.0.0.1"))
     async with listen(replying(REPLY), ssl=context) as server:
         for ca in (authority.path, ssl.create_default_context(cafile=authority.path)):
@@ -50,7 +50,7 @@ async def test_streams_over_tls_reuse_their_connection(authority: Authority) -> 
         await transport.close()
 
 
-async def test_by_default_nothing_but_known_authorities_is_trusted(authority: Authority, make_transport: Make) -> None:
+async def test_only_known_authorities_are_trusted_by_default(authority: Authority, make_transport: Make) -> None:
     async with listen(replying(REPLY), ssl=server_context(authority.issue("127.0.0.1"))) as server:
         transport = make_transport()
         with pytest.raises(NetworkError, match="certificate"):
@@ -67,7 +67,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-async def test_refused_certificates(name: str, authority: Authority, make_transport: Make) -> None:
+async def test_invalid_certificates_are_rejected(name: str, authority: Authority, make_transport: Make) -> None:
     settings, why = REFUSED[name]
     files = authority.issue(*settings["hosts"], **{key: True for key in settings if key != "hosts"})  # type: ignore[misc]
     transport = make_transport(ca=authority.path)
@@ -86,7 +86,7 @@ def _matches(pattern: str, text: str) -> bool:
     return any(each in text.lower() for each in pattern.split("|"))
 
 
-async def test_an_authority_that_is_not_in_the_file_any_more(
+async def test_removed_authority_is_no_longer_trusted(
     authority: Authority, stranger: Authority, make_transport: Make
 ) -> None:
     async with listen(replying(REPLY), ssl=server_context(authority.issue("127.0.0.1"))) as server:
@@ -96,7 +96,7 @@ async def test_an_authority_that_is_not_in_the_file_any_more(
         await transport.close()
 
 
-async def test_a_server_that_does_not_speak_tls(authority: Authority, make_transport: Make) -> None:
+async def test_server_without_tls_is_reported(authority: Authority, make_transport: Make) -> None:
     async def plain(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
         await writer.drain()
@@ -109,7 +109,7 @@ async def test_a_server_that_does_not_speak_tls(authority: Authority, make_trans
 
 
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
-async def test_old_versions_of_tls_are_refused(authority: Authority) -> None:
+async def test_old_tls_versions_are_rejected(authority: Authority) -> None:
     assert make_context(None, None).minimum_version == ssl.TLSVersion.TLSv1_2
     context = server_context(authority.issue("127.0.0.1"))
     context.set_ciphers("ALL:@SECLEVEL=0")
@@ -122,7 +122,7 @@ async def test_old_versions_of_tls_are_refused(authority: Authority) -> None:
         await transport.close()
 
 
-async def test_the_name_and_the_protocol_are_negotiated(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_sni_and_alpn_are_sent(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
     names: list[str | None] = []
     protocols: list[str | None] = []
     context = server_context(authority.issue("rivers.test"))
@@ -151,7 +151,7 @@ async def test_the_name_and_the_protocol_are_negotiated(authority: Authority, mo
 
 
 @pytest.mark.parametrize("password", ["", "secret"])
-async def test_client_certificates(authority: Authority, password: str, tmp_path: Path) -> None:
+async def test_client_certificates_are_sent(authority: Authority, password: str, tmp_path: Path) -> None:
     context = server_context(authority.issue("127.0.0.1"))
     context.load_verify_locations(authority.path)
     context.verify_mode = ssl.CERT_REQUIRED
@@ -172,7 +172,7 @@ async def test_client_certificates(authority: Authority, password: str, tmp_path
         HttpTransport(ca=make_context(None, None), cert=files)
 
 
-async def test_the_trust_store_of_the_system(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_system_trust_store_is_used(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", authority.path)  # where OpenSSL is told what the system trusts
     transport = HttpTransport(ca="system")
     async with listen(replying(REPLY), ssl=server_context(authority.issue("127.0.0.1"))) as server:
@@ -203,7 +203,7 @@ async def _read_until_eof(transport: HttpTransport, authority: Authority, *, not
             await transport.close()
 
 
-async def test_a_body_until_the_end_of_file_needs_close_notify(authority: Authority) -> None:
+async def test_body_until_eof_needs_close_notify(authority: Authority) -> None:
     assert await _read_until_eof(HttpTransport(ca=authority.path), authority, notify=True) == b"hi"
     with pytest.raises(StreamInterruptedError):
         await _read_until_eof(HttpTransport(ca=authority.path), authority, notify=False)

@@ -108,13 +108,13 @@ def run(work: object) -> object:
         return runner.run(work)  # type: ignore[arg-type]
 
 
-def test_on_uvloop(tmp_path: Path) -> None:
+def test_calls_work_on_uvloop(tmp_path: Path) -> None:
     run(plain())
     run(cancelled())
     run(secure(tmp_path))
 
 
-def test_the_end_of_tls_on_uvloop(tmp_path: Path) -> None:
+def test_tls_shutdown_works_on_uvloop(tmp_path: Path) -> None:
     assert run(until_eof(tmp_path, notify=True)) == b"hi"
     with pytest.raises(StreamInterruptedError):
         run(until_eof(tmp_path, notify=False))

@@ -45,7 +45,7 @@ def numbered_lines() -> dict[int, int]:
 
 
 @pytest.mark.parametrize("checker", [mypy, pyright])
-def test_every_mistake_is_found_and_nothing_else(checker: object) -> None:
+def test_type_checkers_find_exactly_the_seeded_mistakes(checker: object) -> None:
     assert callable(checker)
     found = checker(MISTAKES, CORRECT)
     wrong = numbered_lines()

@@ -88,7 +88,7 @@ def test_the_root_has_no_path() -> None:
         Fields({"a": 5}).text("a")
 
 
-def test_a_field_that_is_put_counts_among_the_rest() -> None:
+def test_field_added_by_put_is_known() -> None:
     given = {"a": [1, 2]}
     fields = Fields(given)
     fields.put("a", fields.data["a"][1:])

@@ -246,7 +246,7 @@ READ: dict[str, tuple[Any, list[Message]]] = {
 
 
 @pytest.mark.parametrize(("given", "messages"), READ.values(), ids=READ)
-def test_shapes_that_are_read(given: Any, messages: list[Message]) -> None:
+def test_message_formats_are_read(given: Any, messages: list[Message]) -> None:
     before = copy.deepcopy(given) if not isinstance(given, list) or MappingProxyType not in map(type, given) else given
     assert parse_messages(given) == tuple(messages)
     assert given == before
@@ -428,7 +428,7 @@ REFUSED: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("given", "message"), REFUSED)
-def test_shapes_that_are_refused(given: Any, message: str) -> None:
+def test_invalid_messages_are_rejected(given: Any, message: str) -> None:
     with pytest.raises(ProviderError) as caught:
         parse_messages(given)
     assert caught.value.message.startswith(message)
@@ -440,7 +440,7 @@ records = st.dictionaries(st.sampled_from(["role", "content", "tool_calls"]), so
 
 
 @given(some.json_values | st.lists(records))
-def test_any_json_is_read_or_refused(given: Any) -> None:
+def test_any_json_is_read_or_rejected(given: Any) -> None:
     outcome: Any
     try:
         outcome = parse_messages(given)
@@ -471,7 +471,7 @@ TOOLS: list[tuple[Any, list[Tool]]] = [
 
 
 @pytest.mark.parametrize(("given", "tools"), TOOLS)
-def test_tools(given: Any, tools: list[Tool]) -> None:
+def test_tools_are_read(given: Any, tools: list[Tool]) -> None:
     assert parse_tools(given) == tuple(tools)
 
 
@@ -505,14 +505,14 @@ TOOLS_REFUSED: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("given", "message"), TOOLS_REFUSED)
-def test_tools_that_are_refused(given: Any, message: str) -> None:
+def test_invalid_tools_are_rejected(given: Any, message: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         parse_tools(given)
     assert caught.value.message.startswith(message)
 
 
 @pytest.mark.parametrize("kind", [5, None, ["function"]])
-def test_a_type_that_is_no_word_is_read_as_a_function(kind: Any) -> None:
+def test_tool_type_that_is_not_a_string_is_read_as_a_function(kind: Any) -> None:
     assert parse_tools([{"type": kind, "function": {"name": "t"}}]) == (Tool("t"),)
 
 
@@ -532,7 +532,7 @@ CONFIGS: list[tuple[Any, RuntimeConfig]] = [
 
 
 @pytest.mark.parametrize(("given", "config"), CONFIGS)
-def test_config(given: Any, config: RuntimeConfig) -> None:
+def test_config_is_read(given: Any, config: RuntimeConfig) -> None:
     assert parse_config(given) == config
 
 
@@ -549,14 +549,14 @@ CONFIGS_REFUSED: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("given", "message"), CONFIGS_REFUSED)
-def test_config_that_is_refused(given: Any, message: str) -> None:
+def test_invalid_config_is_rejected(given: Any, message: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         parse_config(given)
     assert caught.value.message == message
 
 
 @given(some.configs)
-def test_settings_as_a_record(config: RuntimeConfig) -> None:
+def test_settings_are_read_from_a_mapping(config: RuntimeConfig) -> None:
     assert parse_config(msgspec.to_builtins(config)) == config
 
 
@@ -574,7 +574,7 @@ CHOICES: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize(("given", "choice"), CHOICES)
-def test_tool_choice(given: Any, choice: Any) -> None:
+def test_tool_choice_is_read(given: Any, choice: Any) -> None:
     assert parse_tool_choice(given) == choice
 
 
@@ -594,7 +594,7 @@ CHOICES_REFUSED: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("given", "message"), CHOICES_REFUSED)
-def test_tool_choice_that_is_refused(given: Any, message: str) -> None:
+def test_invalid_tool_choice_is_rejected(given: Any, message: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         parse_tool_choice(given)
     assert caught.value.message.startswith(message)
@@ -611,7 +611,7 @@ class AnswerModel(BaseModel):
     n: int
 
 
-def test_the_arguments_of_a_call() -> None:
+def test_call_arguments_are_read() -> None:
     made = build_request(
         "hi", [{"name": "t"}], {"seed": 1}, {"type": "object"}, "auto", model="m", request_id="r", stream=True
     )
@@ -620,26 +620,26 @@ def test_the_arguments_of_a_call() -> None:
     )
 
 
-def test_a_call_of_messages_alone() -> None:
+def test_call_with_messages_alone_is_read() -> None:
     first, second = build_request("hi"), build_request("hi")
     assert first == Request((User("hi"),), request_id=first.request_id)
     assert len(first.request_id) == 26
     assert first.request_id < second.request_id
 
 
-def test_the_schema_is_a_copy() -> None:
+def test_schema_is_copied() -> None:
     schema = {"type": "object"}
     assert build_request("hi", response_schema=schema).response_schema is not schema
 
 
 @pytest.mark.parametrize("kind", [Answer, AnswerModel])
-def test_the_schema_of_a_type(kind: type) -> None:
+def test_schema_of_a_type_is_made(kind: type) -> None:
     schema = build_request("hi", response_schema=kind).response_schema
     assert schema is not None
     assert schema["properties"]["n"]["type"] == "integer"
 
 
 @pytest.mark.parametrize("kind", [5, "text", object(), object])
-def test_what_has_no_schema(kind: Any) -> None:
+def test_type_without_a_schema_is_rejected(kind: Any) -> None:
     with pytest.raises(InvalidRequestError, match="response_schema must be a JSON Schema or a type that has one, not"):
         build_request("hi", response_schema=kind)

@@ -59,11 +59,11 @@ CASES = [
 
 
 @pytest.mark.parametrize(("text", "expected"), CASES)
-def test_the_beginning_of_a_value(text: str, expected: list[Any]) -> None:
+def test_prefix_of_a_value_is_parsed(text: str, expected: list[Any]) -> None:
     assert values(ANY_OBJECT, text) == expected
 
 
-def test_a_value_grows_and_is_given_once() -> None:
+def test_each_value_is_returned_once() -> None:
     assert values(ANY_OBJECT, "{", " ", '"a', '": ', '"x', "y", '"', ", ", "}") == [{}, {"a": "x"}, {"a": "xy"}]
 
 
@@ -86,7 +86,7 @@ def begins(part: Any, entire: Any) -> bool:
 
 
 @given(st.dictionaries(st.text(max_size=4), json_values, max_size=4), st.booleans(), st.integers(1, 7))
-def test_every_beginning_grows_into_the_value(value: dict[str, Any], ascii_only: bool, size: int) -> None:
+def test_every_prefix_grows_into_the_value(value: dict[str, Any], ascii_only: bool, size: int) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only)
     reader = PartialJson()
     for at in range(0, len(text), size):
@@ -109,7 +109,7 @@ SCHEMA = {
 }
 
 
-def test_finished_parts_satisfy_the_schema() -> None:
+def test_finished_parts_match_the_schema() -> None:
     assert values(SCHEMA, '{"kind": "riv') == [{"kind": "riv"}]  # may become a river
     assert values(SCHEMA, '{"in": [{"code": 1}, {') == [{"in": [{"code": 1}, {}]}]
     assert values(SCHEMA, '{"kind": "rivulet", ') == []
@@ -117,7 +117,7 @@ def test_finished_parts_satisfy_the_schema() -> None:
     assert values(SCHEMA, '{"in": [{}, ') == []
 
 
-def test_a_schema_with_many_paths_is_checked_at_the_end_only() -> None:
+def test_schema_with_unions_is_checked_at_the_end_only() -> None:
     node = {"anyOf": [{"$ref": "#/$defs/n"}, {"$ref": "#/$defs/n"}, {"type": "null"}]}
     tree = {
         "$defs": {"n": {"type": "object", "properties": {"a": node, "c": node, "b": {"type": "integer"}}}},
@@ -127,7 +127,7 @@ def test_a_schema_with_many_paths_is_checked_at_the_end_only() -> None:
     assert values(tree, '{"b": "x", ') == [{"b": "x"}]
 
 
-def test_a_text_before_the_answer_is_passed_over() -> None:
+def test_text_before_the_answer_is_skipped() -> None:
     value = PartialValue(build_request("?", response_schema=ANY_OBJECT))
     assert value.feed(delta("Let me see.")) == []
     assert value.feed(delta('{"a": "x', 1)) == [{"a": "x"}]
@@ -138,16 +138,16 @@ def test_wrapped_types_are_unwrapped() -> None:
     assert values(str, '{"value": "Rh') == ["Rh"]
 
 
-def test_a_schema_is_needed() -> None:
+def test_partial_objects_need_a_schema() -> None:
     with pytest.raises(InvalidRequestError, match="response_schema"):
         PartialValue(Request((User("?"),)))
 
 
 @pytest.mark.parametrize("number", ["1e999", "1" + "0" * 5000])
-def test_numbers_that_cannot_be_checked_are_not_shown(number: str) -> None:
+def test_unverifiable_numbers_are_not_shown(number: str) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     assert values(schema, f'{{"a": {number}, ') == []
 
 
-def test_a_value_that_is_nested_too_deeply_is_not_shown() -> None:
+def test_deeply_nested_value_is_not_shown() -> None:
     assert values({"type": "object", "properties": {"a": {"type": "integer"}}}, '{"a": ' + "[" * 600) == []

@@ -41,7 +41,7 @@ CALLS: list[tuple[Expectation, str, dict[str, Any], tuple[str, str] | None]] = [
 
 
 @pytest.mark.parametrize(("expected", "name", "arguments", "problem"), CALLS)
-def test_tool_problem(
+def test_tool_problems_are_found(
     expected: Expectation, name: str, arguments: dict[str, Any], problem: tuple[str, str] | None
 ) -> None:
     assert expected.tool_problem(name, arguments) == problem
@@ -60,13 +60,13 @@ TEXTS: list[tuple[str, Any, str | None]] = [
 
 
 @pytest.mark.parametrize(("text", "value", "wrong"), TEXTS)
-def test_read_text(text: str, value: Any, wrong: str | None) -> None:
+def test_text_is_parsed(text: str, value: Any, wrong: str | None) -> None:
     read, said = OFFERED.read_text(text)
     assert read == value
     assert said == wrong or (said is not None and wrong is not None and said.startswith(wrong))
 
 
-def test_the_schema_is_the_requests() -> None:
+def test_schema_comes_from_the_request() -> None:
     assert (OFFERED.response_schema, BARE.response_schema) == (SCHEMA, None)
 
 

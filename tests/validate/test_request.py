@@ -94,7 +94,7 @@ SOUND: list[Request] = [
 
 
 @pytest.mark.parametrize("request_", SOUND)
-def test_sound_requests(request_: Request) -> None:
+def test_valid_requests_pass(request_: Request) -> None:
     check_request(request_)
 
 
@@ -260,7 +260,7 @@ REFUSED: list[tuple[Request, str]] = [
 
 
 @pytest.mark.parametrize(("request_", "message"), REFUSED)
-def test_refused_requests(request_: Request, message: str) -> None:
+def test_invalid_requests_are_rejected(request_: Request, message: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         check_request(request_)
     assert caught.value.message.startswith(message)
@@ -269,7 +269,7 @@ def test_refused_requests(request_: Request, message: str) -> None:
 
 
 @given(st.lists(some.messages, max_size=5), st.lists(some.tools, max_size=2), some.tool_choices)
-def test_any_values_are_taken_or_refused(messages: list[Any], tools: list[Tool], choice: Any) -> None:
+def test_any_values_are_accepted_or_rejected(messages: list[Any], tools: list[Tool], choice: Any) -> None:
     outcome = ""
     try:
         check_request(Request(messages, tools, tool_choice=choice))
@@ -319,7 +319,9 @@ DECLINED: list[tuple[dict[str, Any], Refusal, type[ProviderError], str]] = [
 
 
 @pytest.mark.parametrize(("facts", "refusal", "kind", "message"), DECLINED)
-def test_known_falsehoods(facts: dict[str, Any], refusal: Refusal, kind: type[ProviderError], message: str) -> None:
+def test_requests_beyond_known_capabilities_are_rejected(
+    facts: dict[str, Any], refusal: Refusal, kind: type[ProviderError], message: str
+) -> None:
     found = find_refusal(EVERYTHING, Capabilities.of(facts), 1000)
     assert found is not None
     word, error = found
@@ -327,7 +329,7 @@ def test_known_falsehoods(facts: dict[str, Any], refusal: Refusal, kind: type[Pr
 
 
 @given(st.sets(st.integers(0, 4)))
-def test_the_first_falsehood_in_the_contracts_order_counts(which: set[int]) -> None:
+def test_first_reason_in_the_contracts_order_is_raised(which: set[int]) -> None:
     facts = {name: value for at in which for name, value in DECLINED[at][0].items()}
     found = find_refusal(EVERYTHING, Capabilities.of(facts), 1000)
     order = list(get_args(Refusal))
@@ -336,13 +338,13 @@ def test_the_first_falsehood_in_the_contracts_order_counts(which: set[int]) -> N
 
 
 @pytest.mark.parametrize("value", [True, None])
-def test_what_is_true_or_unknown_does_not_decline(value: bool | None) -> None:
+def test_true_or_unknown_capabilities_do_not_reject(value: bool | None) -> None:
     facts = {name: value for facts, *_ in DECLINED for name in facts if name.startswith("supports")}
     assert find_refusal(EVERYTHING, Capabilities.of(facts), 1000) is None
 
 
 @pytest.mark.parametrize(("estimate", "declined"), [(999, False), (1000, True), (None, False)])
-def test_the_window_is_full_at_its_size(estimate: int | None, declined: bool) -> None:
+def test_context_window_is_compared_with_the_estimate(estimate: int | None, declined: bool) -> None:
     found = find_refusal(req(), Capabilities.of({"max_context_tokens": 999}), estimate)
     assert (found is not None) == declined
 
@@ -359,7 +361,7 @@ NOTHING = Capabilities.of(
 
 
 @pytest.mark.parametrize("messages", [[U], [U, Assistant([Opaque(1)]), User([Text("u")])]])
-def test_only_what_is_used_is_asked_for(messages: Sequence[Any]) -> None:
+def test_only_used_features_are_checked(messages: Sequence[Any]) -> None:
     assert find_refusal(Request(messages), NOTHING) is None
 
 
@@ -387,7 +389,7 @@ MEDIA: list[tuple[list[Any], dict[str, Any], str | None]] = [
 
 
 @pytest.mark.parametrize(("messages", "facts", "message"), MEDIA)
-def test_media_a_model_cannot_read(messages: list[Any], facts: dict[str, Any], message: str | None) -> None:
+def test_unsupported_media_are_rejected(messages: list[Any], facts: dict[str, Any], message: str | None) -> None:
     found = find_refusal(Request(messages), Capabilities.of(facts))
     if message is None:
         assert found is None
@@ -420,7 +422,7 @@ def nest(levels: int) -> Any:
         ),
     ],
 )
-def test_the_depth_of_values_is_bounded(make: Any, path: str) -> None:
+def test_nesting_depth_is_limited(make: Any, path: str) -> None:
     check_request(make(nest(126)))
     for levels in (128, 5000):
         with pytest.raises(InvalidRequestError) as caught:
@@ -429,21 +431,21 @@ def test_the_depth_of_values_is_bounded(make: Any, path: str) -> None:
 
 
 @pytest.mark.parametrize("value", [10**400, -(10**400), float("nan"), float("inf"), True, "1"])
-def test_settings_that_are_not_finite_numbers(value: Any) -> None:
+def test_non_finite_settings_are_rejected(value: Any) -> None:
     with pytest.raises(InvalidRequestError, match=r"config\.temperature must be a finite number"):
         check_request(Request((User("a"),), config=RuntimeConfig(temperature=value)))
 
 
-def test_a_history_is_relayed_whatever_the_tools_have_become() -> None:
+def test_history_is_accepted_even_if_the_tools_changed() -> None:
     check_request(req(U, BAD_CALL, R, tools=[Tool("f", "", NUMBER)]), history=False)
 
 
-def test_the_media_type_of_an_address_is_not_held_against_it() -> None:
+def test_media_type_of_a_url_is_not_checked() -> None:
     known = Capabilities.of({"accepted_image_media_types": ["image/png"]}, "declared")
     assert find_refusal(req(User([Image(Url("https://x/a"), "image/jpeg")])), known) is None
 
 
-def test_a_paused_reply_may_be_last_when_it_is_continued() -> None:
+def test_paused_reply_may_be_the_last_message() -> None:
     messages = [User("hi"), Assistant("Searching.")]
     check_request(Request(messages, continues=True))
     with pytest.raises(InvalidRequestError, match=LAST):

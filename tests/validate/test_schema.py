@@ -69,7 +69,7 @@ def test_no_url_is_fetched(server: Server, keyword: str) -> None:
     assert server.hits == 0
 
 
-def test_the_server_would_have_answered(server: Server) -> None:
+def test_unused_test_server_would_have_answered(server: Server) -> None:
     import urllib.request
 
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -122,7 +122,7 @@ INVALID: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("given", "message"), INVALID)
-def test_invalid_schemas(given: Any, message: str) -> None:
+def test_invalid_schemas_are_rejected(given: Any, message: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         compile_schema(given, "here")
     assert caught.value.message.startswith(message)
@@ -152,7 +152,7 @@ def test_the_cache_is_bounded() -> None:
     assert compile_schema(long, "p") is not compile_schema(long, "p"), "one schema may not push out all others"
 
 
-def test_a_schema_that_changed_is_compiled_anew() -> None:
+def test_changed_schema_is_compiled_again() -> None:
     changing: dict[str, Any] = {"type": "object", "required": ["a"]}
     assert first_error(compile_schema(changing, "p"), {}) is not None
     changing["required"] = []
@@ -173,11 +173,11 @@ WRONG: list[tuple[Any, Any, str | None]] = [
 
 
 @pytest.mark.parametrize(("given", "value", "message"), WRONG)
-def test_first_error(given: Any, value: Any, message: str | None) -> None:
+def test_first_error_is_described(given: Any, value: Any, message: str | None) -> None:
     assert first_error(compile_schema(given, "p"), value) == message
 
 
-def test_only_the_first_error_is_told() -> None:
+def test_only_the_first_error_is_reported() -> None:
     validator = compile_schema({"properties": {"a": {"type": "null"}, "b": {"type": "null"}}}, "p")
     assert first_error(validator, {"a": 1, "b": 1}) in (
         '1 is not of type "null" at /a',
@@ -185,7 +185,7 @@ def test_only_the_first_error_is_told() -> None:
     )
 
 
-def test_a_schema_that_refers_to_itself() -> None:
+def test_self_referencing_schema_is_compiled() -> None:
     validator = compile_schema({"type": "object", "properties": {"next": {"$ref": "#"}}}, "p")
     assert first_error(validator, {"next": {"next": {}}}) is None
     assert first_error(validator, {"next": {"next": 1}}) == '1 is not of type "object" at /next/next'
@@ -251,18 +251,18 @@ LOOPS = {
 
 
 @pytest.mark.parametrize("name", TOO_MUCH)
-def test_schemas_that_expand_too_far_are_refused(name: str) -> None:
+def test_schemas_that_expand_too_far_are_rejected(name: str) -> None:
     with pytest.raises(InvalidRequestError, match="expand to more than 10000 paths"):
         compile_schema(TOO_MUCH[name], "here")
 
 
 @pytest.mark.parametrize("name", LOOPS)
-def test_references_that_lead_nowhere_are_refused(name: str) -> None:
+def test_dangling_references_are_rejected(name: str) -> None:
     with pytest.raises(InvalidRequestError, match="leads back to itself without going into the value"):
         compile_schema(LOOPS[name], "here")
 
 
-def test_other_bounds_of_schemas() -> None:
+def test_other_schema_limits() -> None:
     with pytest.raises(InvalidRequestError, match="nested more than 128 levels deep"):
         compile_schema({"const": json.loads("[" * 200 + "]" * 200)}, "here")
     with pytest.raises(InvalidRequestError, match="longer than 262144 bytes"):
@@ -318,7 +318,7 @@ def test_values_too_large_for_a_schema_are_not_checked() -> None:
     assert first_error(compiled, {"a": [1] * 1_000}) == "it is too large to be checked against this schema"
 
 
-def test_values_nested_too_deeply_are_a_problem_and_no_error() -> None:
+def test_deeply_nested_values_are_invalid() -> None:
     compiled = compile_schema({"type": "object", "properties": {"city": {"type": "string"}}}, "p")
     for levels in (255, 300, 5000):
         value: Any = []
@@ -328,7 +328,7 @@ def test_values_nested_too_deeply_are_a_problem_and_no_error() -> None:
     assert first_error(compiled, {"city": 10**5000}) is not None
 
 
-def test_references_are_resolved_as_the_validator_does() -> None:
+def test_references_resolve_as_in_the_validator() -> None:
     for given in (
         {"$ref": "#/properties/a/items/0", "properties": {"a": {"items": [{"type": "object"}]}}, "$schema": DRAFT_7},
         {"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"type": "object"}}},

@@ -88,7 +88,7 @@ def replied(heard: DecodedReply) -> Response:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_case(case: Case) -> None:
+def test_case_passes(case: Case) -> None:
     check_case(case, AnthropicCodec)
 
 
@@ -143,7 +143,7 @@ LOSSES = {
 
 
 @pytest.mark.parametrize("case", find_cases("anthropic", "wire.json"), ids=str)
-def test_every_loss_is_told_and_nothing_else_is(case: Case) -> None:
+def test_exactly_the_losses_are_reported(case: Case) -> None:
     warnings = case.codec(AnthropicCodec).encode(case.request).warnings
     assert [(warning.code, warning.path) for warning in warnings] == LOSSES.get(case.name, [])
 
@@ -156,14 +156,14 @@ def test_every_loss_is_told_and_nothing_else_is(case: Case) -> None:
         ("choice-without-tools", ["tool_choice_omitted tool_choice"]),
     ],
 )
-def test_what_loses_nothing_is_noted_and_does_not_warn(name: str, notes: list[str]) -> None:
+def test_lossless_changes_are_noted_without_a_warning(name: str, notes: list[str]) -> None:
     case = Case("anthropic", name)
     encoded = case.codec(AnthropicCodec).encode(case.request)
     assert [f"{note.code} {note.path}" for note in encoded.notes] == notes
     assert not encoded.warnings
 
 
-def test_blank_text_is_left_out_without_a_warning() -> None:
+def test_blank_text_is_omitted_without_a_warning() -> None:
     request = msgspec.structs.replace(HELLO, messages=(User("a"), Assistant([Text(" ")]), User("b")))
     encoded = connect().encode(request)
     assert [(note.code, note.loss) for note in encoded.notes] == [
@@ -172,7 +172,7 @@ def test_blank_text_is_left_out_without_a_warning() -> None:
     ]
 
 
-def test_state_of_a_user_s_text_is_told() -> None:
+def test_state_on_a_users_text_is_reported() -> None:
     request = msgspec.structs.replace(HELLO, messages=(User([Text("a", Continuity("s"))]),))
     assert [warning.path for warning in connect().encode(request).warnings] == ["messages[0].content[0].continuity"]
 
@@ -200,7 +200,7 @@ def cuts(case: Case, step: int) -> None:
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize("case", STREAMS, ids=str)
-def test_a_stream_that_is_cut_says_so(case: Case) -> None:
+def test_truncated_stream_is_reported(case: Case) -> None:
     cuts(case, 41)
 
 
@@ -278,7 +278,7 @@ TOOLED = msgspec.structs.replace(HELLO, tools=(Tool("get_weather", "", ANY), Too
 
 
 @given(st.lists(blocks, max_size=5), usages, reasons, st.integers(1, 9))
-def test_body_and_stream_say_the_same(
+def test_body_and_stream_give_the_same_reply(
     content: list[dict[str, Any]], usage: dict[str, int], reason: str, size: int
 ) -> None:
     for number, block in enumerate(content):
@@ -291,7 +291,7 @@ def test_body_and_stream_say_the_same(
 
 
 @given(st.lists(blocks, min_size=1, max_size=5))
-def test_what_the_model_said_goes_back_as_it_came(content: list[dict[str, Any]]) -> None:
+def test_model_reply_is_sent_back_unchanged(content: list[dict[str, Any]]) -> None:
     content = [{**search, "input": {}}, {"type": "web_search_tool_result", "tool_use_id": "srv"}, *content]
     content.append({"type": "text", "text": "So."})
     for number, block in enumerate(content):
@@ -307,7 +307,7 @@ def test_what_the_model_said_goes_back_as_it_came(content: list[dict[str, Any]])
 
 
 @given(objects)
-def test_arguments_survive_the_way_out_and_back(arguments: dict[str, Any]) -> None:
+def test_arguments_round_trip(arguments: dict[str, Any]) -> None:
     messages = (User("a"), Assistant([ToolCall("t", "get_time", arguments)]), ToolResult("t", "x"))
     written = sent(msgspec.structs.replace(TOOLED, messages=messages))["messages"][1]["content"]
     heard = hear(json.dumps({"content": written, "stop_reason": "tool_use"}).encode(), TOOLED)
@@ -347,7 +347,7 @@ def mutate(value: Any, draw: Any) -> Any:
 
 
 @given(st.data())
-def test_a_damaged_reply_ends_in_the_tree(data: st.DataObject) -> None:
+def test_damaged_reply_raises_a_provider_error(data: st.DataObject) -> None:
     case = data.draw(st.sampled_from(FUZZED))
     reply = case.reply or b""
     if case.is_stream:
@@ -367,12 +367,12 @@ def test_a_damaged_reply_ends_in_the_tree(data: st.DataObject) -> None:
 
 
 @given(st.binary(max_size=200), st.booleans())
-def test_any_bytes_end_in_the_tree(reply: bytes, stream: bool) -> None:
+def test_any_bytes_raise_a_provider_error(reply: bytes, stream: bool) -> None:
     heard = hear(reply, msgspec.structs.replace(HELLO, stream=stream))
     assert isinstance(heard.error, ProviderError)
 
 
-def test_half_a_character_and_an_empty_event_are_survived() -> None:
+def test_split_character_and_empty_event_are_tolerated() -> None:
     """Models emit lone surrogates, which the fast reader refuses; proxies send events of nothing."""
     content = [{"type": "text", "text": "HALF"}]
     text = as_stream({"type": "message", "content": content, "stop_reason": "end_turn", "usage": {}}, 9)
@@ -380,7 +380,7 @@ def test_half_a_character_and_an_empty_event_are_survived() -> None:
     assert replied(heard).text == "\ufffd"
 
 
-def test_a_deep_reply_ends_in_the_tree() -> None:
+def test_deeply_nested_reply_raises_a_provider_error() -> None:
     deep = b'{"content": ' + b"[" * 5000 + b"]" * 5000 + b"}"
     assert isinstance(hear(deep).error, InvalidResponseError)
 
@@ -455,7 +455,7 @@ def assert_legal(turns: list[dict[str, Any]]) -> None:
 
 
 @given(conversations())
-def test_every_conversation_is_sent_by_the_wire_s_own_rules(messages: tuple[Message, ...]) -> None:
+def test_every_conversation_is_encoded_validly(messages: tuple[Message, ...]) -> None:
     request = msgspec.structs.replace(HELLO, messages=messages)
     check_request(request)
     encoded = connect().encode(request)
@@ -476,7 +476,7 @@ def test_every_conversation_is_sent_by_the_wire_s_own_rules(messages: tuple[Mess
 
 
 @given(conversations())
-def test_same_request_same_bytes_and_a_longer_one_extends_them(messages: tuple[Message, ...]) -> None:
+def test_encoding_is_deterministic_and_a_longer_request_extends_it(messages: tuple[Message, ...]) -> None:
     request = msgspec.structs.replace(HELLO, messages=messages)
     body = connect().encode(request).http.body
     again = msgspec.convert(msgspec.to_builtins(request), Request)
@@ -488,7 +488,7 @@ def test_same_request_same_bytes_and_a_longer_one_extends_them(messages: tuple[M
 @pytest.mark.parametrize(
     "value", [{"x": object()}, {"x": float("nan")} | {"y": {1, object()}}], ids=["object", "set of objects"]
 )
-def test_what_is_no_json_is_refused_by_name(value: Any) -> None:
+def test_values_that_are_not_json_are_rejected_by_name(value: Any) -> None:
     with pytest.raises(InvalidRequestError, match="JSON"):
         connect().encode(msgspec.structs.replace(HELLO, config=RuntimeConfig(max_tokens=1, extras=value)))
     state = Continuity(opaque={"citations": value}, issuer=ISSUER)
@@ -512,14 +512,14 @@ def test_what_is_no_json_is_refused_by_name(value: Any) -> None:
         ("http://127.0.0.1:8080/v1?tenant=a", "http://127.0.0.1:8080/v1/messages?tenant=a"),
     ],
 )
-def test_the_version_is_never_doubled(base_url: str, url: str) -> None:
+def test_api_version_is_never_duplicated(base_url: str, url: str) -> None:
     codec = connect(base_url=base_url)
     assert codec.encode(HELLO).http.url == url
     assert next(codec.ready()).url == url.replace("/messages", f"/models/{MODEL}")
 
 
 @pytest.mark.parametrize(("stream", "verb"), [(False, "rawPredict"), (True, "streamRawPredict")])
-def test_google_cloud_takes_the_model_in_the_address(stream: bool, verb: str) -> None:
+def test_vertex_has_the_model_in_the_url(stream: bool, verb: str) -> None:
     place = "https://host/v1/projects/p/locations/l/publishers/anthropic"
     model = "claude-sonnet-4-5@20250929"
     codec = AnthropicCodec.connect(model, place, {"raw_predict": True}, Capabilities())
@@ -529,12 +529,12 @@ def test_google_cloud_takes_the_model_in_the_address(stream: bool, verb: str) ->
 
 
 @pytest.mark.parametrize("fields", [{}, {"tools": (Tool("f"),), "tool_choice": "none"}])
-def test_without_a_call_to_make_there_is_no_switch_for_parallel_calls(fields: dict[str, Any]) -> None:
+def test_parallel_calls_switch_is_omitted_without_tools(fields: dict[str, Any]) -> None:
     body = sent(msgspec.structs.replace(HELLO, **fields), connect({"parallel_tools": False}))
     assert "disable_parallel_tool_use" not in body.get("tool_choice", {})
 
 
-def test_headers() -> None:
+def test_headers_are_sent() -> None:
     codec = connect()
     for request in (codec.encode(HELLO).http, next(codec.ready())):
         assert request.headers["anthropic-version"] == "2023-06-01"
@@ -544,7 +544,7 @@ def test_headers() -> None:
     assert codec.authorise("k") == {"x-api-key": "k"}
 
 
-def test_a_base_url_that_cannot_be_one_is_refused() -> None:
+def test_invalid_base_url_is_rejected() -> None:
     with pytest.raises(ValueError, match="base_url"):
         connect(base_url="ftp://host")
 
@@ -558,13 +558,11 @@ def test_a_base_url_that_cannot_be_one_is_refused() -> None:
         ({"supports_structured_output": False, "supports_tools": False}, "prompt"),
     ],
 )
-def test_what_is_known_of_the_model_decides_how_structure_is_asked_for(
-    capabilities: dict[str, bool], structured: str
-) -> None:
+def test_capabilities_decide_how_structured_output_is_requested(capabilities: dict[str, bool], structured: str) -> None:
     assert connect(**capabilities).quirks.structured == structured
 
 
-def test_a_misspelt_quirk_is_refused() -> None:
+def test_misspelled_quirk_is_rejected() -> None:
     with pytest.raises(ValueError, match="quirks"):
         connect({"efort": True})
 
@@ -585,14 +583,14 @@ def test_a_misspelt_quirk_is_refused() -> None:
         ),
     ],
 )
-def test_reasoning(reasoning: Any, quirks: Any, fields: dict[str, Any]) -> None:
+def test_reasoning_is_encoded(reasoning: Any, quirks: Any, fields: dict[str, Any]) -> None:
     config = RuntimeConfig(max_tokens=64, reasoning=reasoning)
     body = sent(msgspec.structs.replace(HELLO, config=config), connect(quirks))
     assert {name: body[name] for name in ("thinking", "output_config") if name in body} == fields
 
 
 @pytest.mark.parametrize("reasoning", [True, "max"])
-def test_a_word_that_is_no_effort_is_refused(reasoning: Any) -> None:
+def test_unknown_effort_is_rejected(reasoning: Any) -> None:
     request = msgspec.structs.replace(HELLO, config=RuntimeConfig(max_tokens=1, reasoning=reasoning))
     with pytest.raises(UnsupportedFeatureError, match=r"config\.reasoning"):
         sent(request, connect({"effort": True}))
@@ -607,7 +605,7 @@ def test_a_word_that_is_no_effort_is_refused(reasoning: Any) -> None:
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "prompt"),
     ],
 )
-def test_a_tool_is_forced_only_where_the_wire_allows_it(extras: dict[str, Any], path: str) -> None:
+def test_tool_is_forced_only_where_the_wire_allows_it(extras: dict[str, Any], path: str) -> None:
     config = RuntimeConfig(max_tokens=64, extras=extras)
     request = msgspec.structs.replace(HELLO, config=config, response_schema=PERSON)
     encoded = connect({"structured": "tool"}).encode(request)
@@ -615,7 +613,7 @@ def test_a_tool_is_forced_only_where_the_wire_allows_it(extras: dict[str, Any], 
     assert ("tool_choice" in msgspec.json.decode(encoded.http.body)) == (path == "tool")
 
 
-def test_extras_that_repeat_a_field_are_taken_as_said() -> None:
+def test_extras_that_repeat_a_field_are_accepted() -> None:
     extras = {"temperature": 1.0, "stream": True, "max_tokens": 64, "system": "Be terse."}
     config = RuntimeConfig(temperature=1, max_tokens=64, extras=extras)
     request = msgspec.structs.replace(HELLO, messages=(System("Be terse."), User("x")), config=config, stream=True)
@@ -626,7 +624,7 @@ def test_extras_that_repeat_a_field_are_taken_as_said() -> None:
 # --- whose state ----------------------------------------------------------------------------------
 
 
-def test_calls_whose_arguments_were_not_read_go_with_their_results() -> None:
+def test_unreadable_calls_are_omitted_with_their_results() -> None:
     messages = (User("a"), Assistant([Text("b"), ToolCall("t", "f", None)]), ToolResult("t", "x"), User("c"))
     encoded = connect().encode(msgspec.structs.replace(HELLO, messages=messages))
     turns = msgspec.json.decode(encoded.http.body)["messages"]
@@ -638,7 +636,7 @@ def test_calls_whose_arguments_were_not_read_go_with_their_results() -> None:
     assert codes == ["dangling_call_dropped", "orphan_result_dropped"]
 
 
-def test_an_imitator_takes_any_id() -> None:
+def test_compatible_server_accepts_any_id() -> None:
     messages = (User("a"), Assistant([ToolCall("ä.0", "f", {})]), ToolResult("ä.0", "x"))
     again = (*messages, Assistant([ToolCall("ä.0", "f", {})]), ToolResult("ä.0", "y"))
     body = sent(msgspec.structs.replace(HELLO, messages=again), connect({"id_rule": None}))
@@ -687,17 +685,17 @@ def ladder(steps: int) -> dict[str, Any]:
         ({"$ref": "#/$defs/d0", "$defs": {**ladder(60), "d60": {"type": "string"}}}, True),
     ],
 )
-def test_which_schemas_fit_the_wire(schema: dict[str, Any], fits: bool) -> None:
+def test_supported_schemas(schema: dict[str, Any], fits: bool) -> None:
     assert fits_format(schema) is fits
 
 
-def test_definitions_nobody_uses_do_no_harm() -> None:
+def test_unused_definitions_are_harmless() -> None:
     schema = {**PERSON, "$defs": {"Any": True}}
     assert fits_format(schema)
     assert project_format(schema, Notes())["$defs"] == {"Any": True}
 
 
-def test_a_union_of_both_kinds_keeps_one() -> None:
+def test_mixed_union_keeps_one_kind() -> None:
     notes = Notes()
     schema = {"type": "object", "properties": {"a": {"anyOf": [{"type": "null"}], "oneOf": [{"type": "null"}]}}}
     projected = project_format(schema, notes)["properties"]["a"]
@@ -706,7 +704,7 @@ def test_a_union_of_both_kinds_keeps_one() -> None:
     assert [item.path for item in notes.items] == ["response_schema.properties.a.oneOf"]
 
 
-def test_the_caller_s_schema_is_not_changed() -> None:
+def test_callers_schema_is_not_changed() -> None:
     schema = copy.deepcopy(case := Case("anthropic", "structured-projected").request.response_schema)
     sent(msgspec.structs.replace(HELLO, response_schema=case))
     assert case == schema
@@ -724,7 +722,7 @@ def provider(*replies: tuple[int, bytes], codec: AnthropicCodec | None = None) -
     return HttpProvider(codec or connect(), transport, name="test", model=MODEL, api_key="k"), transport
 
 
-async def test_a_refused_form_of_structure_is_learned_once() -> None:
+async def test_rejected_structured_form_is_learned_once() -> None:
     model, transport = provider((400, REFUSED_FORMAT), (400, REFUSED_TOOL), (200, ANSWER), (200, ANSWER))
     for _ in range(2):
         reply = await model.complete("Who?", config=LIMIT, response_schema=PERSON)
@@ -736,7 +734,7 @@ async def test_a_refused_form_of_structure_is_learned_once() -> None:
     assert ["system" in body for body in bodies] == [False, False, True, True]
 
 
-async def test_beside_tools_a_refused_form_goes_to_the_prompt_at_once() -> None:
+async def test_rejected_form_with_tools_uses_the_prompt() -> None:
     model, transport = provider((400, REFUSED_FORMAT), (200, ANSWER))
     reply = await model.complete("Who?", [Tool("f", "", ANY)], LIMIT, PERSON)
     assert reply.structured_path == "prompt"
@@ -747,14 +745,14 @@ async def test_beside_tools_a_refused_form_goes_to_the_prompt_at_once() -> None:
     ("status", "body", "schema"),
     [(400, REFUSED_FORMAT, None), (429, REFUSED_FORMAT, PERSON), (400, REFUSED_TOOL, PERSON)],
 )
-async def test_other_refusals_teach_nothing(status: int, body: bytes, schema: Any) -> None:
+async def test_other_errors_teach_nothing(status: int, body: bytes, schema: Any) -> None:
     model, transport = provider((status, body), (200, ANSWER))
     with pytest.raises(ProviderError):
         await model.complete("Who?", config=LIMIT, response_schema=schema)
     assert len(transport.requests) == 1
 
 
-def test_what_is_learned_changes_nothing_else() -> None:
+def test_learning_changes_nothing_else() -> None:
     codec = AnthropicCodec(MODEL, BASE_URL, Quirks(effort=True), max_output_tokens=9, vendor="v", keep_raw=False)
     error = codec.error(400, {}, REFUSED_FORMAT)
     learned = codec.learn(error, msgspec.structs.replace(HELLO, response_schema=PERSON))
@@ -766,7 +764,7 @@ def test_what_is_learned_changes_nothing_else() -> None:
     assert hear(ANSWER, codec=learned).response.raw is None  # type: ignore[union-attr]
 
 
-async def test_a_stream_through_the_provider() -> None:
+async def test_stream_through_the_provider() -> None:
     case = Case("anthropic", "thinking-between-calls")
     chunks = list(bytewise(case.reply or b""))
     transport = FixtureTransport((200, {}, chunks))
@@ -783,7 +781,7 @@ async def test_a_stream_through_the_provider() -> None:
     assert events[-1].type == "message.complete"
 
 
-async def test_a_malformed_call_is_raised_with_what_had_arrived() -> None:
+async def test_malformed_call_raises_with_the_partial_response() -> None:
     model, _ = provider((200, Case("anthropic", "cut-in-a-call").reply or b""))
     with pytest.raises(MalformedToolCallError) as caught:
         await model.complete("Go.", TOOLED.tools, LIMIT)
@@ -791,7 +789,7 @@ async def test_a_malformed_call_is_raised_with_what_had_arrived() -> None:
     assert caught.value.response.tool_calls[0].arguments is None
 
 
-def test_headers_that_help_are_kept() -> None:
+def test_useful_headers_are_kept() -> None:
     headers = {
         "request-id": "req_1",
         "retry-after": "3",
@@ -804,7 +802,7 @@ def test_headers_that_help_are_kept() -> None:
     assert set(error.headers) == {"request-id", "retry-after", "anthropic-ratelimit-requests-reset"}
 
 
-def test_a_plan_takes_the_same_path() -> None:
+def test_plan_uses_the_same_path() -> None:
     case = Case("anthropic", "foreign-state")
     plan = make_plan(case.codec(AnthropicCodec), case.request, "here")
     outcomes = {item.path: item.outcome for item in plan.items}
@@ -852,7 +850,7 @@ def hear_freely(reply: bytes, *, stream: bool, bytes_apart: bool = False) -> Dec
 
 @pytest.mark.no_cover
 @needs_corpus
-def test_every_recorded_reply_is_understood() -> None:
+def test_every_recorded_reply_is_parsed() -> None:
     replies = [record for record in recorded() if record["status"] == 200]
     assert len(replies) > 1000
     for number, record in enumerate(replies):
@@ -878,7 +876,7 @@ def without_defaults(block: dict[str, Any]) -> dict[str, Any]:
 
 
 @needs_corpus
-def test_every_recorded_reply_goes_back_as_it_came() -> None:
+def test_every_recorded_reply_is_sent_back_unchanged() -> None:
     count = 0
     for record in recorded():
         body = record["response_body"]
@@ -903,7 +901,7 @@ def test_every_recorded_reply_goes_back_as_it_came() -> None:
 
 
 @needs_corpus
-def test_every_recorded_refusal_has_its_class() -> None:
+def test_every_recorded_error_has_its_class() -> None:
     seen: set[tuple[int, str]] = set()
     for record in recorded():
         if record["status"] == 200:
@@ -923,7 +921,7 @@ def test_every_recorded_refusal_has_its_class() -> None:
 
 
 @needs_corpus
-def test_every_imitator_is_understood() -> None:
+def test_every_compatible_server_is_parsed() -> None:
     assert len(served()) > 100
     for record in served():
         status = int(record["status_line"].split()[1])

@@ -74,11 +74,11 @@ def test_audio_and_documents_from_files_and_bytes(tmp_path: Path) -> None:
         ),
     ],
 )  # fmt: skip
-def test_records(record: dict[str, Any], block: Audio) -> None:
+def test_audio_records_are_read(record: dict[str, Any], block: Audio) -> None:
     assert parse_messages([{"role": "user", "content": [record]}]) == (User([block]),)
 
 
-def test_a_record_of_speech() -> None:
+def test_speech_record_is_read() -> None:
     record = {
         "type": "audio",
         "source": {"type": "inline", "base64_data": "UklGRg=="},
@@ -96,13 +96,13 @@ def test_a_record_of_speech() -> None:
         (Audio(Inline("eA=="), "audio/wav", 5), "transcript must be a string"),  # type: ignore[arg-type]
     ],
 )
-def test_unsound_audio_is_refused(block: Audio, problem: str) -> None:
+def test_invalid_audio_is_rejected(block: Audio, problem: str) -> None:
     for said in ([User([block])], [User("x"), Assistant([block]), User("y")]):
         with pytest.raises(InvalidRequestError, match=problem):
             check_request(Request(said))
 
 
-def test_audio_is_counted() -> None:
+def test_audio_tokens_are_counted() -> None:
     second = Audio(Inline("A" * 42_700), "audio/wav")
     assert 30 <= estimate_input_tokens([User([second])]) - estimate_input_tokens([User([Text("a")])]) <= 40
     assert estimate_input_tokens([User([Audio(Url("https://a.test/b.wav"))])]) > 1000
@@ -111,7 +111,7 @@ def test_audio_is_counted() -> None:
 # --- requests -------------------------------------------------------------------------------------
 
 
-def test_wires_that_take_audio() -> None:
+def test_audio_is_sent_where_supported() -> None:
     body, _ = encode("openai", User([Text("What is this?"), WAV]))
     assert body["messages"][0]["content"][1] == {
         "type": "input_audio",
@@ -133,13 +133,13 @@ def test_wires_that_take_audio() -> None:
         ("ollama", WAV),
     ],
 )
-def test_wires_that_do_not_refuse_it_by_its_path(wire: str, block: Audio) -> None:
+def test_audio_is_rejected_by_path_where_unsupported(wire: str, block: Audio) -> None:
     with pytest.raises(UnsupportedContentError, match=r"messages\[0\]\.content\[0\]"):
         encode(wire, User([block]))
 
 
 @pytest.mark.parametrize("wire", sorted(CODECS))
-def test_speech_of_the_model_goes_back_as_its_transcript(wire: str) -> None:
+def test_speech_of_the_model_is_sent_back_as_its_transcript(wire: str) -> None:
     body, codes = encode(wire, User("x"), Assistant([SPOKEN, Text("!")]), User("y"))
     if wire == "gemini":
         assert body["contents"][1]["parts"][0] == {"inlineData": {"mimeType": "audio/wav", "data": "UklGRg=="}}
@@ -152,7 +152,7 @@ def test_speech_of_the_model_goes_back_as_its_transcript(wire: str) -> None:
 
 
 @pytest.mark.parametrize("wire", ["anthropic", "openai", "responses", "ollama"])
-def test_audio_in_a_result_is_a_text_where_it_has_no_place(wire: str) -> None:
+def test_audio_in_a_result_is_replaced_by_text_where_unsupported(wire: str) -> None:
     call = Assistant([ToolCall("c", "f", {})])
     body, codes = encode(wire, User("x"), call, ToolResult("c", [WAV]))
     assert "audio (audio/wav, about 6 bytes) left out" in json.dumps(body)
@@ -181,7 +181,7 @@ SPEECH = {"id": "audio_1", "data": "UklG", "transcript": "Hel"}
 EXTRAS = {"audio": {"format": "mp3", "voice": "x"}}
 
 
-def test_speech_in_a_reply() -> None:
+def test_speech_in_a_reply_is_read() -> None:
     message = {"content": None, "audio": {**SPEECH, "expires_at": 1}}
     body = json.dumps({"choices": [{"message": message, "finish_reason": "stop"}]}).encode()
     state = Continuity(opaque={"id": "audio_1"}, issuer=Issuer("openai", None, "m"))
@@ -192,7 +192,7 @@ def test_speech_in_a_reply() -> None:
     assert block.media_type == "audio/wav"
 
 
-def test_speech_in_a_stream() -> None:
+def test_speech_in_a_stream_is_read() -> None:
     ended = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
     data = frames(delta(audio=SPEECH), delta(audio={"data": "Rg==", "transcript": "lo."}), delta(audio={}), ended)
     (block,) = fold(hear("openai", data, True)).message.content
@@ -203,7 +203,7 @@ def test_speech_in_a_stream() -> None:
     assert fold(hear("openai", frames(delta(content="x", audio=5), ended), True)).text == "x"
 
 
-def test_speech_of_another_wire() -> None:
+def test_speech_of_another_wire_is_sent_as_text() -> None:
     parts: list[dict[str, Any]] = [
         {"inlineData": {"mimeType": "audio/wav", "data": "UklG"}, "thoughtSignature": "s"},
         {"inlineData": {"mimeType": "audio/wav", "data": "UklG"}},
@@ -221,7 +221,7 @@ def test_speech_of_another_wire() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("wire", sorted(SERVER_CODECS))
-def test_clients_of_every_wire_receive_speech(wire: str, stream: bool) -> None:
+def test_gateway_clients_receive_speech(wire: str, stream: bool) -> None:
     message = {"content": "Listen:", "audio": SPEECH}
     events = hear("openai", json.dumps({"choices": [{"message": message, "finish_reason": "stop"}]}).encode(), False)
     encoder = SERVER_CODECS[wire].encoder(Asked(Request([User("x")], stream=stream)))
@@ -235,14 +235,14 @@ def test_clients_of_every_wire_receive_speech(wire: str, stream: bool) -> None:
         assert again.text == "Listen:Hel"
 
 
-def test_clients_may_send_audio() -> None:
+def test_gateway_clients_may_send_audio() -> None:
     part = {"inlineData": {"mimeType": "audio/mp3", "data": "eA=="}}
     body = json.dumps({"contents": [{"parts": [part]}]}).encode()
     asked = SERVER_CODECS["gemini"].decode(body, "/v1beta/models/m:generateContent")
     assert asked.request.messages == (User([Audio(Inline("eA=="), "audio/mp3")]),)
 
 
-def test_speech_behind_an_address_has_no_place_in_a_reply() -> None:
+def test_speech_at_a_url_is_not_part_of_a_reply() -> None:
     from dragoman.events import MessageComplete, MessageStart
 
     events = [MessageStart("M", "R", "m"), MessageComplete("M", "R", "stop", (Audio(Url("https://a.test/b.wav")),))]

@@ -14,11 +14,11 @@ from .blocks import KINDS, MODELS, PAGE, REPLIES, WIRES, receive, send, with_tab
 READ = [(name, wire) for name, replies in REPLIES.items() for wire in replies]
 
 
-def test_the_table_is_what_the_wires_do() -> None:
+def test_documented_block_table_matches_the_wires() -> None:
     assert PAGE.read_text() == with_table(PAGE.read_text()), "run: python -m tests.wire.blocks"
 
 
-def test_every_kind_of_block_and_every_wire_is_in_the_table() -> None:
+def test_block_table_is_complete() -> None:
     assert set(WIRES) == set(CODECS)
     shown = {(type(kind.block), kind.path == MODELS) for kind in KINDS.values()}
     assert shown == {(each, False) for each in get_args(UserBlock)} | {
@@ -27,7 +27,7 @@ def test_every_kind_of_block_and_every_wire_is_in_the_table() -> None:
 
 
 @pytest.mark.parametrize(("name", "wire"), READ)
-def test_a_reply_brings_the_block(name: str, wire: str) -> None:
+def test_reply_contains_the_block(name: str, wire: str) -> None:
     blocks = receive(wire, REPLIES[name][wire])
     found: Any = next(block for block in blocks if type(block) is type(KINDS[name].block))
     if name.endswith("signed"):

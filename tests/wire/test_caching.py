@@ -71,18 +71,18 @@ def test_auto_marks_tools_the_system_prompt_and_the_last_two_turns() -> None:
     assert warnings == ()
 
 
-def test_auto_in_a_conversation_that_begins() -> None:
+def test_auto_marks_a_new_conversation() -> None:
     assert marks(encode("anthropic", [User("one")], "auto")[0]) == [".messages[0].content[0]"]
 
 
 @pytest.mark.parametrize("cache", [None, "off"])
-def test_nothing_is_marked_unless_asked_for(cache: Any) -> None:
+def test_nothing_is_marked_by_default(cache: Any) -> None:
     body, _ = encode("anthropic", LONG, cache, TOOLS)
     assert marks(body) == []
     assert body == encode("anthropic", LONG, None, TOOLS)[0]
 
 
-def test_marks_are_sent_where_the_caller_put_them() -> None:
+def test_marks_are_sent_where_the_caller_sets_them() -> None:
     said: list[Message] = [
         System("Be terse.", cache=True),
         System("Be kind."),
@@ -115,14 +115,14 @@ def test_marks_are_sent_where_the_caller_put_them() -> None:
         (User([Document(Inline("aGk="), cache=True), Text("b")]), ".messages[0].content[0]"),
     ],
 )
-def test_every_kind_of_mark(message: User, place: str) -> None:
+def test_every_kind_of_mark_is_sent(message: User, place: str) -> None:
     assert marks(encode("anthropic", [message])[0]) == [place]
     assert marks(encode("openai", [message], cache_control=True)[0]) == [place]
     assert marks(encode("openai", [message])[0]) == []
     assert "cache" not in json.dumps(encode("openai", [message])[0])
 
 
-def test_a_mark_of_the_model_and_a_result_count_too() -> None:
+def test_marks_on_replies_and_results_count() -> None:
     said: list[Message] = [
         User("a"),
         Assistant([Text("b", cache=True), ToolCall("c", "a", {})]),
@@ -131,7 +131,7 @@ def test_a_mark_of_the_model_and_a_result_count_too() -> None:
     assert marks(encode("anthropic", said)[0]) == [".messages[1].content[0]", ".messages[2].content[0]"]
 
 
-def test_four_marks_at_most_and_the_last_are_kept() -> None:
+def test_only_the_last_four_marks_are_sent() -> None:
     said: list[Message] = [User([Text(f"{at}", cache=True) for at in range(6)])]
     for wire, quirks in (("anthropic", {}), ("openai", {"cache_control": True})):
         body, warnings = encode(wire, said, "auto", TOOLS if wire == "anthropic" else (), **quirks)
@@ -139,7 +139,7 @@ def test_four_marks_at_most_and_the_last_are_kept() -> None:
         assert [warning.code for warning in warnings] == ["cache_mark_dropped"] * 2
 
 
-def test_marks_of_the_caller_leave_fewer_to_auto() -> None:
+def test_marks_of_the_caller_reduce_automatic_ones() -> None:
     said = [System("s", cache=True), User([Text("a", cache=True), Text("b", cache=True), Text("c")]), *LONG[2:]]
     body, _ = encode("anthropic", said, "auto", TOOLS)
     assert len(marks(body)) == 4
@@ -147,13 +147,13 @@ def test_marks_of_the_caller_leave_fewer_to_auto() -> None:
 
 
 @pytest.mark.parametrize(("ttl", "codes"), [("5m", []), ("1h", []), ("24h", ["cache_ttl_shortened"])])
-def test_how_long_the_cache_is_kept(ttl: Any, codes: list[str]) -> None:
+def test_cache_lifetime_is_sent(ttl: Any, codes: list[str]) -> None:
     body, warnings = encode("anthropic", LONG, PromptCache(ttl=ttl))
     assert body["system"][0]["cache_control"] == (MARK if ttl == "5m" else HOUR)
     assert [warning.code for warning in warnings] == codes
 
 
-def test_an_endpoint_may_cache_by_default() -> None:
+def test_endpoint_can_cache_by_default() -> None:
     codec = CODECS["anthropic"].connect("m", "https://a", {"cache": "auto"}, Capabilities())
     config = RuntimeConfig(max_tokens=9)
     assert len(marks(json.loads(codec.encode(Request(LONG, TOOLS, config)).http.body))) == 4
@@ -161,7 +161,7 @@ def test_an_endpoint_may_cache_by_default() -> None:
     assert marks(json.loads(codec.encode(Request(LONG, TOOLS, off)).http.body)) == []
 
 
-def test_a_directive_follows_the_marked_system_prompt() -> None:
+def test_schema_directive_follows_the_marked_system_prompt() -> None:
     codec = CODECS["anthropic"].connect("m", "https://a", {"structured": "prompt"}, Capabilities())
     schema = {"type": "object", "properties": {}, "additionalProperties": False}
     request = Request([System("s", cache=True), User("u")], (), RuntimeConfig(max_tokens=9), schema)
@@ -170,7 +170,7 @@ def test_a_directive_follows_the_marked_system_prompt() -> None:
     assert system[1]["text"].startswith("Answer with one JSON value")
 
 
-def test_a_block_of_the_provider_itself_is_not_changed() -> None:
+def test_native_block_is_not_changed() -> None:
     data = {"type": "server_tool_use", "id": "s", "cache_control": MARK}
     result = {"type": "web_search_tool_result", "tool_use_id": "s", "content": []}
     state = Continuity(issuer=Issuer("anthropic"))
@@ -182,14 +182,14 @@ def test_a_block_of_the_provider_itself_is_not_changed() -> None:
 # --- a router -------------------------------------------------------------------------------------
 
 
-def test_a_router_takes_marks_on_parts() -> None:
+def test_router_accepts_marks_on_parts() -> None:
     body, _ = encode("openai", LONG, "auto", cache_control=True)
     assert marks(body) == [".messages[0].content[0]", ".messages[3].content[0]", ".messages[5].content[0]"]
     assert marks(encode("openai", LONG, "off", cache_control=True)[0]) == []
     assert marks(encode("openai", LONG[1:2], "auto", cache_control=True)[0]) == [".messages[0].content[0]"]
 
 
-def test_a_router_takes_the_marks_of_the_caller() -> None:
+def test_router_accepts_marks_of_the_caller() -> None:
     said: list[Message] = [
         System("s", cache=True),
         User([Text("a", cache=True)]),
@@ -217,18 +217,18 @@ def test_a_router_takes_the_marks_of_the_caller() -> None:
         (PromptCache(ttl="1h"), None, {}, ["cache_ttl_shortened"]),
     ],
 )  # fmt: skip
-def test_an_automatic_cache_takes_a_key(cache: Any, session: Any, sent: dict[str, Any], codes: list[str]) -> None:
+def test_automatic_cache_gets_a_key(cache: Any, session: Any, sent: dict[str, Any], codes: list[str]) -> None:
     for wire, quirks in (("openai", {"cache_key": True}), ("responses", {})):
         body, warnings = encode(wire, [User("u")], cache, session_id=session, **quirks)
         assert {name: value for name, value in body.items() if name.startswith("prompt_cache")} == sent
         assert [warning.code for warning in warnings] == codes
 
 
-def test_a_session_is_no_key_for_servers_that_may_refuse_it() -> None:
+def test_session_is_not_sent_as_a_key_to_compatible_servers() -> None:
     assert "prompt_cache_key" not in encode("openai", [User("u")], "auto", session_id="s")[0]
 
 
-def test_cached_contents_by_their_handle() -> None:
+def test_cached_content_is_sent_by_its_handle() -> None:
     cache = PromptCache(handle="cachedContents/abc")
     body, warnings = encode("gemini", [System("s"), User("u")], cache, TOOLS)
     assert body["cachedContent"] == "cachedContents/abc"
@@ -244,7 +244,7 @@ def test_cached_contents_by_their_handle() -> None:
 
 
 @pytest.mark.parametrize("wire", ["anthropic", "gemini", "ollama"])
-def test_what_has_no_place_is_reported(wire: str) -> None:
+def test_unsupported_marks_are_reported(wire: str) -> None:
     _, warnings = encode(wire, [User("u")], PromptCache(key="k", ttl="1h"))
     expected = {"config.cache.key", "config.cache.ttl"} - ({"config.cache.ttl"} if wire == "anthropic" else set())
     assert {warning.path for warning in warnings} == expected
@@ -253,7 +253,7 @@ def test_what_has_no_place_is_reported(wire: str) -> None:
 # --- records --------------------------------------------------------------------------------------
 
 
-def test_marks_in_records() -> None:
+def test_marks_are_read_from_records() -> None:
     part, source = {"type": "text", "text": "a"}, {"type": "inline", "base64_data": "aGk="}
     said = [
         {"role": "system", "content": "s", "cache": True},
@@ -287,12 +287,12 @@ def test_marks_in_records() -> None:
 
 
 @pytest.mark.parametrize("mark", [{"type": "forever"}, {"type": "ephemeral", "ttl": "1h"}, {}])
-def test_marks_that_cannot_be_read_are_refused(mark: dict[str, Any]) -> None:
+def test_invalid_marks_are_rejected(mark: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError, match="cache_control"):
         parse_messages([{"role": "user", "content": [{"type": "text", "text": "a", "cache_control": mark}]}])
 
 
-def test_the_setting_of_a_call() -> None:
+def test_cache_setting_of_a_call_is_used() -> None:
     request = build_request("Hi", settings={"cache": "auto"})
     assert request.config.cache == "auto"
     request = build_request("Hi", config={"cache": {"ttl": "1h", "key": "k"}})
@@ -304,7 +304,7 @@ def test_the_setting_of_a_call() -> None:
 # --- clients of the gateway -----------------------------------------------------------------------
 
 
-def test_marks_of_clients_are_kept() -> None:
+def test_marks_of_gateway_clients_are_kept() -> None:
     for mark in (MARK, HOUR):
         said = {
             "model": "m",
@@ -337,7 +337,7 @@ def test_marks_of_clients_are_kept() -> None:
         assert body["system"] == said["system"]
 
 
-def test_a_mark_at_the_root_asks_for_auto() -> None:
+def test_mark_at_the_root_means_auto() -> None:
     asked = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "a"}], "cache_control": HOUR}
     config = SERVER_CODECS["anthropic"].decode(json.dumps(asked).encode()).request.config
     assert config.cache == PromptCache(ttl="1h")
@@ -345,7 +345,7 @@ def test_a_mark_at_the_root_asks_for_auto() -> None:
         SERVER_CODECS["anthropic"].decode(json.dumps({**asked, "cache_control": {"type": "x"}}).encode())
 
 
-def test_a_mark_of_a_call_has_no_place() -> None:
+def test_mark_on_a_call_is_reported() -> None:
     call = {"type": "tool_use", "id": "c", "name": "f", "input": {}, "cache_control": MARK}
     result = {"type": "tool_result", "tool_use_id": "c", "content": "r"}
     turns = [("user", "a"), ("assistant", [call]), ("user", [result])]
@@ -365,13 +365,15 @@ def test_a_mark_of_a_call_has_no_place() -> None:
         ({"prompt_cache_retention": "in_memory"}, None, {"prompt_cache_retention": "in_memory"}),
     ],
 )
-def test_keys_of_clients(wire: str, fields: dict[str, Any], cache: Any, left: dict[str, Any]) -> None:
+def test_cache_keys_of_gateway_clients_are_kept(
+    wire: str, fields: dict[str, Any], cache: Any, left: dict[str, Any]
+) -> None:
     content: dict[str, Any] = {"messages": [{"role": "user", "content": "a"}]} if wire == "openai" else {"input": "a"}
     config = SERVER_CODECS[wire].decode(json.dumps({"model": "m", **content, **fields}).encode()).request.config
     assert (config.cache, config.extras) == (cache, left)
 
 
-def test_a_handle_of_a_client() -> None:
+def test_cached_content_of_a_gateway_client_is_kept() -> None:
     body = {"contents": [{"parts": [{"text": "a"}]}], "cachedContent": "cachedContents/x"}
     asked = SERVER_CODECS["gemini"].decode(json.dumps(body).encode(), "/v1beta/models/m:generateContent")
     assert asked.request.config.cache == PromptCache(auto=False, handle="cachedContents/x")

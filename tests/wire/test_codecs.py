@@ -12,7 +12,7 @@ from dragoman.wire.codec import Codec
 
 
 @pytest.mark.parametrize("name", sorted(CODECS))
-def test_a_model_that_makes_one_call_a_turn_is_asked_for_one(name: str) -> None:
+def test_model_with_single_calls_is_asked_for_one(name: str) -> None:
     def body(known: Capabilities) -> bytes:
         codec = CODECS[name].connect("m", "https://api.example.com", None, known)
         return codec.encode(Request([User("a")], [Tool("f")], RuntimeConfig(max_tokens=9))).http.body
@@ -22,7 +22,7 @@ def test_a_model_that_makes_one_call_a_turn_is_asked_for_one(name: str) -> None:
     assert b"parallel" not in body(Capabilities())
 
 
-def test_a_codec_of_another_package_is_imported_when_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_codec_plugin_is_imported_when_used(monkeypatch: pytest.MonkeyPatch) -> None:
     codecs: ByWire[type[Codec]] = ByWire({}, lambda codec: codec)
     monkeypatch.setattr(wire, "_codecs", codecs)
     add_codec("theirs", "dragoman.wire.openai:OpenAICodec")

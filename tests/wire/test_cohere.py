@@ -45,7 +45,7 @@ from dragoman.transport import FixtureTransport
 from dragoman.wire import CODECS, SERVER_CODECS, Asked
 from dragoman.wire.cohere import CohereCodec, Quirks
 
-from .cases import Case, Heard, Record, bytewise, check_case, decode, find_cases, find_records, plain_request
+from .cases import Case, DecodedReply, Record, bytewise, check_case, decode, find_cases, find_records, plain_request
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 OURS = Issuer("cohere", None, "m")
@@ -56,7 +56,7 @@ def codec(**quirks: Any) -> CohereCodec:
     return CohereCodec("m", "https://api.example.test", Quirks(**quirks))
 
 
-def read(data: Any, *, stream: bool = True, tools: tuple[Tool, ...] = ()) -> Heard:
+def read(data: Any, *, stream: bool = True, tools: tuple[Tool, ...] = ()) -> DecodedReply:
     body = data if isinstance(data, bytes) else json.dumps(data).encode()
     return decode(codec(), Request([User("x")], tools, model="m", stream=stream), [body], judged=False)
 
@@ -312,7 +312,7 @@ def test_other_forms_of_a_request() -> None:
             SERVER.decode({**plain, **wrong})
 
 
-def serve(heard: Heard, *, stream: bool) -> Heard:
+def serve(heard: DecodedReply, *, stream: bool) -> DecodedReply:
     request = plain_request(stream=stream)
     encoder = SERVER.encoder(Asked(request))
     pieces = [encoder.feed(event) for event in heard.events]
@@ -353,7 +353,7 @@ def test_speech_and_foreign_state_are_served(stream: bool) -> None:
     shown = [MessageStart("m", "r", "m", "p"), TextDelta("m", "r", 0, "a"), TextDelta("m", "r", 0, "")]
     shown += [ThinkingDelta("m", "r", 1, "")]  # type: ignore[list-item]
     end = MessageComplete("m", "r", "stop", blocks, Usage(1, 2))
-    reply = serve(Heard([*shown, end], None), stream=stream).response
+    reply = serve(DecodedReply([*shown, end], None), stream=stream).response
     assert reply is not None
     assert reply.text == "asaid"
 

@@ -50,11 +50,11 @@ from .cases import CASES
         ("qwen", "qwen"),
     ],
 )
-def test_model_line(model: str, line: str) -> None:
+def test_model_line_is_derived(model: str, line: str) -> None:
     assert model_line(model) == line
 
 
-def test_case_files_hold_nothing_of_this_machine() -> None:
+def test_case_files_contain_nothing_of_this_machine() -> None:
     here = {str(Path.home()), str(Path(__file__).parents[2]), tempfile.gettempdir()}
     private = re.compile("|".join([*map(re.escape, sorted(here)), "/home/", "sk-[A-Za-z0-9]{8}"]).encode())
     files = [path for wire in CASES.iterdir() for path in wire.iterdir()]
@@ -81,18 +81,18 @@ HOME = Issuer("w", "v", "m-2025-01-01")
         (None, False, False, False),
     ],
 )
-def test_whose_state_it_is(issuer: Issuer | None, replayable: bool, ours: bool, welcome: bool) -> None:
+def test_state_is_sent_to_its_issuer_only(issuer: Issuer | None, replayable: bool, ours: bool, welcome: bool) -> None:
     state = Continuity("s", None, issuer, replayable=replayable)
     assert (is_ours(state, HOME), is_welcome(state, HOME)) == (ours, welcome)
 
 
-def test_without_state_there_is_nothing_to_send() -> None:
+def test_nothing_is_sent_without_state() -> None:
     assert not is_ours(None, HOME)
     assert not is_welcome(None, HOME)
 
 
 @pytest.mark.parametrize("wire", sorted(CODECS))
-def test_state_on_what_a_user_or_a_tool_says_is_dropped_and_told(wire: str) -> None:
+def test_state_on_user_and_tool_messages_is_dropped_and_reported(wire: str) -> None:
     text = Text("hi", Continuity("signature", None, Issuer(wire)))
     messages = (User([text, Text("there")]), Assistant([ToolCall("c1", "any", {})]), ToolResult("c1", [text]))
     codec = CODECS[wire].connect("m", "http://127.0.0.1:9", None, Capabilities())

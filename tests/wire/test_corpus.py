@@ -126,7 +126,7 @@ def recorded_details(record: Record) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("record", ROUTED if EXHAUSTIVE else [*ROUTED[:40], *SEALED], ids=str)
-def test_details_of_reasoning_are_kept_and_sent_back(record: Record) -> None:
+def test_reasoning_details_are_kept_and_sent_back(record: Record) -> None:
     codec = CODECS["openai"].connect(MODEL, BASE_URL, {"reasoning_details": True}, Capabilities())
     heard = decode(codec, record.request(), [record.body], judged=False)
     if heard.response is None or record.id in HELD:
@@ -292,7 +292,7 @@ def test_raw_is_verbatim(count: Callable[[str, int], None]) -> None:
     count("recorded chats whose raw is verbatim", done)
 
 
-def test_recordings_of_every_wire_end_in_the_tree(count: Callable[[str, int], None]) -> None:
+def test_recordings_of_every_wire_give_replies_or_provider_errors(count: Callable[[str, int], None]) -> None:
     """No stray exception, no broken rule of the stream, nothing that cannot be written down."""
     found: dict[str, Counter[str]] = {}
     for record in GOOD:
@@ -306,7 +306,7 @@ def test_recordings_of_every_wire_end_in_the_tree(count: Callable[[str, int], No
         count(f"recorded replies of {wire} decoded", sum(ends.values()))
 
 
-def test_recordings_byte_by_byte(count: Callable[[str, int], None]) -> None:
+def test_recordings_are_read_byte_by_byte(count: Callable[[str, int], None]) -> None:
     """The same is heard, however the bytes come: one by one, or as the network had cut them."""
     longest, step = (50_000, 1) if EXHAUSTIVE else (3_000, 20)
     records = [record for record in GOOD if len(record.body) < longest][::step]
@@ -400,7 +400,7 @@ def class_of(status: int, body: str) -> type[ProviderError]:
 NESTED = {"54a4b85e-bf0debb4"}
 
 
-def test_recorded_refusals_of_chats(count: Callable[[str, int], None]) -> None:
+def test_recorded_errors_of_chats_have_their_class(count: Callable[[str, int], None]) -> None:
     found: Counter[str] = Counter()
     for record in BAD:
         if record.wire != "openai":
@@ -414,7 +414,7 @@ def test_recorded_refusals_of_chats(count: Callable[[str, int], None]) -> None:
     count("recorded refusals of chats classified", sum(found.values()))
 
 
-def test_recorded_refusals_of_every_wire_end_in_the_tree() -> None:
+def test_recorded_errors_of_every_wire_are_provider_errors() -> None:
     for record in BAD:
         error = record.codec().error(record.status, record.headers, record.body, 0.0)
         assert type(error) in TREE
@@ -434,7 +434,7 @@ def status_of(exchange: dict[str, Any]) -> int:
     return int(line.split()[1]) if line else 0
 
 
-def test_every_exchange_with_a_real_server(count: Callable[[str, int], None]) -> None:
+def test_every_exchange_with_a_real_server_is_read(count: Callable[[str, int], None]) -> None:
     codec = CODECS["openai"].connect(MODEL, "http://127.0.0.1/v1", None, Capabilities())
     found: Counter[str] = Counter()
     for exchange in find_exchanges():

@@ -69,7 +69,7 @@ STREAMED = [
 ]
 
 
-def test_every_wire_is_cut() -> None:
+def test_every_wire_is_tested() -> None:
     assert {case.wire for case in STREAMED} == set(CODECS)
     assert {record.wire for record in find_streams()} in (set(CODECS), set())
 
@@ -132,7 +132,7 @@ def check_words(heard: DecodedReply, whole: DecodedReply, *, reread: bool) -> No
 
 @pytest.mark.parametrize("share", range(10 if EXHAUSTIVE else 1))
 @pytest.mark.parametrize("wire", sorted({case.wire for case in STREAMED}))
-def test_cuts_of_cases(wire: str, share: int, count: Callable[[str, int], None]) -> None:
+def test_cases_cut_at_every_byte(wire: str, share: int, count: Callable[[str, int], None]) -> None:
     cases = [case for case in STREAMED if case.wire == wire][share :: 10 if EXHAUSTIVE else 1]
     done = 0
     for case in cases:
@@ -152,7 +152,7 @@ def test_cuts_of_cases(wire: str, share: int, count: Callable[[str, int], None])
 
 
 @pytest.mark.parametrize("case", [case for case in STREAMED if case.wire == "openai"], ids=str)
-def test_the_end_mark_may_be_missing_once_a_reason_was_given(case: Case) -> None:
+def test_end_mark_may_be_missing_after_a_finish_reason(case: Case) -> None:
     data = case.reply or b""
     mark = re.search(rb"data: *\[DONE\] *\r?\n?\r?\n?$", data)
     whole = decode(case.codec(), case.request, [data])
@@ -181,7 +181,7 @@ needs_recordings = pytest.mark.skipif(
 
 @needs_recordings
 @pytest.mark.parametrize("share", SHARES)
-def test_cuts_of_recordings(share: int, count: Callable[[str, int], None]) -> None:
+def test_recordings_cut_at_many_bytes(share: int, count: Callable[[str, int], None]) -> None:
     for record in recorded_streams(share):
         offsets = record_offsets(record)
         cut_record(record, offsets)

@@ -198,7 +198,7 @@ def failure_of(words: str) -> Failure:
 
 
 @pytest.mark.parametrize(("wire", "kind", "status", "words"), FAILURES)
-def test_an_error_has_the_class_of_its_words(wire: str, kind: type[ProviderError], status: int, words: str) -> None:
+def test_error_text_decides_the_class(wire: str, kind: type[ProviderError], status: int, words: str) -> None:
     assert type(build_error(status, {}, failure_of(words), rows_of(wire))) is kind
 
 
@@ -245,5 +245,5 @@ def survivors(wire: str) -> list[str]:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_every_word_of_a_pattern_decides_a_refusal(wire: str) -> None:
+def test_every_part_of_a_pattern_is_needed(wire: str) -> None:
     assert survivors(wire) == []

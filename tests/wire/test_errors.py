@@ -86,17 +86,17 @@ WAITS: list[tuple[dict[str, str], float | None]] = [
 
 
 @pytest.mark.parametrize(("headers", "seconds"), WAITS)
-def test_read_retry_after(headers: dict[str, str], seconds: float | None) -> None:
+def test_retry_after_is_read(headers: dict[str, str], seconds: float | None) -> None:
     assert read_retry_after(headers, EPOCH) == pytest.approx(seconds)
 
 
-def test_without_a_clock_a_moment_says_nothing() -> None:
+def test_date_without_a_clock_is_ignored() -> None:
     assert read_retry_after({"retry-after": NOON}) is None
     assert read_retry_after({"x-ratelimit-reset": "1445428805000"}) is None
     assert read_retry_after({"retry-after": NOON, "date": NOON}) == 0
 
 
-def test_a_date_does_not_depend_on_where_we_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_date_does_not_depend_on_the_time_zone(monkeypatch: pytest.MonkeyPatch) -> None:
     for zone in ("UTC", "Asia/Tokyo", "America/New_York"):
         monkeypatch.setenv("TZ", zone)
         time.tzset()
@@ -111,7 +111,7 @@ names = st.sampled_from(["retry-after", "retry-after-ms", "Date", "x-ratelimit-r
 
 
 @given(st.dictionaries(names, phrases), st.none() | st.just(EPOCH))
-def test_any_header_is_a_wait_or_none(headers: dict[str, str], now: float | None) -> None:
+def test_any_header_gives_a_wait_or_none(headers: dict[str, str], now: float | None) -> None:
     wait = read_retry_after(headers, now)
     assert wait is None or 0 <= wait < float("inf")
 
@@ -206,7 +206,7 @@ BODIES: dict[str, tuple[Any, Failure]] = {
 
 
 @pytest.mark.parametrize(("body", "failure"), BODIES.values(), ids=BODIES)
-def test_read_failure(body: Any, failure: Failure) -> None:
+def test_failure_is_read(body: Any, failure: Failure) -> None:
     written = json.dumps(body)
     failure = replace(failure, body=written)
     assert read_failure(written) == read_failure(written.encode()) == failure
@@ -230,12 +230,12 @@ TEXTS: list[tuple[bytes | str, str]] = [
 
 
 @pytest.mark.parametrize(("body", "message"), TEXTS)
-def test_bodies_that_are_not_json(body: bytes | str, message: str) -> None:
+def test_bodies_that_are_not_json_are_read(body: bytes | str, message: str) -> None:
     kept = body if isinstance(body, str) else body.decode("utf-8", "replace")
     assert read_failure(body) == Failure(message, body=cut(kept, MAX_BODY))
 
 
-def test_long_messages_are_cut() -> None:
+def test_long_messages_are_truncated() -> None:
     assert len(read_failure({"error": {"message": "x" * 9000}}).message) == 4000
     assert len(read_failure({"error": "x" * 9000}).message) == 4000
     assert len(read_failure(json.dumps("x" * 9000)).message) == 4000
@@ -243,7 +243,7 @@ def test_long_messages_are_cut() -> None:
     assert read_failure({"error": {"message": ["x" * 9000]}}).message.startswith("['xxx")
 
 
-def test_values_that_cannot_be_written_give_no_text() -> None:
+def test_unprintable_values_give_no_text() -> None:
     deep: list[Any] = []
     for _ in range(5000):
         deep = [deep]
@@ -252,7 +252,7 @@ def test_values_that_cannot_be_written_give_no_text() -> None:
 
 
 @pytest.mark.parametrize("body", [b"<script" * 6000, b"<script>" * 5000, b"<" * 40000, b"<p>" + b"<style " * 9000])
-def test_a_page_made_to_take_long_does_not(body: bytes) -> None:
+def test_hostile_page_is_read_in_linear_time(body: bytes) -> None:
     with cpu.spending() as spent:
         assert len(read_failure(body).message) <= 500
     assert spent.units < cpu.QUARTER_SECOND
@@ -272,7 +272,7 @@ shapes = st.recursive(
 
 
 @given(shapes)
-def test_any_shape_is_a_failure(body: Any) -> None:
+def test_any_json_is_a_failure(body: Any) -> None:
     failure = read_failure(json.dumps(body))
     assert failure.retry_after is None or failure.retry_after >= 0
     assert len(failure.message) <= 4000
@@ -299,7 +299,7 @@ STATUSES: list[tuple[int, type[ProviderError], str]] = [
 
 
 @pytest.mark.parametrize(("status", "kind", "message"), STATUSES)
-def test_the_status_decides(status: int, kind: type[ProviderError], message: str) -> None:
+def test_status_decides_the_class(status: int, kind: type[ProviderError], message: str) -> None:
     error = build_error(status, {"X-Request-Id": "r"}, Failure("said"), ())
     assert (type(error), error.message, error.status) == (kind, message, status)
     assert (error.provider_message, error.provider_code, error.headers) == ("said", None, {"x-request-id": "r"})
@@ -326,23 +326,23 @@ BY_ROWS: list[tuple[int, Failure, type[ProviderError]]] = [
 
 
 @pytest.mark.parametrize(("status", "failure", "kind"), BY_ROWS)
-def test_the_first_row_that_fits_decides(status: int, failure: Failure, kind: type[ProviderError]) -> None:
+def test_first_matching_row_decides(status: int, failure: Failure, kind: type[ProviderError]) -> None:
     assert type(build_error(status, {}, failure, ROWS)) is kind
 
 
-def test_a_row_brings_its_own_words() -> None:
+def test_row_sets_its_own_reason() -> None:
     error = build_error(404, {}, Failure("no such model"), ROWS)
     assert error.message == "the provider does not serve this model"
     assert build_error(400, {}, Failure("context"), ROWS).message == "the provider refused the request"
 
 
-def test_the_code_is_the_more_exact_word() -> None:
+def test_code_takes_precedence_over_the_text() -> None:
     assert build_error(400, {}, Failure("m", "c", "k"), ()).provider_code == "c"
     assert build_error(400, {}, Failure("m", "", "k"), ()).provider_code == "k"
     assert build_error(400, {}, Failure(), ()).provider_message is None
 
 
-def test_the_header_knows_the_wait_better_than_the_body() -> None:
+def test_header_takes_precedence_over_the_body() -> None:
     failure = Failure("m", retry_after=9.0)
     assert build_error(429, {"retry-after": "0"}, failure, ()).retry_after == 0
     assert build_error(429, {}, failure, ()).retry_after == 9
@@ -351,7 +351,7 @@ def test_the_header_knows_the_wait_better_than_the_body() -> None:
 
 
 @pytest.mark.parametrize("kind", [Failure, Row])
-def test_failures_cannot_be_changed(kind: type[msgspec.Struct]) -> None:
+def test_failures_are_immutable(kind: type[msgspec.Struct]) -> None:
     assert kind.__struct_config__.frozen
 
 
@@ -361,7 +361,7 @@ CLASSES = {getattr(errors, name) for name in errors.__all__ if name.endswith("Er
 @given(
     st.integers(300, 599), st.binary(max_size=40) | some.json_values.map(lambda v: json.dumps({"error": v}).encode())
 )
-def test_any_status_and_body_is_one_class_of_the_tree(status: int, body: bytes) -> None:
+def test_any_status_and_body_gives_one_error_class(status: int, body: bytes) -> None:
     error = build_error(status, {}, read_failure(body), ROWS)
     assert type(error) in CLASSES
     assert (error.status, error.transient) == (status, type(error).transient)

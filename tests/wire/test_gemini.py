@@ -114,7 +114,7 @@ def content_of(heard: DecodedReply) -> tuple[Any, ...]:
 
 
 @each_case
-def test_a_case_holds(case: Case) -> None:
+def test_case_passes(case: Case) -> None:
     check_case(case, GeminiCodec)
 
 
@@ -126,7 +126,7 @@ def test_the_same_request_gives_the_same_bytes(case: Case) -> None:
 
 @pytest.mark.no_cover
 @each_stream
-def test_a_stream_cut_anywhere_is_interrupted_or_whole(case: Case) -> None:
+def test_stream_cut_anywhere_is_interrupted_or_complete(case: Case) -> None:
     whole = hear(case)
     assert whole.response is not None
     intents = [event.intent.input for event in whole.events if isinstance(event, ToolUseEnd) and event.intent]
@@ -143,7 +143,7 @@ def test_a_stream_cut_anywhere_is_interrupted_or_whole(case: Case) -> None:
 
 
 @each_stream
-def test_body_array_and_stream_of_the_same_content_come_down_to_the_same(case: Case) -> None:
+def test_body_array_and_stream_give_the_same_reply(case: Case) -> None:
     lines = (case.reply or b"").decode().splitlines()
     chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
     assert hear(case, json.dumps(chunks, indent=2).encode()).facts == hear(case).facts
@@ -165,13 +165,13 @@ def merge(chunks: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 @each_stream
-def test_a_stream_ends_well_with_a_mark_and_marks_of_imitators(case: Case) -> None:
+def test_end_marks_of_compatible_servers_are_accepted(case: Case) -> None:
     reply = (case.reply or b"") + b"data: [DONE]\n\ndata:\n\n"
     assert hear(case, b"\xef\xbb\xbf" + reply).facts == hear(case).facts
 
 
 @each_stream
-def test_raw_is_what_came(case: Case) -> None:
+def test_raw_is_verbatim(case: Case) -> None:
     heard = hear(case)
     lines = (case.reply or b"").decode().splitlines()
     raw = heard.response.raw if heard.response else None
@@ -180,7 +180,7 @@ def test_raw_is_what_came(case: Case) -> None:
     assert raw.keys() == {"chunks", "finish_reason", "usage"}
 
 
-def test_of_an_array_cut_off_the_whole_chunks_are_heard() -> None:
+def test_complete_chunks_of_a_truncated_array_are_read() -> None:
     words = ["one ", "två ", "three"]
     chunks = [
         json.dumps(reply_of({"text": word}, finish=None), indent=1, ensure_ascii=False).encode() for word in words
@@ -224,7 +224,7 @@ def joined(parts: Sequence[Any]) -> list[Any]:
 
 
 @each_stream
-def test_a_reply_goes_back_as_it_came(case: Case) -> None:
+def test_reply_is_sent_back_unchanged(case: Case) -> None:
     lines = (case.reply or b"").decode().splitlines()
     candidates = [
         item for line in lines if line.startswith("data: {") for item in json.loads(line[6:]).get("candidates", ())
@@ -236,7 +236,7 @@ def test_a_reply_goes_back_as_it_came(case: Case) -> None:
 
 
 @given(some.json_objects, st.booleans())
-def test_arguments_survive_the_way_there_and_back(arguments: dict[str, Any], streamed: bool) -> None:
+def test_arguments_round_trip(arguments: dict[str, Any], streamed: bool) -> None:
     call = ToolCall("fc-1", "any", arguments, Continuity("c2ln", None, OURS))
     contents = sent([User("Hello"), Assistant([call]), ToolResult("fc-1", "done")])["contents"]
     chunk = {"candidates": [{"content": contents[1], "finishReason": "STOP"}]}
@@ -247,7 +247,7 @@ def test_arguments_survive_the_way_there_and_back(arguments: dict[str, Any], str
 
 
 @given(st.lists(some.assistant_blocks, max_size=5), some.texts)
-def test_any_message_gives_a_request_that_keeps_the_wires_rules(blocks: list[Any], text: str) -> None:
+def test_any_message_is_encoded_validly(blocks: list[Any], text: str) -> None:
     calls = [block for block in blocks if isinstance(block, ToolCall)]
     answered = [ToolResult(call.id, text) for call in calls[::2]]
     encoded = CODEC.encode(Request([User("Hello"), Assistant(blocks), *answered, User("And?")], model=MODEL))
@@ -297,7 +297,7 @@ def test_a_longer_conversation_extends_the_bytes_of_a_shorter_one() -> None:
         (BASE, "\ud800", False, f"{BASE}/v1beta/models/%3F:generateContent"),
     ],
 )
-def test_the_address(base_url: str, model: str, stream: bool, url: str) -> None:
+def test_url_is_built(base_url: str, model: str, stream: bool, url: str) -> None:
     encoded = GeminiCodec(model, base_url).encode(Request([User("Hello")], stream=stream))
     assert encoded.http.url == url
     assert b"model" not in encoded.http.body
@@ -305,18 +305,18 @@ def test_the_address(base_url: str, model: str, stream: bool, url: str) -> None:
     assert encoded.http.headers["content-type"] == "application/json"
 
 
-def test_a_model_of_the_request_goes_before_the_codecs() -> None:
+def test_model_of_the_request_overrides_the_codecs() -> None:
     assert "/models/other:" in CODEC.encode(Request([User("Hello")], model="other")).http.url
 
 
 @pytest.mark.parametrize("model", ["", ".", "..", "models/.."])
-def test_a_name_that_would_climb_is_refused(model: str) -> None:
+def test_model_name_with_dot_segments_is_rejected(model: str) -> None:
     with pytest.raises(InvalidRequestError, match="model"):
         GeminiCodec(model, BASE).encode(Request([User("Hello")]))
 
 
 @pytest.mark.parametrize("base_url", ["models.example", f"{BASE}?key=secret", f"{BASE}/v1beta?access_token=secret"])
-def test_a_base_url_that_cannot_serve_is_refused_without_repeating_it(base_url: str) -> None:
+def test_invalid_base_url_is_rejected_without_repeating_it(base_url: str) -> None:
     with pytest.raises(ValueError, match="base_url") as caught:
         GeminiCodec(MODEL, base_url)
     assert "secret" not in str(caught.value)
@@ -334,13 +334,13 @@ def test_a_base_url_that_cannot_serve_is_refused_without_repeating_it(base_url: 
         ("xhigh", {"effort_budgets": {"xhigh": 32768}}, {"thinkingBudget": 32768}),
     ],
 )
-def test_reasoning(reasoning: Any, quirks: dict[str, Any], written: dict[str, Any]) -> None:
+def test_reasoning_is_encoded(reasoning: Any, quirks: dict[str, Any], written: dict[str, Any]) -> None:
     codec = GeminiCodec.connect(MODEL, BASE, quirks, Capabilities())
     body = sent([User("Hello")], codec, config=RuntimeConfig(reasoning=reasoning))
     assert body["generationConfig"]["thinkingConfig"] == written
 
 
-def test_extras_of_another_shape_than_ours_contradict() -> None:
+def test_extras_of_another_type_are_rejected() -> None:
     with pytest.raises(InvalidRequestError, match="thinkingConfig"):
         sent([User("Hello")], config=RuntimeConfig(reasoning="low", extras={"thinkingConfig": 5}))
     body = sent([User("Hello")], config=RuntimeConfig(extras={"thinkingConfig": {"thinkingBudget": 1}, "stream": True}))
@@ -472,7 +472,7 @@ def test_an_id_that_only_looks_like_it_is(provided: str) -> None:
         (Issuer("anthropic", None, MODEL), False),
     ],
 )
-def test_state_goes_back_to_the_line_that_made_it(issuer: Issuer | None, goes: bool) -> None:
+def test_state_is_sent_back_to_its_model_line(issuer: Issuer | None, goes: bool) -> None:
     codec = GeminiCodec(MODEL, BASE, vendor="one")
     state = Continuity("c2ln", None, issuer)
     messages = [User("Hello"), Assistant([Text("Hi.", state)]), User("And?")]
@@ -498,13 +498,13 @@ def test_state_goes_back_to_the_line_that_made_it(issuer: Issuer | None, goes: b
         (Text(""), None),
     ],
 )
-def test_blocks_that_only_their_maker_takes(block: Any, part: dict[str, Any] | None) -> None:
+def test_native_blocks_are_sent_to_their_issuer_only(block: Any, part: dict[str, Any] | None) -> None:
     messages = [User("Hello"), Assistant([Text("Hi."), block]), User("And?")]
     assert sent(messages)["contents"][1]["parts"][1:] == ([] if part is None else [part])
     assert bool(warned(messages)) == (part is None and block != Text(""))
 
 
-def test_the_placeholder_is_only_for_turns_without_any_signature() -> None:
+def test_placeholder_signature_is_only_for_turns_without_any() -> None:
     codec = GeminiCodec(MODEL, BASE, Quirks(placeholder_signature="skip"))
     signed = Assistant([ToolCall("a", "clock", {}, Continuity("c2ln", None, OURS)), ToolCall("b", "clock", {})])
     results = [ToolResult("a", "1"), ToolResult("b", "2")]
@@ -541,19 +541,19 @@ def test_the_placeholder_is_only_for_turns_without_any_signature() -> None:
         (Document(Url("data:text/csv,a%2Cb")), {"inlineData": {"mimeType": "text/csv", "data": "YSxi"}}),
     ],
 )
-def test_media(block: Image | Document, part: dict[str, Any]) -> None:
+def test_media_are_encoded(block: Image | Document, part: dict[str, Any]) -> None:
     assert sent([User([block])])["contents"][0]["parts"] == [part]
 
 
 @pytest.mark.parametrize(
     "block", [Image(Url("https://x.example/a.tiff?b.png")), Image(Url("data:;base64,aGk=")), Image(Inline("aGk="))]
 )
-def test_media_of_unknown_type_name_the_field(block: Image) -> None:
+def test_media_of_unknown_type_are_rejected_by_field(block: Image) -> None:
     with pytest.raises(UnsupportedContentError, match=r"messages\[0\]\.content\[0\]\.media_type"):
         sent([User([block])])
 
 
-def test_a_plan_says_what_becomes_of_a_conversation() -> None:
+def test_plan_reports_the_losses() -> None:
     messages = [
         User("Hello"),
         Assistant([Thinking("Hm."), Text("Hi."), ToolCall("a", "clock", {})]),
@@ -626,13 +626,13 @@ FORMATS = [
         *[({"type": kind, "format": form}, {"type": kind, "format": form}, []) for kind, form in FORMATS],
     ],
 )
-def test_schema_projection(schema: dict[str, Any], projected: dict[str, Any], lost: list[str]) -> None:
+def test_schema_is_projected(schema: dict[str, Any], projected: dict[str, Any], lost: list[str]) -> None:
     notes = Notes()
     assert project_schema(schema, "S", notes) == projected
     assert [warning.path for warning in notes.warnings] == [f"S.{path}" for path in lost]
 
 
-def test_references_that_fan_out_come_to_an_end() -> None:
+def test_exponential_references_terminate() -> None:
     definitions = {f"d{n}": {"properties": {side: {"$ref": f"#/$defs/d{n + 1}"} for side in "ab"}} for n in range(30)}
     notes = Notes()
     projected = project_schema({"$ref": "#/$defs/d0", "$defs": definitions}, "S", notes)
@@ -665,7 +665,7 @@ SCHEMAS = st.recursive(
 
 
 @given(st.dictionaries(KEYWORDS, SCHEMAS, max_size=5))
-def test_a_projected_schema_holds_nothing_outside_the_subset(schema: dict[str, Any]) -> None:
+def test_projected_schema_stays_within_the_subset(schema: dict[str, Any]) -> None:
     notes = Notes()
     known = {"type", "nullable", "anyOf", "enum", "properties", "items", "format", "title"}
     pending = [project_schema(schema, "S", notes)]
@@ -679,7 +679,7 @@ def test_a_projected_schema_holds_nothing_outside_the_subset(schema: dict[str, A
 # --- what is heard --------------------------------------------------------------------------------
 
 
-def test_a_signature_stays_on_the_part_it_came_on() -> None:
+def test_signature_stays_on_its_part() -> None:
     parts = [
         {"text": "a"},
         {"text": "b", "thoughtSignature": "1"},
@@ -715,14 +715,14 @@ def test_a_signature_stays_on_the_part_it_came_on() -> None:
         {"executableCode": {}},
     ],
 )
-def test_every_thought_is_known_as_ours(between: dict[str, Any]) -> None:
+def test_every_thought_has_our_issuer(between: dict[str, Any]) -> None:
     thought = {"text": "T", "thought": True}
     request = Request((User("Hello"),), [CLOCK], model=MODEL)
     first, _, last = content_of(listen(reply_of(thought, between, thought), request))
     assert first == last == Thinking("T", Continuity(None, None, OURS))
 
 
-def test_parts_of_other_kinds_are_kept_and_parts_that_say_nothing_are_not() -> None:
+def test_unknown_parts_are_kept_and_empty_ones_dropped() -> None:
     parts = [
         {},
         None,
@@ -747,7 +747,7 @@ def test_parts_of_other_kinds_are_kept_and_parts_that_say_nothing_are_not() -> N
         ({}, None),
     ],
 )
-def test_arguments_of_every_shape(arguments: Any, problem: str | None) -> None:
+def test_arguments_of_every_type(arguments: Any, problem: str | None) -> None:
     request = Request((User("Hello"),), [Tool("any", "", {"type": "object"})], model=MODEL)
     heard = listen(reply_of({"functionCall": {"name": "any", "args": arguments}}), request)
     (end,) = [event for event in heard.events if isinstance(event, ToolUseEnd)]
@@ -755,7 +755,7 @@ def test_arguments_of_every_shape(arguments: Any, problem: str | None) -> None:
     assert isinstance(heard.error, MalformedToolCallError) == (problem is not None)
 
 
-def test_ids_that_are_missing_or_repeated_are_minted() -> None:
+def test_missing_and_repeated_ids_are_generated() -> None:
     call = {"functionCall": {"name": "clock", "id": "1"}}
     request = Request((User("Hello"),), [CLOCK], model=MODEL)
     heard = listen(reply_of(call, call, {"functionCall": {"name": "clock", "id": 5}}), request)
@@ -765,7 +765,7 @@ def test_ids_that_are_missing_or_repeated_are_minted() -> None:
     assert as_parts(heard)[1:] == [{"functionCall": {"name": "clock", "args": {}}}] * 2
 
 
-def test_a_call_without_a_name_is_surfaced_and_an_empty_one_is_not() -> None:
+def test_call_without_a_name_is_reported_and_an_empty_one_ignored() -> None:
     heard = listen(reply_of({"functionCall": {}}, {"functionCall": {"args": {"a": 1}}}, {"functionCall": {"name": 5}}))
     assert [(call.name, call.arguments) for call in content_of(heard)] == [("", {"a": 1}), ("", {})]
     assert isinstance(heard.error, MalformedToolCallError)
@@ -784,7 +784,7 @@ def piece(path: str, more: bool = False, last: bool = False, **value: Any) -> di
     "interloper",
     [{"text": "but"}, {"text": "", "thoughtSignature": "s"}, {"executableCode": {}}, {"functionCall": {"name": "any"}}],
 )
-def test_a_call_that_is_never_continued_makes_no_intent(interloper: dict[str, Any]) -> None:
+def test_call_that_is_never_continued_makes_no_intent(interloper: dict[str, Any]) -> None:
     chunks = [reply_of(part, finish=None) for part in (OPEN, piece("$.a", numberValue=1), interloper)]
     heard = listen(stream_of(*chunks, reply_of()), ANY)
     ends = [event for event in heard.events if isinstance(event, ToolUseEnd)]
@@ -792,7 +792,7 @@ def test_a_call_that_is_never_continued_makes_no_intent(interloper: dict[str, An
     assert isinstance(heard.error, MalformedToolCallError)
 
 
-def test_a_call_in_pieces_survives_parts_that_say_nothing_and_late_signatures() -> None:
+def test_call_in_pieces_tolerates_empty_parts_and_late_signatures() -> None:
     parts = [
         {"functionCall": {"name": "any", "id": "7", "args": {"begun": 1}, "willContinue": True}},
         {"text": ""},
@@ -816,7 +816,7 @@ def test_a_stream_that_breaks_off_inside_a_call_in_pieces_is_interrupted() -> No
     "path",
     ["", "$", "a", "$.", "$.a..b", "$.a[", "$[1]", "$.a[2]", "$.a.b", "$['a", "$.a[99999999999]", None, "$.a[0][0]"],
 )
-def test_pieces_without_a_place_are_an_error_of_the_call(path: Any) -> None:
+def test_pieces_without_a_path_make_the_call_invalid(path: Any) -> None:
     arguments = StreamedArguments({"a": [1]})
     with pytest.raises(MalformedToolCallError):
         arguments.add({"jsonPath": path, "numberValue": 1})
@@ -827,7 +827,7 @@ def test_pieces_without_a_place_are_an_error_of_the_call(path: Any) -> None:
 
 
 @given(some.json_objects)
-def test_arguments_in_pieces_come_together(value: dict[str, Any]) -> None:
+def test_arguments_in_pieces_are_joined(value: dict[str, Any]) -> None:
     arguments = StreamedArguments({})
     for path, leaf in leaves(value, "$"):
         if isinstance(leaf, str):
@@ -895,7 +895,7 @@ def without_empty(value: Any) -> Any:
         (True, "stop", None),
     ],
 )
-def test_finish_reasons(word: Any, reason: str, raw: str | None) -> None:
+def test_finish_reasons_are_mapped(word: Any, reason: str, raw: str | None) -> None:
     reply = listen(reply_of({"text": "x"}, finish=word)).response
     assert reply is not None
     assert (reply.finish_reason, reply.finish_raw) == (reason, raw)
@@ -914,7 +914,7 @@ def test_finish_reasons(word: Any, reason: str, raw: str | None) -> None:
         ("MAX_TOKENS", [{"functionCall": {"name": "clock", "args": {}}}], True),
     ],
 )
-def test_no_arguments_are_none_only_at_a_good_end(finish: str, after: list[Any], sound: bool) -> None:
+def test_missing_arguments_mean_none_only_at_a_normal_end(finish: str, after: list[Any], sound: bool) -> None:
     reply = reply_of({"functionCall": {"name": "clock"}}, *after, finish=finish)
     heard = listen(reply, Request((User("Hello"),), [CLOCK]))
     first = next(event for event in heard.events if isinstance(event, ToolUseEnd))
@@ -930,12 +930,12 @@ BLOCKS = ["SAFETY", "OTHER", "BLOCKLIST", "PROHIBITED_CONTENT", "IMAGE_SAFETY"]
 
 
 @pytest.mark.parametrize(("number", "word"), list(enumerate(NUMBERED, 1)))
-def test_reasons_by_number_are_those_by_word(number: int, word: str) -> None:
+def test_numeric_finish_reasons_are_mapped(number: int, word: str) -> None:
     assert listen(reply_of({"text": "x"}, finish=number)).facts == listen(reply_of({"text": "x"}, finish=word)).facts
 
 
 @pytest.mark.parametrize(("number", "word"), list(enumerate(BLOCKS, 1)))
-def test_blocks_by_number_are_those_by_word(number: int, word: str) -> None:
+def test_numeric_block_reasons_are_mapped(number: int, word: str) -> None:
     by_number, by_word = [listen({"promptFeedback": {"blockReason": reason}}) for reason in (number, word)]
     assert by_number.facts == by_word.facts
     assert by_word.response is not None
@@ -967,12 +967,12 @@ def test_a_block_after_text_filters_the_reply(blocked: dict[str, Any]) -> None:
         b"{",
     ],
 )
-def test_replies_that_say_nothing_are_invalid(body: Any) -> None:
+def test_empty_replies_are_invalid(body: Any) -> None:
     assert type(listen(body).error) is InvalidResponseError
 
 
 @pytest.mark.parametrize("body", [b"", b"[", b"[]", b"data: {}\n\n", b"data: {\n\n"[:-2]])
-def test_streams_that_say_nothing_are_interrupted(body: bytes) -> None:
+def test_empty_streams_are_interrupted(body: bytes) -> None:
     assert type(listen(body, STREAM).error) is StreamInterruptedError
 
 
@@ -1006,13 +1006,13 @@ def test_streams_that_say_nothing_are_interrupted(body: bytes) -> None:
         (None, Usage()),
     ],
 )
-def test_usage(record: Any, usage: Usage) -> None:
+def test_usage_is_read(record: Any, usage: Usage) -> None:
     reply = listen(reply_of({"text": "x"}, usageMetadata=record)).response
     assert reply is not None
     assert reply.usage == usage
 
 
-def test_of_counters_on_every_chunk_the_last_of_each_stands() -> None:
+def test_last_usage_counters_are_used() -> None:
     records = [
         {"promptTokenCount": 9, "candidatesTokenCount": 50, "cachedContentTokenCount": 2},
         {"promptTokenCount": 7, "candidatesTokenCount": 3},
@@ -1046,7 +1046,7 @@ def test_of_counters_on_every_chunk_the_last_of_each_stands() -> None:
         ({"unknown": 1}, UnavailableError),
     ],
 )
-def test_an_error_inside_a_200_is_an_error(error: Any, kind: type[ProviderError]) -> None:
+def test_error_inside_a_200_is_raised(error: Any, kind: type[ProviderError]) -> None:
     text = reply_of({"text": "x"}, finish=None)
     for body, request in (
         ({"error": error}, HELLO),
@@ -1061,7 +1061,7 @@ def test_an_error_inside_a_200_is_an_error(error: Any, kind: type[ProviderError]
         assert not heard.response or heard.response.finish_reason == "error"
 
 
-def test_damaged_text_is_mended_and_numbers_out_of_range_are_not() -> None:
+def test_damaged_text_is_repaired_and_numbers_out_of_range_are_not() -> None:
     for body in (
         b'[{"candidates":[{"content":{"parts":[{"text":"a\\ud83d"},{"text":"\xff"}]},"finishReason":"STOP"}]}]',
     ):
@@ -1073,7 +1073,7 @@ def test_damaged_text_is_mended_and_numbers_out_of_range_are_not() -> None:
         assert isinstance(listen(reply, ANY).error, InvalidResponseError)
 
 
-def test_raw_can_be_left_out() -> None:
+def test_raw_can_be_turned_off() -> None:
     codec = GeminiCodec(MODEL, BASE, keep_raw=False)
     for body, request in ((reply_of({"text": "x"}), HELLO), (stream_of(reply_of({"text": "x"})), STREAM)):
         reply = listen(body, request, codec).response
@@ -1081,7 +1081,7 @@ def test_raw_can_be_left_out() -> None:
         assert (reply.text, reply.raw) == ("x", None)
 
 
-def test_the_model_that_answered_is_named() -> None:
+def test_answering_model_is_reported() -> None:
     for version, model in (("gemini-3-flash-002", "gemini-3-flash-002"), (None, MODEL), (5, MODEL)):
         start = listen(reply_of({"text": "x"}, modelVersion=version)).events[0]
         assert isinstance(start, MessageStart)
@@ -1125,7 +1125,7 @@ def mutated(draw: st.DrawFn) -> list[Any]:
 
 
 @given(mutated(), st.integers(0, 2), st.booleans())
-def test_no_mutation_gets_out_of_the_decoder(chunks: list[Any], form: int, stream: bool) -> None:
+def test_mutated_replies_raise_only_provider_errors(chunks: list[Any], form: int, stream: bool) -> None:
     data = [stream_of(*chunks), json.dumps(chunks).encode(), json.dumps(chunks[0] if chunks else {}).encode()][form]
     heard = decode(CODEC, Request((User("Hello"),), [CLOCK], model=MODEL, stream=stream), [data])
     assert heard.error is None or isinstance(heard.error, ProviderError)
@@ -1133,7 +1133,7 @@ def test_no_mutation_gets_out_of_the_decoder(chunks: list[Any], form: int, strea
 
 
 @given(st.binary(max_size=200), st.sampled_from(REPLIES), st.integers(0, 2000), st.booleans())
-def test_no_bytes_get_out_of_the_decoder(noise: bytes, reply: bytes, at: int, stream: bool) -> None:
+def test_random_bytes_raise_only_provider_errors(noise: bytes, reply: bytes, at: int, stream: bool) -> None:
     data = reply[:at] + noise + reply[at:]
     heard = decode(CODEC, Request((User("Hello"),), model=MODEL, stream=stream), bytewise(data[:600]))
     assert heard.error is None or isinstance(heard.error, ProviderError)
@@ -1183,7 +1183,7 @@ TALK = Request(
 
 
 @pytest.mark.parametrize(("message", "learned"), LESSONS)
-def test_a_refused_field_is_learned_once(message: str, learned: dict[str, Any]) -> None:
+def test_rejected_field_is_learned_once(message: str, learned: dict[str, Any]) -> None:
     status, headers, body = refusal(message)
     error = CODEC.error(status, headers, b"".join(body))
     lesson = CODEC.learn(error, TALK)
@@ -1195,7 +1195,7 @@ def test_a_refused_field_is_learned_once(message: str, learned: dict[str, Any]) 
 
 
 @pytest.mark.parametrize("status", [400, 422, 500, 501])
-def test_servers_refuse_a_field_with_different_statuses(status: int) -> None:
+def test_rejections_with_different_statuses_are_recognised(status: int) -> None:
     assert CODEC.learn(CODEC.error(*refusal(LESSONS[0][0], status)[:2], refusal(LESSONS[0][0])[2][0]), TALK) is not None
 
 
@@ -1209,16 +1209,16 @@ def test_servers_refuse_a_field_with_different_statuses(status: int) -> None:
         ("Request contains an invalid argument.", 400, TALK),
     ],
 )
-def test_other_refusals_teach_nothing(message: str, status: int, request_: Request) -> None:
+def test_other_errors_teach_nothing(message: str, status: int, request_: Request) -> None:
     code, headers, body = refusal(message, status)
     assert CODEC.learn(CODEC.error(code, headers, b"".join(body)), request_) is None
 
 
-def test_an_error_without_words_teaches_nothing() -> None:
+def test_error_without_text_teaches_nothing() -> None:
     assert CODEC.learn(InvalidRequestError("no", status=400), TALK) is None
 
 
-async def test_a_provider_learns_and_asks_again() -> None:
+async def test_provider_learns_and_sends_again() -> None:
     answer = json.dumps(reply_of({"text": '{"a": "b"}'})).encode()
     transport = FixtureTransport(refusal(LESSONS[0][0]), (200, {}, [answer]), (200, {}, [answer]))
     codec = GeminiCodec.connect(MODEL, BASE, None, Capabilities(), vendor="one")
@@ -1230,7 +1230,7 @@ async def test_a_provider_learns_and_asks_again() -> None:
     assert all("Secret" not in f"{request.url} {request.headers} {request.body!r}" for request in transport.requests)
 
 
-async def test_a_provider_streams_and_takes_state_back() -> None:
+async def test_provider_streams_and_sends_state_back() -> None:
     case = next(case for case in find_cases("gemini") if case.name == "thinking-with-signature")
     transport = FixtureTransport(
         (200, {}, list(bytewise(case.reply or b""))), (200, {}, [stream_of(reply_of({"text": "x"}))])
@@ -1251,11 +1251,11 @@ async def test_a_provider_streams_and_takes_state_back() -> None:
     assert transport.requests[1].url.endswith(":streamGenerateContent?alt=sse")
 
 
-def test_the_key_goes_into_a_header() -> None:
+def test_key_is_sent_in_a_header() -> None:
     assert CODEC.authorise("k") == {"x-goog-api-key": "k"}
 
 
-def test_connecting() -> None:
+def test_connect_reads_quirks() -> None:
     known = Capabilities.of({"supports_structured_output": False})
     codec = GeminiCodec.connect(MODEL, BASE, {"call_ids": False}, known, vendor="one", keep_raw=False)
     assert codec.quirks == Quirks(structured="prompt", call_ids=False)
@@ -1264,7 +1264,7 @@ def test_connecting() -> None:
         GeminiCodec.connect(MODEL, BASE, {"cal_ids": False}, Capabilities())
 
 
-def test_an_effort_the_wire_lacks_is_refused_before_the_wire() -> None:
+def test_unsupported_effort_is_rejected_before_sending() -> None:
     with pytest.raises(UnsupportedFeatureError, match=r"config\.reasoning"):
         CODEC.encode(Request([User("Hello")], config=RuntimeConfig(reasoning="xhigh")))
 
@@ -1302,12 +1302,14 @@ def test_an_effort_the_wire_lacks_is_refused_before_the_wire() -> None:
         ),
     ],
 )
-def test_error_bodies_of_every_shape(status: int, body: Any, kind: type[ProviderError], wait: float | None) -> None:
+def test_error_bodies_of_every_form_are_read(
+    status: int, body: Any, kind: type[ProviderError], wait: float | None
+) -> None:
     error = CODEC.error(status, {}, body if isinstance(body, bytes) else json.dumps(body).encode())
     assert (type(error), error.retry_after) == (kind, wait)
 
 
-def test_the_header_of_a_reply_goes_before_the_details() -> None:
+def test_retry_after_header_takes_precedence() -> None:
     body = b'{"error": {"details": [{"retryDelay": "9s"}]}}'
     assert CODEC.error(429, {"Retry-After": "3"}, body).retry_after == 3
 
@@ -1349,7 +1351,7 @@ def hear_recorded(record: dict[str, Any], pieces: Sequence[bytes] | None = None)
 
 
 @needs_corpus
-def test_every_recorded_reply_is_heard() -> None:
+def test_every_recorded_reply_is_read() -> None:
     replies = [record for record in recorded() if record["status"] == 200]
     assert len(replies) > 1000
     for record in replies:
@@ -1384,7 +1386,7 @@ def test_recorded_usage_adds_up() -> None:
 
 @pytest.mark.no_cover
 @needs_corpus
-def test_recorded_streams_are_heard_alike_bytewise() -> None:
+def test_recorded_streams_are_read_byte_by_byte() -> None:
     streams = [record for record in recorded() if record["status"] == 200 and record["stream"]]
     for record in streams[::6]:
         data = record["response_body"].encode()[:20000]
@@ -1392,7 +1394,7 @@ def test_recorded_streams_are_heard_alike_bytewise() -> None:
 
 
 @needs_corpus
-def test_recorded_replies_go_back_as_they_came() -> None:
+def test_recorded_replies_are_sent_back_unchanged() -> None:
     count = 0
     for record in recorded():
         chunks = recorded_chunks(record) if record["status"] == 200 else []
@@ -1408,7 +1410,7 @@ def test_recorded_replies_go_back_as_they_came() -> None:
 
 
 @needs_corpus
-def test_recorded_refusals_are_read() -> None:
+def test_recorded_errors_are_read() -> None:
     kinds: dict[str, set[str]] = {}
     for record in recorded():
         if record["status"] >= 300:
@@ -1429,7 +1431,7 @@ def test_recorded_refusals_are_read() -> None:
     }
 
 
-def test_an_event_may_hold_an_array_of_chunks() -> None:
+def test_event_may_contain_an_array_of_chunks() -> None:
     parts = [{"candidates": [{"content": {"parts": [{"text": text}]}}]} for text in ("Bon", "jour")]
     parts[-1]["candidates"][0]["finishReason"] = "STOP"  # type: ignore[assignment]
     heard = decode(CODEC, Request([User("Hi")], stream=True), [b"data: " + json.dumps(parts).encode() + b"\n\n"])

@@ -84,7 +84,7 @@ def visible(body: Any) -> str:
 
 
 @pytest.mark.parametrize(("origin", "target"), PAIRS)
-def test_every_conversation_is_understood_on_every_wire(origin: str, target: str) -> None:
+def test_every_conversation_is_encoded_on_every_wire(origin: str, target: str) -> None:
     request = Request(conversation(origin), (WEATHER,), CONFIG, model="model-1")
     encoded = codec(target).encode(request)
     body = json.loads(encoded.http.body)
@@ -103,7 +103,7 @@ def test_every_conversation_is_understood_on_every_wire(origin: str, target: str
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_ones_own_state_goes_home(wire: str) -> None:
+def test_own_state_is_sent_back(wire: str) -> None:
     """Byte for byte, on the wires that have a place for it."""
     request = Request(conversation(wire), (WEATHER,), CONFIG, model="model-1")
     said = codec(wire).encode(request).http.body.decode()
@@ -255,7 +255,7 @@ async def test_six_turns_on_alternating_wires(order: tuple[str, ...]) -> None:
 # --- the same, whatever the wire --------------------------------------------------------------------
 
 
-async def test_equal_replies_are_equal() -> None:
+async def test_same_content_gives_equal_replies_on_all_wires() -> None:
     outcomes = []
     for wire in WIRES:
         model, _ = model_on(wire, REPLIES[wire]("Hello"), CALLS[wire])
@@ -339,7 +339,7 @@ CONDITIONS: dict[str, tuple[type[dragoman.ProviderError], dict[str, tuple[int, A
 
 @pytest.mark.parametrize("condition", CONDITIONS)
 @pytest.mark.parametrize("wire", WIRES)
-async def test_equal_conditions_are_the_same_class(condition: str, wire: str) -> None:
+async def test_same_condition_gives_the_same_error_class_on_all_wires(condition: str, wire: str) -> None:
     kind, replies = CONDITIONS[condition]
     status, body = replies[wire]
     data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
@@ -351,7 +351,7 @@ async def test_equal_conditions_are_the_same_class(condition: str, wire: str) ->
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_a_second_turn_extends_the_first_ones_bytes(wire: str) -> None:
+def test_second_turn_extends_the_bytes_of_the_first(wire: str) -> None:
     first = [System("S"), User("one")]
     second = [*first, Assistant("two"), User("three")]
     bodies = [
@@ -364,7 +364,7 @@ def test_a_second_turn_extends_the_first_ones_bytes(wire: str) -> None:
 
 
 @pytest.mark.parametrize(("origin", "target"), [pair for pair in PAIRS if pair[0] != pair[1]])
-def test_foreign_blocks_are_dropped_and_listed(origin: str, target: str) -> None:
+def test_foreign_blocks_are_dropped_and_reported(origin: str, target: str) -> None:
     issuer = Issuer(origin, f"{origin}-vendor", "model-1")
     foreign = [
         RedactedThinking("secret", Continuity(issuer=issuer)),
@@ -379,7 +379,7 @@ def test_foreign_blocks_are_dropped_and_listed(origin: str, target: str) -> None
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_a_cut_off_block_is_never_sent_as_whole(wire: str) -> None:
+def test_truncated_block_is_never_sent_as_complete(wire: str) -> None:
     """Thinking from an interrupted stream is not replayed, not even at home."""
     issuer = Issuer(wire, f"{wire}-vendor", "model-1")
     cut = Thinking("half a tho", Continuity("half-a-sig", issuer=issuer, replayable=False))

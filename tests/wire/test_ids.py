@@ -39,11 +39,11 @@ ALLOWED: list[tuple[IdRule, str, bool]] = [
 
 
 @pytest.mark.parametrize(("rule", "call_id", "allowed"), ALLOWED)
-def test_which_ids_are_legal(rule: IdRule, call_id: str, allowed: bool) -> None:
+def test_legal_ids_are_recognised(rule: IdRule, call_id: str, allowed: bool) -> None:
     assert rule.allows(call_id) is allowed
 
 
-def test_a_rule_cannot_be_changed() -> None:
+def test_rules_are_immutable() -> None:
     assert IdRule.__struct_config__.frozen
 
 
@@ -59,7 +59,7 @@ ids = st.lists(st.text(max_size=12) | st.text("ab1_", max_size=70), max_size=8, 
 
 
 @given(st.sampled_from(RULES), ids)
-def test_no_two_ids_become_one_and_legal_ones_stay(rule: IdRule, given: list[str]) -> None:
+def test_ids_stay_distinct_and_legal_ones_unchanged(rule: IdRule, given: list[str]) -> None:
     # the worst there is: ids that are themselves what others become
     given = list(dict.fromkeys([*given, *[rule.fold(each, 0) for each in given[:3]]]))
     projected = IdMap(rule, talk(given))
@@ -71,13 +71,13 @@ def test_no_two_ids_become_one_and_legal_ones_stay(rule: IdRule, given: list[str
 
 
 @given(st.sampled_from(RULES), ids)
-def test_projections_are_the_same_every_time(rule: IdRule, given: list[str]) -> None:
+def test_projections_are_deterministic(rule: IdRule, given: list[str]) -> None:
     once, again = IdMap(rule, talk(given)), IdMap(rule, iter(talk(given)))
     grown = IdMap(rule, [*talk(given), User("more")])
     assert [once[each] for each in given] == [again[each] for each in given] == [grown[each] for each in given]
 
 
-def test_an_id_that_another_would_become_is_reserved() -> None:
+def test_projected_id_is_reserved() -> None:
     taken = NINE.fold("call_1", 0)
     for order in (["call_1", taken], [taken, "call_1"]):
         projected = IdMap(NINE, talk(order))
@@ -85,7 +85,7 @@ def test_an_id_that_another_would_become_is_reserved() -> None:
         assert projected["call_1"] == NINE.fold("call_1", 1)
 
 
-def test_two_ids_that_would_become_one() -> None:
+def test_colliding_ids_stay_distinct() -> None:
     """With two letters of two there are four ids: some of many must collide at first."""
     clash = next(each for each in map(str, range(99)) if TINY.fold(each, 0) == TINY.fold("first", 0))
     projected = IdMap(TINY, talk(["first", clash]))
@@ -93,28 +93,28 @@ def test_two_ids_that_would_become_one() -> None:
     assert projected[clash] not in (projected["first"], clash)
 
 
-def test_a_result_alone_is_projected_too() -> None:
+def test_result_alone_is_projected() -> None:
     projected = IdMap(NINE, [User("u"), ToolResult("call_1", "r")])
     assert projected["call_1"] == IdMap(NINE, talk(["call_1"]))["call_1"] != "call_1"
 
 
-def test_a_call_alone_is_projected_too() -> None:
+def test_call_alone_is_projected() -> None:
     projected = IdMap(NINE, [User("u"), Assistant([Text("t"), ToolCall("call_1", "f", {})])])
     assert projected["call_1"] == IdMap(NINE, talk(["call_1"]))["call_1"] != "call_1"
 
 
-def test_without_a_rule_every_id_is_legal() -> None:
+def test_every_id_is_legal_without_a_rule() -> None:
     projected = IdMap(None, talk(["call/1"]))
     assert projected["call/1"] == "call/1"
     assert "call/1" not in projected
 
 
-def test_an_id_that_is_not_in_the_conversation_stays() -> None:
+def test_unknown_id_is_unchanged() -> None:
     assert IdMap(NINE)["call_1"] == "call_1"
 
 
 @pytest.mark.parametrize(("rule", "length"), [(NINE, 9), (FORTY, 32), (DASHED, 32), (LONG, 48), (IdRule(5), 5)])
-def test_the_length_of_a_projection(rule: IdRule, length: int) -> None:
+def test_length_of_a_projection_is_limited(rule: IdRule, length: int) -> None:
     assert len(rule.fold("call/1", 0)) == length
     assert rule.fold("call/1", 0) != rule.fold("call/1", 1) != rule.fold("call/2", 1)
     assert rule.fold("\ud800", 0).isalnum()

@@ -93,7 +93,7 @@ def hear(wire: str, reply: bytes, *, whole: bool = True) -> DecodedReply:
 
 
 @pytest.mark.parametrize("wire", sorted(CODECS))
-def test_what_is_said_around_it_is_a_good_reply(wire: str) -> None:
+def test_fixture_without_the_error_is_a_valid_reply(wire: str) -> None:
     heard = hear(wire, BEFORE[wire] + AFTER[wire])
     assert heard.error is None
     assert heard.response is not None
@@ -105,7 +105,7 @@ def test_what_is_said_around_it_is_a_good_reply(wire: str) -> None:
     ("wire", "shape"),
     [(wire, shape) for wire in sorted(CODECS) for shape in (LINES if wire == "ollama" else EVENTS)],
 )
-def test_an_error_in_the_middle(wire: str, shape: str, whole: bool) -> None:
+def test_error_in_the_middle_is_raised(wire: str, shape: str, whole: bool) -> None:
     written, kind = (LINES if wire == "ollama" else EVENTS)[shape]
     end = b"\n" if wire == "ollama" else b"\n\n"
     heard = hear(wire, BEFORE[wire] + written + end + AFTER[wire], whole=whole)
@@ -120,7 +120,7 @@ def test_an_error_in_the_middle(wire: str, shape: str, whole: bool) -> None:
     "aside",
     [b"event: ping\ndata: ping", b'{"note": 1}', b"nonsense", b"{ no json }", b"event: keepalive\ndata: 1", b"error:"],
 )
-def test_what_is_no_error_and_says_nothing(wire: str, aside: bytes) -> None:
+def test_frames_without_content_are_ignored(wire: str, aside: bytes) -> None:
     heard = hear(wire, BEFORE[wire] + aside + b"\n\n" + AFTER[wire])
     assert heard.error is None
     assert heard.response is not None
@@ -128,7 +128,7 @@ def test_what_is_no_error_and_says_nothing(wire: str, aside: bytes) -> None:
 
 
 @pytest.mark.parametrize("wire", sorted(set(CODECS) - {"ollama"}))
-def test_a_sign_of_life_at_the_very_end(wire: str) -> None:
+def test_keep_alive_at_the_end_is_ignored(wire: str) -> None:
     assert hear(wire, BEFORE[wire] + AFTER[wire] + b"event: ping\ndata: ping").error is None
     assert hear(wire, b": hello\n\nevent: ping\ndata: ping").error is not None
 
@@ -137,7 +137,7 @@ def test_a_sign_of_life_at_the_very_end(wire: str) -> None:
 @pytest.mark.parametrize(
     "body", [b'{"object": "error", "message": "m", "code": 401}', b'{"message": "m", "code": 401, "type": "error"}']
 )
-def test_a_body_of_an_error(wire: str, body: bytes) -> None:
+def test_error_body_with_status_200_is_raised(wire: str, body: bytes) -> None:
     assert isinstance(hear(wire, body).error, AuthenticationError)
 
 
@@ -154,5 +154,5 @@ def test_a_body_of_an_error(wire: str, body: bytes) -> None:
         (b'{"type": "ping"}', False),
     ],
 )
-def test_what_is_taken_for_a_failure(data: bytes, failure: bool) -> None:
+def test_recognised_failures(data: bytes, failure: bool) -> None:
     assert is_failure(data) is failure

@@ -26,12 +26,12 @@ from dragoman.wire.json import merge_extras, put_over, sorted_json, to_bytes
         (float("nan"), "it is nan"),
     ],
 )
-def test_what_is_no_number_is_refused_with_its_place(value: Any, place: str) -> None:
+def test_nan_and_infinity_are_rejected_with_their_path(value: Any, place: str) -> None:
     with pytest.raises(InvalidRequestError, match=place):
         sorted_json(value)
 
 
-def test_nothing_is_a_value_like_any_other() -> None:
+def test_null_is_a_valid_value() -> None:
     deep: Any = None
     for _ in range(200):
         deep = {"a": [deep, 1.5, "null"]}
@@ -39,7 +39,7 @@ def test_nothing_is_a_value_like_any_other() -> None:
 
 
 @pytest.mark.parametrize("wire", sorted(CODECS))
-def test_no_wire_sends_what_is_no_number(wire: str) -> None:
+def test_no_wire_sends_nan(wire: str) -> None:
     codec = CODECS[wire].connect("m", "http://test", None, Capabilities())
     said = [User("a"), Assistant([ToolCall("1", "f", {"x": [float("nan")]})]), ToolResult("1", "r")]
     config = RuntimeConfig(max_tokens=10)
@@ -87,7 +87,9 @@ EXTRAS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any], dict[str, Any
 
 
 @pytest.mark.parametrize(("body", "extras", "settings", "expected"), EXTRAS)
-def test_extras(body: dict[str, Any], extras: dict[str, Any], settings: dict[str, Any], expected: Any) -> None:
+def test_extras_are_merged(
+    body: dict[str, Any], extras: dict[str, Any], settings: dict[str, Any], expected: Any
+) -> None:
     assert merged(dict(body), extras, **settings) == expected
 
 
@@ -111,24 +113,24 @@ def test_extras(body: dict[str, Any], extras: dict[str, Any], settings: dict[str
         ("a", ["a"]),
     ],
 )
-def test_extras_that_contradict(ours: Any, theirs: Any) -> None:
+def test_contradicting_extras_are_rejected(ours: Any, theirs: Any) -> None:
     with pytest.raises(InvalidRequestError, match=r"^config\.extras\['a'\] contradicts a field that this call sets"):
         merge_extras({"a": ours}, {"a": theirs})
 
 
 @pytest.mark.parametrize("theirs", [{"x": 2}, 5, None])
-def test_objects_that_merge_cannot_contradict(theirs: Any) -> None:
+def test_merged_objects_do_not_contradict(theirs: Any) -> None:
     with pytest.raises(InvalidRequestError, match="contradicts a field that this call sets by itself"):
         merge_extras({"o": {"x": 1}}, {"o": theirs}, objects=JOINED["objects"])
 
 
-def test_extras_are_written_by_name_with_the_order_of_their_keys() -> None:
+def test_extras_are_sorted_and_keep_the_order_of_their_keys() -> None:
     body: dict[str, Any] = {"z": 1}
     merge_extras(body, {"y": 1, "b": {"d": 1, "c": 2}, "a": 1})
     assert msgspec.json.encode(body) == b'{"z":1,"a":1,"b":{"d":1,"c":2},"y":1}'
 
 
-def test_extras_that_are_not_json() -> None:
+def test_extras_that_are_not_json_are_rejected() -> None:
     with pytest.raises(InvalidRequestError, match="cannot be written as JSON"):
         merge_extras({}, {"a": object()})
 
@@ -141,18 +143,18 @@ def nested(depth: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("value", [object(), {1, object()}, "\ud800", nested(10_000), {1: 1, "a": object()}])
-def test_values_that_are_not_json(value: Any) -> None:
+def test_values_that_are_not_json_are_rejected(value: Any) -> None:
     with pytest.raises(InvalidRequestError, match="a value of the request cannot be written as JSON"):
         sorted_json(value)
 
 
 @pytest.mark.parametrize("value", [object(), "\ud800", nested(10_000)])
-def test_bodies_that_are_not_json(value: Any) -> None:
+def test_bodies_that_are_not_json_are_rejected(value: Any) -> None:
     with pytest.raises(InvalidRequestError, match=r"^the request cannot be written as JSON"):
         to_bytes({"a": value})
 
 
-def test_a_body_keeps_the_order_it_was_built_in() -> None:
+def test_body_keeps_its_order() -> None:
     assert to_bytes({"b": sorted_json({"z": 1, "a": 2}), "a": {"z": User("u"), "y": None}}) == (
         b'{"b":{"a":2,"z":1},"a":{"z":{"role":"user","content":"u"},"y":null}}'
     )
@@ -169,7 +171,7 @@ def test_equal_values_give_equal_bytes(value: dict[str, dict[str, int]]) -> None
 
 
 @pytest.mark.parametrize("wire", sorted(CODECS))
-def test_native_fields_go_over_what_the_codec_writes(wire: str) -> None:
+def test_native_fields_override_the_codecs(wire: str) -> None:
     codec = CODECS[wire].connect("m", "http://test", None, Capabilities())
     native = {wire: {"own": {"deep": 1}, "stream": None}, "another": {"lost": True}}
     made = codec.encode(Request([User("a")], config=RuntimeConfig(max_tokens=10), stream=True, native=native))
@@ -185,5 +187,5 @@ def test_objects_merge_and_other_values_replace() -> None:
     assert body["c"] == 3
 
 
-def test_a_body_that_was_read_already_is_not_read_again() -> None:
+def test_parsed_body_is_not_parsed_again() -> None:
     assert read_body({"model": "m"}).data == {"model": "m"}

@@ -41,7 +41,7 @@ def answer(name: str) -> tuple[int, dict[str, str], list[bytes]]:
     return 200, {}, [json.dumps({"choices": [{"message": {"content": content}, "finish_reason": "stop"}]}).encode()]
 
 
-async def test_a_refused_schema_leaves_the_others_alone(caplog: pytest.LogCaptureFixture) -> None:
+async def test_rejected_schema_does_not_affect_others(caplog: pytest.LogCaptureFixture) -> None:
     transport = FixtureTransport(error(REFUSED), error(REFUSED), answer("a"), answer("b"), answer("a"))
     model = connect("m", base_url="http://test", transport=transport)
     with caplog.at_level(logging.WARNING, "dragoman"):
@@ -57,7 +57,7 @@ async def test_a_refused_schema_leaves_the_others_alone(caplog: pytest.LogCaptur
     assert describe(model).splitlines()[1:] == [f"  learned: {detail}" for detail in learned]
 
 
-async def test_a_refused_field_is_learned_for_every_schema(caplog: pytest.LogCaptureFixture) -> None:
+async def test_rejected_field_is_learned_for_every_schema(caplog: pytest.LogCaptureFixture) -> None:
     transport = FixtureTransport(error(NO_FIELD), answer("a"), answer("b"))
     model = connect("m", base_url="http://test", transport=transport, retries=1)
     with caplog.at_level(logging.WARNING, "dragoman"):
@@ -87,7 +87,7 @@ def test_nothing_is_learned_at_first() -> None:
         ("ollama", "format: unsupported", "invalid JSON schema in format"),
     ],
 )
-def test_every_wire_tells_a_schema_from_the_field(wire: str, message: str, schema_message: str) -> None:
+def test_every_wire_distinguishes_a_schema_from_the_field(wire: str, message: str, schema_message: str) -> None:
     codec: Any = CODECS[wire].connect("m", "http://127.0.0.1:9", None, Capabilities())
     request = Request((User("hi"),), (), RuntimeConfig(max_tokens=9), closed("a"), model="m")
     other = Request((User("hi"),), (), RuntimeConfig(max_tokens=9), closed("b"), model="m")
@@ -99,7 +99,7 @@ def test_every_wire_tells_a_schema_from_the_field(wire: str, message: str, schem
         assert codec.lessons == ()
 
 
-def test_lessons_about_schemas_are_bounded() -> None:
+def test_number_of_learned_schemas_is_limited() -> None:
     codec: Any = CODECS["openai"].connect("m", "http://127.0.0.1:9", None, Capabilities())
     refusal = InvalidRequestError("", status=400, provider_message=REFUSED)
     for number in range(MAX_LESSONS + 5):
@@ -109,7 +109,7 @@ def test_lessons_about_schemas_are_bounded() -> None:
     assert codec.quirks_for(Request((User("hi"),), model="m")) is codec.quirks
 
 
-def test_calls_at_the_same_time_learn_once() -> None:
+def test_concurrent_calls_learn_once() -> None:
     request = Request((User("hi"),), response_schema=closed("a"), model="m")
     other = Request((User("hi"),), response_schema=closed("b"), model="m")
     learned = {}
@@ -141,5 +141,5 @@ def test_calls_at_the_same_time_learn_once() -> None:
         ("response_format", False),
     ],
 )
-def test_refusals_of_fields_and_of_schemas(message: str, is_field: bool) -> None:
+def test_rejections_of_fields_and_schemas_are_distinguished(message: str, is_field: bool) -> None:
     assert is_about_field(message) is is_field

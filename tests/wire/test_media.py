@@ -139,7 +139,7 @@ def sent(wire: str, messages: list[Message], **settings: Any) -> tuple[str, list
 
 
 @pytest.mark.parametrize("wire", SHOWN)
-def test_a_picture_reaches_a_model_that_sees(wire: str) -> None:
+def test_image_reaches_a_model_with_vision(wire: str) -> None:
     body, codes = sent(wire, use(Text("Look: "), IMAGE), sees=True)
     assert PNG in body
     assert "left out" not in body
@@ -147,7 +147,7 @@ def test_a_picture_reaches_a_model_that_sees(wire: str) -> None:
 
 
 @pytest.mark.parametrize("wire", SHOWN)
-def test_a_model_that_does_not_see_is_told_what_was_left_out(wire: str) -> None:
+def test_model_without_vision_gets_a_note_instead(wire: str) -> None:
     body, codes = sent(wire, use(Text("Look: "), IMAGE), sees=False)
     assert PNG not in body
     assert "[image (image/png, about 12 bytes) left out: this model is not known to take it" in body
@@ -155,7 +155,7 @@ def test_a_model_that_does_not_see_is_told_what_was_left_out(wire: str) -> None:
 
 
 @pytest.mark.parametrize("wire", SHOWN)
-def test_the_choice_is_a_setting(wire: str) -> None:
+def test_image_handling_is_configurable(wire: str) -> None:
     body, codes = sent(wire, use(IMAGE), sees=True, quirks={"result_media": "omit"})
     assert (PNG in body, codes) == (False, ["image_omitted"])
     if wire == "openai":
@@ -163,7 +163,7 @@ def test_the_choice_is_a_setting(wire: str) -> None:
         assert (PNG in body, codes) == (True, ["image_moved"])
 
 
-def test_pictures_follow_the_results_they_belong_to() -> None:
+def test_images_follow_their_results() -> None:
     calls = [ToolCall(f"c{number}", "look", {}) for number in range(3)]
     messages: list[Message] = [
         User("Go."),
@@ -198,7 +198,7 @@ def test_pictures_follow_the_results_they_belong_to() -> None:
 
 
 @pytest.mark.parametrize(("sees", "rule"), [(True, "image_moved"), (None, "image_omitted"), (False, "image_omitted")])
-def test_the_plan_says_what_becomes_of_a_picture(sees: bool | None, rule: str) -> None:
+def test_plan_reports_what_happens_to_an_image(sees: bool | None, rule: str) -> None:
     known = {} if sees is None else {"supports_images": sees}
     plan = connect("m", base_url="http://127.0.0.1:9/v1", capabilities=known).plan(use(Text("Look: "), IMAGE))
     assert plan.refused is None

@@ -83,7 +83,7 @@ def bytewise(data: bytes) -> list[bytes]:
 
 
 @pytest.mark.parametrize("case", find_cases("ollama"), ids=str)
-def test_case(case: Case) -> None:
+def test_case_passes(case: Case) -> None:
     check_case(case)
     reply = case.reply or b""
     whole = decode(case.codec(), case.request, [reply]).facts
@@ -103,7 +103,7 @@ def test_text_thinking_and_usage_in_any_pieces() -> None:
     assert len(whole.raw["chunks"]) == 4
 
 
-def test_calls_are_objects_and_the_finish_says_stop() -> None:
+def test_calls_with_finish_reason_stop_are_tool_calls() -> None:
     calls = [{"function": {"name": "weather", "arguments": {"city": name}}} for name in ("Oslo", "Rome")]
     data = line(message={"tool_calls": calls[:1]}) + line(message={"tool_calls": calls[1:]}) + LAST
     response = fold(read(data, tools=(TOOL,))[0])
@@ -117,7 +117,7 @@ def test_calls_are_objects_and_the_finish_says_stop() -> None:
 @pytest.mark.parametrize(
     ("word", "after", "sound"), [("stop", b"", True), ("length", b"", False), ("length", line("x"), True)]
 )
-def test_no_arguments_are_none_only_at_a_good_end(word: str, after: bytes, sound: bool) -> None:
+def test_missing_arguments_mean_none_only_at_a_normal_end(word: str, after: bytes, sound: bool) -> None:
     call = line(message={"tool_calls": [{"function": {"name": "any", "arguments": None}}]})
     events, error = read(call + after + line(done=True, done_reason=word), tools=(Tool("any"),))
     end = next(event for event in events if isinstance(event, ToolUseEnd))
@@ -125,7 +125,7 @@ def test_no_arguments_are_none_only_at_a_good_end(word: str, after: bytes, sound
     assert isinstance(error, MalformedToolCallError) == (not sound)
 
 
-def test_arguments_as_text() -> None:
+def test_arguments_as_a_string_are_read() -> None:
     call = line(message={"tool_calls": [{"function": {"name": "any", "arguments": '{"a": 1}'}}]})
     assert fold(read(call + LAST, tools=(Tool("any"),))[0]).tool_calls[0].arguments == {"a": 1}
 
@@ -133,7 +133,7 @@ def test_arguments_as_text() -> None:
 @pytest.mark.parametrize(
     ("word", "reason"), [("length", "length"), ("load", "stop"), ("nonsense", "error"), ("", "stop"), (5, "stop")]
 )
-def test_finish_words(word: Any, reason: str) -> None:
+def test_finish_reasons_are_mapped(word: Any, reason: str) -> None:
     assert fold(read(line("x") + line(done=True, done_reason=word))[0]).finish_reason == reason
     bare = json.dumps({"done": True, "done_reason": word}).encode()
     assert fold(read(line("x") + bare)[0]).finish_reason == reason
@@ -152,12 +152,12 @@ def test_finish_words(word: Any, reason: str) -> None:
         (b"[1]\n", InvalidResponseError),
     ],
 )
-def test_what_goes_wrong(data: bytes, kind: type[ProviderError]) -> None:
+def test_errors_are_raised(data: bytes, kind: type[ProviderError]) -> None:
     assert type(read(data)[1]) is kind
     assert type(read(*bytewise(data))[1]) is kind
 
 
-def test_every_cut() -> None:
+def test_stream_cut_at_every_byte() -> None:
     data = line("Hel") + line("lo", message={"thinking": "ü"}) + LAST
     whole = fold(read(data)[0]).text
     for at in range(len(data)):
@@ -170,16 +170,16 @@ def test_every_cut() -> None:
 @given(st.binary(max_size=200) | st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda inner:
        st.lists(inner) | st.dictionaries(st.sampled_from(["message", "done", "error", "content", "tool_calls", "x"]),
        inner)).map(lambda value: json.dumps(value).encode() + b"\n"))  # fmt: skip
-def test_nothing_escapes(data: bytes) -> None:
+def test_only_provider_errors_are_raised(data: bytes) -> None:
     read(data)
 
 
-def test_damaged_text_is_read() -> None:
+def test_damaged_text_is_repaired() -> None:
     data = b'{"message": {"content": "\\ud83d x \xff", "thinking": 5}, "done": true}\n'
     assert fold(read(data)[0]).text == "� x �"
 
 
-def test_the_request() -> None:
+def test_request_is_encoded() -> None:
     config = RuntimeConfig(0.5, 9, 0.9, 1, 0.1, 0.2, ["a"], "high", {"stop": "b", "mirostat": 1})
     conversation = [
         System("S"),
@@ -212,7 +212,7 @@ def test_the_request() -> None:
     assert encoded.structured_path == "native"
 
 
-def test_what_cannot_be_said() -> None:
+def test_unsupported_content_is_rejected() -> None:
     for blocks in ([Image(Url("https://x"))], [Document(Inline("eA=="))]):
         with pytest.raises(UnsupportedContentError):
             codec().encode(Request([User(blocks)]))
@@ -236,7 +236,7 @@ def test_what_cannot_be_said() -> None:
     ]  # fmt: skip
 
 
-async def test_through_a_provider() -> None:
+async def test_call_through_a_provider() -> None:
     refusal = b'{"error": "invalid format"}'
     transport = FixtureTransport(
         (400, {}, [refusal]),
@@ -270,7 +270,7 @@ def ask(*replies: tuple[int, Any]) -> None:
             return
 
 
-def test_readiness() -> None:
+def test_readiness_is_checked() -> None:
     there, nothing = {"models": [5, {"name": "m:latest"}]}, {"models": []}
     ask((200, there), (200, there))
     for replies, kind in (
@@ -284,7 +284,7 @@ def test_readiness() -> None:
             ask(*replies)
 
 
-def test_lines_are_bounded() -> None:
+def test_lines_are_limited() -> None:
     decoder = LineDecoder(10)
     assert decoder.feed(b"12345\n12345") != []
     with pytest.raises(SseError):
@@ -293,7 +293,7 @@ def test_lines_are_bounded() -> None:
 
 @pytest.mark.no_cover
 @pytest.mark.skipif(not CORPUS.exists(), reason="the recorded exchanges are not here")
-def test_recorded_exchanges(count: Callable[[str, int], None]) -> None:
+def test_recorded_exchanges_are_read(count: Callable[[str, int], None]) -> None:
     done = 0
     with gzip.open(CORPUS, "rt") as file:
         for text in file:

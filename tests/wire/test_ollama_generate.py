@@ -39,7 +39,7 @@ def test_a_prompt_becomes_a_chat() -> None:
     assert SERVER.decode(to_chat({"model": "m", "prompt": "Hi"})).request.messages == (User("Hi"),)
 
 
-def test_replies() -> None:
+def test_replies_are_encoded() -> None:
     *pieces, last = replied({"model": "m", "prompt": "Hi"}, thinks=True)
     assert "".join([piece["response"] for piece in pieces]) == "Hello"
     assert [piece["thinking"] for piece in pieces if "thinking" in piece] == ["Hm."]

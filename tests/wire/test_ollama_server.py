@@ -75,7 +75,7 @@ def conversations(draw: st.DrawFn) -> list[Message]:
 
 @given(conversations(), st.sampled_from([(), TOOLS]), st.booleans(), some.numbers, some.counts, st.data())
 @quickly
-def test_any_request_is_read_as_it_was_written(
+def test_any_request_round_trips(
     messages: list[Message], tools: Any, stream: bool, number: float | None, seed: int | None, data: st.DataObject
 ) -> None:
     config = RuntimeConfig(
@@ -95,7 +95,7 @@ def test_any_request_is_read_as_it_was_written(
 
 @given(verbs=some.verbs(), ending=st.sampled_from(["stop", "length", "fail"]), stream=st.booleans())
 @quickly
-def test_any_reply_is_read_as_it_was_written(verbs: list[some.Verb], ending: str, stream: bool) -> None:
+def test_any_reply_round_trips(verbs: list[some.Verb], ending: str, stream: bool) -> None:
     request = Request([User("Hello")], TOOLS, RuntimeConfig(max_tokens=9), model="m", request_id="R", stream=stream)
     out = Assembler(request_id="R", model="m", expected=Expectation(request))
     out.start()
@@ -146,7 +146,7 @@ LEAVES = [getattr(errors, name) for name in errors.__all__ if name.endswith("Err
 
 
 @pytest.mark.parametrize("kind", LEAVES)
-def test_an_error_keeps_its_class_and_its_wait(kind: type[ProviderError]) -> None:
+def test_error_keeps_its_class_and_retry_after(kind: type[ProviderError]) -> None:
     reply = SERVER.error(kind("something happened", retry_after=1.5))
     again = client("ollama").error(reply.status, reply.headers, reply.body)
     assert type(again) is BECOMES.get(kind, kind)
@@ -175,12 +175,12 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("change", "complaint"), WRONG)
-def test_what_is_wrong_is_named(change: dict[str, Any], complaint: str) -> None:
+def test_invalid_fields_are_named(change: dict[str, Any], complaint: str) -> None:
     with pytest.raises(InvalidRequestError, match=complaint):
         SERVER.decode(msgspec.json.encode({**PLAIN, **change}))
 
 
-def test_customs_of_the_wire() -> None:
+def test_request_conventions_are_accepted() -> None:
     asked = SERVER.decode(msgspec.json.encode({**PLAIN, "keep_alive": "5m", "format": "json", "think": True}))
     assert asked.request.stream
     assert asked.request.response_schema == {"type": "object"}

@@ -32,7 +32,7 @@ def read(codec: Codec, request: Request, reply: bytes) -> tuple[DecodedReply, An
 
 
 @pytest.mark.parametrize("case", REPLIES, ids=str)
-def test_a_reply_in_one_piece(case: Case) -> None:
+def test_unstreamed_reply_to_a_stream_is_read(case: Case) -> None:
     reply = case.reply or b""
     heard, raw = read(case.codec(), case.request, reply)
     fed = decode(case.codec(), case.request, [reply])
@@ -44,7 +44,7 @@ def test_a_reply_in_one_piece(case: Case) -> None:
 
 @pytest.mark.parametrize("reply", [b"", b" ", b"{", b'{"a": 1', b"[1]", b"<html>", b"\xef\xbb\xbf{}", b"{} and more"])
 @pytest.mark.parametrize("wire", sorted(CODECS))
-def test_what_is_no_reply(wire: str, reply: bytes) -> None:
+def test_non_reply_bodies_are_rejected(wire: str, reply: bytes) -> None:
     codec = CODECS[wire].connect("m", "http://test", None, Capabilities())
     request = Request((User("Hi"),), config=RuntimeConfig(max_tokens=9), model="m")
     heard, _ = read(codec, request, reply)

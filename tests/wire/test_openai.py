@@ -123,7 +123,7 @@ def body_of(request: Request, **quirks: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("case", CASE_LIST, ids=str)
-def test_case(case: Case) -> None:
+def test_case_passes(case: Case) -> None:
     check_case(case)
 
 
@@ -145,13 +145,13 @@ ACCIDENTS = """
 """
 
 
-def test_every_fixture_and_accident_has_a_case() -> None:
+def test_every_fixture_and_incident_has_a_case() -> None:
     names = {case.name for case in CASE_LIST}
     assert {int(name[:3]) for name in names if name[:3].isdigit()} == set(NUMBERED)
     assert set(ACCIDENTS.split()) <= names
 
 
-def test_every_reply_is_held_against_a_fold_written_by_hand() -> None:
+def test_every_reply_matches_its_handwritten_fold() -> None:
     assert [case.name for case in REPLIED if case.part("folded.json") is None] == []
     assert [case.name for case in REPLIED if case.part("events.jsonl") is None] == []
 
@@ -196,14 +196,14 @@ def test_raw_is_verbatim(case: Case) -> None:
     assert cut.raw["chunks"][:-1] == chunks_of(data)[: len(cut.raw["chunks"]) - 1]
 
 
-def test_raw_carries_what_we_do_not_read() -> None:
+def test_raw_contains_unread_fields() -> None:
     heard = decode(make_codec(), make_request(), [Case("openai", "005-wire-mapping-extension").reply or b""])
     assert heard.response is not None
     assert heard.response.raw["choices"][0]["logprobs"]["content"][0]["bytes"] == [72, 105]
     assert heard.response.raw["x_vendor"] == {"seconds": 0.25}
 
 
-def test_raw_of_a_stream_has_the_terminal_facts() -> None:
+def test_raw_of_a_stream_has_the_final_facts() -> None:
     heard = decode(make_codec(), make_request(stream=True), [Case("openai", "second-usage-all-zeros").reply or b""])
     assert heard.response is not None
     assert heard.response.raw["finish_reason"] == "stop"
@@ -211,7 +211,7 @@ def test_raw_of_a_stream_has_the_terminal_facts() -> None:
 
 
 @pytest.mark.parametrize("case", REPLIED, ids=str)
-def test_raw_need_not_be_kept(case: Case) -> None:
+def test_raw_can_be_turned_off(case: Case) -> None:
     options = case.options
     known = Capabilities.of(options.capabilities)
     codec = OpenAICodec.connect(options.model, BASE_URL, options.quirks, known, keep_raw=False)
@@ -221,7 +221,7 @@ def test_raw_need_not_be_kept(case: Case) -> None:
         assert heard.response is None or heard.response.raw is None
 
 
-def test_many_small_chunks_are_kept_in_few_pieces() -> None:
+def test_many_small_chunks_are_joined() -> None:
     codec = OpenAICodec("m", BASE_URL)
     decoder = codec.decoder(plain_request(stream=True), Assembler())
     text = b'data: {"choices": [{"delta": {"content": "Hi "}}]}\n\n'
@@ -232,7 +232,7 @@ def test_many_small_chunks_are_kept_in_few_pieces() -> None:
     assert len(fold(events).raw["chunks"]) == 51
 
 
-def test_a_stream_that_is_not_kept_holds_no_bytes() -> None:
+def test_stream_without_raw_keeps_no_bytes() -> None:
     codec = OpenAICodec("m", BASE_URL, keep_raw=False)
     decoder = codec.decoder(make_request(stream=True), Assembler())
     for _ in range(3):
@@ -241,7 +241,7 @@ def test_a_stream_that_is_not_kept_holds_no_bytes() -> None:
 
 
 @pytest.mark.parametrize("case", [case for case in REPLIED if not case.name.startswith("coerced")], ids=str)
-def test_under_coercion_only_text_moves(case: Case) -> None:
+def test_only_text_moves_under_coercion(case: Case) -> None:
     """With ``tools="schema"`` text waits for the end and is one piece; calls, ends, usage and errors stay."""
     request = msgspec.structs.replace(case.request, tools=Case("openai", "default").request.tools)
     options = {**(case.options.quirks or {}), "tools": "schema"}
@@ -265,7 +265,7 @@ def test_under_coercion_only_text_moves(case: Case) -> None:
 # --- the way out: requests --------------------------------------------------------------------------
 
 
-def test_a_request_is_a_post_without_a_key() -> None:
+def test_request_is_a_post_without_a_key() -> None:
     http = encode(make_request()).http
     assert (http.method, http.url) == ("POST", "http://127.0.0.1:8080/v1/chat/completions")
     assert http.headers == {"content-type": "application/json", "accept": "application/json, text/event-stream"}
@@ -284,17 +284,17 @@ def test_a_request_is_a_post_without_a_key() -> None:
         ("https://h:8443/a?api-version=1", "https://h:8443/a/chat/completions?api-version=1"),
     ],
 )
-def test_base_urls(base_url: str, url: str) -> None:
+def test_base_urls_are_joined(base_url: str, url: str) -> None:
     assert make_codec(base_url=base_url).encode(make_request()).http.url == url
 
 
 @pytest.mark.parametrize("base_url", ["ftp://h", "h/v1", "http://", "http://u:p@h/v1", "http://h/v1#x"])
-def test_base_urls_that_are_refused(base_url: str) -> None:
+def test_invalid_base_urls_are_rejected(base_url: str) -> None:
     with pytest.raises(ValueError, match="base_url"):
         make_codec(base_url=base_url)
 
 
-def test_the_request_names_the_model() -> None:
+def test_model_is_sent() -> None:
     assert body_of(make_request(model="other"))["model"] == "other"
     assert body_of(make_request(model=""))["model"] == "m"
 
@@ -317,12 +317,12 @@ CONFIGS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("config", "quirks", "sent"), CONFIGS)
-def test_settings(config: dict[str, Any], quirks: dict[str, Any], sent: dict[str, Any]) -> None:
+def test_settings_are_encoded(config: dict[str, Any], quirks: dict[str, Any], sent: dict[str, Any]) -> None:
     body = body_of(make_request(config=RuntimeConfig(**config)), **quirks)
     assert body == {"model": "m", **sent, "messages": [{"role": "user", "content": "Hello"}]}
 
 
-def test_a_reasoning_budget_has_no_place_here() -> None:
+def test_reasoning_budget_is_not_supported() -> None:
     with pytest.raises(UnsupportedFeatureError, match=r"config\.reasoning"):
         encode(make_request(config=RuntimeConfig(reasoning=1024)))
 
@@ -403,7 +403,7 @@ COLLISIONS: list[tuple[dict[str, Any], str, Any, Any]] = [
 
 
 @pytest.mark.parametrize(("sets", "name", "value", "sent"), COLLISIONS)
-def test_extras(sets: dict[str, Any], name: str, value: Any, sent: Any) -> None:
+def test_extras_are_merged(sets: dict[str, Any], name: str, value: Any, sent: Any) -> None:
     extras = {name: copy.deepcopy(value)}
     settings_made = {key: item for key, item in sets.items() if key in RuntimeConfig.__struct_fields__}
     fields = {key: item for key, item in sets.items() if key in Request.__struct_fields__}
@@ -419,7 +419,7 @@ def test_extras(sets: dict[str, Any], name: str, value: Any, sent: Any) -> None:
     assert extras == {name: value}
 
 
-def test_extras_are_sent_by_name_with_the_order_of_their_keys() -> None:
+def test_extras_are_sorted_and_keep_the_order_of_their_keys() -> None:
     extras = {"z": 1, "a": {"d": 1, "c": {"f": 1, "e": 2}}}
     text = encode(make_request(config=RuntimeConfig(extras=extras))).http.body.decode()
     assert text.index('"a":{"d":1,"c":{"f":1,"e":2}}') < text.index('"z":1') < text.index('"messages"')
@@ -433,19 +433,19 @@ def test_extras_are_sent_by_name_with_the_order_of_their_keys() -> None:
         ({"tools": (Tool("t", "", {"type": "object", "x": object()}),)}, "JSON"),
     ],
 )
-def test_what_is_not_json_is_refused(fields: dict[str, Any], match: str) -> None:
+def test_values_that_are_not_json_are_rejected(fields: dict[str, Any], match: str) -> None:
     with pytest.raises(InvalidRequestError, match=match):
         encode(make_request(**fields))
 
 
-def test_half_a_character_is_refused() -> None:
+def test_lone_surrogate_is_rejected() -> None:
     with pytest.raises(InvalidRequestError, match="JSON"):
         encode(make_request(User("a\ud800b")))
     with pytest.raises(InvalidRequestError, match="JSON"):
         encode(make_request(HELLO, Assistant(tool_calls=[ToolCall("c", "any", {"a": "\udc00"})]), ToolResult("c", "x")))
 
 
-def test_endless_nesting_is_refused() -> None:
+def test_deep_nesting_is_rejected() -> None:
     deep: dict[str, Any] = {}
     for _ in range(10_000):
         deep = {"a": deep}
@@ -453,7 +453,7 @@ def test_endless_nesting_is_refused() -> None:
         encode(make_request(config=RuntimeConfig(extras={"x": deep})))
 
 
-def test_a_late_system_message_is_refused_by_the_codec_too() -> None:
+def test_late_system_message_is_rejected_by_the_codec() -> None:
     with pytest.raises(InvalidRequestError, match=r"messages\[1\]"):
         encode(make_request(HELLO, System("Be terse."), HELLO))
 
@@ -544,7 +544,7 @@ LOSSES: list[tuple[Assistant, Any, dict[str, Any], list[Noted]]] = [
 
 
 @pytest.mark.parametrize(("answer", "then", "quirks", "notes"), LOSSES)
-def test_nothing_is_dropped_in_silence(answer: Assistant, then: Any, quirks: dict[str, Any], notes: list[Any]) -> None:
+def test_every_loss_is_reported(answer: Assistant, then: Any, quirks: dict[str, Any], notes: list[Any]) -> None:
     encoded = encode(make_request(HELLO, answer, then), **quirks)
     assert [(note.outcome, note.code, note.path, note.loss) for note in encoded.notes] == notes
     assert [(warning.code, warning.path) for warning in encoded.warnings] == [
@@ -558,13 +558,13 @@ def test_paths_count_leading_system_messages() -> None:
     assert [note.path for note in encode(make_request(*said)).notes] == ["messages[3].content[0]"]
 
 
-def test_what_is_dropped_is_not_sent() -> None:
+def test_dropped_content_is_not_sent() -> None:
     said = [HELLO, Assistant([Thinking("Hm", OTHER), RedactedThinking("gone"), Text("Hi", OTHER)]), HELLO]
     text = encode(make_request(*said)).http.body.decode()
     assert all(word not in text for word in ("Hm", "gone", "sig", "thinking"))
 
 
-def test_thinking_is_taken_back_under_coercion_too() -> None:
+def test_thinking_is_removed_under_coercion() -> None:
     said = [HELLO, Assistant([Thinking("Hm"), ToolCall("c", 'a"b', {})]), ToolResult("c", "x", is_error=True)]
     body = body_of(make_request(*said, tools=(ONE,)), tools="schema", send_reasoning="reasoning")
     sent = {"role": "assistant", "content": '{"tool": "a\\"b", "arguments": {}}', "reasoning": "Hm"}
@@ -598,7 +598,7 @@ OBJECTS = st.dictionaries(st.text(max_size=8), JSON, max_size=4)
 
 @FAST
 @given(arguments=OBJECTS, extras=OBJECTS, schema=OBJECTS)
-def test_a_request_gives_the_same_bytes_each_time(arguments: Any, extras: Any, schema: Any) -> None:
+def test_encoding_is_deterministic(arguments: Any, extras: Any, schema: Any) -> None:
     extras = {f"x_{key}": value for key, value in extras.items()}
     said = [HELLO, Assistant(tool_calls=[ToolCall("c", "any", arguments)]), ToolResult("c", "x")]
 
@@ -632,9 +632,7 @@ DETAILS = [{"type": "reasoning.encrypted", "data": "x", "index": 0}]
     ],
 )
 @pytest.mark.parametrize("length", [0, 20])
-def test_details_of_reasoning_return_to_their_issuer_alone(
-    state: Continuity | None, returns: bool, length: int
-) -> None:
+def test_reasoning_details_are_sent_to_their_issuer_only(state: Continuity | None, returns: bool, length: int) -> None:
     before = [HELLO, Assistant("Hi")] * length
     said = (*before, HELLO, turn(Thinking("Hm.", state), Text("Yes.")), HELLO)
     codec = OpenAICodec("m", BASE_URL, Quirks(reasoning_details=True), vendor="v")
@@ -657,7 +655,7 @@ def test_messages_are_the_last_field(extras: dict[str, Any]) -> None:
     assert list(json.loads(body))[-1] == "messages"
 
 
-def test_details_count_where_the_callers_own_messages_are_compared() -> None:
+def test_details_count_when_comparing_the_callers_messages() -> None:
     said = (HELLO, turn(Thinking("", Continuity(opaque=DETAILS, issuer=Issuer("openai"))), Text("Yes.")), HELLO)
     codec = OpenAICodec("m", BASE_URL, Quirks(reasoning_details=True))
     sent = json.loads(codec.encode(make_request(*said)).http.body)["messages"]
@@ -666,7 +664,7 @@ def test_details_count_where_the_callers_own_messages_are_compared() -> None:
     assert json.loads(same.http.body)["messages"] == sent
 
 
-def test_the_rule_of_hosted_openai_restricts_length_alone() -> None:
+def test_openai_id_rule_limits_only_the_length() -> None:
     ids = ["call#1", "call@x", "{a}", "呼", "a\nb", "é" * 40, "a" * 41, "\ud800", ""]
     said = (turn(*[ToolCall(each, "f", {}) for each in ids]), *[ToolResult(each, "r") for each in ids])
     messages = body_of(make_request(HELLO, *said), id_rule=IdRule(40, any_character=True))["messages"]
@@ -701,7 +699,7 @@ def conversation(turns: Any) -> list[Any]:
 
 @FAST
 @given(turns=TURNS, more=TURNS)
-def test_a_second_turn_extends_the_bytes_of_the_first(turns: Any, more: Any) -> None:
+def test_second_turn_extends_the_bytes_of_the_first(turns: Any, more: Any) -> None:
     def build(said: list[Any], quirks: dict[str, Any]) -> bytes:
         config = RuntimeConfig(temperature=0.5, extras={"user": "u"})
         return encode(make_request(*said, config=config, tools=(ANY,), response_schema=SCHEMA), **quirks).http.body
@@ -716,7 +714,7 @@ def test_a_second_turn_extends_the_bytes_of_the_first(turns: Any, more: Any) -> 
 
 @FAST
 @given(turns=TURNS)
-def test_ids_fit_and_stay_apart(turns: Any) -> None:
+def test_projected_ids_are_legal_and_distinct(turns: Any) -> None:
     said = conversation(turns)
     ours = [call.id for message in said if isinstance(message, Assistant) for call in message.tool_calls]
     for rule in RULES:
@@ -731,7 +729,7 @@ def test_ids_fit_and_stay_apart(turns: Any) -> None:
 
 @FAST
 @given(turns=TURNS)
-def test_encoding_changes_nothing_of_what_it_is_given(turns: Any) -> None:
+def test_encoding_does_not_change_its_input(turns: Any) -> None:
     said = conversation(turns)
     before = copy.deepcopy(said)
     for quirks in WAYS_OUT:
@@ -741,7 +739,7 @@ def test_encoding_changes_nothing_of_what_it_is_given(turns: Any) -> None:
 
 @FAST
 @given(arguments=OBJECTS)
-def test_arguments_survive_the_way_out_and_back(arguments: dict[str, Any]) -> None:
+def test_arguments_round_trip(arguments: dict[str, Any]) -> None:
     said = [HELLO, Assistant(tool_calls=[ToolCall("c", "any", arguments)]), ToolResult("c", "x")]
     for quirks in WAYS_OUT:
         messages = body_of(make_request(*said, tools=(ANY,)), **quirks)["messages"]
@@ -784,7 +782,7 @@ LESSONS: list[tuple[int, str, dict[str, Any], dict[str, Any], dict[str, Any] | N
 
 
 @pytest.mark.parametrize(("status", "says", "fields", "before", "learned"), LESSONS)
-def test_lessons(status: int, says: str, fields: Any, before: Any, learned: Any) -> None:
+def test_lessons_are_learned(status: int, says: str, fields: Any, before: Any, learned: Any) -> None:
     codec = OpenAICodec("m", BASE_URL, Quirks(**before), vendor="v", keep_raw=False)
     error = codec.error(status, {}, json.dumps({"error": {"message": says}}).encode())
     lesson = codec.learn(error, make_request(**fields))
@@ -799,7 +797,7 @@ def test_lessons(status: int, says: str, fields: Any, before: Any, learned: Any)
     assert lesson.encode(make_request(**fields)).http.body != codec.encode(make_request(**fields)).http.body
 
 
-def test_lessons_come_to_an_end() -> None:
+def test_learning_terminates() -> None:
     codec: OpenAICodec | None = make_codec()
     request = make_request(**NATIVE, **STREAM)
     error = InvalidRequestError("", status=400, provider_message="stream_options response_format json_schema")
@@ -810,7 +808,7 @@ def test_lessons_come_to_an_end() -> None:
     assert count == 4
 
 
-async def test_a_lesson_is_used_at_once() -> None:
+async def test_lesson_is_applied_at_once() -> None:
     refused = (400, {}, [b'{"error": {"message": "stream_options is not known"}}'])
     answered = (200, {}, [Case("openai", "usage-never").reply or b""])
     transport = FixtureTransport(refused, answered, answered)
@@ -826,20 +824,20 @@ async def test_a_lesson_is_used_at_once() -> None:
 READY = Case("openai", "007-ready-check").json("ready.json")
 
 
-def test_readiness_has_its_five_outcomes_for_every_kind_of_server() -> None:
+def test_readiness_outcomes_for_every_kind_of_server() -> None:
     five = {None, "ModelNotLoadedError", "AuthenticationError", "InvalidModelError", "UnavailableError"}
     for kind in ("auto", "models", "health", "state", "resident"):
         assert {row["error"] for row in READY if row["quirks"]["readiness"] == kind} >= five
 
 
-async def test_readiness_without_a_network() -> None:
+async def test_readiness_needs_no_network() -> None:
     provider = HttpProvider(make_codec(), FixtureTransport(), name="n", model="m")
     with pytest.raises(NetworkError) as caught:
         await provider.ready()
     assert caught.value.category == "provider_unavailable"
 
 
-async def test_readiness_asks_with_get_only_and_nothing_is_billed() -> None:
+async def test_readiness_sends_only_get_requests() -> None:
     listed = json.dumps({"data": [{"id": "m"}]}).encode()
     transport = FixtureTransport((200, {}, [listed]), (200, {}, [b"{}"]))
     await HttpProvider(make_codec(), transport, name="n", model="m").ready()
@@ -858,7 +856,7 @@ async def test_readiness_asks_with_get_only_and_nothing_is_billed() -> None:
         ("http://h/sub/v1", "resident", ["http://h/sub/v1/models", "http://h/sub/api/ps"]),
     ],
 )
-def test_readiness_questions_go_to_the_server_itself(base_url: str, kind: Any, urls: list[str]) -> None:
+def test_readiness_requests_go_to_the_same_server(base_url: str, kind: Any, urls: list[str]) -> None:
     questions = make_codec(base_url=base_url, readiness=kind).ready()
     listed = HttpReply(200, {}, b'{"data": [{"id": "m", "state": "loaded"}], "models": [{"name": "m"}]}')
     asked = [next(questions).url]
@@ -870,7 +868,7 @@ def test_readiness_questions_go_to_the_server_itself(base_url: str, kind: Any, u
 
 @FAST
 @given(body=JSON | st.binary(max_size=30), status=st.sampled_from([200, 204, 404, 503]))
-def test_readiness_ends_in_the_tree(body: Any, status: int) -> None:
+def test_readiness_raises_only_provider_errors(body: Any, status: int) -> None:
     answer = {"status": status, "body": body.decode("latin-1") if isinstance(body, bytes) else body}
     paths = ("/v1/models", "/health", "/api/v0/models", "/api/ps")
     kinds: list[Any] = ["auto", "models", "health", "state", "resident"]
@@ -933,7 +931,7 @@ ROW_EXAMPLES: list[tuple[int, bytes, type[ProviderError]]] = [
 
 
 @pytest.mark.parametrize("index", range(len(ROWS)))
-def test_every_row_of_the_table_decides_something(index: int) -> None:
+def test_every_row_of_the_error_table_is_needed(index: int) -> None:
     assert len(ROW_EXAMPLES) == len(ROWS)
     status, body, kind = ROW_EXAMPLES[index]
     failure = read_failure(body)
@@ -943,7 +941,7 @@ def test_every_row_of_the_table_decides_something(index: int) -> None:
 
 
 @pytest.mark.parametrize("index", [at for at, row in enumerate(ROWS) if row.statuses is not None])
-def test_rows_keep_to_their_statuses(index: int) -> None:
+def test_rows_apply_to_their_statuses_only(index: int) -> None:
     _, body, _ = ROW_EXAMPLES[index]
     assert type(make_codec().error(418, {}, body)) is InvalidRequestError
     assert type(make_codec().error(401, {}, body)) is AuthenticationError
@@ -1001,11 +999,11 @@ def test_every_status_has_its_class(body: bytes) -> None:
         ({"x-ratelimit-reset": "1700000005000"}, 1_700_000_000.0, 5.0),
     ],
 )
-def test_waiting_times(headers: dict[str, str], now: float | None, wait: float | None) -> None:
+def test_retry_after_is_read(headers: dict[str, str], now: float | None, wait: float | None) -> None:
     assert make_codec().error(429, headers, b"", now).retry_after == wait
 
 
-def test_a_waiting_time_inside_the_body() -> None:
+def test_retry_after_in_the_body_is_read() -> None:
     body = json.dumps({"error": {"code": 429, "message": "x", "metadata": {"retry_after_seconds": 12}}}).encode()
     assert make_codec().error(429, {}, body).retry_after == 12.0
     heard = decode(make_codec(), make_request(stream=True), [Case("openai", "error-after-text-429").reply or b""])
@@ -1015,7 +1013,7 @@ def test_a_waiting_time_inside_the_body() -> None:
 
 @FAST
 @given(status=st.integers(300, 599), body=JSON | st.binary(max_size=60) | OBJECTS.map(lambda inner: {"error": inner}))
-def test_refusals_end_in_the_tree(status: int, body: Any) -> None:
+def test_error_responses_give_provider_errors(status: int, body: Any) -> None:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     assert type(make_codec().error(status, {}, data)) in TREE
 
@@ -1093,7 +1091,7 @@ def write_stream(reply: dict[str, Any], chance: random.Random) -> bytes:
 
 @FAST
 @given(reply=replies(), seed=st.integers(0, 10**6))
-def test_a_stream_folds_to_what_the_body_says(reply: dict[str, Any], seed: int) -> None:
+def test_stream_and_body_fold_to_the_same_reply(reply: dict[str, Any], seed: int) -> None:
     tools = (ANY, Tool("none", "", {"type": "object", "maxProperties": 0}))
     stream = write_stream(reply, random.Random(seed))
     for quirks in WAYS_OUT:
@@ -1110,7 +1108,7 @@ def test_a_stream_folds_to_what_the_body_says(reply: dict[str, Any], seed: int) 
 
 @FAST
 @given(reply=replies(), seed=st.integers(0, 10**6))
-def test_intents_are_made_only_of_whole_calls(reply: dict[str, Any], seed: int) -> None:
+def test_only_complete_calls_become_intents(reply: dict[str, Any], seed: int) -> None:
     """Cut anywhere: what is an intent has the arguments the model gave, all of them."""
     chance = random.Random(seed)
     stream = write_stream(reply, chance)
@@ -1211,7 +1209,7 @@ FUZZED = [make_codec(), make_codec(usage_path="x.usage"), make_codec(tools="sche
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize("path", list(paths_in(RICH_BODY)), ids=lambda path: ".".join(map(str, path)))
-def test_any_type_at_any_place_of_a_body(path: tuple[Any, ...]) -> None:
+def test_any_type_at_any_place_of_a_body_is_handled(path: tuple[Any, ...]) -> None:
     for new in REPLACEMENTS:
         data = json.dumps(changed(RICH_BODY, path, new)).encode()
         for codec in FUZZED:
@@ -1223,7 +1221,7 @@ def test_any_type_at_any_place_of_a_body(path: tuple[Any, ...]) -> None:
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize("path", list(paths_in(RICH_CHUNK)), ids=lambda path: ".".join(map(str, path)))
-def test_any_type_at_any_place_of_a_chunk(path: tuple[Any, ...]) -> None:
+def test_any_type_at_any_place_of_a_chunk_is_handled(path: tuple[Any, ...]) -> None:
     for new in REPLACEMENTS:
         chunk = event_of(changed(RICH_CHUNK, path, new))
         for frames in ([chunk, b"data: [DONE]\n\n"], [event_of(PLAIN_CHUNK), chunk, event_of(PLAIN_CHUNK)]):
@@ -1235,7 +1233,7 @@ def test_any_type_at_any_place_of_a_chunk(path: tuple[Any, ...]) -> None:
 
 
 @pytest.mark.parametrize("new", REPLACEMENTS[1:], ids=repr)
-def test_any_value_instead_of_a_reply(new: Any) -> None:
+def test_any_value_instead_of_a_reply_is_handled(new: Any) -> None:
     for codec in FUZZED:
         for stream in (True, False):
             request = make_request(tools=(ANY,), stream=stream)
@@ -1247,7 +1245,7 @@ def test_any_value_instead_of_a_reply(new: Any) -> None:
 
 @FAST
 @given(value=JSON, values=st.lists(JSON, max_size=4), seed=st.integers(0, 99))
-def test_random_json(value: Any, values: list[Any], seed: int) -> None:
+def test_random_json_is_handled(value: Any, values: list[Any], seed: int) -> None:
     for codec in FUZZED:
         for data in (
             json.dumps(value).encode(),
@@ -1261,7 +1259,7 @@ def test_random_json(value: Any, values: list[Any], seed: int) -> None:
 
 @FAST
 @given(choices=JSON, part=OBJECTS, more=OBJECTS)
-def test_random_json_in_the_right_places(choices: Any, part: dict[str, Any], more: dict[str, Any]) -> None:
+def test_random_json_in_the_right_places_is_handled(choices: Any, part: dict[str, Any], more: dict[str, Any]) -> None:
     for codec in FUZZED:
         for chunk in (
             {"choices": choices, **more},
@@ -1277,7 +1275,7 @@ def test_random_json_in_the_right_places(choices: Any, part: dict[str, Any], mor
 
 @FAST
 @given(data=st.binary(max_size=80), stream=st.booleans(), seed=st.integers(0, 99))
-def test_random_bytes(data: bytes, stream: bool, seed: int) -> None:
+def test_random_bytes_are_handled(data: bytes, stream: bool, seed: int) -> None:
     for prefix in (b"", b"data: ", b"{", b"\xef\xbb\xbf", b"\n ", event_of(PLAIN_CHUNK) + b"data:"):
         request = make_request(stream=stream)
         heard = held(decode(make_codec(), request, [prefix + data]))
@@ -1287,7 +1285,7 @@ def test_random_bytes(data: bytes, stream: bool, seed: int) -> None:
 
 @settings(FAST, max_examples=5000 if EXHAUSTIVE else 100)
 @given(case=st.sampled_from(REPLIED), seed=st.integers(0, 10**6))
-def test_damaged_cases(case: Case, seed: int) -> None:
+def test_damaged_cases_are_handled(case: Case, seed: int) -> None:
     """Valid replies with a few bytes changed, lost, doubled or moved."""
     chance = random.Random(seed)
     data = bytearray(case.reply or b"")
@@ -1323,20 +1321,20 @@ DEEP = 10_000
     ],
     ids=["open", "choices", "content", "chunk", "delta"],
 )
-def test_nesting_without_end(reply: bytes) -> None:
+def test_deeply_nested_replies_are_handled(reply: bytes) -> None:
     for pieces in ([reply], cut_at_random(reply, 1, 500)):
         assert type(held(decode(make_codec(), make_request(stream=True), pieces)).error) is InvalidResponseError
 
 
 @pytest.mark.parametrize("finish", ["stop", "tool_calls", "length"])
-def test_calls_of_another_type_are_mended_only_after_an_error(finish: str) -> None:
+def test_calls_of_another_type_are_repaired_only_after_an_error(finish: str) -> None:
     case = Case("openai", "error-finish-with-calls-of-other-types")
     reply = (case.reply or b"").replace(b'"finish_reason": "error"', f'"finish_reason": "{finish}"'.encode())
     heard = held(decode(case.codec(), case.request, [reply]))
     assert isinstance(heard.error, InvalidResponseError)
 
 
-def test_arguments_nested_without_end_make_no_intent() -> None:
+def test_deeply_nested_arguments_make_no_intent() -> None:
     arguments = '{"a":' * DEEP + "1" + "}" * DEEP
     call = {"index": 0, "id": "c", "function": {"name": "any", "arguments": arguments}}
     data = event_of({"choices": [{"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": "tool_calls"}]})
@@ -1346,7 +1344,7 @@ def test_arguments_nested_without_end_make_no_intent() -> None:
     assert heard.response.tool_calls[0].arguments is None
 
 
-def test_ten_megabytes() -> None:
+def test_ten_megabytes_are_read() -> None:
     text = "Größe " * (10 * 1024 * 1024 // 14)
     body = json.dumps({"choices": [{"index": 0, "message": {"content": text}, "finish_reason": "stop"}]}).encode()
     assert len(body) > 10_000_000
@@ -1360,7 +1358,7 @@ def test_ten_megabytes() -> None:
     assert heard.response.text == text
 
 
-def test_a_body_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_body_size_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec_module, "MAX_BODY", 1000)
     for filler in (b" ", b"{"):
         heard = decode(make_codec(), make_request(), [filler * 300] * 4)
@@ -1372,7 +1370,7 @@ def test_a_body_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("piece", [event_of(PLAIN_CHUNK), b": still here\n\n"])
 @pytest.mark.parametrize("keep_raw", [True, False])
-def test_a_stream_has_a_bound_in_bytes(piece: bytes, keep_raw: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stream_size_is_limited(piece: bytes, keep_raw: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec_module, "MAX_STREAM", 10 * len(piece))
     request = make_request(stream=True)
     codec = OpenAICodec("m", "http://test", keep_raw=keep_raw)
@@ -1382,7 +1380,7 @@ def test_a_stream_has_a_bound_in_bytes(piece: bytes, keep_raw: bool, monkeypatch
     assert f"{10 * len(piece)} bytes" in str(heard.error)
 
 
-def test_a_stream_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_stream_events_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec_module, "MAX_EVENTS", 10)
     heard = held(decode(make_codec(), make_request(stream=True), [event_of(PLAIN_CHUNK)] * 12))
     assert type(heard.error) is InvalidResponseError
@@ -1392,7 +1390,7 @@ def test_a_stream_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("piece", [b": still here\n\n", b"\n\n", b"\r\n\r\n"])
-def test_lines_that_make_no_event_have_a_bound(piece: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_without_events_are_limited(piece: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec_module, "MAX_LINES", 10)
     first = event_of(PLAIN_CHUNK)
     assert "lines" not in str(decode(make_codec(), make_request(stream=True), [first, piece * 4]).error)
@@ -1402,14 +1400,14 @@ def test_lines_that_make_no_event_have_a_bound(piece: bytes, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("number", [10, 11])
-def test_the_number_of_objects_in_a_reply_has_a_bound(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_objects_in_a_reply_is_limited(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec_module, "MAX_CONTAINERS", 10)
     for reply in (b'{"choices":[' + b"{}," * (number - 3) + b"{}]}", b"data: {" + b"[" * (number - 1) + b"\n\n"):
         error = decode(make_codec(), make_request(), [reply]).error
         assert ("more than 10 objects and lists" in str(error)) is (number > 10)
 
 
-def test_an_event_has_a_bound_and_raw_still_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_event_size_is_limited_and_raw_contains_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OpenAIDecoder, "framing", staticmethod(lambda limit=1000: SseDecoder(limit)))
     data = event_of(PLAIN_CHUNK) + b"data: " + b"x" * 2000
     heard = decode(make_codec(), make_request(stream=True), cut_at_random(data, 1))
@@ -1428,7 +1426,7 @@ def make_decoder(**fields: Any) -> tuple[Any, Assembler]:
     return make_codec().decoder(make_request(**fields), out), out
 
 
-def test_events_come_as_soon_as_their_bytes_do() -> None:
+def test_events_are_emitted_with_their_bytes() -> None:
     decoder, _ = make_decoder(stream=True)
     data = event_of(PLAIN_CHUNK)
     assert decoder.feed(data[:-1]) == []
@@ -1440,7 +1438,7 @@ def test_events_come_as_soon_as_their_bytes_do() -> None:
     assert decoder.done
 
 
-def test_after_the_end_nothing_more_is_said() -> None:
+def test_nothing_is_emitted_after_the_end() -> None:
     decoder, out = make_decoder(stream=True)
     decoder.feed(event_of(PLAIN_CHUNK) + b"data: [DONE]\n\n")
     assert decoder.feed(event_of(PLAIN_CHUNK)) == []
@@ -1452,7 +1450,7 @@ def test_after_the_end_nothing_more_is_said() -> None:
 
 
 @pytest.mark.parametrize("said", [b"", b" ", event_of(PLAIN_CHUNK), b'{"choices": ['])
-def test_a_failure_from_outside_ends_the_message(said: bytes) -> None:
+def test_external_failure_ends_the_message(said: bytes) -> None:
     decoder, out = make_decoder(stream=True)
     events = decoder.feed(said)
     error = NetworkError("the connection was reset")
@@ -1469,7 +1467,7 @@ def test_a_failure_from_outside_ends_the_message(said: bytes) -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_message_that_had_begun_keeps_what_was_said(stream: bool) -> None:
+def test_started_message_keeps_its_content(stream: bool) -> None:
     heard = decode(make_codec(), make_request(stream=stream), [event_of(PLAIN_CHUNK), event_of(PLAIN_CHUNK)[:-9]])
     assert type(heard.error) is StreamInterruptedError
     assert heard.error.response is not None
@@ -1518,7 +1516,7 @@ def test_a_wire_needs_three_methods(kind: type[Decoder], pieces: list[bytes], te
     assert fold(events).raw == raw
 
 
-def test_what_a_wire_does_wrong_ends_in_the_tree() -> None:
+def test_bug_in_a_codec_raises_a_provider_error() -> None:
     class Broken(Echo):
         def at_end(self) -> None:
             raise KeyError("a bug")
@@ -1531,7 +1529,7 @@ def test_what_a_wire_does_wrong_ends_in_the_tree() -> None:
     assert fold(events).text == "a"
 
 
-def test_offsets_tell_where_a_call_came_from() -> None:
+def test_offsets_locate_a_call_in_raw() -> None:
     case = Case("openai", "interleaved-parallel-calls")
     data = case.reply or b""
     heard = decode(case.codec(), case.request, cut_at_random(data, 3))
@@ -1550,7 +1548,7 @@ def pieces_of_calls(*calls: dict[str, Any]) -> bytes:
 
 @pytest.mark.parametrize("tail", [{"arguments": ""}, {"arguments": None}, {"arguments": "\n"}, {}])
 @pytest.mark.parametrize("place", [{"index": 0}, {}, {"index": 0, "id": ""}])
-def test_a_name_said_again_without_arguments_is_no_other_call(tail: dict[str, Any], place: dict[str, Any]) -> None:
+def test_repeated_name_without_arguments_is_the_same_call(tail: dict[str, Any], place: dict[str, Any]) -> None:
     whole = {"index": 0, "id": "x", "function": {"name": "any", "arguments": '{"a": 1}'}}
     reply = pieces_of_calls(whole, {**place, "function": {"name": "any", **tail}})
     heard = decode(make_codec(), make_request(tools=[Tool("any")]), [reply])
@@ -1559,7 +1557,7 @@ def test_a_name_said_again_without_arguments_is_no_other_call(tail: dict[str, An
 
 
 @pytest.mark.parametrize("place", [{"index": 0}, {}])
-def test_one_id_for_two_names_is_two_calls(place: dict[str, Any]) -> None:
+def test_one_id_with_two_names_is_two_calls(place: dict[str, Any]) -> None:
     calls = [{**place, "id": "c", "function": {"name": name, "arguments": "{}"}} for name in ("f", "g")]
     heard = decode(make_codec(), make_request(tools=[Tool("f"), Tool("g")]), [pieces_of_calls(*calls)])
     intents = [event.intent for event in heard.events if isinstance(event, ToolUseEnd) and event.intent is not None]
@@ -1567,7 +1565,7 @@ def test_one_id_for_two_names_is_two_calls(place: dict[str, Any]) -> None:
     assert heard.error is None
 
 
-def test_interleaved_calls_are_not_read_anew_for_every_fragment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interleaved_calls_are_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read = 0
     whole = assembler_module.read_object
 
@@ -1607,7 +1605,7 @@ def test_documents_and_images_from_files_are_sent(tmp_path: Any) -> None:
     ("stated", "read"),
     [(0.00014, Decimal("0.00014")), (0, Decimal(0)), (None, None), ("0.1", None), (-1, None), (True, None)],
 )
-def test_the_cost_that_a_server_states_is_read(stated: Any, read: Decimal | None) -> None:
+def test_cost_reported_by_a_server_is_read(stated: Any, read: Decimal | None) -> None:
     usage = {"prompt_tokens": 1, "completion_tokens": 1, "cost": stated}
     choice = {"index": 0, "message": {"content": "x"}, "finish_reason": "stop"}
     body = json.dumps({"model": "m", "choices": [choice], "usage": usage}).encode()

@@ -54,7 +54,7 @@ IN_ORDER = [["z", "a"], ["y", "b"]]
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_parameters_arguments_and_extras(wire: str) -> None:
+def test_key_order_of_parameters_arguments_and_extras_is_kept(wire: str) -> None:
     body = encode(wire, messages=STATE, tools=(Tool("f", "", SCHEMA),))
     found = orders(body)
     assert len(found) == 6, found
@@ -63,7 +63,7 @@ def test_parameters_arguments_and_extras(wire: str) -> None:
 
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("structured", [None, "prompt"])
-def test_response_schema(wire: str, structured: str | None) -> None:
+def test_key_order_of_the_response_schema_is_kept(wire: str, structured: str | None) -> None:
     quirks = None if structured is None else {"structured": structured}
     body = encode(wire, quirks, messages=(User("hi"),), response_schema=SCHEMA)
     found = orders(body)
@@ -71,13 +71,13 @@ def test_response_schema(wire: str, structured: str | None) -> None:
     assert [order for order in found if order not in IN_ORDER] == []
 
 
-def test_the_answer_tool_of_anthropic() -> None:
+def test_key_order_of_the_answer_tool_is_kept() -> None:
     found = orders(encode("anthropic", {"structured": "tool"}, messages=(User("hi"),), response_schema=SCHEMA))
     assert len(found) == 4
     assert [order for order in found if order not in IN_ORDER] == []
 
 
-def test_tools_by_way_of_a_schema() -> None:
+def test_key_order_of_emulated_tools_is_kept() -> None:
     found = orders(encode("openai", {"tools": "schema"}, messages=(User("hi"),), tools=(Tool("f", "", SCHEMA),)))
     assert found.count(["z", "a"]) >= 2
     assert [order for order in found if order not in IN_ORDER] == []

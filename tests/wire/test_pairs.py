@@ -76,7 +76,7 @@ def names(pairs: list[tuple[str, Case]]) -> list[str]:
 
 
 @pytest.mark.parametrize(("wire", "case"), REQUESTS, ids=names(REQUESTS))
-def test_a_request_that_is_read_is_the_one_that_was_written(wire: str, case: Case) -> None:
+def test_request_round_trips(wire: str, case: Case) -> None:
     codec = case.codec()
     encoded = codec.encode(case.request)
     asked = SERVER_CODECS[wire].decode(encoded.http.body, path_of(encoded))
@@ -90,7 +90,7 @@ def test_a_request_that_is_read_is_the_one_that_was_written(wire: str, case: Cas
 
 @pytest.mark.parametrize(("wire", "case"), REPLIES, ids=names(REPLIES))
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "body"])
-def test_a_reply_that_is_read_is_the_one_that_was_written(wire: str, case: Case, stream: bool) -> None:
+def test_reply_round_trips(wire: str, case: Case, stream: bool) -> None:
     heard = decode(case.codec(), case.request, [case.reply or b""])
     request = replace(case.request, stream=stream, config=RuntimeConfig(max_tokens=1024))
     check_reply(wire, request, heard)
@@ -189,7 +189,7 @@ def requests(draw: st.DrawFn, wire: str) -> Request:
 @pytest.mark.parametrize("wire", WIRES)
 @given(data=st.data())
 @quickly
-def test_any_request_is_read_as_it_was_written(wire: str, data: st.DataObject) -> None:
+def test_any_request_round_trips(wire: str, data: st.DataObject) -> None:
     request = data.draw(requests(wire))
     check_request(request)
     encoded = client(wire).encode(request)
@@ -205,9 +205,7 @@ ENDINGS = ["stop", "tool_calls", "length", "content_filter", "fail"]
 @pytest.mark.parametrize("wire", WIRES)
 @given(verbs=some.verbs(), ending=st.sampled_from(ENDINGS), stream=st.booleans(), usage=some.usages)
 @quickly
-def test_any_reply_is_read_as_it_was_written(
-    wire: str, verbs: list[some.Verb], ending: str, stream: bool, usage: object
-) -> None:
+def test_any_reply_round_trips(wire: str, verbs: list[some.Verb], ending: str, stream: bool, usage: object) -> None:
     request = Request([User("Hello")], TOOLS, RuntimeConfig(max_tokens=9), model="m", request_id="R", stream=stream)
     out = Assembler(request_id="R", model="m", issuer=Issuer(wire), expected=Expectation(request))
     out.start()
@@ -236,7 +234,7 @@ LEAVES = [
 
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("kind", LEAVES)
-def test_an_error_keeps_its_class_and_its_wait(wire: str, kind: type[ProviderError]) -> None:
+def test_error_keeps_its_class_and_retry_after(wire: str, kind: type[ProviderError]) -> None:
     error = kind("something happened", retry_after=1.5)
     reply = SERVER_CODECS[wire].error(error)
     again = client(wire).error(reply.status, reply.headers, reply.body)
@@ -246,7 +244,7 @@ def test_an_error_keeps_its_class_and_its_wait(wire: str, kind: type[ProviderErr
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_an_error_tells_no_key_and_no_inner_address(wire: str) -> None:
+def test_error_contains_no_key_and_no_internal_address(wire: str) -> None:
     error = errors.NetworkError("cannot reach http://10.0.0.7:8080/v1 with Bearer sk-abcdefghijklmnop")
     body = SERVER_CODECS[wire].error(error).body
     assert b"10.0.0.7" not in body

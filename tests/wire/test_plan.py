@@ -68,7 +68,7 @@ def noted(collect: Any) -> tuple[Note, ...]:
 
 
 @pytest.mark.parametrize("kind", [PlanItem, SwapPlan, Note, Encoded, HttpRequest])
-def test_plans_cannot_be_changed(kind: type[msgspec.Struct]) -> None:
+def test_plans_are_immutable(kind: type[msgspec.Struct]) -> None:
     assert kind.__struct_config__.frozen
 
 
@@ -82,7 +82,7 @@ def test_without_a_codec_everything_is_kept() -> None:
     assert make_plan(None, Request(TALK), "there:m") == plan()
 
 
-def test_notes_take_the_place_of_what_they_are_about() -> None:
+def test_notes_replace_the_kept_entries() -> None:
     notes = noted(
         lambda notes: (
             notes.drop("messages[3].content[0]", "thinking_dropped", "no place"),
@@ -111,13 +111,13 @@ def test_notes_take_the_place_of_what_they_are_about() -> None:
     assert made.losses == (dropped, lost, made.items[10])
 
 
-def test_a_message_is_not_charged_with_its_blocks() -> None:
+def test_message_is_not_marked_for_its_blocks() -> None:
     note = Note("dropped", "c", "messages[1].content[0]", "d", loss=True)
     assert PlanItem("messages[1]", "user", "kept") in plan(note).items
     assert plan(note).items[-1] == PlanItem("messages[1].content[0]", "request", "dropped", "c", "d", loss=True)
 
 
-def test_a_message_is_charged_with_its_fields() -> None:
+def test_message_is_marked_for_its_fields() -> None:
     note = Note("rewritten", "is_error_dropped", "messages[4].is_error", "d", loss=True)
     assert plan(note).items[-1] == PlanItem(
         "messages[4].is_error", "tool", "rewritten", "is_error_dropped", "d", loss=True
@@ -125,7 +125,7 @@ def test_a_message_is_charged_with_its_fields() -> None:
     assert len(plan(note).items) == len(PARTS)
 
 
-def test_what_is_refused_is_said_and_nothing_raised() -> None:
+def test_rejection_is_reported_and_not_raised() -> None:
     made = plan(error=UnsupportedContentError("messages[2].content[1]: no images"))
     assert made.refused is not None
     assert made.refused.startswith("messages[2].content[1]: no images. ")  # and what to do about it
@@ -133,7 +133,7 @@ def test_what_is_refused_is_said_and_nothing_raised() -> None:
     assert plan().refused is None
 
 
-def test_a_bug_of_the_codec_is_not_a_refusal() -> None:
+def test_bug_in_a_codec_is_raised() -> None:
     with pytest.raises(KeyError):
         plan(error=KeyError("bug"))
 
@@ -142,7 +142,9 @@ def test_a_bug_of_the_codec_is_not_a_refusal() -> None:
     ("estimated", "context", "fits"),
     [(None, None, None), (5, None, None), (None, 5, None), (5, 5, True), (4, 5, True), (6, 5, False)],
 )
-def test_fits(estimated: int | None, context: int | None, fits: bool | None) -> None:
+def test_fits_compares_the_estimate_with_the_window(
+    estimated: int | None, context: int | None, fits: bool | None
+) -> None:
     made = plan(estimated_tokens=estimated, context_tokens=context)
     assert made.fits is fits
     assert (made.estimated_tokens, made.context_tokens) == (estimated, context)

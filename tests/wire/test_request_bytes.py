@@ -84,7 +84,7 @@ OWN: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("wire", "body", "path"), OWN.values(), ids=OWN)
-def test_requests_that_are_read_and_written_are_the_same(wire: str, body: dict[str, Any], path: str) -> None:
+def test_requests_are_re_encoded_unchanged(wire: str, body: dict[str, Any], path: str) -> None:
     assert compare(wire, body, path) == ("same", ())
 
 
@@ -102,7 +102,7 @@ LEAST = {"openai": 0.90, "anthropic": 0.78, "gemini": 0.90, "responses": 0.80, "
 
 @pytest.mark.no_cover
 @pytest.mark.skipif(not RECORDED.exists(), reason="no recordings beside this repository")
-def test_recorded_requests_are_the_same_but_for_what_is_explained() -> None:
+def test_recorded_requests_are_re_encoded_except_for_explained_differences() -> None:
     found = report()
     assert set(found) == set(LEAST)
     for wire, (expressed, same, _, differing) in found.items():

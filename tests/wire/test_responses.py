@@ -123,12 +123,12 @@ def events_in(data: bytes) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("case", CASE_LIST, ids=str)
-def test_case(case: Case) -> None:
+def test_case_passes(case: Case) -> None:
     check_case(case, ResponsesCodec)
 
 
 @pytest.mark.parametrize("case", REPLIED, ids=str)
-def test_every_reply_is_held_against_a_fold_written_by_hand(case: Case) -> None:
+def test_every_reply_matches_its_handwritten_fold(case: Case) -> None:
     assert case.json("folded.json") is not None
 
 
@@ -171,7 +171,7 @@ UNLIKE = {
 
 
 @pytest.mark.parametrize("case", [case for case in STREAMED if case.name not in UNLIKE], ids=str)
-def test_a_stream_folds_to_what_its_last_event_says(case: Case) -> None:
+def test_stream_folds_to_its_last_event(case: Case) -> None:
     codec = case.codec(ResponsesCodec)
     streamed = decode(codec, case.request, [case.reply or b""])
     ends = [
@@ -186,13 +186,13 @@ def test_a_stream_folds_to_what_its_last_event_says(case: Case) -> None:
     assert body.facts == streamed.facts
 
 
-def test_the_list_of_exceptions_is_of_cases_that_exist() -> None:
+def test_listed_exceptions_are_existing_cases() -> None:
     assert set(UNLIKE) <= {case.name for case in STREAMED}
 
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize("case", STREAMED, ids=str)
-def test_cut_anywhere_a_stream_is_interrupted_or_whole(case: Case) -> None:
+def test_stream_cut_anywhere_is_interrupted_or_complete(case: Case) -> None:
     codec, data = case.codec(ResponsesCodec), case.reply or b""
     whole = decode(codec, case.request, [data])
     # By its place: an id that was used twice is minted anew each time.
@@ -213,7 +213,7 @@ def test_cut_anywhere_a_stream_is_interrupted_or_whole(case: Case) -> None:
                 assert event.final_input == intents[event.content_block_index]
 
 
-def test_raw_is_what_was_sent() -> None:
+def test_raw_is_verbatim() -> None:
     case = Case("responses", "text-stream")
     reply = decode(case.codec(ResponsesCodec), case.request, [case.reply or b""]).response
     assert reply is not None
@@ -240,7 +240,7 @@ def test_raw_is_what_was_sent() -> None:
         ("https://h/openai?api-version=preview", "https://h/openai/responses?api-version=preview"),
     ],
 )
-def test_base_urls(base_url: str, url: str) -> None:
+def test_base_urls_are_joined(base_url: str, url: str) -> None:
     http = ResponsesCodec("m", base_url).encode(make_request()).http
     assert (http.method, http.url) == ("POST", url)
     assert not any("authorization" in name.lower() for name in http.headers)
@@ -250,7 +250,7 @@ def test_the_key_is_a_bearer_token() -> None:
     assert make_codec().authorise("k") == {"authorization": "Bearer k"}
 
 
-def test_nothing_is_ever_stored() -> None:
+def test_store_is_always_false() -> None:
     for case in find_cases("responses", "wire.json"):
         assert case.json("wire.json")["store"] is False
         assert "previous_response_id" not in case.json("wire.json")
@@ -324,13 +324,13 @@ LOSSES: list[tuple[str, list[Any], list[tuple[str, str, str, bool]]]] = [
 
 
 @pytest.mark.parametrize(("blocks", "notes"), [row[1:] for row in LOSSES], ids=[row[0] for row in LOSSES])
-def test_nothing_is_dropped_in_silence(blocks: list[Any], notes: list[Any]) -> None:
+def test_every_loss_is_reported(blocks: list[Any], notes: list[Any]) -> None:
     encoded = make_codec().encode(make_request(HELLO, Assistant(blocks), HELLO))
     assert [(note.outcome, note.code, note.path, note.loss) for note in encoded.notes] == notes
     assert [warning.path for warning in encoded.warnings] == [path for _, _, path, loss in notes if loss]
 
 
-def test_what_a_tool_and_a_user_say_is_noted_too() -> None:
+def test_losses_of_tool_and_user_messages_are_reported() -> None:
     state = Continuity("s")
     said = [
         User([Text("a", state), Document(Url("https://h/a.pdf"), name="a.pdf")]),
@@ -353,7 +353,7 @@ def test_what_a_tool_and_a_user_say_is_noted_too() -> None:
     ]
 
 
-def test_a_plan_shows_the_same() -> None:
+def test_plan_reports_the_same_losses() -> None:
     plan = make_plan(make_codec(), make_request(HELLO, Assistant([Thinking("hm"), Text("x")]), HELLO), "t")
     assert [(item.path, item.outcome) for item in plan.items][:3] == [
         ("messages[0]", "kept"),
@@ -362,13 +362,13 @@ def test_a_plan_shows_the_same() -> None:
     ]
 
 
-def test_a_late_system_message_is_refused_by_the_codec_too() -> None:
+def test_late_system_message_is_rejected_by_the_codec() -> None:
     with pytest.raises(InvalidRequestError, match=r"messages\[1\]"):
         make_codec().encode(make_request(HELLO, System("late")))
 
 
 @pytest.mark.parametrize("extras", [{"x": float("nan")}, {"x": object()}, {"x": {1, 2}}], ids=["nan", "object", "set"])
-def test_what_is_not_json_is_refused_or_written_as_json(extras: dict[str, Any]) -> None:
+def test_values_that_are_not_json_are_rejected_or_encoded(extras: dict[str, Any]) -> None:
     try:
         sent = body_of(make_request(config=RuntimeConfig(extras=extras)))
     except InvalidRequestError:
@@ -376,7 +376,7 @@ def test_what_is_not_json_is_refused_or_written_as_json(extras: dict[str, Any]) 
     assert sent["x"] in (None, [1, 2])
 
 
-def test_half_a_character_is_refused() -> None:
+def test_lone_surrogate_is_rejected() -> None:
     with pytest.raises(InvalidRequestError, match="JSON"):
         make_codec().encode(make_request(User("\ud800")))
 
@@ -385,7 +385,7 @@ def test_half_a_character_is_refused() -> None:
 
 
 @given(arguments=OBJECTS, extras=OBJECTS, schema=OBJECTS)
-def test_a_request_gives_the_same_bytes_each_time(arguments: Any, extras: Any, schema: Any) -> None:
+def test_encoding_is_deterministic(arguments: Any, extras: Any, schema: Any) -> None:
     extras = {f"x_{key}": value for key, value in extras.items()}
     said = [HELLO, Assistant(tool_calls=[ToolCall("c", "any", arguments)]), ToolResult("c", "x")]
 
@@ -399,7 +399,7 @@ def test_a_request_gives_the_same_bytes_each_time(arguments: Any, extras: Any, s
 
 
 @given(arguments=OBJECTS)
-def test_arguments_survive_the_way_out_and_back(arguments: dict[str, Any]) -> None:
+def test_arguments_round_trip(arguments: dict[str, Any]) -> None:
     said = [HELLO, Assistant(tool_calls=[ToolCall("c", "any", arguments)]), ToolResult("c", "x")]
     sent = next(item for item in body_of(make_request(*said))["input"] if item["type"] == "function_call")
     reply = {"status": "completed", "output": [sent]}
@@ -410,7 +410,7 @@ def test_arguments_survive_the_way_out_and_back(arguments: dict[str, Any]) -> No
 
 
 @given(data=st.text(max_size=40), more=OBJECTS, text=WORDS)
-def test_reasoning_survives_the_way_in_and_back(data: str, more: dict[str, Any], text: str) -> None:
+def test_reasoning_round_trips(data: str, more: dict[str, Any], text: str) -> None:
     summary = [{"type": "summary_text", "text": text}] if text else []
     item = {**more, "type": "reasoning", "id": "rs_1", "summary": summary, "encrypted_content": data}
     item = {key: value for key, value in item.items() if key not in ("status", "content")}
@@ -462,7 +462,7 @@ MESSAGES = st.lists(
 
 
 @given(messages=MESSAGES, send=st.sampled_from(["encrypted", "all"]))
-def test_whatever_was_said_the_input_is_valid(messages: list[Any], send: Any) -> None:
+def test_any_conversation_gives_a_valid_input(messages: list[Any], send: Any) -> None:
     """By the wire's rules: each call answered once and later, ids unique and short, reasoning led to something."""
     said = [HELLO, *messages, HELLO]
     before = copy.deepcopy(said)
@@ -494,7 +494,7 @@ def test_whatever_was_said_the_input_is_valid(messages: list[Any], send: Any) ->
 
 
 @given(messages=MESSAGES)
-def test_every_block_that_is_not_sent_is_noted(messages: list[Any]) -> None:
+def test_every_omitted_block_is_noted(messages: list[Any]) -> None:
     encoded = make_codec().encode(make_request(HELLO, *messages, HELLO))
     items = json.loads(encoded.http.body)["input"]
     blocks = sum(len(message.content) if isinstance(message, Assistant) else 1 for message in messages)
@@ -507,7 +507,7 @@ def test_every_block_that_is_not_sent_is_noted(messages: list[Any]) -> None:
 
 
 @given(messages=MESSAGES)
-def test_equal_ids_are_told_apart_and_legal_ones_kept(messages: list[Any]) -> None:
+def test_equal_ids_are_made_distinct_and_legal_ones_kept(messages: list[Any]) -> None:
     rule = IdRule(64, also="_-.:|/+= ")
     turns = [HELLO]
     for message in messages:  # every call answered at once, so that ids may come again
@@ -525,7 +525,7 @@ def test_equal_ids_are_told_apart_and_legal_ones_kept(messages: list[Any]) -> No
     assert all(mine == theirs for mine, theirs in firsts.items() if rule.allows(mine))
 
 
-def test_ids_are_told_apart_without_a_rule_too() -> None:
+def test_ids_are_made_distinct_without_a_rule() -> None:
     turn = [Assistant([CALL]), ToolResult("c", "x")]
     items = body_of(make_request(HELLO, *turn, *turn), id_rule=None)["input"]
     assert items[1]["call_id"] == items[2]["call_id"] == "c"
@@ -533,7 +533,7 @@ def test_ids_are_told_apart_without_a_rule_too() -> None:
 
 
 @pytest.mark.parametrize("last", "bc")
-def test_an_id_made_anew_is_no_other_call_s(last: str) -> None:
+def test_generated_id_is_unique(last: str) -> None:
     """With three ids to give and two of them taken, the second call of one gets the third."""
     said = [
         part for name in ("a", "a", last) for part in (Assistant([ToolCall(name, "any", {})]), ToolResult(name, "x"))
@@ -551,7 +551,7 @@ TURNS = st.lists(
 
 
 @given(turns=TURNS, more=TURNS, structured=st.sampled_from(["native", "prompt"]))
-def test_a_second_turn_extends_the_bytes_of_the_first(turns: Any, more: Any, structured: Any) -> None:
+def test_second_turn_extends_the_bytes_of_the_first(turns: Any, more: Any, structured: Any) -> None:
     def build(turns: Any) -> bytes:
         said: list[Any] = [System("Be terse.")]
         for at, (asked, answered, calls) in enumerate(turns):
@@ -595,7 +595,7 @@ LESSONS: list[tuple[int, str, str | None, dict[str, Any], dict[str, Any], dict[s
 
 
 @pytest.mark.parametrize(("status", "says", "code", "fields", "before", "learned"), LESSONS)
-def test_lessons(status: int, says: str, code: str | None, fields: Any, before: Any, learned: Any) -> None:
+def test_lessons_are_learned(status: int, says: str, code: str | None, fields: Any, before: Any, learned: Any) -> None:
     codec = ResponsesCodec(MODEL, BASE_URL, Quirks(**before), vendor="v", keep_raw=False)
     error = codec.error(status, {}, json.dumps({"error": {"message": says, "code": code}}).encode())
     lesson = codec.learn(error, make_request(**fields))
@@ -610,7 +610,7 @@ def test_lessons(status: int, says: str, code: str | None, fields: Any, before: 
     assert lesson.encode(make_request(**fields)).http.body != codec.encode(make_request(**fields)).http.body
 
 
-def test_lessons_come_to_an_end() -> None:
+def test_learning_terminates() -> None:
     codec: ResponsesCodec | None = make_codec()
     says = "unknown include, invalid schema for function, text.format"
     error = InvalidRequestError("", status=400, provider_message=says)
@@ -621,7 +621,7 @@ def test_lessons_come_to_an_end() -> None:
     assert count == 4
 
 
-async def test_a_lesson_is_used_at_once() -> None:
+async def test_lesson_is_applied_at_once() -> None:
     refused = (400, {}, [b'{"error": {"message": "Encrypted content is not supported with this model."}}'])
     answered = (200, {}, [Case("responses", "text-stream").reply or b""])
     transport = FixtureTransport(refused, answered, answered)
@@ -698,7 +698,7 @@ def records(*, good: bool) -> list[Record]:
 
 
 @recorded
-def test_recorded_refusals() -> None:
+def test_recorded_errors_are_read() -> None:
     for record in records(good=False):
         error = make_codec().error(record.status, record.headers, record.body)
         text = record.body.decode()
@@ -708,7 +708,7 @@ def test_recorded_refusals() -> None:
 
 
 @given(status=st.integers(300, 599), body=JSON | st.binary(max_size=60) | OBJECTS.map(lambda inner: {"error": inner}))
-def test_refusals_end_in_the_tree(status: int, body: Any) -> None:
+def test_error_responses_give_provider_errors(status: int, body: Any) -> None:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     for prefix in (b"", b"data: "):
         error = make_codec().error(status, {}, prefix + data)
@@ -793,7 +793,7 @@ def stream_item(at: int, item: dict[str, Any], chance: random.Random, *, indexed
 
 
 @given(made=ITEMS, cut=st.booleans(), seed=st.integers(0, 10**6), indexed=st.booleans(), repeated=st.booleans())
-def test_a_stream_folds_to_what_the_body_says(made: Any, cut: bool, seed: int, indexed: bool, repeated: bool) -> None:
+def test_stream_and_body_fold_to_the_same_reply(made: Any, cut: bool, seed: int, indexed: bool, repeated: bool) -> None:
     chance = random.Random(seed)
     items = [write_item(at, each) for at, each in enumerate(made)]
     status = "incomplete" if cut else "completed"
@@ -854,7 +854,7 @@ IDLE: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("idle", IDLE, ids=lambda event: event["type"])
-def test_events_that_say_nothing(idle: dict[str, Any]) -> None:
+def test_events_without_content_are_ignored(idle: dict[str, Any]) -> None:
     case = Case("responses", "text-stream")
     whole = decode(make_codec(), case.request, [case.reply or b""])
     heard = decode(make_codec(), case.request, [with_between(case.reply or b"", event_of(idle))])
@@ -862,13 +862,13 @@ def test_events_that_say_nothing(idle: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("word", ["created", "queued", "in_progress"])
-def test_a_message_starts_with_the_first_word_of_it(word: str) -> None:
+def test_message_starts_with_its_first_content(word: str) -> None:
     decoder = open_decoder(make_codec(), make_request(stream=True))
     events = decoder.feed(event_of({"type": f"response.{word}", "response": {"model": "its-name"}}))
     assert [(event.type, getattr(event, "model", None)) for event in events] == [("message.start", "its-name")]
 
 
-def test_arguments_under_the_id_of_a_message_are_not_lost() -> None:
+def test_arguments_under_a_message_id_are_not_lost() -> None:
     where = {"output_index": 0, "item_id": "msg_1"}
     events = [
         {"type": "response.output_text.delta", **where, "delta": "Hi"},
@@ -881,7 +881,7 @@ def test_arguments_under_the_id_of_a_message_are_not_lost() -> None:
     assert [(call.name, call.arguments) for call in heard.response.tool_calls] == [("", {"a": 1})]
 
 
-def test_a_late_end_of_an_earlier_part_closes_no_other() -> None:
+def test_late_end_of_an_earlier_part_closes_no_other() -> None:
     spot = {"output_index": 0, "item_id": "msg_1"}
     delta, done = "response.output_text.delta", "response.content_part.done"
     part = {"type": "output_text", "text": "One. "}
@@ -984,7 +984,7 @@ def held(heard: DecodedReply) -> DecodedReply:
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize("path", list(paths_in(RICH_BODY)), ids=lambda path: ".".join(map(str, path)))
-def test_any_type_at_any_place_of_a_body(path: tuple[Any, ...]) -> None:
+def test_any_type_at_any_place_of_a_body_is_handled(path: tuple[Any, ...]) -> None:
     for new in REPLACEMENTS:
         data = json.dumps(changed(RICH_BODY, path, new)).encode()
         heard = held(decode(make_codec(), make_request(tools=(ANY,)), [data]))
@@ -993,7 +993,7 @@ def test_any_type_at_any_place_of_a_body(path: tuple[Any, ...]) -> None:
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize("at", range(len(RICH_EVENTS)), ids=lambda at: RICH_EVENTS[at]["type"])
-def test_any_type_at_any_place_of_an_event(at: int) -> None:
+def test_any_type_at_any_place_of_an_event_is_handled(at: int) -> None:
     request = make_request(tools=(ANY,), stream=True)
     before, after = b"".join(map(event_of, RICH_EVENTS[:at])), b"".join(map(event_of, RICH_EVENTS[at + 1 :]))
     for path in paths_in(RICH_EVENTS[at]):
@@ -1005,7 +1005,7 @@ def test_any_type_at_any_place_of_an_event(at: int) -> None:
 
 
 @given(value=JSON, values=st.lists(JSON, max_size=4), at=st.integers(0, len(RICH_EVENTS) - 1), seed=st.integers(0, 99))
-def test_random_json(value: Any, values: list[Any], at: int, seed: int) -> None:
+def test_random_json_is_handled(value: Any, values: list[Any], at: int, seed: int) -> None:
     request = make_request(tools=(ANY,), stream=True)
     for data in (
         json.dumps(value).encode(),
@@ -1024,7 +1024,7 @@ def test_random_json(value: Any, values: list[Any], at: int, seed: int) -> None:
     order=st.lists(st.integers(0, len(RICH_EVENTS) - 1), max_size=14),
     indices=st.lists(st.sampled_from([None, 0, 1, 9])),
 )
-def test_events_in_any_order(order: list[int], indices: list[Any]) -> None:
+def test_events_in_any_order_are_handled(order: list[int], indices: list[Any]) -> None:
     events = [dict(RICH_EVENTS[at]) for at in order]
     for event, index in zip(events, indices, strict=False):
         event["output_index"] = index
@@ -1032,7 +1032,7 @@ def test_events_in_any_order(order: list[int], indices: list[Any]) -> None:
 
 
 @given(data=st.binary(max_size=80), stream=st.booleans(), seed=st.integers(0, 99))
-def test_random_bytes(data: bytes, stream: bool, seed: int) -> None:
+def test_random_bytes_are_handled(data: bytes, stream: bool, seed: int) -> None:
     request = make_request(stream=stream)
     for prefix in (b"", b"data: ", b"{", b"\xef\xbb\xbf", event_of(RICH_EVENTS[0]) + b"data:"):
         heard = held(decode(make_codec(), request, [prefix + data]))
@@ -1040,7 +1040,7 @@ def test_random_bytes(data: bytes, stream: bool, seed: int) -> None:
 
 
 @given(seed=st.integers(0, 10**6), at=st.integers(0, len(STREAMED) - 1))
-def test_damaged_cases(seed: int, at: int) -> None:
+def test_damaged_cases_are_handled(seed: int, at: int) -> None:
     case = STREAMED[at]
     chance = random.Random(seed)
     data = bytearray(case.reply or b"")
@@ -1118,7 +1118,7 @@ def test_every_recording_is_read(count: Callable[[str, int], None]) -> None:
 
 @pytest.mark.no_cover
 @recorded
-def test_recorded_conversations_go_back_as_they_came() -> None:
+def test_recorded_conversations_are_sent_back_unchanged() -> None:
     """Every recorded reply, sent back to its issuer: reasoning and own items verbatim, nothing else lost."""
     for record in records(good=True):
         reply = decode(record.codec(), record.request(), [record.body], judged=False).response
@@ -1145,7 +1145,7 @@ def test_recorded_conversations_go_back_as_they_came() -> None:
 
 @pytest.mark.no_cover
 @recorded
-def test_recordings_byte_by_byte() -> None:
+def test_recordings_are_read_byte_by_byte() -> None:
     short = [record for record in records(good=True) if len(record.body) < (60_000 if EXHAUSTIVE else 4000)]
     for record in short[:: 1 if EXHAUSTIVE else 12]:
         whole = decode(record.codec(), record.request(), [record.body], judged=False)
@@ -1156,7 +1156,7 @@ def test_recordings_byte_by_byte() -> None:
 
 @pytest.mark.no_cover
 @recorded
-def test_every_exchange_with_a_real_server(count: Callable[[str, int], None]) -> None:
+def test_every_exchange_with_a_real_server_is_read(count: Callable[[str, int], None]) -> None:
     ends: Counter[str] = Counter()
     for exchange in find_exchanges():
         if exchange["path"] != "/v1/responses" or not exchange["status_line"]:
@@ -1176,7 +1176,7 @@ def test_every_exchange_with_a_real_server(count: Callable[[str, int], None]) ->
     count("exchanges of responses with real servers read", sum(ends.values()))
 
 
-def test_pictures_and_documents_are_sent_as_they_are() -> None:
+def test_images_and_documents_are_sent_unchanged() -> None:
     paper = Document(Url("https://h/a.pdf"))
     said = User([Image(Inline("AAAA"), "image/png", "high"), Document(Inline("BBBB"), "text/csv", "a.csv"), paper])
     encoded = make_codec().encode(make_request(said))
@@ -1188,7 +1188,7 @@ def test_pictures_and_documents_are_sent_as_they_are() -> None:
     ]
 
 
-def test_minted_ids_are_the_assembler_s() -> None:
+def test_generated_ids_come_from_the_assembler() -> None:
     reply = {"output": [{"type": "function_call", "name": "any", "arguments": "{}"}] * 2}
     heard = decode(make_codec(), make_request(tools=(ANY,)), [json.dumps(reply).encode()])
     assert heard.response is not None

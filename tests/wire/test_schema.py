@@ -21,12 +21,12 @@ TITLES = [
 
 
 @pytest.mark.parametrize(("title", "name"), TITLES)
-def test_schema_named_by_its_title(title: str, name: str) -> None:
+def test_schema_is_named_by_its_title(title: str, name: str) -> None:
     assert schema_name({"title": title}) == name
 
 
 @pytest.mark.parametrize("title", [None, "", "答え", 5])
-def test_schema_named_by_its_digest(title: Any) -> None:
+def test_schema_is_named_by_its_digest(title: Any) -> None:
     name = schema_name({"title": title, "type": "object"})
     assert re.fullmatch(r"schema_[0-9a-f]{12}", name)
     assert name == schema_name({"type": "object", "title": title}) != schema_name({"title": title})

@@ -20,7 +20,7 @@ GEMINI = Issuer("gemini", "a-vendor", "a-model")
 
 @given(st.text(min_size=1), st.sampled_from([GEMINI, Issuer("anthropic"), Issuer("responses", None, "m")]))
 @settings(max_examples=30, deadline=None)
-def test_a_signature_comes_back_as_it_was(signature: str, issuer: Issuer) -> None:
+def test_signature_round_trips(signature: str, issuer: Issuer) -> None:
     sealed = seal(signature, issuer, "anthropic")
     if issuer.wire == "anthropic":
         assert sealed == signature
@@ -29,7 +29,7 @@ def test_a_signature_comes_back_as_it_was(signature: str, issuer: Issuer) -> Non
 
 
 @pytest.mark.parametrize("text", ["abc", "ZHJhZ29tYW46", "ZHJhZ29tYW46e30=", "ZHJhZ29tYW46!"])
-def test_what_is_no_seal_is_the_wires_own(text: str) -> None:
+def test_unsealed_value_is_the_wires_own(text: str) -> None:
     assert unseal(text, "anthropic") == (text, Issuer("anthropic"))
 
 
@@ -60,7 +60,7 @@ def said_again(wire: str, body: bytes) -> Any:
 
 
 @pytest.mark.parametrize("wire", ["anthropic", "responses"])
-def test_another_wires_block_goes_back_to_its_issuer(wire: str) -> None:
+def test_block_of_another_wire_is_sent_back_to_its_issuer(wire: str) -> None:
     message = said_again(wire, answer(wire, False, GEMINI))
     (block,) = [block for block in message.content if isinstance(block, Opaque)]
     assert block.data == {"type": "theirs"}
@@ -68,7 +68,7 @@ def test_another_wires_block_goes_back_to_its_issuer(wire: str) -> None:
     assert block.continuity.issuer == GEMINI
 
 
-def test_another_wires_signature_goes_back_to_its_issuer() -> None:
+def test_signature_of_another_wire_is_sent_back_to_its_issuer() -> None:
     thought = said_again("anthropic", answer("anthropic", False, GEMINI)).content[0]
     assert isinstance(thought, Thinking)
     assert thought.continuity is not None
@@ -81,7 +81,7 @@ def test_another_wires_signature_goes_back_to_its_issuer() -> None:
     assert b'"signed"' in answer("gemini", True, GEMINI)
 
 
-def test_a_body_with_sealed_state_is_known_by_its_bytes() -> None:
+def test_sealed_state_is_detected_in_the_bytes() -> None:
     assert holds_sealed(answer("anthropic", False, GEMINI))
     assert holds_sealed(json.dumps({"signature": seal("signed", GEMINI, "anthropic")}).encode())
     assert holds_sealed(b'{"type":"opaque"}')

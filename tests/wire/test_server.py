@@ -39,14 +39,14 @@ def write(wire: str, events: list[Event], *, stream: bool, created: int = 0) -> 
 
 
 @pytest.mark.parametrize("wire", SERVER_CODECS)
-def test_a_cancelled_reply_is_an_error(wire: str) -> None:
+def test_cancelled_reply_is_an_error(wire: str) -> None:
     events = make(finish="cancelled")
     assert b"cancelled" in write(wire, events, stream=True)
     with pytest.raises(CallCancelledError):
         write(wire, events, stream=False)
 
 
-def test_statuses_that_messages_has_types_for() -> None:
+def test_error_types_of_the_messages_api() -> None:
     codec = SERVER_CODECS["anthropic"]
     denied = codec.error(AuthenticationError("no", status=403))
     long = codec.error(InvalidRequestError("too long", status=413))
@@ -54,7 +54,7 @@ def test_statuses_that_messages_has_types_for() -> None:
     assert kinds == [(403, "permission_error"), (413, "request_too_large")]
 
 
-def test_a_thought_without_text_and_signature_is_not_sent() -> None:
+def test_empty_thinking_without_a_signature_is_not_sent() -> None:
     out = Assembler(request_id="R", model="m")
     out.start()
     out.attach(Thinking, opaque={"type": "reasoning"})
@@ -65,7 +65,7 @@ def test_a_thought_without_text_and_signature_is_not_sent() -> None:
     assert candidate["content"]["parts"] == [{"text": "Yes."}]
 
 
-def test_ollama_dates_its_lines() -> None:
+def test_ollama_lines_have_timestamps() -> None:
     body: dict[str, Any] = msgspec.json.decode(write("ollama", make(), stream=False, created=1_800_000_000))
     assert body["created_at"] == "2027-01-15T08:00:00Z"
     assert body["message"] == {"role": "assistant", "content": "Yes.", "thinking": "Hm."}
@@ -92,7 +92,7 @@ def frames_of(data: bytes) -> list[Any]:
     ("text", "wanted"),
     [('{"input": "*** Begin"}', "*** Begin"), ('{"input": [1]}', "[1]"), ("{}", "")],
 )
-def test_a_custom_tool_gets_its_free_text(text: str, wanted: str) -> None:
+def test_custom_tool_receives_free_text(text: str, wanted: str) -> None:
     server = SERVER_CODECS["responses"]
     for stream in (False, True):
         asked = Asked(Request([User("Hi")], model="m", stream=stream), custom=frozenset({"patch"}))
@@ -108,7 +108,7 @@ def test_a_custom_tool_gets_its_free_text(text: str, wanted: str) -> None:
             assert "response.function_call_arguments.delta" not in kinds
 
 
-def test_a_custom_call_that_was_cut_is_incomplete() -> None:
+def test_truncated_custom_call_is_incomplete() -> None:
     server = SERVER_CODECS["responses"]
     asked = Asked(Request([User("Hi")], model="m", stream=True), custom=frozenset({"patch"}))
     encoder = server.encoder(asked)
@@ -119,7 +119,7 @@ def test_a_custom_call_that_was_cut_is_incomplete() -> None:
     assert b"custom_tool_call_input.done" not in data
 
 
-def test_a_response_repeats_what_was_asked() -> None:
+def test_response_echoes_the_request() -> None:
     asked = Asked(Request([User("Hi")], model="m"), echo={"text": {"format": {"type": "json_object"}}, "store": True})
     encoder = SERVER_CODECS["responses"].encoder(asked)
     out = Assembler(request_id="R", model="m")
@@ -132,7 +132,7 @@ def test_a_response_repeats_what_was_asked() -> None:
     assert (made["text"], made["store"]) == ({"format": {"type": "json_object"}}, True)
 
 
-def test_the_error_by_which_a_tool_runner_does_without_threads() -> None:
+def test_unknown_thread_error_lets_a_tool_runner_continue() -> None:
     error = UnsupportedFeatureError("thread: not kept")
     error.provider_code = "thread_unsupported_request"
     reply = msgspec.json.decode(SERVER_CODECS["anthropic"].error(error).body)

@@ -179,7 +179,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("wire", "fields", "complaint"), REFUSED)
-def test_a_field_that_is_wrong_is_named(wire: str, fields: dict[str, Any], complaint: str) -> None:
+def test_invalid_field_is_named(wire: str, fields: dict[str, Any], complaint: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         decode(wire, **fields)
     assert str(caught.value).startswith(complaint)
@@ -194,13 +194,13 @@ def test_a_field_that_is_wrong_is_named(wire: str, fields: dict[str, Any], compl
         ("responses", {"type": "input_audio", "data": "x"}),
     ],
 )
-def test_content_that_cannot_be_said_is_refused(wire: str, block: dict[str, Any]) -> None:
+def test_unsupported_content_is_rejected(wire: str, block: dict[str, Any]) -> None:
     field = "input" if wire == "responses" else "messages"
     with pytest.raises(UnsupportedContentError):
         decode(wire, **{field: [{"role": "user", "content": [block]}]})
 
 
-def test_content_of_other_roles_that_is_refused() -> None:
+def test_unsupported_content_of_other_roles_is_rejected() -> None:
     image = {"type": "input_image", "image_url": "https://a.test/b.png"}
     for wire, fields in (
         ("gemini", parts({"executableCode": {}})),
@@ -212,12 +212,12 @@ def test_content_of_other_roles_that_is_refused() -> None:
 
 
 @pytest.mark.parametrize("path", ["", "/v1beta/models/m", "/v1beta/models/:generateContent", "/v1/models/m:embed"])
-def test_a_path_without_a_model_and_a_verb_is_refused(path: str) -> None:
+def test_path_without_model_and_method_is_rejected(path: str) -> None:
     with pytest.raises(InvalidRequestError, match="the path must end with"):
         SERVER_CODECS["gemini"].decode(b'{"contents": []}', path)
 
 
-def test_turns_as_clients_of_responses_send_them() -> None:
+def test_responses_turns_are_read() -> None:
     system = [{"type": "input_text", "text": "Be "}, {"type": "input_text", "text": "terse."}]
     request = decode(
         "responses",
@@ -237,7 +237,7 @@ def test_turns_as_clients_of_responses_send_them() -> None:
     assert decode("responses", text={"format": form}).request.config.extras == {"text": {"format": form}}
 
 
-def test_turns_as_clients_of_messages_send_them() -> None:
+def test_messages_turns_are_read() -> None:
     call = {"type": "tool_use", "id": "t", "name": "a", "input": {}, "caller": {"type": "direct"}}
     result = {"type": "tool_result", "tool_use_id": "t", "content": "rain"}
     messages = [
@@ -252,7 +252,7 @@ def test_turns_as_clients_of_messages_send_them() -> None:
     assert asked == Assistant([ToolCall("t", "a", {})])
 
 
-def test_turns_as_clients_of_gemini_send_them() -> None:
+def test_gemini_turns_are_read() -> None:
     code = {"executableCode": {"language": "PYTHON", "code": "1"}}
     request = decode(
         "gemini",
@@ -270,7 +270,7 @@ def test_turns_as_clients_of_gemini_send_them() -> None:
     assert decode("gemini", contents=again).request.messages[1].content == '{"result":5}'
 
 
-def test_turns_as_clients_of_chat_completions_send_them() -> None:
+def test_chat_completions_turns_are_read() -> None:
     image = {"type": "image", "source": {"type": "inline", "base64_data": "aGk="}, "media_type": "image/png"}
     request = decode(
         "openai", messages=[{"role": "user", "content": [image]}], response_format={"type": "text"}
@@ -296,18 +296,18 @@ def test_instructions_in_parts_are_joined() -> None:
         ({"effort": "high", "exclude": True}, None, {"reasoning": {"effort": "high", "exclude": True}}),
     ],
 )
-def test_an_object_of_reasoning_is_read_or_kept(record: Any, reasoning: Any, extras: dict[str, Any]) -> None:
+def test_reasoning_object_is_read_or_kept(record: Any, reasoning: Any, extras: dict[str, Any]) -> None:
     config = decode("openai", reasoning=record).request.config
     assert (config.reasoning, config.extras) == (reasoning, extras)
 
 
-def test_an_empty_list_is_no_unknown_field() -> None:
+def test_empty_list_is_not_an_unknown_field() -> None:
     assert decode("gemini", safetySettings=[]).request.messages == (User("Hello"),)
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"5", b"{", b'{"model": "\xff"}', b"[" * 100_000, b'{"a":' * 5000])
 @pytest.mark.parametrize("wire", PLAIN)
-def test_a_body_that_is_no_object_is_refused(wire: str, body: bytes) -> None:
+def test_body_that_is_not_an_object_is_rejected(wire: str, body: bytes) -> None:
     with pytest.raises(InvalidRequestError):
         SERVER_CODECS[wire].decode(body)
 
@@ -326,7 +326,7 @@ KEPT: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("wire", "fields"), KEPT)
-def test_a_field_without_a_place_is_kept_for_the_provider(wire: str, fields: dict[str, Any]) -> None:
+def test_unknown_field_is_kept_for_the_provider(wire: str, fields: dict[str, Any]) -> None:
     asked = decode(wire, **fields)
     assert asked.request.config.extras == fields
     assert asked.warnings == ()
@@ -360,13 +360,13 @@ LOST: list[tuple[str, dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("wire", "fields", "code", "path"), LOST)
-def test_a_hint_that_is_dropped_is_named(wire: str, fields: dict[str, Any], code: str, path: str) -> None:
+def test_dropped_hint_is_named(wire: str, fields: dict[str, Any], code: str, path: str) -> None:
     asked = decode(wire, **fields)
     assert [(warning.code, warning.path) for warning in asked.warnings] == [(code, path)]
     assert asked.request.config.extras == {}
 
 
-def test_chat_completions_as_clients_send_them() -> None:
+def test_chat_completions_requests_are_read() -> None:
     asked = decode(
         "openai",
         messages=[
@@ -392,7 +392,7 @@ def test_chat_completions_as_clients_send_them() -> None:
     assert not decode("openai", stream=True).stream_usage
 
 
-def test_messages_as_clients_send_them() -> None:
+def test_messages_requests_are_read() -> None:
     result = {
         "type": "tool_result",
         "tool_use_id": "t",
@@ -424,13 +424,13 @@ def test_messages_as_clients_send_them() -> None:
     assert asked.request.config.extras == {}
 
 
-def test_counting_tokens_needs_no_limit() -> None:
+def test_counting_tokens_needs_no_max_tokens() -> None:
     body = msgspec.json.encode({"model": "m", "messages": [HELLO]})
     asked = SERVER_CODECS["anthropic"].decode(body, "/v1/messages/count_tokens")
     assert asked.request.config.max_tokens is None
 
 
-def test_what_only_the_issuer_understands_of_a_text_is_kept() -> None:
+def test_native_state_of_a_text_is_kept() -> None:
     cited = {"type": "text", "text": "a", "citations": [{"type": "char_location"}]}
     request = decode("anthropic", messages=[HELLO, {"role": "assistant", "content": [cited]}, HELLO]).request
     block = request.messages[1].content[0]
@@ -457,7 +457,7 @@ KEYS = [
 
 
 @pytest.mark.parametrize(("wire", "headers", "key"), KEYS)
-def test_the_key_a_client_presents(wire: str, headers: dict[str, str], key: str | None) -> None:
+def test_client_key_is_read(wire: str, headers: dict[str, str], key: str | None) -> None:
     assert SERVER_CODECS[wire].key(headers) == key
 
 
@@ -472,7 +472,7 @@ FIELDS = {
 @pytest.mark.parametrize("wire", FIELDS)
 @given(data=st.data())
 @settings(max_examples=30, deadline=None)
-def test_any_json_is_read_or_refused(wire: str, data: st.DataObject) -> None:
+def test_any_json_is_read_or_rejected(wire: str, data: st.DataObject) -> None:
     names = st.sampled_from(FIELDS[wire].split())
     record = {"role": st.sampled_from(["user", "assistant", "tool", "system"]), "content": some.json_values}
     blocks = st.fixed_dictionaries(
@@ -487,7 +487,7 @@ def test_any_json_is_read_or_refused(wire: str, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("wire", sorted(SERVER_CODECS))
 @pytest.mark.parametrize(("status", "expected"), [(307, 502), (400, 400), (None, 400)])
-def test_a_redirect_of_the_provider_is_not_the_clients_fault(wire: str, status: int | None, expected: int) -> None:
+def test_redirect_of_the_provider_is_not_a_client_error(wire: str, status: int | None, expected: int) -> None:
     assert SERVER_CODECS[wire].error(InvalidRequestError("no", status=status)).status == expected
 
 
@@ -500,14 +500,14 @@ def test_a_redirect_of_the_provider_is_not_the_clients_fault(wire: str, status: 
         ({"mode": "VALIDATED"}, "auto", ["f", "g", "h"]),
     ],
 )
-def test_gemini_tools_that_may_be_called(calling: Any, choice: Any, names: list[str]) -> None:
+def test_gemini_allowed_tools_are_read(calling: Any, choice: Any, names: list[str]) -> None:
     tools = [{"functionDeclarations": [{"name": name} for name in "fgh"]}]
     body = {"contents": [{"parts": [{"text": "Hi"}]}], "tools": tools, "toolConfig": {"functionCallingConfig": calling}}
     asked = SERVER_CODECS["gemini"].decode(body, "/v1beta/models/m:generateContent")
     assert (asked.request.tool_choice, [tool.name for tool in asked.request.tools]) == (choice, names)
 
 
-def test_names_of_participants_are_dropped_and_reported() -> None:
+def test_participant_names_are_dropped_and_reported() -> None:
     body = {"model": "m", "messages": [{"role": "user", "content": "Hi", "name": "ann"}]}
     asked = SERVER_CODECS["openai"].decode(body)
     assert [(each.code, each.path) for each in asked.warnings] == [("name_dropped", "messages[0].name")]

@@ -55,20 +55,20 @@ WRITTEN: list[tuple[str, ServerTool, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("wire", "tool", "written"), WRITTEN)
-def test_each_is_written_as_the_wire_has_it(wire: str, tool: ServerTool, written: dict[str, Any]) -> None:
+def test_server_tools_are_encoded_natively(wire: str, tool: ServerTool, written: dict[str, Any]) -> None:
     assert json.loads(encode(wire, tool).body)["tools"] == [written]
     own = Tool("f")
     tools = json.loads(encode(wire, tool, own=(own,)).body)["tools"]
     assert (len(tools), tools[-1]) == (2, written)
 
 
-def test_a_model_that_searches_has_options() -> None:
+def test_search_model_has_options() -> None:
     body = json.loads(encode("openai", ServerTool("web_search", {"search_context_size": "low"})).body)
     assert body["web_search_options"] == {"search_context_size": "low"}
     assert "web_search_options" not in json.loads(encode("openai").body)
 
 
-def test_a_header_where_the_server_wants_one() -> None:
+def test_header_is_sent_where_required() -> None:
     assert "anthropic-beta" not in encode("anthropic", ServerTool("web_search")).headers
     headers = encode("anthropic", ServerTool("code_execution"), ServerTool("url_context")).headers
     assert headers["anthropic-beta"] == "code-execution-2025-08-25,web-fetch-2025-09-10"
@@ -83,12 +83,12 @@ def test_a_header_where_the_server_wants_one() -> None:
         ("ollama", "web_search"),
     ],
 )
-def test_what_a_wire_does_not_have_is_refused(wire: str, name: str) -> None:
+def test_unsupported_server_tools_are_rejected(wire: str, name: str) -> None:
     with pytest.raises(UnsupportedFeatureError, match=r"server_tools\[0\]"):
         encode(wire, ServerTool(name))
 
 
-def test_among_the_tools_of_a_call() -> None:
+def test_server_tools_are_accepted_among_tools() -> None:
     record = {"type": "server_tool", "name": "url_context", "options": {"max_uses": 1}}
     request = build_request("Hi", [ServerTool("web_search"), {"name": "f"}, record])
     assert request.tools == (Tool("f"),)
@@ -99,18 +99,18 @@ def test_among_the_tools_of_a_call() -> None:
 
 
 @pytest.mark.parametrize("tool", [ServerTool(""), ServerTool("x", 5), "web_search"])  # type: ignore[arg-type]
-def test_unsound_ones_are_refused(tool: Any) -> None:
+def test_invalid_server_tools_are_rejected(tool: Any) -> None:
     with pytest.raises(InvalidRequestError, match=r"server_tools\[0\]"):
         check_request(Request([User("x")], server_tools=(tool,)))
     check_request(Request([User("x")], server_tools=(ServerTool("web_search"),)))
 
 
-def test_a_cassette_without_them_keeps_its_key() -> None:
+def test_cassette_key_is_unchanged_without_server_tools() -> None:
     plain = Request([User("x")], request_id="R")
     assert request_key(plain) != request_key(Request([User("x")], request_id="R", server_tools=(ServerTool("a"),)))
 
 
-def test_results_go_back_to_their_issuer_with_a_summary() -> None:
+def test_results_are_sent_back_to_their_issuer() -> None:
     used = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "rivers"}}
     found = {"type": "web_search_tool_result", "tool_use_id": "s", "content": [{"url": "https://a.test", "title": "A"}]}
     body = {"content": [used, found, {"type": "text", "text": "Yes."}], "stop_reason": "end_turn"}
@@ -141,7 +141,7 @@ def test_results_go_back_to_their_issuer_with_a_summary() -> None:
         ({"labels": {"a": "b"}}, {"labels": {"a": "b"}}),
     ],
 )  # fmt: skip
-def test_extras_land_at_the_root_or_at_their_path(extras: dict[str, Any], fields: dict[str, Any]) -> None:
+def test_extras_are_placed_at_the_root_or_at_their_path(extras: dict[str, Any], fields: dict[str, Any]) -> None:
     body = json.loads(encode("gemini", extras=extras).body)
     assert {name: body[name] for name in fields} == fields
     assert body["contents"]
@@ -159,12 +159,12 @@ def test_extras_land_at_the_root_or_at_their_path(extras: dict[str, Any], fields
         {"a.b": 1, "a.b.c": 2},
     ],
 )
-def test_extras_do_not_contradict(extras: dict[str, Any]) -> None:
+def test_extras_that_contradict_are_rejected(extras: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError, match=r"config\.extras"):
         encode("gemini", extras=extras, own=(Tool("f"),))
 
 
-def test_settings_of_clients_keep_their_place() -> None:
+def test_settings_of_clients_keep_their_path() -> None:
     body = {"contents": [{"parts": [{"text": "a"}]}], "generationConfig": {"topK": 5, "other": 1}}
     config = (
         SERVER_CODECS["gemini"].decode(json.dumps(body).encode(), "/v1beta/models/m:generateContent").request.config
@@ -172,5 +172,5 @@ def test_settings_of_clients_keep_their_place() -> None:
     assert config.extras == {"topK": 5, "generationConfig.other": 1}
 
 
-def test_plain_texts_stay_texts() -> None:
+def test_plain_texts_are_unchanged() -> None:
     assert Assistant([Text("a")]).images == ()

@@ -41,7 +41,7 @@ STRICT: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("schema", STRICT)
-def test_accepted_schemas_are_sent_as_they_are(schema: dict[str, Any]) -> None:
+def test_accepted_schemas_are_sent_unchanged(schema: dict[str, Any]) -> None:
     assert strict_form(schema) == schema
 
 
@@ -82,14 +82,14 @@ def test_other_schemas_have_no_strict_form(schema: dict[str, Any]) -> None:
     assert strict_form(schema) is None
 
 
-def test_a_schema_of_many_levels_is_not_strict() -> None:
+def test_deep_schema_is_not_strict() -> None:
     schema: dict[str, Any] = TEXT
     for _ in range(40):
         schema = closed(a=schema)
     assert strict_form(schema) is None
 
 
-def test_a_reference_with_a_description_becomes_a_union_of_one() -> None:
+def test_reference_with_a_description_becomes_a_single_union() -> None:
     schema = {**closed(a={"$ref": "#/$defs/A", "description": "d"}), "$defs": {"A": TEXT}}
     form = strict_form(schema)
     assert form is not None
@@ -114,7 +114,7 @@ class Owner(Closed):
     pet: Annotated[Cat | Dog, pydantic.Field(discriminator="kind")]
 
 
-def test_a_discriminated_union_is_sent_as_a_plain_one() -> None:
+def test_discriminated_union_is_sent_as_a_plain_one() -> None:
     schema = schema_of(Owner)
     assert "oneOf" in schema["properties"]["pet"]
     form = strict_form(schema)
@@ -153,7 +153,7 @@ SENT: list[tuple[str, bool | None, dict[str, Any], Any, bool]] = [
 
 
 @pytest.mark.parametrize(("wire", "strict", "parameters", "sent", "loss"), SENT)
-def test_strict_of_a_tool(wire: str, strict: bool | None, parameters: Any, sent: Any, loss: bool) -> None:
+def test_strict_flag_of_a_tool(wire: str, strict: bool | None, parameters: Any, sent: Any, loss: bool) -> None:
     codec = CODECS[wire].connect("m", "http://127.0.0.1:9", None, Capabilities())
     tool = Tool("f", "d", parameters, strict)
     encoded = codec.encode(Request((User("hi"),), (tool,), RuntimeConfig(max_tokens=9), model="m"))

@@ -22,11 +22,11 @@ JOINED = [
 
 
 @pytest.mark.parametrize(("base", "url"), JOINED)
-def test_join_url(base: str, url: str) -> None:
+def test_urls_are_joined(base: str, url: str) -> None:
     assert join_url(base, "/chat", "/v1") == url
 
 
-def test_a_base_without_a_default() -> None:
+def test_base_url_without_a_default_path() -> None:
     assert join_url("https://x.example", "/health") == "https://x.example/health"
 
 
@@ -49,7 +49,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("base", "message"), REFUSED)
-def test_addresses_that_are_refused(base: str, message: str) -> None:
+def test_invalid_addresses_are_rejected(base: str, message: str) -> None:
     with pytest.raises(ValueError) as caught:
         join_url(base, "/chat", "/v1")
     assert str(caught.value) == message
@@ -70,14 +70,14 @@ ROOTS = [
 
 
 @pytest.mark.parametrize(("base", "root"), ROOTS)
-def test_root_of(base: str, root: str) -> None:
+def test_root_of_a_base_url(base: str, root: str) -> None:
     assert root_of(base) == root
 
 
 @pytest.mark.parametrize(
     "url", ["http://x\r\n/v1", "http://x/v1\n", " http://x", "http://x /v1", "http://x\x00", "http://x/\x7f"]
 )
-def test_spaces_and_controls_in_a_base_url_are_refused(url: str) -> None:
+def test_spaces_and_controls_in_a_base_url_are_rejected(url: str) -> None:
     with pytest.raises(ValueError, match="must not contain spaces or control characters"):
         join_url(url, "/chat")
 
@@ -91,5 +91,5 @@ def test_spaces_and_controls_in_a_base_url_are_refused(url: str) -> None:
         ("", False),
     ],
 )  # fmt: skip
-def test_loopback_hosts(host: str, is_here: bool) -> None:
+def test_loopback_hosts_are_recognised(host: str, is_here: bool) -> None:
     assert is_loopback(host) is is_here
