@@ -31,7 +31,6 @@ NOT_YET = (
     "src/dragoman/replay",
     "src/dragoman/session",
     "src/dragoman/trace",
-    "src/dragoman/wire/cohere",
     "scripts",
     "examples",
     "bench",

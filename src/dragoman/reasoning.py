@@ -184,7 +184,7 @@ def _bound(tokens: int, style: ReasoningStyle) -> int:
 
 
 def _nearest_effort(tokens: int, style: ReasoningStyle) -> str:
-    """Return the effort whose usual budget has the smallest ratio to a budget."""
+    """Return the effort whose usual budget is closest to ``budget``, compared by ratio."""
     budgets = _read_catalogue().budgets
     known = [effort for effort in style.efforts if effort in budgets] or list(style.efforts)
     return min(known, key=lambda effort: abs(math.log(tokens / budgets.get(effort, tokens))))

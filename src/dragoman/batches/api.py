@@ -1,4 +1,4 @@
-"""``dragoman.batch``: a file of rows goes in, a file of results comes out."""
+"""``dragoman.batch``: call a model for every row of a file, and write a file of results."""
 
 from __future__ import annotations
 
@@ -39,12 +39,13 @@ class StrictError(ValueError):
 
 
 class BatchReport(Struct, frozen=True, kw_only=True):
-    """What a batch has done, over all its runs.
+    """The report of a batch, over all its runs.
 
-    ``rows`` have a result, of which ``failed`` are failures and ``bad`` of those could not be asked; ``resumed``
-    were finished by earlier runs; ``cached`` came from the cache in this run. ``unpriced`` counts the rows of this
-    run whose cost is not known. ``problems`` names the first bad rows of this run. ``stopped`` is why the
-    batch ended early, such as ``"budget"``, or ``None``.
+    ``rows`` have a result, of which ``failed`` are failures and ``bad`` of those were invalid;
+    ``resumed`` were finished by earlier runs; ``cached`` came from the cache in this run.
+    ``unpriced`` counts the rows of this run whose cost is not known. ``problems`` names the first
+    bad rows of this run. ``stopped`` is why the batch ended early, such as ``"budget"``, or
+    ``None``.
     """
 
     out: str
@@ -68,7 +69,7 @@ async def batch(
     model: str | Provider,
     **options: Unpack[BatchOptions],
 ) -> BatchReport:
-    """Ask a model for every row of a file and write a file with a result for each. Nothing is executed.
+    """Call a model for every row of a file and write a result for each. Nothing is executed.
 
     ``source`` is a JSONL, CSV or Parquet file, or an iterable of mappings. A row has ``prompt`` or ``messages``, and
     optionally ``id``, ``system``, ``tools``, ``response_schema`` and settings; or it is a row of a provider's batch
@@ -94,7 +95,7 @@ async def batch(
         state = file.open(job.identify(), rows.identify(), fresh=given.fresh)
         if given.fresh:
             forget_parts(Path(out))
-        merge(Path(out), ordered=given.order == "input")  # what a run on a cluster left
+        merge(Path(out), ordered=given.order == "input")  # remains of a run on a cluster
         if given.retry_failed:
             _drop(file, state)
         output = Output(Path(out), ordered=given.order == "input", concurrency=given.concurrency)
@@ -124,7 +125,7 @@ _Runner: TypeAlias = Runner | RemoteRunner | ClusterRunner
 
 
 class _Run:
-    """One run of a batch: what earlier runs left, the runner, and the report."""
+    """One run of a batch: the results of earlier runs, the runner, and the report."""
 
     def __init__(
         self,
@@ -230,7 +231,7 @@ def _measure(spent: Spent, total: int | None, resumed: int, saved: int, seconds:
 
 
 def _make_defaults(given: Options) -> Defaults:
-    """Check what all rows share, and return it as plain values."""
+    """Check the settings that all rows share, and return them as plain values."""
     if given.template is not None:
         Template(given.template)
     settings = dict(given.settings)
@@ -254,6 +255,6 @@ def _check_price(provider: Provider, limits: Mapping[str, Decimal]) -> None:
 
 
 def _drop(file: StateFile, state: State) -> None:
-    """Remove the failed rows of the output; what they cost stays in the state."""
+    """Remove the failed rows of the output; the state keeps their cost."""
     state.dropped_usd = str(EXACT.add(Decimal(state.dropped_usd), drop_failures(file.out)))
     file.save(state)

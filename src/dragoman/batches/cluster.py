@@ -1,4 +1,4 @@
-"""The runner on Ray: a Ray Data job whose actors ask for rows and keep what is finished in part files.
+"""The runner on Ray: a Ray Data job whose actors call the model and write results to part files.
 
 The driver writes the rows that have no result to files, Ray Data reads them in parallel and hands them to a pool of
 asynchronous actors that grows and shrinks with the work. An actor syncs the results of a block before it returns the
@@ -32,9 +32,10 @@ from .runner import MAX_PROBLEMS, Caller
 from .sources import Source
 from .spending import Spending
 
-_SHARD = 1_000  # rows in a file that the driver writes
-_COLUMNS = ("failed", "bad", "cached", "tokens", "cost", "unpriced")  # of what an actor returns
-_BLOCK = 200  # rows that an actor takes at a time
+_SHARD = 1_000  # rows per file that the driver writes
+# schema of what an actor returns
+_COLUMNS = ("failed", "bad", "cached", "tokens", "cost", "unpriced")
+_BLOCK = 200  # rows that an actor processes at a time
 
 
 class _Spooled(msgspec.Struct, array_like=True):
@@ -50,7 +51,7 @@ _spooled = msgspec.json.Decoder(_Spooled)
 
 
 class ClusterRunner:
-    """Drives a batch on Ray from a thread of its own."""
+    """Drive a batch on Ray from a separate thread."""
 
     def __init__(
         self,
@@ -78,7 +79,7 @@ class ClusterRunner:
         self.saved = 0
 
     async def run(self, done: Lines) -> None:
-        """Ask for the rows that are not done, on the cluster, and merge the results into the output."""
+        """Process the remaining rows on the cluster, and merge the results into the output."""
         driving = asyncio.get_running_loop().run_in_executor(None, self._drive, done)
         try:
             await asyncio.shield(driving)
@@ -104,7 +105,7 @@ class ClusterRunner:
         merge(self._out, ordered=self._ordered)
 
     def _spool(self, done: Lines) -> list[Result]:
-        """Write the rows to ask for to files of the folder; return the results of those that cannot be asked."""
+        """Write the remaining rows to files of the folder; return the results of invalid rows."""
         for path in self._folder.glob("rows-*"):
             path.unlink()
         found: list[Result] = []
@@ -197,7 +198,7 @@ def _load_ray() -> tuple[Any, Any]:
 
 def _start(ray: Any, address: str | None, workers: int) -> None:
     """Connect to a cluster, or start one on this machine with a CPU for each worker and one for reading."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anyone
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage statistics
     settings = {"log_to_driver": False, "logging_level": "ERROR"}
     if address is None:
         ray.init(address="local", num_cpus=workers + 1, include_dashboard=False, **settings)
@@ -206,7 +207,7 @@ def _start(ray: Any, address: str | None, workers: int) -> None:
 
 
 class Asker:
-    """The actor: asks for the rows of a block and returns when their results are on disk."""
+    """The actor: process the rows of a block, and return when their results are on disk."""
 
     def __init__(self, job: Job, folder: str) -> None:
         self._job = job
@@ -257,7 +258,7 @@ class Asker:
         return result
 
     async def _sync(self) -> None:
-        """Wait until everything is on disk; raise what prevents it."""
+        """Wait until everything is on disk; raise the error that prevents it."""
         assert self._begun is not None
         syncing = asyncio.create_task(self._output.sync())
         await asyncio.wait([syncing, self._begun], return_when=asyncio.FIRST_COMPLETED)
@@ -267,5 +268,5 @@ class Asker:
 
 
 def forget_parts(out: Path) -> None:
-    """Remove the parts of an output that is begun again."""
+    """Remove the parts of an output that starts again."""
     shutil.rmtree(parts_of(out), ignore_errors=True)

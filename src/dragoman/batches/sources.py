@@ -14,7 +14,7 @@ import msgspec
 
 Record: TypeAlias = dict[str, Any]
 Read: TypeAlias = tuple[int, Record | str]
-"""The number of a line, from 1, and its record, or the reason why it has none."""
+"""The number of a line, from 1, and its record, or the reason why the line is invalid."""
 
 MAX_ROW_BYTES = 8_000_000
 _BOM = b"\xef\xbb\xbf"

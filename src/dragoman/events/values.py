@@ -163,7 +163,7 @@ class Sale:
         return Sale, (None if self.find is None else _Constant(self.find()),)
 
     def __eq__(self, other: object) -> bool:
-        """Return whether the other is a sale or missing: what a reply is sold as is not part of its value."""
+        """Compare equal to any price or ``None``, because the price is not part of the value of a reply."""
         return other is None or isinstance(other, Sale)
 
     __hash__ = None  # type: ignore[assignment]

@@ -78,7 +78,7 @@ class Replies:
 class Embeddings(Struct, frozen=True, kw_only=True):
     """One vector for each text, in the order of the texts.
 
-    ``model`` is the model that answered, as the server names it, else the one that was asked. A count of
+    ``model`` is the name of the model in the answer, else that of the request. A count of
     ``usage`` that is ``None`` was not reported. ``warnings`` lists what was requested and not done.
     """
 

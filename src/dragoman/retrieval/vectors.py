@@ -76,7 +76,7 @@ class Vectors(Sequence["memoryview[float]"]):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         """Return a NumPy matrix, for ``numpy.asarray``; it shares the memory unless another type is asked for."""
-        import numpy  # the caller's own: only NumPy calls this method
+        import numpy  # NumPy is imported already: only NumPy calls this method
 
         shared: Any = self._data
         matrix = numpy.frombuffer(shared, dtype=numpy.float32).reshape(self._rows, self.dimensions)

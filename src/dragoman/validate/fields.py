@@ -145,11 +145,11 @@ class Fields:
         return type(self)(value, self.at(name))
 
     def need_text(self, name: str) -> str:
-        """Return a string that must be there."""
+        """Return a required string."""
         return self._need(name, self.text(name))
 
     def need_inner(self, name: str) -> Self:
-        """Return an object that must be there."""
+        """Return a required object."""
         return self._need(name, self.inner(name))
 
     def _need(self, name: str, value: T | None) -> T:
@@ -165,16 +165,16 @@ class Fields:
         self._known.pop(name, None)
 
     def rest(self) -> dict[str, Any]:
-        """Return the fields that no read has taken."""
+        """Return the fields that were not read."""
         return {name: value for name, value in self.data.items() if value is not None and name not in self._known}
 
     def allow(self, *names: str) -> None:
-        """Refuse other fields than these."""
+        """Reject other fields than these."""
         self._known.update(dict.fromkeys(names))
         self.done()
 
     def done(self) -> None:
-        """Refuse the fields that no read has taken."""
+        """Reject the fields that were not read."""
         for name, value in self.data.items():
             if name not in self._known and value not in self.EMPTY:
                 near = difflib.get_close_matches(str(name), self._known, 1)

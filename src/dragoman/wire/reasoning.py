@@ -14,11 +14,11 @@ PATH = "config.reasoning"
 def reasoning_fields(
     config: RuntimeConfig, style: ReasoningStyle | None, home: Issuer, notes: Notes, room: int | None = None
 ) -> dict[str, Any] | None:
-    """Return the fields that ask a model for an amount of reasoning; ``None`` if no amount is set.
+    """Return the fields that set the amount of reasoning; ``None`` if no amount is set.
 
-    ``style`` is that of the endpoint's quirks; without one the catalogue knows the model's family,
-    and for an unknown family the result is ``None``. ``room`` is the limit of the reply, which a
-    budget must be below.
+    ``style`` is that of the endpoint's quirks; without one the catalogue decides by the family of
+    the model, and for an unknown family the result is ``None``. ``room`` is the limit of the reply,
+    which a budget must be below.
     """
     if config.reasoning is None:
         return None

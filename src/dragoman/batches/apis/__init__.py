@@ -19,7 +19,7 @@ APIS: dict[str, type[BatchApi]] = {
 
 
 def open_api(model: Provider) -> BatchApi:
-    """Return the batch API of a model's provider; a model without one, or with fallbacks, is refused."""
+    """Return the batch API of a model's provider; reject a model without one, or with fallbacks."""
     inside = [each for each in walk(model) if isinstance(each, HttpProvider)]
     wires = [each.codec.wire for each in inside]
     if len(inside) != 1 or wires[0] not in APIS:

@@ -1,4 +1,4 @@
-"""What a provider's batch API does: take requests, report its state, return answers."""
+"""The interface of a batch API: submit requests, poll the state, download answers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Asked(Struct, frozen=True):
 
 
 class Answered(Struct, frozen=True):
-    """The answer to one request: its key, or its place if the API leaves the key out; a status and a body.
+    """The answer to one request: its key, or its position if the API omits the key; a status and a body.
 
     ``lost`` is why there is no answer: the batch expired or was cancelled before.
     """
@@ -42,7 +42,7 @@ class Answered(Struct, frozen=True):
 
 
 class Progress(Struct, frozen=True):
-    """The state of a batch at its provider; ``refusal`` is why it was not taken, ``record`` what the API answered."""
+    """The state of a batch at its provider; ``refusal`` is why it was rejected, ``record`` what the API answered."""
 
     is_over: bool
     state: str
@@ -56,7 +56,7 @@ class BatchApi(ABC):
     max_rows: ClassVar[int] = 10_000
     max_bytes: ClassVar[int] = 16_000_000
     discount: ClassVar[Decimal] = Decimal("0.5")
-    """What a call costs in a batch, as a part of its price. All three providers state one half."""
+    """The price of a call in a batch, as a fraction of its usual price. All three providers document one half."""
 
     def __init__(self, provider: HttpProvider) -> None:
         self.provider = provider
@@ -78,9 +78,9 @@ class BatchApi(ABC):
 
     @abstractmethod
     def download(self, batch_id: str, progress: Progress) -> AsyncIterator[Answered]:
-        """Iterate over the answers of a batch that is over."""
+        """Iterate over the answers of a batch that has ended."""
 
-    # for subclasses
+    # --- for subclasses
 
     async def post(self, url: str, body: Any, content_type: str = "application/json") -> Any:
         """Send JSON, or bytes, and return the JSON of the answer."""

@@ -52,7 +52,8 @@ class GeminiBatches(BatchApi):
 
 
 def _read(each: dict[str, Any], place: int, state: str) -> Answered:
-    metadata = each.get("metadata")  # some versions leave it out: the order is that of the requests
+    # some versions omit it; answers are in the order of the requests
+    metadata = each.get("metadata")
     key = metadata.get("key") if isinstance(metadata, dict) else None
     if "response" in each:
         return Answered(key, place, 200, msgspec.json.encode(each["response"]))

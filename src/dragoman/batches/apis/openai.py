@@ -1,4 +1,4 @@
-"""OpenAI's batch API: a file of requests is uploaded, a batch made of it, and files of answers are downloaded.
+"""OpenAI's batch API: upload a file of requests, create a batch, and download files of answers.
 
 https://platform.openai.com/docs/guides/batch
 """
@@ -43,7 +43,7 @@ class OpenAIBatches(BatchApi):
         record = await self.get(f"{self._root}/batches/{batch_id}")
         state = read_text(record, "status")
         refusal = None
-        if state == "failed":  # the file was not valid: no row was answered
+        if state == "failed":  # the file was invalid, so no row was answered
             errors = (record.get("errors") or {}).get("data") or []
             refusal = "; ".join([str(each.get("message")) for each in errors if isinstance(each, dict)]) or "no reason"
         return Progress(state in _OVER, state, refusal, record)

@@ -50,7 +50,7 @@ _decode = msgspec.json.Decoder(_Reply).decode
 
 
 class CohereEmbed(EmbedCodec[EmbedQuirks]):
-    """``/v2/embed`` for one model at one base URL. The wire demands an input type: ``document`` if none is given."""
+    """``/v2/embed`` for one model at one base URL. The wire requires an input type; the default is ``document``."""
 
     wire: ClassVar[str] = "cohere"
     quirks_type = EmbedQuirks
@@ -89,7 +89,8 @@ class RerankQuirks(Struct, frozen=True, forbid_unknown_fields=True):
 class CohereRerank(RerankCodec[RerankQuirks]):
     """``/v2/rerank`` for one model at one base URL.
 
-    The wire returns no documents, and cuts each at ``max_tokens_per_doc``, 4,096 unless ``extras`` has another.
+    The wire returns no documents, and truncates each at ``max_tokens_per_doc``, 4,096 unless set in
+    ``extras``.
     """
 
     wire: ClassVar[str] = "cohere"
@@ -131,7 +132,7 @@ def _read_unit(value: Any) -> int | None:
 
 
 def _ask_model(codec: CohereEmbed | CohereRerank, endpoint: str) -> Generator[HttpRequest, HttpReply, None]:
-    """Ask for the model's record, which lists what the model is for."""
+    """Check the record of the model, which lists its endpoints."""
     reply = yield get_json(join_url(root_of(codec.base_url), f"/v1/models/{escape(codec.model, safe='')}"))
     if reply.status >= 300:
         raise codec.error(reply.status, reply.headers, reply.body)

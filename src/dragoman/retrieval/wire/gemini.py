@@ -30,7 +30,7 @@ TASKS = {
     "fact_verification": "FACT_VERIFICATION",
     "code_query": "CODE_RETRIEVAL_QUERY",
 }
-"""The input types, by the wire's own names for them."""
+"""The names of input types on this wire."""
 
 
 class EmbedQuirks(Struct, frozen=True, forbid_unknown_fields=True):
@@ -91,7 +91,7 @@ class GeminiEmbed(EmbedCodec[EmbedQuirks]):
         return self._chat.authorise(key)
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
-        """Ask for the model's own record, which costs nothing."""
+        """Check that the model exists, by a free request for its record."""
         reply = yield get_json(self._chat.address(self.model, ""))
         if reply.status >= 300:
             raise self.error(reply.status, reply.headers, reply.body)

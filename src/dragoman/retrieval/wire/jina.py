@@ -1,7 +1,7 @@
 """Jina: ``/v1/embeddings`` with a task, and ``/v1/rerank``.
 
-Texts that are too long are refused and not cut. Tasks beyond ``query`` and ``document`` differ from one version of
-its models to the next; they are reached by ``extras={"task": ...}``.
+Texts that are too long are rejected, not truncated. Tasks beyond ``query`` and ``document`` differ
+from one version of its models to the next; they are reached by ``extras={"task": ...}``.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class JinaEmbed(EmbedCodec[EmbedQuirks]):
         return EmbedPart(data, dimensions, usage, read_name(read.id), read_name(read.model))
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
-        """Embed one character: the server lists no models, so there is no question that costs nothing."""
+        """Embed one character: the server has no model list, so there is no free check."""
         request = EmbedRequest(texts=("?",))
         reply = yield self.encode(request).http
         if reply.status >= 300:

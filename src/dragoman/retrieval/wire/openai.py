@@ -102,7 +102,8 @@ class OpenAIRerank(RerankCodec[RerankQuirks]):
         record = read_any(reply.body)
         if (error := self.inband_error(record)) is not None:
             raise error
-        # llama.cpp answers in the shape of TEI, a bare list, when it takes a request for one of TEI's.
+        # llama.cpp answers in the form of TEI, a bare list, if it interprets the request as one of
+        # TEI.
         results = record.get("results") if isinstance(record, dict) else record
         facts = record if isinstance(record, dict) else {}
         usage = read_usage(facts.get("usage"), "prompt_tokens", "total_tokens") if self.quirks.usage else Usage()
@@ -118,6 +119,6 @@ class OpenAIRerank(RerankCodec[RerankQuirks]):
 def ask_as_chat(
     model: str, base_url: str, quirks: EmbedQuirks | RerankQuirks
 ) -> Generator[HttpRequest, HttpReply, None]:
-    """Ask what a chat model would be asked: the model list, and what this kind of server knows of its memory."""
+    """Check readiness as for a chat model: the model list, and the models in memory if the server reports them."""
     asked = replace(ChatQuirks(), readiness=quirks.readiness, any_model=quirks.any_model)
     yield from OpenAICodec(model, base_url, asked).ready()

@@ -47,7 +47,8 @@ def read_listed(reply: HttpReply, count: int, find_error: Callable[[Any], Provid
     read = read_typed(reply.body, _decode_listed, find_error)
     rows: list[Vector | None] = [None] * count
     check_count(len(read.data), count)
-    if all(item.index is None for item in read.data):  # a server that leaves the index out answers in order
+    # a server that omits the index answers in order
+    if all(item.index is None for item in read.data):
         rows = [item.embedding for item in read.data]
     else:
         for item in read.data:
@@ -65,7 +66,7 @@ def _place(rows: list[Any], index: Any, row: Any) -> None:
 
 
 def read_typed(body: bytes, decode: Callable[[bytes], T], find_error: Callable[[Any], ProviderError | None]) -> T:
-    """Decode a body of a known shape; raise the error that it reports, or what is wrong with it."""
+    """Decode a body of a known shape; raise the error that it contains, or ``InvalidResponseError``."""
     try:
         return decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -92,7 +93,7 @@ def show_raw(body: bytes) -> Any:
 
 
 def check_count(found: int, expected: int) -> None:
-    """Refuse a reply with fewer or more vectors than there were texts."""
+    """Reject a reply with fewer or more vectors than texts."""
     if found != expected:
         raise InvalidResponseError(f"the reply has {found} vectors for {expected} texts")
 
@@ -131,7 +132,7 @@ def decode_base64(text: str) -> bytes:
 def read_results(
     items: Any, request: RerankRequest, score: str = "relevance_score", echo: str = "document"
 ) -> tuple[Ranked, ...]:
-    """Read the results of a ranking, and refuse those that cannot be trusted."""
+    """Read the results of a ranking; reject invalid indices and scores."""
     if not isinstance(items, list):
         raise InvalidResponseError("the reply has no list of results")
     if request.top_k is not None and len(items) > request.top_k:
@@ -165,11 +166,11 @@ def _read_echo(value: Any) -> str | None:
     raise InvalidResponseError(f"a result has the document {quote(value)}")
 
 
-# --- ancillary figures: one that is not sound counts as not reported ----------------------------------
+# --- counts and names: an invalid one counts as not reported ----------------------------------
 
 
 def read_usage(record: Any, *names: str) -> Usage:
-    """Return the usage of the first of these counts that is sound."""
+    """Return the usage with the first valid one of these counts."""
     if not isinstance(record, Mapping):
         return Usage()
     counts = [read_count(record.get(name)) for name in names]

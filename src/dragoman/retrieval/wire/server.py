@@ -1,7 +1,7 @@
-"""Retrieval wires from the server's side: requests of clients are read, answers and refusals are written.
+"""Retrieval wires, server side: read requests of clients, write answers and errors.
 
-The gateway and the simulator use these. A field that has no place in a request is refused by name; a hint that
-changes no vector and no score is dropped and reported.
+The gateway and the simulator use these. An unknown field is rejected by name; a hint that changes neither
+vectors nor scores is dropped and reported.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class AskedRetrieval(Struct, frozen=True):
 
 
 class RetrievalServer(ABC):
-    """One operation of a wire, as its server sees it. Pure: no socket, no clock, no log."""
+    """The server side of one operation of a wire. Pure: no socket, no clock, no log."""
 
     wire: ClassVar[str]
     operation: ClassVar[Operation] = "embed"
@@ -54,11 +54,11 @@ class RetrievalServer(ABC):
         """Write the answer to a client that knows the model as ``model``."""
 
     def error(self, error: ProviderError) -> HttpReply:
-        """Write a refusal."""
+        """Write an error."""
         return SERVER_CODECS[self.wire].error(error)
 
     def key(self, headers: Mapping[str, str]) -> str | None:
-        """Return the key that a client presents; ``headers`` have lower-case names."""
+        """Return the key of the client; ``headers`` have lower-case names."""
         return SERVER_CODECS[self.wire].key(headers)
 
 

@@ -1,6 +1,6 @@
 """Text Embeddings Inference: ``/embed`` and ``/rerank``, whose replies are bare lists.
 
-Its tokens are in a header only. From 1.9 on it cuts long texts unless ``truncate`` is sent as false.
+Token counts are only in a header. From 1.9 on it truncates long texts unless ``truncate`` is false.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class RerankQuirks(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TeiRerank(RerankCodec[RerankQuirks]):
-    """``/rerank`` for the one model of a server. It has no ``top_n``: all documents are ranked, then cut here."""
+    """``/rerank`` for the one model of a server. It has no ``top_n``, so the list is truncated here."""
 
     wire: ClassVar[str] = "tei"
     quirks_type = RerankQuirks
@@ -110,7 +110,7 @@ def _read_tokens(headers: Mapping[str, str]) -> Usage:
 
 
 def _ask_info(codec: TeiEmbed | TeiRerank, kind: str) -> Generator[HttpRequest, HttpReply, None]:
-    """Ask whether the server is up, and whether its model is of the right kind."""
+    """Check that the server is up, and that its model is of the right kind."""
     health = yield get_json(join_url(root_of(codec.base_url), "/health"))
     if health.status == 503:
         raise ModelNotLoadedError("the server is still loading the model", status=503)

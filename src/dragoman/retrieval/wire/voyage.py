@@ -1,6 +1,6 @@
 """Voyage: ``/v1/embeddings`` with an input type, and ``/v1/rerank`` with ``top_k`` and its results under ``data``.
 
-Both cut long texts unless ``truncation`` is false, which is always sent.
+Both truncate long texts unless ``truncation`` is false, which is always sent.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TYPES = {"query": "query", "document": "document"}
 
 
 class EmbedQuirks(Struct, frozen=True, forbid_unknown_fields=True):
-    """``encoding_format`` is ``base64`` or not sent: the server takes no other value."""
+    """``encoding_format`` is ``base64`` or not sent: the server accepts no other value."""
 
     encoding_format: Literal["base64"] | None = None
     batch_limit: int | None = None
@@ -51,7 +51,7 @@ class VoyageEmbed(EmbedCodec[EmbedQuirks]):
         return EmbedPart(data, dimensions, usage, read_name(read.id), read_name(read.model))
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
-        """Embed one character: the server lists no models, so there is no question that costs nothing."""
+        """Embed one character: the server has no model list, so there is no free check."""
         request = EmbedRequest(texts=("?",))
         reply = yield self.encode(request).http
         if reply.status >= 300:

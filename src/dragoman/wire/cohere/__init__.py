@@ -1,4 +1,4 @@
-"""Cohere's own wire, ``POST /v2/chat``: named server-sent events, plans before calls, and citations with positions."""
+"""Cohere's native wire, ``POST /v2/chat``: named server-sent events, plans before calls, citations with positions."""
 
 from .codec import CohereCodec
 from .quirks import Quirks

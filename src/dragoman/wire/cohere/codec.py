@@ -1,4 +1,4 @@
-"""The codec: one model at one address."""
+"""The client codec of this wire: one model at one address."""
 
 from __future__ import annotations
 
@@ -34,38 +34,38 @@ class CohereCodec(Endpoint[Quirks]):
 
     def __init__(self, model: str, base_url: str, quirks: Quirks | None = None, **settings: Any) -> None:
         super().__init__(model, base_url, quirks, **settings)
-        join_url(base_url, "")  # raises for what is not an address
+        join_url(base_url, "")  # raises for an invalid URL
         self._root = root_of(base_url)
 
     @classmethod
     def adapt(cls, quirks: Quirks, capabilities: Capabilities) -> Quirks:
-        """Return the quirks for a model of which something is known."""
+        """Return the quirks, adapted to the known capabilities of a model."""
         quirks = cls.adapt_reasoning(quirks, capabilities)
         if capabilities.known("supports_structured_output") is False:
             quirks = replace(quirks, structured="prompt")
         return quirks
 
     def encode(self, request: Request) -> Encoded:
-        """The request as a ``POST``; settings first and messages last."""
+        """Encode a request as a ``POST``; messages come last."""
         notes, quirks = Notes(), self.quirks_for(request)
         path = structured_path(request, quirks)
         body = write_request(request, self.home(request), quirks, path, notes)
         return encode_post(f"{self._root}/v2/chat", body, notes, path, native=request.native.get(self.wire))
 
     def decoder(self, request: Request, out: Assembler) -> CohereDecoder:
-        """A decoder for the reply, whole or streamed."""
+        """Return a decoder for the reply, a body or a stream."""
         return CohereDecoder(request, out, keep_raw=self._keep_raw)
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None) -> ProviderError:
-        """What a refusal means."""
+        """Return the error for a reply that is not a success."""
         return build_error(status, headers, read_failure(body), ROWS, now)
 
     def authorise(self, key: str) -> dict[str, str]:
-        """The key as a bearer token."""
+        """Return the header with the key as a bearer token."""
         return {"authorization": f"Bearer {key}"}
 
     def learn(self, error: ProviderError, request: Request) -> CohereCodec | None:
-        """Ask in words once a refusal has named the response format or its schema."""
+        """Put the schema into the prompt after an error that names the response format or its schema."""
         said = error.provider_message or ""
         if error.status not in (400, 422) or not _NAMES_FORMAT.search(said):
             return None
@@ -74,7 +74,7 @@ class CohereCodec(Endpoint[Quirks]):
         return self.taught_structure(request, about_field=is_about_field(said), structured="prompt")
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
-        """Ask for the model by its name, and whether it chats."""
+        """Check that the model exists and has a chat endpoint."""
         reply = yield get_json(f"{self._root}/v1/models/{quote(self.model, safe='')}")
         if reply.status == 404:
             raise InvalidModelError(f"the server does not have the model {self.model!r}", status=404)

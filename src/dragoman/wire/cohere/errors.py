@@ -1,4 +1,4 @@
-"""Reading a refusal: the body has a sentence and no code, so the status decides first and then the words."""
+"""Classify errors of this wire. The body has a sentence and no code: the status decides first, then the message."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ...errors import (
 from ..errors import Failure, Row, build_error, row
 
 ROWS: tuple[Row, ...] = (
-    # the only machine-readable word of this wire, at the end of a stream
+    # the only machine-readable reason of this wire, at the end of a stream
     row("", r"^INVALID_TOOL_GENERATION |invalid tool generation", MalformedToolCallError),
     row("400 413 422", r"too many tokens|(prompt|input|request) is too (long|large)", ContextOverflowError),
     row("400 404 422", r"model.{0,120}(not found|not exist|was removed)", InvalidModelError),
     row("400 422", r"(image|document|audio).{0,40}not supported", UnsupportedContentError),
     row("400 422", r"not (supported|compatible) (for|with|by) ", UnsupportedFeatureError),
-    # A trial key has a limit a minute, which passes, and one a month, which does not.
+    # A trial key has a limit per minute, which is transient, and one per month, which is not.
     row("429", r"calls / month|monthly|billing", QuotaExceededError),
     row("429 500 503", r"overloaded", OverloadedError),
 )
@@ -32,7 +32,7 @@ ROWS: tuple[Row, ...] = (
 def inband_error(message: str, kind: str) -> ProviderError:
     """Return the error that ends a stream with status 200; for a body the same sentence comes with status 422.
 
-    Our own server has other errors, too, and writes their status where this wire has the kind.
+    Our server side has further errors, and writes their status where this wire has the kind.
     """
     status = int(kind) if re.fullmatch(r"[45]\d\d", kind) else 422
     return build_error(status, {}, Failure(message, kind), ROWS)

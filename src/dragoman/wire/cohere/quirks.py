@@ -1,4 +1,4 @@
-"""How servers and models that speak this wire differ, as data."""
+"""Quirks: how servers and models of this wire differ, as data."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from ...reasoning import ReasoningStyle
 
 
 class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
-    """How a server or model that speaks this wire differs from the rest."""
+    """How a server or model of this wire differs from the others."""
 
     structured: Literal["native", "prompt"] = "native"
-    """How a ``response_schema`` is asked for. ``native``: ``response_format`` with a ``json_schema``; the server takes
-    it without tools and documents, and models before Command R 08-2024 do not have it. ``prompt``: words at the end of
-    the system prompt."""
+    """How a ``response_schema`` is requested. ``native``: ``response_format`` with a ``json_schema``; the
+    server accepts it only without tools and documents, and models before Command R 08-2024 do not have it.
+    ``prompt``: an instruction at the end of the system prompt."""
 
     reasoning: ReasoningStyle | None = None
-    """How the endpoint takes ``config.reasoning``; by default ``catalog/reasoning.json`` knows it by the model's
-    name."""
+    """How ``config.reasoning`` is sent; by default ``catalog/reasoning.json`` decides by the name of the model."""

@@ -1,7 +1,7 @@
-"""Reading a reply: events and bodies.
+"""Decode replies of this wire: events and bodies.
 
-Events are named by ``type``. The index of a block is not unique: the text after a thought may have the thought's index,
-so a block begins with its ``content-start`` alone. Every stream ends with ``message-end``, also one that failed.
+Events are named by ``type``. The index of a block is not unique: the text after a thought may have the same index, so
+only ``content-start`` begins a block. Every stream ends with ``message-end``, even a failed one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .request import PLAN
 
 
 class _Message(Struct):
-    """Of an event or of a body: an event has an object where a body has a list."""
+    """The message of an event or of a body; an event has objects where a body has lists."""
 
     content: Any = None
     tool_plan: Any = None
@@ -63,21 +63,21 @@ FINISH: dict[str, FinishReason] = {
 
 
 class CohereDecoder(Decoder):
-    """Reads events and bodies of this wire."""
+    """Decode events and bodies of this wire."""
 
     def __init__(self, request: Request, out: Assembler, *, keep_raw: bool = True) -> None:
         super().__init__(request, out, keep_raw=keep_raw)
-        self._count = 0  # of calls
+        self._count = 0  # the number of calls
         self._calls: dict[Any, int] = {}  # the open call at each index
-        self._empty: int | None = None  # a call that stopped without a fragment of input
+        self._empty: int | None = None  # a call that was closed without input
         self._fed: set[int] = set()  # calls with input
-        self._citations: list[Any] = []  # of the text that is being written
-        self._plans = False  # is the open block a plan?
+        self._citations: list[Any] = []  # citations of the open text
+        self._plans = False  # whether the open block is a plan
         self._end: dict[str, Any] = {}
 
     def frame(self, frame: Frame) -> None:
         data = frame.data.strip()
-        if not data or data == b"[DONE]":  # after the last event, and only there
+        if not data or data == b"[DONE]":  # sent only after the last event
             return
         if frame.event == b"error" and not data.startswith(b"{"):
             self._fail(data)
@@ -111,19 +111,19 @@ class CohereDecoder(Decoder):
         for at, call in enumerate(entries_of(reply.tool_calls)):
             self._call(at, call)
             self._stop(at)
-        # The first servers of this version put the counts into "meta".
+        # Early servers of this version send the counts in "meta".
         self._finish(body.get("finish_reason"), body.get("usage") or body.get("meta"))
 
     def at_end(self) -> None:
-        self.interrupted()  # a stream that fails has a message-end, too
+        self.interrupted()  # a failed stream has a message-end as well
 
     def facts(self) -> dict[str, Any]:
         return dict(self._end)
 
-    # events
+    # --- events
 
     def _read_rare(self, kind: str, index: Any, message: _Message) -> bool:
-        """Read an event that is no delta of content; is it one that is known?"""
+        """Decode an event other than a content delta; return whether it is known."""
         if kind == "content-start":
             self._start()
             self._settle()
@@ -148,7 +148,7 @@ class CohereDecoder(Decoder):
         return True
 
     def _fail(self, data: bytes) -> None:
-        """An error in another form than this wire's own: a proxy's."""
+        """Fail with an error in another form than that of this wire, such as one of a proxy."""
         self.out.fail(foreign_error(read_failure(data)))
 
     def _start(self) -> None:
@@ -168,7 +168,7 @@ class CohereDecoder(Decoder):
             self.out.text(text)
 
     def _plan(self, piece: Any) -> None:
-        """A plan is a thought; its state says which field it goes back to."""
+        """Add a plan as thinking; its state records the field that it is sent back in."""
         if not isinstance(piece, str) or not piece:
             return
         self._start()
@@ -180,14 +180,14 @@ class CohereDecoder(Decoder):
             self.out.attach(Thinking, None, PLAN)
 
     def _cite(self, records: list[Any]) -> None:
-        """Citations of the text; those of plans and thoughts are in ``raw`` alone."""
+        """Collect citations of the text; those of plans and thoughts are only in ``raw``."""
         kept = [each for each in records if isinstance(each, dict) and each.get("type", _OF_TEXT) == _OF_TEXT]
         if kept:
             self._citations = [*self._citations, *kept]
             self.out.attach(Text, None, {"citations": self._citations}, key=LAST)
 
     def _write_parts(self, message: _Message) -> None:
-        """The parts of a body, each text with its citations; those without an index belong to the last one."""
+        """Emit the parts of a body; a citation without an index belongs to the last text."""
         content = message.content if isinstance(message.content, list) else [{"text": message.content}]
         parts, records = entries_of(content), entries_of(message.citations)
         texts = [at for at, part in enumerate(parts) if isinstance(part.get("text"), str)]
@@ -235,14 +235,15 @@ class CohereDecoder(Decoder):
         if key in self._fed:
             self.out.block_end(key)
         else:
-            self._empty = key  # {} if the reply goes on or ends well; unknown if it was cut here
+            # {} if the reply continues or ends regularly; unknown if it was truncated here
+            self._empty = key
 
     def _settle(self) -> None:
         if self._empty is not None:
             self.out.block_end(self._empty)
             self._empty = None
 
-    # the end
+    # --- the end
 
     def _close(self, end: _Delta) -> None:
         self._start()
@@ -267,10 +268,10 @@ class CohereDecoder(Decoder):
         if isinstance(record, dict) and record:
             self.out.usage(_read_usage(record))
 
-    # the first version of the API
+    # --- version 1 of the API
 
     def _read_earlier(self, body: dict[str, Any]) -> None:
-        """A reply of ``/v1/chat``, which proxies and recordings still have: one text, and calls with parameters."""
+        """Decode a reply of ``/v1/chat``, which proxies still send: one text, and calls with parameters."""
         self._start()
         text = body.get("text")
         self.out.text(text if isinstance(text, str) else "")
@@ -296,7 +297,7 @@ def _read_event(data: bytes) -> _Event:
 
 
 def _read_body(data: bytes) -> dict[str, Any]:
-    """Return the object of a body. The first version streams lines, and its last one has the whole reply."""
+    """Return the object of a body. Version 1 streams lines, and its last line has the complete reply."""
     try:
         body = read_json(data)
     except ValueError:
@@ -308,7 +309,7 @@ def _read_body(data: bytes) -> dict[str, Any]:
 
 
 def _listed(record: dict[str, Any], body: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the sources of a citation of the first version, which names them by their ids."""
+    """Return the sources of a citation of version 1, which refers to them by id."""
     ids = record.get("document_ids")
     known = {each.get("id"): each for each in entries_of(body.get("documents"))}
     found = [each for each in ids if isinstance(each, str)] if isinstance(ids, list) else []
@@ -316,9 +317,9 @@ def _listed(record: dict[str, Any], body: dict[str, Any]) -> list[dict[str, Any]
 
 
 def _read_usage(record: dict[str, Any]) -> Usage:
-    """The tokens that the model read and wrote, the server's own template included.
+    """Return the input and output tokens, including the template of the server.
 
-    ``billed_units`` leave the template out; they are in ``raw``.
+    ``billed_units`` exclude the template; they are in ``raw``.
     """
     tokens, billed = record.get("tokens"), record.get("billed_units")
     counts = next((each for each in (tokens, billed) if isinstance(each, dict)), {})

@@ -1,7 +1,7 @@
-"""Writing a request of this wire.
+"""Encode requests of this wire.
 
-A turn of the assistant's has its plan, its content and its calls in three fields, so what the model wrote after a call
-goes before it. Documents are fields of the request and not of a message.
+An assistant message has its plan, content and calls in three fields, so text after a call is sent before it. Documents
+are fields of the request, not of a message.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _FIELDS = {
 
 
 def structured_path(request: Request, quirks: Quirks) -> Literal["native", "prompt"] | None:
-    """Return how the response schema is asked for: the server takes ``response_format`` without tools and documents."""
+    """Return how the response schema is requested: ``response_format`` works only without tools and documents."""
     if request.response_schema is None:
         return None
     beside = request.tools or "tools" in request.config.extras or "documents" in request.config.extras
@@ -66,7 +66,7 @@ def structured_path(request: Request, quirks: Quirks) -> Literal["native", "prom
 
 
 def write_request(request: Request, home: Issuer, quirks: Quirks, path: str | None, notes: Notes) -> dict[str, Any]:
-    """Return the body of a request: settings first, messages last. ``path`` is how a schema is asked for."""
+    """Return the body of a request; messages come last. ``path`` is how the response schema is requested."""
     body: dict[str, Any] = {"model": home.model, "stream": request.stream}
     body |= _write_config(request.config)
     body |= reasoning_fields(request.config, quirks.reasoning, home, notes) or {}
@@ -93,7 +93,7 @@ def _write_config(config: RuntimeConfig) -> dict[str, Any]:
 
 
 def _write_tools(body: dict[str, Any], request: Request, notes: Notes) -> None:
-    """The tools, and whether one must be called. The wire cannot name one, so a forced tool is the only one sent."""
+    """Write the tools and the tool choice. The wire cannot force one tool, so only that tool is sent."""
     choice = request.tool_choice
     named = choice.name if isinstance(choice, ForceTool) else None
     tools = [tool for tool in request.tools if named in (None, tool.name)]
@@ -112,7 +112,7 @@ def _write_tools(body: dict[str, Any], request: Request, notes: Notes) -> None:
 
 def _write_tool(tool: Tool, path: str, notes: Notes, *, strict: bool) -> dict[str, Any]:
     if not strict:
-        note_strict(tool, path, notes)  # the switch is one for all tools
+        note_strict(tool, path, notes)  # one switch applies to all tools
     function = {"name": tool.name, "description": tool.description, "parameters": ordered_json(tool.parameters)}
     return {"type": "function", "function": function}
 
@@ -123,7 +123,7 @@ def _has_documents(messages: Sequence[Message]) -> bool:
 
 
 class _Writer:
-    """Writes a conversation, and collects the documents in it."""
+    """Encode a conversation, and collect its documents."""
 
     def __init__(self, home: Issuer, quirks: Quirks, notes: Notes) -> None:
         self.documents: list[dict[str, Any]] = []
@@ -214,7 +214,7 @@ class _Writer:
             turn.parts.append({"type": "thinking", "thinking": block.text})
 
     def _state(self, turn: _Turn, block: Text | ToolCall | Thinking, path: str) -> None:
-        """Take back the citations of a text; other state belongs to another issuer. That of a plan is its place."""
+        """Drop the citations of a text without a loss; report other state. That of a plan is the field it came from."""
         state = block.continuity
         opaque = state.opaque if state is not None and is_ours(state, self._home) else None
         if isinstance(block, Text) and isinstance(opaque, dict) and isinstance(opaque.get("citations"), list):
@@ -225,7 +225,7 @@ class _Writer:
 
 
 class _Turn:
-    """A turn of the assistant's, in the fields of this wire."""
+    """An assistant message in the fields of this wire."""
 
     def __init__(self) -> None:
         self.plan = ""
@@ -247,7 +247,7 @@ class _Turn:
 
 
 PLAN = {"tool_plan": True}
-"""The state of a thought that is a plan before calls: it goes back to the field that it came from."""
+"""The state of a plan before calls: it is sent back in the field that it came from."""
 
 
 def _write_document(block: Document, count: int, path: str) -> dict[str, Any]:

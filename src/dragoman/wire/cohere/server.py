@@ -59,12 +59,12 @@ from .request import PLAN
 
 
 class CohereServer:
-    """The v2 chat wire, served."""
+    """The server side of the v2 chat wire."""
 
     wire: ClassVar[str] = "cohere"
 
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
-        """Read a request's body."""
+        """Decode the body of a request."""
         fields, losses = read_body(body), Losses()
         model, stream = fields.need_text("model"), fields.flag("stream") or False
         messages = [_read_message(record) for record in fields.inners("messages", required=True)]
@@ -87,15 +87,15 @@ class CohereServer:
         return Asked(request, losses.warnings)
 
     def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
-        """An encoder for the reply, whole or streamed."""
+        """Return an encoder for the reply, a body or a stream."""
         return _StreamEncoder() if asked.request.stream else BodyEncoder(_write_body)
 
     def error(self, error: ProviderError) -> HttpReply:
-        """A refusal, in one sentence."""
+        """Return an error as status, headers and a body with one sentence."""
         return HttpReply(status_of(error), headers_of(error), encode_json({"message": _sentence(error)}))
 
     def key(self, headers: Mapping[str, str]) -> str | None:
-        """The bearer token."""
+        """Return the bearer token of the client."""
         return bearer_token(headers)
 
 
@@ -228,8 +228,8 @@ class _StreamEncoder(ReplyEncoder):
 
     def __init__(self) -> None:
         super().__init__()
-        self._index = -1  # of the block, and of the call
-        self._open = ""  # the kind of content that is open
+        self._index = -1  # the index of the block, and that of the call
+        self._open = ""  # the type of the open content
         self._calls = -1
         self._before_text, self._after_text = split_at_text(_content("content-delta", 0, text="\0"))
 
@@ -270,7 +270,7 @@ class _StreamEncoder(ReplyEncoder):
         return self._turn("text") + _content("content-delta", self._index, text=describe_medium(block))
 
     def _turn(self, kind: str) -> bytes:
-        """Return the end of the content that is open, and the start of other content."""
+        """Close the open content and begin other content."""
         if kind == self._open:
             return b""
         ended = named_frame({"type": "content-end", "index": self._index}) if self._open else b""
@@ -307,7 +307,7 @@ def _end(**delta: Any) -> bytes:
 
 
 def _citations_of(complete: MessageComplete) -> list[Any]:
-    """Return the citations of the reply as this wire writes them, where it is this wire's own."""
+    """Return the citations of the reply, if they come from this wire."""
     found: list[Any] = []
     for block in complete.final_content:
         state = block.continuity if isinstance(block, Text) else None
@@ -349,9 +349,9 @@ def _write_usage(usage: Usage) -> dict[str, Any]:
     return known(tokens=tokens, cached_tokens=usage.cached_input_tokens)
 
 
-# --- refusing -------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
-# How a sentence begins by which this wire's clients know an error: it has no code.
+# Prefixes of the message by which clients recognise an error: this wire has no error code.
 _OPENINGS: dict[type[ProviderError], str] = {
     InvalidModelError: "model not found: ",
     BillingError: "billing: ",
