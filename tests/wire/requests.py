@@ -17,6 +17,8 @@ from urllib.parse import urlsplit
 
 from dragoman.capabilities import Capabilities
 from dragoman.errors import ProviderError
+from dragoman.gateway.policy import TABLES, Target, prepare, translate
+from dragoman.messages import Request
 from dragoman.validate import check_request
 from dragoman.wire import CODECS, SERVER_CODECS
 
@@ -26,23 +28,66 @@ Body = dict[str, Any]
 
 
 class Outcome(NamedTuple):
-    """What became of a request: ``same``, ``refused`` (our values cannot express it), or ``differs``; and where."""
+    """What became of a request, and where or why.
+
+    ``same``; ``differs``; ``reported``: our values have no place for a part of it, and a warning reports that;
+    ``refused``: our values cannot express it.
+    """
 
     verdict: str
     places: tuple[str, ...] = ()
 
 
 def compare(wire: str, asked: Body, path: str = "") -> Outcome:
-    """Read a recorded request, write it again, and compare the two bodies."""
+    """Read a recorded request as the gateway does, write it again for the same wire, and compare the two bodies."""
     try:
-        request = SERVER_CODECS[wire].decode(json.dumps(asked).encode(), path).request
-        check_request(request, history=False)
-        codec = CODECS[wire].connect(request.model or "m", "http://127.0.0.1:9", QUIRKS.get(wire), Capabilities())
-        sent = json.loads(codec.encode(request).http.body)
+        read = _read_request(wire, asked, path)
+        if isinstance(read, Outcome):
+            return read
+        quirks = {**QUIRKS.get(wire, {}), **_endpoint_of(wire, asked)}
+        codec = CODECS[wire].connect(read.model or "m", "http://127.0.0.1:9", quirks, Capabilities())
+        encoded = codec.encode(read)
     except ProviderError as error:
         return Outcome("refused", (re.sub(r"\[\d+\]|\d+|'[^']*'", "", error.message)[:80],))
+    if encoded.warnings:
+        return Outcome("reported", tuple(sorted({warning.code for warning in encoded.warnings})))
+    sent = json.loads(encoded.http.body)
     places = tuple(sorted(set(_differences(normalise(wire, asked), normalise(wire, sent)))))
     return Outcome("differs", places) if places else Outcome("same")
+
+
+def _read_request(wire: str, asked: Body, path: str) -> Request | Outcome:
+    """Return the request of a body, or what of the body our values have no place for.
+
+    The wire's strict reader comes first; for what it refuses, the gateway's, which knows more spellings.
+    """
+    codec = SERVER_CODECS[wire]
+    try:
+        read = codec.decode(json.dumps(asked).encode(), path)
+        request, lost = read.request, {warning.code for warning in read.warnings}
+        check_request(request, history=False)
+    except ProviderError:
+        if wire not in TABLES:
+            raise
+        prepared = prepare(wire, asked)
+        read = codec.decode(prepared.body, path)
+        lost = {left.code for left in prepared.left} | {warning.code for warning in read.warnings}
+        target = Target(read.request.model, frozenset({wire}), has_limit=True)
+        request = translate(read.request, prepared, wire, target, {}).request
+        if not lost:
+            check_request(request, history=False)
+    return Outcome("reported", tuple(sorted(lost))) if lost else request
+
+
+def _endpoint_of(wire: str, asked: Body) -> dict[str, Any]:
+    """Return the quirks of the endpoint that a client writes to: one that is sent thinking or marks takes them."""
+    if wire != "openai":
+        return {}
+    quirks: dict[str, Any] = {"cache_control": True} if any(_marked(asked)) else {}
+    for name in ("reasoning_content", "reasoning"):
+        if any(message.get(name) for message in asked.get("messages", ())):
+            quirks.setdefault("send_reasoning", name)
+    return quirks
 
 
 # What our defaults add, and a client may leave out.
@@ -77,14 +122,27 @@ def drop_nulls(value: Any) -> Any:
     return [drop_nulls(each) for each in value] if isinstance(value, list) else value
 
 
+# A field with the value that its absence has.
+_DEFAULTS: tuple[tuple[str, Any], ...] = (
+    ("stream", False), ("n", 1), ("tools", []), ("stop", []), ("service_tier", "auto"), ("service_tier", "default"),
+    ("parallel_tool_calls", True), ("logprobs", False), ("top_logprobs", 0), ("background", False),
+    ("stream_options", {"include_usage": True}), ("stream_options", {"include_usage": False}),
+    ("response_format", {"type": "text"}),
+)  # fmt: skip
+
+
 def drop_defaults(body: Body) -> Body:
     """A field with the value that its absence has."""
-    for name, value in (("stream", False), ("n", 1), ("tools", []), ("stop", []), ("generationConfig", {})):
+    for name, value in _DEFAULTS:
         if body.get(name) == value and type(body.get(name)) is type(value):
             del body[name]
-    for name in ("stream_options", "response_format"):
-        if body.get(name) in ({"include_usage": True}, {"include_usage": False}, {"type": "text"}):
-            del body[name]
+    config = body.get("generationConfig")
+    if isinstance(config, dict):
+        for name, value in (("candidateCount", 1), ("responseModalities", ["TEXT"]), ("responseLogprobs", False)):
+            if config.get(name) == value:
+                del config[name]
+        if not config:
+            del body["generationConfig"]
     return body
 
 
@@ -121,6 +179,10 @@ def plain_chat(body: Body) -> Body:
             del message["content"]
         if not message.get("tool_calls"):
             message.pop("tool_calls", None)
+        if not message.get("annotations"):  # dumped by the SDK from a reply
+            message.pop("annotations", None)
+        if not message.get("citations"):
+            message.pop("citations", None)
         for call in message.get("tool_calls", ()):
             call.pop("index", None)  # left over from the stream that the client read
             call["function"]["arguments"] = _read(call["function"]["arguments"] or "{}")
@@ -130,10 +192,20 @@ def plain_chat(body: Body) -> Body:
     for tool in body.get("tools", ()):
         tool.setdefault("type", "function")
         function = tool.get("function", {})
+        function.pop("type", None)  # it belongs to the tool, not to its function
         function.setdefault("description", "")
         function.setdefault("parameters", {"type": "object", "properties": {}})
         if function.get("strict") is False:
             del function["strict"]
+    thinking = body.get("reasoning")
+    if isinstance(thinking, dict) and set(thinking) == {"effort"}:  # a router's form of the one setting
+        body["reasoning_effort"] = body.pop("reasoning")["effort"]
+    for message in body.get("messages", ()):
+        if message.get("reasoning") == message.get("reasoning_content"):  # some servers send both, and take both
+            message.pop("reasoning", None)
+    choice = body.get("tool_choice")
+    if isinstance(choice, dict) and choice.get("type") == "tool":  # another wire's form, which compatible servers take
+        body["tool_choice"] = {"type": "function", "function": {"name": choice.get("name")}}
     return _plain_schema(body, body.get("response_format", {}).get("json_schema"))
 
 
@@ -148,25 +220,80 @@ def plain_messages(body: Body) -> Body:
                 part["content"] = one_text(part.get("content", ""))
                 if part.get("is_error") is False:
                     del part["is_error"]
+            if part.get("caller") == {"type": "direct"}:  # what every call is, unless it says otherwise
+                del part["caller"]
     for tool in body.get("tools", ()):
         if not tool.get("description"):
             tool.pop("description", None)
         if tool.get("strict") is False:
             del tool["strict"]
-    if body.get("thinking") == {"type": "disabled"}:
-        del body["thinking"]
+    if body.get("thinking") in ({"type": "disabled"}, {"type": "adaptive"}):
+        del body["thinking"]  # the latter goes with an effort, which is compared
+    if body.get("tool_choice", {}).get("disable_parallel_tool_use") is False:
+        del body["tool_choice"]["disable_parallel_tool_use"]
+    for marked in _marked(body):
+        if marked["cache_control"].get("ttl") == "5m":  # what a mark without one has
+            del marked["cache_control"]["ttl"]
     return drop_nulls(body)  # type: ignore[no-any-return]
+
+
+# What a caller wrote, whose names are not the wire's.
+_FREE = frozenset({"args", "response", "parameters", "parametersJsonSchema", "responseSchema", "responseJsonSchema"})
+
+
+def one_spelling(value: Any) -> Any:
+    """Gemini takes its names in both alphabets: ``system_instruction`` is ``systemInstruction``."""
+    if isinstance(value, dict):
+        named = {re.sub("_([a-z])", lambda found: found[1].upper(), name): each for name, each in value.items()}
+        return {name: each if name in _FREE else one_spelling(each) for name, each in named.items()}
+    return [one_spelling(each) for each in value] if isinstance(value, list) else value
+
+
+def as_lists(body: Body) -> Body:
+    """Gemini takes one object for a list of one, and a string for a content of one text."""
+    for name in ("tools", "contents"):
+        if isinstance(body.get(name), dict):
+            body[name] = [body[name]]
+    if isinstance(body.get("systemInstruction"), str):
+        body["systemInstruction"] = {"parts": [{"text": body["systemInstruction"]}]}
+    for content in [*body.get("contents", ()), body.get("systemInstruction", {})]:
+        if isinstance(content.get("parts"), dict):
+            content["parts"] = [content["parts"]]
+    return body
+
+
+def _marked(value: Any) -> Iterator[Body]:
+    """Yield every object with a mark of a prompt cache."""
+    if isinstance(value, dict):
+        if isinstance(value.get("cache_control"), dict):
+            yield value
+        value = list(value.values())
+    for each in value if isinstance(value, list) else ():
+        yield from _marked(each)
 
 
 def plain_contents(body: Body) -> Body:
     """Gemini: JSON Schema under its newer name, types in lower case, and a result of one text."""
+    body.pop("model", None)  # the address names it
     body.get("systemInstruction", {}).pop("role", None)
+    if not "".join([part.get("text", "") for part in body.get("systemInstruction", {}).get("parts", ())]):
+        body.pop("systemInstruction", None)
+    for content in [*body.get("contents", ()), body.get("systemInstruction", {})]:
+        for part in content.get("parts", ()):
+            if part.get("thought") is False:
+                del part["thought"]
+    calling = body.get("toolConfig", {}).get("functionCallingConfig", {})
+    if "mode" in calling:
+        calling["mode"] = calling["mode"].upper()  # an enum is read in both cases
     for tool in body.get("tools", ()):
         for function in tool.get("functionDeclarations", ()):
             schema = function.pop("parameters", None) or function.pop("parametersJsonSchema", None) or {}
             function.setdefault("description", "")
             function["parameters"] = _lower_types(schema) or {"type": "object", "properties": {}}
     config = body.get("generationConfig", {})
+    thinking = config.get("thinkingConfig", {})
+    if "thinkingLevel" in thinking:
+        thinking["thinkingLevel"] = thinking["thinkingLevel"].lower()
     if "responseSchema" in config:
         config["responseJsonSchema"] = config.pop("responseSchema")
     if "responseJsonSchema" in config:
@@ -227,7 +354,8 @@ def plain_input(body: Body) -> Body:
             item = {**item, "arguments": _read(item.get("arguments") or "{}")}
             item.pop("id", None)
         items.append(item)
-    body["input"] = [item for item in items if item != {"role": "assistant", "content": ""}]
+    empty = ({"role": "assistant", "content": ""}, {"role": "assistant", "content": []})
+    body["input"] = [item for item in items if item not in empty]
     if not body.get("instructions"):
         body.pop("instructions", None)
     if instructions:
@@ -265,10 +393,24 @@ def plain_ollama(body: Body) -> Body:
     for name in ("format", "tools"):
         if body.get(name) in ("", []):
             del body[name]
+    if body.get("format") == "json":  # any object
+        body["format"] = {"type": "object"}
+    if body.get("think") is True:  # the effort that a model has by default
+        body["think"] = "medium"
     for message in body.get("messages", ()):
         message.setdefault("content", "")
+        if not message.get("tool_calls", True):
+            del message["tool_calls"]
         for call in message.get("tool_calls", ()):
             call.pop("type", None)
+    return body
+
+
+def plain_cohere(body: Body) -> Body:
+    """Cohere: JSON mode is the schema of any object, and both names of a schema's form mean the same."""
+    form = body.get("response_format")
+    if isinstance(form, dict) and form.get("type") in ("json_object", "json_schema"):
+        body["response_format"] = {"type": "json_object", "json_schema": form.get("json_schema", {"type": "object"})}
     return body
 
 
@@ -282,9 +424,10 @@ def _read(text: Any) -> Any:
 STEPS: dict[str, list[Callable[[Body], Body]]] = {
     "openai": [drop_defaults, use_old_limit, join_leading, plain_chat],
     "anthropic": [drop_defaults, plain_messages],
-    "gemini": [drop_defaults, plain_contents],
+    "gemini": [one_spelling, as_lists, drop_defaults, plain_contents],
     "responses": [drop_defaults, plain_input],
     "ollama": [plain_ollama],
+    "cohere": [drop_defaults, plain_cohere, plain_chat],
 }
 
 
@@ -298,36 +441,23 @@ def normalise(wire: str, body: Body) -> Body:
 
 # --- what is left, and why ---------------------------------------------------------------------------
 
-_REASONING = "reasoning is translated for the model's family, and the family is known by the vendor's catalogue only"
-_CACHE = "marks of a prompt cache are placed by Cache; those that a client sets itself are hints"
-_HINT = "a hint that our values have no place for: the server side reports it as a LossWarning"
-_STRICT = "strict is sent only for schemas within its rules, and these are not"
-_STATE = "state goes back to the endpoint that made it, which a plain body does not name"
-_OWN = "tools and blocks of the server itself: ours come first, and calls without their results are left out"
 REASONS: dict[str, str] = {
-    r"(reasoning|reasoning_effort|thinking|thinking_budget|think|chat_template_kwargs|output_config)\b": _REASONING,
-    r"generationConfig\.thinkingConfig": _REASONING,
-    r"(enable_thinking|extra_body|include_reasoning|verbosity)\b": _REASONING,
-    r".*cache_control": _CACHE,
-    r"(messages\[\]\.content|messages)$|system": _CACHE + "; or: " + _OWN,
-    r"tool_choice\.disable_parallel_tool_use": _HINT,
-    r"messages\[\]\.content\[\]\.(caller|citations)": _HINT,
-    r"messages\[\]\.(annotations|audio|refusal|reasoning|reasoning_content|reasoning_details)": _STATE,
-    r"messages\[\]\.content\[\]\.(thinking|signature|type|text|data|name|input|id|content|tool_use_id)": _STATE,
-    r"input": _STATE + "; or an item of a role or kind in a place where none is sent",
-    r"contents": "a turn without its function's response is left out, and so is a call that nothing answers",
-    r"contents\[\]\.parts\[\]\.functionResponse": "a result that is an object is sent as JSON text",
-    r"contents\[\]": _STATE,
-    r"tools\[\]\.(function\.)?strict": _STRICT,
-    r"tools\[\]\.function\.type": "a field that does not belong there",
-    r"tools\[\]|tools": _OWN,
+    r"(reasoning_effort|thinking|chat_template_kwargs)\b": "thinking is switched off as the family documents it",
+    r"generationConfig\.thinkingConfig": "the model does not think, and a budget of 0 is what it has",
+    r"messages\[\]\.reasoning_content": "empty thinking of a turn is not sent",
+    r"messages\[\]\.cache_control": "a mark on a message is put on its last block",
+    r"messages\[\]\.content\[\]\.cache_control\.ttl": "all marks of a request have one lifetime, the longest",
+    r"cache_control": "a mark of the request as a whole is put on its last blocks, as the server does",
+    r"tools\[\]\.cache_control": "the same mark, on the last tool",
+    r"system$": "blocks of instructions are joined by a blank line; a mark of the whole request is put on them",
+    r"messages\[\]\.content$": "one text with a mark is a list of one block; a document in a result is its JSON",
+    r"response_format\.json_schema\.name": "an empty name is refused by most servers: a hash of the schema stands in",
+    r"messages\[\]\.content\[\]\.file\.filename": "a file without a name is refused by most servers",
+    r"stream_options": "padding of a stream is not asked for",
+    r"contents\[\]\.parts\[\]\.functionResponse": "a result is text in our values: an object is sent as its JSON",
+    r"contents$": "a call that nothing answers is left out",
     r"toolConfig\.functionCallingConfig": "several allowed functions are sent as that subset of the tools",
-    r"tool_choice": "a form of another wire, which compatible servers take, is sent in this wire's own form",
-    r"(response_format\.json_schema|text\.format)\.(description|name)": _HINT,
-    r"response_format|format": "JSON mode is the schema of any object",
-    r"messages\[\]\.(tool_calls|tool_call_id|content|name|role|prefix)": "a call without a result is left out",
-    r"(max_tokens|stop|store|metadata|user|service_tier|keep_alive|instructions|text|generationConfig)": _HINT,
-    r"(stream_options|parallel_tool_calls|extra_headers|context_management|container|mcp_servers|betas)": _HINT,
+    r"messages\[\]\.(tool_calls\[\]\.id|tool_call_id)": "this wire has no ids; a client sent another wire's",
 }
 
 
@@ -356,26 +486,49 @@ def recorded() -> Iterator[tuple[str, str, Body, str]]:
                 yield data["id"], wire, body, path
 
 
-def report() -> dict[str, tuple[int, int, Counter[str], Counter[str]]]:
+class Share(NamedTuple):
+    """The requests of a wire: how many are expressed and the same, and why the others are not."""
+
+    expressed: int
+    same: int
+    differing: Counter[str]
+    reported: Counter[str]
+    refused: Counter[str]
+    lost: int  # requests, not reasons
+
+
+def report() -> dict[str, Share]:
     """Return for each wire how many requests our values express, how many of them are the same, and the reasons."""
-    found: dict[str, tuple[list[int], Counter[str], Counter[str]]] = {}
+    outcomes: dict[str, list[Outcome]] = {}
     for _, wire, body, path in recorded():
-        counts, refused, differing = found.setdefault(wire, ([0, 0], Counter(), Counter()))
-        outcome = compare(wire, body, path)
-        if outcome.verdict == "refused":
-            refused.update(outcome.places)
-            continue
-        counts[0] += 1
-        counts[1] += outcome.verdict == "same"
-        differing.update(outcome.places)
-    return {wire: (*counts, refused, differing) for wire, (counts, refused, differing) in found.items()}
+        outcomes.setdefault(wire, []).append(compare(wire, body, path))
+    return {wire: _sum_up(found) for wire, found in outcomes.items()}
+
+
+def _sum_up(outcomes: list[Outcome]) -> Share:
+    verdicts = Counter([outcome.verdict for outcome in outcomes])
+    places = {
+        verdict: Counter([place for outcome in outcomes if outcome.verdict == verdict for place in outcome.places])
+        for verdict in ("differs", "reported", "refused")
+    }
+    expressed, lost = verdicts["same"] + verdicts["differs"], verdicts["reported"] + verdicts["refused"]
+    return Share(expressed, verdicts["same"], places["differs"], places["reported"], places["refused"], lost)
+
+
+def _describe(same: int, expressed: int, lost: int) -> str:
+    return f"{same} of {expressed} the same ({same / expressed:.1%}); {lost} not expressed"
 
 
 if __name__ == "__main__":
     most = int(sys.argv[1]) if len(sys.argv) > 1 else 12
-    for name, (expressed, same, refused, differing) in report().items():
-        print(f"{name}: {same} of {expressed} the same ({same / expressed:.1%}); {refused.total()} not expressed")
-        for place, count in differing.most_common(most):
+    shares = report()
+    for name, share in shares.items():
+        print(f"{name}: {_describe(share.same, share.expressed, share.lost)}")
+        for place, count in share.differing.most_common(most):
             print(f"  {count:5} differ at {place}: {reason_of(place)}")
-        for reason, count in refused.most_common(most):
+        for code, count in share.reported.most_common(most):
+            print(f"  {count:5} reported: {code}")
+        for reason, count in share.refused.most_common(most):
             print(f"  {count:5} refused: {reason}")
+    same, expressed, lost = [sum([share[at] for share in shares.values()]) for at in (1, 0, 5)]  # type: ignore[misc]
+    print(f"all: {_describe(same, expressed, lost)}")

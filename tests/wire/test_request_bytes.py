@@ -65,7 +65,7 @@ OWN: dict[str, tuple[str, dict[str, Any], str]] = {
             "input": [{"role": "user", "content": [{"type": "input_text", "text": "Hi"}]}],
             "instructions": "Be terse.",
             "tools": [{"type": "function", "name": "f", "description": "d", "parameters": TOOL, "strict": False}],
-            "store": True,
+            "store": False,
         },
         "",
     ),
@@ -83,6 +83,12 @@ OWN: dict[str, tuple[str, dict[str, Any], str]] = {
 }
 
 
+UNNAMED = {
+    "type": "json_schema",
+    "json_schema": {"name": "", "schema": {**TOOL, "required": ["z", "a"]}, "strict": True},
+}
+
+
 @pytest.mark.parametrize(("wire", "body", "path"), OWN.values(), ids=OWN)
 def test_requests_are_re_encoded_unchanged(wire: str, body: dict[str, Any], path: str) -> None:
     assert compare(wire, body, path) == ("same", ())
@@ -91,13 +97,24 @@ def test_requests_are_re_encoded_unchanged(wire: str, body: dict[str, Any], path
 def test_a_difference_is_found() -> None:
     wire, body, path = OWN["messages"]
     changed = {**body, "metadata": {"user_id": "u"}, "tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}
-    assert compare(wire, changed, path).places == ("tool_choice.disable_parallel_tool_use (missing)",)
+    assert compare(wire, changed, path) == ("reported", ("parallel_limit_dropped",))
+    assert compare("openai", {**OWN["chat"][1], "response_format": UNNAMED}).places == (
+        "response_format.json_schema.name",
+    )
     assert compare("openai", {"model": "m", "messages": [{"role": "user", "content": 5}]}).verdict == "refused"
     assert normalise("openai", {"n": 1, "messages": []}) == {"messages": []}
 
 
-# The least share of requests that our values express and that are the same when they are written again.
-LEAST = {"openai": 0.90, "anthropic": 0.78, "gemini": 0.90, "responses": 0.80, "ollama": 0.75}
+# The least share of requests that our values express and that are the same when they are written again, and the
+# least number of them: a share is easily raised by expressing less.
+LEAST = {
+    "openai": (0.99, 3600),
+    "anthropic": (0.98, 900),
+    "gemini": (0.93, 700),
+    "responses": (0.99, 1000),
+    "ollama": (0.97, 75),
+    "cohere": (0.90, 80),
+}
 
 
 @pytest.mark.no_cover
@@ -105,7 +122,8 @@ LEAST = {"openai": 0.90, "anthropic": 0.78, "gemini": 0.90, "responses": 0.80, "
 def test_recorded_requests_are_re_encoded_except_for_explained_differences() -> None:
     found = report()
     assert set(found) == set(LEAST)
-    for wire, (expressed, same, _, differing) in found.items():
-        assert same / expressed >= LEAST[wire], wire
-        unexplained = {place: count for place, count in differing.items() if reason_of(place) is None}
-        assert sum(unexplained.values()) < expressed / 200, (wire, unexplained)
+    for wire, share in found.items():
+        least, number = LEAST[wire]
+        assert share.same / share.expressed >= least, (wire, share.differing)
+        assert share.same >= number, (wire, share.reported, share.refused)
+        assert [place for place in share.differing if reason_of(place) is None] == [], wire

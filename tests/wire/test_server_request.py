@@ -511,3 +511,18 @@ def test_participant_names_are_dropped_and_reported() -> None:
     body = {"model": "m", "messages": [{"role": "user", "content": "Hi", "name": "ann"}]}
     asked = SERVER_CODECS["openai"].decode(body)
     assert [(each.code, each.path) for each in asked.warnings] == [("name_dropped", "messages[0].name")]
+
+
+def test_gemini_parts_that_are_marked_as_no_thought() -> None:
+    """Some clients write ``thought: false`` on every part."""
+    said = {"text": "Hi", "thought": False}
+    call = {"functionCall": {"name": "f", "args": {}}, "thought": False}
+    answer = {"functionResponse": {"name": "f", "response": {"result": "r"}}, "thought": False}
+    turns = [("user", said), ("model", call), ("user", answer)]
+    contents = [{"role": role, "parts": [part]} for role, part in turns]
+    body = {"contents": contents, "systemInstruction": {"parts": [said]}}
+    read = SERVER_CODECS["gemini"].decode(body, "/v1beta/models/m:generateContent").request
+    assert [type(message).__name__ for message in read.messages] == ["System", "User", "Assistant", "ToolResult"]
+    contents[0]["parts"] = [{"text": "Hi", "thought": True}]
+    with pytest.raises(InvalidRequestError, match=r"contents\[0\].parts\[0\].thought"):
+        SERVER_CODECS["gemini"].decode(body, "/v1beta/models/m:generateContent")

@@ -168,7 +168,7 @@ def _read_system(fields: Fields) -> list[System]:
     texts = []
     for inner in record.inners("parts"):
         texts.append(inner.need_text("text"))
-        inner.done()
+        _finish_part(inner)
     record.done()
     said = "".join(texts)
     return [System(said)] if said else []
@@ -214,6 +214,7 @@ class _Reader:
             made, issuer = unseal(signature, "gemini")
             state = Continuity(made, issuer=issuer)
         if (call := record.inner("functionCall")) is not None:
+            record.take("thought")
             record.done()
             return self._call(call, state)
         if "text" in record and not set(record.rest()) - {"text", "thought"}:
@@ -236,7 +237,7 @@ class _Reader:
 
     def _result(self, record: Fields) -> ToolResult:
         inner = record.need_inner("functionResponse")
-        record.done()
+        _finish_part(record)
         name, given, response = inner.need_text("name"), inner.text("id"), inner.take("response")
         media = inner.inners("parts")
         inner.done()
@@ -266,6 +267,13 @@ def _user(blocks: list[UserBlock]) -> User:
     return User(only.text if isinstance(only, Text) else blocks)
 
 
+def _finish_part(record: Fields) -> None:
+    """Refuse fields that have no place. Some SDKs write ``thought: false`` on every part, which says nothing."""
+    if record.flag("thought"):
+        record.refuse("thought", "can be true in a part of the model only")
+    record.done()
+
+
 def _read_block(record: Fields) -> UserBlock:
     block: UserBlock
     if "text" in record:
@@ -280,7 +288,7 @@ def _read_block(record: Fields) -> UserBlock:
         block = _read_medium(place, kind)
     else:
         raise UnsupportedContentError(f"{record.where}: a part of this kind is not supported")
-    record.done()
+    _finish_part(record)
     return block
 
 
