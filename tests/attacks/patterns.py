@@ -9,10 +9,14 @@ import re
 import string
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import dragoman
+from dragoman.config import _loader
+from dragoman.prices import PriceTable
+from dragoman.reasoning import _read_catalogue
 
 ROOT = Path(dragoman.__file__).parent
 _SEARCHING = {"search", "sub", "subn", "split", "findall", "finditer"}
@@ -37,6 +41,8 @@ def find_patterns() -> list[Found]:
             leaf = re.split(r"[.\[]", place.removeprefix(f"{name}."))[0]
             matches_whole = (leaf, "whole") in searched and (leaf, "search") not in searched
             _keep(found, Found(place, pattern, not matches_whole))
+    for place, text in _data():
+        _keep(found, Found(place, re.compile(text), True))
     for place, text, flags, verb in _literals():
         _keep(found, Found(place, re.compile(text, flags), verb in _SEARCHING))
     return sorted(found.values(), key=lambda each: each.place)
@@ -76,9 +82,11 @@ def _walk(value: Any, place: str, seen: set[int], depth: int) -> Iterator[tuple[
             yield from _walk(getattr(value, name, None), f"{place}.{name}", seen, depth + 1)
 
 
-def _trees() -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted(ROOT.rglob("*.py")):
-        yield str(path.relative_to(ROOT)), ast.parse(path.read_text())
+@cache
+def _trees() -> tuple[tuple[str, ast.Module], ...]:
+    """Return the modules that have patterns, or use them."""
+    paths = [path for path in sorted(ROOT.rglob("*.py")) if re.search(r"\bre\.|_[A-Z]+\.\w+\(", path.read_text())]
+    return tuple([(str(path.relative_to(ROOT)), ast.parse(path.read_text())) for path in paths])
 
 
 def _searched_names() -> set[tuple[str, str]]:
@@ -89,6 +97,36 @@ def _searched_names() -> set[tuple[str, str]]:
             if isinstance(node, ast.Attribute) and node.attr in _CALLS and isinstance(node.value, ast.Name):
                 used.add((node.value.id, "search" if node.attr in _SEARCHING else "whole"))
     return used
+
+
+def _data() -> Iterator[tuple[str, str]]:
+    """Return the patterns of data files, which are compiled where they are used. Those of dates are alike."""
+    for row in PriceTable.default().rows:
+        for pattern in row.match.regex:
+            yield "prices", re.sub(r"\^.*-\\d", r"^m-\\d", pattern)
+    for family in _read_catalogue().families:
+        yield "reasoning", family.models
+    for resolvers in _loader().yaml_implicit_resolvers.values():
+        for tag, pattern in resolvers:
+            yield f"config, {tag}", pattern.pattern
+
+
+def find_made() -> set[str]:
+    """Return the functions that compile a pattern which is not written there: it is data, or the user's own."""
+    found = set()
+    for place, tree in _trees():
+        for function in [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]:
+            for node in ast.walk(function):
+                if (
+                    isinstance(node, ast.Call)
+                    and isinstance(node.func, ast.Attribute)
+                    and isinstance(node.func.value, ast.Name)
+                    and node.func.value.id == "re"
+                    and node.func.attr in _CALLS
+                    and not (node.args and isinstance(node.args[0], ast.Constant))
+                ):
+                    found.add(f"{place}:{function.name}")
+    return found
 
 
 def _literals() -> Iterator[tuple[str, Any, int, str]]:

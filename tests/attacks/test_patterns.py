@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from .patterns import SIZES, Found, find_patterns, grows, shapes
+from .patterns import SIZES, Found, find_made, find_patterns, grows, shapes
 
 PATTERNS = find_patterns()
 # How far a shape is followed whose cost per character does not rise; one whose cost rises is followed to the end.
@@ -21,6 +21,21 @@ def test_every_pattern_of_the_package_is_found() -> None:
     assert {"dragoman.errors._SECRETS", "dragoman.tokens._PIECE"} <= places
     assert any(place.startswith("wire/errors.py:") for place in places), "literals inside functions"
     assert any("ROWS[" in place for place in places), "tables"
+
+
+def test_every_pattern_is_found() -> None:
+    """A pattern that a function makes is in none of the places where patterns are looked for, but for these."""
+    assert find_made() == {
+        "config.py:_loader",  # the scalars of YAML, which are among the data
+        "permission.py:_compile_text",  # the operator's own, after "re:"
+        "prices.py:__post_init__",
+        "prices.py:covers",  # among the data, or the user's own
+        "reasoning.py:find_style",  # among the data
+        "registry/vendors.py:_read_rule",  # data that is compared with data
+        "sim/script.py:__post_init__",
+        "sim/script.py:fits",  # the author's of a script
+        "wire/errors.py:row",  # the rows of tables, which are looked through
+    }
 
 
 def slow_shape(found: Found, sizes: tuple[int, ...] = SIZES, enough: int = ENOUGH) -> str | None:
