@@ -140,6 +140,7 @@ class Billing(Named):
         super().__init__(name="anthropic", model=model)
         self.billed = Decimal(0)
         self.hangs = False  # whether the present reply stops in the middle
+        self.waiting = asyncio.Event()  # set when a call has been sent that is never answered
         self.answers = [self._make(kind, usage) for kind, usage in script] + [self._make("ok", Usage(7, 7))] * 40
 
     def _make(self, kind: str, usage: Usage) -> Any:
@@ -151,6 +152,11 @@ class Billing(Named):
 
         def answer(request: Request) -> Any:
             self.hangs = kind == "hang"
+            if kind == "wait":  # the caller leaves before anything arrives: the input is billed, by estimate
+                asked = Usage(estimate_input_tokens(request.messages, request.tools), 0)
+                self.billed += cost(asked, f"anthropic:{self.model}").total or 0
+                self.waiting.set()
+                return [asyncio.Event()]
             if kind == "hang":  # the session is cancelled at the text: what had arrived is billed, by estimate
                 written = estimate_input_tokens((Assistant((Text("Done."),)),))
                 begun = Usage(estimate_input_tokens(request.messages, request.tools), written)
