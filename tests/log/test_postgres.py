@@ -17,12 +17,16 @@ from dragoman.log import (
     LogReadOnlyError,
     LogStorageError,
     LogVersionError,
+    PermissionRequested,
     PostgresLog,
     TurnStarted,
     name_place,
 )
 from dragoman.log.record import draft_record
+from dragoman.permission import Decision
+from dragoman.session import answer_question
 
+from ..story import STORY, tell
 from .samples import WRITABLE
 
 
@@ -231,3 +235,12 @@ def test_unreachable_server_is_named_without_the_password(tmp_path_factory: pyte
         PostgresLog(f"host={tmp_path_factory.mktemp('none')} user=u password=hunter2secret")
     assert "hunter2secret" not in str(caught.value)
     assert "The server failed or cannot be reached" in str(caught.value)
+
+
+def test_a_question_is_answered_by_a_reader(conninfo: str) -> None:
+    asked = next(at for at, payload in enumerate(STORY) if isinstance(payload, PermissionRequested)) + 1
+    with PostgresLog(conninfo) as log, PostgresLog(conninfo, readonly=True) as reader:
+        tell(log, "fix", STORY[:asked])
+        answer_question(reader, "fix", "tu_3", Decision(True, "ann"))
+        [record] = log.read("fix.answers")
+    assert record.data == {"intent_id": "tu_3", "allowed": True, "by": "ann"}

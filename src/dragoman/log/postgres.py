@@ -125,6 +125,10 @@ class PostgresLog(EventLog):
 
     # --- opening and closing ------------------------------------------------------------------------
 
+    def reopen(self) -> PostgresLog:
+        """Return another log of the same database, which can be written to."""
+        return PostgresLog(self._conninfo)
+
     def _open(self) -> psycopg.Connection[Any]:
         """Connect for writing, and create or migrate the tables."""
         with self._explained():

@@ -24,6 +24,7 @@ from ..log import (
     LogRecord,
     PermissionAnswered,
     PermissionRequested,
+    PostgresLog,
     SideEffect,
     SqliteLog,
     ToolIntentValidated,
@@ -105,7 +106,10 @@ def name_answers(session: str) -> str:
 def _open_answers(log: EventLog, *, readonly: bool) -> Iterator[EventLog | None]:
     """Open the log that holds answers; to read, ``None`` while there are none."""
     path = find_answers_file(log)
-    if path is None:
+    if path is None and isinstance(log, PostgresLog) and not readonly:
+        with log.reopen() as answers:  # commands open a log for reading only
+            yield answers
+    elif path is None:
         yield log
     elif readonly and not path.exists():
         yield None
