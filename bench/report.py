@@ -67,7 +67,7 @@ def _cases(cases: dict[str, Any]) -> list[str]:
 
 
 def _promises(results: dict[str, Any]) -> list[str]:
-    lines = ["| case | beside | at most | now | kept |", "|---|---|---|---|---|"]
+    lines = ["| case | compared with | at most | now | met |", "|---|---|---|---|---|"]
     for case, client, most in PROMISES:
         row = results["openai"].get(case, {})
         if client in row and "dragoman" in row:

@@ -46,7 +46,7 @@ def write_pages() -> dict[str, str]:
 def write_commands() -> str:
     """The command's own help, as a page."""
     context = _context(main, "dragoman", None)
-    pages = ["# The command\n\nWritten from `--help` itself. Exit codes are [here](errors.md#exit-codes).\n"]
+    pages = ["# The command\n\nGenerated from `--help`. See also the [exit codes](errors.md#exit-codes).\n"]
     for name in main.list_commands(context):
         command = main.get_command(context, name)
         assert command is not None
@@ -60,7 +60,7 @@ def write_commands() -> str:
 def _context(command: click.Command, name: str, parent: click.Context | None) -> click.Context:
     """As the command line makes it: the settings that name the help option come along."""
     return click.Context(
-        command, info_name=name, parent=parent, terminal_width=100, max_content_width=100, **command.context_settings
+        command, info_name=name, parent=parent, terminal_width=88, max_content_width=88, **command.context_settings
     )
 
 
@@ -74,14 +74,14 @@ def _help(command: click.Command, parent: click.Context, name: str) -> str:
 _ERRORS = """\
 # Errors
 
-One tree. `category` is OpenArmature's word for an error, `error_class` the adapter contract's, `kind` the runtime
-article's; `transient` says whether the same call may succeed later. Every error also has `status`, `provider`, `model`,
-`request_id`, `provider_code`, `provider_message`, `headers` (those that are safe to show), `response` (what had arrived
-before it failed, or `None`) and, where the provider asked for it, `retry_after`. The original exception is its
-`__cause__`. No key and no prompt is in its text.
+All errors of calls are one tree. `category` is the name of an error in OpenArmature, `error_class` in the adapter
+contract; `kind` is a finer name; `transient` is true if the same call may succeed later. Every error also has `status`,
+`provider`, `model`, `request_id`, `provider_code`, `provider_message`, `headers` (those that are
+safe to show), `response` (the partial reply, or `None`) and, if the provider sent it, `retry_after`. The original
+exception is its `__cause__`. No key and no prompt is in its text.
 
-What is known to fail is refused before anything is sent. `status` is `None` then, and `provider_code` the adapter
-contract's word: `not_configured`, `no_vision_support`, `exceeds_context_window`, `no_tool_support`,
+A call that is known to fail is rejected before anything is sent. `status` is then `None`, and `provider_code` is the
+adapter contract's reason: `not_configured`, `no_vision_support`, `exceeds_context_window`, `no_tool_support`,
 `no_system_prompt_support`.
 
 | class | category | error_class | kind | transient |
@@ -92,16 +92,16 @@ What each means, and what to do:
 
 {advice}
 
-Wrong arguments of ours are plain `ValueError`s that name the field; a wrong file is a `ConfigError`, which is one,
-with file and line.
+Invalid arguments of a function raise `ValueError` with the name of the field; an invalid file raises `ConfigError`, a
+subclass of it, with file and line.
 
 ## Exit codes
 
 | code | |
 |---|---|
-| 0 | fine |
-| 1 | a bug, or a yes-or-no question that was answered no |
-| 2 | wrong usage, or a file that is wrong or cannot be read |
+| 0 | success |
+| 1 | a bug, or a check with the answer "no" |
+| 2 | wrong usage, or a file that is invalid or cannot be read |
 {codes}
 """
 

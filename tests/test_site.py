@@ -1,0 +1,191 @@
+"""The documentation site: built once, searched by its own index, and in the exhaustive suite looked at in a browser."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .pages import ROOT
+
+# What people search for, and the page that must come first.
+SEARCHES = {
+    "ollama": "providers/ollama.html",
+    "timeout": "howto/connections.html",
+    "retry": "concepts/middleware.html",
+    "images": "recipes/images.html",
+    "docker": "recipes/docker.html",
+    "fastapi": "recipes/fastapi.html",
+    "reasoning": "concepts/reasoning.html",
+    "azure": "providers/azure.html",
+}
+LOOKS = [(1400, "light"), (1400, "dark"), (390, "light"), (390, "dark")]
+# One page of each kind: home, guide with code, table of vendors, wide tables, generated reference, long lines of help.
+LOOKED_AT = [
+    "index.html",
+    "howto/first-steps.html",
+    "providers/index.html",
+    "providers/ollama.html",
+    "concepts/wires.html",
+    "concepts/middleware.html",
+    "recipes/fastapi.html",
+    "recipes/opentelemetry.html",
+    "performance.html",
+    "reference/cli.html",
+    "reference/models-yaml.html",
+    "reference/gateway-fields.html",
+    "reference/python/provider.html",
+    "reference/python/messages.html",
+]
+
+
+def build(folder: Path) -> Path:
+    """Build the site in a folder of its own; return where it is."""
+    shutil.copytree(ROOT / "docs", folder / "docs")
+    settings = (ROOT / "zensical.toml").read_text()
+    (folder / "zensical.toml").write_text(settings.replace('paths = ["src"]', f'paths = ["{ROOT / "src"}"]'))
+    done = subprocess.run(
+        [sys.executable, "-m", "zensical", "build", "--strict"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "NO_COLOR": "1"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "site"
+
+
+def search(items: list[dict[str, Any]], query: str) -> str:
+    """Return the location that matches best: the largest share of title words, then the order of the navigation."""
+
+    def share(item: dict[str, Any]) -> float:
+        words = re.findall(r"\w+", item["title"].casefold())
+        return sum([word.startswith(query) for word in words]) / max(1, len(words))
+
+    return str(max(items, key=share)["location"])
+
+
+def test_site_has_every_page_and_search_finds_them(tmp_path: Path) -> None:
+    """One build for all of it, because a build takes most of the time."""
+    pytest.importorskip("zensical")
+    site = build(tmp_path)
+    front = (site / "index.html").read_text()
+    for page in (ROOT / "docs").rglob("*.md"):
+        target = page.relative_to(ROOT / "docs").with_suffix(".html")
+        assert (site / target).exists()
+        assert target.as_posix() in front, f"{target} is not in the navigation"
+    elsewhere = set(re.findall(r'<(?:link|script|img)[^>]+(?:href|src)="(https?://[^"]+)', front))
+    assert elsewhere == set()
+    values = (site / "reference/python/messages.html").read_text()
+    assert 'id="dragoman.messages.ToolResult"' in values
+    assert "__post_init__" not in re.findall(r'id="([^"]+)"', values)
+    assert "(prefers-color-scheme: dark)" in front
+    items = json.loads((site / "search.json").read_text())["items"]
+    for query, page in SEARCHES.items():
+        assert search(items, query).partition("#")[0] == page, query
+
+
+# --- in a browser -----------------------------------------------------------------------------------
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    if "DRAGOMAN_EXHAUSTIVE" not in os.environ:
+        pytest.skip("looks at every kind of page in a browser; make test-exhaustive does it")
+    site = build(tmp_path_factory.mktemp("site"))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(site)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    from .trace.conftest import FLAGS
+
+    with sync_playwright() as play:
+        opened = play.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the source of axe-core, which npm fetches."""
+    folder = tmp_path_factory.mktemp("axe")
+    command = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(folder), "axe-core@4"]
+    subprocess.run(command, check=True, capture_output=True)
+    return (folder / "node_modules/axe-core/axe.min.js").read_text()
+
+
+CLIPPED = """[...document.querySelectorAll('pre, pre code')]
+  .filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.innerText.slice(0, 80))"""
+FINDINGS = """async () => (await axe.run(document)).violations
+  .filter(v => v.impact !== 'minor').map(v => [v.id, v.impact, v.nodes.slice(0, 3).map(n => n.html.slice(0, 200))])"""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("width", "scheme"), LOOKS)
+@pytest.mark.parametrize("page", LOOKED_AT)
+def test_page_fits_and_is_accessible_in_a_browser(
+    address: str, browser: Any, axe: str, page: str, width: int, scheme: str
+) -> None:
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    try:
+        opened = context.new_page()
+        opened.goto(f"{address}/{page}")
+        shown = opened.wait_for_function("document.body.dataset.mdColorScheme || document.body.dataset.mdColorMedia")
+        assert shown
+        dark = opened.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (sum(map(int, re.findall(r"\d+", dark)[:3])) < 300) == (scheme == "dark")
+        assert opened.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        assert opened.evaluate(CLIPPED) == []
+        opened.add_script_tag(content=axe)
+        assert opened.evaluate(FINDINGS) == []
+    finally:
+        context.close()
+
+
+RESULTS = """() => { const found = []; const walk = root => { for (const e of root.querySelectorAll('*')) {
+  if (e.shadowRoot) walk(e.shadowRoot);
+  if (e.tagName === 'A' && /[?&]h=/.test(e.href)) found.push(new URL(e.href).pathname.slice(1)); } };
+  walk(document); return found; }"""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("query", "page"), SEARCHES.items())
+def test_search_box_finds_the_page_first(address: str, browser: Any, query: str, page: str) -> None:
+    opened = browser.new_page(viewport={"width": 1400, "height": 900})
+    try:
+        opened.goto(f"{address}/index.html")
+        opened.wait_for_load_state("networkidle")
+        opened.keyboard.press("Control+k")
+        opened.wait_for_timeout(500)
+        opened.keyboard.type(query)
+        opened.wait_for_function(f"({RESULTS})().length > 0", timeout=30_000)
+        opened.wait_for_timeout(500)
+        assert opened.evaluate(RESULTS)[0] == page
+    finally:
+        opened.close()
