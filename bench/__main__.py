@@ -1,4 +1,4 @@
-"""``make bench``: what a call and a chunk cost, ours beside the floors and the others, in one interleaved run.
+"""``make bench``: what a call and a chunk cost in Dragoman, in minimal clients (floors) and in peers, in one interleaved run.
 
     python -m bench [--quick] [--docs] [--rounds N] [--clients a,b] [--out FILE]
 
@@ -68,7 +68,7 @@ class Worker:
             self._child.wait()
 
     def _answer(self) -> dict[str, Any]:
-        """The next line that is ours: some libraries write to the standard output."""
+        """Return the next line of the worker; skip lines that libraries write to standard output."""
         assert self._child.stdout is not None
         for line in self._child.stdout:
             if line.startswith("{"):
@@ -176,7 +176,7 @@ def measure_memory(base: str, streams: int, modes: tuple[str, ...]) -> dict[str,
 
 
 def measure_gateway() -> str:
-    """The gateway's own bench prints what it found."""
+    """Run the bench of the gateway, which prints its own results."""
     if not Path(__file__).with_name("gateway.py").exists():
         return "not there"
     try:

@@ -1,4 +1,4 @@
-"""Embed 100,000 short texts: CPU time and memory of ours, the openai client and LiteLLM, against the same server.
+"""Embed 100,000 short texts: CPU time and memory of Dragoman, the openai client and LiteLLM, against the same server.
 
     python -m bench.embed [--texts 100000] [--dimensions 64]
 

@@ -1,4 +1,4 @@
-"""``python -m bench.endurance [CALLS]``: does memory grow over a million calls?
+"""``python -m bench.endurance [CALLS]``: check that memory does not grow over a million calls.
 
 The replies are canned, so that nothing but ours is measured: texts, calls, streams, and one in a thousand that
 fails. Prints resident memory as it goes.

@@ -1,4 +1,4 @@
-"""An environment for each peer, made once and kept in a cache folder. What cannot be installed is said and left out."""
+"""An environment for each peer, built once in a cache folder. A peer that cannot be installed is reported and skipped."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def folder() -> Path:
 
 
 def prepare(peer: str) -> tuple[str, None] | tuple[None, str]:
-    """The interpreter of a peer's environment, or why there is none."""
+    """Return the interpreter of a peer's environment, or the reason why there is none."""
     home = folder() / f"{peer}-{sys.version_info.major}.{sys.version_info.minor}"
     python = str(home / "bin" / "python")
     if (home / "installed").exists():

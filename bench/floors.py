@@ -151,7 +151,7 @@ class Floor:
             assert (reply.content[0].input or {})["city"] == "Oslo" if tools else reply.content[0].text
 
     def count(self, lines: list[bytes]) -> int:
-        """How many pieces of text the lines of a stream have."""
+        """Return the number of text fragments in a stream."""
         found = 0
         for line in lines:
             if line.startswith(b"data: ") and line != b"data: [DONE]":

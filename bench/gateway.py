@@ -1,4 +1,4 @@
-"""What the gateway costs: CPU a request and a chunk, beside a raw relay of bytes and LiteLLM's proxy; memory a stream.
+"""What the gateway costs: CPU per request and chunk, next to a raw byte relay and LiteLLM's proxy; memory per stream.
 
     python -m bench.gateway [--rounds N] [--streams N] [--litellm PYTHON] [--out FILE]
 
@@ -42,7 +42,7 @@ KINDS = {"complete": "text", "stream, coalesced": "burst", "stream, a chunk at a
 
 
 def serve_relay(base: str, port: int) -> None:
-    """The floor: bytes in, bytes out, nothing understood."""
+    """Run the floor: a relay that copies bytes without parsing them."""
     import aiohttp
     import uvicorn
 
@@ -84,7 +84,7 @@ def serve_ours(base: str, port: int) -> None:
 
 
 def start_proxy(python: str, base: str, port: int) -> subprocess.Popen[bytes]:
-    """LiteLLM's proxy: no database, no callbacks, logging off; one worker as the others have."""
+    """Run LiteLLM's proxy: no database, no callbacks, no logging, one worker as the others."""
     entries = [
         {
             "model_name": kind,
@@ -97,7 +97,7 @@ def start_proxy(python: str, base: str, port: int) -> subprocess.Popen[bytes]:
     file.write_text(json.dumps(settings))
     command = [str(Path(python).parent / "litellm"), "--config", str(file), "--port", str(port), "--host", "127.0.0.1"]
     quiet = {"LITELLM_LOG": "ERROR", "LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_MASTER_KEY": KEY}
-    quiet["REPEATED_STREAMING_CHUNK_LIMIT"] = "1000000"  # the upstream says one word over and over
+    quiet["REPEATED_STREAMING_CHUNK_LIMIT"] = "1000000"  # the upstream repeats one token
     return subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**_environment(), **quiet}
     )
@@ -149,14 +149,14 @@ def _wait_for(port: int, child: subprocess.Popen[bytes]) -> None:
 
 
 async def ask(url: str, kind: str, path: str = "/v1/chat/completions") -> bytes:
-    """One request on a connection of its own, read to its end; the path is the openai wire's everywhere."""
+    """Send one request on a new connection and read the reply to its end, on the path of the openai wire."""
     host, _, port = url.removeprefix("http://").partition(":")
     body = json.dumps({**ASKED, "model": kind, **({"stream": True} if kind != "text" else {})}).encode()
     head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
     head += f"authorization: Bearer {KEY}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(head.encode() + body)
-    # The upstream keeps its connections open, whatever it is told: there the end shows in the body.
+    # The upstream ignores "connection: close", so the end is detected in the body.
     said = await reader.read() if path.startswith("/v1") else await reader.readuntil(b"fp_0")
     writer.close()
     assert said.startswith(b"HTTP/1.1 200"), said[:300]
@@ -183,7 +183,7 @@ async def measure(url: str, process: psutil.Process, case: str, seconds: float) 
 
 
 async def wait_for_replies(url: str, path: str, count: int = 200) -> float:
-    """Seconds for a whole reply, one after the other: the median."""
+    """Return the median time of a complete reply in seconds, sent one after the other."""
     took = []
     for _ in range(count):
         began = time.perf_counter()
@@ -224,7 +224,7 @@ def _summary(costs: dict[str, list[float]]) -> dict[str, Any]:
 
 
 class _Holding(asyncio.Protocol):
-    """An upstream that says two chunks and falls silent until it is told to go on."""
+    """An upstream that sends two chunks and waits for a signal to continue."""
 
     held: ClassVar[set[_Holding]] = set()
 
@@ -252,7 +252,7 @@ async def hold(port: int) -> None:
 
 
 async def hold_directly(base: str, streams: int) -> None:
-    """The client library alone, holding as many; tells its memory for each."""
+    """Hold the same number of streams with the client library alone; return its memory per stream."""
     from dragoman import connect
 
     model = connect("bench-1", base_url=f"{base}/held/v1", keep_raw=False)

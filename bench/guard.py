@@ -1,7 +1,8 @@
-"""``python -m bench.guard``: fails when a call, a chunk or a long history has become much dearer, beside the floor.
+"""``python -m bench.guard``: fail if a call, a chunk or a long history has become much more expensive than the floor.
 
-CPU time of ours over CPU time of the floor, turn by turn in one process, so that a slow or busy machine slows both;
-the median of the turns has to stay below what was measured when the limit was set, with generous room above it.
+CPU time of Dragoman divided by that of the floor, turn by turn in one process, so that a slow or
+busy machine slows both; the median of the turns has to stay below what was measured when the limit
+was set, with generous room above it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def works(client: Any) -> dict[str, Callable[[], Awaitable[Any]]]:
         "complete, text": lambda: client.complete("text", short),
         "complete, 64 at once": many,
         "stream, a chunk": stream,
-        # Building the messages is no part of a client's work, and takes both about as long.
+        # Building the messages is not part of a client's work, and takes equally long for both.
         "history of 1,000 messages": lambda: client.complete("text", client.conversation(1000)),
         "history of 1,000, one turn more": lambda: client.complete("text", grown.prepare()),
     }

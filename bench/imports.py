@@ -1,7 +1,7 @@
 """``python -m bench.imports``: what starting costs, as CPU time in one interleaved run.
 
 Bytecode is written to a folder of the run's own, so that neither an unwritable installation nor
-``PYTHONDONTWRITEBYTECODE`` makes anybody compile what everybody else has compiled long ago.
+``PYTHONDONTWRITEBYTECODE`` would make every run compile the modules again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BUDGETS = [
 
 
 def measure(rounds: int = ROUNDS) -> dict[str, object]:
-    """Medians in milliseconds, and the ratios that have a budget."""
+    """Return medians in milliseconds, and the ratios that have a budget."""
     work = {statement: statement for statement in [BARE, *STATEMENTS]} | {"dragoman --help": HELP}
     taken: dict[str, list[float]] = {name: [] for name in work}
     with tempfile.TemporaryDirectory() as folder:

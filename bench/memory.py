@@ -4,9 +4,9 @@
 
 ``connection`` is our transport alone, whose bytes are thrown away: what the HTTP library takes for a connection.
 ``lean`` and ``raw`` are ours without and with ``keep_raw``; ``floor`` is the client written by hand, which keeps
-nothing. What a reply has to keep, its text and with ``raw`` the bytes of the provider, is told beside it.
-With ``later`` the process has had as many short streams at once before, as one that serves has: what it grows
-by then is not what connections take, but what the length of streams does.
+nothing. What a reply has to keep, its text and with ``raw`` the bytes of the provider, is reported
+separately. With ``later`` the process has had as many short streams at once before, as one that
+serves has: what it grows by then is not what connections take, but what the length of streams does.
 """
 
 from __future__ import annotations

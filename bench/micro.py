@@ -63,7 +63,7 @@ def wire_parts(wire: str, whole: Callable[[bool], bytes], shape: type) -> dict[s
 
 
 def stream_parts() -> dict[str, tuple[float, float | None]]:
-    """One chunk of a stream, and a message of a long history."""
+    """Measure one chunk of a stream, and one message of a long history."""
     codec = CODECS["openai"]("bench-1", "http://127.0.0.1:1/v1")  # type: ignore[call-arg]
     frames = b"".join(stream_frames())
     chunks = msgspec.json.Decoder(Chunk)

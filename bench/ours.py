@@ -12,7 +12,7 @@ WEATHER = Tool("weather", "The weather.", PARAMETERS)
 
 
 class Ours:
-    """One provider for each path, as the server wants it."""
+    """One provider for each path that the server has."""
 
     wires = ("openai", "anthropic")
 

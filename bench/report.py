@@ -117,7 +117,7 @@ _PANELS = [("complete, text", "one call"), ("stream, a chunk, coalesced", "one c
 
 
 def plot(results: dict[str, Any], path: Path) -> None:
-    """Bars on a logarithmic scale: each client's CPU over the floor's."""
+    """Draw bars on a logarithmic scale: the CPU of each client divided by that of the floor."""
     parts: list[str] = []
     y = 0
     for case, title in _PANELS:

@@ -118,7 +118,7 @@ LONG = _framed(stream_frames(LONG_CHUNKS))
 
 
 class Protocol(asyncio.Protocol):
-    """Answers as soon as a request is whole. The first part of the path says with what, the last by which wire."""
+    """Answer as soon as a request is complete. The first part of the path selects the reply, the last one the wire."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport: asyncio.Transport = transport  # type: ignore[assignment]
@@ -219,7 +219,7 @@ def make_certificate(folder: str) -> None:
 
 @contextlib.contextmanager
 def running() -> Iterator[str]:
-    """The server in a child process; yields its address. ``BENCH_TLS`` is set to that with TLS, and its certificate."""
+    """Run the server in a child process; yield its address. ``BENCH_TLS`` is set to that with TLS, and its certificate."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "bench.server", folder]
         child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)

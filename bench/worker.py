@@ -1,4 +1,4 @@
-"""One client in a process of its own: it does what a line on its input says, and writes what that cost.
+"""One client in its own process: it runs the task in each input line, and writes the cost.
 
     python -m bench.worker CLIENT BASE_URL WIRE
 
@@ -42,7 +42,7 @@ class Case(NamedTuple):
     most: int = 400
 
 
-# A conversation lives on after a call; to free a thousand messages is no part of the next one.
+# A conversation is kept after a call; freeing a thousand messages is not part of the next one.
 _alive: deque[Any] = deque(maxlen=40)
 
 
@@ -59,7 +59,7 @@ class Growing:
 
 
 def cases(client: Any, secure: Any = None) -> dict[str, Case]:
-    """What is measured; ``secure`` is the same client for a server with TLS."""
+    """Return the client to measure; ``secure`` is the same client for a server with TLS."""
     short = client.conversation(1)
     grown = Growing(client, 1000)
 

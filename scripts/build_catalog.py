@@ -22,8 +22,9 @@ from dragoman.registry.vendors import FACTS
 
 CATALOG = Path(__file__).parents[1] / "src" / "dragoman" / "catalog"
 
-# Which vocabulary counts a model's tokens, by what its makers say of it; the first that fits. A model that fits none
-# gets none: better the middle of all than the wrong one. A distilled or retrained model keeps the base model's.
+# The vocabulary of each model, as documented by its vendor; the first row that matches applies. A
+# model that matches none gets none: better the middle of all than the wrong one. A distilled or
+# retrained model keeps the base model's.
 FAMILIES = [
     (r"prompt-guard|jamba|codellama|-l2-|wizardlm|nemotron-(?!super-49b)|gemma-?2", None),
     (r"mistral-embed|mistral-7b|mixtral|codestral", None),

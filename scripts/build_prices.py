@@ -101,7 +101,7 @@ NOT_TEXT = re.compile(
 
 
 def flatten(clause: Any) -> Iterator[tuple[str, str]]:
-    """A clause tree as (kind, text) pairs of which any may hold."""
+    """Flatten a clause tree into alternative (kind, text) pairs."""
     match clause:
         case ClauseOr():
             for inner in clause.or_:
@@ -143,7 +143,7 @@ def match_of(model: ModelInfo) -> dict[str, list[str]]:
 
 
 def literals(model: ModelInfo) -> list[str]:
-    """Every name the source spells out for a model."""
+    """Return every name that the source lists for a model."""
     names = [text for kind, text in flatten(model.match) if kind in ("equals", "starts_with")]
     return list(dict.fromkeys([*names, model.id.lower()]))
 
@@ -152,7 +152,7 @@ Span = tuple[date | None, date | None, tuple[time, time] | None, ModelPrice]
 
 
 def spans(model: ModelInfo) -> Iterator[Span]:
-    """The model's prices as (from, until, hours, price); prices for some hours go before the rest of the day."""
+    """Return the prices of a model as (from, until, hours, price); prices for some hours go before the rest of the day."""
     if isinstance(model.prices, ModelPrice):
         yield None, None, None, model.prices
         return
@@ -185,7 +185,7 @@ def given(price: ModelPrice) -> dict[str, Any]:
 
 
 def rates_of(price: ModelPrice) -> dict[str, Any]:
-    """The rates of a price as our row has them."""
+    """Return the rates of a price under the names of our rows."""
     base: dict[str, Any] = {}
     tiers: dict[int, dict[str, Any]] = {}
     for key, name in RATES.items():
@@ -203,7 +203,7 @@ def rates_of(price: ModelPrice) -> dict[str, Any]:
 
 
 def complete(tiers: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A rate a tier does not name stays as it was in the tier below (ours would take the row's own)."""
+    """Fill in rates that a tier omits from the tier below (our rows would use their own rate)."""
     known: dict[str, Any] = {}
     for tier in tiers:
         known |= tier
@@ -216,7 +216,7 @@ def plain(number: Decimal) -> str:
 
 
 def why_not(model: ModelInfo) -> str | None:
-    """Why a model is no row of ours, if it is not."""
+    """Return why a model gets no row, or ``None``."""
     prices = [given(price) for _, _, _, price in spans(model)]
     if NOT_TEXT.search(model.id.lower()):
         return "not a text model"
@@ -229,8 +229,8 @@ def why_not(model: ModelInfo) -> str | None:
     return None
 
 
-# Models that embed or rank, which the source leaves out or prices without saying what: list prices of their makers,
-# in dollars per million tokens; ``search`` per thousand searches.
+# Models that embed or rank, which the source omits or prices without a unit: list prices of their
+# vendors, in dollars per million tokens; ``search`` per thousand searches.
 RETRIEVAL: list[dict[str, Any]] = [
     {"provider": "openai", "match": {"equals": ["text-embedding-3-small"]}, "input": "0.02", "output": "0"},
     {"provider": "openai", "match": {"equals": ["text-embedding-3-large"]}, "input": "0.13", "output": "0"},
@@ -260,7 +260,7 @@ def rows_of(provider: str, model: ModelInfo, match: dict[str, list[str]]) -> lis
         rates = rates_of(price) or {"input": "0", "output": "0", "free": True}
         clock = tuple(str(end.replace(tzinfo=None)) for end in hours) if hours else ()
         before = last.get(clock)
-        # A date at which only something we do not count changed is no new row.
+        # A date at which only an uncounted rate changes does not start a new row.
         follows = before is not None and before["valid_until"] == str(begin)
         if before and follows and all(before.get(key) == rates.get(key) for key in (*RATES.values(), "tiers", "free")):
             before["valid_until"] = until and str(until)
@@ -276,7 +276,7 @@ def rows_of(provider: str, model: ModelInfo, match: dict[str, list[str]]) -> lis
 
 
 def collect() -> tuple[list[dict[str, Any]], list[str]]:
-    """All rows, in the source's order, and what was left out or changed on the way."""
+    """Return all rows in the order of the source, and a report of omissions and changes."""
     by_id = {provider.id: provider for provider in source_providers}
     ours_to_source = {ours: theirs for ours, theirs, _, _ in PROVIDERS}
     rows: list[dict[str, Any]] = []
@@ -314,7 +314,7 @@ def read_litellm(wheel: Path) -> tuple[str, dict[str, dict[str, Any]]]:
 
 
 def litellm_names(key: str, prefix: str) -> list[str]:
-    """The names under which a litellm entry may be known to us."""
+    """Return the names that a litellm entry may have in our table."""
     name = key.removeprefix(prefix)
     return [name, name.removeprefix("accounts/fireworks/models/")]
 
@@ -332,12 +332,12 @@ LITELLM_RATES = {
 }
 
 
-# A model, our rows for it, and what litellm says instead.
+# A model, our rows for it, and the prices of litellm.
 Dispute = tuple[str, list[PriceRow], dict[str, Decimal]]
 
 
 def rows_today(table: PriceTable, model: str, today: date) -> list[PriceRow]:
-    """The rows that hold for a model today, one for each hour that matters."""
+    """Return the rows of a model that apply today, one per relevant hour."""
     found: list[PriceRow] = []
     for hour in range(24):
         row = table.find(model, datetime.combine(today, time(hour, 45), UTC))
@@ -400,11 +400,11 @@ def print_check(counts: dict[str, Counter[str]], disputes: list[Dispute]) -> Non
 
 
 def moments(model: ModelInfo, today: date) -> list[datetime]:
-    """Times worth asking about: either side of each date, and several hours of today."""
+    """Return times to compare: before and after each date, and several hours of today."""
     starts = [begin for begin, _, _, _ in spans(model) if begin is not None]
     days = {today, *starts, *[start - timedelta(days=1) for start in starts]}
     if starts and any(hours for _, _, hours, _ in spans(model)):
-        # What the source says about hours before the last date is the flaw described in `spans`.
+        # The hours of the source before the last date have the flaw described in `spans`.
         days = {day for day in days if day >= max(starts)}
     return [datetime.combine(day, time(hour, 45), UTC) for day in sorted(days) for hour in (0, 2, 5, 7, 12, 20)]
 
@@ -437,7 +437,7 @@ def prove(table: PriceTable, today: date) -> int:
 
 
 def serialise(rows: list[dict[str, Any]], head: dict[str, Any]) -> str:
-    """One row a line, so that a refresh reads well as a diff."""
+    """Write one row per line, so that a refresh gives a readable diff."""
     lines = ",\n".join(json.dumps(row, separators=(",", ":"), ensure_ascii=False) for row in rows)
     return json.dumps(head, indent=0, ensure_ascii=False)[:-2] + ',\n"rows": [\n' + lines + "\n]\n}\n"
 
@@ -455,13 +455,14 @@ def read_licence() -> str:
 
 
 def mark_disputes(rows: list[dict[str, Any]], table: PriceTable, disputes: Iterable[Dispute], by: str) -> int:
-    """Note on each disputed row what the other table says; return how many there are."""
+    """Add the price of the other table to each disputed row; return the number of these rows."""
     marked = set()
     for model, mine, other in disputes:
         provider, _, name = model.partition(":")
         says = f"{by} has " + ", ".join(f"{rate} {plain(value)}" for rate, value in other.items()) + f" for {name}"
         for place, row in enumerate(table.rows):
-            # A row that was only fallen back to is another provider's, and nobody disputes that one.
+            # A row found through the fallback belongs to another provider, so it is not disputed
+            # here.
             if row.provider == provider and any(row is one for one in mine):
                 rows[place].setdefault("disputed", says)
                 marked.add(place)

@@ -1,4 +1,4 @@
-"""Write ``catalog/compiled.json``: the vendors' YAML files as they read, so that nobody has to parse them again.
+"""Write ``catalog/compiled.json``: the parsed YAML files of the vendors, so that they are not parsed at run time.
 
 Each is kept with the digest of the file it was read from. A file that differs is parsed instead, so a
 forgotten run of this script costs time and nothing else; a test complains of it.

@@ -1,7 +1,8 @@
 """Renew the locked dependencies: every version with its hashes, for every platform, and no index named.
 
-A release is taken up when it is a week old: most releases with malicious code are withdrawn within days. For an urgent
-fix, ``make lock LOCK_BEFORE=2026-11-20`` takes everything released before that day.
+A release is used when it is a week old: most releases with malicious code are withdrawn within
+days. For an urgent fix, ``make lock LOCK_BEFORE=2026-11-20`` takes everything released before that
+day.
 """
 
 from __future__ import annotations

@@ -31,15 +31,12 @@ NOT_YET = (
     "src/dragoman/replay",
     "src/dragoman/session",
     "src/dragoman/trace",
-    "scripts",
-    "examples",
-    "bench",
     "tests",
 )
 """Files and folders that are not checked yet. This list only shrinks."""
 
 ALLOWED = (
-    "words of ``prefix``",  # the words of a shell command
+    "words of ``prefix``",  # a shell command has words
     "first word of this one",  # the same
     "begins with its words",  # the same
 )

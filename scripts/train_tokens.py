@@ -235,7 +235,7 @@ ACCENTS = {":": "\u0308", "'": "\u0301", "`": "\u0300", "^": "\u0302", "~": "\u0
 
 
 def unroff(text: str) -> str:
-    """A manual page without its markup, near enough."""
+    """Return a manual page with most of its markup removed."""
     text = text[text.find("\n.SH") + 1 :]
     kept = [line for line in text.splitlines() if not re.match(r"[.']\s*(?:\\\"|\w\w?\b(?!\s+\S+\s\S))", line)]
     plain = re.sub(r"\\f(?:\[\w*\]|\(..|.)|\\[&|/,]|\\s[-+]?\d", "", "\n".join(kept))
@@ -330,7 +330,7 @@ class Writer:
 
 
 def from_nothing(rng: random.Random, words: list[str]) -> Iterator[Source]:
-    """Make up the kinds of content that nobody leaves lying about."""
+    """Generate kinds of content that are not found on a machine."""
     writer = Writer(rng, words)
     for name, make in vars(Writer).items():
         if name in ("__init__", "word", "name", "number", "date", "clock") or not callable(make):
@@ -344,7 +344,7 @@ def from_nothing(rng: random.Random, words: list[str]) -> Iterator[Source]:
 
 
 def salad(rng: random.Random) -> str:
-    """Runs of characters from blocks that hardly any text uses, so that none of them is free."""
+    """Generate runs of characters from rare blocks, so that each of them has a cost."""
     starts = [start for start, _ in tokens._BLOCKS]
     ranges = [(a, b) for a, b in zip(starts, [*starts[1:], 0xE1100], strict=True) if a != 0xD800] + [(0xE000, 0xF900)]
     runs = []
@@ -414,7 +414,7 @@ def collect(corpus: Path, archives: Path | None, recorded: Path | None) -> None:
 
 
 def cut(text: str, rng: random.Random) -> Iterator[str]:
-    """A few stretches of a text, short ones as likely as long ones."""
+    """Return a few passages of a text; short ones are as likely as long ones."""
     for _ in range(min(PER_SOURCE, 1 + len(text) // LONGEST)):
         length = int(math.exp(rng.uniform(math.log(SHORTEST), math.log(LONGEST))))
         start = rng.randrange(max(1, len(text) - length))
@@ -470,7 +470,7 @@ def digest(text: str) -> str:
 
 
 def common_words(corpus: Path, limit: int = 60_000) -> dict[str, float]:
-    """Words in Latin letters that are used for training, each with its share of the kinds it occurs in."""
+    """Return the Latin words for training, each with its share of the kinds that it occurs in."""
     kinds: dict[str, Counter[str]] = defaultdict(Counter)
     for document in documents(corpus):
         if not document["held_out"]:
@@ -538,13 +538,13 @@ def exact_counts(docs: list[dict[str, Any]], counted: dict[str, dict[str, int]])
 
 
 def common_han(docs: list[dict[str, Any]], limit: int = 500) -> str:
-    """The commonest Chinese characters of the simplified script: vocabularies have words made of these."""
+    """Return the most frequent simplified Chinese characters: vocabularies have words of these."""
     characters = Counter("".join(d["text"] for d in docs if d["kind"] == "chinese" and not d["held_out"]))
     return "".join(sorted([c for c, _ in characters.most_common() if "\u4e00" <= c <= "\u9fff"][:limit]))
 
 
 def word_hardness(words: dict[str, float], counted: dict[str, dict[str, int]]) -> str:
-    """How many tokens beyond the first each pair of letters adds to a word, on average over the vocabularies."""
+    """Return how many tokens beyond the first each pair of letters adds, averaged over the vocabularies."""
     symbols = " abcdefghijklmnopqrstuvwxyz~"
     at = {pair: number for number, pair in enumerate(a + b for a in symbols for b in symbols)}
     rows, columns, target, weight = [], [], [], []
@@ -565,7 +565,7 @@ def word_hardness(words: dict[str, float], counted: dict[str, dict[str, int]]) -
 
 
 def solve(features: Any, truth: Any, weight: Any) -> Any:
-    """Costs within their bounds with the least relative error; documents that fit badly count less and less."""
+    """Fit costs within bounds by least relative error; reduce the weight of documents that fit badly."""
     relative = features / truth[:, None]
     ridge = 0.02 * np.diag(np.sqrt((relative**2).mean(0) + 1e-12))
     trust = weight / weight.mean()
@@ -581,7 +581,7 @@ def solve(features: Any, truth: Any, weight: Any) -> Any:
 
 
 def bounds() -> tuple[list[float], list[float]]:
-    """No splitter joins words or numbers, so each is a token at least. The upper bounds keep rare features sane."""
+    """Return the bounds of costs: a word or number is at least one token; upper bounds limit rare features."""
     whole = ("capitals", "capitals after space", "0", "00", "000")
     least = [float(name.startswith("word") or name in whole) for name in tokens._FEATURES]
     runs = tokens._SCRIPTS + tokens._SIGNS
@@ -704,7 +704,7 @@ def requests(recorded: Path) -> None:
 
 
 def reported_tokens(exchange: dict[str, Any]) -> int | None:
-    """The input tokens of a recorded reply, cached ones included."""
+    """Return the input tokens of a recorded reply, including cached ones."""
     if exchange["op"] != "create" or exchange["status"] != 200 or not isinstance(exchange["request_json"], dict):
         return None
     found = None
@@ -728,7 +728,7 @@ Read = tuple[list[Any], list[messages.Tool]]
 
 
 def read_text(content: Any) -> str:
-    """The text of a message, if it has nothing but text."""
+    """Return the text of a message, if it has only text."""
     if isinstance(content, str) or content is None:
         return content or ""
     return "".join(part if isinstance(part, str) else TEXT_PARTS[part["type"]](part) for part in content)

@@ -131,7 +131,7 @@ class CallStarted(_Call, frozen=True, tag="llm.call_started", kw_only=True, omit
 
 
 class _End(_Call, frozen=True, kw_only=True, omit_defaults=True):
-    """The fields of records of an end. A missing count or cost is unknown, not zero.
+    """The common fields of ``CallCompleted`` and ``CallFailed``. A missing count or cost is unknown, not zero.
 
     ``input_tokens`` includes cached and cache-written ones, as in ``Usage``; ``estimated`` marks counts that
     the provider did not report. ``cost_usd`` is ours, by the price of ``priced_as`` (``"vendor:model"``);
@@ -293,7 +293,8 @@ _NAMED = re.compile(
 )
 # "token" is usually followed by a count, not by a secret: numbers are kept.
 _TOKEN = re.compile(rf"(?i)(token{_IS})(?!\[hidden\]|[\d.,]{{1,12}}+(?![\w-]))[^\s\"',;&}}\\]{{4,}}")
-# Shorter than the keys ``scrub`` finds, so only with a digit: "a bearer token is missing" must stay readable.
+# Shorter than the keys that ``scrub`` finds. A digit is required, so that "a bearer token is
+# missing" is not redacted.
 _BEARER = re.compile(r"(?i)\b(bearer\s{1,9}(?:token\s{1,9})?\\?[\"']?)(?=[\w.~+/=-]{0,300}?\d)[\w.~+/=-]{4,}")
 _IN_URL = re.compile(r"(?i)\b([a-z][a-z0-9+.-]{0,20}://)[^\s/@]{1,300}@")
 _SHAPES = re.compile(

@@ -109,7 +109,8 @@ def _read_supported(record: Mapping[str, Any]) -> list[Citation]:
     return found
 
 
-_PASSAGES = ("snippet", "text", "content", "output")  # what clients name the text of a document
+# names that clients give to the text of a document
+_PASSAGES = ("snippet", "text", "content", "output")
 
 
 def _read_grounding(metadata: Any, text: str) -> list[Citation]:

@@ -124,7 +124,7 @@ class Text(Struct, frozen=True, tag="text", omit_defaults=True):
 
 
 class Image(Struct, frozen=True, tag="image", omit_defaults=True):
-    """A picture for the model to see, or one that a model made, which has ``continuity``.
+    """An image in a message. One that a model generated has ``continuity``.
 
     ``Image("photo.png")`` and ``Image(Path(...))`` read a file, ``Image("https://...")`` refers to
     a URL that is never fetched here, and ``Image(data)`` takes bytes. ``media_type`` is taken from
@@ -384,7 +384,7 @@ class Assistant(Struct, frozen=True, tag="assistant", tag_field="role", metaclas
 
     @property
     def images(self) -> tuple[Image, ...]:
-        """The pictures that the model made, without the state of their issuer: any model takes them from a user."""
+        """The images that the model generated, without opaque state: any model accepts them in a user message."""
         return tuple([Image(block.source, block.media_type) for block in self.content if type(block) is Image])
 
     @property

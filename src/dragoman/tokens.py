@@ -503,12 +503,12 @@ _FRAME_BAND = 0.2
 _PICTURE_BAND = 0.5
 _DOCUMENT_BAND = 1.0
 _LOW_DETAIL = 85
-# tokens of an image at a URL, or of a format whose header is not read here
+# assumed size of an image at a URL, or of a format whose header is not read here
 _ASSUMED_SIZE = (1024, 1024)
-_DOCUMENT_PER_KB = 25  # base64 bytes per page: a thousand tokens for every 40 KB
+_DOCUMENT_PER_KB = 25  # tokens per KB of base64: a page of a thousand tokens is about 40 KB
 _LEAST_DOCUMENT = 500
-_AUDIO_PER_SECOND = 32  # tokens; some models count a third of it
-_ASSUMED_SECONDS = 60  # tokens of audio at a URL
+_AUDIO_PER_SECOND = 32  # tokens; some models count a third of this
+_ASSUMED_SECONDS = 60  # assumed length of audio at a URL
 
 
 def _estimate_audio(block: Audio) -> float:

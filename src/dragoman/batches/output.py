@@ -234,7 +234,7 @@ class Output:
         return self._bytes > _HELD_BYTES or len(self._order) >= self._window
 
     def _release(self) -> None:
-        """Move the results whose turn it is to the rows to write."""
+        """Move results without an unfinished earlier line to the rows to write."""
         order, held = self._order, self._held
         while order and order[0] in held:
             self._add(held.pop(order.popleft()))

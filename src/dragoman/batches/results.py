@@ -79,8 +79,7 @@ def find_usage(error: Exception) -> Usage:
     return usage if isinstance(usage, Usage) else Usage()
 
 
-# --- our format
-# --------------------------------------------------------------------------------------
+# --- our format -----------------------------------------------------------------------------------
 
 _ID = {"openai": "custom_id", "responses": "custom_id", "anthropic": "custom_id", "gemini": "key"}
 

@@ -429,8 +429,7 @@ async def _context(server: Server) -> str:
     raise Failed(f"more than {server.window} tokens are accepted: the server truncates the prompt without an error")
 
 
-# --- concurrency and cancellation
-# ----------------------------------------------------------------------
+# --- concurrency and cancellation -----------------------------------------------------------------
 
 
 @_check("concurrency.four", "answers four calls at once")

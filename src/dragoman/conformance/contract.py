@@ -77,8 +77,7 @@ def build_cases(kit: Kit) -> list[ProviderCase]:
     return [ProviderCase(name, check, kit) for name, check in checks.items()]
 
 
-# --- reading events
-# ---------------------------------------------------------------------------------
+# --- reading events -------------------------------------------------------------------------------
 
 
 async def _read_events(stream: EventStream) -> list[Event]:

@@ -174,7 +174,7 @@ class Blocks:
         self._next = 0  # position of the first block that has not ended
 
     def open(self, kind: type, offset: int) -> Block:
-        """Add a block; its turn comes with ``take_turns``."""
+        """Add a block; ``take_turns`` decides when its events are emitted."""
         if len(self.all) >= MAX_BLOCKS:
             raise InvalidResponseError(f"the reply has more than {MAX_BLOCKS} blocks")
         block = self.last = Block(kind, len(self.all), offset)

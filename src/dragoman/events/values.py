@@ -126,7 +126,7 @@ class Raw:
 
     @property
     def value(self) -> Any:
-        """The parsed JSON; for a stream, ``{"chunks": [...], ...}`` with the terminal facts."""
+        """The parsed JSON; for a stream, ``{"chunks": [...], ...}`` with the facts of its end."""
         if self._pieces is not None:
             self._value = self.decode(b"".join(self._pieces))
             self._pieces = None
@@ -250,7 +250,7 @@ class Response(Struct, Generic[Parsed], frozen=True):
 
     @property
     def images(self) -> tuple[Image, ...]:
-        """The pictures that the model made."""
+        """The images that the model generated."""
         return self.message.images
 
     @property
@@ -317,7 +317,7 @@ class ToolUseInputDelta(Struct, frozen=True, tag="tool.use_input_delta", gc=Fals
 
 
 class ToolUseEnd(Struct, frozen=True, tag="tool.use_end"):
-    """The call is over: an ``intent``, or the ``problem`` that prevented one."""
+    """The end of a call: an ``intent``, or the ``problem`` that prevented one."""
 
     message_id: str
     request_id: str
@@ -331,7 +331,7 @@ class ToolUseEnd(Struct, frozen=True, tag="tool.use_end"):
 
 
 class MessageComplete(Struct, frozen=True, tag="message.complete"):
-    """The reply is over. ``final_content`` is authoritative."""
+    """The end of the reply. ``final_content`` is authoritative."""
 
     message_id: str
     request_id: str

@@ -212,7 +212,7 @@ class Fallback(Wrapper):
     # --- choosing a candidate
 
     def _order(self, request: Request) -> list[int]:
-        """Return the numbers of all candidates: first those that may be called now, by the strategy."""
+        """Return the numbers of all candidates: first the available ones, ordered by the strategy."""
         eligible = [number for number, candidate in enumerate(self._candidates) if self._may_go(candidate)]
         order = self._strategy.order(self._candidates, eligible, request)
         if len(order) == len(self._candidates):

@@ -33,7 +33,7 @@ class CallsInFlight:
         calls[request_id] = ref(call, lambda _: calls.pop(request_id, None))
 
     def remove(self, request_id: str) -> None:
-        """Remove a call that is over."""
+        """Remove a call that has ended."""
         self._calls.pop(request_id, None)
 
     async def cancel(self, request_id: str) -> bool:
@@ -83,7 +83,7 @@ class WaitingCall(_Interruptible):
         self._task = None
 
     async def cancel(self) -> bool:
-        """Interrupt the waiting task; return ``False`` if the call is over."""
+        """Interrupt the waiting task; return ``False`` if the call has ended."""
         if self._task is None or self._interrupting:
             return False
         self._interrupt()

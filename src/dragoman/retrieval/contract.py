@@ -202,8 +202,9 @@ class Reranker(RetrievalModel[RerankRequest, Ranking]):
     ) -> Ranking:
         """Return the documents by relevance to the query, the best first, at most ``top_k`` of them.
 
-        ``index`` of a result is its place in ``documents``. With ``return_documents`` the server returns the
-        texts, too; they are never filled in here. ``extras`` are fields of the wire's own, sent as they are.
+        ``index`` of a result is its place in ``documents``. With ``return_documents`` the server
+        returns the texts as well; they are never filled in here. ``extras`` are fields of the
+        wire's own, sent as they are.
         """
         request = build_rerank_request(
             query, documents, top_k=top_k, return_documents=return_documents, extras=extras, model=self.model,

@@ -90,8 +90,7 @@ class Mangler:
         return [data[at : at + size] for at in range(0, len(data), size)]
 
 
-# --- interleaving parallel calls
-# ----------------------------------------------------------------------
+# --- interleaving parallel calls ------------------------------------------------------------------
 
 
 def interleave(data: bytes) -> bytes:

@@ -344,8 +344,7 @@ def _text_of(said: Said) -> str:
     return said.written if isinstance(said, Call) else getattr(said, "text", "")
 
 
-# --- failing
-# --------------------------------------------------------------------------------------
+# --- failing --------------------------------------------------------------------------------------
 
 
 def _refusal(fault: Fault) -> ProviderError | None:

@@ -155,8 +155,7 @@ def _read_usage(section: Section) -> Usage | None:
     return Usage(**counts.plain())
 
 
-# --- shared
-# ------------------------------------------------------------------------------------------
+# --- shared ---------------------------------------------------------------------------------------
 
 
 def _build(section: Section, kind: type[T], **values: Any) -> T:

@@ -104,7 +104,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waiter: asyncio.Future[None] | None = None
         self._awaited: State = "idle"
         self._timer: asyncio.TimerHandle | None = None
-        self._held = 0  # the number of bytes in pieces
+        self._held = 0  # number of bytes in ``pieces``
         self._arriving: list[tuple[bytes, bytes]] = []
         self._unframed = 0  # bytes of framing since the last byte of a body
         self._interim = False

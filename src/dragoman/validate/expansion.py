@@ -37,7 +37,7 @@ class Expansion(NamedTuple):
 
 
 class _Node(Struct, eq=False):
-    """One subschema: the subschemas that it applies to the same value, by reference or not, and to parts of it."""
+    """A node of the graph: one subschema, with those that it applies to the same value and to parts of it."""
 
     same: list[int] = []
     references: list[int] = []

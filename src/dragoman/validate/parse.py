@@ -338,7 +338,8 @@ def _read_assistant_block(record: Fields) -> AssistantBlock:
         return Opaque(record.take("data"), _read_continuity(record))
     if kind == "audio":
         return _read_audio(record)
-    if kind == "image" and "continuity" in record:  # a picture that a model made; a user's has no state
+    # an image that a model generated; one of a user has no state
+    if kind == "image" and "continuity" in record:
         return _read_image(record)
     raise _misplaced(record, kind, _OF_USERS, "the assistant")
 

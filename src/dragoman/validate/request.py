@@ -235,8 +235,7 @@ def _is_finite(value: Any) -> bool:
         return False
 
 
-# --- what the model is known not to support
-# ------------------------------------------------------------
+# --- what the model is known not to support -------------------------------------------------------
 
 
 def find_refusal(

@@ -77,7 +77,7 @@ def has_final_error(schema: Schema, value: Any, open_path: list[str | int]) -> b
 
 
 def _measure_value(value: Any) -> tuple[int, int]:
-    """Return how deep a value is and how many parts it has, counting no further than matters."""
+    """Return the depth of a value and the number of its parts, counted up to the limits."""
     depth, parts, level = 0, 1, [value]
     while level and parts <= MAX_CHECKS:
         depth += 1

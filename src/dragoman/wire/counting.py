@@ -16,7 +16,7 @@ from .urls import root_of
 
 Questions = Generator[HttpRequest, HttpReply, int | None]
 
-# What the counting routes take of the body of a call; they refuse the rest.
+# Fields of a request that the counting endpoints accept; they reject others.
 _ANTHROPIC = ("model", "messages", "system", "tools", "tool_choice", "thinking", "output_config")
 _RESPONSES = (
     *("model", "input", "instructions", "tools", "tool_choice", "text", "reasoning", "parallel_tool_calls"),
@@ -68,7 +68,7 @@ def _ask_gemini(codec: Codec, sent: HttpRequest, body: dict[str, Any], model: st
 def _ask_template(codec: Codec, sent: HttpRequest, body: Mapping[str, Any]) -> Questions:
     """llama.cpp has no count of a conversation: its template makes the prompt, and the prompt is tokenized."""
     if any(isinstance(message.get("content"), list) for message in body["messages"]):
-        return None  # the tokens of a picture are in no text
+        return None  # the tokens of an image cannot be counted from text
     root = root_of(sent.url.removesuffix("/chat/completions"))
     asked = _keep(body, ("messages", "tools", "chat_template_kwargs"))
     reply = yield HttpRequest("POST", f"{root}/apply-template", sent.headers, to_bytes(asked))

@@ -65,7 +65,7 @@ def transcript_of(block: Audio) -> str:
 
 
 def describe_picture(block: Image) -> str:
-    """Return the text for a client of a wire that has no pictures in replies."""
+    """Return the text for a client of a wire that has no images in replies."""
     if isinstance(block.source, Url) and not block.source.url.startswith("data:"):
         return f"![image]({block.source.url})"
     return f"[{describe_media(block)} left out: this wire has no pictures in replies]"

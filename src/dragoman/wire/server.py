@@ -210,8 +210,7 @@ class BodyEncoder(ReplyEncoder):
         raise error
 
 
-# --- shared by encoders
-# ----------------------------------------------------------------------------
+# --- shared by encoders ---------------------------------------------------------------------------
 
 encode_json = msgspec.json.Encoder().encode
 

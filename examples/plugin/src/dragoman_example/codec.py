@@ -10,7 +10,7 @@ from dragoman.wire.openai.codec import OpenAICodec
 
 
 class ExampleCodec(OpenAICodec):
-    """Says which plugin sent a request."""
+    """The openai wire, with a header that names the plugin."""
 
     wire: ClassVar[str] = "example"
 

@@ -5,7 +5,7 @@ from dragoman.tools import tool
 
 @tool(side_effect="read")
 def count_words(text: str) -> int:
-    """Count the words of a text."""
+    """Count the words in a text."""
     return len(text.split())
 
 

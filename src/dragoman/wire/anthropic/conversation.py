@@ -46,8 +46,7 @@ from .quirks import Quirks
 _OWN_FIELDS = frozenset({"type", "text", "thinking", "signature", "id", "name", "input"})
 
 
-# --- calls and their results
-# -------------------------------------------------------------------------------
+# --- calls and their results ----------------------------------------------------------------------
 
 
 class _Turns(Pairs):
@@ -217,8 +216,7 @@ def _read_text(data: str, path: str) -> str:
         raise UnsupportedContentError(f"{path}: the document is not UTF-8 text in base64") from error
 
 
-# --- messages of the model
-# --------------------------------------------------------------------------
+# --- messages of the model ------------------------------------------------------------------------
 
 
 def _extras_of(block: AssistantBlock) -> dict[str, Any]:

@@ -141,7 +141,7 @@ _TEXTUAL = frozenset({"text", "thought", "thoughtSignature"})
 
 
 def read_medium(part: dict[str, Any], signature: str | None, issuer: Issuer | None = None) -> Audio | Image | None:
-    """Return the speech or the picture in a part, or ``None`` for a part of another kind."""
+    """Return the audio or image of a part, or ``None`` for another part."""
     data = part.get("inlineData")
     if not isinstance(data, dict) or not isinstance(kind := data.get("mimeType"), str):
         return None
@@ -164,7 +164,7 @@ def _own_fields(part: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def write_picture(block: Image) -> dict[str, Any]:
-    """Return the part of a picture that this wire made, as it came."""
+    """Return the original part of an image that was generated on this wire."""
     state = block.continuity or Continuity()
     rest = state.opaque if isinstance(state.opaque, dict) else {}
     data = block.source.base64_data if isinstance(block.source, Inline) else ""

@@ -217,7 +217,8 @@ _ERRORS: dict[type[ProviderError], tuple[str, str]] = {
 }
 
 
-_STATUSES = {403: "PERMISSION_DENIED", 503: "UNAVAILABLE"}  # for every error
+# status names that depend on the HTTP status, for every error class
+_STATUSES = {403: "PERMISSION_DENIED", 503: "UNAVAILABLE"}
 
 
 def _error_record(error: ProviderError) -> dict[str, Any]:

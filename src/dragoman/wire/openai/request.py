@@ -406,7 +406,8 @@ def _write_part(block: Any, path: str, links: _Links, notes: Notes) -> str:
     return f"[{name}: in the message after the results]"
 
 
-# --- tools by way of a schema -----------------------------------------------------------------------
+# --- tool calls through a JSON Schema
+# -----------------------------------------------------------------------
 
 
 def _calls_schema(request: Request) -> dict[str, Any]:

@@ -68,8 +68,7 @@ def write_input(
     return writer.items
 
 
-# --- calls and their outputs
-# -------------------------------------------------------------------------------
+# --- calls and their outputs ----------------------------------------------------------------------
 
 
 class _Items(Pairs):

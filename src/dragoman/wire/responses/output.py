@@ -277,7 +277,7 @@ class Output:
 
 
 def read_picture(record: dict[str, Any], issuer: Issuer | None = None) -> Image | None:
-    """Return the picture of an item that made one, with the rest of the item as its state."""
+    """Return the image of an image-generation item, with the rest of the item as its state."""
     data, form = record.get("result"), record.get("output_format")
     if record.get("type") != "image_generation_call" or not data or not isinstance(data, str):
         return None

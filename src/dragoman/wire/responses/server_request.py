@@ -197,7 +197,7 @@ def _read_item(record: Fields, item: dict[str, Any]) -> Message | list[Assistant
         return [read_opaque(record)]
     if (picture := read_picture(item, _ISSUER)) is None:
         return [Opaque(item, Continuity(issuer=_ISSUER))]
-    if item.get("continuity") is not None:  # a picture of another wire, as the gateway wrote it
+    if item.get("continuity") is not None:  # an image of another wire, sealed by the gateway
         state = read_sealed(item["continuity"], Continuity, record.at("continuity"))
         picture = replace(picture, continuity=state)
     return [picture]
