@@ -1,4 +1,4 @@
-"""``make bench``: what a call and a chunk cost in Dragoman, in minimal clients (floors) and in peers, in one interleaved run.
+"""``make bench``: what a call and a chunk cost in Dragoman, in minimal clients (floors) and in peers.
 
     python -m bench [--quick] [--docs] [--rounds N] [--clients a,b] [--out FILE]
 

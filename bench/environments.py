@@ -1,4 +1,4 @@
-"""An environment for each peer, built once in a cache folder. A peer that cannot be installed is reported and skipped."""
+"""An environment for each peer, built once in a cache folder; a peer that cannot be installed is skipped."""
 
 from __future__ import annotations
 

@@ -219,7 +219,7 @@ def make_certificate(folder: str) -> None:
 
 @contextlib.contextmanager
 def running() -> Iterator[str]:
-    """Run the server in a child process; yield its address. ``BENCH_TLS`` is set to that with TLS, and its certificate."""
+    """Run the server in a child process; yield its address. ``BENCH_TLS`` is its TLS address and certificate."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "bench.server", folder]
         child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)

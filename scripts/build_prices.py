@@ -152,7 +152,7 @@ Span = tuple[date | None, date | None, tuple[time, time] | None, ModelPrice]
 
 
 def spans(model: ModelInfo) -> Iterator[Span]:
-    """Return the prices of a model as (from, until, hours, price); prices for some hours go before the rest of the day."""
+    """Return the prices of a model as (from, until, hours, price); prices for some hours come first."""
     if isinstance(model.prices, ModelPrice):
         yield None, None, None, model.prices
         return

@@ -538,7 +538,7 @@ def exact_counts(docs: list[dict[str, Any]], counted: dict[str, dict[str, int]])
 
 
 def common_han(docs: list[dict[str, Any]], limit: int = 500) -> str:
-    """Return the most frequent simplified Chinese characters: vocabularies have words of these."""
+    """Return the most frequent simplified Chinese characters: vocabularies have words that consist of these."""
     characters = Counter("".join(d["text"] for d in docs if d["kind"] == "chinese" and not d["held_out"]))
     return "".join(sorted([c for c, _ in characters.most_common() if "\u4e00" <= c <= "\u9fff"][:limit]))
 

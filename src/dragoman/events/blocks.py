@@ -99,7 +99,7 @@ class Block:
         self.ended = False  # whether the wire, or the next block, closed it
         self.first = self.last = offset
         self.continuity: Continuity | None = None
-        self.signatures: list[str] = []  # fragments emitted
+        self.signatures: list[str] = []  # emitted signatures
         self.complete: AssistantBlock | None = None  # a block that came in one piece
         self.name = self.call_id = self.provider_id = ""
         self.value: dict[str, Any] | None = None

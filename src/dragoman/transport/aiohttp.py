@@ -78,7 +78,7 @@ class AiohttpTransport(Transport):
         # one session for reusable connections, one for single-use ones
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
         self._limits: dict[float | None, aiohttp.ClientTimeout] = {}
-        self._streams = 0  # open exchanges
+        self._streams = 0  # open streams
         self._watched: WeakSet[Any] = WeakSet()  # connections that have a close callback
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False

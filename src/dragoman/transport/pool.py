@@ -36,7 +36,7 @@ class Pool:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limit: int | None = None) -> None:
         self.loop = loop
-        self.streams = 0  # open connections
+        self.streams = 0  # open streams
         self.is_closed = False
         self._limit = limit
         self._buffer = memoryview(bytearray(_READ))

@@ -77,7 +77,7 @@ class _StreamEncoder(ReplyEncoder):
     def __init__(self, issuer: Issuer | None) -> None:
         super().__init__()
         self._issuer = issuer
-        self._name = ""  # fragments of the open call
+        self._name = ""  # the tool name of the open call
         self._before_text = self._after_text = b""
 
     def feed(self, event: Event) -> bytes:

@@ -232,7 +232,7 @@ class _StreamEncoder(ReplyEncoder):
     def __init__(self, at: str) -> None:
         super().__init__()
         self._at = at  # the time of the reply
-        self._name = ""  # fragments of the open call
+        self._name = ""  # the tool name of the open call
         self._before_text = self._after_text = b""
 
     def feed(self, event: Event) -> bytes:

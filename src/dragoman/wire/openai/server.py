@@ -214,7 +214,7 @@ class _StreamEncoder(ReplyEncoder):
         self._with_usage = asked.stream_usage
         self._head: dict[str, Any] = {}
         self._before_text = self._after_text = b""
-        self._index = -1  # fragments of the open call
+        self._index = -1  # the index of the open call
 
     def feed(self, event: Event) -> bytes:
         if type(event) is TextDelta:
