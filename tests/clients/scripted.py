@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from dragoman.messages import Request, ToolResult
 from dragoman.sim import Answer, Call, Fault, RequestMatch, ScriptedProvider, ScriptRule
 
@@ -12,6 +14,12 @@ STATUSES = (400, 401, 403, 404, 429, 500, 503)
 
 def ends_with_result(request: Request) -> bool:
     return isinstance(request.messages[-1], ToolResult)
+
+
+def answer_by_tool(request: Request) -> Answer:
+    """Return the one call that an answer through a tool needs."""
+    tool = request.tools[0]
+    return Answer(tool_calls=[Call(tool.name, {} if tool.name.startswith("transfer") else json.loads(RIVER))])
 
 
 def script() -> ScriptedProvider:
@@ -26,5 +34,6 @@ def script() -> ScriptedProvider:
     }
     rules = [ScriptRule(answer, RequestMatch(pattern=f"^{word}")) for word, answer in answers.items()]
     faults = [ScriptRule(TEXT, RequestMatch(pattern=f"^E{code}"), Fault(status=code)) for code in STATUSES]
+    final = ScriptRule(answer_by_tool, RequestMatch(pattern="^(FINAL|HANDOFF)"))
     after = ScriptRule("It rains.", RequestMatch(where=ends_with_result))
-    return ScriptedProvider(after, *rules, *faults, ScriptRule(TEXT))
+    return ScriptedProvider(after, final, *rules, *faults, ScriptRule(TEXT))

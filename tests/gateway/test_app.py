@@ -139,6 +139,29 @@ async def test_endless_request_head_times_out(before: bytes) -> None:
 
 
 @pytest.mark.parametrize(
+    ("more", "status"),
+    [
+        (b"", b"200"),
+        (b"content-type: application/x-www-form-urlencoded\r\n", b"200"),
+        (b"content-type: text/plain\r\n", b"415"),
+        (b"content-encoding: gzip\r\n", b"415"),
+        (b"origin: http://localhost\r\n", b"415"),
+        (b"referer: http://localhost/\r\n", b"415"),
+        (b"sec-fetch-site: cross-site\r\n", b"415"),
+        (b"origin: https://evil.test\r\n", b"403"),
+    ],
+)
+async def test_programs_of_one_wire_may_declare_no_kind_of_body(more: bytes, status: bytes) -> None:
+    body = b'{"model": "fast", "messages": [{"role": "user", "content": "Hi"}], "stream": false}'
+    head = b"POST /api/chat HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n%scontent-length: %d\r\n\r\n"
+    async with serving(create_app({"fast": Listed("Hello")})) as url:
+        said = await raw(url, head % (more, len(body)) + body)
+        assert said.startswith(b"HTTP/1.1 " + status), said
+        other = await raw(url, (head % (more, len(body)) + body).replace(b"/api/chat", b"/v1/chat/completions"))
+        assert other.startswith(b"HTTP/1.1 4"), other
+
+
+@pytest.mark.parametrize(
     ("headers", "status"),
     [
         ({"content-type": "text/plain"}, 415),

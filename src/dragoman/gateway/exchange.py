@@ -263,10 +263,20 @@ class Exchange:
             raise OverloadedError("the gateway is shutting down", retry_after=1)
         if service.metrics.in_flight > service.bounds.in_flight:
             raise OverloadedError("the gateway has too many requests under way", retry_after=1)
-        kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
-        # A web page may send other kinds to any address without being asked; this one it may not.
-        if kind != "application/json" or self.headers.get("content-encoding", "identity") != "identity":
+        if not self._is_json() or self.headers.get("content-encoding", "identity") != "identity":
             raise InvalidRequestError("content-type must be application/json, without a content-encoding", status=415)
+
+    def _is_json(self) -> bool:
+        """Return whether the body is declared as JSON.
+
+        A web page may send other kinds to any address without being asked; this one it may not. Ollama's clients
+        (curl -d, litellm) declare no kind or that of a form, as its server allows: they may, and a browser may not.
+        """
+        kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind == "application/json" or self.codec.wire != "ollama":
+            return kind == "application/json"
+        is_page = any(name in self.headers for name in ("origin", "referer", "sec-fetch-site", "sec-fetch-mode"))
+        return kind in ("", "application/x-www-form-urlencoded") and not is_page
 
     async def _read_body(self) -> bytes:
         bounds = self.service.bounds

@@ -1,0 +1,58 @@
+"""Run a feature list and print what became of each feature, as one JSON object.
+
+It runs in the environment of the client, where Dragoman is not installed: ``python CLIENT.py URL SIDE MODEL``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+CASES: dict[str, Callable[..., Any]] = {}
+TEXT, RIVER = "Hello there", {"name": "Rhine", "km": 1233}
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+PNG = "iVBORw0KGgo="
+
+
+def case(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add a feature to the list."""
+    CASES[function.__name__] = function
+    return function
+
+
+class NotOffered(Exception):
+    """The client has no way to ask for this on this side."""
+
+
+def expect(found: Any, wanted: Any) -> None:
+    """Compare two values."""
+    if found != wanted:
+        raise AssertionError(f"found {found!r}, wanted {wanted!r}")
+
+
+def main(*settings: Any) -> None:
+    """Run all cases."""
+    found = {}
+    for name, function in CASES.items():
+        try:
+            made = function(*settings)
+            if inspect.isawaitable(made):
+                asyncio.run(_wait(made))
+            found[name] = "yes"
+        except NotOffered:
+            found[name] = "–"
+        except Exception as error:
+            traceback.print_exc()
+            found[name] = f"no: {type(error).__name__}: {error}"[:600]
+    print("\n" + json.dumps(found))
+    sys.stdout.flush()
+
+
+async def _wait(made: Any) -> None:
+    async with asyncio.timeout(60):
+        await made

@@ -1,0 +1,49 @@
+"""Libraries that speak for programs, in front of the gateway: a feature list of each, over every wire."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.gateway.upstream import WIRES
+
+from .running import find_program, gateway, in_full_run, run_program
+from .scripted import script
+
+pytestmark = [pytest.mark.exhaustive, in_full_run]
+
+LISTS = Path(__file__).parent / "lists"
+LIBRARIES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "litellm": ("litellm", ("openai", "responses", "anthropic", "gemini", "ollama")),
+    "pydantic_ai": ("pydantic_ai", ("openai", "responses", "anthropic", "google")),
+    "instructor": ("agents", ("openai", "anthropic", "gemini")),
+    "openai_agents": ("agents", ("chat", "responses")),
+    "llm": ("agents", ("chat",)),
+}
+"""The environment of each library, and the sides that it can speak."""
+ROUTES = [(name, side) for name, (_, sides) in LIBRARIES.items() for side in sides]
+
+
+async def run_list(url: str, name: str, side: str, wire: str, where: Path) -> dict[str, str]:
+    """Return what became of each feature."""
+    python = find_program(LIBRARIES[name][0], "bin", "python")
+    quiet = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "OPENAI_AGENTS_DISABLE_TRACING": "1"}
+    status, printed = await run_program([python, str(LISTS / f"{name}_list.py"), url, side, wire], where, quiet)
+    last = printed.strip().splitlines()[-1] if printed.strip() else ""
+    assert (status, last[:1]) == (0, "{"), printed[-3000:]
+    found: dict[str, str] = json.loads(last)
+    return found
+
+
+@pytest.mark.parametrize(("name", "side"), ROUTES)
+async def test_every_feature_passes(name: str, side: str, tmp_path: Path) -> None:
+    where = tmp_path / "work"
+    where.mkdir()
+    failed = {}
+    async with gateway(script(), tmp_path) as url:
+        for wire in WIRES:
+            found = await run_list(url, name, side, wire, where)
+            failed |= {f"{wire} {feature}": what for feature, what in found.items() if what not in ("yes", "–")}
+    assert failed == {}
