@@ -195,7 +195,10 @@ _TEST_DOCSTRING = re.compile(r'(?:\A|:\n) *"""(?P<text>.*?)"""$', re.DOTALL | re
 
 _LINE_BREAK = re.compile(r"[ \t]*\n[ \t]*(?:#[ \t]*)?")
 
-_QUOTED = re.compile(r"``[^`]*``|`[^`\n]*`|\"[^\"\n]{1,80}\"|“[^”\n]{1,80}”|https?://\S+")
+# Code, short quotations, URLs, and names of conformance cases such as "openai/no-done".
+_QUOTED = re.compile(
+    r"``[^`]*``|`[^`\n]*`|\"[^\"\n]{1,80}\"|“[^”\n]{1,80}”|\b[a-z]+/[a-z0-9]+(?:-[a-z0-9]+)+|https?://\S+"
+)
 
 _FENCE = re.compile(
     r"^(?P<indent> *)(?P<fence>```+|~~~+)[^\n]*\n.*?^(?P=indent)(?P=fence) *$", re.DOTALL | re.MULTILINE

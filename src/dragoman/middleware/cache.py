@@ -150,7 +150,7 @@ class Cache(Wrapper, Middleware):
             log.warning("the cache cannot be read, so the call is sent: %s", type(error).__name__)
             return None
         known = [event for event in events if not isinstance(event, UnknownEvent)]
-        # an entry that cannot be read was written by a later version
+        # an unknown event was written by a later version: treat the entry as a miss
         return known if len(known) == len(events) and known else None
 
     async def _write(self, key: str, events: Sequence[Event]) -> None:

@@ -124,7 +124,7 @@ class AnthropicDecoder(Decoder):
 
     def frame(self, frame: Frame) -> None:
         data = frame.data.strip()
-        if data == b"[DONE]":  # the end mark of some proxies
+        if data == b"[DONE]":  # the end mark of some proxies (case: anthropic/done-instead-of-stop)
             self.done = True
             self.at_end() if self._stop_reason is None else self._finish()
         elif frame.event == b"error" and data and not data.startswith(b"{"):
@@ -134,7 +134,7 @@ class AnthropicDecoder(Decoder):
             kind = event.type if isinstance(event.type, str) else frame.event.decode("utf-8", "replace")
             if kind == "content_block_delta":
                 self._read_delta(event, data)
-            elif kind == "error" or event.error:  # errors of llama.cpp have no type
+            elif kind == "error" or event.error:  # llama.cpp sends no type (case: anthropic/error-without-type)
                 self._fail(event.error, data)
             elif not self._read_rare(kind, event) and is_failure(data):
                 self._fail(None, data)
@@ -181,7 +181,7 @@ class AnthropicDecoder(Decoder):
             usage = message.get("usage")
             # Proxies send zeros at the start, because clients require integers, and the counts or null at the
             # end: the zeros are placeholders. aimock sends zeros at the start and only the output count at
-            # the end: then the zeros are counts.
+            # the end: then the zeros are counts (case: anthropic/usage-changed-at-end).
             if isinstance(usage, dict) and not any(usage.values()):
                 self._zeros = usage
             else:
@@ -201,7 +201,7 @@ class AnthropicDecoder(Decoder):
         return True
 
     def _start(self, model: Any = None) -> None:
-        if not self.out.started:  # some proxies send it twice
+        if not self.out.started:  # some proxies send message_start twice (case: anthropic/started-twice)
             self.out.start(model if isinstance(model, str) else None)
 
     def _fail(self, error: Any, data: bytes) -> None:
@@ -226,18 +226,19 @@ class AnthropicDecoder(Decoder):
         reason: FinishReason = "stop" if raw is None else FINISH.get(raw, "error")
         if reason not in ("stop", "tool_calls"):
             return reason
-        return (
-            "tool_calls" if self.out.has_calls else "stop"
-        )  # end_turn with a call (case: anthropic/call-with-end-turn)
+        # Some servers send end_turn although there is a call (case: anthropic/call-with-end-turn).
+        return "tool_calls" if self.out.has_calls else "stop"
 
     # --- blocks
 
     def _open(self, index: Any, data: Any) -> _Block:
         if not isinstance(data, dict):
             raise InvalidResponseError("a content block is not an object")
-        if self._current is not None:  # calls may overlap, other blocks may not
+        # Calls may overlap (case: anthropic/calls-interleaved); any other block ends with the next start,
+        # because some servers never send its stop (case: anthropic/blocks-never-stopped).
+        if self._current is not None:
             self._close(self._current)
-        self._settle()
+        self._close_without_input()
         self._count += 1
         block = self._blocks[index] = _Block(self._kind_of(data), self._count, data)
         if block.kind == "call":
@@ -279,7 +280,10 @@ class AnthropicDecoder(Decoder):
             _append(block.extras, "citations", delta.citation)
 
     def _find_block(self, index: Any, block: _Block | None, kind: _Kind, word: str) -> _Block:
-        """Return the block of a delta; open one if its start event is missing or had another type."""
+        """Return the block of a delta; open one if its start event is missing or had another type.
+
+        Cases: ``anthropic/deltas-without-start``, ``anthropic/deltas-of-another-kind``.
+        """
         if block is not None and block.kind == kind and (kind == "call" or not block.closed):
             return block
         self._start()
@@ -309,7 +313,7 @@ class AnthropicDecoder(Decoder):
             return
         self._current = None
         if block.kind == "opaque":
-            self._say_opaque(block)
+            self._emit_opaque(block)
             return
         if block.kind == "answer":
             if not block.has_fragments:
@@ -329,16 +333,16 @@ class AnthropicDecoder(Decoder):
         if block.has_fragments:
             self.out.block_end(block.key)
         else:
-            self._settle()
+            self._close_without_input()
             # {} if the reply continues or ends regularly; unknown if it was truncated here
             self._without_input = block
 
-    def _settle(self) -> None:
+    def _close_without_input(self) -> None:
         if self._without_input is not None:
             self.out.block_end(self._without_input.key)
             self._without_input = None
 
-    def _say_opaque(self, block: _Block) -> None:
+    def _emit_opaque(self, block: _Block) -> None:
         data, state = block.data, None
         for name in block.pieces:
             data[name] = block.joined(name)

@@ -60,7 +60,11 @@ def structured_path(request: Request, home: Issuer, quirks: Quirks) -> _Path | N
     if quirks.structured == "native" and fits_format(schema):
         return "native"
     tools = bool(request.tools or request.server_tools) or "tools" in request.config.extras
-    return "prompt" if quirks.structured == "prompt" or tools or _thinks(request.config, home, quirks) else "tool"
+    return (
+        "prompt"
+        if quirks.structured == "prompt" or tools or _requests_thinking(request.config, home, quirks)
+        else "tool"
+    )
 
 
 def _write_structure(
@@ -126,7 +130,7 @@ def _reasoning_fields(
     return {"thinking": {"type": "enabled", "budget_tokens": reasoning}}
 
 
-def _thinks(config: RuntimeConfig, home: Issuer, quirks: Quirks) -> bool:
+def _requests_thinking(config: RuntimeConfig, home: Issuer, quirks: Quirks) -> bool:
     """Return whether thinking is requested; then no tool can be forced."""
     asked = config.extras.get("thinking")
     if not isinstance(asked, Mapping):

@@ -254,7 +254,9 @@ class _StreamEncoder(ReplyEncoder):
         return _begin(event) if isinstance(event, MessageStart) else b""
 
     def write_end(self, complete: MessageComplete) -> bytes:
-        spoken = b"".join([self._say(block) for block in complete.final_content if isinstance(block, Audio | Image)])
+        spoken = b"".join(
+            [self._add_text(block) for block in complete.final_content if isinstance(block, Audio | Image)]
+        )
         cited = b"".join([_citation(at, record) for at, record in enumerate(_citations_of(complete))])
         closed = self._turn("")
         word = self.finish_word(complete, FINISH)
@@ -266,7 +268,7 @@ class _StreamEncoder(ReplyEncoder):
         end = {"usage": _write_usage(usage), "error": _sentence(error), "error_type": kind}
         return self._turn("") + _end(finish_reason="ERROR", **end)
 
-    def _say(self, block: Audio | Image) -> bytes:
+    def _add_text(self, block: Audio | Image) -> bytes:
         return self._turn("text") + _content("content-delta", self._index, text=describe_medium(block))
 
     def _turn(self, kind: str) -> bytes:

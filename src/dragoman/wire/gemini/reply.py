@@ -102,7 +102,7 @@ def _is_empty(chunk: _Chunk) -> bool:
     return chunk.candidates is None and chunk.prompt_feedback is None and chunk.usage_metadata is None
 
 
-def _says_anything(chunk: _Chunk) -> bool:
+def _has_content(chunk: _Chunk) -> bool:
     return any(candidate.content is not None and candidate.content.parts for candidate in chunk.candidates or ())
 
 
@@ -228,7 +228,7 @@ class GeminiDecoder(Decoder):
             return
         self._read(chunk)
         if self.out.error is None:
-            if self._finish_raw is None and self._blocked is None and not _says_anything(chunk):
+            if self._finish_raw is None and self._blocked is None and not _has_content(chunk):
                 raise InvalidResponseError("the reply has no candidate with content or a finish reason")
             self._finish()
 
@@ -256,8 +256,8 @@ class GeminiDecoder(Decoder):
         if not self.out.started:
             self.out.start(chunk.model_version if isinstance(chunk.model_version, str) else None)
         for place, candidate in enumerate(chunk.candidates or ()):
-            # The index is often omitted. Further candidates (requested through extras) are only in
-            # raw.
+            # The index is often omitted. Further candidates (requested through extras) are only in raw (case:
+            # gemini/several-candidates).
             if (place if candidate.index is None else candidate.index) == 0:
                 self._read_candidate(candidate)
         if not chunk.candidates and chunk.prompt_feedback is not None:
@@ -275,8 +275,8 @@ class GeminiDecoder(Decoder):
         if candidate.citation_metadata:
             self._sources["citationMetadata"] = candidate.citation_metadata
         word = _word(candidate.finish_reason, _REASONS)
-        # Servers send a finish reason on several chunks, even in the middle of a reply. The last one is
-        # used, except that STOP does not replace another reason.
+        # Servers send a finish reason on several chunks, even in the middle of a reply. The last one is used,
+        # except that STOP does not replace another reason (case: gemini/filtered-after-stop).
         if word is not None and (self._finish_raw is None or word != "STOP"):
             self._finish_raw = word
 

@@ -40,14 +40,14 @@ class _Projector:
     def project(self, schema: Any, path: str, above: tuple[str, ...]) -> dict[str, Any]:
         if not isinstance(schema, Mapping):  # true and false are valid schemas
             if schema is not True:
-                self._lose(path, f"the schema {quote(schema)} has no place in this field")
+                self._note_loss(path, f"the schema {quote(schema)} has no place in this field")
             return {}
         reference = schema.get("$ref")
         if isinstance(reference, str):
             target = self._find(reference)
             self._left -= 1
             if target is None or reference in above or self._left < 0:
-                self._lose(f"{path}.$ref", f"{reference} cannot be written out: any object is allowed there")
+                self._note_loss(f"{path}.$ref", f"{reference} cannot be written out: any object is allowed there")
                 return {"type": "object"}
             above = (*above, reference)
             schema = {**target, **{key: value for key, value in schema.items() if key != "$ref"}}
@@ -73,7 +73,7 @@ class _Projector:
         elif key in ("anyOf", "oneOf", "allOf") and isinstance(value, list):
             self._options(made, key, value, where, above)
         elif key not in _BOOKKEEPING:
-            self._lose(where, f"this field does not know {key}")
+            self._note_loss(where, f"this field does not know {key}")
 
     def _type(self, made: dict[str, Any], value: Any) -> None:
         kinds = [kind for kind in (value if isinstance(value, list) else [value]) if kind != "null"]
@@ -87,7 +87,7 @@ class _Projector:
     def _enum(self, made: dict[str, Any], values: Any, where: str) -> None:
         words = [value for value in values if value is not None] if isinstance(values, list) else None
         if not words or not all(isinstance(word, str) for word in words):
-            self._lose(where, "this field takes only texts as an enum")
+            self._note_loss(where, "this field takes only texts as an enum")
             return
         made.setdefault("type", "string")
         made["enum"] = words
@@ -102,15 +102,15 @@ class _Projector:
         if len(projected) == 1:
             made.update({name: value for name, value in projected[0].items() if name not in made})
         elif key == "allOf" or "anyOf" in made:
-            self._lose(where, "this field cannot combine schemas")
+            self._note_loss(where, "this field cannot combine schemas")
         else:
             if key == "oneOf":
-                self._lose(where, "sent as anyOf: more than one may match")
+                self._note_loss(where, "sent as anyOf: more than one may match")
             made["anyOf"] = projected
 
     def _check_format(self, made: dict[str, Any], path: str) -> None:
         if "format" in made and made["format"] not in _FORMATS.get(str(made.get("type")), ()):
-            self._lose(f"{path}.format", f"this field does not know the format {quote(made.pop('format'))}")
+            self._note_loss(f"{path}.format", f"this field does not know the format {quote(made.pop('format'))}")
 
     def _find(self, reference: str) -> Mapping[str, Any] | None:
         node: Any = self._root
@@ -124,5 +124,5 @@ class _Projector:
                 node = node.get(name) if isinstance(node, Mapping) else None
         return node if isinstance(node, Mapping) else None
 
-    def _lose(self, path: str, detail: str) -> None:
+    def _note_loss(self, path: str, detail: str) -> None:
         self._notes.rewrite(path, "schema_keyword_dropped", detail, loss=True)

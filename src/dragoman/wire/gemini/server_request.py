@@ -268,7 +268,7 @@ def _user(blocks: list[UserBlock]) -> User:
 
 
 def _finish_part(record: Fields) -> None:
-    """Refuse fields that have no place. Some SDKs write ``thought: false`` on every part, which says nothing."""
+    """Reject unknown fields. Some SDKs write ``thought: false`` on every part, which is ignored."""
     if record.flag("thought"):
         record.refuse("thought", "can be true in a part of the model only")
     record.done()

@@ -159,8 +159,8 @@ class OpenAIDecoder(Decoder):
         # reasoning details that are not attached to a block yet
         self._details: list[Any] | None = [] if quirks.reasoning_details else None
         self._answering = False  # whether the last part was something other than thinking
-        # The index of the choice that is read: the first one. Some servers number their only choice
-        # from 1.
+        # The index of the choice that is read: that of the first one. Some servers number their only choice
+        # from 1, or send no index (cases: openai/choice-numbered-from-one, openai/choice-index-absent).
         self._chosen: int | None = 0 if "n" in request.config.extras else None
         self._request = request
         self._other_parts: OtherParts | None = None  # created on first use: most replies are only text
@@ -200,7 +200,7 @@ class OpenAIDecoder(Decoder):
 
     def at_end(self) -> None:
         # Perplexity, Cerebras and others end the stream without [DONE]. A finish reason is accepted as the end mark;
-        # without one the reply counts as interrupted.
+        # without one the reply counts as interrupted (cases: openai/no-done, openai/no-finish-and-no-done).
         if self._finish_raw is not None:
             self._finish()
         else:
@@ -223,7 +223,9 @@ class OpenAIDecoder(Decoder):
             place = _place_of(choice, at)
             if self._chosen is None:
                 self._chosen = place
-            if place != self._chosen:  # further choices (n > 1 in extras) are only in raw
+            if (
+                place != self._chosen
+            ):  # n > 1 in extras: further choices are only in raw (case: openai/n-greater-than-1)
                 continue
             part = choice.delta
             if part is None or self._whole:
@@ -252,14 +254,15 @@ class OpenAIDecoder(Decoder):
 
     def _message_of(self, choice: _Choice) -> _Part | None:
         # Perplexity sends the complete message so far next to each delta, and an empty delta next to the message of a
-        # body. Only the delta of a stream and only the message of a body are read.
+        # body. A stream uses only the deltas, a body only the message (cases: openai/message-beside-delta,
+        # openai/delta-beside-message-unary).
         if self._whole:
             return choice.delta if choice.message is None else choice.message
         return None if self._streamed else choice.message
 
     def _read_part(self, part: _Part) -> None:
-        # Baseten and vLLM send reasoning and reasoning_content with the same text; one of them is
-        # read
+        # The field of reasoning has two names. Baseten and vLLM send both with the same text, so only one is
+        # read (case: openai/both-reasoning-fields).
         thought = part.reasoning_content or part.reasoning
         if thought and isinstance(thought, str):
             self.out.thinking(thought)
@@ -310,10 +313,12 @@ class OpenAIDecoder(Decoder):
             self._coerced.append(piece)
 
     def _read_content(self, content: Any) -> None:
-        if isinstance(content, list):  # Mistral sends a list of text and thinking parts
+        # Mistral sends a list of text and thinking parts (case: openai/content-as-a-list-with-thinking).
+        # Cloudflare sends an object, not a string, in JSON mode (case: openai/content-as-an-object).
+        if isinstance(content, list):
             for part in content:
                 self._read_content_part(part)
-        else:  # Cloudflare sends an object, not a string, in JSON mode
+        else:
             self._text(bytes(sorted_json(content)).decode())
 
     def _read_content_part(self, part: Any) -> None:
@@ -342,7 +347,8 @@ class OpenAIDecoder(Decoder):
         brings = bool(arguments.strip() if type(arguments) is str else arguments is not None)
         held = None if self._whole else self._find_call(index, call_id, name, brings)
         if held is None:
-            # Snowflake sends an empty function_call next to plain text
+            # Snowflake sends an empty function_call next to plain text (case:
+            # openai/empty-function-call).
             if not (call_id or name or arguments):
                 return
             held = self._open_call(index, call_id)
@@ -364,9 +370,12 @@ class OpenAIDecoder(Decoder):
             return None
         if call_id and held.id:
             held = held if call_id == held.id else self._by_id.get(call_id)
-            # Some servers reuse one id for every call; then a new name means a new call.
+            # Some servers reuse one id for every call; then a new name means a new call (case:
+            # openai/repeated-ids).
             return None if held is not None and name and held.started and name != held.name else held
-        # Without ids, a new call begins with another name, or with arguments after complete ones.
+        # Some servers send neither ids nor indices, or the index 0 for every call. Then a new call begins with
+        # another name, or with arguments after complete ones (cases: openai/missing-index-and-id,
+        # openai/index-always-0).
         if name and held.started and (name != held.name or (brings and self.out.calls_are_complete(held.key))):
             return None
         return held
@@ -393,7 +402,8 @@ class OpenAIDecoder(Decoder):
     # --- ends of the reply
 
     def _note_finish(self, choice: _Choice) -> None:
-        # OpenRouter may send two different finish reasons; keep the first one that is not "stop".
+        # OpenRouter may send two different finish reasons. The first one that is not "stop" is kept (case:
+        # openai/finish-repeated-and-different).
         if _READ.get(self._finish_raw or "", "stop") == "stop":
             self._finish_raw = str(choice.finish_reason)
         if isinstance(choice.native_finish_reason, str):
@@ -403,7 +413,8 @@ class OpenAIDecoder(Decoder):
         usage = _read_usage(record)
         if usage is None:
             return
-        # Cloudflare sends a second usage record with only zeros, which is ignored.
+        # Cloudflare sends a second usage record with only zeros, which is ignored (case:
+        # openai/second-usage-all-zeros).
         if self._usage is None or usage.input_tokens or usage.output_tokens or usage.total_tokens:
             self._usage, self._usage_raw = usage, record
             self.out.usage(usage)
@@ -412,7 +423,7 @@ class OpenAIDecoder(Decoder):
         if not self.out.started:
             raise InvalidResponseError("the stream ended without a message")
         for call in self._calls:
-            if not call.started:  # a call without a name is emitted as well, and fails validation
+            if not call.started:  # a call without a name is emitted, and fails validation (case: openai/name-never)
                 self._start_call(call)
         if self._coerced:
             self._emit_coerced("".join(self._coerced))

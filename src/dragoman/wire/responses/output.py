@@ -72,7 +72,8 @@ class Output:
     def find(self, index: Any, item_id: Any, kind: str) -> Item | None:
         """Return the open item of an event: by its id, by its index, or the last one.
 
-        GitHub Copilot gives an item another id in every event; llama.cpp gives no index.
+        GitHub Copilot gives an item another id in every event (case: responses/ids-that-change-stream);
+        llama.cpp gives no index (case: responses/no-indices-stream).
         """
         named = self._by_id.get(item_id) if type(item_id) is str else None
         indexed = self._items.get(index) if type(index) is int else self._last
@@ -184,7 +185,9 @@ class Output:
             self._out.whole(read_picture(record) or Opaque(record))
 
     def _end_message(self, item: Item, record: dict[str, Any]) -> None:
-        """Emit the rest of a message. Its text identifies a part: bedrock-mantle numbers the only one 1."""
+        """Emit the rest of a message. A part is identified by its text: bedrock-mantle numbers the only part
+        1 (case: responses/parts-counted-from-one-stream).
+        """
         item.phase = record.get("phase") or item.phase
         parts = _parts_of(record)
         received, whole = "".join(item.received), "".join([text_of(part) or "" for part in parts])
@@ -240,8 +243,8 @@ class Output:
             if text != received:
                 self.add_arguments(item, text[len(received) :])
         elif text and (read_object(received) is None or read_object(received) != read_object(text)):
-            # The final arguments differ from the fragments. Both are emitted, so that they do not
-            # parse and the call fails.
+            # The final arguments differ from the fragments. Both are emitted, so that they do not parse and
+            # the call fails (case: responses/arguments-differ-from-their-deltas-stream).
             self.add_arguments(item, text)
 
     def unfinished(self, output: list[Any]) -> Iterator[tuple[Item, dict[str, Any]]]:

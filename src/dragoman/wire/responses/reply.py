@@ -131,8 +131,8 @@ class ResponsesDecoder(Decoder):
         if not isinstance(output, list) and response.status != "failed":
             raise InvalidResponseError("the reply has no output")
         if response.status in _UNFINISHED:
-            # The reply of background mode. A retry would only queue the call again, so the error is
-            # not transient.
+            # The reply of background mode. A retry would only queue the call again, so the error is not
+            # transient (case: responses/status-queued).
             raise InvalidResponseError(
                 f"the server answered before the reply was finished ({cut(str(response.status))})"
             )
@@ -225,8 +225,8 @@ class ResponsesDecoder(Decoder):
     def _end(self, event: _Event) -> None:
         response = event.response or _Response()
         self._output.start(response.model)
-        # The name of the event has precedence: some servers send the status "in_progress" in the
-        # final event.
+        # The name of the event has precedence: some servers send the status "in_progress" in the final event (case:
+        # responses/still-in-progress-at-the-end-stream).
         status = response.status if response.status in ("incomplete", "failed", "cancelled") else _TERMINAL[event.type]
         self._settle(response, status)
 
@@ -242,7 +242,8 @@ class ResponsesDecoder(Decoder):
         if response.error or status == "failed":
             self._fail(response.error)
         elif status == "cancelled":
-            # The server cancelled the reply, not the caller: treated like a broken connection.
+            # The server cancelled the reply, not the caller: treated like a broken connection (case:
+            # responses/cancelled-stream).
             self.out.fail(StreamInterruptedError("the server cancelled the reply before it was finished"))
         else:
             details = response.incomplete_details
