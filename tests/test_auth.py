@@ -20,6 +20,7 @@ from dragoman import AuthenticationError, ProviderError, connect
 from dragoman.provider import AccessKeys, SignatureAuth, Token, TokenAuth, sign_v4
 from dragoman.registry import ConfigError, Registry
 from dragoman.registry import auth as auth_module
+from dragoman.transport import FixtureTransport
 from dragoman.wire import HttpRequest
 
 from .server import Connection, serve
@@ -310,3 +311,40 @@ def test_mistake_is_reported_in_one_line(file: Path, text: str, problem: str) ->
         Registry.load(file)
     assert str(caught.value).startswith(f"{file}:3: ")
     assert problem in str(caught.value)
+
+
+class _Witness(FixtureTransport):
+    """Keeps the header that authorises each request."""
+
+    def __init__(self, *replies: Any) -> None:
+        super().__init__(*replies)
+        self.headers: list[str | None] = []
+
+    @contextlib.asynccontextmanager
+    async def send(self, request: HttpRequest, credentials: Any, timeouts: Any, *, stream: bool = False) -> Any:
+        self.headers.append(credentials["authorization"].reveal())
+        async with super().send(request, credentials, timeouts, stream=stream) as reply:
+            yield reply
+
+
+async def test_a_vendor_that_signs_takes_region_and_keys_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_BEARER_TOKEN_BEDROCK", "AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    name = "bedrock:us.amazon.nova-lite-v1:0"
+    body = b'{"output":{"message":{"content":[{"text":"Hi"}]}},"stopReason":"end_turn"}'
+    transport = _Witness((200, {}, [body]), (200, {}, [body]))
+    with pytest.raises(AuthenticationError, match="AWS_BEARER_TOKEN_BEDROCK"):
+        await connect(name, transport=transport).complete("x")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY")
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    assert (await connect(name, transport=transport).complete("x")).text == "Hi"
+    root = "https://bedrock-runtime.eu-west-1.amazonaws.com/model/us.amazon.nova-lite-v1%3A0"
+    assert transport.requests[0].url == f"{root}/converse"
+    monkeypatch.setenv("AWS_BEARER_TOKEN_BEDROCK", "an-api-key-of-bedrock")
+    assert (await connect(name, transport=transport).complete("x")).text == "Hi"
+    signed, keyed = transport.headers
+    assert signed is not None
+    assert signed.startswith("AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/")
+    assert "/eu-west-1/bedrock/aws4_request" in signed
+    assert keyed == "Bearer an-api-key-of-bedrock"

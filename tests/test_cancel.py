@@ -45,7 +45,7 @@ from dragoman.wire import CODECS
 from .server import Connection, serve
 from .wire.cases import Case, find_cases, open_decoder
 
-STREAMS = [case for wire in CODECS for case in find_cases(wire, "reply.sse", "reply.ndjson")]
+STREAMS = [case for wire in CODECS for case in find_cases(wire, "reply.sse", "reply.ndjson", "reply.frames")]
 WHOLE = bool(os.environ.get("DRAGOMAN_EXHAUSTIVE"))
 
 

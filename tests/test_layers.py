@@ -34,6 +34,7 @@ FLOORS = {
     "calls": "records of calls: what began, ended, failed and was routed elsewhere",
     "tokens": "token estimates, offline",
     "sse": "bytes to server-sent events and lines",
+    "eventstream": "bytes to the messages of binary event streams",
     "wire": "both sides of each wire, pure (sans-IO)",
     "plugins": "vendors, wires and tools of other packages, by entry points",
     "transport": "the only code that opens a socket to a provider",

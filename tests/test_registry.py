@@ -615,8 +615,9 @@ def test_every_vendor_file_is_valid(vendor: str) -> None:
 
 def test_catalogue_has_the_expected_vendors() -> None:
     assert set(vendor_names()) == {
-        "anthropic", "azure", "cerebras", "cohere", "deepseek", "fireworks", "google", "groq", "jina", "llamacpp",
-        "lmstudio", "mistral", "ollama", "openai", "openrouter", "sglang", "tei", "together", "vllm", "voyage", "xai",
+        "anthropic", "azure", "bedrock", "cerebras", "cohere", "deepseek", "fireworks", "google", "groq", "jina",
+        "llamacpp", "lmstudio", "mistral", "ollama", "openai", "openrouter", "sglang", "tei", "together", "vllm",
+        "voyage", "xai",
     }  # fmt: skip
 
 

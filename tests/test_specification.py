@@ -218,6 +218,10 @@ NULLS: dict[str, Any] = {
             {"content": {"parts": [{"functionCall": {"name": "f", "args": None}}]}, "finishReason": "STOP"},
         ],
     },
+    "bedrock": {
+        "output": {"message": {"content": [{"toolUse": {"toolUseId": "c", "name": "f", "input": None}}]}},
+        "stopReason": "tool_use",
+    },
     "cohere": {
         "message": {"tool_calls": [{"id": "c", "function": {"name": "f", "arguments": None}}]},
         "finish_reason": "TOOL_CALL",

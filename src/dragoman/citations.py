@@ -86,15 +86,22 @@ def _read_locations(value: Any) -> list[Citation]:
     """
     records = _records(value)
     supported = [cited for record in records for cited in _read_supported(record)]
-    return supported or [
-        Citation(
-            _text(record, "url"),
-            _text(record, "title") or _text(record, "document_title"),
-            _text(record, "cited_text"),
-            source=_text(record, "source") or _text(record, "file_id") or _number(record, "document_index"),
-        )
-        for record in records
-    ]
+    return supported or [_read_location(record) for record in records]
+
+
+def _read_location(record: Mapping[str, Any]) -> Citation:
+    """Return the citation of one place; on the bedrock wire it is in ``location``, under the name of its kind."""
+    location = record.get("location")
+    kinds = [each for each in location.values() if isinstance(each, Mapping)] if isinstance(location, Mapping) else []
+    place = kinds[0] if kinds else {}
+    quoted = [_text(each, "text") for each in _records(record.get("sourceContent"))]
+    source = _text(record, "source") or _text(record, "file_id") or _number(record, "document_index")
+    return Citation(
+        _text(record, "url") or _text(place, "url"),
+        _text(record, "title") or _text(record, "document_title"),
+        _text(record, "cited_text") or "".join([text for text in quoted if text]) or None,
+        source=source or _number(place, "documentIndex"),
+    )
 
 
 def _read_supported(record: Mapping[str, Any]) -> list[Citation]:

@@ -39,7 +39,7 @@ from dragoman.wire import CODECS, Codec
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/concepts/wires.md"
 START, END = "<!-- blocks -->\n", "<!-- /blocks -->\n"
-WIRES = ("openai", "anthropic", "gemini", "responses", "ollama", "cohere")
+WIRES = ("openai", "anthropic", "gemini", "responses", "ollama", "cohere", "bedrock")
 MODEL = "test-model"
 
 CALL = ToolCall("call_1", "f", {})
@@ -145,6 +145,10 @@ def _ollama(**message: Any) -> dict[str, Any]:
     return {"model": "m", "message": {"role": "assistant", **message}, "done": True, "done_reason": "stop"}
 
 
+def _converse_reply(*content: Any) -> dict[str, Any]:
+    return {"output": {"message": {"role": "assistant", "content": list(content)}}, "stopReason": "end_turn"}
+
+
 def _cohere(*content: Any, **message: Any) -> dict[str, Any]:
     return {"id": "1", "message": {"content": list(content), **message}, "finish_reason": "COMPLETE"}
 
@@ -160,6 +164,7 @@ REPLIES: dict[str, dict[str, Any]] = {
         "responses": _output({"type": "message", "content": [{"type": "output_text", "text": "a"}]}),
         "ollama": _ollama(content="a"),
         "cohere": _cohere({"type": "text", "text": "a"}),
+        "bedrock": _converse_reply({"text": "a"}),
     },
     "text, signed": {"gemini": _parts({"text": "a", "thoughtSignature": "c2ln"})},
     "thinking": {
@@ -169,14 +174,19 @@ REPLIES: dict[str, dict[str, Any]] = {
         "responses": _output({"type": "reasoning", "id": "rs_1", "summary": _SUMMARY}),
         "ollama": _ollama(content="b", thinking="a"),
         "cohere": _cohere({"type": "thinking", "thinking": "a"}, {"type": "text", "text": "b"}),
+        "bedrock": _converse_reply({"reasoningContent": {"reasoningText": {"text": "a"}}}, {"text": "b"}),
     },
     "thinking, signed": {
         "openai": _chat(content="b", reasoning="a", reasoning_details=[{"type": "reasoning.encrypted", "data": "x"}]),
         "anthropic": _message({"type": "thinking", "thinking": "a", "signature": "c2ln"}),
         "gemini": _parts({"text": "a", "thought": True, "thoughtSignature": "c2ln"}, {"text": "b"}),
         "responses": _output({"type": "reasoning", "id": "rs_1", "summary": _SUMMARY, "encrypted_content": "ZW5j"}),
+        "bedrock": _converse_reply({"reasoningContent": {"reasoningText": {"text": "a", "signature": "c2ln"}}}),
     },
-    "redacted thinking": {"anthropic": _message({"type": "redacted_thinking", "data": "ZW5j"})},
+    "redacted thinking": {
+        "anthropic": _message({"type": "redacted_thinking", "data": "ZW5j"}),
+        "bedrock": _converse_reply({"reasoningContent": {"redactedContent": "ZW5j"}}),
+    },
     "tool call": {
         "openai": _chat(tool_calls=[{"id": "c", "function": {"name": "f", "arguments": "{}"}}]),
         "anthropic": _message({"type": "tool_use", "id": "c", "name": "f", "input": {}}),
@@ -184,6 +194,7 @@ REPLIES: dict[str, dict[str, Any]] = {
         "responses": _output({"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}),
         "ollama": _ollama(content="", tool_calls=[{"function": {"name": "f", "arguments": {}}}]),
         "cohere": _cohere(tool_calls=[{"id": "c", "function": {"name": "f", "arguments": "{}"}}]),
+        "bedrock": _converse_reply({"toolUse": {"toolUseId": "c", "name": "f", "input": {}}}),
     },
     "tool call, signed": {
         "gemini": _parts({"functionCall": {"name": "f", "args": {}}, "thoughtSignature": "c2ln"}),
@@ -192,6 +203,7 @@ REPLIES: dict[str, dict[str, Any]] = {
         "anthropic": _message(_SEARCH, {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}),
         "gemini": _parts({"executableCode": {"language": "PYTHON", "code": "1"}}),
         "responses": _output({"type": "web_search_call", "id": "ws_1", "status": "completed"}),
+        "bedrock": _converse_reply({"toolResult": {"toolUseId": "t", "type": "nova_grounding_result", "content": []}}),
     },
     "image of the model": {
         "openai": _chat(

@@ -70,6 +70,11 @@ class _Numbers:
 
 def seams_of(wire: str, data: bytes) -> list[int]:
     """Where one event of a stream ends and the next begins; and both ends of it."""
+    if wire == "bedrock":
+        edges = [0]
+        while edges[-1] + 4 <= len(data):
+            edges.append(min(len(data), edges[-1] + int.from_bytes(data[edges[-1] : edges[-1] + 4])))
+        return sorted({*edges, len(data)})
     mark = rb"\n" if wire == "ollama" else rb"\n\r?\n"
     return sorted({0, *(match.end() for match in re.finditer(mark, data)), len(data)})
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import re
 import sys
@@ -64,6 +65,7 @@ WIRES = {
     "openai-responses": "responses",
     "ollama": "ollama",
     "cohere": "cohere",
+    "bedrock-converse": "bedrock",
 }
 
 
@@ -113,8 +115,9 @@ def find_records() -> dict[str, Record]:
         for line in lines:
             data = msgspec.json.decode(line)
             wire = WIRES.get(data["provider"])
-            if wire not in CODECS or data["response_encoding"] != "utf-8":
+            if wire not in CODECS or (data["response_encoding"] != "utf-8" and wire != "bedrock"):
                 continue
+            text = (data["response_body"] or "").encode()
             found[data["id"]] = Record(
                 data["id"],
                 wire,
@@ -122,7 +125,7 @@ def find_records() -> dict[str, Record]:
                 data["stream"],
                 data["status"],
                 data["response_headers"] or {},
-                (data["response_body"] or "").encode(),
+                text if data["response_encoding"] == "utf-8" else base64.b64decode(text),
                 data["request_json"] or {},
                 tuple(data.get("chunk_lens") or ()),
             )

@@ -119,7 +119,7 @@ def test_citations_go_to_the_text_that_they_are_about() -> None:
         (b'{"event_type":"text-generation","text":"a"}\n{"event_type":"stream-end","response":{"text":"a",'
          b'"finish_reason":"COMPLETE","meta":{"billed_units":{"input_tokens":1,"output_tokens":2}}}}\n', "a", None),
         (b'{"event_type":"text-generation"}\n{"event_type":"text-generation"}\n', None, InvalidResponseError),
-        (events(content("content-delta", text="a"), END), "a", None),
+        (b"data: [DONE]\n\n" + events(content("content-delta", text="a"), END), "a", None),
         (events({"type": "content-delta"}, {"type": "unheard-of"}, {"type": "content-start"}, END), "", None),
         (events({"type": "content-delta", "delta": {"message": {"content": "x"}}}, {"type": "message-end"}), "", None),
         (events({"type": "citation-start", "delta": {"message": {"citations": 5}}}, END), "", None),

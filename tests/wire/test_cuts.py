@@ -54,6 +54,7 @@ ENDS = {
     "anthropic": re.compile(rb"message_stop|\[DONE\]"),
     "gemini": re.compile(rb'"finishReason"|"blockReason"'),
     "responses": re.compile(rb"response\.(completed|incomplete|failed|done)|\[DONE\]"),
+    "bedrock": re.compile(rb"messageStop"),
 }
 
 # Cases in which a cut changes what the text means, and why.
@@ -64,7 +65,7 @@ REREAD = {
 STREAMED = [
     case
     for wire in sorted(CODECS)
-    for case in find_cases(wire, "reply.sse", "reply.ndjson")
+    for case in find_cases(wire, "reply.sse", "reply.ndjson", "reply.frames")
     if case.options.status < 300 and case.part("events.jsonl") is not None
 ]
 

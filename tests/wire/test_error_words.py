@@ -33,6 +33,21 @@ from .test_references import READERS, WIRES, rows_of
 # The class, the status and the words of a refusal, for what no case of the wire contains. A word before a bar is
 # the ``type`` of the error.
 EXAMPLES: dict[str, list[tuple[type[ProviderError], int, str]]] = {
+    "bedrock": [
+        (QuotaExceededError, 429, "Too many tokens per day, please wait"),
+        (ContextOverflowError, 400, "Input is too long for requested model."),
+        (ContextOverflowError, 413, "The prompt is too long"),
+        (ContextOverflowError, 400, "The context window is full"),
+        (ContextOverflowError, 400, "The context length is exceeded"),
+        (InvalidModelError, 400, "Invocation with on-demand throughput isn't possible"),
+        (InvalidModelError, 400, "The model x was not found"),
+        (UnsupportedContentError, 400, "An image is not supported"),
+        (UnsupportedContentError, 400, "A document is not supported"),
+        (UnsupportedContentError, 400, "Video is not supported"),
+        (UnsupportedFeatureError, 400, "Stop sequences are not supported"),
+        (OverloadedError, 503, "The service has no capacity left"),
+        (OverloadedError, 503, "Bedrock is unable to process your request."),
+    ],
     "cohere": [
         (MalformedToolCallError, 422, "INVALID_TOOL_GENERATION"),
         (ContextOverflowError, 400, "The prompt is too long"),

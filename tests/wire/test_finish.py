@@ -51,7 +51,13 @@ def cohere(word: str) -> dict[str, Any]:
     return {"id": "x", "message": message, "finish_reason": word}
 
 
+def bedrock(word: str) -> dict[str, Any]:
+    call = [{"toolUse": {"toolUseId": "c", "name": "f", "input": {}}}] if word == "tool_use" else []
+    return {"output": {"message": {"role": "assistant", "content": [{"text": "Hi"}, *call]}}, "stopReason": word}
+
+
 BODIES: dict[str, Body] = {
+    "bedrock": bedrock,
     "cohere": cohere,
     "openai": openai,
     "anthropic": anthropic,
@@ -100,6 +106,17 @@ ENDS: dict[str, dict[str, str]] = {
         "content_filter": "content_filter",
     },
     "ollama": {"stop": "stop", "length": "length", "load": "stop", "unload": "stop"},
+    "bedrock": {
+        "end_turn": "stop",
+        "stop_sequence": "stop",
+        "max_tokens": "length",
+        "model_context_window_exceeded": "length",
+        "tool_use": "tool_calls",
+        "guardrail_intervened": "content_filter",
+        "content_filtered": "content_filter",
+        "malformed_model_output": "error",
+        "malformed_tool_use": "error",
+    },
     "cohere": {
         "COMPLETE": "stop",
         "STOP_SEQUENCE": "stop",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import string
 from typing import Any
 
 import pytest
@@ -55,6 +56,7 @@ def conversation(wire: str) -> list[Any]:
         "gemini": Thinking("let me see"),
         "ollama": Thinking("let me see"),
         "cohere": Thinking("let me see"),
+        "bedrock": Thinking("let me see", state("bedrock", "sig-b")),
         "openai": Thinking("let me see"),
         "responses": Thinking(
             "let me see",
@@ -107,7 +109,7 @@ def test_own_state_is_sent_back(wire: str) -> None:
     """Byte for byte, on the wires that have a place for it."""
     request = Request(conversation(wire), (WEATHER,), CONFIG, model="model-1")
     said = codec(wire).encode(request).http.body.decode()
-    expected = {"anthropic": "sig-a", "gemini": "sig-g", "responses": "xyz"}.get(wire)
+    expected = {"anthropic": "sig-a", "gemini": "sig-g", "responses": "xyz", "bedrock": "sig-b"}.get(wire)
     assert expected is None or expected in said
 
 
@@ -115,6 +117,7 @@ def check_valid(wire: str, body: Any) -> None:
     """The wire's own rules, as its documentation has them."""
     {
         "anthropic": check_anthropic,
+        "bedrock": check_bedrock,
         "cohere": check_cohere,
         "gemini": check_gemini,
         "ollama": check_ollama,
@@ -172,6 +175,17 @@ def check_ollama(body: Any) -> None:
     assert sum(len(message.get("tool_calls", ())) for message in body["messages"]) >= roles.count("tool")
 
 
+def check_bedrock(body: Any) -> None:
+    roles = [message["role"] for message in body["messages"]]
+    assert roles[0] == "user"
+    assert all(first != second for first, second in itertools.pairwise(roles))
+    for message, following in itertools.pairwise([*body["messages"], {"content": []}]):
+        uses = [block["toolUse"]["toolUseId"] for block in message["content"] if "toolUse" in block]
+        assert uses == [block["toolResult"]["toolUseId"] for block in following["content"] if "toolResult" in block]
+        assert all(set(call_id) <= set(string.ascii_letters + string.digits + "_-") for call_id in uses)
+        assert all(len(block) == 1 for block in message["content"])
+
+
 def check_cohere(body: Any) -> None:
     roles = [message["role"] for message in body["messages"]]
     assert set(roles) <= {"system", "user", "assistant", "tool"}
@@ -200,6 +214,9 @@ REPLIES: dict[str, Any] = {
     "responses": lambda text: {"status": "completed", "output": [
         {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}],
         "usage": {"input_tokens": 7, "output_tokens": 3, "total_tokens": 10}},
+    "bedrock": lambda text: {"output": {"message": {"role": "assistant", "content": [{"text": text}]}},
+                             "stopReason": "end_turn",
+                             "usage": {"inputTokens": 7, "outputTokens": 3, "totalTokens": 10}},
     "cohere": lambda text: {"message": {"content": [{"type": "text", "text": text}]}, "finish_reason": "COMPLETE",
                             "usage": {"tokens": {"input_tokens": 7, "output_tokens": 3}}},
 }  # fmt: skip
@@ -220,6 +237,9 @@ CALLS: dict[str, Any] = {
     "responses": {"status": "completed", "output": [
         {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": '{"city": "Oslo"}'}],
         "usage": {"input_tokens": 7, "output_tokens": 3, "total_tokens": 10}},
+    "bedrock": {"output": {"message": {"role": "assistant", "content": [
+        {"toolUse": {"toolUseId": "c1", "name": "weather", "input": {"city": "Oslo"}}}]}},
+        "stopReason": "tool_use", "usage": {"inputTokens": 7, "outputTokens": 3, "totalTokens": 10}},
     "cohere": {"message": {"tool_calls": [
         {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}]},
         "finish_reason": "TOOL_CALL", "usage": {"tokens": {"input_tokens": 7, "output_tokens": 3}}},
@@ -277,6 +297,7 @@ CONDITIONS: dict[str, tuple[type[dragoman.ProviderError], dict[str, tuple[int, A
         {
             "ollama": (401, {"error": "unauthorized"}),
             "cohere": (401, {"message": "invalid api token"}),
+            "bedrock": (403, {"message": "The security token included in the request is invalid."}),
             "openai": (401, {"error": {"message": "no", "code": "invalid_api_key"}}),
             "anthropic": (401, {"type": "error", "error": {"type": "authentication_error", "message": "no"}}),
             "gemini": (400, {"error": {"code": 400, "message": "API key not valid.", "status": "INVALID_ARGUMENT",
@@ -289,6 +310,7 @@ CONDITIONS: dict[str, tuple[type[dragoman.ProviderError], dict[str, tuple[int, A
         dragoman.InvalidModelError,
         {
             "ollama": (404, {"error": "model 'x' not found"}),
+            "bedrock": (400, {"message": "The provided model identifier is invalid."}),
             "cohere": (404, {"message": "model 'x' not found, make sure the correct model ID was used"}),
             "openai": (404, {"error": {"message": "The model does not exist", "code": "model_not_found"}}),
             "anthropic": (404, {"type": "error", "error": {"type": "not_found_error", "message": "model: x"}}),
@@ -300,6 +322,7 @@ CONDITIONS: dict[str, tuple[type[dragoman.ProviderError], dict[str, tuple[int, A
         dragoman.RateLimitError,
         {
             "ollama": (429, {"error": "too many requests"}),
+            "bedrock": (429, {"message": "Too many requests, please wait before trying again."}),
             "cohere": (429, {"message": "You are limited to 20 API calls / minute."}),
             "openai": (429, {"error": {"message": "slow down", "code": "rate_limit_exceeded"}}),
             "anthropic": (429, {"type": "error", "error": {"type": "rate_limit_error", "message": "slow down"}}),
@@ -311,6 +334,7 @@ CONDITIONS: dict[str, tuple[type[dragoman.ProviderError], dict[str, tuple[int, A
         dragoman.ContextOverflowError,
         {
             "ollama": (400, {"error": "prompt too long; exceeded max context length by 9 tokens"}),
+            "bedrock": (400, {"message": "Input is too long for requested model."}),
             "cohere": (400, {"message": "too many tokens: total number of tokens in the prompt cannot exceed 8"}),
             "openai": (400, {"error": {"message": "too long", "code": "context_length_exceeded"}}),
             "anthropic": (400, {"type": "error", "error": {"type": "invalid_request_error",
@@ -325,6 +349,7 @@ CONDITIONS: dict[str, tuple[type[dragoman.ProviderError], dict[str, tuple[int, A
         {
             "ollama": (503, {"error": "the server is overloaded"}),
             "cohere": (503, {"message": "the model is overloaded"}),
+            "bedrock": (503, {"message": "Bedrock is unable to process your request."}),
             "openai": (503, {"error": {"message": "The engine is currently overloaded"}}),
             "anthropic": (529, {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}),
             "gemini": (503, {"error": {"code": 503, "message": "The model is overloaded.", "status": "UNAVAILABLE"}}),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dragoman.capabilities import Capabilities
+from dragoman.conformance.cases import write_frames
 from dragoman.errors import (
     AuthenticationError,
     ContextOverflowError,
@@ -41,6 +42,7 @@ BEFORE = {
         {"type": "response.output_text.delta", "item_id": "i", "output_index": 0, "content_index": 0, "delta": "half"},
     ),
     "ollama": b'{"model":"m","message":{"role":"assistant","content":"half"},"done":false}\n',
+    "bedrock": write_frames(b'{"contentBlockDelta":{"contentBlockIndex":0,"delta":{"text":"half"}}}'),
     "cohere": said(
         {"type": "message-start", "delta": {"message": {"role": "assistant"}}},
         {"type": "content-start", "index": 0, "delta": {"message": {"content": {"type": "text", "text": ""}}}},
@@ -57,6 +59,7 @@ AFTER = {
     "responses": said({"type": "response.completed", "response": {"status": "completed", "output": []}}),
     "ollama": b'{"model":"m","message":{"role":"assistant","content":""},"done":true,"done_reason":"stop"}\n',
     "cohere": said({"type": "message-end", "delta": {"finish_reason": "COMPLETE"}}),
+    "bedrock": write_frames(b'{"messageStop":{"stopReason":"end_turn"}}\n{"metadata":{"usage":{"inputTokens":1}}}'),
 }
 EVENTS = {  # those of a stream of events, with what they are; each wire may have its own, more telling, class
     "error of a status": (b'data: {"error": {"code": 429, "message": "slow down"}}', RateLimitError),
@@ -84,6 +87,9 @@ LINES = {
 }
 
 
+NAMED = sorted(set(CODECS) - {"ollama", "bedrock"})  # the wires of server-sent events
+
+
 def hear(wire: str, reply: bytes, *, whole: bool = True) -> DecodedReply:
     codec = CODECS[wire].connect("m", "http://test", None, Capabilities())
     request = Request((User("Hi"),), config=RuntimeConfig(max_tokens=9), model="m", stream=True)
@@ -103,7 +109,7 @@ def test_fixture_without_the_error_is_a_valid_reply(wire: str) -> None:
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize(
     ("wire", "shape"),
-    [(wire, shape) for wire in sorted(CODECS) for shape in (LINES if wire == "ollama" else EVENTS)],
+    [(wire, shape) for wire in [*NAMED, "ollama"] for shape in (LINES if wire == "ollama" else EVENTS)],
 )
 def test_error_in_the_middle_is_raised(wire: str, shape: str, whole: bool) -> None:
     written, kind = (LINES if wire == "ollama" else EVENTS)[shape]
@@ -115,7 +121,7 @@ def test_error_in_the_middle_is_raised(wire: str, shape: str, whole: bool) -> No
     assert isinstance(hear(wire, written + end).error, kind)
 
 
-@pytest.mark.parametrize("wire", sorted(set(CODECS) - {"ollama"}))
+@pytest.mark.parametrize("wire", NAMED)
 @pytest.mark.parametrize(
     "aside",
     [b"event: ping\ndata: ping", b'{"note": 1}', b"nonsense", b"{ no json }", b"event: keepalive\ndata: 1", b"error:"],
@@ -127,7 +133,7 @@ def test_frames_without_content_are_ignored(wire: str, aside: bytes) -> None:
     assert heard.response.text == "half"
 
 
-@pytest.mark.parametrize("wire", sorted(set(CODECS) - {"ollama"}))
+@pytest.mark.parametrize("wire", NAMED)
 def test_keep_alive_at_the_end_is_ignored(wire: str) -> None:
     assert hear(wire, BEFORE[wire] + AFTER[wire] + b"event: ping\ndata: ping").error is None
     assert hear(wire, b": hello\n\nevent: ping\ndata: ping").error is not None

@@ -13,6 +13,7 @@ import pytest
 
 import dragoman
 from dragoman.wire import CODECS
+from dragoman.wire.bedrock.errors import read_refusal as read_exception
 from dragoman.wire.errors import Failure, Row, read_failure
 from dragoman.wire.gemini.errors import read_refusal
 from dragoman.wire.openai.errors import ROWS as OPENAI_ROWS
@@ -22,8 +23,19 @@ from .cases import find_cases
 
 PACKAGE = Path(dragoman.__file__).parent
 CASES = PACKAGE / "conformance/cases"
-READERS: dict[str, Callable[[bytes], Failure]] = {"gemini": read_refusal, "responses": read_error_body}
-WIRES = ["openai", "anthropic", "gemini", "responses", "cohere"]  # the ollama wire has the rows of the openai wire
+READERS: dict[str, Callable[[bytes], Failure]] = {
+    "gemini": read_refusal,
+    "responses": read_error_body,
+    "bedrock": read_exception,
+}
+WIRES = [
+    "openai",
+    "anthropic",
+    "gemini",
+    "responses",
+    "cohere",
+    "bedrock",
+]  # the ollama wire has the rows of the openai wire
 
 
 def rows_of(wire: str) -> tuple[Row, ...]:

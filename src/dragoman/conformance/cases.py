@@ -5,7 +5,8 @@ Every part is optional:
 - ``request.json``: our ``Request``; ``default.request.json`` is used by the cases without one
 - ``wire.json``: the body that must be sent, equal as JSON (including JSON inside its strings) and
   with its top-level keys in this order
-- ``reply.sse``, ``reply.json``, ``reply.ndjson``, ``reply.html``: the bytes of the reply
+- ``reply.sse``, ``reply.json``, ``reply.ndjson``, ``reply.html``: the bytes of the reply; ``reply.frames`` has the
+  payloads of a binary event stream, one per line, by the name of their event
 - ``events.jsonl``: the events they must become, one per line, with normalised ids; then, if the
   call must raise, a line ``{"error": CLASS, "category": CATEGORY}``
 - ``folded.json``: the final reply, written by hand: ``{text, thinking, calls, finish, raw, usage,
@@ -33,6 +34,7 @@ import msgspec
 from ..capabilities import Capabilities
 from ..errors import ProviderError
 from ..events import Assembler, AssemblerError, Event, Response, check_events, encode_event, fold
+from ..eventstream import encode_message
 from ..messages import Issuer, Request, RuntimeConfig, User
 from ..validate import Expectation, check_request
 from ..wire import CODECS, Codec, Decoder, HttpReply
@@ -42,7 +44,7 @@ CASES = Path(__file__).parent / "cases"
 
 BASE_URL = "http://127.0.0.1:8080/v1"
 MODEL = "test-model"
-REPLIES = ("reply.sse", "reply.json", "reply.ndjson", "reply.html")
+REPLIES = ("reply.sse", "reply.json", "reply.ndjson", "reply.html", "reply.frames")
 
 # What each wire may send between events as a keep-alive.
 PINGS = {
@@ -131,6 +133,8 @@ class CodecCase:
     @cached_property
     def reply(self) -> bytes | None:
         """The bytes of the reply, if any."""
+        if (lines := self.part("reply.frames")) is not None:
+            return write_frames(lines)
         return next((data for part in REPLIES if (data := self.part(part)) is not None), None)
 
     @property
@@ -157,6 +161,20 @@ class CodecCase:
         known = Capabilities.of(options.capabilities)
         kind = kind or self.kind or CODECS[self.wire]
         return kind.connect(options.model, BASE_URL, options.quirks, known, vendor=options.vendor)
+
+
+def write_frames(lines: bytes) -> bytes:
+    """Return the messages of a binary event stream; a name that ends with ``Exception`` is one."""
+    return b"".join(
+        [_write_frame(msgspec.json.decode(line, type=dict[str, msgspec.Raw])) for line in lines.splitlines()]
+    )
+
+
+def _write_frame(record: dict[str, msgspec.Raw]) -> bytes:
+    [(name, payload)] = record.items()
+    kind = "exception" if name.endswith("Exception") else "event"
+    headers = {f":{kind}-type": name, ":content-type": "application/json", ":message-type": kind}
+    return encode_message(headers, bytes(payload))
 
 
 def plain_request(*, stream: bool, model: str = MODEL) -> Request:

@@ -204,7 +204,8 @@ async def _incremental(server: Server) -> str:
 @_check("stream.label", "labels a stream as one")
 async def _label(server: Server) -> str:
     await server.listen(_QUESTION, config={"max_tokens": 2})
-    wanted = "application/x-ndjson" if server.wire == "ollama" else "text/event-stream"
+    labels = {"ollama": "application/x-ndjson", "bedrock": "application/vnd.amazon.eventstream"}
+    wanted = labels.get(server.wire, "text/event-stream")
     found = server.witness.last_headers.get("content-type", "nothing")
     _demand(found.startswith(wanted), f"the content type is {found}")
     return ""
@@ -219,6 +220,7 @@ async def _end_mark(server: Server) -> str:
         "responses": (b"response.completed", b"response.incomplete"),
         "ollama": (b'"done":true',),
         "cohere": (b"message-end",),
+        "bedrock": (b"messageStop", b"metadata"),
     }
     if server.wire not in marks:
         raise NotApplicable(f"the {server.wire} wire has none of its own")

@@ -209,7 +209,7 @@ def _authorise(wire: str, url: str, key: str | None) -> dict[str, str]:
     return CODECS[wire].connect("", url, None, Capabilities()).authorise(key) if key else {}
 
 
-_LISTS = {"ollama": "/api/tags", "cohere": "/v1/models"}
+_LISTS = {"ollama": "/api/tags", "cohere": "/v1/models", "bedrock": "/foundation-models"}
 
 
 async def find_model(url: str, wire: str, key: str | None, seconds: float) -> str | None:

@@ -138,7 +138,23 @@ class Adapter(Struct, frozen=True):
     @property
     def is_configured(self) -> bool:
         """Whether it can be used without further settings. A local server needs no key."""
-        return bool(self.base_url) and (self.auth is not None or self.key() is not None or self.api_key_env is None)
+        has_auth = self.auth is not None or self._default_auth is not None
+        return bool(self.base_url) and (has_auth or self.key() is not None or self.api_key_env is None)
+
+    @property
+    def _default_auth(self) -> AuthSettings | None:
+        """The credentials that the environment has for the vendor, at the vendor's own address."""
+        vendor = self.vendor
+        if vendor is None or vendor.default_auth is None or not _same_origin(self.base_url, vendor.address(self.wire)):
+            return None
+        return AuthSettings(vendor.default_auth)
+
+    def _credentials(self) -> Any:
+        if self.auth is not None:
+            return self.auth.build()
+        key = self.key()
+        auth = self._default_auth if key is None else None
+        return key if auth is None else auth.build()
 
     @property
     def is_local(self) -> bool:
@@ -162,7 +178,7 @@ class Adapter(Struct, frozen=True):
         return settings | {
             "wire": self.wire,
             "base_url": self.base_url or "https://not-configured.invalid",
-            "api_key": self.key() if self.auth is None else self.auth.build(),
+            "api_key": self._credentials(),
             "quirks": self.all_quirks or None,
             "timeouts": self.timeouts or Timeouts(total=self.timeout_seconds),
             "name": self.name,
@@ -339,7 +355,10 @@ def _read_adapter(name: str, section: Section, remarks: list[ConfigError]) -> Ad
     # The vendor's key goes to the vendor's own address only; an adapter with another base_url must
     # name its own key.
     inherits = (
-        vendor is not None and key is None and "auth" not in section.data and _same_origin(base_url, vendor.base_url)
+        vendor is not None
+        and key is None
+        and "auth" not in section.data
+        and any(_same_origin(base_url, own) for own in (vendor.base_url, vendor.address(wire)))
     )
     variables = _read_variables(section) or ((vendor.api_key_env,) if vendor and inherits else ())
     retries = read_retries(section)

@@ -69,7 +69,9 @@ class Vendor(Struct, frozen=True):
     ``base_url_env`` is the environment variable in which users set the server's address, ``hint``
     the advice if no server responds there. ``not_chat`` lists the models that embed or transcribe;
     ``chats`` is false for a vendor without chat models. ``wire`` is the default of ``wires``;
-    ``embed`` and ``rerank`` describe how it embeds and ranks.
+    ``embed`` and ``rerank`` describe how it embeds and ranks. ``auth``
+    is the type of credentials of calls without a key, if one of the variables ``auth_env`` is set; the value of one of
+    ``region_env`` replaces ``region`` in the address.
     """
 
     id: str
@@ -91,13 +93,25 @@ class Vendor(Struct, frozen=True):
     chats: bool = True
     embed: Side | None = None
     rerank: Side | None = None
+    auth: str | None = None
+    auth_env: tuple[str, ...] = ()
+    region: str = ""
+    region_env: tuple[str, ...] = ()
 
     def address(self, wire: str | None = None) -> str | None:
         """Return the base URL of a wire, with host and port from the variable ``base_url_env`` if it is set."""
         form = self.wires.get(wire or self.wire)
         base_url = form.base_url if form is not None else self.base_url
+        region = next((found for name in self.region_env if (found := os.environ.get(name))), self.region)
+        if self.region and base_url is not None:
+            base_url = base_url.replace(self.region, region, 1)
         given = os.environ.get(self.base_url_env, "").strip() if self.base_url_env else ""
         return _complete_url(given, base_url or "") if given else base_url
+
+    @property
+    def default_auth(self) -> str | None:
+        """The type of credentials that the environment has for this vendor, besides a key."""
+        return self.auth if any(os.environ.get(name) for name in self.auth_env) else None
 
     def quirks_of(self, wire: str) -> dict[str, Any]:
         """Return the vendor's quirks on a wire."""
@@ -180,12 +194,15 @@ def _folder() -> Any:
 def _build(vendor: str, root: Section) -> Vendor:
     root.allow(
         "name", "wire", "base_url", "base_url_env", "api_key_env", "docs", "hint", "tokens", "local", "quirks",
-        "proofs", "as_of", "models", "wires", "facts", "chat", "embed", "rerank",
+        "proofs", "as_of", "models", "wires", "facts", "chat", "embed", "rerank", "auth", "region",
     )  # fmt: skip
     as_of = root.get("as_of", str)
     models = dict(root.section("models").sections())
     rules = [_read_rule(section) for _, section in root.section("facts").sections()]
     wire, base_url, quirks = root.get("wire", str, "openai"), root.get("base_url", str), root.section("quirks").plain()
+    auth, region = root.section("auth"), root.section("region")
+    auth.allow("type", "env")
+    region.allow("name", "env")
     families = {name: section.choice("tokens", FAMILIES) for name, section in models.items()}
     return Vendor(
         vendor,
@@ -207,6 +224,10 @@ def _build(vendor: str, root: Section) -> Vendor:
         root.get("chat", bool, True),
         _read_side(root, "embed"),
         _read_side(root, "rerank"),
+        auth.get("type", str),
+        tuple(auth.texts("env") or ()),
+        region.get("name", str, ""),
+        tuple(region.texts("env") or ()),
     )
 
 

@@ -37,8 +37,9 @@ _PATHS = {
     "gemini": "/v1beta/models/{call}",
     "ollama": "/api/chat",
     "cohere": "/v2/chat",
+    "bedrock": "/model/{call:.+}",
 }
-_BASES = {"openai": "/v1", "anthropic": "", "responses": "/v1", "gemini": "/v1beta", "ollama": "", "cohere": ""}
+_BASES = {**dict.fromkeys(_PATHS, ""), "openai": "/v1", "responses": "/v1", "gemini": "/v1beta"}
 MAX_BODY = 64 * 1024 * 1024
 
 
@@ -160,7 +161,7 @@ class SimServer:
         for wire, codec in SERVER_CODECS.items():
             application.router.add_post(_PATHS[wire], _Route(self, codec).handle)
         application.router.add_post("/v1/messages/count_tokens", self._count)
-        for path in ("/v1/models", "/v1beta/models"):
+        for path in ("/v1/models", "/v1beta/models", "/foundation-models"):
             application.router.add_get(path, self._list)
             application.router.add_get(path + "/{name}", self._find)
         for path in ("/api/tags", "/api/ps"):

@@ -86,6 +86,7 @@ class ByWire(Mapping[str, _T], Generic[_T]):
 _codecs: ByWire[type[Codec]] = ByWire(
     {
         "anthropic": ".anthropic:AnthropicCodec",
+        "bedrock": ".bedrock:BedrockCodec",
         "cohere": ".cohere:CohereCodec",
         "gemini": ".gemini:GeminiCodec",
         "ollama": ".ollama:OllamaCodec",
@@ -100,6 +101,7 @@ CODECS: Mapping[str, type[Codec]] = _codecs
 SERVER_CODECS: Mapping[str, ServerCodec] = ByWire(
     {
         "anthropic": ".anthropic.server:AnthropicServer",
+        "bedrock": ".bedrock.server:BedrockServer",
         "cohere": ".cohere.server:CohereServer",
         "gemini": ".gemini.server:GeminiServer",
         "ollama": ".ollama.server:OllamaServer",

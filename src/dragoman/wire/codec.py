@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from ..capabilities import Capabilities
 from ..errors import InvalidResponseError, ProviderError, StreamInterruptedError, without_frames
 from ..events import Assembler, Event, Raw, read_json
+from ..eventstream import EventStreamDecoder, EventStreamError
 from ..messages import Issuer, LossWarning, Request
 from ..reasoning import NOT_REASONING
 from ..sse import BARE, Frame, LineDecoder, SseDecoder
@@ -42,6 +43,7 @@ MAX_STREAM = 1024 * 1024 * 1024
 _PAGE = 4096
 _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 _BOM = b"\xef\xbb\xbf"
+Framing: TypeAlias = SseDecoder | LineDecoder | EventStreamDecoder
 
 
 class HttpRequest(Struct, frozen=True):
@@ -283,7 +285,7 @@ class Decoder(ABC):
     ends the message and is kept in ``error``; no exception escapes.
     """
 
-    framing: ClassVar[type[SseDecoder | LineDecoder]] = SseDecoder
+    framing: ClassVar[type[Framing]] = SseDecoder
 
     def __init__(self, request: Request, out: Assembler, *, keep_raw: bool = True) -> None:
         self.out = out
@@ -293,7 +295,7 @@ class Decoder(ABC):
         self._kept: list[bytes] = []
         self._size = 0
         self._frames = 0
-        self._sse: SseDecoder | LineDecoder | None = None
+        self._sse: Framing | None = None
         self._is_body = False
         self._head = b""  # the first bytes that are not white space
         if keep_raw:
@@ -419,7 +421,7 @@ class Decoder(ABC):
         else:
             raise InvalidResponseError("the reply is empty")
 
-    def _over_stream(self, sse: SseDecoder | LineDecoder) -> None:
+    def _over_stream(self, sse: Framing) -> None:
         for frame in sse.end():
             self._frames += 1
             if frame.event in _WITHOUT_CONTENT and _lacks_content(frame):
@@ -430,7 +432,8 @@ class Decoder(ABC):
             if self.done or self.out.complete is not None or self.out.error is not None:
                 return
         head = self._head.removeprefix(_BOM)
-        if not self._frames and not any(field.startswith(head[: len(field)]) for field in _FIELDS):
+        is_binary = self.framing is EventStreamDecoder  # it has read the checksum of what there is, or has none yet
+        if not self._frames and not is_binary and not any(field.startswith(head[: len(field)]) for field in _FIELDS):
             raise InvalidResponseError("the reply is neither JSON nor an event stream")
         self.at_end()
 
@@ -467,10 +470,13 @@ def _decode_body(data: bytes) -> Any:
     return _read_or_show(_unmarked(data))
 
 
-def _decode_stream(framing: type[SseDecoder | LineDecoder], facts: dict[str, Any], data: bytes) -> Any:
+def _decode_stream(framing: type[Framing], facts: dict[str, Any], data: bytes) -> Any:
     # without a limit: raw shows even an event that was too long to decode
     sse = framing(len(data) + 1)
-    frames = [*sse.feed(data), *sse.end()]
+    try:
+        frames = [*sse.feed(data), *sse.end()]
+    except EventStreamError:  # a wrong checksum
+        return {"chunks": [data.decode("utf-8", "replace")], **facts}
     chunks = [_read_or_show(frame.data) for frame in frames if frame.data.strip() not in (b"", b"[DONE]")]
     return {"chunks": chunks, **facts}
 

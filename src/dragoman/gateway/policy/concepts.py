@@ -21,6 +21,7 @@ CONCEPTS: dict[str, dict[str, Place]] = {
         "gemini": "generationConfig.topK",
         "ollama": "options.top_k",
         "cohere": "k",
+        "bedrock": "additionalModelRequestFields.top_k",
     },
     "min_p": {"ollama": "options.min_p"},
     "repeat_penalty": {"ollama": "options.repeat_penalty"},

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
@@ -43,6 +43,7 @@ from ..pairing import Call, Pairs
 from .breakpoints import mark_of, take_mark
 from .quirks import Quirks
 
+BlockWriter: TypeAlias = Callable[[UserBlock, str, Notes], dict[str, Any]]
 _OWN_FIELDS = frozenset({"type", "text", "thinking", "signature", "id", "name", "input"})
 
 
@@ -77,10 +78,20 @@ class _Turns(Pairs):
 
 
 def write_turns(
-    messages: Sequence[Message], first: int, home: Issuer, quirks: Quirks, notes: Notes
+    messages: Sequence[Message],
+    first: int,
+    home: Issuer,
+    quirks: Quirks,
+    notes: Notes,
+    write_block: BlockWriter | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the conversation without its system prompt; ``first`` is the index of its first message."""
+    """Return the conversation without its system prompt; ``first`` is the index of its first message.
+
+    ``write_block`` writes the blocks of users and tools for another wire with the same turns.
+    """
     writer = _Writer(_Turns(messages, first, quirks.id_rule), home, notes, omit_media=quirks.result_media == "omit")
+    if write_block is not None:
+        writer.write_block = write_block
     for at, message in enumerate(messages, first):
         kind, path = type(message), f"messages[{at}]"
         if kind is User:
@@ -95,6 +106,7 @@ def write_turns(
 class _Writer:
     def __init__(self, pairs: _Turns, home: Issuer, notes: Notes, *, omit_media: bool) -> None:
         self._omit_media = omit_media
+        self.write_block: BlockWriter = _write_block
         self.turns: list[dict[str, Any]] = []
         self._pairs = pairs
         self._home = home
@@ -115,9 +127,12 @@ class _Writer:
                 self.turns.append({"role": "user", "content": message.content})
             return
         note_state(message, path, self._notes)
-        blocks = _write_blocks(message.content, path, self._notes)
+        blocks = self._blocks(message.content, path)
         blocks[-1] |= mark_of(message)
         self._turn("user").extend(blocks)
+
+    def _blocks(self, blocks: Sequence[UserBlock], path: str) -> list[dict[str, Any]]:
+        return [self.write_block(block, f"{path}.content[{at}]", self._notes) for at, block in enumerate(blocks)]
 
     def assistant(self, message: Assistant, at: int, path: str) -> None:
         blocks = _AssistantWriter(message, at, path, self._pairs, self._home, self._notes).write()
@@ -133,14 +148,14 @@ class _Writer:
             self._notes.drop(path, "orphan_result_dropped", "the call it answers cannot be sent")
             return
         message = fit_result(
-            message, path, self._notes, lambda block, where: _write_block(block, where, Notes()), omit=self._omit_media
+            message, path, self._notes, lambda block, at: self.write_block(block, at, Notes()), omit=self._omit_media
         )  # fmt: skip
         block: dict[str, Any] = {"type": "tool_result", "tool_use_id": self._pairs.ids[call]}
         if isinstance(message.content, str):
             block["content"] = message.content
         elif message.content:
             note_state(message, path, self._notes)
-            block["content"] = _write_blocks(message.content, path, self._notes)
+            block["content"] = self._blocks(message.content, path)
             message = replace(message, cache=take_mark(block["content"]) or message.cache)
         if message.is_error:
             block["is_error"] = True
@@ -168,10 +183,6 @@ def _as_blocks(turn: dict[str, Any]) -> list[Any]:
 
 
 # --- messages of users and tools --------------------------------------------------------------
-
-
-def _write_blocks(blocks: Sequence[UserBlock], path: str, notes: Notes) -> list[dict[str, Any]]:
-    return [_write_block(block, f"{path}.content[{at}]", notes) for at, block in enumerate(blocks)]
 
 
 def _write_block(block: UserBlock, path: str, notes: Notes) -> dict[str, Any]:

@@ -1,0 +1,119 @@
+"""Bytes in, frames out: the binary event streams of AWS, ``application/vnd.amazon.eventstream``. Incremental, bounded.
+
+A message is the lengths of itself and of its headers, a CRC of those two, headers, a payload of JSON, and a CRC of all
+before it. Both checksums are verified, so a byte that was lost or changed ends the stream as an error. A frame has the
+payload under the name of its event, as the vendor's own library returns it: ``{"messageStop": {...}}``.
+"""
+
+from __future__ import annotations
+
+from binascii import crc32
+
+from msgspec import json
+
+from .sse import Frame
+
+__all__ = ["EventStreamDecoder", "EventStreamError", "encode_message"]
+
+# The protocol allows 16 MiB of payload and 128 KiB of headers.
+MAX_MESSAGE = 16 * 1024 * 1024 + 128 * 1024 + 16
+_PRELUDE = 12
+_LEAST = 16
+# The sizes of header values by the number of their type; 6 and 7 have a length of their own.
+_SIZES = {0: 0, 1: 0, 2: 1, 3: 2, 4: 4, 5: 8, 8: 8, 9: 16}
+_TEXT = 7
+_LENGTHS = (6, _TEXT)
+
+
+class EventStreamError(ValueError):
+    """A message is longer than allowed, has a wrong checksum or headers that cannot be read."""
+
+
+class EventStreamDecoder:
+    """Feed it chunks as they arrive; each call returns the messages they completed."""
+
+    def __init__(self, max_message: int = MAX_MESSAGE) -> None:
+        self.lines = 0  # messages so far
+        self._max = max_message
+        self._held = bytearray()
+        self._position = 0  # body offset of the first byte that is held
+        self._wanted = _PRELUDE  # how much must be held before there is anything to do
+
+    def feed(self, chunk: bytes) -> list[Frame]:
+        """Take the next bytes of the body."""
+        self._held += chunk
+        frames: list[Frame] = []
+        while len(self._held) >= self._wanted:
+            if self._wanted == _PRELUDE:
+                self._wanted = self._read_length()
+                continue
+            message = bytes(self._held[: self._wanted])
+            frames.append(_read_message(message, self._position))
+            del self._held[: self._wanted]
+            self._position += self._wanted
+            self._wanted = _PRELUDE
+            self.lines += 1
+        return frames
+
+    def end(self) -> list[Frame]:
+        """Return nothing: a message that the end of the body cuts off is none."""
+        return []
+
+    def _read_length(self) -> int:
+        prelude = bytes(self._held[:_PRELUDE])
+        length = int.from_bytes(prelude[:4])
+        if crc32(prelude[:8]) != int.from_bytes(prelude[8:]):
+            raise EventStreamError("a message of the stream has a wrong checksum, or it is no event stream")
+        if not _LEAST <= length <= self._max:
+            raise EventStreamError(f"a message of the stream has {length} bytes; {self._max} are allowed")
+        return length
+
+
+def _read_message(message: bytes, offset: int) -> Frame:
+    if crc32(message[:-4]) != int.from_bytes(message[-4:]):
+        raise EventStreamError("a message of the stream has a wrong checksum")
+    end = _PRELUDE + int.from_bytes(message[4:8])
+    if end > len(message) - 4:
+        raise EventStreamError("the headers of a message are longer than the message")
+    headers = _read_headers(message[_PRELUDE:end])
+    payload = message[end:-4] or b"{}"
+    kind = headers.get(":message-type", "event")
+    name = headers.get(":exception-type") or headers.get(":event-type") or ""
+    if kind == "error":  # a failure that the service did not model: it has headers and no payload
+        name = headers.get(":error-code", "error")
+        payload = json.encode({"message": headers.get(":error-message", "")})
+    return Frame(b"{" + json.encode(name) + b":" + payload + b"}", kind.encode(), offset)
+
+
+def _read_headers(data: bytes) -> dict[str, str]:
+    """Return the headers that are texts; others are skipped."""
+    found, at = {}, 0
+    while at < len(data):
+        name_end = at + 1 + data[at]
+        kind = data[name_end] if name_end < len(data) else -1
+        begin = name_end + 1
+        if kind in _LENGTHS:
+            size, begin = int.from_bytes(data[begin : begin + 2]), begin + 2
+        elif kind in _SIZES:
+            size = _SIZES[kind]
+        else:
+            raise EventStreamError("a header of a message cannot be read")
+        if begin + size > len(data):
+            raise EventStreamError("a header of a message is cut off")
+        if kind == _TEXT:
+            name = data[at + 1 : name_end].decode("utf-8", "replace")
+            found[name] = data[begin : begin + size].decode("utf-8", "replace")
+        at = begin + size
+    return found
+
+
+def encode_message(headers: dict[str, str], payload: bytes) -> bytes:
+    """Return a message with headers of text."""
+    written = b"".join([_write_header(name.encode(), value.encode()) for name, value in headers.items()])
+    prelude = (len(written) + len(payload) + _LEAST).to_bytes(4) + len(written).to_bytes(4)
+    message = prelude + crc32(prelude).to_bytes(4) + written + payload
+    return message + crc32(message).to_bytes(4)
+
+
+def _write_header(name: bytes, value: bytes) -> bytes:
+    return bytes([len(name)]) + name + bytes([_TEXT]) + len(value).to_bytes(2) + value

@@ -1,0 +1,93 @@
+"""The codec: one model at one address."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Mapping
+from typing import Any, ClassVar
+from urllib.parse import quote
+
+from msgspec.structs import replace
+
+from ...capabilities import Capabilities
+from ...errors import InvalidModelError, ProviderError
+from ...events import Assembler
+from ...messages import Request
+from ..codec import Encoded, Endpoint, HttpReply, HttpRequest, Notes, encode_post
+from ..errors import build_error
+from ..lessons import is_about_field
+from ..readiness import get_json, refuse_failure
+from ..schema import schema_name
+from ..urls import join_url
+from .errors import ROWS, read_refusal
+from .quirks import Quirks
+from .reply import BedrockDecoder
+from .request import structured_path, write_request
+
+_JSON = {"content-type": "application/json", "accept": "application/json"}
+_STREAM = {"content-type": "application/json", "accept": "application/vnd.amazon.eventstream"}
+_NAMES_TOOL = re.compile(r"\btools?\b|toolChoice|toolConfig", re.IGNORECASE)
+# A profile of several regions has the region, or "global", before the name of the model.
+_PROFILE = re.compile(r"^(global|us-gov|us|eu|apac|ap|jp|au|ca|sa)\.|:(application-)?inference-profile/")
+
+
+class BedrockCodec(Endpoint[Quirks]):
+    """The Converse wire for one model at one regional endpoint. The model is in the address."""
+
+    wire: ClassVar[str] = "bedrock"
+    quirks_type = Quirks
+
+    def __init__(self, model: str, base_url: str, quirks: Quirks | None = None, **settings: Any) -> None:
+        super().__init__(model, base_url, quirks, **settings)
+        self._url = join_url(base_url, "")  # raises for what is not an address
+
+    @classmethod
+    def adapt(cls, quirks: Quirks, capabilities: Capabilities) -> Quirks:
+        """Return the quirks for a model whose capabilities are partly known: structured output needs tools."""
+        quirks = cls.adapt_reasoning(quirks, capabilities)
+        if capabilities.known("supports_images") is False:
+            quirks = replace(quirks, result_media="omit")
+        unable = (capabilities.known("supports_tools"), capabilities.known("supports_structured_output"))
+        return replace(quirks, structured="prompt") if False in unable else quirks
+
+    def encode(self, request: Request) -> Encoded:
+        """Return the request as a ``POST``; settings first and messages last."""
+        notes, quirks, home = Notes(), self.quirks_for(request), self.home(request)
+        path = structured_path(request, home, quirks)
+        body = write_request(request, home, quirks, path, notes)
+        verb, headers = ("converse-stream", _STREAM) if request.stream else ("converse", _JSON)
+        url = join_url(self._url, f"/model/{quote(home.model or '', safe='')}/{verb}")
+        return encode_post(url, body, notes, path, headers, request.native.get(self.wire))
+
+    def decoder(self, request: Request, out: Assembler) -> BedrockDecoder:
+        """Return a decoder for the reply, a body or a stream."""
+        answer = None
+        if structured_path(request, self.home(request), self.quirks_for(request)) == "tool":
+            answer = schema_name(request.response_schema or {})
+        return BedrockDecoder(request, out, answer=answer, keep_raw=self._keep_raw)
+
+    def error(self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None) -> ProviderError:
+        """Return the error for an error reply."""
+        return build_error(status, headers, read_refusal(body, headers), ROWS, now)
+
+    def authorise(self, key: str) -> dict[str, str]:
+        """Return the API key as a bearer token. With ``auth: {type: aws}`` requests are signed instead."""
+        return {"authorization": f"Bearer {key}"}
+
+    def learn(self, error: ProviderError, request: Request) -> BedrockCodec | None:
+        """Ask in words once a refusal has named the tool whose input is the answer."""
+        said = error.provider_message or ""
+        if error.status != 400 or not _NAMES_TOOL.search(said):
+            return None
+        if structured_path(request, self.home(request), self.quirks_for(request)) != "tool":
+            return None
+        return self.taught_structure(request, about_field=is_about_field(said), structured="prompt")
+
+    def ready(self) -> Generator[HttpRequest, HttpReply, None]:
+        """Ask the control plane, which is another host, for the model or the profile."""
+        kind = "inference-profiles" if _PROFILE.search(self.model) else "foundation-models"
+        root = self._url.replace("://bedrock-runtime.", "://bedrock.", 1)
+        reply = yield get_json(join_url(root, f"/{kind}/{quote(self.model, safe='')}"))
+        if reply.status == 404:
+            raise InvalidModelError(f"the service does not have the model {self.model!r} here", status=404)
+        refuse_failure(self, reply)  # pyright: ignore[reportArgumentType] - it takes Self for an invariant

@@ -1,0 +1,68 @@
+"""Reading a refusal: the status, then the name of the exception, which is in a header, then the words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from ...errors import (
+    ContextOverflowError,
+    InvalidModelError,
+    ModelNotLoadedError,
+    OverloadedError,
+    ProviderError,
+    QuotaExceededError,
+    UnsupportedContentError,
+    UnsupportedFeatureError,
+)
+from ...events import read_json
+from ..errors import Failure, Row, build_error, read_failure, row
+
+_STATUSES = {
+    "validationexception": 400,
+    "accessdeniedexception": 403,
+    "resourcenotfoundexception": 404,
+    "modeltimeoutexception": 408,
+    "modelstreamerrorexception": 500,
+    "throttlingexception": 429,
+    "internalserverexception": 500,
+    "serviceunavailableexception": 503,
+}
+
+ROWS: tuple[Row, ...] = (
+    row("", r"^ServiceQuotaExceededException |tokens per day", QuotaExceededError),
+    row("", r"^ModelNotReadyException ", ModelNotLoadedError),
+    row("400 413", r"(input|prompt) is too long|input tokens exceed|context (window|length)", ContextOverflowError),
+    row("400", r"model identifier is invalid|on-demand throughput|model.{0,80}not found", InvalidModelError),
+    row("404", r"model|^ResourceNotFoundException ", InvalidModelError),
+    row("400", r"support.{0,40}(content block|s3Uri)|(image|document|video).{0,60}support", UnsupportedContentError),
+    row("400", r"n.t support", UnsupportedFeatureError),
+    row("429 500 503", r"overloaded|capacity|unable to process", OverloadedError),
+)
+
+
+def read_refusal(body: bytes, headers: Mapping[str, str] | None = None) -> Failure:
+    """Return what a refusal says. ``x-amzn-errortype`` is ``ValidationException:http://...``, or in ``__type``."""
+    failure = read_failure(body)
+    named = next((value for name, value in (headers or {}).items() if name.lower() == "x-amzn-errortype"), "")
+    record = _read_record(body)
+    if not failure.message and isinstance(said := record.get("Message"), str):  # of the gateway before the service
+        failure = replace(failure, message=said)
+    name = named or (record.get("__type") if isinstance(record.get("__type"), str) else "") or failure.code
+    return replace(failure, code=name.partition(":")[0].rpartition("#")[2])
+
+
+def _read_record(body: bytes) -> dict[str, Any]:
+    try:
+        record = read_json(body)
+    except ValueError:
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def inband_error(name: str, record: Any) -> ProviderError:
+    """Return the error that an exception inside a stream means: its status is that of its name."""
+    failure = replace(read_failure(record), code=name[:1].upper() + name[1:])
+    return build_error(_STATUSES.get(name.lower(), 500), {}, failure, ROWS)

@@ -1,0 +1,251 @@
+"""Reading a reply: messages of an event stream, and bodies.
+
+A block is read as the anthropic wire has it: it is told apart by its index and closed by its own stop. Text and
+reasoning begin without a start. The counts come after the stop reason, so a stream is over with ``metadata``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from ...errors import InvalidResponseError
+from ...events import FinishReason, Usage, read_json
+from ...eventstream import EventStreamDecoder
+from ...sse import Frame
+from ..anthropic.reply import AnthropicDecoder
+from ..errors import read_failure
+from ..json import read_count
+from ..openai.errors import inband_error as foreign_error
+from ..readiness import entries_of
+from .errors import inband_error
+
+
+class _BlockEvent(Struct):
+    contentBlockIndex: Any = None  # noqa: N815 - the wire's own names
+    delta: Any = None
+    start: Any = None
+
+
+class _Event(Struct):
+    contentBlockDelta: _BlockEvent | None = None  # noqa: N815
+    contentBlockStart: _BlockEvent | None = None  # noqa: N815
+    contentBlockStop: _BlockEvent | None = None  # noqa: N815
+    messageStart: Any = None  # noqa: N815
+    messageStop: Any = None  # noqa: N815
+    metadata: Any = None
+
+
+_events = msgspec.json.Decoder(_Event)
+_NAMES = frozenset(_Event.__struct_fields__)
+FINISH: dict[str, FinishReason] = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "tool_use": "tool_calls",
+    "guardrail_intervened": "content_filter",
+    "content_filtered": "content_filter",
+    "malformed_model_output": "error",
+    "malformed_tool_use": "error",
+}
+
+
+class BedrockDecoder(AnthropicDecoder):
+    """Reads messages and bodies of this wire; ``answer`` names the tool whose input is the answer."""
+
+    framing = EventStreamDecoder
+
+    def frame(self, frame: Frame) -> None:
+        if frame.event != b"event":
+            self._refuse(frame.data)
+            return
+        event = _read_event(frame.data)
+        if (changed := event.contentBlockDelta) is not None:
+            if isinstance(changed.delta, dict):
+                self._change(changed.contentBlockIndex, changed.delta)
+        elif (started := event.contentBlockStart) is not None:
+            self._begin(started.contentBlockIndex, started.start)
+        elif (stopped := event.contentBlockStop) is not None:
+            if (block := self._blocks.get(stopped.contentBlockIndex)) is not None:
+                self._close(block)
+        elif event.messageStop is not None or event.metadata is not None:
+            self._read_end(event)
+        elif event.messageStart is not None:
+            self._start()
+        elif b"xception" in frame.data[:64] or b'"error"' in frame.data[:64]:
+            self._refuse(frame.data)
+
+    def body(self, data: bytes) -> None:
+        body = _read_body(data)
+        if body is None or _NAMES & body.keys():  # payloads a line, as some recorders keep a stream
+            self._read_lines(data)
+            return
+        output = body.get("output")
+        message = output.get("message") if isinstance(output, dict) else None
+        if not isinstance(message, dict):
+            if body.get("message") or body.get("Message") or body.get("error") or body.get("errors"):
+                self.out.fail(foreign_error(read_failure(data)))
+                return
+            raise InvalidResponseError("the reply has no message")
+        self._start()
+        self._note_usage(body.get("usage"))
+        self._note_stop(body)
+        blocks = entries_of(message.get("content"))
+        for at, block in enumerate(blocks):
+            opened = self._open(at, _as_block(block))
+            if opened.kind == "call" and at == len(blocks) - 1 and FINISH.get(str(self._stop_reason)) == "length":
+                opened.data["input"] = None  # cut while it wrote this call: a body, unlike a stream, hides where
+            self._close(opened)
+        self._finish()
+
+    def at_end(self) -> None:
+        if self._stop_reason is None:
+            self.interrupted()
+        else:  # a proxy that leaves the counts out
+            self._finish()
+
+    # events
+
+    def _read_lines(self, data: bytes) -> None:
+        for line in data.splitlines():
+            if line.strip() and not self.done and self.out.error is None:
+                self.frame(Frame(line, b"event"))
+        if not self.done and self.out.error is None:
+            self.at_end()
+
+    def _begin(self, index: Any, start: Any) -> None:
+        self._start()
+        if isinstance(start, dict) and start:
+            self._open(index, _as_block(start))
+
+    def _change(self, index: Any, delta: dict[str, Any]) -> None:
+        block = self._blocks.get(index)
+        if isinstance(text := delta.get("text"), str):
+            self._add_fragment(self._find_block(index, block, "text", "text"), text)
+        elif isinstance(call := delta.get("toolUse"), dict):
+            self._feed(index, call.get("input"))
+        elif isinstance(thought := delta.get("reasoningContent"), dict):
+            self._think(index, thought)
+        elif isinstance(cited := delta.get("citation"), dict):
+            text_block = self._find_block(index, block, "text", "text")
+            text_block.extras["citations"] = [*text_block.extras.get("citations", ()), cited]
+        elif block is not None and block.kind == "opaque":
+            block.data["deltas"] = [*block.data.get("deltas", ()), delta]
+
+    def _feed(self, index: Any, piece: Any) -> None:
+        block = self._blocks.get(index)
+        if isinstance(piece, dict):
+            piece = msgspec.json.encode(piece).decode()
+        if block is not None and block.kind == "opaque":
+            block.add("partial_json", piece if isinstance(piece, str) else "")
+        elif block is not None and block.kind == "answer":
+            self._add_fragment(self._find_block(index, block, "answer", "tool_use"), piece)
+        else:
+            self._add_fragment(self._find_block(index, block, "call", "tool_use"), piece)
+
+    def _think(self, index: Any, thought: dict[str, Any]) -> None:
+        block = self._blocks.get(index)
+        hidden = thought.get("redactedContent")
+        if isinstance(hidden, str):
+            self._start()
+            self._open(index, {"type": "redacted_thinking", "data": hidden})
+            return
+        block = self._find_block(index, block, "thinking", "thinking")
+        self._add_fragment(block, thought.get("text"))
+        self._note_signature(block, thought.get("signature"))
+
+    # the end
+
+    def _read_end(self, event: _Event) -> None:
+        self._start()
+        if isinstance(event.messageStop, dict):
+            self._note_stop(event.messageStop)
+        if isinstance(event.metadata, dict):
+            self._note_usage(event.metadata.get("usage"))
+        if self._stop_reason is not None and self._usage:
+            self.done = True
+            self._finish()
+
+    def _note_stop(self, record: dict[str, Any]) -> None:
+        self._stop_reason = record.get("stopReason")
+        fields = record.get("additionalModelResponseFields")
+        self._stop_sequence = fields.get("stop_sequence") if isinstance(fields, dict) else None
+
+    def _note_usage(self, record: Any) -> None:
+        if isinstance(record, dict):
+            self._usage = record
+            self.out.usage(_read_usage(record))
+
+    def _reason(self, raw: str | None) -> FinishReason:
+        reason: FinishReason = "stop" if raw is None else FINISH.get(raw, "error")
+        if reason not in ("stop", "tool_calls"):
+            return reason
+        return "tool_calls" if self.out.has_calls else "stop"
+
+    def _refuse(self, data: bytes) -> None:
+        record = read_json(data)
+        name = next(iter(record)) if isinstance(record, dict) and record else "error"
+        if name in ("error", "errors"):
+            self.out.fail(foreign_error(read_failure(data)))
+        else:
+            self.out.fail(inband_error(name, record[name]))
+
+
+def _read_event(data: bytes) -> _Event:
+    try:
+        return _events.decode(data)
+    except msgspec.ValidationError:
+        raise
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return msgspec.convert(read_json(data), _Event)
+
+
+def _read_body(data: bytes) -> dict[str, Any] | None:
+    """Return the object of a body; ``None`` for lines."""
+    try:
+        body = read_json(data)
+    except ValueError:
+        if b"\n" not in data.strip():
+            raise
+        return None
+    if not isinstance(body, dict):
+        raise InvalidResponseError("the reply is not an object")
+    return body
+
+
+def _as_block(block: dict[str, Any]) -> dict[str, Any]:
+    """Return a block in the form of the anthropic wire; one that it does not have is opaque under its own name."""
+    if isinstance(text := block.get("text"), str):
+        return {"type": "text", "text": text}
+    call = block.get("toolUse")
+    if isinstance(call, dict) and call.get("type") != "server_tool_use":
+        return {"type": "tool_use", "id": call.get("toolUseId"), "name": call.get("name"), "input": call.get("input")}
+    if isinstance(cited := block.get("citationsContent"), dict):
+        text = "".join([part["text"] for part in entries_of(cited.get("content")) if isinstance(part.get("text"), str)])
+        return {"type": "text", "text": text, "citations": cited.get("citations")}
+    if isinstance(thought := block.get("reasoningContent"), dict):
+        if isinstance(hidden := thought.get("redactedContent"), str):
+            return {"type": "redacted_thinking", "data": hidden}
+        inner = thought.get("reasoningText")
+        inner = inner if isinstance(inner, dict) else {}
+        return {"type": "thinking", "thinking": inner.get("text"), "signature": inner.get("signature")}
+    name = next(iter(block), "unknown")
+    return {"type": name, name: block.get(name)}
+
+
+def _read_usage(record: dict[str, Any]) -> Usage:
+    """Three disjoint counters make the input; the total of the service has all of them."""
+    parts = [record.get("inputTokens"), record.get("cacheReadInputTokens", 0), record.get("cacheWriteInputTokens", 0)]
+    counts = [read_count(part) for part in parts]
+    asked = None if None in counts else sum(count or 0 for count in counts)
+    return Usage(
+        asked,
+        read_count(record.get("outputTokens")),
+        read_count(record.get("cacheReadInputTokens")),
+        read_count(record.get("cacheWriteInputTokens")),
+        None,
+        read_count(record.get("totalTokens")),
+    )

@@ -1,0 +1,250 @@
+"""Writing a request of this wire.
+
+The rules of turns are those of the anthropic wire, so its writer arranges the conversation: who answers whom, which ids
+are legal, which thinking goes back. Each block is then written in the form of Converse, where its kind is the name of
+its only field.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from ...errors import UnsupportedContentError, UnsupportedFeatureError, quote
+from ...messages import (
+    Audio,
+    Document,
+    ForceTool,
+    Image,
+    Inline,
+    Issuer,
+    Request,
+    RuntimeConfig,
+    System,
+    Text,
+    Tool,
+    ToolChoice,
+    Url,
+    UserBlock,
+    join_system,
+)
+from ...validate.data_url import read_data_url
+from ..anthropic.breakpoints import mark_of, place_breakpoints
+from ..anthropic.conversation import write_turns
+from ..anthropic.quirks import Quirks as TurnRules
+from ..caching import note_unplaced, read_cache
+from ..codec import Notes
+from ..json import merge_extras, ordered_json
+from ..media import refuse_audio
+from ..reasoning import reasoning_fields
+from ..schema import schema_directive, schema_name
+from ..server_tools import write_server_tools
+from ..strict import note_strict
+from .quirks import Quirks
+
+_Path = Literal["tool", "prompt"]
+_SETTINGS = {"max_tokens": "maxTokens", "temperature": "temperature", "top_p": "topP"}
+IMAGES = {"image/png": "png", "image/jpeg": "jpeg", "image/gif": "gif", "image/webp": "webp"}
+DOCUMENTS = {
+    "application/pdf": "pdf",
+    "text/plain": "txt",
+    "text/markdown": "md",
+    "text/html": "html",
+    "text/csv": "csv",
+    "application/msword": "doc",
+    "application/vnd.openxmlformats-officedocument.wordprocessingml.document": "docx",
+    "application/vnd.ms-excel": "xls",
+    "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": "xlsx",
+}
+_OBJECTS = frozenset({"inferenceConfig", "additionalModelRequestFields", "toolConfig"})
+
+
+def structured_path(request: Request, home: Issuer, quirks: Quirks) -> _Path | None:
+    """Return how the response schema is asked for: by a tool that must be called, or in words."""
+    if request.response_schema is None:
+        return None
+    tools = request.tools or request.server_tools or "toolConfig" in request.config.extras
+    if quirks.structured == "prompt" or tools or _thinks(request.config, home, quirks):
+        return "prompt"
+    return "tool"
+
+
+def _thinks(config: RuntimeConfig, home: Issuer, quirks: Quirks) -> bool:
+    """Will the model be asked to think? Then no tool can be forced."""
+    asked = reasoning_fields(config, quirks.reasoning, home, Notes(), config.max_tokens) or {}
+    given = config.extras.get("additionalModelRequestFields")
+    fields = {**asked.get("additionalModelRequestFields", {}), **(given if isinstance(given, Mapping) else {})}
+    thinking = fields.get("thinking")
+    return isinstance(thinking, Mapping) and thinking.get("type") != "disabled"
+
+
+def write_request(request: Request, home: Issuer, quirks: Quirks, path: _Path | None, notes: Notes) -> dict[str, Any]:
+    """Return the body of a request: settings first and messages last."""
+    body: dict[str, Any] = {}
+    if settings := _write_config(request.config):
+        body["inferenceConfig"] = settings
+    body |= reasoning_fields(request.config, quirks.reasoning, home, notes, request.config.max_tokens) or {}
+    write_server_tools(request.server_tools, {}, None)
+    cache = read_cache(request, default=quirks.cache == "auto")
+    note_unplaced(cache, ("ttl",), notes)
+    rules = TurnRules(result_media=quirks.result_media, cache=quirks.cache)
+    drawn = _draw(request, home, rules, path, notes)
+    place_breakpoints(drawn, cache, rules, notes)
+    _write_tools(body, request, drawn["tools"], path, notes)
+    if drawn["system"]:
+        body["system"] = [each for block in drawn["system"] for each in _write_block(block)]
+    merge_extras(body, request.config.extras, objects=_OBJECTS)
+    body["messages"] = [_write_turn(turn) for turn in drawn["messages"]]
+    return body
+
+
+def _draw(request: Request, home: Issuer, rules: TurnRules, path: _Path | None, notes: Notes) -> dict[str, Any]:
+    """Return tools, instructions and turns in the form in which the cache's marks are placed."""
+    schema = request.response_schema
+    tools = [_write_tool(tool, f"tools[{at}]", notes) for at, tool in enumerate(request.tools)]
+    if schema is not None and path == "tool":
+        about = "Give your whole answer as the input of this tool."
+        tools = [_write_tool(Tool(schema_name(schema), about, dict(schema)), "response_schema", notes)]
+    _, rest = join_system(request.messages)
+    first = len(request.messages) - len(rest)
+    leading = [each for each in request.messages[:first] if isinstance(each, System)]
+    system = [{"type": "text", "text": each.content, **mark_of(each)} for each in leading]
+    if schema is not None and path == "prompt":
+        system.append({"type": "text", "text": schema_directive(schema)})
+    turns = write_turns(rest, first, home, rules, notes, _write_user_block)
+    return {"tools": tools, "system": system, "messages": turns}
+
+
+def _write_config(config: RuntimeConfig) -> dict[str, Any]:
+    for name in ("seed", "frequency_penalty", "presence_penalty"):
+        if getattr(config, name) is not None:
+            raise UnsupportedFeatureError(f"config.{name}: this wire has no such setting")
+    fields = {theirs: value for ours, theirs in _SETTINGS.items() if (value := getattr(config, ours)) is not None}
+    if config.stop_sequences is not None:
+        fields["stopSequences"] = list(config.stop_sequences)
+    return fields
+
+
+# --- tools ----------------------------------------------------------------------------------------
+
+
+def _write_tool(tool: Tool, path: str, notes: Notes) -> dict[str, Any]:
+    note_strict(tool, path, notes)
+    described = {"description": tool.description} if tool.description else {}
+    return {"toolSpec": {"name": tool.name, **described, "inputSchema": {"json": ordered_json(tool.parameters)}}}
+
+
+def _write_tools(
+    body: dict[str, Any], request: Request, tools: list[dict[str, Any]], path: _Path | None, notes: Notes
+) -> None:
+    """Write the tools and the choice among them. The wire cannot forbid a call: no tool is sent then."""
+    choice = request.tool_choice
+    if path == "tool":
+        choice = ForceTool(tools[0]["toolSpec"]["name"])
+    elif choice == "none" and tools:
+        notes.rewrite("tool_choice", "tools_omitted", "the wire cannot forbid a call; no tool is sent")
+        return
+    if not tools:
+        if choice is not None:
+            notes.rewrite("tool_choice", "tool_choice_omitted", "there is no tool to choose")
+        return
+    listed = [each for tool in tools for each in _split_mark(tool)]
+    body["toolConfig"] = {"tools": listed, **({} if choice is None else {"toolChoice": _write_choice(choice)})}
+
+
+def _write_choice(choice: ToolChoice) -> dict[str, Any]:
+    if isinstance(choice, ForceTool):
+        return {"tool": {"name": choice.name}}
+    return {"any" if choice == "required" else "auto": {}}
+
+
+# --- blocks of users and tools --------------------------------------------------------------------
+
+
+def _write_user_block(block: UserBlock, path: str, notes: Notes) -> dict[str, Any]:
+    """Return a block with its form of this wire under ``converse``."""
+    if isinstance(block, Text):
+        return {"type": "text", "text": block.text, **mark_of(block)}
+    if isinstance(block, Audio):
+        refuse_audio(block, path)
+    if isinstance(block, Image):
+        if block.detail is not None:
+            notes.drop(f"{path}.detail", "detail_dropped", "this wire has no such hint")
+        made: dict[str, Any] = {"image": _write_medium(block, IMAGES, path)}
+    else:
+        name = re.sub(r"[^A-Za-z0-9 ()\[\]-]+", "-", block.name or "document").strip("-")[:200] or "document"
+        if block.name is not None and name != block.name:
+            notes.rewrite(f"{path}.name", "name_projected", "the wire takes letters, digits and hyphens")
+        made = {"document": {"name": name, **_write_medium(block, DOCUMENTS, path)}}
+    return {"type": "medium", "converse": made, **mark_of(block)}
+
+
+def _write_medium(block: Image | Document, kinds: Mapping[str, str], path: str) -> dict[str, Any]:
+    kind, data = block.media_type, None
+    if isinstance(block.source, Inline):
+        data = block.source.base64_data
+    elif (found := read_data_url(block.source.url)) is not None:
+        kind, data = found[0] or kind, found[1]
+    word = kinds.get(kind or "")
+    if word is None:
+        raise UnsupportedContentError(f"{path}: this wire takes {', '.join(kinds.values())}, not {quote(kind or '')}")
+    if data is not None:
+        return {"format": word, "source": {"bytes": data}}
+    if isinstance(block.source, Url) and block.source.url.startswith("s3://"):
+        return {"format": word, "source": {"s3Location": {"uri": block.source.url}}}
+    raise UnsupportedContentError(f"{path}: this wire takes media inline, or from S3")
+
+
+# --- from the form of turns to Converse -----------------------------------------------------------
+
+
+def _write_turn(turn: Mapping[str, Any]) -> dict[str, Any]:
+    content = turn["content"]
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    return {"role": turn["role"], "content": [each for block in blocks for each in _write_block(block)]}
+
+
+def _split_mark(block: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a block, and after it the point at which the cache ends a prefix, where it is marked."""
+    mark = block.pop("cache_control", None)
+    if mark is None:
+        return [block]
+    kept = {"ttl": mark["ttl"]} if "ttl" in mark else {}
+    return [block, {"cachePoint": {"type": "default", **kept}}]
+
+
+def _write_block(block: Mapping[str, Any]) -> list[dict[str, Any]]:
+    fields = dict(block)
+    mark = {"cache_control": fields.pop("cache_control")} if "cache_control" in fields else {}
+    return _split_mark({**_convert(fields.pop("type"), fields), **mark})
+
+
+def _convert(kind: str, fields: dict[str, Any]) -> dict[str, Any]:
+    if kind == "medium":
+        made: dict[str, Any] = fields["converse"]
+        return made
+    if kind == "text":
+        if citations := fields.get("citations"):
+            return {"citationsContent": {"content": [{"text": fields["text"]}], "citations": citations}}
+        return {"text": fields["text"]}
+    if kind == "tool_use":
+        return {"toolUse": {"toolUseId": fields["id"], "name": fields["name"], "input": fields["input"]}}
+    if kind == "tool_result":
+        return {"toolResult": _convert_result(fields)}
+    if kind == "thinking":
+        text = {"text": fields["thinking"], "signature": fields["signature"]}
+        return {"reasoningContent": {"reasoningText": text}}
+    if kind == "redacted_thinking":
+        return {"reasoningContent": {"redactedContent": fields["data"]}}
+    if "input" in fields:  # a call that the service runs, whose input came in pieces
+        return {kind: {**fields[kind], "input": fields["input"]}}
+    return {kind: fields[kind]}
+
+
+def _convert_result(fields: dict[str, Any]) -> dict[str, Any]:
+    content = fields.get("content", "")
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    written = [_convert(block["type"], block) for block in blocks]
+    status = {"status": "error"} if fields.get("is_error") else {}
+    return {"toolUseId": fields["tool_use_id"], "content": written, **status}

@@ -1,0 +1,458 @@
+"""The Converse wire: cases, odd replies, what a request becomes, the server side, and every recording."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dragoman import (
+    Assistant,
+    Audio,
+    Continuity,
+    Document,
+    Image,
+    Inline,
+    InvalidRequestError,
+    InvalidResponseError,
+    Opaque,
+    ProviderError,
+    RateLimitError,
+    RedactedThinking,
+    Request,
+    RuntimeConfig,
+    StreamInterruptedError,
+    System,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolResult,
+    UnavailableError,
+    UnsupportedContentError,
+    UnsupportedFeatureError,
+    Url,
+    Usage,
+    User,
+    connect,
+)
+from dragoman.capabilities import Capabilities
+from dragoman.citations import Citation
+from dragoman.conformance.cases import write_frames
+from dragoman.events import MessageComplete, MessageStart, TextDelta, ThinkingDelta
+from dragoman.eventstream import encode_message
+from dragoman.messages import Issuer
+from dragoman.transport import FixtureTransport
+from dragoman.wire import CODECS, SERVER_CODECS, Asked
+from dragoman.wire.bedrock import BedrockCodec, Quirks
+
+from .cases import Case, DecodedReply, Record, bytewise, check_case, decode, find_cases, find_records, plain_request
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+OURS = Issuer("bedrock", None, "m")
+SERVER = SERVER_CODECS["bedrock"]
+CLAUDE = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
+
+
+def codec(model: str = "m", **quirks: Any) -> BedrockCodec:
+    return BedrockCodec(model, "https://bedrock-runtime.us-east-1.amazonaws.com", Quirks(**quirks))
+
+
+def read(data: Any, *, stream: bool = True) -> DecodedReply:
+    body = data if isinstance(data, bytes) else json.dumps(data).encode()
+    return decode(codec(), Request([User("x")], model="m", stream=stream), [body], judged=False)
+
+
+def frames(*records: Any) -> bytes:
+    return write_frames(b"\n".join([json.dumps(record).encode() for record in records]))
+
+
+def delta(index: Any, **fields: Any) -> dict[str, Any]:
+    return {"contentBlockDelta": {"contentBlockIndex": index, "delta": fields}}
+
+
+END = ({"messageStop": {"stopReason": "end_turn"}}, {"metadata": {"usage": {"inputTokens": 1}}})
+
+
+@pytest.mark.parametrize("case", find_cases("bedrock"), ids=str)
+def test_case(case: Case) -> None:
+    check_case(case)
+
+
+@pytest.mark.parametrize(
+    ("data", "text", "kind"),
+    [
+        ({"output": {"message": {"content": [5, {"text": "a"}]}}}, "a", None),
+        ({"output": {"message": {"content": None}}, "stopReason": "unheard_of"}, "", None),
+        ({"output": {"message": {"content": [{}]}}, "stopReason": "end_turn", "usage": 5}, "", None),
+        ({"output": {"message": {"content": [{"reasoningContent": {"reasoningText": 5}}]}}}, "", None),
+        ({"output": 5}, None, InvalidResponseError),
+        ({"message": "broken"}, None, UnavailableError),
+        ({"Message": "broken"}, None, UnavailableError),
+        ([], None, InvalidResponseError),
+        (b"{", None, InvalidResponseError),
+        (b'{"messageStart":{}}\n{"contentBlockDelta":{"delta":{"text":"a"}}}\n\n', "a", StreamInterruptedError),
+        (b'{"messageStop":{"stopReason":"end_turn"}}\n', "", None),
+        (b'{"messageStart":{}}\n{"throttlingException":{"message":"no"}}\n{"messageStart":{}}', "", RateLimitError),
+        (frames(delta(0, text="a"), *END), "a", None),
+        (frames({"contentBlockDelta": {"delta": 5}}, {"contentBlockDelta": None}, *END), "", None),
+        (frames({"contentBlockDelta": 5}), None, InvalidResponseError),
+        (frames({"error": {"message": "it broke"}}), None, UnavailableError),
+        (frames({"messageStop": 5}, {"metadata": 5}, delta(0, toolUse=5)), "", StreamInterruptedError),
+        (frames({"contentBlockStart": {"contentBlockIndex": 0, "start": {}}}, *END), "", None),
+        (frames(delta(0, text="a"), {"someException": {"message": "it broke"}}), "a", UnavailableError),
+    ],
+)  # fmt: skip
+def test_odd_replies(data: Any, text: str | None, kind: type[ProviderError] | None) -> None:
+    heard = read(data)
+    assert type(heard.error) is (kind or type(None)), heard.error
+    assert (None if heard.response is None else heard.response.text) == text
+
+
+def test_damaged_text_is_read() -> None:
+    data = frames(delta(0, text="?"), *END)
+    payload = b'{"contentBlockIndex":0,"delta":{"text":"\xff"}}'
+    broken = encode_message({":event-type": "contentBlockDelta", ":message-type": "event"}, payload)
+    reply = read(broken + data).response
+    assert reply is not None
+    assert reply.text == "\ufffd?"
+
+
+def test_odd_calls() -> None:
+    start = {"contentBlockStart": {"contentBlockIndex": 0, "start": {"toolUse": {"toolUseId": 5, "name": 5}}}}
+    reply = read(frames(start, delta(0, toolUse={"input": {"a": 1}}), delta(1, toolUse={"input": "{}"}), *END)).response
+    assert reply is not None
+    assert [call.arguments for call in reply.tool_calls] == [{"a": 1}, {}]
+    assert reply.finish_reason == "tool_calls"
+    server = {"toolUse": {"type": "server_tool_use", "toolUseId": "t"}}
+    opaque = read(frames({"contentBlockStart": {"start": server}}, delta(None, toolUse={"input": 5}), *END)).response
+    assert opaque is not None
+    assert isinstance(opaque.message.content[0], Opaque)
+
+
+def test_citations_are_read() -> None:
+    place = {"location": {"documentPage": {"documentIndex": 1, "start": 2}}, "sourceContent": [{"text": "q"}]}
+    web = {"title": "t", "location": {"web": {"url": "https://a.test"}}}
+    block = {"citationsContent": {"content": [{"text": "a"}, {}], "citations": [place, web, {"location": 5}]}}
+    reply = read({"output": {"message": {"content": [block]}}, "stopReason": "end_turn"}, stream=False).response
+    assert reply is not None
+    assert reply.message.content[0].citations == (  # type: ignore[union-attr]
+        Citation(None, None, "q", source="1"), Citation("https://a.test", "t"), Citation(),
+    )  # fmt: skip
+
+
+# --- requests -------------------------------------------------------------------------------------
+
+
+def sent(request: Request, model: str = "m", **quirks: Any) -> tuple[dict[str, Any], list[str]]:
+    encoded = codec(model, **quirks).encode(request)
+    return json.loads(encoded.http.body), [note.code for note in encoded.notes]
+
+
+def test_the_address_has_the_model_and_the_mode() -> None:
+    root = "https://bedrock-runtime.us-east-1.amazonaws.com/model/us.anthropic.claude-sonnet-4-5-20250929-v1%3A0"
+    whole = codec(CLAUDE).encode(Request([User("x")])).http
+    streamed = codec(CLAUDE).encode(Request([User("x")], stream=True)).http
+    assert (whole.url, streamed.url) == (f"{root}/converse", f"{root}/converse-stream")
+    assert streamed.headers["accept"] == "application/vnd.amazon.eventstream"
+    asked = next(codec(CLAUDE).ready())
+    assert asked.url == f"https://bedrock.us-east-1.amazonaws.com/inference-profiles/{CLAUDE.replace(':', '%3A')}"
+
+
+def test_what_does_not_fit_is_noted_or_refused() -> None:
+    blocks = [
+        Image(Url("data:image/png;base64,aGk="), detail="low"),
+        Image(Url("s3://bucket/a.png"), "image/png"),
+        Document(Inline("aGk="), "text/csv", "a/b_c.csv"),
+        Document(Inline("aGk="), "text/markdown"),
+        Document(Inline("aGk="), "text/html", "___"),
+    ]
+    body, codes = sent(Request([User(blocks)], (Tool("f", strict=True),)))
+    assert codes == ["strict_dropped", "detail_dropped", "name_projected", "name_projected"]
+    content = body["messages"][0]["content"]
+    assert content[1] == {"image": {"format": "png", "source": {"s3Location": {"uri": "s3://bucket/a.png"}}}}
+    assert [each["document"]["name"] for each in content[2:]] == ["a-b-c-csv", "document", "document"]
+    for wrong in (
+        Image(Url("https://a.test/a.png"), "image/png"),
+        Image(Inline("aGk="), "image/tiff"),
+        Image(Inline("aGk=")),
+        Document(Url("data:text/x,aGk")),
+        Audio(Inline("aGk="), "audio/wav"),
+    ):
+        with pytest.raises(UnsupportedContentError):
+            codec().encode(Request([User([wrong])]))
+    for config in (RuntimeConfig(seed=1), RuntimeConfig(presence_penalty=1.0)):
+        with pytest.raises(UnsupportedFeatureError):
+            codec().encode(Request([User("x")], config=config))
+    assert sent(Request([User("x")], tool_choice="required"))[1] == ["tool_choice_omitted"]
+    assert sent(Request([User("x")], (Tool("f"),), tool_choice="auto"))[0]["toolConfig"]["toolChoice"] == {"auto": {}}
+
+
+def test_the_blocks_of_the_service_go_back_to_it() -> None:
+    heard = read(frames(
+        {"contentBlockStart": {"contentBlockIndex": 0, "start": {"toolUse": {"type": "server_tool_use", "name": "g"}}}},
+        delta(0, toolUse={"input": '{"q": 1}'}), delta(1, text="Hi"), *END,
+    )).response  # fmt: skip
+    assert heard is not None
+    result = Opaque({"type": "toolResult", "toolResult": {"toolUseId": "t"}}, Continuity(issuer=OURS))
+    message = Assistant([result, *heard.message.content[1:]])
+    body, codes = sent(Request([User("x"), message, User("y")]))
+    assert codes == []
+    assert body["messages"][1]["content"] == [{"toolResult": {"toolUseId": "t"}}, {"text": "Hi"}]
+    call = Opaque({"type": "toolUse", "toolUse": {"name": "g"}, "input": {"q": 1}}, Continuity(issuer=OURS))
+    body, _ = sent(Request([User("x"), Assistant([call, Text("a")]), User("y")]))
+    assert body["messages"][1]["content"][0] == {"toolUse": {"name": "g", "input": {"q": 1}}}
+
+
+def test_a_schema_is_asked_for_by_a_tool_unless_the_model_thinks() -> None:
+    request = Request([User("x")], config=RuntimeConfig(reasoning=2000, max_tokens=4000), response_schema=SCHEMA)
+    assert codec(CLAUDE).encode(request).structured_path == "prompt"
+    given = RuntimeConfig(extras={"additionalModelRequestFields": {"thinking": {"type": "enabled"}}})
+    assert codec().encode(Request([User("x")], config=given, response_schema=SCHEMA)).structured_path == "prompt"
+    off = Request([User("x")], config=RuntimeConfig(reasoning="off"), response_schema=SCHEMA)
+    assert codec(CLAUDE).encode(off).structured_path == "tool"
+    known = Capabilities.of({"supports_images": False, "supports_tools": False})
+    adapted = CODECS["bedrock"].connect("m", "https://a.test", None, known)
+    assert adapted.encode(off).structured_path == "prompt"
+
+
+async def test_a_refused_tool_is_asked_for_in_words() -> None:
+    def whole(*content: Any) -> bytes:
+        return json.dumps({"output": {"message": {"content": content}}, "stopReason": "end_turn"}).encode()
+
+    name = "schema_" + "x"
+    transport = FixtureTransport(
+        (400, {}, [b'{"message": "This model doesn\'t support tool use."}']), (200, {}, [whole({"text": '{"a": 1}'})])
+    )
+    model = connect("m", wire="bedrock", base_url="https://a.test", transport=transport, api_key="k" * 12)
+    assert (await model.complete("Hi", response_schema=SCHEMA)).parsed == {"a": 1}
+    assert [b"toolConfig" in request.body for request in transport.requests] == [True, False]
+    titled = {**SCHEMA, "title": name}
+    answer = whole({"toolUse": {"toolUseId": "t", "name": name, "input": {"a": 2}}})
+    streamed = frames(
+        {"contentBlockStart": {"contentBlockIndex": 0, "start": {"toolUse": {"toolUseId": "t", "name": name}}}},
+        delta(0, toolUse={"input": '{"a": 3}'}), *END,
+    )  # fmt: skip
+    other = connect(
+        "m", wire="bedrock", base_url="https://a.test", api_key="k" * 12,
+        transport=FixtureTransport((200, {}, [answer]), (200, {}, [streamed])),
+    )  # fmt: skip
+    assert (await other.complete("Hi", response_schema=titled)).parsed == {"a": 2}
+    async with other.stream("Hi", response_schema=titled) as stream:
+        async for _ in stream:
+            pass
+    assert stream.response is not None
+    assert stream.response.parsed == {"a": 3}
+    request = Request([User("x")], response_schema=SCHEMA)
+    refusal = InvalidRequestError(status=400, provider_message="toolChoice")
+    assert codec(structured="prompt").learn(refusal, request) is None
+    assert codec().learn(InvalidRequestError(status=400), request) is None
+
+
+# --- the server side ------------------------------------------------------------------------------
+
+
+def test_a_request_is_read_as_it_was_written() -> None:
+    state = Continuity("EuYB", issuer=Issuer("bedrock", None, CLAUDE))
+    hidden = Continuity(issuer=Issuer("bedrock", None, CLAUDE))
+    cited = Continuity(None, {"citations": [{"title": "t"}]}, Issuer("bedrock", None, CLAUDE))
+    messages = [
+        System("S", cache=True),
+        User([Text("a"), Image(Inline("aGk="), "image/png"), Document(Inline("aGk="), "application/pdf", "d")]),
+        Assistant([Thinking("t", state), RedactedThinking("ZW5j", hidden), ToolCall("c", "f", {"a": 1})]),
+        ToolResult("c", [Text("done"), Image(Url("s3://b/a.png"), "image/png")], is_error=True),
+        Assistant([Text("b", cited)]),
+        User("c", cache=True),
+    ]
+    config = RuntimeConfig(0.5, 9, 0.9, stop_sequences=("x",), extras={"requestMetadata": {"a": "b"}})
+    for choice in ("auto", "required", None):
+        request = Request(messages, (Tool("f", "F"),), config, None, choice, CLAUDE, stream=True)  # type: ignore[arg-type]
+        http = codec(CLAUDE).encode(request).http
+        asked = SERVER.decode(http.body, http.url.partition(".com")[2])
+        assert (asked.request.model, asked.request.stream, asked.request.tool_choice) == (CLAUDE, True, choice)
+        again = json.loads(codec(CLAUDE).encode(asked.request).http.body)
+        written = json.loads(http.body)
+        for body in (written, again):  # a mark for the cache is a setting of the client's own endpoint
+            body["system"] = body["system"][:1]
+            body["messages"][-1]["content"] = body["messages"][-1]["content"][:1]
+        assert again["messages"][:2] == written["messages"][:2]
+        assert again["toolConfig"] == written["toolConfig"]
+
+
+def test_other_forms_of_a_request() -> None:
+    body: dict[str, Any] = {
+        "messages": [
+            {"role": "user", "content": [{"text": "a"}]},
+            {"role": "assistant", "content": [{"toolUse": {"toolUseId": "c", "name": "f"}}, {"text": "b"},
+                                               {"reasoningContent": {"reasoningText": {"text": "t"}}}]},
+            {"role": "user", "content": [{"toolResult": {"toolUseId": "c", "content": [{"json": {"a": 1}}]}}]},
+        ],
+        "toolConfig": {"tools": [{"toolSpec": {"name": "f", "inputSchema": {"json": {}}}}, {"cachePoint": {}}],
+                       "toolChoice": {"tool": {"name": "f"}}},
+    }  # fmt: skip
+    asked = SERVER.decode(body, "/model/m/converse")
+    assert asked.request.messages[2].text == '{"a":1}'  # type: ignore[union-attr]
+    assert (asked.request.tool_choice.name, asked.request.stream) == ("f", False)  # type: ignore[union-attr]
+    plain = SERVER.decode({"messages": body["messages"][:1]}, "/model/a%3A0/converse")
+    assert plain.request.model == "a:0"
+    with pytest.raises(InvalidRequestError):
+        SERVER.decode(body, "/model/m/invoke")
+
+
+def serve(heard: DecodedReply, *, stream: bool) -> DecodedReply:
+    request = plain_request(stream=stream)
+    encoder = SERVER.encoder(Asked(request))
+    pieces = [encoder.feed(event) for event in heard.events]
+    pieces.append(encoder.end() if heard.error is None else encoder.fail(heard.error))
+    return decode(codec(), request, pieces, judged=False)
+
+
+@pytest.mark.parametrize("case", find_cases("bedrock", "events.jsonl"), ids=str)
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_reply_is_read_as_it_was_written(case: Case, stream: bool) -> None:
+    heard = decode(case.codec(), case.request, [case.reply or b""], judged=False)
+    if heard.response is None:
+        return
+    if heard.error is not None and not stream:
+        with pytest.raises(type(heard.error)):
+            serve(heard, stream=stream)
+        return
+    again = serve(heard, stream=stream)
+    first, second = heard.response, again.response
+    assert second is not None
+    assert (second.text, second.message.thinking) == (first.text, first.message.thinking)
+    assert [call.arguments for call in second.tool_calls] == [call.arguments for call in first.tool_calls]
+    assert getattr(again.error, "transient", None) == getattr(heard.error, "transient", None)
+    if heard.error is None:
+        assert (second.finish_reason, second.usage) == (first.finish_reason, first.usage)
+        kinds = {type(block) for block in first.message.content} - {Opaque}
+        assert {type(block) for block in second.message.content} == kinds
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_speech_and_foreign_state_are_served(stream: bool) -> None:
+    thought = Thinking("t", Continuity("s", issuer=Issuer("gemini")))
+    blocks = (
+        thought,
+        Thinking("u"),
+        Text("a", Continuity("s")),
+        Audio(Inline("aGk="), "audio/wav", "said"),
+        Opaque({}),
+    )
+    shown: list[Any] = [MessageStart("m", "r", "m", "p"), ThinkingDelta("m", "r", 0, "t"), TextDelta("m", "r", 1, "a")]
+    end = MessageComplete("m", "r", "stop", blocks, Usage(None, 2))
+    reply = serve(DecodedReply([*shown, TextDelta("m", "r", 1, ""), end], None), stream=stream).response
+    assert reply is not None
+    assert reply.text == "asaid"
+
+
+def test_refusals_and_keys() -> None:
+    reply = SERVER.error(RateLimitError("no"))
+    assert type(codec().error(reply.status, reply.headers, reply.body)) is RateLimitError
+    assert SERVER.key({"authorization": "Bearer k"}) == "k"
+    assert codec().authorise("k") == {"authorization": "Bearer k"}
+    assert codec().error(500, {}, b"<html>no</html>").provider_message == "no"
+
+
+# --- recordings: an independent reading, by the vendor's own library and the standard one ---------------
+
+RECORDS = [record for record in find_records().values() if record.wire == "bedrock"]
+COUNTED = {"ed7bb220-c5cb0aa4", "b398760b-068a6547"}  # replies of CountTokens, which have no message
+REASONS = {"end_turn": "stop", "stop_sequence": "stop", "tool_use": "tool_calls", "max_tokens": "length",
+           "guardrail_intervened": "content_filter"}  # fmt: skip
+
+
+def events_of(record: Record) -> list[dict[str, Any]]:
+    if record.body[:1] != b"\0":
+        return [json.loads(line) for line in record.body.decode().splitlines() if line.strip()]
+    from botocore.eventstream import EventStreamBuffer
+
+    buffer = EventStreamBuffer()
+    buffer.add_data(record.body)
+    return [{message.headers[":event-type"]: json.loads(message.payload)} for message in buffer]
+
+
+def read_plainly(record: Record) -> dict[str, Any]:
+    said: dict[str, Any] = {"text": "", "thinking": "", "calls": {}, "usage": {}, "end": None, "signed": "", "cited": 0}
+    if record.stream:
+        for event in events_of(record):
+            add_event(said, event)
+        return said
+    body = json.loads(record.body)
+    for at, block in enumerate(body["output"]["message"]["content"]):
+        cited = block.get("citationsContent", {})
+        said["text"] += block.get("text", "") + "".join([part.get("text", "") for part in cited.get("content", ())])
+        said["cited"] += len(cited.get("citations", ()))
+        thought = block.get("reasoningContent", {}).get("reasoningText", {})
+        said["thinking"] += thought.get("text", "")
+        said["signed"] += thought.get("signature", "")
+        if "toolUse" in block and block["toolUse"].get("type") != "server_tool_use":
+            call = block["toolUse"]
+            said["calls"][at] = [call["toolUseId"], call["name"], json.dumps(call["input"])]
+    said["usage"], said["end"] = body.get("usage", {}), body["stopReason"]
+    return said
+
+
+def add_event(said: dict[str, Any], event: dict[str, Any]) -> None:
+    [(name, payload)] = event.items()
+    at = payload.get("contentBlockIndex")
+    if name == "contentBlockStart" and "toolUse" in payload["start"]:
+        call = payload["start"]["toolUse"]
+        if call.get("type") != "server_tool_use":
+            said["calls"][at] = [call["toolUseId"], call["name"], ""]
+    elif name == "contentBlockDelta":
+        delta = payload["delta"]
+        said["text"] += delta.get("text", "")
+        said["thinking"] += delta.get("reasoningContent", {}).get("text", "")
+        said["signed"] += delta.get("reasoningContent", {}).get("signature", "")
+        said["cited"] += "citation" in delta
+        if "toolUse" in delta and at in said["calls"]:
+            said["calls"][at][2] += delta["toolUse"]["input"]
+    elif name == "messageStop":
+        said["end"] = payload["stopReason"]
+    elif name == "metadata":
+        said["usage"] = payload["usage"]
+
+
+def check_recording(record: Record) -> None:
+    heard, plain = decode(record.codec(), record.request(), [record.body], judged=False), read_plainly(record)
+    reply = heard.response
+    assert reply is not None
+    assert (reply.text, reply.message.thinking) == (plain["text"], plain["thinking"])
+    cut = reply.finish_reason == "length"
+    calls = [[call.id, call.name, call.arguments] for call in reply.tool_calls]
+    expected = [[call_id, name, json.loads(text or "{}")] for call_id, name, text in plain["calls"].values()]
+    assert calls == expected or (cut and calls[:-1] == expected[:-1])
+    usage = plain["usage"]
+    parts = [usage.get(name) or 0 for name in ("inputTokens", "cacheReadInputTokens", "cacheWriteInputTokens")]
+    assert reply.usage.input_tokens == (sum(parts) if "inputTokens" in usage else None)
+    assert (reply.usage.output_tokens, reply.usage.total_tokens) == (
+        usage.get("outputTokens"),
+        usage.get("totalTokens"),
+    )
+    signed = [block.continuity.signature or "" for block in reply.message.content
+              if isinstance(block, Thinking) and block.continuity is not None]  # fmt: skip
+    assert "".join(signed) == plain["signed"]
+    texts = [block for block in reply.message.content if isinstance(block, Text)]
+    assert sum([len(block.citations) for block in texts]) == plain["cited"]
+    if not cut:
+        assert heard.error is None
+        assert reply.finish_reason == REASONS[plain["end"]]
+    if len(record.body) < 3000:
+        assert decode(record.codec(), record.request(), bytewise(record.body), judged=False).facts == heard.facts
+
+
+@pytest.mark.no_cover
+@pytest.mark.skipif(not RECORDS, reason="no recordings beside this repository")
+def test_every_recording_is_read(count: Any) -> None:
+    for record in RECORDS:
+        if record.status >= 300:
+            assert record.codec().error(record.status, record.headers, record.body).provider_message, record
+        elif record.id not in COUNTED:
+            try:
+                check_recording(record)
+            except AssertionError as failure:
+                raise AssertionError(f"{record}: {failure}") from failure
+    count("recorded exchanges of bedrock held against an independent reading", len(RECORDS))
+    assert len(RECORDS) == 281

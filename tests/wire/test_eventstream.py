@@ -1,0 +1,139 @@
+"""Binary event streams: read in any pieces, verified, and bounded."""
+
+from __future__ import annotations
+
+import json
+from binascii import crc32
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman import InvalidResponseError, Request, StreamInterruptedError, User, fold
+from dragoman.events import Assembler
+from dragoman.eventstream import EventStreamDecoder, EventStreamError, encode_message
+from dragoman.sse import Frame
+from dragoman.wire.bedrock import BedrockCodec
+
+botocore = pytest.importorskip("botocore.eventstream")
+
+
+def event(name: str, payload: Any) -> bytes:
+    headers = {":event-type": name, ":content-type": "application/json", ":message-type": "event"}
+    return encode_message(headers, json.dumps(payload).encode())
+
+
+STREAM = b"".join([
+    event("messageStart", {"role": "assistant"}),
+    event("contentBlockDelta", {"contentBlockIndex": 0, "delta": {"text": "ü"}}),
+    event("contentBlockStop", {"contentBlockIndex": 0}),
+    event("messageStop", {"stopReason": "end_turn"}),
+    event("metadata", {"usage": {"inputTokens": 1, "outputTokens": 2, "totalTokens": 3}}),
+])  # fmt: skip
+
+
+def frames_of(*chunks: bytes) -> list[Frame]:
+    decoder = EventStreamDecoder()
+    found = [frame for chunk in chunks for frame in decoder.feed(chunk)]
+    assert decoder.lines == len(found)
+    return [*found, *decoder.end()]
+
+
+def theirs(data: bytes) -> list[tuple[dict[str, Any], bytes]]:
+    """What the vendor's own library reads."""
+    buffer = botocore.EventStreamBuffer()
+    buffer.add_data(data)
+    return [(message.headers, message.payload) for message in buffer]
+
+
+def test_the_vendors_library_reads_what_we_write_and_we_read_the_same() -> None:
+    read = theirs(STREAM)
+    assert [headers[":event-type"] for headers, _ in read] == [
+        "messageStart", "contentBlockDelta", "contentBlockStop", "messageStop", "metadata",
+    ]  # fmt: skip
+    ours = frames_of(STREAM)
+    assert [json.loads(frame.data) for frame in ours] == [
+        {headers[":event-type"]: json.loads(payload)} for headers, payload in read
+    ]
+    assert [frame.offset for frame in ours][:2] == [0, len(event("messageStart", {"role": "assistant"}))]
+    assert {frame.event for frame in ours} == {b"event"}
+
+
+@given(st.lists(st.integers(0, len(STREAM)), max_size=12))
+def test_any_pieces_are_the_same_frames(cuts: list[int]) -> None:
+    edges = sorted({0, *cuts, len(STREAM)})
+    pieces = [STREAM[begin:end] for begin, end in pairwise(edges)]
+    assert frames_of(*pieces) == frames_of(STREAM)
+
+
+@pytest.mark.parametrize("first", range(7))
+def test_a_changed_byte_never_passes(first: int) -> None:
+    for at in range(first, len(STREAM), 49):
+        check_change(at)
+
+
+def check_change(at: int) -> None:
+    changed = STREAM[:at] + bytes([STREAM[at] ^ 0x41]) + STREAM[at + 1 :]
+    decoder = BedrockCodec("m", "https://a.test").decoder(Request([User("x")], stream=True), Assembler())
+    events = [*decoder.feed(changed), *decoder.end()]
+    assert isinstance(decoder.error, InvalidResponseError | StreamInterruptedError)
+    assert not events or events[-1].type == "message.complete"
+    if events:
+        assert isinstance(fold(events).raw["chunks"], list)
+
+
+def test_a_stream_that_is_cut_is_interrupted() -> None:
+    for at in range(0, len(STREAM), 5):
+        check_cut(at)
+
+
+def check_cut(at: int) -> None:
+    decoder = BedrockCodec("m", "https://a.test").decoder(Request([User("x")], stream=True), Assembler())
+    decoder.feed(STREAM[:at])
+    decoder.end()
+    if len(frames_of(STREAM[:at])) >= 4:  # the stop reason is there; only the counts are not
+        assert decoder.error is None
+    else:
+        assert isinstance(decoder.error, StreamInterruptedError)
+
+
+def with_headers(headers: bytes, payload: bytes = b"{}") -> bytes:
+    """A message with headers as they are given, and right checksums."""
+    prelude = (len(headers) + len(payload) + 16).to_bytes(4) + len(headers).to_bytes(4)
+    message = prelude + crc32(prelude).to_bytes(4) + headers + payload
+    return message + crc32(message).to_bytes(4)
+
+
+def test_headers_of_every_type_are_skipped() -> None:
+    values = {0: b"", 1: b"", 2: b"1", 3: b"12", 4: b"1234", 5: b"12345678", 6: b"\0\x02ab", 8: b"\0" * 8, 9: b"1" * 16}
+    headers = b"".join([b"\x01" + bytes([65 + kind, kind]) + value for kind, value in values.items()])
+    named = headers + b"\x0b:event-type\x07\0\x01a"
+    (frame,) = frames_of(with_headers(named, b""))
+    assert (frame.data, frame.event) == (b'{"a":{}}', b"event")
+    assert theirs(with_headers(named, b""))[0][0][":event-type"] == "a"
+
+
+@pytest.mark.parametrize("headers", [b"\x01x\x63", b"\x05x", b"\x01x\x07\0\x09ab", b"\x01x\x05123", b"\x01x"])
+def test_headers_that_cannot_be_read(headers: bytes) -> None:
+    with pytest.raises(EventStreamError, match="header"):
+        frames_of(with_headers(headers))
+
+
+def test_lengths_that_cannot_be() -> None:
+    for prelude in ((5).to_bytes(4) + (0).to_bytes(4), (2**31).to_bytes(4) + (0).to_bytes(4)):
+        with pytest.raises(EventStreamError, match="bytes"):
+            frames_of(prelude + crc32(prelude).to_bytes(4))
+    prelude = (16).to_bytes(4) + (9).to_bytes(4)
+    message = prelude + crc32(prelude).to_bytes(4)
+    with pytest.raises(EventStreamError, match="longer than the message"):
+        frames_of(message + crc32(message).to_bytes(4))
+
+
+def test_a_failure_without_a_payload() -> None:
+    headers = {":message-type": "error", ":error-code": "InternalError", ":error-message": "it broke"}
+    (frame,) = frames_of(encode_message(headers, b""))
+    assert (frame.data, frame.event) == (b'{"InternalError":{"message":"it broke"}}', b"error")
+    (bare,) = frames_of(encode_message({":message-type": "error"}, b""))
+    assert bare.data == b'{"error":{"message":""}}'
