@@ -461,7 +461,7 @@ def test_a_person_decides_on_the_page(watched: Watched, log: SqliteLog, url: str
         return "ok"
 
     model = Listed(
-        propose(propose_call("bash", command="git push"), propose_call("bash", call_id="2", command="rm x")), "Done."
+        propose(propose_call("bash", command="git push"), propose_call("bash", call_id="2", command="rm \u202ex")), "Done."
     )
     session = Session(model, [bash], Policy([]), log, approve=RemoteApprover(log, interval=0.02), session_id="s1")
     running = threading.Thread(target=lambda: asyncio.run(session.run("Go.")))
@@ -473,6 +473,7 @@ def test_a_person_decides_on_the_page(watched: Watched, log: SqliteLog, url: str
         first.get_by_label("Input, which you may change").fill('{"command": "git push --dry-run"}')
         first.get_by_role("button", name="Allow").click()
         card = page.locator(".proposal").nth(1)
+        assert '"rm \\u202ex"' in card.get_by_label("Input, which you may change").input_value()
         card.get_by_label("Reason").fill("keep x")
         card.get_by_role("button", name="Deny").click()
         expect(page.locator("#outcome")).to_have_text("completed")

@@ -34,7 +34,7 @@ function showQuestions() {
 
 const SCOPES = { once: "Only this call", session: "This tool, for this session", path: "These paths, for this session", prefix: "Commands that begin with…" };
 function decisionForm(question) {
-  const given = json(question.input);
+  const given = visible(json(question.input)); // hidden characters as JSON escapes: the same value, and no other text than is shown
   const scopes = Object.entries(SCOPES).filter(([name]) => (name !== "path" || question.paths?.length) && (name !== "prefix" || typeof question.input.command === "string"));
   const input = h("textarea", { rows: Math.min(given.split("\n").length + 1, 14), spellcheck: "false" });
   input.value = given;

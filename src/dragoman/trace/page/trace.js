@@ -99,7 +99,7 @@ const isFiltered = () => ["search", "kind", "by-outcome", "by-model"].some((id) 
 const TONES = { completed: "good", failed: "bad", cancelled: "wait", exhausted: "wait" };
 function sessionLink(entry) {
   const facts = [showCost(entry.cost_usd, entry.calls, entry.unpriced), entry.turns ? plural(entry.turns, "turn") : entry.calls ? plural(entry.calls, "call") : ""];
-  const link = h("a", { href: "#" + encodeURIComponent(entry.session), title: plural(entry.records, "record") },
+  const link = h("a", { href: "#" + encodeURIComponent(entry.session), title: [entry.model, plural(entry.records, "record")].filter(Boolean).join(", ") },
     h("span", { class: "title" }, entry.goal || entry.session),
     h("span", { class: "under" }, h("span", { class: `state ${TONES[entry.outcome] || ""}` }, entry.outcome || "not finished"),
       h("span", {}, facts.filter(Boolean).join(" · ")), h("span", { class: "when" }, entry.kind)),
