@@ -84,7 +84,7 @@ class ClusterRunner:
         try:
             await asyncio.shield(driving)
         except asyncio.CancelledError:
-            import ray  # it was loaded by the thread that is to stop
+            import ray  # already imported by the thread that must stop
 
             ray.shutdown()
             with contextlib.suppress(Exception):

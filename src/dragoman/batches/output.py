@@ -159,7 +159,7 @@ class Output:
             await self._room.wait()
 
     def begin(self, line: int) -> None:
-        """Take a line: its place in the order is fixed now."""
+        """Register a line; this fixes its position in the order."""
         if self.ordered:
             self._order.append(line)
 
@@ -170,7 +170,7 @@ class Output:
             self._release()
 
     def put(self, line: int, data: bytes) -> None:
-        """Take the result of a line; it is on disk after one of the next syncs."""
+        """Add the result of a line; one of the next syncs writes it to disk."""
         self._put += 1
         if not self.ordered:
             self._add(data)
@@ -344,7 +344,7 @@ def count_saved(path: Path) -> Recovered:
 
 
 def read_saved(file: BinaryIO) -> Iterator[tuple[bytes, Saved | None]]:
-    """Read the results of a file from its place on; a line that is not a result, or not complete, comes without one."""
+    """Read the results of a file from its current position; yield an invalid or incomplete line without a result."""
     for data in file:
         try:
             yield data, _saved.decode(data) if data.endswith(b"\n") else None
@@ -353,7 +353,7 @@ def read_saved(file: BinaryIO) -> Iterator[tuple[bytes, Saved | None]]:
 
 
 def drop_failures(path: Path) -> Decimal:
-    """Rewrite an output without its failed rows, so that they are asked again; return what they cost."""
+    """Rewrite an output without its failed rows, so that they are processed again; return their cost."""
     cost = Decimal(0)
     for each in (path, path.with_name(path.name + ".ahead")):
         if not each.exists():

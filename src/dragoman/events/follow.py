@@ -137,7 +137,7 @@ class RecordedAssembler(Assembler):
 
 
 def make_intent(start: ToolUseStart, text: str, end: ToolUseEnd, provider: str, model: str) -> ToolIntent:
-    """Return the intent of a call that its provider read and rejected; events do not show its offsets."""
+    """Return the intent of a call without byte offsets, which events do not contain."""
     return ToolIntent(
         f"tu_{new_ulid()}",
         end.tool_use_id,

@@ -220,7 +220,7 @@ def _follow(value: Any, pointer: str) -> Any:
 
 
 def _find_order(nodes: list[_Node], edges: Any) -> list[int] | None:
-    """Return the nodes with everything after what it leads to, or ``None`` if there is a cycle."""
+    """Return the nodes in topological order, dependencies first; ``None`` if there is a cycle."""
     order: list[int] = []
     state = [0] * len(nodes)  # 1 while a node is open, 2 when it is done
     for start in range(len(nodes)):

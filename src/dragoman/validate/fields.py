@@ -160,7 +160,7 @@ class Fields:
     # --- fields that were not read
 
     def put(self, name: str, value: Any) -> None:
-        """Set a field and count it among the rest."""
+        """Set a field, and treat it as one that was not read."""
         self.data = {**self.data, name: value}
         self._known.pop(name, None)
 

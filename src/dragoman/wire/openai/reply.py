@@ -223,9 +223,8 @@ class OpenAIDecoder(Decoder):
             place = _place_of(choice, at)
             if self._chosen is None:
                 self._chosen = place
-            if (
-                place != self._chosen
-            ):  # n > 1 in extras: further choices are only in raw (case: openai/n-greater-than-1)
+            # With n > 1 in extras, further choices are only in raw (case: openai/n-greater-than-1).
+            if place != self._chosen:
                 continue
             part = choice.delta
             if part is None or self._whole:
