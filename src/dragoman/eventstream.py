@@ -1,4 +1,4 @@
-"""Bytes in, frames out: the binary event streams of AWS, ``application/vnd.amazon.eventstream``. Incremental, bounded.
+"""Decode the binary event streams of AWS, ``application/vnd.amazon.eventstream``, within bounds.
 
 A message is the lengths of itself and of its headers, a CRC of those two, headers, a payload of JSON, and a CRC of all
 before it. Both checksums are verified, so a byte that was lost or changed ends the stream as an error. A frame has the
@@ -19,7 +19,7 @@ __all__ = ["EventStreamDecoder", "EventStreamError", "encode_message"]
 MAX_MESSAGE = 16 * 1024 * 1024 + 128 * 1024 + 16
 _PRELUDE = 12
 _LEAST = 16
-# The sizes of header values by the number of their type; 6 and 7 have a length of their own.
+# Sizes of header values by type number; types 6 and 7 have a length field.
 _SIZES = {0: 0, 1: 0, 2: 1, 3: 2, 4: 4, 5: 8, 8: 8, 9: 16}
 _TEXT = 7
 _LENGTHS = (6, _TEXT)
@@ -30,17 +30,17 @@ class EventStreamError(ValueError):
 
 
 class EventStreamDecoder:
-    """Feed it chunks as they arrive; each call returns the messages they completed."""
+    """Decode chunks as they arrive; each call of ``feed`` returns the messages that it completed."""
 
     def __init__(self, max_message: int = MAX_MESSAGE) -> None:
         self.lines = 0  # messages so far
         self._max = max_message
         self._held = bytearray()
-        self._position = 0  # body offset of the first byte that is held
-        self._wanted = _PRELUDE  # how much must be held before there is anything to do
+        self._position = 0  # body offset of the first buffered byte
+        self._wanted = _PRELUDE  # number of bytes to buffer before the next step
 
     def feed(self, chunk: bytes) -> list[Frame]:
-        """Take the next bytes of the body."""
+        """Decode the next bytes of the body; return the messages that they complete."""
         self._held += chunk
         frames: list[Frame] = []
         while len(self._held) >= self._wanted:
@@ -56,14 +56,14 @@ class EventStreamDecoder:
         return frames
 
     def end(self) -> list[Frame]:
-        """Return nothing: a message that the end of the body cuts off is none."""
+        """End the body; an incomplete last message is dropped."""
         return []
 
     def _read_length(self) -> int:
         prelude = bytes(self._held[:_PRELUDE])
         length = int.from_bytes(prelude[:4])
         if crc32(prelude[:8]) != int.from_bytes(prelude[8:]):
-            raise EventStreamError("a message of the stream has a wrong checksum, or it is no event stream")
+            raise EventStreamError("a message of the stream has a wrong checksum, or it is not an event stream")
         if not _LEAST <= length <= self._max:
             raise EventStreamError(f"a message of the stream has {length} bytes; {self._max} are allowed")
         return length
@@ -79,14 +79,14 @@ def _read_message(message: bytes, offset: int) -> Frame:
     payload = message[end:-4] or b"{}"
     kind = headers.get(":message-type", "event")
     name = headers.get(":exception-type") or headers.get(":event-type") or ""
-    if kind == "error":  # a failure that the service did not model: it has headers and no payload
+    if kind == "error":  # an unmodelled error of the service: it has headers and no payload
         name = headers.get(":error-code", "error")
         payload = json.encode({"message": headers.get(":error-message", "")})
     return Frame(b"{" + json.encode(name) + b":" + payload + b"}", kind.encode(), offset)
 
 
 def _read_headers(data: bytes) -> dict[str, str]:
-    """Return the headers that are texts; others are skipped."""
+    """Return the string headers; skip others."""
     found, at = {}, 0
     while at < len(data):
         name_end = at + 1 + data[at]
@@ -108,7 +108,7 @@ def _read_headers(data: bytes) -> dict[str, str]:
 
 
 def encode_message(headers: dict[str, str], payload: bytes) -> bytes:
-    """Return a message with headers of text."""
+    """Return a message with string headers."""
     written = b"".join([_write_header(name.encode(), value.encode()) for name, value in headers.items()])
     prelude = (len(written) + len(payload) + _LEAST).to_bytes(4) + len(written).to_bytes(4)
     message = prelude + crc32(prelude).to_bytes(4) + written + payload

@@ -1,4 +1,4 @@
-"""Converse of Amazon Bedrock: one shape for the models of many makers, streamed as binary messages."""
+"""Converse of Amazon Bedrock: one API for models of many vendors, streamed as binary messages."""
 
 from .codec import BedrockCodec
 from .quirks import Quirks

@@ -1,4 +1,4 @@
-"""The codec: one model at one address."""
+"""The client codec of this wire: one model at one address."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from .request import structured_path, write_request
 _JSON = {"content-type": "application/json", "accept": "application/json"}
 _STREAM = {"content-type": "application/json", "accept": "application/vnd.amazon.eventstream"}
 _NAMES_TOOL = re.compile(r"\btools?\b|toolChoice|toolConfig", re.IGNORECASE)
-# A profile of several regions has the region, or "global", before the name of the model.
+# A cross-region profile has a prefix before the name of the model: a region, or "global".
 _PROFILE = re.compile(r"^(global|us-gov|us|eu|apac|ap|jp|au|ca|sa)\.|:(application-)?inference-profile/")
 
 
 class BedrockCodec(Endpoint[Quirks]):
-    """The Converse wire for one model at one regional endpoint. The model is in the address."""
+    """The Converse wire for one model at one regional endpoint. The model is in the URL."""
 
     wire: ClassVar[str] = "bedrock"
     quirks_type = Quirks
 
     def __init__(self, model: str, base_url: str, quirks: Quirks | None = None, **settings: Any) -> None:
         super().__init__(model, base_url, quirks, **settings)
-        self._url = join_url(base_url, "")  # raises for what is not an address
+        self._url = join_url(base_url, "")  # raises for an invalid URL
 
     @classmethod
     def adapt(cls, quirks: Quirks, capabilities: Capabilities) -> Quirks:
@@ -51,7 +51,7 @@ class BedrockCodec(Endpoint[Quirks]):
         return replace(quirks, structured="prompt") if False in unable else quirks
 
     def encode(self, request: Request) -> Encoded:
-        """Return the request as a ``POST``; settings first and messages last."""
+        """Encode a request as a ``POST``; messages come last."""
         notes, quirks, home = Notes(), self.quirks_for(request), self.home(request)
         path = structured_path(request, home, quirks)
         body = write_request(request, home, quirks, path, notes)
@@ -75,7 +75,7 @@ class BedrockCodec(Endpoint[Quirks]):
         return {"authorization": f"Bearer {key}"}
 
     def learn(self, error: ProviderError, request: Request) -> BedrockCodec | None:
-        """Ask in words once a refusal has named the tool whose input is the answer."""
+        """Put the schema into the prompt after an error that names the tool whose input is the answer."""
         said = error.provider_message or ""
         if error.status != 400 or not _NAMES_TOOL.search(said):
             return None
@@ -84,7 +84,7 @@ class BedrockCodec(Endpoint[Quirks]):
         return self.taught_structure(request, about_field=is_about_field(said), structured="prompt")
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
-        """Ask the control plane, which is another host, for the model or the profile."""
+        """Look up the model or the profile at the control plane, which is another host."""
         kind = "inference-profiles" if _PROFILE.search(self.model) else "foundation-models"
         root = self._url.replace("://bedrock-runtime.", "://bedrock.", 1)
         reply = yield get_json(join_url(root, f"/{kind}/{quote(self.model, safe='')}"))

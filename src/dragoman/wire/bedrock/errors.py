@@ -1,4 +1,4 @@
-"""Reading a refusal: the status, then the name of the exception, which is in a header, then the words."""
+"""Classify errors of this wire: by the status, then by the name of the exception in a header, then by patterns."""
 
 from __future__ import annotations
 
@@ -44,11 +44,12 @@ ROWS: tuple[Row, ...] = (
 
 
 def read_refusal(body: bytes, headers: Mapping[str, str] | None = None) -> Failure:
-    """Return what a refusal says. ``x-amzn-errortype`` is ``ValidationException:http://...``, or in ``__type``."""
+    """Read an error reply. ``x-amzn-errortype``, or ``__type``, is ``ValidationException:http://...``."""
     failure = read_failure(body)
     named = next((value for name, value in (headers or {}).items() if name.lower() == "x-amzn-errortype"), "")
     record = _read_record(body)
-    if not failure.message and isinstance(said := record.get("Message"), str):  # of the gateway before the service
+    # errors of the gateway in front of the service
+    if not failure.message and isinstance(said := record.get("Message"), str):
         failure = replace(failure, message=said)
     name = named or (record.get("__type") if isinstance(record.get("__type"), str) else "") or failure.code
     return replace(failure, code=name.partition(":")[0].rpartition("#")[2])
@@ -63,6 +64,6 @@ def _read_record(body: bytes) -> dict[str, Any]:
 
 
 def inband_error(name: str, record: Any) -> ProviderError:
-    """Return the error that an exception inside a stream means: its status is that of its name."""
+    """Return the error for an exception in a stream; its name determines the status."""
     failure = replace(read_failure(record), code=name[:1].upper() + name[1:])
     return build_error(_STATUSES.get(name.lower(), 500), {}, failure, ROWS)

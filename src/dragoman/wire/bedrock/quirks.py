@@ -1,4 +1,4 @@
-"""How models behind this wire differ, as data."""
+"""Quirks: how models of this wire differ, as data."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ from ...reasoning import ReasoningStyle
 
 
 class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
-    """How a model behind this wire differs from the rest."""
+    """How a model of this wire differs from the others."""
 
     structured: Literal["tool", "prompt"] = "tool"
-    """How a ``response_schema`` is asked for. ``tool``: a tool that must be called, whose input is the answer; beside
-    tools of the caller's own, or while the model thinks, words are used. ``prompt``: words at the end of the system
-    prompt. Llama and Titan refuse a choice of tool, and then ``prompt`` is learned."""
+    """How a ``response_schema`` is requested. ``tool``: a forced tool whose input is the answer; with tools
+    of the caller, or while the model thinks, ``prompt`` is used. ``prompt``: an instruction at the end of
+    the system prompt. Llama and Titan reject a tool choice; then ``prompt`` is used."""
 
     result_media: Literal["inside", "omit"] = "inside"
-    """Where images and documents of a tool's result go: into the result, or nowhere, with a text in their place.
+    """Where images and documents of a tool result go: into the result, or nowhere, with a text in their place.
     ``omit`` for models known not to see images."""
 
     cache: Literal["off", "system+tools", "auto"] = "off"
-    """What calls without the setting ``cache`` do, as on the anthropic wire; a mark is sent as a ``cachePoint``."""
+    """The cache mode of calls without ``cache``, as on the anthropic wire; a mark is sent as a ``cachePoint``."""
 
     reasoning: ReasoningStyle | None = None
-    """How the endpoint takes ``config.reasoning``; by default ``catalog/reasoning.json`` knows it by the model's
-    name."""
+    """How ``config.reasoning`` is sent; by default ``catalog/reasoning.json`` decides by the name of the model."""

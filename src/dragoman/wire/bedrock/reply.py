@@ -1,7 +1,7 @@
-"""Reading a reply: messages of an event stream, and bodies.
+"""Decode replies of this wire: messages of an event stream, and bodies.
 
-A block is read as the anthropic wire has it: it is told apart by its index and closed by its own stop. Text and
-reasoning begin without a start. The counts come after the stop reason, so a stream is over with ``metadata``.
+Blocks are read as on the anthropic wire: identified by index and closed by their stop event. Text and reasoning begin
+without a start event. The counts arrive after the stop reason, so a stream ends with ``metadata``.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ FINISH: dict[str, FinishReason] = {
 
 
 class BedrockDecoder(AnthropicDecoder):
-    """Reads messages and bodies of this wire; ``answer`` names the tool whose input is the answer."""
+    """Decode messages and bodies of this wire; ``answer`` is the tool whose input is the answer."""
 
     framing = EventStreamDecoder
 
@@ -80,7 +80,8 @@ class BedrockDecoder(AnthropicDecoder):
 
     def body(self, data: bytes) -> None:
         body = _read_body(data)
-        if body is None or _NAMES & body.keys():  # payloads a line, as some recorders keep a stream
+        # one payload per line, as some recorders store a stream (case: bedrock/payloads-a-line)
+        if body is None or _NAMES & body.keys():
             self._read_lines(data)
             return
         output = body.get("output")
@@ -97,14 +98,15 @@ class BedrockDecoder(AnthropicDecoder):
         for at, block in enumerate(blocks):
             opened = self._open(at, _as_block(block))
             if opened.kind == "call" and at == len(blocks) - 1 and FINISH.get(str(self._stop_reason)) == "length":
-                opened.data["input"] = None  # cut while it wrote this call: a body, unlike a stream, hides where
+                # truncated in this call; a body does not show where, so its input is unknown
+                opened.data["input"] = None
             self._close(opened)
         self._finish()
 
     def at_end(self) -> None:
         if self._stop_reason is None:
             self.interrupted()
-        else:  # a proxy that leaves the counts out
+        else:  # a proxy that omits the counts (case: bedrock/no-counts)
             self._finish()
 
     # events
@@ -217,7 +219,7 @@ def _read_body(data: bytes) -> dict[str, Any] | None:
 
 
 def _as_block(block: dict[str, Any]) -> dict[str, Any]:
-    """Return a block in the form of the anthropic wire; one that it does not have is opaque under its own name."""
+    """Return a block in the form of the anthropic wire; an unknown block becomes opaque under its own name."""
     if isinstance(text := block.get("text"), str):
         return {"type": "text", "text": text}
     call = block.get("toolUse")
@@ -237,7 +239,7 @@ def _as_block(block: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_usage(record: dict[str, Any]) -> Usage:
-    """Three disjoint counters make the input; the total of the service has all of them."""
+    """Read usage. Three disjoint counts make the input; the total of the service includes all of them."""
     parts = [record.get("inputTokens"), record.get("cacheReadInputTokens", 0), record.get("cacheWriteInputTokens", 0)]
     counts = [read_count(part) for part in parts]
     asked = None if None in counts else sum(count or 0 for count in counts)

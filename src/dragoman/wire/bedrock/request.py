@@ -1,8 +1,7 @@
-"""Writing a request of this wire.
+"""Encode requests of this wire.
 
-The rules of turns are those of the anthropic wire, so its writer arranges the conversation: who answers whom, which ids
-are legal, which thinking goes back. Each block is then written in the form of Converse, where its kind is the name of
-its only field.
+Turns follow the rules of the anthropic wire, so its writer arranges the conversation: pairs of calls and results, legal
+ids, and thinking to send back. Each block is then converted to Converse, where its type is the name of its only field.
 """
 
 from __future__ import annotations
@@ -61,17 +60,17 @@ _OBJECTS = frozenset({"inferenceConfig", "additionalModelRequestFields", "toolCo
 
 
 def structured_path(request: Request, home: Issuer, quirks: Quirks) -> _Path | None:
-    """Return how the response schema is asked for: by a tool that must be called, or in words."""
+    """Return how the response schema is requested: by a forced tool, or in the prompt."""
     if request.response_schema is None:
         return None
     tools = request.tools or request.server_tools or "toolConfig" in request.config.extras
-    if quirks.structured == "prompt" or tools or _thinks(request.config, home, quirks):
+    if quirks.structured == "prompt" or tools or _requests_thinking(request.config, home, quirks):
         return "prompt"
     return "tool"
 
 
-def _thinks(config: RuntimeConfig, home: Issuer, quirks: Quirks) -> bool:
-    """Will the model be asked to think? Then no tool can be forced."""
+def _requests_thinking(config: RuntimeConfig, home: Issuer, quirks: Quirks) -> bool:
+    """Return whether thinking is requested; then no tool can be forced."""
     asked = reasoning_fields(config, quirks.reasoning, home, Notes(), config.max_tokens) or {}
     given = config.extras.get("additionalModelRequestFields")
     fields = {**asked.get("additionalModelRequestFields", {}), **(given if isinstance(given, Mapping) else {})}
@@ -80,7 +79,7 @@ def _thinks(config: RuntimeConfig, home: Issuer, quirks: Quirks) -> bool:
 
 
 def write_request(request: Request, home: Issuer, quirks: Quirks, path: _Path | None, notes: Notes) -> dict[str, Any]:
-    """Return the body of a request: settings first and messages last."""
+    """Return the body of a request; messages come last."""
     body: dict[str, Any] = {}
     if settings := _write_config(request.config):
         body["inferenceConfig"] = settings
@@ -100,7 +99,7 @@ def write_request(request: Request, home: Issuer, quirks: Quirks, path: _Path | 
 
 
 def _draw(request: Request, home: Issuer, rules: TurnRules, path: _Path | None, notes: Notes) -> dict[str, Any]:
-    """Return tools, instructions and turns in the form in which the cache's marks are placed."""
+    """Return tools, system prompt and turns in the form that cache marks are placed in."""
     schema = request.response_schema
     tools = [_write_tool(tool, f"tools[{at}]", notes) for at, tool in enumerate(request.tools)]
     if schema is not None and path == "tool":
@@ -138,7 +137,7 @@ def _write_tool(tool: Tool, path: str, notes: Notes) -> dict[str, Any]:
 def _write_tools(
     body: dict[str, Any], request: Request, tools: list[dict[str, Any]], path: _Path | None, notes: Notes
 ) -> None:
-    """Write the tools and the choice among them. The wire cannot forbid a call: no tool is sent then."""
+    """Write the tools and the tool choice. The wire has no choice "none", so no tools are sent for it."""
     choice = request.tool_choice
     if path == "tool":
         choice = ForceTool(tools[0]["toolSpec"]["name"])
@@ -163,7 +162,7 @@ def _write_choice(choice: ToolChoice) -> dict[str, Any]:
 
 
 def _write_user_block(block: UserBlock, path: str, notes: Notes) -> dict[str, Any]:
-    """Return a block with its form of this wire under ``converse``."""
+    """Return a block with its Converse form under ``converse``."""
     if isinstance(block, Text):
         return {"type": "text", "text": block.text, **mark_of(block)}
     if isinstance(block, Audio):
@@ -206,7 +205,7 @@ def _write_turn(turn: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _split_mark(block: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a block, and after it the point at which the cache ends a prefix, where it is marked."""
+    """Return a block, followed by a cache point if it is marked."""
     mark = block.pop("cache_control", None)
     if mark is None:
         return [block]
@@ -237,7 +236,7 @@ def _convert(kind: str, fields: dict[str, Any]) -> dict[str, Any]:
         return {"reasoningContent": {"reasoningText": text}}
     if kind == "redacted_thinking":
         return {"reasoningContent": {"redactedContent": fields["data"]}}
-    if "input" in fields:  # a call that the service runs, whose input came in pieces
+    if "input" in fields:  # a call of a server-side tool whose input arrived in fragments
         return {kind: {**fields[kind], "input": fields["input"]}}
     return {kind: fields[kind]}
 

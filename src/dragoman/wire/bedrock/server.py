@@ -82,12 +82,12 @@ _PATH = re.compile(r"/model/(?P<model>.+)/converse(?P<stream>-stream)?$")
 
 
 class BedrockServer:
-    """The Converse wire, served."""
+    """The server side of the Converse wire."""
 
     wire: ClassVar[str] = "bedrock"
 
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
-        """Read a request's body; the model and the mode are in the path."""
+        """Decode the body of a request; the model and the mode are in the path."""
         found = _PATH.search(path)
         if found is None:
             raise InvalidRequestError("the path must be /model/MODEL/converse or /model/MODEL/converse-stream")
@@ -215,7 +215,7 @@ class _StreamEncoder(ReplyEncoder):
     def __init__(self) -> None:
         super().__init__()
         self._index = -1
-        self._open = ""  # the kind of block that is open
+        self._open = ""  # the type of the open block
 
     def feed(self, event: Event) -> bytes:
         if type(event) is TextDelta:
@@ -253,7 +253,7 @@ class _StreamEncoder(ReplyEncoder):
         return opened + text + self._delta({"reasoningContent": {"signature": event.signature}})
 
     def _late(self, block: AssistantBlock) -> bytes:
-        """Return what has no deltas here, after what has: hidden thoughts and speech."""
+        """Return the blocks without deltas, which are sent last: redacted thinking and audio."""
         if isinstance(block, RedactedThinking):
             return self._turn("") + self._turn("hidden") + self._delta({"reasoningContent": _hidden(block)})
         if isinstance(block, Audio | Image):
@@ -261,7 +261,7 @@ class _StreamEncoder(ReplyEncoder):
         return b""
 
     def _turn(self, kind: str) -> bytes:
-        """Return the end of the block that is open; begin one of another kind. Only a call has a start."""
+        """Close the open block and begin one of another type. Only a call has a start event."""
         if kind == self._open and kind != "call":
             return b""
         ended = _event("contentBlockStop", {"contentBlockIndex": self._index}) if self._open else b""
@@ -314,7 +314,7 @@ def _write(block: AssistantBlock) -> list[dict[str, Any]]:
 
 
 def _write_usage(usage: Usage) -> dict[str, Any]:
-    """Counters of this wire do not overlap: tokens of the cache are beside the others."""
+    """Write usage. Counts do not overlap on this wire: cached tokens are not part of the input count."""
     asked = usage.input_tokens
     if asked is not None:
         asked = max(0, asked - (usage.cached_input_tokens or 0) - (usage.cache_creation_input_tokens or 0))
@@ -331,10 +331,10 @@ def _hides_call(complete: MessageComplete) -> bool:
     return has_unreadable_call(complete.final_content)
 
 
-# --- refusing -------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 _INVALID = "ValidationException"
-# The name of the exception, and how its sentence begins where clients look there.
+# The name of the exception, and a prefix of the message for clients that match it.
 _ERRORS: dict[type[ProviderError], tuple[str, str]] = {
     AuthenticationError: ("AccessDeniedException", ""),
     BillingError: ("AccessDeniedException", ""),
