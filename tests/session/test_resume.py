@@ -147,7 +147,7 @@ async def test_broken_chain_is_not_resumed(tmp_path: Path, story: Story) -> None
     connection.execute("UPDATE records SET payload = replace(payload, 'ox', 'ax') || ' ' WHERE seq = 7")
     connection.commit()
     connection.close()
-    with SqliteLog(path) as log, pytest.raises(LogCorruptError, match="is not taken up"):
+    with SqliteLog(path) as log, pytest.raises(LogCorruptError, match="cannot resume session"):
         await Session.resume(Listed("x"), [], ALL, log, "s1")
 
 

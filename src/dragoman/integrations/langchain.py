@@ -1,11 +1,11 @@
-"""``ChatDragoman``: every model that Dragoman connects to, as a chat model of LangChain.
+"""``ChatDragoman``: every model that Dragoman connects to, as a LangChain chat model.
 
 ::
 
     model = ChatDragoman(model="anthropic:claude-sonnet-4-6", temperature=0)
     model.bind_tools([search]).invoke("Which river flows through Basel?")
 
-What the wire cannot carry is in ``response_metadata["warnings"]`` and is also issued as a Python warning.
+Losses of the wire are in ``response_metadata["warnings"]`` and are also issued as Python warnings.
 """
 
 from __future__ import annotations
@@ -40,14 +40,16 @@ Method = Literal["json_schema", "function_calling", "json_mode"]
 
 
 class DragomanLossWarning(UserWarning):
-    """A part of a request was sent in a lesser form, or not at all."""
+    """A part of a request was degraded or not sent."""
 
 
 class ChatDragoman(BaseChatModel):
-    """A chat model of LangChain that calls ``dragoman.connect(model)``, or a ``provider`` that you opened.
+    """A LangChain chat model that calls ``dragoman.connect(model)``, or a ``provider`` that you
+    opened.
 
-    ``model_kwargs`` are further settings of a call, such as ``{"reasoning": "low"}``. A ``provider`` belongs to the
-    event loop that uses it first; with a name, each loop gets connections of its own.
+    ``model_kwargs`` are further settings of a call, such as ``{"reasoning": "low"}``. A
+    ``provider`` belongs to the event loop that uses it first; with a name, each event loop gets
+    its own connections.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True, populate_by_name=True)
@@ -203,7 +205,7 @@ class ChatDragoman(BaseChatModel):
         **kwargs: Any,
     ) -> Runnable[LanguageModelInput, AIMessage]:
         """Offer tools to the model: functions, LangChain tools, Pydantic models, TypedDicts or JSON Schemas."""
-        kwargs.pop("strict", None)  # strict mode is chosen by the schema
+        kwargs.pop("strict", None)  # the schema decides about strict mode
         return super().bind(tools=[convert_to_openai_tool(tool) for tool in tools], tool_choice=tool_choice, **kwargs)
 
     def with_structured_output(
@@ -214,7 +216,9 @@ class ChatDragoman(BaseChatModel):
         include_raw: bool = False,
         **kwargs: Any,
     ) -> Runnable[LanguageModelInput, Any]:
-        """Ask for data. ``method`` is ``json_schema``, or ``function_calling`` to ask by a forced tool call."""
+        """Request structured data. ``method`` is ``json_schema``, or ``function_calling`` for a
+        forced tool call.
+        """
         if method == "function_calling":
             return super().with_structured_output(schema, include_raw=include_raw, **kwargs)
         kwargs.pop("strict", None)
@@ -245,7 +249,7 @@ def _read_tool(tool: Any) -> Tool:
 
 
 def _read_choice(choice: Any, tools: Sequence[Tool]) -> Any:
-    """Return LangChain's tool choice as ours: a name, "any", ``True`` for the only tool, or OpenAI's form."""
+    """Convert LangChain's tool choice: a name, "any", ``True`` for the only tool, or OpenAI's form."""
     if choice is True:
         return ForceTool(tools[0].name) if len(tools) == 1 else "required"
     if isinstance(choice, dict):
@@ -276,7 +280,7 @@ def _make_call(index: int, *, args: str, name: str | None = None, id: str | None
 def _end(response: Response[Any]) -> ChatGenerationChunk:
     _warn(response)
     last = make_last_chunk(response)
-    last.additional_kwargs.pop("reasoning_content", None)  # its pieces have been sent
+    last.additional_kwargs.pop("reasoning_content", None)  # its pieces were already sent
     return ChatGenerationChunk(message=last)
 
 

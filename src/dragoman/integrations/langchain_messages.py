@@ -1,8 +1,8 @@
-"""Messages between LangChain and Dragoman.
+"""Convert messages between LangChain and Dragoman.
 
-LangChain's content blocks of version 1 are read, and through them the forms of OpenAI and Anthropic that it
-translates itself. A reply keeps its exact Dragoman message in ``additional_kwargs``, so that reasoning signatures and
-other state of the provider come back to it unchanged.
+Content blocks of LangChain's version 1 are read, and through them the OpenAI and Anthropic forms
+that it translates itself. A reply keeps its exact Dragoman message in ``additional_kwargs``, so
+that reasoning signatures and other state are sent back to the provider unchanged.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from ..messages import (
 )
 
 KEPT = "dragoman_message"
-"""The key of ``additional_kwargs`` under which a reply keeps the message as Dragoman received it."""
+"""The key of ``additional_kwargs`` under which a reply keeps the original Dragoman message."""
 
 
 def read_messages(messages: Sequence[BaseMessage]) -> list[Message]:
-    """Return a conversation of LangChain as Dragoman's messages."""
+    """Convert a LangChain conversation to Dragoman messages."""
     return [_read_message(message, f"messages[{at}]") for at, message in enumerate(messages)]
 
 
@@ -113,7 +113,7 @@ def _read_reply(message: AIMessage, path: str) -> Assistant:
 
 
 def _rebuild_reply(message: AIMessage, path: str) -> Iterator[AssistantBlock]:
-    """Yield the blocks of a reply that was made, or edited, outside Dragoman."""
+    """Yield the blocks of a reply that was made or edited outside Dragoman."""
     for block in message.content_blocks:
         if block["type"] == "text" and block["text"]:
             yield Text(block["text"])
@@ -130,7 +130,7 @@ def _rebuild_reply(message: AIMessage, path: str) -> Iterator[AssistantBlock]:
 
 
 def make_message(response: Response[Any]) -> AIMessage:
-    """Return a complete reply as a message of LangChain."""
+    """Convert a complete reply to a LangChain message."""
     calls = [
         tool_call(name=call.name, args=call.arguments or {}, id=call.id)
         for call in response.tool_calls
@@ -145,7 +145,7 @@ def make_message(response: Response[Any]) -> AIMessage:
 
 
 def make_last_chunk(response: Response[Any]) -> AIMessageChunk:
-    """Return what the end of a stream adds: usage, the reason it ended, and the exact message."""
+    """Return the last chunk of a stream: usage, finish reason, and the exact message."""
     return AIMessageChunk(
         content="",
         usage_metadata=make_usage(response.usage),
@@ -155,7 +155,7 @@ def make_last_chunk(response: Response[Any]) -> AIMessageChunk:
 
 
 def make_metadata(response: Response[Any]) -> dict[str, Any]:
-    """Return what both forms of a reply carry beside its content."""
+    """Return what both forms of a reply contain besides the content."""
     additional = {KEPT: msgspec.to_builtins(response.message)}
     if response.thinking:
         additional["reasoning_content"] = response.thinking

@@ -50,7 +50,7 @@ _IMAGES = {"image/png", "image/jpeg", "image/gif", "image/webp"}
 
 
 class Options(llm.Options):
-    """The settings of a call, by Dragoman's names."""
+    """The settings of a call, with Dragoman's names."""
 
     temperature: float | None = Field(default=None, description="Randomness, from 0.")
     max_tokens: int | None = Field(default=None, description="The most tokens to generate.")
@@ -60,7 +60,7 @@ class Options(llm.Options):
 
 
 class _Described:
-    """What both kinds of model share."""
+    """What both model classes share."""
 
     model_id: str
     can_stream = True
@@ -160,7 +160,7 @@ def make_arguments(prompt: Any) -> dict[str, Any]:
 
 
 def read_messages(messages: Any) -> Iterator[Message]:
-    """Yield the messages of a conversation of ``llm`` as Dragoman's."""
+    """Yield the messages of an ``llm`` conversation as Dragoman messages."""
     for message in messages:
         if message.role == "system":
             yield System("".join(part.text for part in message.parts))

@@ -1,6 +1,6 @@
-"""A run read again from its log: shown step by step, answered from, compared.
+"""Replay a run from its log: show it step by step, answer calls from it, compare runs.
 
-Replaying never touches the outside world: nothing here can reach a tool, a socket or a process.
+Replaying has no side effects: nothing here can reach a tool, a socket or a process.
 """
 
 from .diff import Change, Difference, compare_runs, find_differences

@@ -1,4 +1,4 @@
-"""Where two values, two requests or two runs differ."""
+"""Find the differences of two values, two requests or two runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ABSENT = object()
 
 
 class Difference(Struct, frozen=True):
-    """One place where two values differ; a side that has nothing there is ``None`` and not ``held``."""
+    """One place where two values differ; a side without a value there is ``None`` and not ``held``."""
 
     path: str
     a: Any
@@ -34,7 +34,7 @@ def _show(value: Any, held: bool) -> str:
 
 
 def find_differences(a: Any, b: Any, path: str = "") -> Iterator[Difference]:
-    """Every place where two pieces of plain data differ, in order."""
+    """Yield every place where two pieces of plain data differ, in order."""
     if isinstance(a, dict) and isinstance(b, dict):
         for key in [*a, *[key for key in b if key not in a]]:
             inner = f"{path}.{key}" if path else str(key)
@@ -51,7 +51,7 @@ def find_differences(a: Any, b: Any, path: str = "") -> Iterator[Difference]:
 
 
 def _differ_in_text(a: str, b: str, path: str) -> Difference:
-    """Of two long texts, the part where they part."""
+    """Return the difference of two long strings, from where they diverge."""
     at = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
     if at <= 40:
         return Difference(path, a, b)
@@ -61,8 +61,8 @@ def _differ_in_text(a: str, b: str, path: str) -> Difference:
 
 # --- two runs ---------------------------------------------------------------------------------------
 
-# What differs between any two runs and says nothing about them: names of things, how long they took, and
-# how the provider put it in its own words.
+# What differs between any two runs and is not significant: ids, durations, and the provider's own
+# texts.
 _INCIDENTAL = frozenset(
     {
         "assembled_from",
@@ -87,7 +87,9 @@ _INCIDENTAL = frozenset(
 
 
 class Change(Struct, frozen=True):
-    """A place where two runs differ: a step that only one has, or a step whose payloads differ in ``where``."""
+    """A place where two runs differ: a step that only one has, or a step whose payloads differ in
+    ``where``.
+    """
 
     kind: Literal["only_a", "only_b", "changed"]
     a: ReplayStep | None = None
@@ -96,15 +98,15 @@ class Change(Struct, frozen=True):
 
 
 def compare_runs(a: Iterable[ReplayStep], b: Iterable[ReplayStep]) -> tuple[Change, ...]:
-    """Where two runs differ, in order; nothing means that they are the same.
+    """Return the differences of two runs, in order; empty if they are the same.
 
-    Ids and durations do not count, nor in which order things came that were done at the same time.
+    Ids, durations and the order of concurrent steps are ignored.
     """
     left, right = [_untangle(step for step in steps if step.type not in _INCIDENTAL) for steps in (a, b)]
     keys = [[_key(step) for step in steps] for steps in (left, right)]
     start = 0
     while start < min(len(left), len(right)) and keys[0][start] == keys[1][start]:
-        start += 1  # most runs that are compared begin alike, and the matcher is slow on long ones
+        start += 1  # most compared runs begin alike, and the matcher is slow on long ones
     matcher = SequenceMatcher(None, keys[0][start:], keys[1][start:], autojunk=False)
     changes: list[Change] = []
     for tag, i1, i2, j1, j2 in matcher.get_opcodes():
@@ -114,7 +116,7 @@ def compare_runs(a: Iterable[ReplayStep], b: Iterable[ReplayStep]) -> tuple[Chan
 
 
 def _untangle(steps: Iterable[ReplayStep]) -> list[ReplayStep]:
-    """The steps with those of proposals that ran at the same time put one proposal after the other."""
+    """Return the steps with concurrent proposals sorted one after the other."""
     order: dict[str, int] = {}
     untangled: list[ReplayStep] = []
     for is_tool, group in groupby(steps, key=lambda step: step.intent is not None):
@@ -136,7 +138,7 @@ def _essential(value: Any) -> Any:
 
 
 def _pair(left: list[ReplayStep], right: list[ReplayStep]) -> Iterator[Change]:
-    """Steps of the same type stand for each other; the rest is on one side alone."""
+    """Pair steps of the same type; report the rest as added or removed."""
     matcher = SequenceMatcher(None, [step.type for step in left], [step.type for step in right], autojunk=False)
     for tag, i1, i2, j1, j2 in matcher.get_opcodes():
         if tag == "equal":

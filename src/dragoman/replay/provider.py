@@ -1,11 +1,11 @@
-"""A provider that answers from a log, so that a run can be made again without a model.
+"""A provider that answers from a log, to repeat a run without a model.
 
 ::
 
     provider = ReplayProvider(log, "fix-tests")
-    reply = await provider.complete(messages)  # what the model said then, or ReplayMismatch
+    reply = await provider.complete(messages)  # the recorded reply, or ReplayMismatch
 
-It sees the requests of the new run only. Whether a tool runs again is its caller's decision.
+It only receives the requests of the new run. Whether a tool runs again is its caller's decision.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _KINDS: dict[str, type[ProviderError]] = {
 
 
 class ReplayMismatch(LookupError):  # noqa: N818 - nothing failed: this is another run
-    """The new run asks for something else than the log holds. ``difference`` is the first place."""
+    """The new run diverges from the log. ``difference`` is the first place."""
 
     def __init__(self, session: str, call: int, why: str, difference: Difference | None = None) -> None:
         super().__init__(f"session {session!r}, call {call}: {why}")
@@ -66,10 +66,12 @@ class ReplayMismatch(LookupError):  # noqa: N818 - nothing failed: this is anoth
 
 
 class _Call:
-    """One call of the recorded run: the conversation on record, what was sent of it, and how the call ended."""
+    """One call of the recorded run: the recorded conversation, what was sent of it, and how the
+    call ended.
+    """
 
     def __init__(self, conversation: Conversation) -> None:
-        # These lists only grow, and are replaced by others when the conversation changes otherwise.
+        # These lists only grow; other changes of the conversation replace them.
         self._messages, self._count = conversation.messages, len(conversation.messages)
         self._entries, self._sent = conversation.entries, len(conversation.entries)
         self.reply: MessageRecorded | None = None
@@ -78,22 +80,22 @@ class _Call:
 
     @property
     def complete(self) -> list[Message]:
-        """The conversation on record."""
+        """The recorded conversation."""
         return [said.message for said in self._messages[: self._count]]
 
     @property
     def sent(self) -> list[Message]:
-        """What was sent of it."""
+        """The messages that were sent."""
         return [entry.message for entry in self._entries[: self._sent]]
 
 
 class ReplayProvider(ReplyProvider):
-    """Answers each call with what the model answered in the run ``session``, in order.
+    """Answer each call with the model's reply in the run ``session``, in order.
 
-    A call whose conversation differs from the recorded one raises ``ReplayMismatch`` with the first
-    difference, and so does one call too many. A call that failed for good fails again; attempts that
-    were retried, and calls that somebody cancelled or the process did not survive, are passed over.
-    Intents keep their ids. Nothing is sent anywhere.
+    A call whose conversation differs from the recorded one raises ``ReplayMismatch`` with the
+    first difference, and so does an additional call. A call that failed finally fails again;
+    retried attempts, and calls that were cancelled or interrupted by a crash, are skipped. Intents
+    keep their ids. Nothing is sent.
     """
 
     def __init__(self, log: EventLog, session: str) -> None:
@@ -103,13 +105,13 @@ class ReplayProvider(ReplyProvider):
 
     @property
     def remaining(self) -> int:
-        """How many recorded calls have not been asked for."""
+        """The number of recorded calls that have not been used yet."""
         return len(self._recorded) - self._asked
 
     def _read(self, records: Iterable[LogRecord]) -> None:
         calls: dict[str, _Call] = {}
         interrupted = False
-        workers: set[str] = set()  # calls that the session made for itself, such as for a summary
+        workers: set[str] = set()  # internal calls of the session, such as for a summary
         self._conversation = Conversation()
         self._intents: dict[str, ToolIntent] = {}
         self._tools: tuple[str, ...] = ()
@@ -125,14 +127,15 @@ class ReplayProvider(ReplyProvider):
             elif isinstance(payload, SessionFinished):
                 _forget_cut(calls, payload)
             elif isinstance(payload, CallFailed) and (interrupted or payload.error_class == "cancelled"):
-                calls.pop(payload.request_id or "", None)  # it was cut off from outside, and was no answer
+                # it was cancelled from outside, so it has no reply
+                calls.pop(payload.request_id or "", None)
             elif isinstance(payload, MessageRecorded | CallStarted | CallCompleted | CallFailed):
                 if isinstance(payload, CallStarted) and payload.is_worker:
                     workers.add(payload.request_id or "")
                 if payload.request_id not in workers:
                     self._read_call(payload, calls)
             self._conversation.apply(record, payload)
-        # A call that was started and neither answered nor failed is one the process did not survive.
+        # A call that was started and neither answered nor failed was interrupted by a crash.
         self._recorded = [call for call in calls.values() if call.reply is not None or call.failure is not None]
 
     def _read_call(
@@ -153,7 +156,7 @@ class ReplayProvider(ReplyProvider):
         return _RecordedReply(self, request)
 
     def take(self, request: Request) -> Recorded:
-        """Take the next recorded call, which must be this one."""
+        """Return the next recorded call, which must match the request."""
         call = self._match(request)
         self._asked += 1
         error = _to_error(call.failure, request) if call.failure is not None or call.reply is None else None
@@ -168,7 +171,7 @@ class ReplayProvider(ReplyProvider):
             )
         call = self._recorded[self._asked]
         asked: dict[str, Any] = {"messages": _to_plain(request.messages)}
-        # A run that is made again may send the complete conversation where the recorded one was shortened.
+        # A repeated run may send the complete conversation where the recorded one was shortened.
         complete = _to_plain(call.complete)
         sent = complete if asked["messages"] == complete else _to_plain(call.sent)
         recorded: dict[str, Any] = {"messages": sent}
@@ -182,18 +185,18 @@ class ReplayProvider(ReplyProvider):
 
 
 def _forget_cut(calls: dict[str, _Call], end: SessionFinished) -> None:
-    """A call during which the session was stopped, by somebody or by its clock, did not fail of itself."""
+    """Drop a call that was interrupted because the session was stopped; it did not fail by itself."""
     last = next(reversed(calls), None)
     if last is not None and calls[last].failure is not None and end.outcome in ("cancelled", "exhausted"):
         del calls[last]
 
 
 def _to_plain(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """The conversation as data, with each call and its result under the call's number.
+    """Return the conversation as data, with each call and its result under the number of the call.
 
-    Ids are names that a session may change on the way to a provider, as where one repeats itself.
+    Ids are not compared, since a session may change them for a provider that repeats ids.
     """
-    # Through JSON and back, as the recorded ones came: a tuple and a list are the same there.
+    # A round trip through JSON, as for the recorded ones: tuples become lists.
     plain: list[dict[str, Any]] = msgspec.json.decode(msgspec.json.encode(messages))
     waiting: list[tuple[str, str]] = []
     count = 0
@@ -228,7 +231,9 @@ def _to_error(failure: CallFailed | None, request: Request) -> ProviderError:
 
 
 def _find_kind(error_class: str, words: str) -> type[ProviderError]:
-    """The class of an error: the record has the family's name, and the message ends with the advice of one of it."""
+    """Return the class of an error. The record has the family's name, and the message ends with
+    the class's advice.
+    """
     family = [kind for kind in _walk(ProviderError) if kind.error_class == error_class and kind.advice]
     return next((kind for kind in family if words.endswith(kind.advice)), _KINDS.get(error_class, InvalidResponseError))
 
@@ -243,7 +248,7 @@ def _walk(kind: type[ProviderError]) -> Iterator[type[ProviderError]]:
 
 
 class Recorded(Struct, frozen=True):
-    """A recorded call: the reply, its accounts, the error that ended it, and the intents of the session by id."""
+    """A recorded call: the reply, its usage, the error that ended it, and the intents by id."""
 
     reply: MessageRecorded | None
     completed: CallCompleted | None
@@ -252,7 +257,7 @@ class Recorded(Struct, frozen=True):
 
 
 class _RecordedReply(AssembledReply):
-    """A recorded reply, all at once; then its error, if it failed."""
+    """A recorded reply, delivered at once; then its error, if it failed."""
 
     def __init__(self, provider: ReplayProvider, request: Request) -> None:
         super().__init__(request, provider.name, provider.model)
@@ -296,7 +301,9 @@ def _assemble(recorded: Recorded, reply: MessageRecorded, request: Request) -> R
 
 
 def _find_intent(reply: MessageRecorded, block: ToolCall, intents: dict[str, ToolIntent]) -> ToolIntent | None:
-    """The intent of a call: by the message's own map, since a provider may call two calls of a reply the same."""
+    """Return the intent of a call by the message's own map, since a provider may repeat ids within
+    a reply.
+    """
     wanted = reply.tool_ids.get(block.id)
     if wanted is not None:
         return intents.get(wanted)
@@ -305,7 +312,7 @@ def _find_intent(reply: MessageRecorded, block: ToolCall, intents: dict[str, Too
 
 
 def _literal_arguments(block: ToolCall, intent: ToolIntent | None) -> str:
-    """Return the text of the arguments: the intent's, unless the log left it out or hid some of it."""
+    """Return the text of the arguments: the intent's, unless the log omitted or masked a part of it."""
     if block.arguments is None:
         return ""
     text = intent.raw_input_text if intent is not None else ""

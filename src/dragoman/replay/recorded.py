@@ -1,4 +1,4 @@
-"""The tools of a recorded run, to make the run again without touching the world."""
+"""The tools of a recorded run, to repeat the run without side effects."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..messages import Tool
 if TYPE_CHECKING:
     from ..tools import RecordedTool
 
-_TOOLS = "dragoman.tools"  # loaded when it is asked for: to look at a run, no tool is needed
+_TOOLS = "dragoman.tools"  # imported lazily: viewing a run needs no tool
 _TYPES = (
     "session.started", "session.resumed", "tool_intent.proposed", "tool_intent.validated", "tool.started",
     "tool.observed", "tool.failed",
@@ -28,11 +28,13 @@ _TYPES = (
 
 
 def recorded_tools(log: EventLog, session: str) -> list[RecordedTool]:
-    """Return the tools of a recorded run: each returns what was observed then, and executes nothing.
+    """Return the tools of a recorded run: each returns the recorded observations and executes
+    nothing.
 
-    A call that ran several times returns its observations in their order; one that only reads, the last one again
-    and again. A call that never ran, because it was denied or not proposed, fails with ``not_recorded``. A run whose
-    outcome is not on record counts as never run. Give them to a ``Session`` with ``ReplayProvider`` or another model.
+    A call that ran several times returns its observations in order; one that only reads repeats
+    the last one. A call that never ran, because it was denied or not proposed, fails with
+    ``not_recorded``. A run without a recorded outcome counts as never run. Give them to a
+    ``Session`` with ``ReplayProvider`` or another model.
     """
     tools: Any = importlib.import_module(_TOOLS)
     described: dict[str, Tool] = {}
@@ -55,7 +57,7 @@ def recorded_tools(log: EventLog, session: str) -> list[RecordedTool]:
         elif isinstance(payload, ToolObserved | ToolFailed) and payload.intent_id in started:
             run = started[payload.intent_id]
             proposed = intents[payload.intent_id].input if payload.intent_id in intents else run.input
-            # A call whose input was edited is found by what the model proposed, and by what ran.
+            # A call whose input was edited is found by the proposed and by the executed input.
             for given in [run.input, *([proposed] if proposed != run.input else [])]:
                 made = _make_run(tools, given, payload, repeatable=payload.intent_id in harmless)
                 runs.setdefault(run.tool_name, []).append(made)

@@ -1,4 +1,4 @@
-"""Sessions of a log in a line each: kind, model, goal, outcome, turns and cost; and where they have a text."""
+"""Summarise the sessions of a log, one line each, and find text in them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .summary import shorten
 
 
 class Summary(Struct):
-    """What a list shows of a session. A cost that is not known is ``None``; ``unpriced`` counts such calls."""
+    """The row of a session in a list. An unknown cost is ``None``; ``unpriced`` counts such calls."""
 
     kind: str | None = None
     model: str | None = None
@@ -34,7 +34,7 @@ class Summary(Struct):
 
 
 def summarize(log: EventLog, entry: SessionEntry) -> Summary:
-    """Return the line of a session, from its first and last record and the records of its turns and calls."""
+    """Summarise a session from its first and last record and the records of its turns and calls."""
     found = Summary()
     first = next(log.read(entry.session)).payload
     if isinstance(first, SessionStarted):
@@ -65,7 +65,7 @@ def _name_model(provider: str | None, model: str | None) -> str | None:
 
 
 def find_excerpt(record: LogRecord, text: str, width: int = 70) -> str:
-    """Return the part of a record around the first place that has a text."""
+    """Return the part of a record around the first match of a text."""
     for value in find_texts(record.data):
         at = value.casefold().find(text.casefold())
         if at >= 0:

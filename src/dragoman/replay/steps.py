@@ -1,4 +1,4 @@
-"""A run read again, step by step. Nothing is executed: there is nothing here that could."""
+"""Read a run step by step. Nothing is executed."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from .summary import describe
 
 
 class ReplayStep(Struct, frozen=True, omit_defaults=True):
-    """One record of a run: what happened, in words and as stored.
+    """One record of a run: a one-line summary and the stored record.
 
-    ``intent`` is the id of the proposal the step belongs to. ``notes`` are what does not follow
-    from the evidence so far, such as a tool that ran without a decision.
+    ``intent`` is the id of the proposal the step belongs to. ``notes`` are contradictions of the
+    evidence so far, such as a tool that ran without a decision.
     """
 
     seq: int
@@ -51,17 +51,17 @@ class ReplayStep(Struct, frozen=True, omit_defaults=True):
 
 
 def read_steps(log: EventLog, session: str, after: int = 0) -> Iterator[ReplayStep]:
-    """The steps of a run, from the record ``after`` on; a ``LogCorruptError`` where one is missing."""
+    """Yield the steps of a run, after the record ``after``; ``LogCorruptError`` where one is missing."""
     for step in to_steps(log.read(session)):
         if step.seq > after:
             yield step
 
 
 def to_steps(records: Iterable[LogRecord]) -> Iterator[ReplayStep]:
-    """Records as steps, each held against what came before it."""
+    """Yield records as steps, each checked against the earlier ones."""
     evidence = Evidence()
     for record in records:
-        intent, notes = evidence.hear(record)
+        intent, notes = evidence.add(record)
         title = describe(record, started=evidence.has_run(intent) if intent is not None else None)
         yield ReplayStep(
             record.seq, record.timestamp, record.type, record.actor, title, record.turn, intent, notes, record.data
@@ -72,7 +72,7 @@ def to_steps(records: Iterable[LogRecord]) -> Iterator[ReplayStep]:
 
 
 class Evidence:
-    """The state of every proposal so far: what may happen to it next, and what may not."""
+    """The state of every proposal so far, and which events may follow."""
 
     def __init__(self) -> None:
         self._proposed: dict[str, ToolIntent] = {}
@@ -84,14 +84,14 @@ class Evidence:
         self._finished = False
 
     def copy(self) -> Evidence:
-        """The same state, to go on from separately."""
+        """Return a copy of the state, to continue from separately."""
         other = Evidence()
         for name, value in vars(self).items():
             setattr(other, name, copy(value))
         return other
 
-    def hear(self, record: LogRecord) -> tuple[str | None, tuple[str, ...]]:
-        """Take a record in; return the proposal it belongs to, and what does not follow."""
+    def add(self, record: LogRecord) -> tuple[str | None, tuple[str, ...]]:
+        """Process a record; return the proposal it belongs to, and its contradictions."""
         payload = record.payload
         if isinstance(payload, ToolIntent):
             note = ("the same intent was proposed before",) if payload.id in self._proposed else ()
@@ -158,7 +158,9 @@ class Evidence:
 
 
 class Totals(Struct, frozen=True, omit_defaults=True):
-    """What a run comes to. ``cost_usd`` is of the calls whose cost is known; ``unpriced`` counts the others."""
+    """The totals of a run. ``cost_usd`` is the sum of the known costs; ``unpriced`` counts the
+    other calls.
+    """
 
     goal: str | None = None
     outcome: str | None = None
@@ -191,7 +193,7 @@ _COUNTERS: dict[type, str] = {
 
 
 def count_totals(log: EventLog, session: str) -> Totals:
-    """Add a run up, reading only the records that count."""
+    """Compute the totals of a run, reading only the relevant records."""
     found: dict[str, Any] = dict.fromkeys(Totals.__struct_fields__[2:], 0)
     for record in log.find(*COUNTED, session=session):
         payload = record.payload
@@ -209,7 +211,7 @@ def count_totals(log: EventLog, session: str) -> Totals:
 def _add_call(found: dict[str, Any], call: CallCompleted | CallFailed) -> None:
     if isinstance(call, CallFailed):
         found["failed_calls"] += 1
-        if call.usage == Usage():  # it was refused: nothing was used
+        if call.usage == Usage():  # it was rejected: nothing was used
             return
     else:
         found["calls"] += 1

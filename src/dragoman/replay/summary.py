@@ -1,4 +1,4 @@
-"""One line about one record, for people: the same in a replay, the trace viewer, the log and a running agent."""
+"""One-line summaries of records, used by replay, the trace viewer, the log and a running agent."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _LONGEST = 160
 
 
 class Headline(NamedTuple):
-    """What a record is about, in one word, and the rest of its line."""
+    """The label of a record, and the rest of its line."""
 
     label: str
     text: str
@@ -55,9 +55,10 @@ class Headline(NamedTuple):
 
 
 def describe(record: LogRecord, *, started: bool | None = None) -> str:
-    """Return a record in one line; of an unknown type, what it holds.
+    """Return a record in one line; for an unknown type, its contents.
 
-    ``started`` is whether the intent of the record had begun to run, for records without that field.
+    ``started`` is whether the intent of the record had begun to run, for records without that
+    field.
     """
     payload = record.payload
     if isinstance(payload, ToolIntentClosed) and payload.started is None:
@@ -67,13 +68,15 @@ def describe(record: LogRecord, *, started: bool | None = None) -> str:
 
 
 def make_headline(payload: Any) -> Headline | None:
-    """Return the label and the text of a record, without a goal or a result; ``None`` for an unknown type."""
+    """Return the label and the text of a record, without goals and results; ``None`` for an
+    unknown type.
+    """
     words = _HEADLINES.get(type(payload))
     return words(payload) if words is not None else None
 
 
 def _find_content(payload: Any) -> str | None:
-    """Return what a person at the terminal sees anyway while a session runs: its goal, and the results of tools."""
+    """Return what the terminal shows anyway while a session runs: its goal, and the results of tools."""
     if isinstance(payload, SessionStarted):
         return payload.goal
     return _text(payload.content) if isinstance(payload, ToolObserved) else None
@@ -91,16 +94,16 @@ def describe_action(name: str, arguments: dict[str, Any]) -> str:
 
 def shorten(text: str, longest: int = _LONGEST) -> str:
     """Return one line of printable text, with a mark where it was cut."""
-    # Only as much as can be shown is looked at: a record may hold megabytes.
+    # Only the start is processed, since a record may contain megabytes.
     line = make_printable(" ".join(text[: 8 * longest].split()))
     return line if len(line) <= longest and len(text) <= 8 * longest else line[: longest - 1] + "…"
 
 
 def make_printable(text: str) -> str:
-    """Return the text with a sign for every character that is no letter or mark.
+    """Return the text with every unprintable character replaced by a visible sign.
 
-    Control characters in a record could otherwise move a terminal's cursor, recolour what stands
-    around them, or turn the direction of writing.
+    Control characters in a record could otherwise move a terminal's cursor, change colours, or
+    reverse the writing direction.
     """
     if text.isprintable():
         return text

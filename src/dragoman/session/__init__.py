@@ -1,4 +1,4 @@
-"""The core: evidence from intent to observation.
+"""The agent loop: evidence from intent to observation.
 
 ::
 
@@ -6,8 +6,9 @@
         session = Session(provider, tools, policy, log, budget=Budget(steps=20, cost_usd="0.50"))
         outcome = await session.run("Find out why the tests fail and fix them.")
 
-The provider proposes; the session records, has it allowed, executes, observes, and can answer later what
-happened and why. After a crash, ``Session.resume`` goes on from the log and runs nothing twice.
+The provider proposes. The session records the proposal, gets permission, executes it and records
+the observation, so that the log shows what happened and why. After a crash, ``Session.resume``
+continues from the log and runs nothing twice.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Approvals from another process: questions that are open in a log, and answers to them.
+"""Approvals from another process: the open questions in a log, and answers to them.
 
-A session's only writer is its runner, so an answer is not a record of the session. It goes to the session
-``NAME.answers``: of the same log where several processes may write it, of the file ``log.db.answers`` beside a log
-in a file. The runner reads it there and records what came of it.
+A session's only writer is its runner, so an answer is not a record of the session. It is stored in
+the session ``NAME.answers``: in the same log if several processes may write it, or in the file
+``log.db.answers`` next to a log in a file. The runner reads it there and records the result.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _TYPES = (
 
 
 class Question(Struct, frozen=True, omit_defaults=True):
-    """A proposal that waits for a decision, and the record that asks for it."""
+    """A proposal that waits for a decision, and the record of the question."""
 
     session: str
     intent_id: str
@@ -55,7 +55,7 @@ class Question(Struct, frozen=True, omit_defaults=True):
 
 
 def find_questions(log: EventLog, session: str | None = None) -> list[Question]:
-    """Return the questions of one session, or of all, that have no answer on record."""
+    """Return the questions of one session, or of all, that have no recorded answer."""
     intents: dict[str, ToolIntent] = {}
     checked: dict[str, ToolIntentValidated] = {}
     found: dict[str, Question] = {}
@@ -98,13 +98,13 @@ def answer_question(log: EventLog, session: str, intent_id: str, decision: Decis
 
 
 def name_answers(session: str) -> str:
-    """Return the name of the session that holds the answers of another."""
+    """Return the name of the session that stores the answers for another."""
     return f"{session}.answers"
 
 
 @contextmanager
 def _open_answers(log: EventLog, *, readonly: bool) -> Iterator[EventLog | None]:
-    """Open the log that holds answers; to read, ``None`` while there are none."""
+    """Open the log that stores answers; for reading, ``None`` if it does not exist yet."""
     path = find_answers_file(log)
     if path is None and isinstance(log, PostgresLog) and not readonly:
         with log.reopen() as answers:  # commands open a log for reading only
@@ -119,14 +119,16 @@ def _open_answers(log: EventLog, *, readonly: bool) -> Iterator[EventLog | None]
 
 
 def find_answers_file(log: EventLog) -> Path | None:
-    """Return the file for the answers beside a log in a file; ``None`` if the log itself holds them."""
+    """Return the file for the answers next to a log in a file; ``None`` if the log itself stores them."""
     return log.path.with_name(f"{log.path.name}.answers") if isinstance(log, SqliteLog) else None
 
 
 class RemoteApprover:
-    """An approver that waits for ``answer_question`` or ``dragoman log approve`` in another process.
+    """An approver that waits for ``answer_question`` or ``dragoman log approve`` in another
+    process.
 
-    ``also`` is asked at the same time, and the first answer counts. The log is looked at every ``interval`` seconds.
+    ``also`` is asked at the same time, and the first answer counts. The log is polled every
+    ``interval`` seconds.
     """
 
     def __init__(self, log: EventLog, also: Approver | None = None, *, interval: float = 0.2) -> None:
@@ -166,4 +168,4 @@ class RemoteApprover:
                     if isinstance(record.payload, PermissionAnswered):
                         self._answers[record.payload.intent_id] = record.payload
         except LogError:
-            pass  # the file is being made, or the server is away for a moment: look again
+            pass  # the file is being created, or the server is briefly unavailable: poll again

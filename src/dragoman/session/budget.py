@@ -1,4 +1,4 @@
-"""What a session may use up."""
+"""The budget of a session, and what it has spent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..log import BudgetExceeded
 from ..prices import EXACT
 
 MAX_SECONDS = 1e9
-"""More than any run takes, and far from where clocks and event loops give up."""
+"""Longer than any run, and within the limits of clocks and event loops."""
 
 _KINDS: tuple[tuple[str, Any, str], ...] = (
     ("steps", int, "a whole number"),
@@ -25,10 +25,10 @@ _KINDS: tuple[tuple[str, Any, str], ...] = (
 
 
 class Spending(Struct):
-    """What a session has used so far, failed and cancelled calls included.
+    """What a session has used so far, including failed and cancelled calls.
 
-    Tokens that were not reported are estimated. ``cost_usd`` is the sum of the costs that are known;
-    ``cost_unknown`` names a call that has none, and its reason.
+    Tokens that were not reported are estimated. ``cost_usd`` is the sum of the known costs;
+    ``cost_unknown`` names a call without a known cost, and the reason.
     """
 
     turns: int = 0
@@ -37,7 +37,7 @@ class Spending(Struct):
     cost_unknown: str | None = None
 
     def add_call(self, call: CallCompleted | CallFailed, estimated_input: int) -> None:
-        """Add what a call used. One that was refused used nothing."""
+        """Add the usage of a call. A rejected call used nothing."""
         if isinstance(call, CallFailed) and call.usage == Usage():
             return
         asked = call.input_tokens if call.input_tokens is not None else estimated_input
@@ -49,17 +49,18 @@ class Spending(Struct):
             self.cost_unknown = f"{target}: {call.cost_unknown}" if call.cost_unknown else target
 
     def describe_cost(self) -> str:
-        """Return the cost for people: never an amount that leaves an unknown one out without a note."""
+        """Return the cost as text, with a note if the cost of some call is unknown."""
         if self.cost_unknown is None:
             return f"${self.cost_usd.normalize():f}"
         return f"${self.cost_usd.normalize():f} and more" if self.cost_usd else "cost unknown"
 
 
 class Budget(Struct, frozen=True, omit_defaults=True):
-    """Limits of a session; ``None`` is none. The turn in which one is reached is finished, and no other begun.
+    """Limits of a session; ``None`` means unlimited. The turn that reaches a limit is finished,
+    and no other begins.
 
-    Time counts anew for every run and ends whatever is going on. A limit on money needs a known price:
-    a call whose cost is unknown ends the session, because unknown is not zero.
+    The time limit restarts with every run and stops any activity. A cost limit requires known
+    prices: a call with an unknown cost ends the session, because unknown is not zero.
     """
 
     steps: int | None = None
@@ -93,7 +94,7 @@ class Budget(Struct, frozen=True, omit_defaults=True):
             raise ValueError(f"budget.seconds: must be at most {MAX_SECONDS:g}, or None, not {self.seconds!r}")
 
     def find_excess(self, spent: Spending) -> BudgetExceeded | None:
-        """The first limit that is reached."""
+        """Return the first limit that is reached, or ``None``."""
         if self.steps is not None and spent.turns >= self.steps:
             return BudgetExceeded("turns", Decimal(self.steps), Decimal(spent.turns), "turns")
         if self.tokens is not None and spent.tokens >= self.tokens:
@@ -108,7 +109,7 @@ class Budget(Struct, frozen=True, omit_defaults=True):
         return None
 
     def time_exceeded(self) -> BudgetExceeded:
-        """The event for the one limit that does not wait for a turn's end."""
+        """Return the event for the time limit, the only one that does not wait for the end of a turn."""
         limit = Decimal(str(self.seconds or 0))
         return BudgetExceeded("time", limit, limit, "seconds")
 

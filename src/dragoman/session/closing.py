@@ -1,4 +1,4 @@
-"""Ends of what is still open: a call whose end is not recorded, intents without a result, unanswered calls."""
+"""Close what is still open: a call without a recorded end, intents without a result, unanswered calls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from .records import new_message_id, record_completed, record_failed
 
 
 async def close_open(journal: Journal, reason: str) -> tuple[str, ...]:
-    """Close the open call and every open intent, answer the model's calls, and return the intents' ids."""
+    """Close the open call and every open intent, answer the model's calls, and return the ids of
+    the intents.
+    """
     await _close_call(journal, reason)
     closed = await close_intents(journal, reason)
     await answer_calls(journal)
@@ -19,7 +21,7 @@ async def close_open(journal: Journal, reason: str) -> tuple[str, ...]:
 
 
 async def close_intents(journal: Journal, reason: str) -> tuple[str, ...]:
-    """Record that every open intent will not run, and return their ids."""
+    """Record that the open intents will not run, and return their ids."""
     found = journal.state.open_intents
     for kept in found:
         closed = ToolIntentClosed(kept.intent.id, reason, kept.intent.tool_name, kept.started)
@@ -30,7 +32,8 @@ async def close_intents(journal: Journal, reason: str) -> tuple[str, ...]:
 async def answer_calls(journal: Journal, problem: str | None = None) -> None:
     """Add a tool result to the conversation for every call of the last reply, in order.
 
-    A call whose intent is still open gets none. ``problem`` answers the calls that never became intents.
+    A call whose intent is still open gets none. ``problem`` answers the calls that never became
+    intents.
     """
     state = journal.state
     for call, intent_id in state.unanswered():
@@ -47,7 +50,7 @@ async def answer_calls(journal: Journal, problem: str | None = None) -> None:
 
 
 async def _close_call(journal: Journal, reason: str) -> None:
-    """Record what is known of a call during which the session was stopped."""
+    """Record what is known about a call that was interrupted when the session stopped."""
     call = journal.state.call
     if call is None:
         return

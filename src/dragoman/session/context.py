@@ -1,11 +1,11 @@
-"""Context policies: what of a long conversation is sent to the model.
+"""Context policies: which part of a long conversation is sent to the model.
 
 ::
 
     Session(provider, tools, policy, log, context=[DropOldToolResults(), Window()])
 
-A policy runs before a turn whose estimate passes its share of the model's window, and when the model refuses a
-conversation as too long. What it leaves out is on record and stays in the log.
+A policy runs before a turn whose estimate exceeds its share of the model's window, and when the
+model rejects a conversation as too long. What it omits is recorded and stays in the log.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from ..provider import Provider
 from ..tokens import estimate_text
 from ..tools.runtime import cut_text
 
-_SMALLEST = 40  # tokens: leaving out a result that is not longer than its mark saves nothing
-_SHORTEST = 400  # characters that stay of a result the model has not seen
+_SMALLEST = 40  # tokens: replacing a result that is not longer than its placeholder saves nothing
+_SHORTEST = 400  # minimum characters to keep of a result that the model has not seen
 _NOTE = "[Earlier messages of this conversation were left out here to save space.]"
 _SUMMARY = "[Summary of the earlier messages of this conversation, which were left out to save space]"
 _INSTRUCTIONS = (
@@ -35,10 +35,12 @@ _INSTRUCTIONS = (
 
 
 class Part(Struct, frozen=True):
-    """A message that is sent at present: the number of its record, its estimated tokens, and what it is.
+    """A message that is currently sent: the number of its record, its estimated tokens, and its
+    role.
 
-    ``call`` is the call that a tool's result answers, ``side_effect`` that of the tool. A part is ``unseen`` when
-    the model has not been called since. ``is_goal`` marks a message of the user, ``is_note`` one of a policy.
+    ``call`` is the call that a tool result answers, ``side_effect`` that of the tool. A part is
+    ``unseen`` if the model has not been called since. ``is_goal`` marks a message of the user,
+    ``is_note`` one of a policy.
     """
 
     seq: int
@@ -53,7 +55,7 @@ class Part(Struct, frozen=True):
 
 
 class Projection(Struct, frozen=True):
-    """What a policy leaves out, and the note that is sent in its place."""
+    """What a policy omits, and the note that is sent instead."""
 
     left_out: tuple[LeftOut, ...]
     note: str | None = None
@@ -64,10 +66,10 @@ Summariser: TypeAlias = Callable[[Provider | None, str, str, Sequence[Part]], Aw
 
 
 class ContextView(Struct, frozen=True):
-    """What a policy decides about: the parts that are sent, their tokens, and how many may remain.
+    """The input of a policy: the parts that are sent, their tokens, and the target.
 
-    ``summarise(provider, instructions, transcript, parts)`` calls a model, the session's own if ``None``, puts the
-    call and the summary on record, and returns the id of that record and the text.
+    ``summarise(provider, instructions, transcript, parts)`` calls a model (``None``: the session's
+    own), records the call and the summary, and returns the id of that record and the text.
     """
 
     parts: tuple[Part, ...]
@@ -79,15 +81,15 @@ class ContextView(Struct, frozen=True):
 
     @property
     def excess(self) -> int:
-        """How many tokens have to go."""
+        """The number of tokens to remove."""
         return self.tokens - self.goal
 
 
 class ContextPolicy(Struct, frozen=True, kw_only=True):
-    """A rule that shortens what is sent. A subclass implements ``project``.
+    """A policy that shortens what is sent. A subclass implements ``project``.
 
-    It runs when the estimate of a turn passes ``share`` of the window, and aims at ``target`` of it. ``window`` is
-    the number of tokens the model takes, if its capabilities do not tell.
+    It runs when the estimate of a turn exceeds ``share`` of the window, and aims at ``target`` of
+    it. ``window`` is the context window in tokens, if the model's capabilities do not include it.
     """
 
     share: float = 0.8
@@ -101,27 +103,28 @@ class ContextPolicy(Struct, frozen=True, kw_only=True):
             raise ValueError(f"context: window must be above 0, or None, not {self.window!r}")
 
     async def project(self, view: ContextView) -> Projection | None:
-        """Return what to leave out, or ``None`` if there is nothing."""
+        """Return what to omit, or ``None`` if there is nothing."""
         raise NotImplementedError
 
     @property
     def rule(self) -> str:
-        """The name of the rule on record."""
+        """The name of the policy in the log."""
         return type(self).__name__
 
 
 class KeepAll(ContextPolicy, frozen=True, kw_only=True):
-    """Send the complete conversation, however long it is; the model refuses one that is too long."""
+    """Send the complete conversation, whatever its length; the model rejects one that is too long."""
 
     async def project(self, view: ContextView) -> Projection | None:
         return None
 
 
 class DropOldToolResults(ContextPolicy, frozen=True):
-    """Replace the content of tool results by a mark that says how to read them again, the oldest first.
+    """Replace the content of tool results by a placeholder that explains how to read them again,
+    oldest first.
 
-    The last ``keep`` results stay as long as that suffices. Results that the model has not seen yet are shortened
-    only if nothing else is left.
+    The last ``keep`` results stay if that suffices. Results that the model has not seen yet are
+    shortened only as a last resort.
     """
 
     keep: int = 3
@@ -136,10 +139,10 @@ class DropOldToolResults(ContextPolicy, frozen=True):
 
 
 class Window(ContextPolicy, frozen=True):
-    """Send the goals and the newest turns; leave the older turns out.
+    """Send the goals and the newest turns; omit the older turns.
 
-    The first and the last goal of the user always stay. ``turns`` is the most that remain once the policy runs;
-    by default as many as fit.
+    The first and the last goal of the user always stay. ``turns`` is the maximum number of turns
+    to keep; by default as many as fit.
     """
 
     turns: int | None = None
@@ -156,10 +159,10 @@ class Window(ContextPolicy, frozen=True):
 
 
 class Summarise(ContextPolicy, frozen=True):
-    """Have a model summarise the older turns, and send the summary in their place.
+    """Summarise the older turns with a model, and send the summary instead.
 
-    ``provider`` writes it, by default the session's own; a cheaper model will do. The last ``keep`` turns stay. If
-    the summary cannot be written, the older turns are left out without one.
+    ``provider`` writes it, by default the session's own; a cheaper model is sufficient. The last
+    ``keep`` turns stay. If the summary fails, the older turns are omitted without one.
     """
 
     provider: Provider | None = None
@@ -186,7 +189,7 @@ class Summarise(ContextPolicy, frozen=True):
 
 
 def _elide(results: Iterable[Part], view: ContextView) -> tuple[list[LeftOut], int]:
-    """Replace results by marks until enough is saved."""
+    """Replace results by placeholders until enough tokens are saved."""
     left_out: list[LeftOut] = []
     saved = 0
     for part in results:
@@ -215,7 +218,7 @@ def _shorten(text: str, longest: int = 200) -> str:
 
 
 def _shorten_unseen(view: ContextView, excess: int) -> list[LeftOut]:
-    """Cut the longest of the results that the model has not seen, to the same length, until they fit."""
+    """Shorten the longest results that the model has not seen to a common length, until they fit."""
     unseen = [part for part in view.parts if part.unseen and isinstance(part.message.content, str)]
     unseen = [part for part in unseen if isinstance(part.message, ToolResult)]
     total = sum([part.tokens for part in unseen])
@@ -242,7 +245,7 @@ def _shorten_unseen(view: ContextView, excess: int) -> list[LeftOut]:
 
 
 def _group(parts: Sequence[Part]) -> list[list[Part]]:
-    """Return the parts that may be left out, a reply together with the results of its calls; oldest first.
+    """Return the parts that may be omitted, a reply together with its tool results; oldest first.
 
     System prompts stay, and so do the first and the last goal.
     """
@@ -259,19 +262,23 @@ def _group(parts: Sequence[Part]) -> list[list[Part]]:
 
 
 def _choose_groups(groups: list[list[Part]], view: ContextView, turns: int | None) -> list[Part]:
-    """Return the oldest groups until enough is saved, all but ``turns``; never the newest one."""
+    """Return the oldest groups until enough tokens are saved, keeping ``turns`` and always the
+    newest one.
+    """
     gone: list[Part] = []
     for at, group in enumerate(groups[:-1]):
         is_enough = sum([part.tokens for part in gone]) >= view.excess
         if is_enough and (turns is None or len(groups) - at <= turns):
             break
         gone += group
-    # A note alone would only be replaced by another.
+    # Replacing only a note would save nothing.
     return [] if all(part.is_note for part in gone) else gone
 
 
 def _write_transcript(parts: Sequence[Part], window: int | None) -> str:
-    """Return messages as text for a model that summarises them, with long ones cut so that it can read all."""
+    """Return messages as a transcript for the summarising model, with long ones truncated so that
+    all fit.
+    """
     longest = max((window or 16_000) * 2 // max(len(parts), 1), _SHORTEST)
     return "\n\n".join([_write_part(part.message, longest) for part in parts])
 

@@ -1,7 +1,7 @@
-"""From an intent to what became of it: check, permission, execution, observation, each a record of its own.
+"""Process an intent: validate, get permission, execute, observe; each step is a separate record.
 
-No tool runs before the record that it starts is on disk, and a record that it started is the only reason
-for which the session will ever believe it did.
+No tool runs before its ``tool.started`` is on disk, and after a crash only that record shows that
+it ran.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .state import IntentState
 
 
 class Pipeline:
-    """What a session does with the intents of one reply."""
+    """Process the intents of one reply."""
 
     def __init__(self, tools: Toolbox, gate: Gate, journal: Journal) -> None:
         self._tools = tools
@@ -42,7 +42,7 @@ class Pipeline:
         self._journal = journal
 
     async def process(self, intents: Sequence[ToolIntent], turn: str) -> None:
-        """Bring every intent to its end: at once if all of them only read, else one after the other."""
+        """Process every intent to its end: concurrently if all of them only read, else one by one."""
         if len(intents) > 1 and self._tools.may_overlap([intent.tool_name for intent in intents]):
             await self._process_together(intents, turn)
             return
@@ -93,7 +93,7 @@ class Pipeline:
         return (proposal, record) if record is not None else None
 
     def _edit(self, intent: ToolIntent, proposal: Proposal, decision: Decision) -> tuple[Proposal, Decision]:
-        """Check the input that an answer gives in place of the proposed one, as the proposal was checked."""
+        """Validate the input that a decision substitutes, as the proposal was validated."""
         if decision.input == proposal.input:
             return proposal, replace(decision, input=None)
         try:
@@ -157,9 +157,9 @@ def _refuse_edit(decision: Decision, why: str) -> Decision:
 
 
 def describe_end(kept: IntentState | None) -> tuple[object, bool]:
-    """Return what the model receives for a call, and whether as an error: an observation as it is.
+    """Return the tool result for a call, and whether it is an error.
 
-    If the call ran with another input than the model proposed, a note before it has that input.
+    If the call ran with another input than the model proposed, a note with that input comes first.
     """
     content, is_error = _describe_end(kept)
     if kept is None or kept.edited is None or not kept.started:

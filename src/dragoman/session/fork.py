@@ -1,4 +1,4 @@
-"""A new session that continues another after one of its records. The other session is not changed."""
+"""Fork a session: a new session continues another after one of its records, without changing it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from .state import State, reduce_records
 
 
 async def write_fork(log: EventLog, session: str, at: int | None, name: str) -> None:
-    """Write the beginning of a session that has the conversation of another after the record ``at``.
+    """Write the beginning of a session with the conversation of another after the record ``at``.
 
-    The messages are copied, and what a context policy left out; calls and their costs are not, so that nothing is
-    counted twice. Calls without a result at that record get one that says what is known.
+    Messages and omissions of a context policy are copied; calls and their costs are not, so that
+    nothing is counted twice. Calls without a result at that record get one that describes what is
+    known.
     """
     records = list(takewhile(lambda record: at is None or record.seq <= at, log.read(session)))
     if not records or (at is not None and records[-1].seq != at):
@@ -29,7 +30,7 @@ async def write_fork(log: EventLog, session: str, at: int | None, name: str) -> 
     place = ForkedFrom(session, records[-1].seq, records[-1].hash)
     root = await log.append(name, _start(records, place), expected=0)
     written = root
-    numbers: dict[int, int] = {}  # of the copied records, by those of the originals
+    numbers: dict[int, int] = {}  # maps the numbers of the original records to those of the copies
     for seq, change, is_goal in state.conversation.list_changes():
         if isinstance(change, MessageRecorded):
             change = replace(change, request_id=None, usage=None, cost_usd=None, latency_ms=None, warnings=())

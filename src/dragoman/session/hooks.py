@@ -1,11 +1,11 @@
-"""Hooks: a program or a function that decides about a proposal, which it receives as JSON.
+"""Hooks: a program or a function that receives a proposal as JSON and decides about it.
 
 ::
 
     Session(..., approve=hook(["./check-proposal"], then=ask_me))
 
-A hook receives the proposal and answers with an object: ``{"allowed": true}``, ``false``, or ``null`` to leave the
-decision to ``then``; optionally with ``reason``, ``by``, ``scope``, ``prefix`` and ``input``, as in ``Decision``.
+A hook returns an object: ``{"allowed": true}``, ``false``, or ``null`` to defer to ``then``;
+optionally with ``reason``, ``by``, ``scope``, ``prefix`` and ``input``, as in ``Decision``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..permission import Approver, Decision, Proposal, Scope, Verdict
 from ..tools import clean_environment
 
 HookFunction: TypeAlias = Callable[[dict[str, Any]], "Any | Awaitable[Any]"]
-_LONGEST = 1024 * 1024  # bytes of an answer
+_LONGEST = 1024 * 1024  # maximum size of an answer in bytes
 
 
 class _Answer(Struct, forbid_unknown_fields=True):
@@ -39,15 +39,16 @@ class _Answer(Struct, forbid_unknown_fields=True):
 
 
 class HookError(RuntimeError):
-    """A hook failed, was too slow, or returned something else than a decision. Nothing is allowed by it."""
+    """A hook failed, timed out, or returned something other than a decision. The proposal is denied."""
 
 
 def hook(target: Sequence[str] | HookFunction, *, then: Approver | None = None, timeout: float = 60) -> Approver:
-    """Return an approver that hands the decision to a program or a function.
+    """Return an approver that delegates the decision to a program or a function.
 
-    A program gets the proposal as JSON on its standard input and prints the answer; an exit code other than 0
-    denies, with the first line of its standard error as the reason. A function gets the same as a dictionary and
-    may be a coroutine function. Without an answer in ``timeout`` seconds, the proposal is denied.
+    A program receives the proposal as JSON on standard input and prints the answer; an exit code
+    other than 0 denies, with the first line of standard error as the reason. A function receives
+    the same as a dictionary and may be a coroutine function. Without an answer in ``timeout``
+    seconds, the proposal is denied.
     """
     if isinstance(target, str) or (not callable(target) and not target):
         raise ValueError("hook: give a function, or a program as a list of words")
@@ -80,7 +81,7 @@ def describe_proposal(proposal: Proposal, verdict: Verdict) -> dict[str, Any]:
 
 
 async def ask(approve: Approver | None, proposal: Proposal, verdict: Verdict) -> Decision:
-    """Return the answer of an approver as a decision; without one, it is denied."""
+    """Return the answer of an approver as a decision; without an approver, a denial."""
     if approve is None:
         return Decision(False, "nobody", "there is no approver to ask", verdict.rule)
     answer: Any = approve(proposal, verdict)

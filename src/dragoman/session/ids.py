@@ -1,14 +1,14 @@
-"""Two names for one call: ours, ``tu_<ulid>``, and the one a provider gave it or is told."""
+"""Map between the two ids of a call: ours, ``tu_<ulid>``, and the provider's."""
 
 from __future__ import annotations
 
 
 class ToolIds:
-    """A session's map between intents and call ids, both ways, for every provider it talked to.
+    """A session's two-way map between intents and call ids, for every provider it used.
 
-    Whoever issued an id hears it again verbatim. Another provider is told the intent's own id instead,
-    so that two providers' ``call_1`` are never taken for one another. The log holds all of it: the map
-    is made anew from ``MessageRecorded.tool_ids``.
+    The provider that issued an id receives it again verbatim. Any other provider receives the
+    intent's own id, so that ``call_1`` of two providers cannot be confused. The map is rebuilt
+    from ``MessageRecorded.tool_ids`` in the log.
     """
 
     def __init__(self) -> None:
@@ -16,14 +16,15 @@ class ToolIds:
         self._inward: dict[tuple[str, str], str] = {}
 
     def issue(self, provider: str, call_id: str, intent_id: str) -> None:
-        """A provider called this intent by that id. An id it has used before stays the earlier call's."""
+        """Register a provider's id for an intent. An id that it used before keeps its earlier meaning."""
         if self._inward.get((provider, call_id), intent_id) != intent_id:
-            call_id = intent_id  # some servers begin every reply with call_0, and others refuse a repeated id
+            # some servers start every reply with call_0, and others reject a repeated id
+            call_id = intent_id
         self._outward[provider, intent_id] = call_id
         self._inward[provider, call_id] = intent_id
 
     def to_provider(self, provider: str, intent_id: str) -> str:
-        """What a provider is told an intent's call is named."""
+        """Return the call id of an intent to send to a provider."""
         known = self._outward.get((provider, intent_id))
         if known is None:
             self.issue(provider, intent_id, intent_id)
@@ -31,5 +32,5 @@ class ToolIds:
         return known
 
     def to_intent(self, provider: str, call_id: str) -> str | None:
-        """The intent a provider means by a call id, if it is known."""
+        """Return the intent that a provider's call id refers to, if known."""
         return self._inward.get((provider, call_id))

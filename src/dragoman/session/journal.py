@@ -1,4 +1,6 @@
-"""The session's access to the log: write first, then act, and only as long as no one else has written."""
+"""Write a session's records: a record is written before its action, and only while no other
+process writes.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,11 @@ Watcher: TypeAlias = Callable[[LogRecord], object]
 
 
 class Journal:
-    """Append to one session and keep its state in step.
+    """Append to one session and keep its state in sync.
 
-    Every record is appended with the ``seq`` that the state ends at. When another process has continued
-    the session, the append raises ``LogConflictError``, so that this process is stopped before it runs
-    anything: no tool runs before its ``tool.started`` is written.
+    Every record is appended with the ``seq`` that the state ends at. If another process has
+    continued the session, the append raises ``LogConflictError``, which stops this process before
+    it runs anything: no tool runs before its ``tool.started`` is written.
     """
 
     def __init__(self, log: EventLog, session: str, state: State, watch: Watcher | None = None) -> None:
@@ -28,12 +30,13 @@ class Journal:
         self.session = session
         self.state = state
         self._watch = watch
-        self._turn = asyncio.Lock()  # tools that run at once write one after the other
+        self._turn = asyncio.Lock()  # concurrent tools write one after the other
 
     async def write(
         self, payload: Payload, *, parent: str | None = None, turn: str | None = None, actor: Actor | None = None
     ) -> LogRecord:
-        """Append and wait until it is durable. A cancellation waits too: a record half known would be worse.
+        """Append a record and wait until it is durable, even if cancelled, so that its fate is
+        known.
 
         Without a ``parent``, the record follows from the start of the session.
         """
@@ -63,4 +66,4 @@ class Journal:
         try:
             self._watch(record)
         except Exception:
-            log.warning("a watcher of session %s failed", self.session, exc_info=True)
+            log.warning("a subscriber of session %s failed", self.session, exc_info=True)

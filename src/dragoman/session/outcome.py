@@ -1,4 +1,4 @@
-"""How turns and sessions end."""
+"""The results of turns and sessions."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ Ending: TypeAlias = Literal["completed", "failed", "cancelled", "exhausted"]
 
 
 class SessionError(RuntimeError):
-    """The session cannot do this in its present state."""
+    """The session cannot do this in its current state."""
 
 
 class Outcome(Struct, Generic[Parsed], frozen=True):
-    """How a session ended: ``text`` is the model's last text, ``exhausted`` means that a budget ended it."""
+    """How a session ended: ``text`` is the model's last text, ``exhausted`` means that a budget
+    ended it.
+    """
 
     session: str
     outcome: Ending
@@ -48,7 +50,7 @@ class Step(Struct, frozen=True):
 
 
 def find_ending(finish_reason: str) -> tuple[Ending, str | None]:
-    """Return how a session ends with a reply that proposes nothing to run, and the detail of it."""
+    """Return how a session ends after a reply without calls to run, and the detail."""
     if finish_reason == "stop":
         return "completed", None
     if finish_reason == "length":

@@ -1,4 +1,4 @@
-"""Apply a session's context policies: measure what is sent, shorten it, and put that on record."""
+"""Apply a session's context policies: measure what is sent, shorten it, and record that."""
 
 from __future__ import annotations
 
@@ -37,13 +37,15 @@ class Projector:
 
     @property
     def keeps_all(self) -> bool:
-        """Whether nothing is ever left out."""
+        """Whether nothing is ever omitted."""
         return all(isinstance(policy, KeepAll) for policy in self.policies)
 
     async def fit(
         self, provider: Provider, tools: Sequence[Tool] | None, parent: str, turn: str
     ) -> tuple[list[Message], int]:
-        """Return the messages to send and their estimated tokens, shortened if they pass the share of the window."""
+        """Return the messages to send and their estimated tokens, shortened if they exceed the
+        share of the window.
+        """
         messages, tokens = self._measure(provider, tools)
         window = self._find_window(provider)
         if window is None or self.keeps_all or tokens <= self._find_limit(window):
@@ -53,14 +55,14 @@ class Projector:
         return self._measure(provider, tools)
 
     async def shrink(self, provider: Provider, tools: Sequence[Tool] | None, parent: str, turn: str) -> bool:
-        """Shorten a conversation that the model refused; return ``False`` if nothing can be left out."""
+        """Shorten a conversation that the model rejected; return ``False`` if nothing can be omitted."""
         _, tokens = self._measure(provider, tools)
         window = self._find_window(provider)
         goal = tokens // 2 if window is None else min(tokens // 2, int(self.policies[0].target * window))
         return await self._shorten(provider, tools, "overflow", goal, parent, turn)
 
     def _measure(self, provider: Provider, tools: Sequence[Tool] | None) -> tuple[list[Message], int]:
-        """Return what is sent now, and its estimated tokens: a message is estimated once, not every turn."""
+        """Return what is currently sent, and its estimated tokens. Each message is estimated only once."""
         sizes = [self._estimate(entry, provider) for entry in self._journal.state.conversation.entries]
         return self._journal.state.project(provider.name), self._frame(provider, tools) + sum(sizes)
 
@@ -84,7 +86,7 @@ class Projector:
         return given or known
 
     def _find_limit(self, window: int) -> int:
-        """Return how many tokens may be sent, with room for the longest reply."""
+        """Return the number of tokens that may be sent, reserving space for the longest reply."""
         limit = int(self.policies[0].share * window)
         reply = self._config.max_tokens
         return limit if reply is None or reply >= window else max(min(limit, window - reply), 1)
@@ -118,7 +120,7 @@ class Projector:
         return changed
 
     def _count_savings(self, projection: Projection, provider: Provider) -> int:
-        """Return how many tokens fewer a projection sends."""
+        """Return the number of tokens that a projection saves."""
         frame = self._frame(provider, None)
         saved = sum([each.tokens for each in projection.left_out])
         added = [each.instead for each in projection.left_out if each.instead is not None]
@@ -160,7 +162,7 @@ class Projector:
         transcript: str,
         parts: Sequence[Part],
     ) -> tuple[str, str]:
-        """Have a model write a summary; return the id of its record, and the text."""
+        """Write a summary with a model; return the id of its record, and the text."""
         provider = provider or own
         messages: list[Message] = [System(instructions), User(transcript)]
         started = CallStarted(
@@ -182,7 +184,7 @@ class Projector:
     async def _ask(
         self, provider: Provider, messages: list[Message], started: CallStarted, parent: str, turn: str
     ) -> str:
-        """Call a model without tools, and record how the call ended."""
+        """Call a model without tools, and record the end of the call."""
         stream: EventStream | None = None
         write: Any = partial(self._journal.write, parent=parent, turn=turn)
         try:

@@ -1,4 +1,4 @@
-"""What a reply is on record: the calls' ends, and the message with all that a provider cannot know."""
+"""Build the log records of a reply: the end of the call, and the message with ids, routing and cost."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Price: TypeAlias = Callable[[Usage, str], "Cost | Unpriced"]
 
 
 def new_message_id() -> str:
-    """An id of ours for a message."""
+    """Return a new message id."""
     return f"msg_{new_ulid()}"
 
 
@@ -41,10 +41,10 @@ def make_message(
     *,
     in_context: bool = True,
 ) -> MessageRecorded:
-    """Return the record of a reply: its id, the choice of the model, the cost, and our names of its calls.
+    """Return the record of a reply: its id, the model chosen, the cost, and our ids of its calls.
 
-    ``served`` are the provider and model that answered; with a fallback, others may have been called first.
-    ``price`` are the fields of the cost.
+    ``served`` are the provider and model that answered; with a fallback, others may have been
+    called first. ``price`` are the fields of the cost.
     """
     return MessageRecorded(
         response.message,
@@ -65,7 +65,7 @@ def make_message(
 
 
 def make_worker_message(response: Response, provider: Provider, price: dict[str, Any]) -> MessageRecorded:
-    """Return the reply of a call that the session makes for itself; only the end of the call is recorded of it."""
+    """Return the reply of an internal call of the session; only the end of that call is recorded."""
     routing = Routing("default", f"{provider.name}:{provider.model}")
     return make_message(response, (), routing, (provider.name, provider.model), price, in_context=False)
 
@@ -76,7 +76,7 @@ def find_served_by(provider: Provider, reply: Reply) -> tuple[str, str]:
 
 
 def price_reply(provider: Provider, reply: Reply, usage: Usage, price: Price | None) -> dict[str, Any]:
-    """Return the fields of a record that hold a usage and its cost."""
+    """Return the record fields for a usage and its cost."""
     name, model = find_served_by(provider, reply)
     sold_as = find_served(provider, name, model).priced_as
     bill = price(usage, f"{name}:{model}") if price is not None else sold_as.cost(usage)
@@ -84,7 +84,9 @@ def price_reply(provider: Provider, reply: Reply, usage: Usage, price: Price | N
 
 
 def is_repeatable(response: Response) -> bool:
-    """Return whether a reply with invalid calls can be sent again: each has a name, and an object as arguments."""
+    """Return whether a reply with invalid calls can be sent back: each has a name, and an object
+    as arguments.
+    """
     calls = response.tool_calls
     return bool(calls) and all(call.name and isinstance(call.arguments, dict) for call in calls)
 
@@ -92,9 +94,9 @@ def is_repeatable(response: Response) -> bool:
 def record_completed(
     said: MessageRecorded, response: Response | None = None, reply: Reply | None = None
 ) -> CallCompleted:
-    """Return the record of a call that ended, from the message it returned.
+    """Return the record of a completed call, from its message.
 
-    ``response`` and ``reply`` are ``None`` when the message is all that is left of it, after a crash.
+    ``response`` and ``reply`` are ``None`` after a crash, when only the message is left.
     """
     kinds = [type(block) for block in cast("Assistant", said.message).content]
     stop_sequence = response.stop_sequence if response is not None else None
@@ -120,10 +122,11 @@ def record_failed(
     reply: Reply | None = None,
     used: Mapping[str, Any] = MappingProxyType({}),
 ) -> CallFailed:
-    """Return the record of a call that failed in its last attempt; without an error, it was cancelled.
+    """Return the record of a call that failed in its last attempt; without an error, it was
+    cancelled.
 
-    ``said``, ``response`` and ``reply`` are what had arrived. It is billed, although the call failed. ``used``
-    are the fields of the usage and its cost if no message had arrived.
+    ``said``, ``response`` and ``reply`` are what was received. It is billed even though the call
+    failed. ``used`` are the fields of the usage and its cost if no message was received.
     """
     error_class: ErrorClass = "cancelled" if error is None else "other"
     message, status = error or "the call was cancelled", None

@@ -56,7 +56,7 @@ _FINAL = "Now give the final answer in the required form, as JSON alone."
 
 
 class Session(Generic[Parsed]):
-    """A provider and tools; usually also a policy and a log.
+    """Run an agent: a provider and tools, usually with a policy and a log.
 
     ::
 
@@ -64,20 +64,20 @@ class Session(Generic[Parsed]):
             session = Session(provider, workspace_tools("."), policy, log, approve=ask_me)
             outcome = await session.run("Find out why the tests fail and fix them.")
 
-    Without a log the records are kept in memory, in ``session.log``, and are lost with the process. Without a
-    policy only tools with ``side_effect="none"`` run unasked.
+    Without a log the records are kept in memory, in ``session.log``, and are lost with the
+    process. Without a policy only tools with ``side_effect="none"`` run without asking.
 
-    ``run`` loops until the model answers without proposing anything, a budget is used up, or ``cancel`` is
-    called; ``step`` does one turn of that. An error of the provider is recorded and raised, and the session
-    can be run again. With ``output``, a type, the model is asked for a structured answer at the end, again if
-    the answer does not fit, and ``outcome.output`` is the instance. ``approve`` decides where the policy
-    asks; without it nothing runs that needs approval. ``on_record`` receives every record once it is stored,
-    ``on_event`` the model's events as they arrive: print the text of ``TextDelta`` to stream from a session.
-    A call that cannot be used is rejected, and the model receives the reason; after ``corrections`` replies in
-    a row of which nothing can be used, the next one raises. ``context`` is a policy, or several in order, that
-    shortens what is sent of a long conversation; without it everything is sent. With ``keep_raw`` the log also
-    stores every reply as the provider's own JSON. The session closes neither provider nor log, except a log it
-    opened by path.
+    ``run`` loops until the model answers without a tool call, a budget is exhausted, or ``cancel``
+    is called; ``step`` runs one turn. An error of the provider is recorded and raised, and the
+    session can be run again. With ``output``, a type, the model is asked for a structured answer
+    at the end, again if the answer is invalid, and ``outcome.output`` is the instance. ``approve``
+    decides when the policy asks; without it, nothing that needs approval runs. ``on_record``
+    receives every record once it is stored, ``on_event`` the model's events as they arrive: print
+    the text of ``TextDelta`` to stream from a session. An invalid call is rejected, and the model
+    receives the reason; after ``corrections`` unusable replies in a row, the next one raises.
+    ``context`` is one or more policies that shorten a long conversation; without it everything is
+    sent. With ``keep_raw`` the log also stores every reply as the provider's own JSON. The session
+    closes neither provider nor log, except a log it opened by path.
     """
 
     def __init__(
@@ -123,9 +123,9 @@ class Session(Generic[Parsed]):
         self._takeover = False
         self._supervisor = Supervisor(self.id)
         self._corrections = Corrections(corrections)
-        self._queued: list[User] = []  # goals that wait for the end of the present one
-        self._at: int | None = None  # the record to go on after, if not the last one
-        self._final = False  # whether the next turn asks for the structured answer
+        self._queued: list[User] = []  # goals that wait for the end of the current one
+        self._at: int | None = None  # the record to continue after, if not the last one
+        self._final = False  # whether the next turn requests the structured answer
 
     @classmethod
     async def resume(
@@ -142,12 +142,14 @@ class Session(Generic[Parsed]):
     ) -> Session[Any]:
         """Continue a session from its log, after any kind of end.
 
-        With ``at`` the conversation goes on after that record: later messages stay in the log and are not sent.
+        With ``at`` the conversation continues after that record: later messages stay in the log
+        and are not sent.
 
-        Nothing runs again. The next ``run`` or ``step`` closes the intents that are open, each by a record
-        of its own, and the model receives a result for each. A session that still runs elsewhere is refused
-        with ``LogLockedError``. With ``takeover`` it is continued all the same, and the other runner stops
-        at its next record with ``LogConflictError``; the outcome of a tool that it is running is unknown.
+        Nothing runs again. The next ``run`` or ``step`` closes the open intents, each with its own
+        record, and the model receives a result for each. A session that still runs elsewhere
+        raises ``LogLockedError``. With ``takeover`` it is continued anyway, and the other runner
+        stops at its next record with ``LogConflictError``; the outcome of a tool that it is
+        running is unknown.
         """
         session = cls(provider, tools, policy, log, session_id=session_id, **settings)
         session._takeover = takeover
@@ -180,10 +182,12 @@ class Session(Generic[Parsed]):
         new_id: str | None = None,
         **settings: Any,
     ) -> Session[Any]:
-        """Begin a new session with the conversation of another after its record ``at``, by default its last one.
+        """Begin a new session with the conversation of another after its record ``at``, by default
+        its last one.
 
-        The other session is not changed, may still run, and is named in the first record of the new one, which
-        has a budget of its own. Nothing that was proposed there runs here.
+        The other session is not changed and may still run. The first record of the new session
+        names it, and the new session has its own budget. Nothing that was proposed there runs
+        here.
         """
         owned = open_log(log) if isinstance(log, str | Path) else None
         name = new_id or f"session_{new_ulid()}"
@@ -196,18 +200,18 @@ class Session(Generic[Parsed]):
 
     @property
     def state(self) -> State:
-        """The state that follows from the records of this session."""
+        """The state derived from the records of this session."""
         return self._journal.state
 
     @property
     def messages(self) -> list[Message]:
-        """The conversation as it would be sent to the present provider."""
+        """The conversation as it would be sent to the current provider."""
         return self.state.project(self.provider.name)
 
     # --- driving ------------------------------------------------------------------------------------
 
     async def run(self, goal: str | User | None = None) -> Outcome[Parsed]:
-        """Pursue a goal to an end. Without a goal, continue with the present one."""
+        """Pursue a goal to its end. Without a goal, continue with the current one."""
         step = await self._supervise(goal, once=False)
         assert step.outcome is not None
         return step.outcome
@@ -217,7 +221,7 @@ class Session(Generic[Parsed]):
         return await self._supervise(goal, once=True)
 
     def follow_up(self, goal: str | User) -> None:
-        """Add a goal to pursue after the present one, in the same run if one is going on."""
+        """Queue a goal for after the current one; a current run continues with it."""
         self._queued.append(_as_user(goal))
 
     async def cancel(self, reason: str = "cancelled by the caller") -> bool:
@@ -225,9 +229,10 @@ class Session(Generic[Parsed]):
         return await self._supervisor.cancel(reason)
 
     async def swap(self, provider: Provider, reason: str = "") -> SwapPlan:
-        """Continue with another model, and return what the conversation loses by it. Nothing is sent yet.
+        """Continue with another model, and return what the conversation loses. Nothing is sent
+        yet.
 
-        Raise ``InvalidRequestError`` if the other model cannot take the conversation at all.
+        Raise ``InvalidRequestError`` if the other model cannot accept the conversation at all.
         """
         self._supervisor.refuse_running()
         before, messages = _name(self.provider), self.state.project(provider.name)
@@ -266,7 +271,7 @@ class Session(Generic[Parsed]):
     # --- the loop -------------------------------------------------------------------------------------
 
     async def _supervise(self, goal: str | User | None, *, once: bool) -> Step:
-        """Drive the session in a task of its own, while this process holds the lease."""
+        """Run the session in its own task, while this process holds the lease."""
         self._supervisor.refuse_running()
         async with self.log.hold(self.id, takeover=self._takeover):
             return await self._supervisor.run(self._drive(goal, once=once), self.budget.seconds)
@@ -292,7 +297,7 @@ class Session(Generic[Parsed]):
         return step
 
     async def _advance(self) -> Step:
-        """Do one turn, unless the session is at its end."""
+        """Run one turn, unless the session has ended."""
         if self._queued and self.state.has_answered:
             await self._journal.write(MessageRecorded(self._queued.pop(0), message_id=new_message_id()))
         if self.state.has_answered:
@@ -336,7 +341,7 @@ class Session(Generic[Parsed]):
         if response.is_paused or (self._queued and self.state.has_answered and response.finish_reason == "stop"):
             return Step(number, response, intents)
         if self._settings.output is not None and not final and response.finish_reason == "stop":
-            return Step(number, response, intents)  # the next turn asks for the structured answer
+            return Step(number, response, intents)  # the next turn requests the structured answer
         ending = find_ending(response.finish_reason)
         return Step(number, response, intents, await self._finish(*ending, parsed=response.parsed))
 
@@ -393,7 +398,7 @@ class Session(Generic[Parsed]):
         await self._journal.write(started)
 
     async def _continue(self, why: str) -> None:
-        """Record that the session goes on after an end, and close what that left open."""
+        """Record that the session continues, and close what was left open."""
         state = self.state
         dangling = tuple([kept.intent.id for kept in state.open_intents])
         ended = state.finished.outcome if state.finished is not None else "interrupted"
@@ -429,7 +434,7 @@ def _as_user(goal: str | User) -> User:
 
 
 def _check_price(provider: Provider, budget: Budget, price: Price | None) -> None:
-    """Raise ``ValueError`` if money is limited and the price of the model is not known."""
+    """Raise ``ValueError`` if the cost is limited and the price of the model is unknown."""
     if budget.cost_usd is None:
         return
     nothing = Usage(input_tokens=0, output_tokens=0)
@@ -449,7 +454,7 @@ def _load(log: EventLog, session: str) -> State:
     """Return the state of a session; raise ``LogCorruptError`` unless its hash chain is intact."""
     report = log.verify(session)
     if not report.ok:
-        raise LogCorruptError(f"session {session!r} is not taken up: {report}")
+        raise LogCorruptError(f"cannot resume session {session!r}: {report}")
     state = reduce_records(log.read(session))
     if state.root is None:
         raise SessionError(f"there is no session {session!r} in this log")

@@ -1,4 +1,4 @@
-"""A session as its records tell it. Nothing else is remembered: what is not in the log did not happen."""
+"""The state of a session, derived from its records alone: what is not in the log did not happen."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _ENDS = frozenset({"observed", "failed", "denied", "rejected", "closed"})
 
 
 class IntentState(Struct):
-    """How far an intent has come, and the record that says so."""
+    """The stage of an intent, and the record of it."""
 
     intent: ToolIntent
     record: str
@@ -57,12 +57,12 @@ class IntentState(Struct):
 
     @property
     def is_open(self) -> bool:
-        """Has nobody said yet what became of it?"""
+        """Whether its end is not recorded."""
         return self.stage not in _ENDS
 
 
 class OpenCall(Struct):
-    """A call to a model whose end is not recorded yet."""
+    """A call to a model without a recorded end."""
 
     started: CallStarted
     record: str
@@ -71,7 +71,7 @@ class OpenCall(Struct):
 
 
 class State:
-    """What follows from a session's records, in order."""
+    """The state derived from a session's records, in order."""
 
     def __init__(self) -> None:
         self.goal: str | None = None
@@ -91,11 +91,11 @@ class State:
 
     @property
     def messages(self) -> list[MessageRecorded]:
-        """The conversation on record, with what is no longer sent."""
+        """All recorded messages, including those that are no longer sent."""
         return self.conversation.messages
 
     def apply(self, record: LogRecord) -> None:
-        """Take one more record into account. A type that means nothing here changes nothing."""
+        """Process one more record. Irrelevant types change nothing."""
         self.last_seq = record.seq
         payload = record.payload
         self.conversation.apply(record, payload)
@@ -155,11 +155,11 @@ class State:
         if isinstance(payload, ToolObserved | ToolFailed | PermissionDenied | ToolIntentRejected | ToolIntentClosed):
             kept.end = payload
 
-    # what the records mean
+    # derived facts
 
     @property
     def has_answered(self) -> bool:
-        """Whether the conversation ends with a reply of the model that calls no tool."""
+        """Whether the conversation ends with a reply of the model without tool calls."""
         last = self.messages[-1] if self.messages else None
         if last is None or last.paused or not isinstance(last.message, Assistant):
             return False
@@ -167,17 +167,19 @@ class State:
 
     @property
     def paused_by(self) -> str | None:
-        """The provider that paused the reply with which the conversation ends, if one did."""
+        """The provider that paused the last reply of the conversation, if any."""
         last = self.messages[-1] if self.messages else None
         return last.provider or "" if last is not None and last.paused else None
 
     @property
     def open_intents(self) -> list[IntentState]:
-        """The intents of which nobody has said what became of them, in the order they were proposed."""
+        """The intents without a recorded end, in the order they were proposed."""
         return list(self._open.values())
 
     def unanswered(self) -> list[tuple[ToolCall, str | None]]:
-        """The calls of the last reply that have no result in the conversation, with their intents."""
+        """Return the calls of the last reply that have no result in the conversation, with their
+        intents.
+        """
         results: set[str] = set()
         for said in reversed(self.messages):
             if isinstance(said.message, ToolResult):
@@ -190,7 +192,7 @@ class State:
         return []
 
     def project(self, provider: str) -> list[Message]:
-        """Return what is sent of the conversation, every call under the name that the provider knows."""
+        """Return the messages to send, every call with the id that the provider knows."""
         return [self._rename(entry, provider) for entry in self.conversation.entries]
 
     def _rename(self, entry: Sent, provider: str) -> Message:
@@ -224,13 +226,13 @@ _STAGES: dict[type, Stage] = {
 
 
 def _provider_of(target: str) -> str:
-    """Return the provider of ``provider:model``. A provider that is named after its host may have a port."""
+    """Return the provider of ``provider:model``. A provider named after its host may include a port."""
     found = _PROVIDER.match(target)
     return found[0] if found else ""
 
 
 def reduce_records(records: Iterable[LogRecord]) -> State:
-    """The state a session's records lead to."""
+    """Return the state derived from a session's records."""
     state = State()
     for record in records:
         state.apply(record)

@@ -1,4 +1,4 @@
-"""Runs the work of a session in a task of its own, so that any cancellation is recorded before it takes effect."""
+"""Run the work of a session in its own task, so that a cancellation is recorded before it takes effect."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ T = TypeVar("T")
 
 
 class Stop(Struct, frozen=True):
-    """Why running work is stopped: ``cancel()`` was called, or the time is used up."""
+    """Why running work is stopped: ``cancel()`` was called, or the time limit was reached."""
 
     ending: Ending
     reason: str
 
 
 class Supervisor:
-    """Runs one piece of work at a time; ``stop`` is set once that was asked to stop."""
+    """Run one piece of work at a time; ``stop`` is set once it was asked to stop."""
 
     def __init__(self, session: str) -> None:
         self.stop: Stop | None = None
@@ -51,7 +51,9 @@ class Supervisor:
         return task.result()
 
     async def cancel(self, reason: str) -> bool:
-        """Stop the work and wait until it has ended; return ``False`` if there is none, or it is stopping."""
+        """Stop the work and wait until it has ended; return ``False`` if there is none, or it is
+        already stopping.
+        """
         task = self._task
         if task is None or self.stop is not None:
             return False
@@ -75,7 +77,8 @@ class Supervisor:
             try:
                 await asyncio.wait([task])
             except asyncio.CancelledError as error:
-                if cancelled is None:  # a second cancellation does not interrupt the recording of the first
+                # a second cancellation does not interrupt recording the first
+                if cancelled is None:
                     task.cancel()
                 cancelled = error
         if cancelled is not None:

@@ -1,4 +1,4 @@
-"""One turn: call the model, record its reply, and bring every intent of it to an end."""
+"""One turn: call the model, record its reply, and process its intents."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ from .records import (
 
 log = logging.getLogger("dragoman")
 
-RUNNABLE = ("tool_calls", "stop", "length")  # not what was filtered, nor what ended as an error
+RUNNABLE = ("tool_calls", "stop", "length")  # not for filtered replies and errors
 
 
 class TurnSettings(Struct, frozen=True):
-    """What stays the same for all turns of a session."""
+    """The settings shared by all turns of a session."""
 
     config: RuntimeConfig = RuntimeConfig()
     tool_choice: ToolChoice | None = None
@@ -60,7 +60,7 @@ class TurnSettings(Struct, frozen=True):
 
 
 class Corrections:
-    """Counts the replies in a row of which nothing could be used, ``used`` of at most ``limit``."""
+    """Count the unusable replies in a row, ``used`` of at most ``limit``."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -74,7 +74,7 @@ class Corrections:
 
 
 class Turn:
-    """One turn of a session, with the provider it calls and the route by which that was chosen."""
+    """One turn of a session, with the provider it calls and how that was chosen."""
 
     def __init__(
         self,
@@ -98,16 +98,17 @@ class Turn:
         self._settings = settings
         self._final = final  # whether the reply is the session's structured answer
         self._ends: list[ToolUseEnd] = []
-        self._begun: ToolUseStart | None = None  # the call that is being read
-        self._written: list[str] = []  # and its arguments so far
-        self._recorded = 0  # how much of the history of the call is recorded
-        self._attempt = 0  # the number that the reply has now
+        self._begun: ToolUseStart | None = None  # the call that is being received
+        self._written: list[str] = []  # its arguments so far
+        self._recorded = 0  # how many entries of the call's history are recorded
+        self._attempt = 0  # the current attempt number
 
     async def run(self, pipeline: Pipeline) -> tuple[Response, tuple[ToolIntent, ...]]:
         """Call the model and process the intents of its reply, unless the reply ended as an error."""
         record = await self._write(TurnStarted(self.number, self._provider.model, self._provider.name))
         paused_by = self._journal.state.paused_by
-        if paused_by is not None and paused_by != self._provider.name:  # another cannot continue it
+        # another provider cannot continue it
+        if paused_by is not None and paused_by != self._provider.name:
             await self._write(MessageRecorded(User("Continue."), message_id=new_message_id()), actor="system")
         response = await self._call(record.id)
         intents = tuple([end.intent for end in self._ends if end.intent is not None])
@@ -117,7 +118,7 @@ class Turn:
         return response, intents
 
     async def correct(self, error: MalformedToolCallError) -> None:
-        """Tell the model that its calls cannot be used. Nothing of that reply runs."""
+        """Report to the model that its calls are invalid. Nothing of that reply runs."""
         await close_intents(self._journal, "another call of the same reply could not be used")
         problem = f"Not run: {error.message}"
         if self._journal.state.unanswered():
@@ -127,14 +128,14 @@ class Turn:
         await self._write(MessageRecorded(User(text), message_id=new_message_id()), actor="system")
 
     async def correct_output(self, error: StructuredOutputError) -> None:
-        """Ask for the structured answer again, with what is wrong with this one."""
+        """Request the structured answer again, with the problem of this one."""
         text = f"This answer cannot be used: {error.error_message or error.message}. Answer again, as JSON alone."
         await self._write(MessageRecorded(User(text), message_id=new_message_id()), actor="system")
 
     # --- the call -----------------------------------------------------------------------------------
 
     async def _call(self, parent: str) -> Response:
-        """Call the model; once more, with less of the conversation, if it does not fit."""
+        """Call the model; if the conversation does not fit, shorten it and call once more."""
         tools = self._tools.describe() or None
         messages, estimate = await self._projector.fit(self._provider, tools, parent, self._id)
         try:
@@ -147,7 +148,7 @@ class Turn:
         return await self._ask(messages, estimate, parent)
 
     async def _ask(self, messages: list[Message], estimate: int, parent: str) -> Response:
-        """Call the model once. Its intents are recorded as they come, before any of them can run."""
+        """Call the model once. Its intents are recorded as they arrive, before any of them can run."""
         provider, config = self._provider, self._settings.config
         tools = self._tools.describe() or None
         started = CallStarted(
@@ -162,7 +163,8 @@ class Turn:
         stream: EventStream | None = None
         rejected = False
         try:
-            # Some servers refuse a conversation with tool calls and without tools: they are sent, and not to be used.
+            # Some servers reject a conversation with tool calls unless tools are sent: send them,
+            # with tool_choice none.
             schema, choice = None, self._settings.tool_choice
             if self._final:
                 schema, choice = self._settings.output, "none" if tools else None
@@ -188,7 +190,9 @@ class Turn:
         return response
 
     def _is_usable(self, error: ProviderError) -> bool:
-        """Return whether a reply is complete although its provider rejects a call that does not fit its tool."""
+        """Return whether a reply is complete although its provider rejects a call that violates
+        its schema.
+        """
         intents = [end.intent for end in self._ends]
         return isinstance(error, MalformedToolCallError) and bool(intents) and None not in intents
 
@@ -205,16 +209,17 @@ class Turn:
                 elif isinstance(event, ToolUseEnd):
                     await self._record_end(event, parent)
         except asyncio.CancelledError:
-            # Close the message: what had arrived is evidence too.
+            # Close the message: what was received is evidence too.
             await stream.cancel()
             async for _ in stream:
                 pass
             raise
 
     async def _record_end(self, end: ToolUseEnd, parent: str) -> None:
-        """Record the intent of a call. An id that was used before, as a replayed one is, is replaced.
+        """Record the intent of a call. An id that was used before, as in a replay, is replaced.
 
-        A provider may check calls itself and give none to a call that it could read: the session makes it.
+        A provider that validates calls itself may omit the intent of a readable call; the session
+        then creates it.
         """
         if end.intent is None and end.problem in ("unknown_tool", "invalid_arguments") and self._begun is not None:
             served = self._provider.name, self._provider.model
@@ -231,14 +236,14 @@ class Turn:
         try:
             self._settings.on_event(event)
         except Exception:
-            log.warning("a listener of session %s failed", self._journal.session, exc_info=True)
+            log.warning("a subscriber of session %s failed", self._journal.session, exc_info=True)
 
     # --- its end ------------------------------------------------------------------------------------
 
     async def _record_reply(
         self, started: CallStarted, call: LogRecord, stream: EventStream, response: Response
     ) -> None:
-        # An empty reply, and one that its provider calls an error, cannot be sent to a model again.
+        # An empty reply, and one that ended as an error, cannot be sent back to a model.
         usable = bool(response.message.content) and response.finish_reason in STOP_REASONS
         reply = self._message(stream.reply, response, in_context=usable)
         await self._write_history(stream, started, call.id)
@@ -253,7 +258,7 @@ class Turn:
     async def _record_failure(
         self, started: CallStarted, call: LogRecord, stream: EventStream | None, error: ProviderError | None
     ) -> None:
-        """Keep what had arrived as evidence, and record how the call ended."""
+        """Store what was received as evidence, and record how the call ended."""
         arrived = stream.response if stream is not None and stream.ended else None
         partial = arrived or getattr(error, "response", None)
         if stream is not None:
@@ -277,7 +282,7 @@ class Turn:
         return make_message(response, self._ends, routing, served, cost, in_context=in_context)
 
     def _find_routing(self, reply: Reply) -> Routing:
-        """Return the choice of the model; if a fallback made it, with the candidates that it passed over."""
+        """Return how the model was chosen; for a fallback, with the candidates it skipped."""
         passed = {each.from_: each.reason for each in reply.history if isinstance(each, RoutingSwitched)}
         if not passed:
             return self._routing
@@ -298,7 +303,7 @@ class Turn:
             await self._write(LlmExchangeKept(response.request_id or "", *names, problem=str(error)), parent)
 
     async def _write_history(self, stream: EventStream, started: CallStarted, parent: str) -> None:
-        """Record the attempts that failed, and the changes of route and of availability."""
+        """Record the failed attempts, and the changes of routing and availability."""
         records: list[CallRecord] = [*stream.reply.history[self._recorded :]]
         self._recorded += len(records)
         for record in records:

@@ -1,7 +1,8 @@
-"""A log in a browser: its sessions, and of each the timeline, what follows from what, the cost and the chain.
+"""The trace viewer: the sessions of a log in a browser, with timeline, evidence, cost and hash
+chain.
 
-Served on this machine alone, under a path that cannot be guessed. Only reading, unless decisions are allowed.
-``export_html`` gives one session as a file.
+It is served on the loopback address only, under an unguessable path, and is read-only unless
+decisions are enabled. ``export_html`` writes one session to a file.
 """
 
 from .export import export_html

@@ -1,4 +1,4 @@
-"""Decisions that are made on the page: the open questions, and answers to them."""
+"""Decisions made in the trace viewer: the open questions, and answers to them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..session import answer_question, find_questions
 
 
 class Answer(Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of an answer: which question, and what was decided."""
+    """The body of an answer: the question and the decision."""
 
     session: str
     intent: str
@@ -32,7 +32,7 @@ class Answer(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Approvals:
-    """Answers questions of a log in the name of a person. ``token`` must come with every answer."""
+    """Answer questions of a log on behalf of a person. Every answer must include ``token``."""
 
     def __init__(self, log: EventLog, by: str) -> None:
         self._log = log
@@ -40,7 +40,9 @@ class Approvals:
         self.token = secrets.token_urlsafe(24)
 
     def list_questions(self) -> list[dict[str, Any]]:
-        """Return the open questions, each with its complete input: who decides must see everything."""
+        """Return the open questions, each with its complete input, since the user must see all of
+        it to decide.
+        """
         found: list[dict[str, Any]] = msgspec.to_builtins(find_questions(self._log))
         return found
 

@@ -1,7 +1,8 @@
-"""A session as one HTML file, which shows what the page shows and needs no server.
+"""Export a session as one HTML file, which shows the same as the page and needs no server.
 
-The file holds its style, its script and its data. Its policy names the first two by their hashes and allows nothing
-else, so that content of the session that looks like markup or script stays text here, too.
+The file contains its style, its script and its data. Its Content-Security-Policy allows the first
+two by their hashes and nothing else, so that session content that looks like markup or script
+stays text.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ _POLICY = (
 def export_html(log: EventLog, session: str) -> str:
     """Return a session as one HTML file; ``LookupError`` if the log has no such session.
 
-    Long texts are cut as on the page: the file is for reading, ``dragoman log export`` for keeping.
+    Long texts are truncated as on the page: the file is for reading, ``dragoman log export`` for
+    archiving.
     """
     data = _read_all(Reader(log), session)
     if not data["steps"]:
@@ -62,7 +64,7 @@ def _read_all(reader: Reader, session: str) -> dict[str, Any]:
 
 
 def _encode(data: Any) -> str:
-    """Return data as JSON that cannot end the element it stands in."""
+    """Return data as JSON that cannot close the element it is embedded in."""
     text = msgspec.json.encode(data).decode()
     for letter in "<>&\u2028\u2029":
         text = text.replace(letter, f"\\u{ord(letter):04x}")

@@ -1,4 +1,4 @@
-"""What the page asks for, as plain data: never more of a record than a page can show."""
+"""The data of the page, limited to what a page can show of a record."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from msgspec import Struct
 from ..log import CallStarted, EventLog, LogRecord, MessageRecorded, SessionEntry
 from ..replay import Evidence, ReplayStep, Summary, count_totals, describe, find_excerpt, summarize
 
-_SEARCHED = 3  # characters that a search of the content needs
-_TEXT = 4000  # characters of a text that a timeline shows
+_SEARCHED = 3  # minimum length of a full-text search
+_TEXT = 4000  # characters of a text to show in the timeline
 _ITEMS = 100
 _DEEPEST = 12
-_RAW = 200_000  # characters of a record, or of an exchange, that a window shows
+_RAW = 200_000  # characters of a record, or of an exchange, to show in a window
 _CHECKPOINTS = 256
-_MATCHES = 500  # records of a session that a search returns
-_OPEN = "open"  # the outcome of a session that is not finished, in a filter
+_MATCHES = 500  # maximum number of matching records of a session
+_OPEN = "open"  # the outcome of an unfinished session, in a filter
 
 
 class Wanted(Struct, frozen=True):
     """Which sessions to list, and in which order: ``newest``, ``oldest``, ``cost`` or ``turns``.
 
-    ``query`` is part of the name or of the content, ``model`` part of the model's name; ``outcome`` is ``open`` for
-    sessions that are not finished. Empty filters fit everything.
+    ``query`` is part of the name or of the content, ``model`` part of the model's name;
+    ``outcome`` is ``open`` for unfinished sessions. Empty filters match everything.
     """
 
     query: str = ""
@@ -42,7 +42,7 @@ class Wanted(Struct, frozen=True):
             raise ValueError(f"sort: must be one of {', '.join(_SORTS)}")
 
     def fits(self, summary: Summary) -> bool:
-        """Return whether the filters other than ``query`` fit a session."""
+        """Return whether a session matches the filters other than ``query``."""
         return (
             self.kind in ("", summary.kind)
             and self.outcome in ("", summary.outcome or _OPEN)
@@ -64,13 +64,14 @@ _SORTS: dict[str, Callable[[SessionEntry, Summary], Any]] = {
 
 
 class Reader:
-    """Reads one log for the page. Its methods block: the server calls them in threads."""
+    """Read one log for the page. Its methods block; the server calls them in threads."""
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
-        # What was known at the end of each page, so that the next need not read everything again.
+        # The state at the end of each page, so that the next page need not read everything again.
         self._known: OrderedDict[tuple[str, int, str], Evidence] = OrderedDict()
-        self._summaries: dict[str, tuple[str, Summary]] = {}  # by session: the head it was read at
+        # by session: the summary and the head it was read at
+        self._summaries: dict[str, tuple[str, Summary]] = {}
 
     # --- sessions -----------------------------------------------------------------------------------
 
@@ -122,7 +123,7 @@ class Reader:
     # --- records ------------------------------------------------------------------------------------
 
     def read_page(self, session: str, after: int = 0, limit: int = 500) -> dict[str, Any]:
-        """Return the next steps of a session, each with what does not follow from the ones before it."""
+        """Return the next steps of a session, each with its contradictions of the earlier ones."""
         records = list(islice(self._log.read(session, after), limit))
         if not records:
             return {"steps": [], "last": after}
@@ -132,14 +133,14 @@ class Reader:
         return {"steps": steps, "last": records[-1].seq}
 
     def _recall(self, session: str, after: int, first: LogRecord) -> Evidence:
-        """Return what was known before ``first``; its ``previous`` is the hash that a kept state is filed under."""
+        """Return the state before ``first``; cached states are keyed by its ``previous`` hash."""
         known = self._known.get((session, after, first.previous))
         if known is not None:
             return known.copy()
         evidence = Evidence()
         if after:
             for record in islice(self._log.read(session), after):
-                evidence.hear(record)
+                evidence.add(record)
         return evidence
 
     def _keep(self, key: tuple[str, int, str], evidence: Evidence) -> None:
@@ -148,7 +149,7 @@ class Reader:
             self._known.popitem(last=False)
 
     def _to_step(self, record: LogRecord, evidence: Evidence) -> dict[str, Any]:
-        intent, notes = evidence.hear(record)
+        intent, notes = evidence.add(record)
         title = describe(record, started=evidence.has_run(intent) if intent is not None else None)
         step = ReplayStep(
             record.seq, record.timestamp, record.type, record.actor, title, record.turn, intent, notes
@@ -200,7 +201,7 @@ def _cut(text: str) -> dict[str, Any]:
 
 
 def trim(value: Any, longest: int = _TEXT, depth: int = 0) -> Any:
-    """Return the value with long texts and lists cut, each with a mark."""
+    """Return the value with long strings and lists truncated, each with a mark."""
     if isinstance(value, str):
         return value if len(value) <= longest else f"{value[:longest]}… ({len(value) - longest} characters more)"
     if depth >= _DEEPEST and isinstance(value, dict | list):

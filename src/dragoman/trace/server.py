@@ -1,11 +1,10 @@
-"""The page and its data over HTTP, on this machine alone.
+"""Serve the page and its data over HTTP, on the loopback address only.
 
-What a log holds was written by models and by the tools they called, so nothing of it is trusted: the
-page's policy allows no script but its own and no address but this one, every text is set as text, and
-data goes out as JSON only. The path begins with a token that is new each time, so that no other page
-in the same browser can ask; a name that does not mean this machine is refused, so that no other name
-can be made to mean it (DNS rebinding). An answer to a question, where answers are allowed, needs a second
-token in a header and this page as its origin, so that another page cannot send one (CSRF).
+Models and tools wrote the contents of a log, so none of it is trusted: the Content-Security-Policy
+allows only the page's own script and address, every text is inserted as text, and data is sent as
+JSON only. The path begins with a token that is new each time, so that no other page in the same
+browser can read it. A foreign Host header is rejected (DNS rebinding). An answer to a question, if
+enabled, requires a second token in a header and this page as its origin (CSRF).
 """
 
 from __future__ import annotations
@@ -51,21 +50,24 @@ _HEADERS = {
 }
 _NAMES = ("127.0.0.1", "localhost", "[::1]")
 _MOST = 1000
-_MOST_BYTES = 1_000_000  # of an answer
+_MOST_BYTES = 1_000_000  # maximum size of an answer
 
 _Handler = Callable[["web.Request"], Awaitable["web.StreamResponse"]]
 _Read = Callable[[Reader, Mapping[str, str]], Any]
 
 
 def make_app(log: EventLog, token: str, *, approve_by: str | None = None) -> web.Application:
-    """Return the application that serves ``log`` below ``/token/``; with ``approve_by``, its page takes decisions."""
+    """Return the application that serves ``log`` below ``/token/``; with ``approve_by``, its page
+    accepts decisions.
+    """
     return _Site(log, token, approve_by).make_app()
 
 
 class TraceServer:
-    """Serves a log at ``url`` while it is open: ``async with TraceServer(log) as server: ...``.
+    """Serve a log at ``url`` while it is open: ``async with TraceServer(log) as server: ...``.
 
-    With ``approve_by``, open questions of sessions can be answered on the page, in the name of that person.
+    With ``approve_by``, open questions of sessions can be answered on the page, on behalf of that
+    person.
     """
 
     def __init__(self, log: EventLog, *, port: int = 0, approve_by: str | None = None) -> None:
@@ -93,12 +95,12 @@ class TraceServer:
     async def __aexit__(self, *_: object) -> None:
         await self._runner.cleanup()
 
-    def __repr__(self) -> str:  # without the address, which is the key
+    def __repr__(self) -> str:  # omits the address, which contains the token
         return "<TraceServer>"
 
 
 class _QuietLogger(logging.Logger):
-    """Logs failures of the handlers, and not what aiohttp's parser refuses: it quotes the request."""
+    """Log failures of the handlers, but not the parser errors of aiohttp, which quote the request."""
 
     def handle(self, record: logging.LogRecord) -> None:
         from aiohttp.http_exceptions import HttpProcessingError
@@ -109,11 +111,13 @@ class _QuietLogger(logging.Logger):
 
 
 class _Site:
-    """The handlers, and the framework they are written for."""
+    """The request handlers."""
 
     def __init__(self, log: EventLog, token: str, approve_by: str | None) -> None:
         try:
-            from aiohttp import web  # of the extra; 0.3 s of imports that every other `log` command would pay
+            # a slow import (0.3 s) that needs the extra; other `log` commands should not pay for
+            # it
+            from aiohttp import web
         except ImportError as error:
             raise ImportError("the trace viewer needs an extra: pip install 'dragoman[aiohttp]'") from error
 
@@ -124,7 +128,8 @@ class _Site:
         self._token = token.encode()
 
     def make_app(self) -> web.Application:
-        async def guard(request: web.Request, handler: _Handler) -> web.StreamResponse:  # it takes no method
+        # aiohttp does not accept a method here
+        async def guard(request: web.Request, handler: _Handler) -> web.StreamResponse:
             return await self._guard(request, handler)
 
         app = self.web.Application(middlewares=[self.web.middleware(guard)], client_max_size=_MOST_BYTES)
@@ -141,7 +146,7 @@ class _Site:
             app.router.add_get(f"/{{token}}/api/{name}", self._answer(read))
         return app
 
-    # who may ask
+    # access control
 
     async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         name, _, port = request.host.rpartition(":")
@@ -151,7 +156,7 @@ class _Site:
             return self._refuse(404, "there is nothing here")
         try:
             return await handler(request)
-        except SessionError as error:  # the question has an answer by now
+        except SessionError as error:  # the question was answered in the meantime
             return self._refuse(409, scrub(str(error)))
         except LogError as error:
             return self._refuse(500, scrub(str(error)))
@@ -164,7 +169,7 @@ class _Site:
     def _send(self, body: bytes, **facts: Any) -> web.Response:
         return self.web.Response(body=body, content_type="application/json", **facts)
 
-    # what is answered
+    # responses
 
     async def _send_file(self, request: web.Request) -> web.Response:
         name, kind = _FILES[request.match_info.get("name", "")]
@@ -204,7 +209,7 @@ class _Site:
     # decisions
 
     async def _send_questions(self, _: web.Request) -> web.Response:
-        """Send the open questions and the token that an answer needs; nothing where answers are not allowed."""
+        """Send the open questions and the token that an answer needs; nothing if answers are disabled."""
         if self._approvals is None:
             return self._send(msgspec.json.encode({"approve": False, "questions": []}))
         questions = await asyncio.to_thread(self._approvals.list_questions)
