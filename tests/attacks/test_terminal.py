@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from dragoman.cli.approval import _show_whole
+from dragoman.cli.approval import _show_proposal
 from dragoman.cli.console import legible
 from dragoman.permission import Proposal
 
@@ -34,22 +34,22 @@ def test_control_and_bidi_characters_are_escaped(monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_every_argument_and_path_is_shown(given: dict[str, str], paths: tuple[str, ...]) -> None:
-    shown = _show_whole(Proposal("patch", given, "write", paths))
+    shown = _show_proposal(Proposal("patch", given, "write", paths))
     assert "HIDDEN" in shown
     for path in paths:
         assert f"path: {path}\n" in shown
 
 
 def test_edit_is_shown_line_by_line() -> None:
-    shown = _show_whole(Proposal("edit", {"old": "one\ntwo\nthree", "new": "one\n2\nthree"}, "write"))
+    shown = _show_proposal(Proposal("edit", {"old": "one\ntwo\nthree", "new": "one\n2\nthree"}, "write"))
     assert shown == "  one\n- two\n+ 2\n  three"
-    long = _show_whole(Proposal("edit", {"old": "a\n" * 2000, "new": "b\n" * 2000}, "write"))
+    long = _show_proposal(Proposal("edit", {"old": "a\n" * 2000, "new": "b\n" * 2000}, "write"))
     assert (long.count("- a"), long.count("+ b")) == (2000, 2000)
 
 
 def test_edit_is_shown_in_bounded_time() -> None:
     def run(lines: int) -> None:
         old = "\n".join([f"    value_{at} = old_name.compute(i, {at})" for at in range(lines)])
-        _show_whole(Proposal("edit", {"old": old, "new": old.replace("old_name", "new_name")}, "write"))
+        _show_proposal(Proposal("edit", {"old": old, "new": old.replace("old_name", "new_name")}, "write"))
 
     assert grows(run, lambda size: size // 4) is None

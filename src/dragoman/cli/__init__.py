@@ -1,7 +1,7 @@
-"""The command: ``dragoman ask``, ``chat``, ``models``, ``plan`` and more.
+"""The command line: ``dragoman ask``, ``chat``, ``models``, ``plan`` and more.
 
-Exit codes: 0 fine; 1 a bug; 2 wrong usage or a wrong file; 10 to 18 one per category of error (see
-``output``); 130 interrupted.
+Exit codes: 0 success; 1 a bug; 2 invalid usage or an invalid file; 10 to 18 one per error category
+(see ``errors``); 130 interrupted.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _COMMANDS = {
 
 
 class _LazyGroup(click.Group):
-    """Loads a command's module when the command is used, so that ``--help`` costs next to nothing."""
+    """Load a command's module when the command is used, so that ``--help`` is fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(_COMMANDS)
@@ -54,8 +54,8 @@ class _LazyGroup(click.Group):
             formatter.write_dl([(name, _COMMANDS[name]) for name in self.list_commands(ctx)])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
-        """The commands, without loading them all to ask for their help."""
-        from click.shell_completion import CompletionItem  # only where a shell asks
+        """Complete the command names without loading the commands."""
+        from click.shell_completion import CompletionItem  # imported only for shell completion
 
         found = [CompletionItem(name, help=text) for name, text in _COMMANDS.items() if name.startswith(incomplete)]
         return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
@@ -65,10 +65,10 @@ class _LazyGroup(click.Group):
 @click.version_option(package_name="dragoman")
 @click.pass_context
 def main(context: click.Context) -> None:
-    """The model's translator, never the tool's executor."""
-    if os.environ.get("NO_COLOR"):  # https://no-color.org; the option parser does not know of it
+    """Call language models, serve them to existing clients, and inspect what happened."""
+    if os.environ.get("NO_COLOR"):  # https://no-color.org; Click does not support it
         context.color = False
 
 
-if "_DRAGOMAN_COMPLETE" in os.environ:  # set by a shell's completion script, and by nobody else
+if "_DRAGOMAN_COMPLETE" in os.environ:  # set only by a shell's completion script
     importlib.import_module(f"{__name__}.completion")

@@ -59,7 +59,8 @@ _SYSTEM = (
     "that does it, and check that it did. Not every action will be allowed: when one is refused, find another "
     "way or say what you would need. When you are done, say in a few sentences what you found and what you did."
 )
-# A hook or a setting below .git runs programs later, outside of any sandbox. In worktrees .git is a file.
+# A hook or a setting below .git runs programs later, outside the sandbox. In worktrees .git is a
+# file.
 _HISTORY = [
     Rule("deny", path=path, side_effect=["write"], name="version control is not written")
     for path in ("**/.git", "**/.git/**")
@@ -74,7 +75,7 @@ _READING = Rule("allow", side_effect=["none", "read"], name="reading")
 
 
 class _Agent(click.Command):
-    """A command with one command inside. A group would read the first word of a goal as a command."""
+    """A command with one subcommand. A group would parse the first word in a goal as a command."""
 
     commands: ClassVar[dict[str, click.Command]] = {"doctor": doctor}
 
@@ -144,23 +145,24 @@ class _Agent(click.Command):
 @click.option("--once", is_flag=True, help="End after the first answer; at a terminal, do not ask what is next.")
 @click.option("--json", "as_json", is_flag=True, help="Print every record, one JSON object a line.")
 def command(goal: str | None, workspace: Path, where: str | None, *, as_json: bool, **options: Any) -> None:
-    """Have a model pursue GOAL with tools in a folder: read_file, list_files, search, edit_file and bash.
+    """Let a model pursue GOAL with tools in a folder: read_file, list_files, search, edit_file and bash.
 
-    Reading is allowed, everything else is asked about, and what nobody can be asked about is denied. A RULE is a tool
-    or a side effect (none, read, write, execute, network), optionally with a pattern for its command or its path:
-    "write", "bash:pytest *", "edit_file:src/**". Every step is recorded in the log before it is taken; see dragoman
+    Reading is allowed. Everything else is asked about, or denied if there is no terminal. A RULE is a tool or a
+    side effect (none, read, write, execute, network), optionally with a pattern for its command or its path:
+    "write", "bash:pytest *", "edit_file:src/**". Every step is recorded in the log before it runs; see dragoman
     log and dragoman replay. At a terminal it asks what is next after an answer; an empty line or Ctrl-D ends it.
-    dragoman agent doctor shows what confines commands on this machine. Exit codes: 0 it came to an answer, 23 a budget
-    was used up, 24 it failed, 130 interrupted.
+    dragoman agent doctor shows what confines commands on this machine. Exit codes: 0 it answered, 23 a budget is
+    exhausted, 24 it failed, 130 interrupted.
     """
-    hide_memory()  # a command could read the keys of this process from /proc otherwise
+    hide_memory()  # otherwise a command could read the keys of this process from /proc
     policy = _read_policy(options["policy"], options["allowed"], options["denied"], options["mode"])
     budget = _read_budget(options["limits"])
     _check_options(goal, options)
     with report_errors():
         provider = _open_model(options)
     view = AgentView(as_json=as_json)
-    logging.getLogger("dragoman").addHandler(logging.NullHandler())  # what it warns of is on record, and shown
+    # its warnings are recorded and shown anyway
+    logging.getLogger("dragoman").addHandler(logging.NullHandler())
     lines = Lines()
     options["lines"] = lines if sys.stdin.isatty() and sys.stderr.isatty() else None
     approver = make_approver(view, lines, always=options["mode"] == "ask")
@@ -186,14 +188,15 @@ def command(goal: str | None, workspace: Path, where: str | None, *, as_json: bo
 
 
 def _open_model(options: dict[str, Any]) -> Provider:
-    """Open the model that is named, or the default one; raise if it is known not to call tools."""
+    """Open the named or the default model; raise if it is known not to support tools."""
     model, base_url = options["model"], options["base_url"]
     if base_url is not None and model is None:
         raise click.UsageError("--base-url needs --model")
     model = model or default_model() or "local"
     scheme, _, rest = model.partition(":")
     if base_url is None and scheme in SCHEMES:
-        with contextlib.suppress(WeightsError):  # an unknown name: opening it raises with the names there are
+        # an unknown name: opening it raises an error with the known names
+        with contextlib.suppress(WeightsError):
             found = find_model(rest)
             if found.entry is not None and not found.entry.calls_tools:
                 raise _refuse("local", found.entry.model)
@@ -265,7 +268,7 @@ async def _open_session(
 
 
 def _add_approvers(log: EventLog, approver: Approver | None, options: dict[str, Any]) -> Approver | None:
-    """Add the approvers that the options name: another process, and a hook before it."""
+    """Add the approvers of the options: another process, and a hook before it."""
     if options["await_approval"]:
         approver = RemoteApprover(log, approver)
     if options["hook"]:
@@ -274,7 +277,7 @@ def _add_approvers(log: EventLog, approver: Approver | None, options: dict[str, 
 
 
 async def _ask_next(lines: Lines) -> str:
-    """Ask for the next goal; return an empty text at the end of the input."""
+    """Ask for the next goal; return an empty string at the end of the input."""
     click.echo("what next? (empty line to end) ", nl=False, err=True)
     line = await lines.read()
     if line is None:

@@ -1,4 +1,4 @@
-"""Show a session while it runs: what is proposed, allowed and run, and its results, line by line."""
+"""Show a running session line by line: proposals, decisions, runs and results."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from ..tools import Sandbox
 from .console import console, legible
 from .screen import MarkdownScreen
 
-_SHOWN_LINES = 12  # of what came back; the log has all of it
+_SHOWN_LINES = 12  # lines of a result to show; the log has all of them
 _WIDE = 110
 
 
 class AgentView:
-    """Shows records as they are written, or, as JSON, the records themselves."""
+    """Show records as they are written, or, with ``--json``, print the records themselves."""
 
     def __init__(self, *, as_json: bool = False) -> None:
         self.as_json = as_json
-        self._fresh = True  # is the cursor at the beginning of a line?
+        self._fresh = True  # whether the cursor is at the beginning of a line
         self._was_thinking = False
         self._screen: MarkdownScreen | None = None  # open while the model writes, at a terminal
         self._warned: set[str] = set()
@@ -60,7 +60,7 @@ class AgentView:
             self._break()
 
     def show_record(self, record: LogRecord) -> None:
-        """Show what happened, once it is on record."""
+        """Show what happened, once it is recorded."""
         if self.as_json:
             click.echo(record.line.decode())
             return
@@ -72,7 +72,7 @@ class AgentView:
             self._show_content(payload)
         elif isinstance(payload, MessageRecorded):
             for loss in payload.warnings:
-                if loss.code not in self._warned:  # it would come again with every turn
+                if loss.code not in self._warned:  # it would be repeated in every turn
                     self._warned.add(loss.code)
                     self.say("note", str(loss), "yellow")
 
@@ -82,26 +82,26 @@ class AgentView:
         click.echo(f"{click.style(f'{word:>9}', fg=colour)}  {legible(shorten(text, 300))}")
 
     def show_block(self, text: str, *, is_diff: bool = False) -> None:
-        """Print several indented lines, with a sign for every character that would not show."""
+        """Print several indented lines, with a visible sign for every unprintable character."""
         self._break()
         for line in text.expandtabs(4).split("\n"):
             colour = _DIFF_COLOURS.get(line[:1]) if is_diff else None
             click.echo(f"{'':>9}  {click.style(make_printable(line), fg=colour)}")
 
     def note(self, text: str) -> None:
-        """Print a remark; with ``--json``, on standard error, because standard output holds records only."""
+        """Print a note; with ``--json``, on standard error, since standard output contains only records."""
         if self.as_json:
             click.echo(legible(f"note: {text}"), err=True)
         else:
             self.say("note", text, "yellow")
 
     def warn_of_sandbox(self, sandbox: Sandbox) -> None:
-        """Print that commands are not confined, if they are not; with ``--json`` the records contain it."""
+        """Print a warning if commands are not confined; with ``--json`` the records contain it."""
         if sandbox.program is None and not self.as_json:
             self.note(f"commands are not confined: {sandbox.reason}; see dragoman agent doctor")
 
     def show_outcome(self, outcome: Outcome) -> None:
-        """Print how it ended, what it cost, and how to see it again."""
+        """Print the outcome, the cost, and how to view the session again."""
         if self.as_json:
             return
         spent = outcome.spent
@@ -140,7 +140,7 @@ class AgentView:
 
 _DIFF_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
-# The records that are shown while a session runs, and the colour of their labels; a replay shows all of them.
+# The record types shown during a run, and the colours of their labels; a replay shows all of them.
 _COLOURS: dict[type, str | None] = {
     SessionStarted: None,
     SessionResumed: None,

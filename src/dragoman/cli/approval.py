@@ -1,4 +1,4 @@
-"""Asking the person at the terminal."""
+"""Ask the user at the terminal for permission."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from ..permission import Approver, Decision, Proposal, Verdict, find_prefix
 from ..replay import describe_action
 from .agent_view import AgentView
 
-_COMPARED = 2_000  # lines
+_COMPARED = 2_000  # maximum number of lines to compare
 
 
 def make_approver(view: AgentView, lines: Lines, *, always: bool = False) -> Approver | None:
-    """Return an approver that asks at the terminal, or ``None`` without one; ``always`` asks standard input anyway."""
+    """Return an approver that asks at the terminal, or ``None`` without one; ``always`` reads
+    standard input anyway.
+    """
     if not always and not (sys.stdin.isatty() and sys.stderr.isatty()):
         return None
 
@@ -28,7 +30,7 @@ def make_approver(view: AgentView, lines: Lines, *, always: bool = False) -> App
             view.say(
                 "asked", f"{describe_action(proposal.tool_name, proposal.input)} ({proposal.side_effect})", "yellow"
             )
-            view.show_block(_show_whole(proposal), is_diff={"old", "new"} <= set(proposal.input))
+            view.show_block(_show_proposal(proposal), is_diff={"old", "new"} <= set(proposal.input))
         click.echo(_write_question(proposal), nl=False, err=True)
         line = await lines.read()
         if line is None:
@@ -49,12 +51,14 @@ def _write_question(proposal: Proposal) -> str:
 
 
 def _edit(proposal: Proposal) -> str | None:
-    """Let the user change the input in an editor; return it, or ``None`` if it was not saved."""
+    """Let the user edit the input in an editor; return it, or ``None`` if it was not saved."""
     return click.edit(json.dumps(proposal.input, ensure_ascii=False, indent=2), extension=".json")
 
 
 def _read_answer(answer: str, proposal: Proposal) -> Decision:
-    """Read an answer: ``y``, ``a``, ``p``, ``c PREFIX`` or ``e JSON``; anything else is why not."""
+    """Parse an answer: ``y``, ``a``, ``p``, ``c PREFIX`` or ``e JSON``; anything else is the
+    reason of a denial.
+    """
     word, _, rest = answer.partition(" ")
     word = word.casefold()
     if answer.casefold() in ("y", "yes"):
@@ -83,8 +87,8 @@ def _read_object(text: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _show_whole(proposal: Proposal) -> str:
-    """Return everything that is asked about, complete: the located paths, every argument, and what changes."""
+def _show_proposal(proposal: Proposal) -> str:
+    """Return the complete proposal: the located paths, every argument, and the changes."""
     given = dict(proposal.input)
     if set(given) == {"command"}:
         return str(given["command"])
@@ -98,25 +102,25 @@ def _show_whole(proposal: Proposal) -> str:
 
 
 def _show_changes(old: str, new: str) -> list[str]:
-    """Return the lines that go and come. Long texts are not compared, for that takes quadratic time."""
+    """Return the removed and added lines. Long texts are not compared, which would take quadratic time."""
     before, after = old.splitlines(), new.splitlines()
     if len(before) + len(after) > _COMPARED:
         return [*[f"- {line}" for line in before], *[f"+ {line}" for line in after]]
     diff = list(difflib.unified_diff(before, after, lineterm="", n=max(len(before), len(after))))[3:]
-    return [f"{line[:1]} {line[1:]}" for line in diff]  # without the names of files and the place
+    return [f"{line[:1]} {line[1:]}" for line in diff]  # without file names and positions
 
 
 class Lines:
-    """The lines of standard input, read without blocking the event loop.
+    """Read the lines of standard input without blocking the event loop.
 
-    Not ``input`` in a thread: one that still waits when the program ends makes Python crash at its lock.
+    ``input`` in a thread is not used: Python crashes if it still waits when the program ends.
     """
 
     def __init__(self) -> None:
-        self._left = b""  # what came after the line that was asked for
+        self._left = b""  # bytes received after the requested line
 
     async def read(self) -> str | None:
-        """The next line, or ``None`` at the end."""
+        """Return the next line, or ``None`` at the end."""
         while b"\n" not in self._left:
             piece = await self._receive()
             if not piece:
@@ -131,7 +135,7 @@ class Lines:
         try:
             descriptor = sys.stdin.fileno()
             loop.add_reader(descriptor, ready.set)
-        except (OSError, ValueError):  # an ordinary file, or none at all: neither is waited for
+        except (OSError, ValueError):  # a regular file, or closed: no waiting needed
             return sys.stdin.readline().encode()
         try:
             await ready.wait()

@@ -77,7 +77,8 @@ def command(
     PROMPT is optional when something is piped; - stands for the piped text. Proposed tool calls are
     printed and never executed.
     """  # noqa: D301 - Click reads the backspace: what follows keeps its lines
-    logging.getLogger("dragoman").addHandler(logging.NullHandler())  # what it warns of is shown anyway
+    # its warnings are shown anyway
+    logging.getLogger("dragoman").addHandler(logging.NullHandler())
     piped = _read_pipe(asked=prompt == "-")
     model, prompt = _sort_words(model, prompt, base_url, is_piped=piped is not None)
     messages = _messages(prompt, piped, options["system"], options["attachments"])
@@ -98,7 +99,7 @@ def command(
 
 
 def read_tools(path: str) -> list[Any]:
-    """Return the tools of a JSON file that holds one tool or a list."""
+    """Return the tools of a JSON file with one tool or a list."""
     tools = read_json(path)
     return tools if isinstance(tools, list) else [tools]
 
@@ -107,7 +108,7 @@ def read_tools(path: str) -> list[Any]:
 
 
 def _read_pipe(*, asked: bool) -> str | None:
-    """Return what is piped to the command; ``None`` at a terminal and for empty input."""
+    """Return the piped input; ``None`` at a terminal and for empty input."""
     if sys.stdin is None or (sys.stdin.isatty() and not asked):
         return None
     try:
@@ -117,7 +118,7 @@ def _read_pipe(*, asked: bool) -> str | None:
 
 
 def _sort_words(model: str | None, prompt: str | None, base_url: str | None, *, is_piped: bool) -> tuple[str, str]:
-    """Tell MODEL from PROMPT where only one of them was given."""
+    """Decide whether a single argument is MODEL or PROMPT."""
     if model is not None and prompt is None and base_url is None and not is_model_name(model):
         model, prompt = None, model
     if not is_piped and prompt in (None, "-"):
@@ -134,7 +135,7 @@ def _messages(prompt: str, piped: str | None, system: str | None, attachments: t
 
 
 def read_config(options: dict[str, Any]) -> RuntimeConfig:
-    """Return the settings; keys of -o that are not settings of ours go to the provider as they are."""
+    """Return the settings; unknown keys of -o are sent to the provider unchanged."""
     given: dict[str, Any] = {name: options[name] for name in ("max_tokens", "temperature")}
     reasoning = options["reasoning"]
     given["reasoning"] = int(reasoning) if reasoning is not None and reasoning.isdecimal() else reasoning
@@ -203,7 +204,7 @@ def _ask(
 
 
 def _try_tools(tools: list[Any] | None) -> list[Tool]:
-    """Return the tools as values; none if they are wrong, which the call itself reports."""
+    """Return the tools; empty if they are invalid, which the call itself reports."""
     try:
         return list(parse_tools(tools) or ())
     except (ValueError, ProviderError):
@@ -250,16 +251,17 @@ def _show_block(response: Response, *, as_json: bool) -> None:
 
 
 def _first_block(text: str) -> str:
-    """Return the content of the first fenced block of Markdown, or the complete text if it has none that is closed.
+    """Return the content of the first closed fenced code block of Markdown, or the complete text
+    without one.
 
-    A line closes the block if it has nothing but at least as many of the characters that opened it.
+    A closing line consists of at least as many of the characters that opened the block.
     """
     opening = ""
     lines: list[str] = []
     for line in text.split("\n"):
         found = _FENCE.fullmatch(line.strip(" \t\r"))
         if not opening:
-            if found and not (found[1][0] == "`" and "`" in found[2]):  # else code within a line
+            if found and not (found[1][0] == "`" and "`" in found[2]):  # otherwise inline code
                 opening = found[1]
         elif found and found[1].startswith(opening) and not found[2]:
             return "\n".join(lines).rstrip("\n")

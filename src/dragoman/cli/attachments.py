@@ -1,4 +1,4 @@
-"""Files and addresses that go with a message: images, PDFs and text."""
+"""Attachments of a message: images, PDFs and text, from files and URLs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import click
 
 from ..messages import Document, Image, Text, Url
 
-_LARGEST = 20 * 1024 * 1024  # bytes; what providers take of one attachment at the most
+_LARGEST = 20 * 1024 * 1024  # bytes; the maximum that providers accept for one attachment
 
 
 def read_attachment(place: str) -> Image | Document | Text:
-    """Return the block for a file or an ``http`` address; a usage error says why it cannot be attached."""
+    """Return the block for a file or an ``http`` URL; a usage error explains why it cannot be attached."""
     if place.startswith(("http://", "https://")):
         return _refer(place)
     path = Path(place).expanduser()

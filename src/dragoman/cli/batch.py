@@ -22,7 +22,7 @@ from .errors import EXIT_CODES, WrongFile, report_errors
 from .options import json_option, load_registry, model_options, read_json
 from .progress import fetch_default_model
 
-_INTERVAL = 10.0  # seconds between two plain lines
+_INTERVAL = 10.0  # seconds between two plain progress lines
 
 
 @click.command("batch")
@@ -110,7 +110,7 @@ def command(
     if options["priced_as"] is not None:
         connection["priced_as"] = options["priced_as"]
     if base_url is None:
-        load_registry()  # so that a mistake in models.yaml is shown as such
+        load_registry()  # report a mistake in models.yaml as such
         fetch_default_model(model)
     with report_errors(as_json=options["as_json"]), _Progress(out.name, quiet=options["as_json"]) as progress:
         try:
@@ -126,7 +126,7 @@ def command(
         raise SystemExit(EXIT_CODES["session_exhausted" if report.stopped == "budget" else report.stopped])
 
 
-# Options that are keywords of the function under the same name.
+# Options that are passed to the function under the same name.
 _SAME = (
     "budget", "cache", "cancel", "concurrency", "fresh", "id_column", "limits_redis", "max_row_bytes", "on",
     "poll_seconds", "ray_address", "retries", "retry_failed", "strict", "system", "via", "workers",
@@ -164,7 +164,9 @@ def _settings(config: RuntimeConfig) -> dict[str, Any]:
 
 
 class _Progress:
-    """Shows rows, rate, errors, cost and time left on standard error: a bar at a terminal, lines elsewhere."""
+    """Show rows, rate, errors, cost and remaining time on standard error: a bar at a terminal,
+    lines elsewhere.
+    """
 
     def __init__(self, name: str, *, quiet: bool) -> None:
         self._name = name

@@ -1,4 +1,4 @@
-"""What the calls of a log cost, added up by day, model, provider, session, key or project."""
+"""Sum the cost of a log's calls by day, model, provider, session, key or project."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COUNTS = ("calls", "input_tokens", "cached_input_tokens", "output_tokens")
 
 
 def add_up(log: EventLog, session: str | None, table: PriceTable, by: str) -> list[dict[str, Any]]:
-    """Return the bills of a log, one row for each group, sorted by its name."""
+    """Return the totals of a log, one row per group, sorted by name."""
     bills: dict[str, _Bill] = {}
     projects: dict[str, str] = {}
     for record, use in read_calls(log, session):
@@ -46,14 +46,14 @@ def _find_group(record: LogRecord, sold_as: str, by: str) -> str:
 
 
 def _find_project(log: EventLog, session: str) -> str:
-    """Return the project that a session names in its metadata, or the folder that it works in."""
+    """Return the project in a session's metadata, or its working folder."""
     first = next(log.read(session)).payload
     metadata = first.metadata if isinstance(first, SessionStarted) else {}
     return str(metadata.get("project") or metadata.get("workspace") or NONE)
 
 
 class _Bill:
-    """The calls of one group, added up."""
+    """The totals of one group of calls."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter(dict.fromkeys(_COUNTS, 0))

@@ -59,7 +59,8 @@ def command(
     Alt-Enter, or a backslash at the end of a line, begins another line; Enter sends. Tool calls are shown
     and never executed. Chats are logged (dragoman log); --no-log and dragoman log off turn that off.
     """
-    logging.getLogger("dragoman").addHandler(logging.NullHandler())  # what it warns of is shown, in other words
+    # its warnings are shown in another form
+    logging.getLogger("dragoman").addHandler(logging.NullHandler())
     past = None
     if resumed is not None:
         if model is None and is_model_name(resumed):  # chat -c MODEL
@@ -92,7 +93,7 @@ def command(
             failure = _talk(talk, reader, _Answer(talk, as_json=as_json, quiet=reader.quiet))
         finally:
             talk.provider.close()
-        if failure is not None and not sys.stdin.isatty():  # a script needs to know
+        if failure is not None and not sys.stdin.isatty():  # scripts need the exit code
             sys.exit(EXIT_CODES.get(failure.category, 1))
 
 
@@ -105,7 +106,7 @@ def _open(
     started: tuple[str, str | None, str],
     recording: Recording,
 ) -> SyncProvider:
-    """Open a model by its name, or at an address; the one that the command was started with needs no repeating."""
+    """Open a model by name or address; the one the command was started with needs no address."""
     first, base_url, wire = started
     at_start = base_url is not None and (model == first or ":" not in model)
     address = address or (base_url if at_start else None)
@@ -132,7 +133,7 @@ def _talk(talk: Conversation, reader: Reader, answer: Callable[[], None]) -> Pro
                 if line:
                     talk.ask(line)
                     answer()
-            elif talk.obey(line):
+            elif talk.run_command(line):
                 answer()
         except ProviderError as error:
             failure = failure if line.startswith("/") else error
@@ -146,7 +147,9 @@ def _talk(talk: Conversation, reader: Reader, answer: Callable[[], None]) -> Pro
 
 
 class _Answer:
-    """Call the model of a conversation and show its reply; an interrupt stops it and keeps what arrived."""
+    """Call the model of a conversation and show its reply; an interrupt stops it and keeps what
+    was received.
+    """
 
     def __init__(
         self,
@@ -171,7 +174,7 @@ class _Answer:
                 with call as stream, stop_on_interrupt(stream):
                     self._show(stream, arrived)
                 reply = stream.response if stream.ended else None
-        except ProviderError as error:  # a reply that cannot be used is billed all the same
+        except ProviderError as error:  # an invalid reply is billed too
             failure = error
             if reply is None and (failed := getattr(error, "response", None)) is not None:
                 talk.add_usage(failed.usage)
@@ -199,9 +202,11 @@ class _Answer:
                 screen.close()
 
     def _show_end(self, screen: Screen, end: MessageComplete) -> None:
-        """Show the end of a reply, with one note per conversation in place of the warnings about reasoning.
+        """Show the end of a reply, with one note per conversation instead of the warnings about
+        reasoning.
 
-        Most wires have no field for earlier reasoning, so every reply after the first would warn of it.
+        Most wires have no field for earlier reasoning, so every reply after the first would cause
+        a warning.
         """
         others = tuple([warning for warning in end.warnings if warning.code not in REASONING_LOSSES])
         screen.show(replace(end, warnings=others))

@@ -129,7 +129,7 @@ def _write(report: Report, forms: dict[Path | None, Callable[[Report], str]]) ->
 
 
 def _show(report: Report) -> str:
-    """Return the report for a terminal: what servers wrote is made legible before colours are added."""
+    """Return the report for a terminal, with text of the server made printable before colours are added."""
     marks = {status: chr(0xE000 + at) for at, status in enumerate(_COLOURS)}
     text = legible(write_text(report, paint=lambda text, status: f"{marks[status]}{text}\ue0ff"))
     end = click.style("|", fg="red").split("|")[1] if _wants_colour() else ""
@@ -145,7 +145,7 @@ def _wants_colour() -> bool:
 
 @contextlib.contextmanager
 def _progress(*, quiet: bool) -> Iterator[Callable[[int, int, str], None] | None]:
-    """A bar on a terminal, and nothing elsewhere."""
+    """Show a progress bar on a terminal."""
     if quiet or not sys.stderr.isatty():
         yield None
         return

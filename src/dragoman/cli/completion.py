@@ -1,4 +1,4 @@
-"""What a shell offers when the tab key is pressed over a model's name."""
+"""Shell completion of model names."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from ..wire import CODECS
 
 
 class ModelName(click.ParamType):  # type: ignore[type-arg]  # generic only in newer versions
-    """A model: an alias of yours, ``vendor:model``, or ``local``."""
+    """A model name: an alias, ``vendor:model``, or ``local``."""
 
     name = "model"
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         try:
             registry = Registry.load()
-        except ConfigError:  # the command itself will tell
+        except ConfigError:  # the command itself will report it
             registry = Registry()
         aliases = registry.aliases()
         names = ["local", *[f"local:{model.name}" for model in list_models()], *aliases, *registry.names()]
-        if ":" not in incomplete:  # vendors first: seven hundred names help nobody
+        if ":" not in incomplete:  # complete vendors first: seven hundred names are too many
             vendors = sorted({f"{name.partition(':')[0]}:" for name in names if ":" in name})
             names = [*[name for name in names if ":" not in name], *vendors]
         return [CompletionItem(name, help=aliases.get(name)) for name in names if name.startswith(incomplete)]
 
 
 def complete_wire(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """The wires there are."""
+    """Return the matching wires."""
     return [wire for wire in sorted(CODECS) if wire.startswith(incomplete)]
 
 
 @add_completion_class
 class Bash(BashComplete):
-    """Bash takes a word with a colon for three, and puts what is offered after the last colon."""
+    """Bash completion for words with colons, which Bash splits and completes after the last colon."""
 
     name = "bash"
     _before = ""

@@ -24,9 +24,9 @@ def command() -> None:
 @command.command("path")
 @json_option("it")
 def path(*, as_json: bool) -> None:
-    """Print where models.yaml is looked for: $DRAGOMAN_CONFIG, else the platform's folder for settings.
+    """Print the path of models.yaml: $DRAGOMAN_CONFIG, else the platform's settings folder.
 
-    Exit code 1 says that there is none; the bundled catalogue answers then.
+    Exit code 1 means that the file does not exist; the bundled catalogue is used then.
     """
     found = config_path()
     if as_json:
@@ -41,7 +41,8 @@ def path(*, as_json: bool) -> None:
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @json_option("what was found")
 def check(file: Path | None, *, as_json: bool) -> None:
-    """Check FILE, by default your models.yaml: every mistake with its line; exit code 2 if there is one.
+    """Check FILE, by default your models.yaml, and print every mistake with its line; exit code 2
+    if there is one.
 
     Remarks point to settings that are valid but look unintended.
     """
@@ -66,7 +67,7 @@ def check(file: Path | None, *, as_json: bool) -> None:
 @click.argument("name", type=ModelName())
 @json_option("it")
 def explain(name: str, *, as_json: bool) -> None:
-    """Print the stack that NAME opens: its layers, outermost first, and where each model's calls go.
+    """Print the stack that NAME opens: its layers, outermost first, and the address of each model.
 
     NAME is a group, a model or an alias. Nothing is sent, and no key is needed or printed.
     """

@@ -1,7 +1,7 @@
 """Output for people and programs: tables, JSON, spinners and progress bars.
 
-Tables, bars and colours are for people at a terminal, and drawn by ``rich`` where it is installed.
-Pipes and files get plain lines.
+Tables, bars and colours are shown at a terminal, drawn by ``rich`` if it is installed. Pipes and
+files get plain lines.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from typing import Any
 
 import click
 
-_DELAY = 1.0  # seconds before a wait is worth showing
+_DELAY = 1.0  # seconds before a spinner appears
 
 
 def console(*, err: bool = False) -> Any:
-    """A ``rich`` console if someone is looking and it is installed, else ``None``."""
+    """Return a ``rich`` console if the output is a terminal and ``rich`` is installed, else ``None``."""
     stream = sys.stderr if err else sys.stdout
     if not stream.isatty() or os.environ.get("TERM") == "dumb":
         return None
     try:
-        from rich.console import Console  # an extra, and slow to import
+        from rich.console import Console  # an optional dependency, and slow to import
     except ImportError:
         return None
     return Console(stderr=err, highlight=False, emoji=False)
 
 
 def show_json(value: Any) -> None:
-    """Print data."""
+    """Print data as JSON."""
     click.echo(json.dumps(value, ensure_ascii=False, indent=2))
 
 
 def show_table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> None:
-    """Print rows under their heads; ``right`` names the columns of numbers."""
+    """Print rows under their headings; ``right`` names the numeric columns."""
     screen = console()
     if screen is None:
         _show_plain_table(heads, rows, right)
         return
-    from rich.table import Table  # as above
+    from rich.table import Table  # an optional dependency, and slow to import
     from rich.text import Text
 
     table = Table(box=None, header_style="bold", pad_edge=False)
@@ -64,10 +64,10 @@ def _show_plain_table(heads: Sequence[str], rows: Sequence[Sequence[str]], right
 def format_table(
     heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = (), width: int | None = None
 ) -> list[str]:
-    """Return rows under their heads as lines; ``right`` names the columns of numbers.
+    """Return rows under their headings as lines; ``right`` names the numeric columns.
 
-    Columns are in the order of their importance: those at the end that do not fit ``width`` are left out, and no cell
-    is broken over two lines. The first column always stays.
+    Columns are in order of importance: those at the end that do not fit ``width`` are omitted, and
+    no cell is wrapped. The first column always stays.
     """
     widths = [max(len(row[at]) for row in [heads, *rows]) for at in range(len(heads))]
     shown = len(heads)
@@ -83,7 +83,7 @@ def format_table(
 
 
 def show_pages(lines: Sequence[str], *, use_pager: bool = True) -> None:
-    """Print lines; at a terminal that is too small for them, through ``$PAGER`` unless that is empty or ``cat``."""
+    """Print lines; if they exceed the terminal, through ``$PAGER`` unless that is empty or ``cat``."""
     is_long = len(lines) >= shutil.get_terminal_size().lines
     is_watched = sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     if use_pager and is_long and is_watched and os.environ.get("PAGER", "less") not in ("", "cat"):
@@ -94,7 +94,7 @@ def show_pages(lines: Sequence[str], *, use_pager: bool = True) -> None:
 
 
 def legible(text: str, *, err: bool = False) -> str:
-    """Text as a terminal may safely show it: a model could otherwise move the cursor or set the title."""
+    """Return text that is safe for a terminal: a model could otherwise move the cursor or set the title."""
     if not (sys.stderr if err else sys.stdout).isatty():
         return text
     return "".join(
@@ -103,18 +103,20 @@ def legible(text: str, *, err: bool = False) -> str:
     )
 
 
-# Signs that change the direction of text: what is shown would not be what is there.
+# Bidirectional control characters, which change the order in which text is shown.
 _DIRECTIONS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
 def _is_hidden(character: str) -> bool:
-    """Return whether a terminal would act on a character instead of showing it: C0, C1 and direction signs."""
+    """Return whether a terminal would interpret a character instead of showing it: C0, C1 and bidi
+    controls.
+    """
     return unicodedata.category(character) == "Cc" or character in _DIRECTIONS
 
 
 @contextlib.contextmanager
 def working(what: str) -> Iterator[Callable[[], None]]:
-    """Show that something is going on, once it has taken a second; the value stops it early."""
+    """Show a spinner after a second; the yielded function stops it early."""
     screen = console(err=True)
     if screen is None:
         yield lambda: None
@@ -144,7 +146,7 @@ def working(what: str) -> Iterator[Callable[[], None]]:
 
 
 class Bar:
-    """How far something has come, on standard error, once it has taken a second."""
+    """A progress bar on standard error, shown after a second."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -154,7 +156,7 @@ class Bar:
         self._is_shown = sys.stderr.isatty()
 
     def __call__(self, doing: str, done: int, total: int) -> None:
-        """Say what is being done and how much of it is."""
+        """Update the bar: the current step, and how much of it is done."""
         if not self._is_shown or time.monotonic() - self._began < _DELAY:
             return
         screen = console(err=True)
@@ -162,7 +164,7 @@ class Bar:
             click.echo(f"\r{doing}: {done * 100 // max(total, 1)} %", nl=done >= total, err=True)
             return
         if self._bar is None:
-            from rich.progress import Progress  # an extra, and slow to import
+            from rich.progress import Progress  # an optional dependency, and slow to import
 
             self._bar = Progress(console=screen, transient=True)
             self._bar.start()

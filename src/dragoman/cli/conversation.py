@@ -51,22 +51,22 @@ COMMANDS = {
     "/exit": "leave; Ctrl-D does, too",
 }
 
-# Reasoning of earlier replies is for the model that wrote it; most wires have no field for it.
+# Earlier reasoning is only for the model that wrote it; most wires have no field for it.
 REASONING_LOSSES = ("thinking_dropped", "redacted_thinking_dropped")
 
 _NOT_RUN = "Not executed: the user has only looked at this proposal."
 
 
 class Opener(Protocol):
-    """Opens a model by its name."""
+    """Open a model by name."""
 
     def __call__(self, model: str, address: str | None = None) -> SyncProvider:
-        """Open it."""
+        """Open the model."""
         ...
 
 
 class Conversation:
-    """What was said, with whom, with which tools, and what it used."""
+    """The state of a chat: messages, model, tools and usage."""
 
     def __init__(
         self,
@@ -84,26 +84,26 @@ class Conversation:
         self._opening = list(opening)
         self._opener = opener
         self.recording = recording or Recording("chat", None)
-        self.before = 0  # how long the conversation was before the question that is open
+        self.before = 0  # length of the conversation before the open question
         self._shown: list[Image | Document] = []
         self._used: list[tuple[str, Usage, Cost | Unpriced]] = []
         self._file: Path | None = None
 
-    # --- saying
+    # --- messages
 
     def ask(self, text: str) -> None:
-        """Add a question; proposals that nobody answered are answered as not executed."""
+        """Add a question; unanswered tool calls are answered as not executed."""
         self.before = len(self.messages)
         self.messages += [ToolResult(call.id, _NOT_RUN, is_error=True) for call in self._open_calls()]
         self.messages.append(User([Text(text), *self._shown]) if self._shown else User(text))
         self._shown = []
 
     def answered(self, reply: Response | None) -> Assistant | None:
-        """Keep the reply and return what is kept of it; a question that got no answer is taken back."""
+        """Keep the reply and return the kept part; an unanswered question is removed."""
         said = reply.message if reply is not None else Assistant(())
         if reply is not None:
             self.add_usage(reply.usage)
-            if reply.finish_reason == "cancelled":  # half a call is no proposal
+            if reply.finish_reason == "cancelled":  # an incomplete call is not a proposal
                 said = Assistant([block for block in said.content if not isinstance(block, ToolCall)])
         if not said.content:
             del self.messages[self.before :]
@@ -112,7 +112,7 @@ class Conversation:
         return said
 
     def add_usage(self, usage: Usage) -> None:
-        """Count what a call used, whether its reply could be kept or not."""
+        """Count the usage of a call, whether or not its reply was kept."""
         if usage != Usage():
             self._used.append((self.name, usage, self.provider.provider.priced_as.cost(usage)))
 
@@ -123,8 +123,8 @@ class Conversation:
 
     # --- commands
 
-    def obey(self, line: str) -> bool:
-        """Carry out a command; ``True`` if the model is to answer now."""
+    def run_command(self, line: str) -> bool:
+        """Execute a command; return ``True`` if the model must answer now."""
         word, _, rest = line.partition(" ")
         commands: dict[str, Callable[[str], Any]] = {
             "/model": self._swap,
@@ -152,12 +152,12 @@ class Conversation:
         self._shown = []
 
     def _swap(self, rest: str) -> None:
-        """Plan first, show what would be lost, and swap if that is wanted."""
+        """Plan the swap, show the losses, and swap if the user agrees."""
         name, _, address = rest.partition(" ")
         if not name:
             click.echo(f"{self.name}: {self.provider.model}", err=True)
             return
-        fresh = self._opener(name, address.strip() or None)  # a missing key is reported before any question
+        fresh = self._opener(name, address.strip() or None)  # report a missing key before asking
         planned = fresh.plan(self.messages) if self.messages else None
         if planned is not None and not _accept(planned):
             fresh.close()
@@ -243,7 +243,7 @@ class Conversation:
 
 
 def _accept(planned: SwapPlan) -> bool:
-    """Show what another model would not receive, and ask if that is more than reasoning, which is never resent."""
+    """Show what another model would not receive, and ask if that includes more than reasoning."""
     show_plan(planned)
     if planned.refused is not None:
         return False
@@ -252,12 +252,12 @@ def _accept(planned: SwapPlan) -> bool:
 
 
 def _agree(question: str) -> bool:
-    """Ask, if there is somebody to ask; what was shown is enough otherwise."""
+    """Ask the user at a terminal; without one, the shown plan is enough."""
     if not sys.stdin.isatty():
         return True
     try:
         return click.confirm(question, default=False, err=True)
-    except click.Abort:  # Ctrl-C at the question answers it
+    except click.Abort:  # Ctrl-C at the question means no
         return False
 
 
@@ -268,10 +268,10 @@ def _path(rest: str, word: str) -> Path:
 
 
 def _write_private(path: Path, text: str) -> None:
-    """A conversation is nobody else's business; and a file that is half written is nobody's."""
+    """Write a file atomically, readable by its owner only."""
     try:
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
-            file.write(text)  # readable by its owner alone, as temporary files are
+            file.write(text)  # temporary files are readable by their owner only
         Path(file.name).replace(path)
     except OSError as error:
         raise click.UsageError(f"{path} cannot be written: {error.strerror}") from error

@@ -51,10 +51,10 @@ _COUNTS = {
 def command(
     file: str | None, model: str | None, at: str | None, prices: str | None, *, as_json: bool, **counts: int | None
 ) -> None:
-    """Price a usage, a reply, or many: in decimals, part by part, with the version of the table.
+    """Compute what calls cost, part by part.
 
-    FILE is JSON, or JSON lines, or - for standard input: a usage, a reply, the events of "ask --json", or the
-    export of a log. Or give the counts as options. A price that is not known is never zero.
+    FILE is JSON, or JSON Lines, or - for standard input: a usage, a reply, the events of "ask
+    --json", or the export of a log. Or give the counts as options. An unknown price is never zero.
     """
     given = {_COUNTS[name]: value for name, value in counts.items() if value is not None}
     if (file is None) == (not given):
@@ -77,7 +77,7 @@ def command(
 
 
 class _Names:
-    """The names that price tables know, by the names that files and people use."""
+    """Map the model names in files to those of price tables."""
 
     def __init__(self, registry: Registry, model: str | None) -> None:
         self._registry = registry
@@ -94,7 +94,7 @@ class _Names:
             except InvalidModelError:
                 if self._model is not None and ":" not in name:
                     raise
-                self._found[name] = name  # a table of one's own may know it
+                self._found[name] = name  # a custom table may contain it
         return self._found[name]
 
 
@@ -102,7 +102,7 @@ class _Names:
 
 
 class _Use(Struct, frozen=True):
-    """A call as a file tells it."""
+    """A call in a file."""
 
     usage: Usage
     model: str
@@ -124,7 +124,7 @@ def _read_uses(path: str) -> Iterator[_Use]:
 
 
 def _read_documents(path: str) -> Iterator[tuple[int, Any]]:
-    """The values of a file, whether it is one document or one a line, with the line each begins on."""
+    """Yield the values of a file, one document or JSON Lines, with the line each begins on."""
     if path == "-":
         yield from _split(sys.stdin.read(), path, lambda _: None)
         return
@@ -150,7 +150,7 @@ def _split(text: str, path: str, tell: Callable[[int], None]) -> Iterator[tuple[
 
 
 def _find_use(item: dict[str, Any], speakers: dict[str, str]) -> _Use | None:
-    """The call in an object, if it is about one."""
+    """Return the call that an object describes, or ``None``."""
     if item.get("type") == "message.start":
         speakers[str(item.get("request_id"))] = _name(item)
         return None
@@ -175,7 +175,9 @@ def _name(item: dict[str, Any]) -> str:
 
 
 def _read_usage(usage: dict[str, Any]) -> Usage:
-    """Our own counts, or a provider's: those that leave cached tokens out of the input are made whole."""
+    """Read our counts or a provider's; cached tokens are added to the input where a provider
+    excludes them.
+    """
     if "prompt_tokens" in usage:
         details = usage.get("prompt_tokens_details") or {}
         made = usage.get("completion_tokens_details") or {}
@@ -211,7 +213,7 @@ def _read_time(when: Any, name: str) -> datetime:
 
 
 class _Sum:
-    """Bills added up, and what could not be billed."""
+    """A sum of costs, and the calls without a known price."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -242,7 +244,7 @@ class _Sum:
 
 
 class _Bill:
-    """Everything, and each model by itself."""
+    """The total, and the sums by model."""
 
     def __init__(self, table: PriceTable) -> None:
         self.table = table
@@ -260,7 +262,7 @@ class _Bill:
 
 
 def write_amount(amount: Decimal) -> str:
-    """An amount in full, without an exponent and without idle zeros."""
+    """Return an amount without exponent and trailing zeros."""
     return f"{amount.normalize(EXACT):f}"
 
 

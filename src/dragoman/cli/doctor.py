@@ -23,9 +23,9 @@ from .console import show_json
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def doctor(workspace: Path, *, as_json: bool) -> None:
-    """Try the protections of dragoman agent on this machine; print which are active or missing.
+    """Try the protections of dragoman agent on this machine, and print which are active.
 
-    A missing one comes with what to do. Exit code 1 if any is missing. No model is asked.
+    A missing one is shown with advice. Exit code 1 if any is missing. No model is called.
     """
     found = asyncio.run(list_protections(workspace))
     missing = [each for each in found if not each.active]

@@ -73,7 +73,7 @@ def _describe(found: Embeddings) -> dict[str, Any]:
 
 
 def _show(texts: list[str], found: Embeddings) -> Iterator[str]:
-    """Return the start of each vector on a terminal, and whole vectors as JSON lines elsewhere."""
+    """Yield the start of each vector at a terminal, and complete vectors as JSON Lines elsewhere."""
     if not sys.stdout.isatty():
         yield from [json.dumps(row.tolist()) for row in found.vectors]
         return
@@ -95,7 +95,7 @@ def _write_file(path: Path, texts: list[str], found: Embeddings) -> None:
 
 
 def _npy_header(rows: int, columns: int) -> bytes:
-    """Return the head of a NumPy file, version 1.0: the numbers begin at a multiple of 64 bytes."""
+    """Return the header of a NumPy file, version 1.0: the data begins at a multiple of 64 bytes."""
     text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {columns}), }}"
     padded = text + " " * (-(len(text) + 11) % 64) + "\n"
     return b"\x93NUMPY\x01\x00" + len(padded).to_bytes(2, "little") + padded.encode()

@@ -1,4 +1,4 @@
-"""Exit codes, and errors as a few clear lines."""
+"""Exit codes, and errors in a few clear lines."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class WrongFile(click.ClickException):
 
 @contextlib.contextmanager
 def report_errors(*, debug: bool = False, as_json: bool = False) -> Iterator[None]:
-    """Turn our errors into a few clear lines, or one JSON object on standard output, and an exit code."""
+    """Convert our errors to a few clear lines, or one JSON object on standard output, and an exit code."""
     try:
         yield
     except ProviderError as error:
@@ -69,7 +69,7 @@ def report_errors(*, debug: bool = False, as_json: bool = False) -> Iterator[Non
 
 
 def name_options(error: ProviderError) -> ProviderError:
-    """Return the error with the command's options in its text, where Python's settings and attributes were."""
+    """Return the error with option names in its text instead of Python parameters."""
     error.message = _name_options(error.message)
     clauses = [clause for clause in error.advice.rstrip(".").split("; ") if "error." not in clause]
     advice, stop = _name_options("; ".join(clauses)), "." if error.advice.endswith(".") else ""
@@ -94,7 +94,7 @@ def _name_options(text: str) -> str:
 
 
 def to_record(error: ProviderError) -> dict[str, Any]:
-    """Return an error as a JSON object, without the fields that are not known."""
+    """Return an error as a JSON object, without unknown fields."""
     name_options(error)
     facts = ("category", "error_class", "kind", "status", "provider", "model", "request_id", "provider_code")
     record: dict[str, Any] = {name: getattr(error, name) for name in facts}
@@ -107,7 +107,7 @@ def _show_record(record: dict[str, Any]) -> None:
 
 
 def show_error(error: ProviderError) -> None:
-    """Print the category, what happened, and what to do."""
+    """Print the category, the message and the advice."""
     name_options(error)
     click.echo(f"{click.style('error', fg='red')}: {error.category}", err=True)
     said, _, advice = str(error).rpartition(error.advice) if error.advice else (str(error), "", "")

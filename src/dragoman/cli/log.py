@@ -44,16 +44,16 @@ from .recording import find_marker, is_logging, set_logging
 from .sessions import ROW, find_session, make_row, shorten_ids, sort_sessions, to_json
 
 _PATIENCE = 1.0  # seconds to wait for another writer
-_SHOWN = 50  # sessions in a list that is read by people
+_SHOWN = 50  # sessions to show in a list for people
 
 
 @click.group("log")
 def command() -> None:
-    """Look into the event log: what was proposed, allowed, run, observed, and what it cost."""
+    """Inspect the event log: what was proposed, allowed, run and observed, and what it cost."""
 
 
 def log_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The option that says where the log is."""
+    """Add the option for the location of the log."""
     return click.option(
         "--log",
         "where",
@@ -64,7 +64,7 @@ def log_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def open_log_at(where: str | None, *, readonly: bool = True) -> Iterator[EventLog]:
-    """Open the log that the option names; whatever goes wrong with it is told, and is an exit code."""
+    """Open the log that the option names; convert its errors to messages and exit codes."""
     try:
         with report_errors(), _open_patiently(find_place(where), readonly=readonly) as log:
             yield log
@@ -74,7 +74,7 @@ def open_log_at(where: str | None, *, readonly: bool = True) -> Iterator[EventLo
 
 
 def _open_patiently(place: str | Path, *, readonly: bool) -> EventLog:
-    """Open a log; wait a moment for a chat that is writing a few records to it."""
+    """Open a log; wait briefly for a chat that is writing a few records to it."""
     deadline = time.monotonic() + _PATIENCE
     while True:
         try:
@@ -86,7 +86,7 @@ def _open_patiently(place: str | Path, *, readonly: bool) -> EventLog:
 
 
 def write_json(value: Any) -> None:
-    """Print a value as JSON; decimals are written as text, so that nothing rounds them."""
+    """Print a value as JSON; decimals are strings, so that they are not rounded."""
     click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
@@ -101,7 +101,7 @@ def turn_on() -> None:
 
 @command.command("off")
 def turn_off() -> None:
-    """Stop recording ask and chat. The agent always records; what is in the log stays there."""
+    """Stop recording ask and chat. The agent always records; existing records stay in the log."""
     _turn(on=False)
 
 
@@ -156,9 +156,9 @@ def show_list(where: str | None, limit: int | None, kind: str | None, *, as_json
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True, metavar="N", help="The N newest.")
 @json_option("the sessions and their matches")
 def search(text: str, where: str | None, limit: int, *, as_json: bool) -> None:
-    """Find sessions by what they contain: questions, answers, commands, results, model names.
+    """Find sessions by their contents: questions, answers, commands, results, model names.
 
-    Upper and lower case do not differ. Each session is shown with the first match and the number of matches.
+    The search ignores case. Each session is shown with the first match and the number of matches.
     """
     if not text.strip():
         raise click.UsageError("TEXT is empty; `dragoman log list` lists every session")
@@ -201,7 +201,7 @@ def show(session: str, where: str | None, types: tuple[str, ...], after: int, *,
     """Show the records of SESSION, one line each."""
     for name in types:
         if name not in CATALOGUE:
-            raise click.UsageError(f"--type: {name!r} is none of {', '.join(CATALOGUE)}")
+            raise click.UsageError(f"--type: {name!r} is not one of {', '.join(CATALOGUE)}")
     with open_log_at(where) as log:
         session = find_session(log, session)
         for record in log.find(*types, session=session) if types else log.read(session, after):
@@ -234,9 +234,10 @@ def _line(record: LogRecord) -> str:
 @click.option("--prefix", metavar="WORDS", help="With --scope prefix: the words; by default the first one.")
 @json_option("the questions, or the answer")
 def approve(session: str | None, intent: str | None, where: str | None, *, as_json: bool, **given: Any) -> None:
-    """Answer a question of a session that runs in another process, such as dragoman agent --await-approval.
+    """Answer a question of a session that runs in another process, such as dragoman agent
+    --await-approval.
 
-    INTENT is the id of the proposal, or the beginning of it. Without one, the open questions are listed.
+    INTENT is the id of the proposal, or its prefix. Without one, the open questions are listed.
     """
     with open_log_at(where) as log:
         session = find_session(log, session) if session is not None else None
@@ -299,7 +300,9 @@ def _read_decision(
 )
 @json_option("the findings")
 def verify(session: str | None, where: str | None, known: str | None, *, as_json: bool) -> None:
-    """Check every hash of SESSION, or of the whole log, and name the first broken link of each session."""
+    """Check every hash of SESSION, or of the complete log, and report the first broken link of
+    each session.
+    """
     heads = _read_heads(known)
     with open_log_at(where) as log:
         if session is not None and session not in heads:
@@ -334,10 +337,12 @@ def _read_heads(path: str | None) -> dict[str, str]:
 @click.option("-o", "--output", default="-", metavar="FILE", help="Where to; - is standard output.", show_default=True)
 @click.option("--html", "as_html", is_flag=True, help="Write SESSION as one HTML page to read; so does FILE.html.")
 def export(session: str | None, where: str | None, output: str, *, as_html: bool) -> None:
-    """Write the records of SESSION, or of the whole log, as lines of JSON that can be verified by themselves.
+    """Write the records of SESSION, or of the complete log, as JSON Lines that can be verified by
+    themselves.
 
-    A file appears whole or not at all, and the same records give the same bytes. With --html it is the page of the
-    trace viewer in one file, which needs no server and loads nothing; long texts are cut there.
+    A file is written atomically, and the same records give the same bytes. With --html it is the
+    page of the trace viewer in one file, which needs no server and loads nothing; long texts are
+    truncated there.
     """
     as_html = as_html or output.lower().endswith((".html", ".htm"))
     if as_html and session is None:
@@ -378,10 +383,10 @@ def _write_page(page: str, output: str) -> None:
 @log_option
 @json_option("the count")
 def take_over(source: str, session: str | None, where: str | None, *, as_json: bool) -> None:
-    """Take over the records of SOURCE, an export (*.jsonl) or another log, as they are.
+    """Import the records of SOURCE, an export (*.jsonl) or another log, unchanged.
 
-    SOURCE is verified first. What is here already is passed over, so that an import can be repeated; a session that
-    went on differently here is refused.
+    SOURCE is verified first. Existing records are skipped, so that an import can be repeated; a
+    session that diverged here is rejected.
     """
     with open_log_at(source) as other:
         if session is not None:
@@ -396,7 +401,7 @@ def take_over(source: str, session: str | None, where: str | None, *, as_json: b
 
 @contextlib.contextmanager
 def _progress(doing: str) -> Iterator[Progress]:
-    """A bar, where somebody is looking and it takes a while."""
+    """Show a progress bar at a terminal for a slow operation."""
     with Bar() as bar:
         yield lambda done, total: bar(doing, done, total)
 
@@ -407,7 +412,7 @@ _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 def _read_age(ctx: click.Context, option: click.Parameter, value: str) -> datetime:
-    """A moment, from an age such as 90d or a day such as 2026-01-31."""
+    """Parse an age such as 90d or a day such as 2026-01-31 to a time."""
     if found := re.fullmatch(r"(\d{1,6})([mhdw])", value):
         return datetime.now(UTC) - timedelta(**{_UNITS[found[2]]: int(found[1])})
     try:
@@ -431,7 +436,7 @@ def _read_age(ctx: click.Context, option: click.Parameter, value: str) -> dateti
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option("the sessions")
 def prune(where: str | None, before: datetime, *, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Remove every session whose last record is older than that, whole; the log records the removal."""
+    """Remove every session whose last record is older than that; the log records the removal."""
     with open_log_at(where) as log:
         old = _find_old(log, before)
     if old and not dry_run:
@@ -449,7 +454,7 @@ def prune(where: str | None, before: datetime, *, dry_run: bool, yes: bool, as_j
 
 def _ask(count: int) -> None:
     if not sys.stdin.isatty():
-        raise click.UsageError("removing sessions needs --yes where nobody can be asked; --dry-run shows which")
+        raise click.UsageError("removing sessions needs --yes without a terminal; --dry-run lists them")
     click.confirm(f"Remove {count} session{'s' * (count != 1)} for good?", abort=True, err=True)
 
 
@@ -482,9 +487,10 @@ def show_cost(
     as_csv: bool,
     as_json: bool,
 ) -> None:
-    """Add up what the calls of SESSION, or of the whole log, cost: as recorded, and with the prices of a table.
+    """Sum what the calls of SESSION, or of the complete log, cost: as recorded, and with the
+    prices of a table.
 
-    Each call is priced by the row that held on its own day. A cost that is not known is never counted as zero. At a
+    Each call is priced by the row valid on its day. An unknown cost never counts as zero. At a
     terminal, a bar shows each group's share of the recorded cost.
     """
     if only and prices is None:
@@ -517,10 +523,12 @@ def show_cost(
 @click.option("--by", metavar="NAME", help="With --approve: who decides; by default your user name.")
 @json_option("the address")
 def view(session: str | None, where: str | None, *, approve: bool, by: str | None, **options: Any) -> None:
-    """Show the log in a browser: sessions, timelines, decisions, costs, the chain. Ctrl-C ends it.
+    """Show the log in a browser: sessions, timelines, decisions, costs, the hash chain. Ctrl-C
+    ends it.
 
-    The page is served to this machine alone, at an address that is new each time. Its address is a secret: it gives
-    access to the log, and with --approve to decisions about what sessions may run.
+    The page is served on the loopback address only, at an address that is new each time. Keep it
+    secret: it gives access to the log, and with --approve to decisions about what sessions may
+    run.
     """
     if by is not None and not approve:
         raise click.UsageError("--by needs --approve")

@@ -1,4 +1,4 @@
-"""MCP servers of ``dragoman agent``: their options, headers from the environment, and tools that changed."""
+"""MCP servers of ``dragoman agent``: options, headers from the environment, and changed tools."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def mcp_options(command: Callable[..., Any]) -> Callable[..., Any]:
 async def open_servers(
     stack: AsyncExitStack, options: dict[str, Any], view: AgentView, lines: Lines | None
 ) -> list[ExecutableTool]:
-    """Open the MCP servers that the options name, and return their tools; ``lines`` are asked about changed tools."""
+    """Open the MCP servers of the options, and return their tools; ``lines`` asks about changed tools."""
     targets = [_read_target(line) for line in options["servers"]]
     headers = read_headers([each for each in targets if isinstance(each, str)], options["bearers"], options["headers"])
     pins = ToolPins(_find_pins())
@@ -79,7 +79,7 @@ def find_origin(url: str) -> str:
 
 
 def read_headers(urls: list[str], bearers: tuple[str, ...], headers: tuple[str, ...]) -> dict[str, dict[str, str]]:
-    """Return the headers of each origin, with the values of the environment variables that the options name."""
+    """Return the headers of each origin, with the values of the environment variables in the options."""
     origins = list(dict.fromkeys(map(find_origin, urls)))
     found: dict[str, dict[str, str]] = {}
     for option, text in [*[("--mcp-bearer", each) for each in bearers], *[("--mcp-header", each) for each in headers]]:
@@ -107,7 +107,9 @@ def _find_pins() -> Path:
 
 
 def _make_accept(lines: Lines | None, *, always: bool) -> AcceptChange | None:
-    """Return what decides about a changed tool: the option, the person at the terminal, or nothing."""
+    """Return the callback that decides about a changed tool: the option, the user at the terminal,
+    or ``None``.
+    """
     if always:
         return lambda change: True
     if lines is None:

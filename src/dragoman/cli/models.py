@@ -41,14 +41,14 @@ _HEADS = (
     "OUTPUT",
     "ALIASES",
 )
-# Facts that only matter for embedding and reranking models.
+# Capabilities that only matter for embedding and reranking models.
 _RETRIEVAL = ("supports_embeddings", "supports_reranking", "supports_dimensions", "max_dimensions", "max_batch_size")
 _RIGHT = ("CONTEXT", "OUTPUT", "$ IN", "$ OUT")
 _SECONDS = 1.0  # how long a local server may take to list its models
 
 
 class _Models(click.Group):
-    """``dragoman models`` alone, or with a name or options, is ``dragoman models list``."""
+    """Treat ``dragoman models`` alone, or with a name or options, as ``dragoman models list``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
@@ -58,7 +58,7 @@ class _Models(click.Group):
 
 @click.group("models", cls=_Models)
 def command() -> None:
-    """List models (dragoman models [NAME]), or renew what is known of them.
+    """List models (dragoman models [NAME]), or update the catalogue.
 
     Without a command, the options and the NAME are those of "list".
     """
@@ -79,14 +79,15 @@ def command() -> None:
 def list_command(
     name: str | None, *, everything: bool, live: bool, no_pager: bool, as_json: bool, **options: Any
 ) -> None:
-    """List models: what they can do, how we know, and what they cost.
+    """List models: their capabilities, the source of each fact, and prices.
 
-    NAME is a model or an alias, shown with every fact and its source; or a pattern such as groq:* or
-    llama, and then a list. Prices are US dollars for a million tokens; "?" is unknown, which is not no. Local servers,
-    such as Ollama's, are asked what they serve. A long list goes through $PAGER at a terminal.
+    NAME is a model or an alias, shown with every fact and its source; or a pattern such as groq:*
+    or llama, and then a list. Prices are US dollars per million tokens; "?" means unknown, not no.
+    Local servers, such as Ollama, are queried for their models. A long list is shown through
+    $PAGER at a terminal.
 
-    With --needs, --tier or a price, models that do not fit are left out, and so are those of which it is not known;
-    --json then prints an object with models and excluded.
+    With --needs, --tier or a price, models that do not fit are omitted, and so are those with
+    unknown facts; --json then prints an object with models and excluded.
     """
     with report_errors():
         registry = load_registry()
@@ -140,14 +141,16 @@ def _show_choice(catalogue: _Catalogue, choice: Choice, *, as_json: bool, show_e
 
 
 class _Catalogue(Struct):
-    """The models of the registry, and before them those that are found on this machine."""
+    """The models of the registry, and before them those found on this machine."""
 
     registry: Registry
     prices: PriceTable
     found: dict[str, ModelEntry]
 
     def find(self, name: str | None) -> list[ModelEntry]:
-        """Return one model by its name, else all that fit a pattern; ``InvalidModelError`` suggests near names."""
+        """Return one model by name, else all that match a pattern; ``InvalidModelError`` suggests
+        close matches.
+        """
         names = [*self.found, *[each for each in self.registry.names() if each not in self.found]]
         if name is None:
             return [self.entry(each) for each in names]
@@ -157,7 +160,8 @@ class _Catalogue(Struct):
             fitting = [each for each in names if fnmatch.fnmatchcase(each.lower(), pattern.lower())]
             if fitting:
                 return [self.entry(each) for each in fitting]
-            if is_pattern:  # a server of one's own lists nothing when it does not run; any name may be used
+            # a local server that is not running lists nothing, and any name may be used
+            if is_pattern:
                 raise InvalidModelError(f"no model that is listed fits {name!r}", model=name)
         return [self.entry(name)]
 
@@ -168,14 +172,14 @@ class _Catalogue(Struct):
         return self.prices.find(entry.priced_as.model)
 
     def chats(self, entry: ModelEntry) -> bool:
-        """Return whether a model takes messages, rather than texts to embed or sounds to transcribe."""
+        """Return whether a model takes messages; false for models that embed or transcribe."""
         if entry.adapter == "local":
             return True
         vendor = self.registry.adapter(entry.adapter).vendor
         return vendor is None or entry.wire_name not in vendor.not_chat
 
     def needs(self, entry: ModelEntry) -> str:
-        """Return what is missing before a model can be used, or an empty string."""
+        """Return what must be set before a model can be used, or an empty string."""
         if entry.status == "configured":
             return ""
         if entry.adapter == "local":
@@ -223,12 +227,13 @@ class _Catalogue(Struct):
 
 
 def _local_entries() -> dict[str, ModelEntry]:
-    """Return the embedded model and those that were pulled."""
+    """Return the embedded model and the pulled ones."""
     entries = {}
     for at, model in enumerate(list_models()):
         if at > 0 and not model.is_present:
             continue
-        name = f"local:{model.name}" if at > 0 else "local"  # the first is the default, fetched when it is used
+        # the first is the default, downloaded on first use
+        name = f"local:{model.name}" if at > 0 else "local"
         facts = {} if model.calls_tools is None else {"supports_tools": model.calls_tools}
         entries[name] = ModelEntry(
             name,
@@ -242,7 +247,7 @@ def _local_entries() -> dict[str, ModelEntry]:
 
 
 def _live_entries(registry: Registry, name: str | None, *, live: bool) -> dict[str, ModelEntry]:
-    """Return the models that local servers list; print a note about servers of models.yaml that do not answer."""
+    """Return the models that local servers list; note the servers of models.yaml that do not answer."""
     own, others = registry.local_adapters() if live else ([], [])
     prefix, colon, rest = (name or "").partition(":")
     is_exact = bool(rest) and not any(sign in rest for sign in "*?[")

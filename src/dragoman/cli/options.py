@@ -23,17 +23,17 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def model_argument(**settings: Any) -> Callable[[_Command], _Command]:
-    """The argument that names a model; shells complete it."""
+    """Add the argument that names a model, with shell completion."""
     return click.argument("model", type=ModelName(), **settings)
 
 
 def json_option(what: str) -> Callable[[_Command], _Command]:
-    """The option that asks for data instead of text."""
+    """Add the option ``--json``."""
     return click.option("--json", "as_json", is_flag=True, help=f"Print {what} as JSON.")
 
 
 def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say where a model is."""
+    """Add the options for the address of a model."""
     options = [
         click.option("--base-url", metavar="URL", help="Where it is served; not needed for a name like vendor:model."),
         click.option(
@@ -54,7 +54,7 @@ def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def load_registry() -> Registry:
-    """The registry, or one line that names the file and the line."""
+    """Return the registry; report an invalid file in one line with its place."""
     try:
         return Registry.load()
     except ConfigError as error:
@@ -62,7 +62,7 @@ def load_registry() -> Registry:
 
 
 def load_prices(path: str | None, *, only: bool = False) -> PriceTable:
-    """Return the default prices, with those of a file before them; with ``only``, those of the file alone."""
+    """Return the default prices, overridden by those of a file; with ``only``, only those of the file."""
     if path is None:
         return load_registry().prices()
     try:
@@ -73,12 +73,14 @@ def load_prices(path: str | None, *, only: bool = False) -> PriceTable:
 
 
 def default_model() -> str | None:
-    """Return the model that the environment or models.yaml names as the default."""
+    """Return the default model set by the environment or models.yaml."""
     return os.environ.get("DRAGOMAN_MODEL") or load_registry().default
 
 
 def choose_model() -> str:
-    """Return the model to use when none is named: from the environment, from models.yaml, or the embedded one."""
+    """Return the model to use when none is given: from the environment, from models.yaml, or the
+    embedded one.
+    """
     chosen = default_model()
     if chosen:
         return chosen
@@ -87,7 +89,7 @@ def choose_model() -> str:
 
 
 def is_model_name(word: str) -> bool:
-    """Return whether a word of the command line names a model, rather than being a prompt."""
+    """Return whether an argument is a model name rather than a prompt."""
     if not word or any(character.isspace() for character in word):
         return False
     if word.partition(":")[0] in SCHEMES:
@@ -110,7 +112,8 @@ def open_model(
     retries: int = 2,
     planning: bool = False,
 ) -> SyncProvider:
-    """Connect to the model the options name: at an address, the embedded one, or by a name of the registry.
+    """Connect to the model of the options: at an address, the embedded one, or by a name of the
+    registry.
 
     Transient failures are retried, and each retry is printed.
     """
@@ -125,7 +128,8 @@ def open_model(
             provider = load_registry().provider(model, planning=planning, **settings)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    has_retries = any(isinstance(part, Retry) for part in walk(provider))  # the candidates of a group may
+    # the candidates of a group may have their own
+    has_retries = any(isinstance(part, Retry) for part in walk(provider))
     if retries and not planning and not has_retries:
         provider = Retry(provider, max_retries=retries, on_retry=_show_retry)
     return SyncProvider(provider)
@@ -136,7 +140,7 @@ def _show_retry(error: ProviderError, attempt: int, wait: float) -> None:
 
 
 def read_json(path: str) -> Any:
-    """The content of a JSON file; a usage error names the file that is none."""
+    """Return the content of a JSON file; a usage error names an invalid file."""
     try:
         with click.open_file(path, encoding="utf-8") as file:
             return json.load(file)

@@ -40,7 +40,8 @@ def command(
     everything: bool,
     as_json: bool,
 ) -> None:
-    """Show what would become of the conversation in FILE on another model: kept, rewritten or dropped.
+    """Show what would happen to the conversation in FILE on another model: kept, rewritten or
+    dropped.
 
     FILE is a JSON list of messages. Nothing is sent and no key is needed.
     """
@@ -56,7 +57,7 @@ def command(
 
 
 def read_conversation(file: str) -> Any:
-    """The messages of a JSON file: a list of them, or an object with one."""
+    """Return the messages of a JSON file: a list, or an object with one."""
     data = read_json(file)
     return data["messages"] if isinstance(data, dict) and "messages" in data else data
 

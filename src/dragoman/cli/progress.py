@@ -1,4 +1,4 @@
-"""Progress of a download: a bar at a terminal with ``rich``, plain lines everywhere else."""
+"""Show the progress of a download: a bar at a terminal with ``rich``, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _INTERVAL = 2.0  # seconds between two plain lines
 
 
 class DownloadProgress:
-    """Shows on standard error what is fetched or checked and how far it is; used as a context manager."""
+    """Show on standard error what is downloaded or verified, and how much is done; a context manager."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -61,7 +61,7 @@ def _make_bar(screen: Any) -> Any:
 
 
 def fetch_default_model(name: str) -> None:
-    """Fetch the default model before its first use, with progress; do nothing for every other name."""
+    """Download the default model before its first use, with progress; do nothing for other names."""
     scheme, _, rest = name.partition(":")
     default = find_model(None)
     if scheme != "local" or rest not in ("", default.name) or default.path.exists() or default.entry is None:

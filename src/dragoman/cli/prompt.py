@@ -1,7 +1,7 @@
-"""Lines from the keyboard or a pipe, for ``chat``.
+"""Read lines from the keyboard or a pipe, for ``chat``.
 
-At a terminal ``prompt_toolkit`` edits them, where it is installed: several lines, bracketed paste, a history
-that outlives the process, and completion of commands. ``input`` is the fallback, and reads pipes.
+At a terminal ``prompt_toolkit`` provides the editor if it is installed: several lines, bracketed
+paste, persistent history, and completion of commands. ``input`` is the fallback, also for pipes.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import platformdirs
 
 
 class Reader(Protocol):
-    """Where questions and commands come from."""
+    """The source of questions and commands."""
 
     def read(self) -> str | None:
-        """Return the next one, without the space around it; ``None`` at the end, empty after Ctrl-C."""
+        """Return the next line, stripped; ``None`` at the end, empty after Ctrl-C."""
 
     def quiet(self) -> contextlib.AbstractContextManager[None]:
-        """Keep keys that are pressed during an answer for the next line, and off the screen."""
+        """Keep keys pressed during a reply for the next line, without echoing them."""
         ...
 
 
 def open_reader(commands: Iterable[str]) -> Reader:
-    """Return the best reader there is here."""
+    """Return the best available reader."""
     names = list(commands)
     if not sys.stdin.isatty():
         return PlainReader()
@@ -43,12 +43,12 @@ def open_reader(commands: Iterable[str]) -> Reader:
 
 
 def find_history() -> Path:
-    """Return the file that keeps what was typed."""
+    """Return the path of the history file."""
     return platformdirs.user_data_path("dragoman") / "chat-history"
 
 
 class PlainReader:
-    """Lines by ``input``."""
+    """Read lines with ``input``."""
 
     def read(self) -> str | None:
         try:
@@ -64,13 +64,16 @@ class PlainReader:
 
 
 class LineEditor:
-    """An editor of one or several lines. Enter sends; Alt-Enter, or a backslash before Enter, begins a line."""
+    """An editor for one or more lines. Enter sends; Alt-Enter, or a backslash before Enter, starts
+    a new line.
+    """
 
     def __init__(self, commands: list[str]) -> None:
-        from prompt_toolkit import PromptSession  # an extra, and slow to import
+        from prompt_toolkit import PromptSession  # an optional dependency, and slow to import
         from prompt_toolkit.completion import WordCompleter
 
-        # Asking the terminal for the position of its cursor would mix the reply with keys typed ahead.
+        # Without this, the terminal's reply to a cursor position request would mix with keys typed
+        # ahead.
         os.environ.setdefault("PROMPT_TOOLKIT_NO_CPR", "1")
         self._session: PromptSession[str] = PromptSession(
             "> ",
@@ -117,7 +120,7 @@ def _bind_keys() -> Any:
 
 
 def _open_history() -> Any:
-    """Open the history, readable by its owner alone; one in memory where no file can be written."""
+    """Open the history, readable by its owner only; in memory if no file can be written."""
     from prompt_toolkit.history import FileHistory, InMemoryHistory
 
     path = find_history()
@@ -132,7 +135,7 @@ def _open_history() -> Any:
 
 
 def _bind_readline(commands: list[str]) -> None:
-    """Turn on line editing, and the Tab key for commands, where the platform has readline."""
+    """Enable line editing, and Tab completion of commands, where the platform has readline."""
     try:
         import readline  # not on every platform; changes how ``input`` behaves
     except ImportError:
@@ -149,7 +152,7 @@ def _bind_readline(commands: list[str]) -> None:
 
 @contextlib.contextmanager
 def _hide_keys(*, raw: bool) -> Iterator[None]:
-    """Turn the echo off. ``raw`` also leaves keys such as Backspace and Enter to the editor that reads them."""
+    """Turn the echo off. ``raw`` also passes keys such as Backspace and Enter to the editor."""
     if not sys.stdin.isatty():
         yield
         return
@@ -159,7 +162,7 @@ def _hide_keys(*, raw: bool) -> Iterator[None]:
         yield
         return
     before = termios.tcgetattr(sys.stdin)
-    # Without NOFLSH, the terminal discards what was typed ahead when Ctrl-C stops an answer.
+    # Without NOFLSH, the terminal discards keys typed ahead when Ctrl-C stops a reply.
     flags = (before[3] & ~termios.ECHO) | termios.NOFLSH
     if raw:
         flags &= ~termios.ICANON

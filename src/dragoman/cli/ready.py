@@ -19,7 +19,7 @@ from .options import json_option, model_argument, model_options, open_model
 def command(
     model: str, base_url: str | None, wire: str, api_key_env: str, timeout: float | None, *, as_json: bool
 ) -> None:
-    """Tell whether MODEL can be expected to answer. Never a billed call."""
+    """Check that MODEL is reachable and loaded. This is never billed."""
     with report_errors():
         try:
             with open_model(model, base_url, wire, api_key_env, timeout) as provider:

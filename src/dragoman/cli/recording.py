@@ -1,8 +1,8 @@
-"""The conversations of ``ask`` and ``chat`` in the event log.
+"""Record the conversations of ``ask`` and ``chat`` in the event log.
 
-Records are written by a thread of their own while the model answers, and the log is open only while they
-are written, so that other commands can write it too. A log that cannot be written costs one note on standard
-error and never an answer.
+A separate thread writes the records while the model answers, and the log is open only while they
+are written, so that other commands can write it too. An unwritable log causes one note on standard
+error and never affects a reply.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from ..sync import SyncProvider
 
 _PATIENCE = 2.0  # seconds to wait for another process that is writing the log
 _PAUSE = 0.05
-_GOAL = 2000  # characters of a question that a session is listed by
+_GOAL = 2000  # characters of a question to show in a list of sessions
 _NOT_RUN = "shown, and not executed"
 
 
@@ -57,12 +57,12 @@ _NOT_RUN = "shown, and not executed"
 
 
 def find_marker() -> Path:
-    """Return the file that turns logging off by being there."""
+    """Return the marker file that turns logging off."""
     return platformdirs.user_data_path("dragoman") / "log.off"
 
 
 def is_logging() -> bool:
-    """Return whether ``ask`` and ``chat`` are logged unless an option says otherwise."""
+    """Return whether ``ask`` and ``chat`` are logged by default."""
     return not find_marker().exists()
 
 
@@ -85,7 +85,7 @@ def no_log_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class WatchedProvider(Wrapper, Middleware):
-    """Keep the reply of the last call, which has the attempts before it, and the tool calls in it."""
+    """Keep the reply of the last call, including its earlier attempts and its tool calls."""
 
     def __init__(self, provider: Provider) -> None:
         super().__init__(provider)
@@ -114,7 +114,7 @@ class Past(Struct):
 
 
 class _Session(Struct):
-    """Where the next record of a session goes."""
+    """The position of the next record of a session."""
 
     id: str
     seq: int = 0
@@ -130,10 +130,10 @@ class _Entry(Struct):
 
 
 class Recording:
-    """One conversation in the log; without a place, nothing is recorded.
+    """One conversation in the log; without a location, nothing is recorded.
 
-    ``begin`` and ``end`` enclose each call to a model. ``close`` waits for the last record and reports a
-    problem, if there was one.
+    ``begin`` and ``end`` enclose each call to a model. ``close`` waits for the last record and
+    reports a problem, if there was one.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Recording:
         self._session: _Session | None = None
         self._past: Past | None = None
         self._turn = 0
-        self._recorded = 0  # how many messages of the conversation are in the log
+        self._recorded = 0  # number of messages of the conversation in the log
         self._is_open = False
         self._routing: Routing | None = None
         self._started: CallStarted | None = None
@@ -153,11 +153,11 @@ class Recording:
 
     @property
     def session(self) -> str | None:
-        """The id of the session, once there is one."""
+        """The id of the session, once it exists."""
         return self._session.id if self._session is not None else None
 
     def watch(self, provider: SyncProvider) -> SyncProvider:
-        """Return the provider to call, whose calls can be recorded."""
+        """Return a wrapped provider whose calls can be recorded."""
         return provider if self._writer is None else SyncProvider(WatchedProvider(provider.provider))
 
     # --- one call
@@ -191,7 +191,7 @@ class Recording:
             at=time.time(),
             estimated_input_tokens=_estimate(provider, messages, tools),
             stream=stream,
-            config=replace(config or RuntimeConfig(), extras={}),  # extras may hold a key
+            config=replace(config or RuntimeConfig(), extras={}),  # extras may contain a key
         )
         said = [_record(message) for message in messages[max(before, self._recorded) :]]
         self._write(TurnStarted(self._turn, **target), *said, self._started, turn=True)
@@ -202,7 +202,8 @@ class Recording:
     ) -> None:
         """Record how the call ended; without a response and an error, it was interrupted.
 
-        ``kept`` is what the conversation keeps of the reply, and ``count`` its number of messages now.
+        ``kept`` is the part of the reply that the conversation keeps, and ``count`` its current
+        number of messages.
         """
         self._recorded = count
         started, self._started = self._started, None
@@ -259,17 +260,17 @@ class Recording:
             self._past = None
 
     def resume(self, past: Past) -> None:
-        """Go on with a recorded conversation; nothing is written before the next question."""
+        """Continue a recorded conversation; nothing is written before the next question."""
         self._past, self._turn, self._recorded = past, past.turns, len(past.messages)
         self._session = _Session(past.session, past.seq, past.root)
 
     def restart(self) -> None:
-        """End the session; the next question begins another, with all messages before it."""
+        """End the session; the next question begins another, with all earlier messages."""
         self.finish("completed")
         self._session, self._past, self._turn, self._recorded = None, None, 0, 0
 
     def swap(self, before: SyncProvider, now: SyncProvider, line: str, losses: Sequence[LossWarning]) -> None:
-        """Record that the conversation goes on with another model, chosen by this line of the user."""
+        """Record that the conversation continues with another model, chosen by this line of the user."""
         old, new = f"{before.name}:{before.model}", f"{now.name}:{now.model}"
         self._routing = Routing("manual", new, line)
         self._metadata = read_place(line)
@@ -279,7 +280,7 @@ class Recording:
     def finish(
         self, outcome: Literal["completed", "failed", "cancelled"] = "completed", detail: str | None = None
     ) -> None:
-        """Record the end of the session, if anything was asked in it."""
+        """Record the end of the session, if it has any question."""
         if self._is_open:
             self._is_open = False
             self._write(SessionFinished(outcome, detail, self._turn))
@@ -291,7 +292,7 @@ class Recording:
             self._writer.close()
 
     def report(self) -> None:
-        """Print why the log could not be written, once, if that is known by now."""
+        """Print once why the log could not be written, if that is known."""
         if self._writer is not None:
             self._writer.report()
 
@@ -312,12 +313,12 @@ class Recording:
 
 
 def open_recording(kind: Literal["chat", "ask"], metadata: dict[str, Any], *, off: bool) -> Recording:
-    """Return the recording of a command: in the log of the user, unless an option or ``log off`` forbids it."""
+    """Return the recording of a command: in the user's log, unless an option or ``log off`` disables it."""
     return Recording(kind, find_place() if is_logging() and not off else None, metadata)
 
 
 def read_past(log: EventLog, session: str) -> Past:
-    """Read a recorded conversation. A question that got no answer is left out, as ``chat`` takes it back."""
+    """Read a recorded conversation. An unanswered question is omitted, as ``chat`` removes it."""
     records = list(log.read(session))
     state = reduce_records(records)
     messages: list[Message] = []
@@ -344,7 +345,7 @@ def read_past(log: EventLog, session: str) -> Past:
 
 
 def read_place(line: str) -> dict[str, Any]:
-    """Return the model and the address that a line such as ``/model m http://127.0.0.1:8080/v1`` names."""
+    """Return the model and the address of a line such as ``/model m http://127.0.0.1:8080/v1``."""
     words = line.split()
     if len(words) < 2 or words[0] != "/model":
         return {}
@@ -352,7 +353,7 @@ def read_place(line: str) -> dict[str, Any]:
 
 
 def make_metadata(model: str, base_url: str | None, wire: str) -> dict[str, Any]:
-    """Return what ``chat --continue`` needs to open the model again; an address with a password is left out."""
+    """Return what ``chat --continue`` needs to reopen the model; an address with a password is omitted."""
     if base_url is None or "@" in base_url or "?" in base_url:
         return {"model": model}
     return {"model": model, "base_url": base_url, "wire": wire}
@@ -361,7 +362,7 @@ def make_metadata(model: str, base_url: str | None, wire: str) -> dict[str, Any]
 def _estimate(provider: SyncProvider, messages: Sequence[Message], tools: Iterable[Tool]) -> int | None:
     try:
         return provider.estimate_input_tokens(list(messages), list(tools) or None)
-    except (ProviderError, ValueError):  # the call will fail for the same reason, and says so
+    except (ProviderError, ValueError):  # the call will fail for the same reason, and report it
         return None
 
 
@@ -370,7 +371,7 @@ def _record(message: Message) -> MessageRecorded:
 
 
 def _rescue(reply: Reply | None) -> Response | None:
-    """Return what had arrived of a reply that was interrupted, if anything was used or written."""
+    """Return the received part of an interrupted reply, if anything was used or written."""
     if reply is None:
         return None
     ends = [event for event in reply.cancel() if isinstance(event, MessageComplete)]
@@ -385,7 +386,7 @@ def _rescue(reply: Reply | None) -> Response | None:
 
 
 class _LogWriter:
-    """Append entries in order, in one thread; what could not be written is tried again with the next ones."""
+    """Append entries in order, in one thread; failed entries are retried with the next ones."""
 
     def __init__(self, place: str | Path) -> None:
         self._place = place
@@ -403,7 +404,7 @@ class _LogWriter:
             self._last = self._thread.submit(self._flush)
 
     def report(self) -> None:
-        """Print the problem once. A log that another process writes may be free later: that can wait."""
+        """Print the problem once. A locked log may become free later, so that is reported at the end."""
         problem = self._problem
         if problem is None or self._is_reported or (isinstance(problem, LogLockedError) and not self._is_off):
             return
@@ -430,7 +431,7 @@ class _LogWriter:
                 if now - self._locked_since > _PATIENCE:
                     return
                 time.sleep(_PAUSE)
-            except Exception as error:  # whatever it is, the answer goes on
+            except Exception as error:  # nothing may affect the reply
                 self._problem = error
                 self._is_off = isinstance(error, LogConflictError)
                 return
@@ -445,7 +446,8 @@ class _LogWriter:
                 record = log.append_sync(session.id, entry.payload, **facts)
             except LogConflictError:
                 raise
-            except InvalidRecordError as error:  # such as an attachment that is too long for a record
+            # for example an attachment that is too long for a record
+            except InvalidRecordError as error:
                 self._problem = error
                 self._waiting.popleft()
                 continue

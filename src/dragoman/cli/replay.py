@@ -46,13 +46,15 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Show SESSION again, step by step, from its log. Nothing is executed and nobody is asked.
+    """Show SESSION step by step from its log. Nothing is executed and no model is called.
 
-    The chain is verified first. Of a broken one the steps before the break are shown. A line that begins with !
-    says what does not follow from the evidence, such as a tool that ran without a decision.
+    The hash chain is verified first; of a broken one, the steps before the break are shown. A line
+    that begins with ! marks a contradiction of the evidence, such as a tool that ran without a
+    decision.
 
-    With --rerun, MODEL gets the goals and the recorded observations, and the first turn in which it does something
-    else is shown; no tool runs, and the model is asked and billed. Exit codes: 0 the same, 22 a difference.
+    With --rerun, MODEL gets the goals and the recorded observations, and the first turn that
+    differs is shown; no tool runs, but the model is called and billed. Exit codes: 0 the same, 22
+    a difference.
     """
     with open_log_at(where) as log:
         session = find_session(log, session)
@@ -91,7 +93,7 @@ def _rerun(log: EventLog, session: str, model: str, options: dict[str, Any], *, 
 
 
 def _sound_steps(log: EventLog, session: str, report: ChainReport) -> Iterator[ReplayStep]:
-    """The steps up to the first broken link."""
+    """Yield the steps up to the first broken link."""
     end = report.first.seq if report.first is not None else None
     return read_steps(log, session) if end is None else takewhile(lambda step: step.seq < end, read_steps(log, session))
 
@@ -106,7 +108,7 @@ def _judge(report: ChainReport) -> None:
 
 
 def _show(steps: Iterator[ReplayStep], *, full: bool, pause: bool) -> bool:
-    """Print the steps; false when somebody left before the end."""
+    """Print the steps; return false if the user left before the end."""
     for step in steps:
         if step.type == "turn.started":
             click.echo()

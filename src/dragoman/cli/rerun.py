@@ -1,4 +1,4 @@
-"""Make a recorded run again with another model, up to the first difference. No tool runs."""
+"""Repeat a recorded run with another model, up to the first difference. No tool runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..session import Session
 
 
 class Move(Struct, frozen=True):
-    """What a model did in one turn: its words, and the calls it proposed."""
+    """What a model did in one turn: its text, and the calls it proposed."""
 
     text: str
     calls: tuple[tuple[str, Any], ...] = ()
@@ -31,7 +31,7 @@ class Move(Struct, frozen=True):
 
 
 class Rerun(Struct, frozen=True):
-    """How far another model goes along: the turn of the first difference, if any, and both moves of it."""
+    """The result: the turn of the first difference, if any, and both moves."""
 
     session: str
     model: str
@@ -42,7 +42,7 @@ class Rerun(Struct, frozen=True):
 
 
 class _Run(Struct):
-    """What a recorded run consists of: goals with the model's moves after each, and the decisions against calls."""
+    """A recorded run: goals with the model's moves after each, and the denied calls."""
 
     system: str | None = None
     config: RuntimeConfig = RuntimeConfig()
@@ -51,10 +51,10 @@ class _Run(Struct):
 
 
 async def rerun(log: EventLog, session: str, provider: Provider) -> Rerun:
-    """Give another model the goals of a run, and the recorded observations; stop at the first difference."""
+    """Send the goals and recorded observations of a run to another model; stop at the first difference."""
     run = _read_run(log, session)
     if not run.goals:
-        raise click.UsageError(f"{session}: has no goal on record, so that it cannot be made again")
+        raise click.UsageError(f"{session}: has no recorded goal, so it cannot be repeated")
     model = f"{provider.name}:{provider.model}"
 
     def decide(proposal: Proposal, verdict: Verdict) -> Decision:
@@ -78,7 +78,7 @@ async def rerun(log: EventLog, session: str, provider: Provider) -> Rerun:
 
 
 def show_rerun(found: Rerun) -> None:
-    """Print how far the models agree, and where they part."""
+    """Print how far the models agree, and where they diverge."""
     if found.recorded is None or found.made is None:
         click.echo(f"{found.model} does the same in all {found.turns} turns")
         return

@@ -1,4 +1,4 @@
-"""What ``dragoman embed`` and ``dragoman rerank`` share: their options, their input, and the model they name."""
+"""What ``dragoman embed`` and ``dragoman rerank`` share: options, input, and the model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .options import load_registry
 
 
 def retrieval_options(wires: Mapping[str, Any]) -> Callable[[Any], Any]:
-    """Return a decorator that adds the options that say where a model is."""
+    """Return a decorator that adds the options for the address of a model."""
     options = [
         click.option("--base-url", metavar="URL", help="Where it is served; not needed for a name like vendor:model."),
         click.option("--wire", type=click.Choice(sorted(wires)), default="openai", show_default=True, help="The wire."),
@@ -42,7 +42,7 @@ def retrieval_options(wires: Mapping[str, Any]) -> Callable[[Any], Any]:
 
 
 def read_lines(file: Any, *, or_stdin: bool) -> list[str]:
-    """Return the lines of a file, or of standard input if there is nothing else; empty lines are left out."""
+    """Return the lines of a file, or of standard input without one; empty lines are omitted."""
     if file is None:
         if not or_stdin or sys.stdin.isatty():
             return []
@@ -51,7 +51,7 @@ def read_lines(file: Any, *, or_stdin: bool) -> list[str]:
 
 
 def open_retrieval(side: Literal["embed", "rerank"], model: str, options: dict[str, Any]) -> Any:
-    """Return the blocking embedder or reranker that the options name; transient failures are retried."""
+    """Return the blocking embedder or reranker of the options; transient failures are retried."""
     settings: dict[str, Any] = {"keep_raw": False}
     if options["timeout"] is not None:
         settings["timeouts"] = options["timeout"]
@@ -63,7 +63,7 @@ def open_retrieval(side: Literal["embed", "rerank"], model: str, options: dict[s
         key = os.environ.get(options["api_key_env"])
         settings |= {"base_url": options["base_url"], "wire": options["wire"], "api_key": key}
     else:
-        load_registry()  # a wrong models.yaml is reported with its line
+        load_registry()  # report an invalid models.yaml with its line
     try:
         return blocking(connect(model, retries=2, **settings))
     except InvalidModelError as error:
@@ -74,6 +74,6 @@ def open_retrieval(side: Literal["embed", "rerank"], model: str, options: dict[s
 
 
 def show_warnings(warnings: Sequence[LossWarning]) -> None:
-    """Print what was asked for and not done."""
+    """Print the requested features that were not applied."""
     for warning in warnings:
         click.echo(legible(f"warning: {warning}"), err=True)

@@ -1,4 +1,4 @@
-"""How an answer is shown while it comes: plain text, or Markdown that grows on a terminal."""
+"""Show a reply while it streams: as plain text, or as Markdown at a terminal."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from ..messages import LossWarning
 from ..sync import SyncEventStream
 from .console import console, legible
 
-_PAUSE = 0.06  # seconds between two drawings
+_PAUSE = 0.06  # seconds between two redraws
 
 
 class Screen(Protocol):
-    """Where an answer appears."""
+    """Where a reply is shown."""
 
     def show(self, event: Event) -> None:
-        """Show what was said."""
+        """Show an event."""
 
     def close(self) -> None:
-        """Leave the terminal in order, however the answer ended."""
+        """Restore the terminal, however the reply ended."""
 
 
 def open_screen() -> Screen:
-    """The best there is here."""
+    """Return the best available screen."""
     screen = console()
     return PlainScreen() if screen is None else MarkdownScreen(screen)
 
 
 def describe_call(event: ToolUseEnd) -> str:
-    """A proposal with its arguments, or why it is none."""
+    """Return a proposal with its arguments, or why the call is invalid."""
     if event.intent is None:
         return f"not a usable proposal: {event.problem}: {event.detail}"
     arguments = json.dumps(event.intent.input, ensure_ascii=False, indent=2 if len(event.intent.input) > 1 else None)
@@ -46,7 +46,7 @@ def describe_call(event: ToolUseEnd) -> str:
 
 @contextlib.contextmanager
 def stop_on_interrupt(stream: SyncEventStream) -> Iterator[None]:
-    """Let Ctrl-C end a reply as ``cancel`` does, with its last events; a second one interrupts the program."""
+    """Let Ctrl-C cancel a reply, with its closing events; a second one interrupts the program."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -64,10 +64,10 @@ def stop_on_interrupt(stream: SyncEventStream) -> Iterator[None]:
 
 
 class PlainScreen:
-    """Text as it comes; thinking goes to standard error."""
+    """Show text as it arrives; thinking is written to standard error."""
 
     def __init__(self) -> None:
-        self._column = 0  # is the cursor at the beginning of a line?
+        self._column = 0  # cursor column, to know whether a line has begun
 
     def show(self, event: Event) -> None:
         if isinstance(event, TextDelta):
@@ -95,7 +95,7 @@ class PlainScreen:
 
 
 def show_ending(warnings: Sequence[LossWarning], finish_reason: str) -> None:
-    """Print what was lost on the way, and why the reply ended if that is worth a line."""
+    """Print the losses, and the finish reason if it is unusual."""
     for warning in warnings:
         click.echo(legible(f"warning: {warning}", err=True), err=True)
     if finish_reason not in ("stop", "tool_calls", "cancelled"):
@@ -103,13 +103,14 @@ def show_ending(warnings: Sequence[LossWarning], finish_reason: str) -> None:
 
 
 class MarkdownScreen:
-    """Markdown on a terminal. Only the paragraph that is still growing is drawn again and again.
+    """Show Markdown at a terminal. Only the paragraph that is still growing is redrawn.
 
-    What is finished is printed for good, so that an answer longer than the window scrolls as text does.
+    Finished blocks are printed permanently, so that a reply longer than the window scrolls as text
+    does.
     """
 
     def __init__(self, screen: Any) -> None:
-        from rich.live import Live  # an extra, and slow to import
+        from rich.live import Live  # an optional dependency, and slow to import
         from rich.markdown import Markdown
         from rich.text import Text
 
@@ -149,7 +150,9 @@ class MarkdownScreen:
         self._live.stop()
 
     def _draw(self, kind: Any, text: str, **style: str) -> None:
-        """Draw what is growing, if the last time is long enough ago: a fast model would keep us busy drawing."""
+        """Redraw the growing block, at a limited rate: a fast model would otherwise cause constant
+        redraws.
+        """
         now = time.monotonic()
         if now - self._drawn >= _PAUSE:
             self._drawn = now
@@ -174,7 +177,7 @@ class MarkdownScreen:
 
 
 def find_end(text: str) -> int:
-    """Where the last finished block of Markdown ends: after a blank line that no code fence encloses."""
+    """Return where the last finished block of Markdown ends: after a blank line outside code fences."""
     end = at = 0
     fence = ""
     for line in text.splitlines(keepends=True):

@@ -34,7 +34,7 @@ _OTHER_FILES = 64  # open files besides connections: the log, the ledger, the ev
 @click.option("--port", default=8100, show_default=True, type=click.IntRange(0, 65535), help="The port to listen on.")
 @click.option("--tls-cert", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="Serve TLS with this certificate (PEM, with its chain).")  # fmt: skip # noqa: E501
 @click.option("--tls-key", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="The private key of --tls-cert.")  # fmt: skip # noqa: E501
-@click.option("--auth", "keys", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="The file of keys; whoever has none is refused. Required beyond loopback.")  # fmt: skip # noqa: E501
+@click.option("--auth", "keys", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="The file of keys; requests without one are rejected. Required beyond loopback.")  # fmt: skip # noqa: E501
 @click.option("--new-key", metavar="NAME", help="Make a key, print it once and the lines for the file, and exit.")
 @click.option("--state", metavar="FILE", type=click.Path(dir_okay=False), help="A SQLite file for what keys have used; needed by limited keys with several workers.")  # fmt: skip # noqa: E501
 @click.option("--workers", default=1, show_default=True, type=click.IntRange(1, 64), help="How many processes.")
@@ -78,9 +78,10 @@ def command(
     as_json: bool,
     **tls_files: str | None,
 ) -> None:
-    """Serve models to existing clients, over the wires they speak.
+    """Serve models to existing clients, over their own wires.
 
-    Chat Completions at /v1/chat/completions, Responses at /v1/responses, Messages at /v1/messages, and more.
+    Chat Completions at /v1/chat/completions, Responses at /v1/responses, Messages at /v1/messages,
+    and more.
     """
     if new_key is not None:
         _show_new_key(new_key, as_json=as_json)
@@ -115,7 +116,7 @@ def command(
 
 
 def _read_tls(tls_cert: str | None, tls_key: str | None) -> dict[str, Any]:
-    """Return the settings of TLS, none without a certificate; refuse files that do not belong together."""
+    """Return the TLS settings, empty without a certificate; reject files that do not match."""
     if tls_cert is None or tls_key is None:
         if tls_cert != tls_key:
             raise click.UsageError("--tls-cert and --tls-key go together")
@@ -128,7 +129,7 @@ def _read_tls(tls_cert: str | None, tls_key: str | None) -> dict[str, Any]:
 
 
 def _check_open(host: str, cors: Sequence[str]) -> None:
-    """Refuse to serve without keys what others than this machine's users could reach."""
+    """Refuse to serve without keys what other machines or web pages could reach."""
     if not is_loopback(host):
         raise click.UsageError(f"--host {host} can be reached from outside: give --auth FILE, or stay on 127.0.0.1")
     if "*" in cors:
@@ -136,7 +137,7 @@ def _check_open(host: str, cors: Sequence[str]) -> None:
 
 
 def _check_log(where: str | None, workers: int, *, log_content: bool) -> None:
-    """Open the log once: a wrong place is an error before the first call."""
+    """Open the log once, to report a wrong location before the first call."""
     if where is None:
         if log_content:
             raise click.UsageError("--log-content needs --log")
@@ -156,9 +157,9 @@ def _bound_connections(most: int, per_peer: int | None) -> dict[str, int]:
 
 
 def _fit_open_files(connections: int) -> int:
-    """Raise the limit of open files as far as it goes; return the number of connections that fit under it.
+    """Raise the open-file limit as far as possible; return the number of connections that fit.
 
-    A call has two: the client's connection and the one to the model's server.
+    A call uses two: the client's connection and the one to the model's server.
     """
     if sys.platform == "win32":  # has no such limit
         return connections
@@ -196,7 +197,7 @@ def _read_models(models: tuple[str, ...]) -> dict[str, str]:
 
 
 def _check(config: str | None, named: dict[str, str], keys: str | None) -> KeyRing:
-    """Find what is wrong before anything listens: workers could only die of it."""
+    """Find mistakes before the server starts, since workers could only crash."""
     try:
         registry = Registry.load(config)
         for name, target in named.items():
@@ -213,7 +214,7 @@ def _check(config: str | None, named: dict[str, str], keys: str | None) -> KeyRi
 
 def _run(told: dict[str, Any], host: str, port: int, workers: int, drain: int, tls: dict[str, Any]) -> None:
     try:
-        import uvicorn  # of the extra, and slow to load
+        import uvicorn  # a slow import that needs the extra
     except ImportError as error:
         raise click.UsageError("the gateway needs its extra: pip install 'dragoman[gateway]'") from error
     place = importlib.import_module("dragoman.gateway.app")

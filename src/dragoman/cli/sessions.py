@@ -1,4 +1,4 @@
-"""Sessions of the log as people name and read them: ids by prefix, ``last``, and one line for each."""
+"""Find and list sessions of the log: ids by prefix, ``last``, and one line for each."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def sort_sessions(log: EventLog, kind: str | None = None) -> list[SessionEntry]:
 
 
 def find_session(log: EventLog, word: str, *, kind: str | None = None) -> str:
-    """Return the session that a word names: its id, a unique prefix of the id, or ``last``.
+    """Return the session that a word refers to: its id, a unique prefix of the id, or ``last``.
 
-    The part of an id after the first underscore has prefixes too: ``01M7`` finds ``chat_01M7FV3Y``. With
-    ``kind``, ``last`` is the newest session of that kind.
+    The part of an id after the first underscore can be abbreviated too: ``01M7`` finds
+    ``chat_01M7FV3Y``. With ``kind``, ``last`` is the newest session of that kind.
     """
     if any(log.read(word)):
         return word
@@ -47,7 +47,7 @@ def find_session(log: EventLog, word: str, *, kind: str | None = None) -> str:
 
 
 def show_cost(summary: Summary) -> str:
-    """Return the cost as a cell of a table; a plus sign marks calls whose cost is not known."""
+    """Return the cost as a table cell; a plus sign marks calls with an unknown cost."""
     if not summary.calls:
         return ""
     if summary.cost_usd is None:
@@ -56,7 +56,7 @@ def show_cost(summary: Summary) -> str:
 
 
 def make_row(entry: SessionEntry, summary: Summary) -> list[str]:
-    """Return the cells of a session: when, kind, model, cost, outcome, id, and how it begins."""
+    """Return the cells of a session: time, kind, model, cost, outcome, id, and its first words."""
     return [
         f"{entry.updated:%Y-%m-%d %H:%M}", summary.kind or "", shorten(summary.model or "", 40), show_cost(summary),
         summary.outcome or "", shorten(entry.session, 60), shorten(summary.goal or "", 60),
@@ -66,7 +66,7 @@ def make_row(entry: SessionEntry, summary: Summary) -> list[str]:
 def shorten_ids(
     found: list[tuple[SessionEntry, Summary]], entries: list[SessionEntry]
 ) -> list[tuple[SessionEntry, Summary]]:
-    """Cut the ids to unique prefixes at a terminal, where a long one would break across lines."""
+    """Shorten the ids to unique prefixes at a terminal, where long ones would wrap."""
     if not sys.stdout.isatty():
         return found
     names = [entry.session for entry in entries]
@@ -74,7 +74,7 @@ def shorten_ids(
 
 
 def _find_prefix(session: str, names: list[str]) -> str:
-    """Return the shortest prefix that no other name has, of a length that can still be recognised."""
+    """Return the shortest unique prefix that is still recognisable."""
     length = _SHORTEST
     while sum(name.startswith(session[:length]) for name in names) > 1 and length < len(session):
         length += 1

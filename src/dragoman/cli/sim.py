@@ -17,12 +17,12 @@ from .errors import report_errors
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="The port; 0: any.")
 @click.option("--seed", type=int, help="Another seed than the script's.")
-@click.option("--check", is_flag=True, help="Read the script, say whether it is right, and do no more.")
+@click.option("--check", is_flag=True, help="Only check the script.")
 @click.option("--json", "as_json", is_flag=True, help="Print the addresses as JSON.")
 def command(script: Path, host: str, port: int, seed: int | None, *, check: bool, as_json: bool) -> None:
-    """Serve a simulated model on every wire: it says, and breaks, what SCRIPT says.
+    """Run a simulated model server scripted by SCRIPT, including faults, on every wire.
 
-    SCRIPT is a file in YAML. It is stopped with Ctrl-C.
+    SCRIPT is a YAML file. Ctrl-C stops the server.
     """
     try:
         read = read_script(script)

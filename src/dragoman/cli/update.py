@@ -38,11 +38,12 @@ _SHOWN = 40
 @click.option("--force", is_flag=True, help="Take changes that look wrong, such as a price 20 times as high.")
 @json_option("the changes")
 def update_command(source: str, *, dry_run: bool, force: bool, as_json: bool) -> None:
-    """Renew the catalogue from a public list of models, without a new release.
+    """Update the catalogue from a public list of models, without a new release.
 
-    FILE or URL is LiteLLM's model_prices_and_context_window.json, the api.json of models.dev, or OpenRouter's
-    /api/v1/models. Facts go over those of the bundled catalogue and under what you declare; prices are added for models
-    that have none. Exit code 2: the list is refused, and nothing was changed.
+    FILE or URL is LiteLLM's model_prices_and_context_window.json, the api.json of models.dev, or
+    OpenRouter's /api/v1/models. Its facts override the bundled catalogue and are overridden by
+    what you declare; prices are added for models without one. Exit code 2: the list is rejected,
+    and nothing was changed.
     """
     with report_errors():
         try:
@@ -75,7 +76,7 @@ def _show(kind: str, found: Any) -> None:
 
 
 def _read_known() -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the facts of the bundled catalogue, by vendor, model and the catalogue's own keys."""
+    """Return the facts of the bundled catalogue, by vendor, model and the catalogue's keys."""
     known: dict[str, dict[str, dict[str, Any]]] = {}
     for vendor in vendor_names():
         models = load_vendor(vendor).models

@@ -1,7 +1,8 @@
 """The gateway: an HTTP server in front of providers. Needs the extra ``gateway``.
 
-``create_app(models)`` is an ASGI application that answers clients of every wire. The codecs it reads requests and
-writes replies with are ``dragoman.wire.SERVER_CODECS``; keys, limits, metrics and the access log are here.
+``create_app(models)`` is an ASGI application that serves clients of every wire. It reads requests
+and writes replies with ``dragoman.wire.SERVER_CODECS``; keys, limits, metrics and the access log
+are here.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ __all__ = ["create_app"]
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded on first use: keys and ledgers are read without the packages of the extra.
+    # Loaded on first use, so that keys and ledgers work without the packages of the extra.
     if name == "create_app":
         return importlib.import_module(".app", __name__).create_app
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

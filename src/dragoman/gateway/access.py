@@ -1,4 +1,4 @@
-"""What every request of a gateway meets: its bounds, its keys, and the question who is asking."""
+"""Admission of requests: limits, keys, and the identity of the client."""
 
 from __future__ import annotations
 
@@ -25,35 +25,41 @@ from .store import ResponseStore
 class Bounds(Struct, frozen=True):
     """What one process allows its clients: bytes, seconds and numbers of requests and connections.
 
-    The fields from ``head_bytes`` on are kept by ``dragoman serve``; another ASGI server has its own.
+    ``dragoman serve`` enforces the fields from ``head_bytes`` on; other ASGI servers have their
+    own limits.
     """
 
     body_bytes: int = 8 * 1024 * 1024
     body_seconds: float = 30.0
-    bodies_bytes: int = 256 * 1024 * 1024  # of all bodies that are being received or decoded at the same time
+    # of all bodies being received or decoded at the same time
+    bodies_bytes: int = 256 * 1024 * 1024
     reply_seconds: float = 900.0
     in_flight: int = 10_000
     head_bytes: int = 64 * 1024
     head_seconds: float = 15.0
     headers: int = 100
     trailer_bytes: int = 8 * 1024
-    pipelined: int = 8  # requests that wait on one connection while another is answered
-    write_seconds: float = 20.0  # in which a client must take 64 KiB of its reply, or the rest of it
+    pipelined: int = 8  # requests queued on one connection while another is answered
+    # time in which a client must read 64 KiB of its reply, or the rest of it
+    write_seconds: float = 20.0
     connections: int = 4096
     connections_per_peer: int = 2048
     containers: int = 500_000  # objects and lists in the JSON of one body
     messages: int = 10_000
-    blocks: int = 20_000  # parts of all messages together
+    blocks: int = 20_000  # content blocks of all messages together
     tools: int = 1_000
-    media_urls: bool = True  # whether images and documents may be given as URLs, which a server behind may fetch
+    # whether images and documents may be URLs, which an upstream server may fetch
+    media_urls: bool = True
 
     def check_body(self, body: bytes) -> None:
-        """Refuse a body with so many objects that reading it would take seconds and gigabytes."""
+        """Reject a body with too many objects, which would take seconds and gigabytes to parse."""
         if len(body) > self.containers and body.count(b"{") + body.count(b"[") > self.containers:
             raise InvalidRequestError(f"the body has more than {self.containers} objects and lists", status=413)
 
     def check_request(self, request: Request) -> None:
-        """Refuse a request with more messages, blocks or tools than allowed, or with URLs of media if they are not."""
+        """Reject a request with too many messages, blocks or tools, or with media URLs if they are
+        not allowed.
+        """
         for name, count, limit in (
             ("messages", len(request.messages), self.messages),
             ("tools", len(request.tools), self.tools),
@@ -70,7 +76,7 @@ class Bounds(Struct, frozen=True):
                 source = block.source if isinstance(block, Image | Document) else None
                 if isinstance(source, Url) and source.url[:5].lower() != "data:":
                     path = f"messages[{at}].content[{index}]"
-                    raise UnsupportedContentError(f"{path}: this gateway takes media inline, not as a URL")
+                    raise UnsupportedContentError(f"{path}: this gateway accepts media inline, not as a URL")
 
 
 def _is_text(message: Message) -> bool:
@@ -78,7 +84,7 @@ def _is_text(message: Message) -> bool:
 
 
 class Service:
-    """What the routes share: the models, who may use them, and what has been used."""
+    """What the routes share: the models, the keys and the counters."""
 
     def __init__(
         self,
@@ -94,23 +100,24 @@ class Service:
         self.models = models
         self.keys = keys
         self.ledger = LedgerWriter(ledger)
-        self.counts = counts  # or each worker would count for itself
+        self.counts = counts  # false if each worker would count separately
         self.bounds = bounds
         self.calls = calls
         self.metrics = Metrics()
         self.draining = False
-        self.held_bytes = 0  # of bodies that are being received or decoded
+        self.held_bytes = 0  # of bodies being received or decoded
         self.store: ResponseStore | None = None
         self.background: Background | None = None
-        self.origins: frozenset[str] = frozenset()  # whose web pages may call from a browser
+        # origins whose web pages may call from a browser
+        self.origins: frozenset[str] = frozenset()
         self.url_keys: bool | None = None
         self._check_host = check_host
 
     def find_key(self, scope: Mapping[str, Any], headers: Mapping[str, str], codec: ServerCodec) -> str | None:
         """Return the key that a client presents.
 
-        Clients of the Gemini wire may give it in the URL: on this machine, or where the operator allows it.
-        Elsewhere a URL is written to the logs of proxies.
+        Clients of the Gemini wire may send it in the URL from this machine, or if the operator
+        allows it; elsewhere, proxies would write the URL to their logs.
         """
         found = codec.key(headers)
         if found is not None or codec.wire != "gemini" or self.url_keys is False:
@@ -122,14 +129,15 @@ class Service:
         return values[0] if len(values) == 1 else None
 
     def identify(self, headers: Mapping[str, str], presented: str | None) -> Key | None:
-        """Whose request this is; ``AuthenticationError`` if it may not be here at all."""
+        """Return the key of a request; ``AuthenticationError`` if the request is not allowed."""
         if self.keys is not None:
             key = self.keys.find(presented)
             if key is None:
-                raise AuthenticationError("no key, or one that is not known here")
+                raise AuthenticationError("the key is missing or unknown")
             return key
-        # Without keys only this machine is served, and not web pages: a page's name can be made to resolve to this
-        # address, and its scripts can post here, but their requests carry the page's name in Host or Origin.
+        # CSRF and DNS rebinding: without keys, only local programs are served, not web pages. A
+        # page's host name can be made to resolve to this address, and its scripts can post here,
+        # but their requests have the page's name in Host or Origin.
         if self._check_host and not _is_local(headers.get("host", "")):
             raise AuthenticationError("this gateway has no keys and answers to its loopback address only", status=403)
         if headers.get("origin") in self.origins:
@@ -139,13 +147,13 @@ class Service:
         return None
 
     def hold(self, size: int) -> None:
-        """Count bytes of a body that has to be kept, or refuse them; the caller gives them back with ``release``."""
+        """Reserve memory for a body, or reject it; the caller returns it with ``release``."""
         if self.held_bytes + size > max(self.bounds.bodies_bytes, self.bounds.body_bytes):
             raise OverloadedError("the gateway is receiving too many large requests", retry_after=1)
         self.held_bytes += size
 
     def release(self, size: int) -> None:
-        """Give back bytes that ``hold`` counted."""
+        """Return memory that ``hold`` reserved."""
         self.held_bytes -= size
 
 
@@ -154,6 +162,6 @@ _AUTHORITY = re.compile(r"(?:\[([0-9A-Fa-f:.]{2,45})\]|([A-Za-z0-9.-]{1,253}))(?
 
 
 def _is_local(authority: str) -> bool:
-    """Return whether a ``host[:port]`` means this machine; any other text does not."""
+    """Return whether a ``host[:port]`` is a loopback address."""
     found = _AUTHORITY.fullmatch(authority)
     return found is not None and is_loopback(found[1] or found[2])

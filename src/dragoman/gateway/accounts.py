@@ -1,4 +1,4 @@
-"""The accounts of a request that is over: metrics, the ledger, the access log and the event log."""
+"""Account for a finished request: metrics, the ledger, the access log and the event log."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MAX_WARNINGS = 50  # of one request, in the access log
 
 
 class Ended(Protocol):
-    """What is known of a request when it is over; ``Exchange`` has it."""
+    """What is known about a finished request; ``Exchange`` implements it."""
 
     service: Service
     codec: ServerCodec
@@ -47,7 +47,7 @@ class Ended(Protocol):
 
 
 def account(exchange: Ended, record: Callable[[float], list[CallEnd]] | None = None) -> None:
-    """Count a request that is over, and write its records; ``record`` makes those of what is not a chat."""
+    """Count a finished request and write its records; ``record`` builds those of retrieval requests."""
     service, seconds = exchange.service, time.perf_counter() - exchange.began
     service.metrics.count(exchange.codec.wire, exchange.model, exchange.status)
     service.metrics.warn(exchange.codec.wire, exchange.warnings)
@@ -72,7 +72,7 @@ def account(exchange: Ended, record: Callable[[float], list[CallEnd]] | None = N
 
 
 def _record_call(exchange: Ended, seconds: float) -> list[CallEnd]:
-    """Return the records of the call, and write them to the log if there is one; none if there was no call."""
+    """Return the records of the call, and write them to the log if there is one; empty without a call."""
     if exchange.reply is None or exchange.provider is None or exchange.request is None:
         return []
     call = GatewayCall(
@@ -107,7 +107,7 @@ def describe_inbound(exchange: Ended) -> Inbound:
 
 
 def _describe(request: Request | None, inbound: Inbound, seconds: float) -> dict[str, Any]:
-    """Return the line of the access log for a request without a call: refused, or not for a reply."""
+    """Return the line of the access log for a request without a model call."""
     at, took = round(time.time() - seconds, 6), round(seconds * 1000, 3)
     line = {"type": "gateway.request", "at": at, "latency_ms": took, "inbound": inbound}
     return line if request is None else {**line, "request_id": request.request_id}

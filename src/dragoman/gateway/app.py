@@ -1,12 +1,13 @@
-"""The gateway: providers behind the wires that existing clients speak. Needs the extra ``gateway``.
+"""The gateway application: providers behind the wires that existing clients use. Needs the extra
+``gateway``.
 
 ::
 
     app = create_app({"fast": connect("llama3", base_url="http://127.0.0.1:8080/v1")})
 
-An ASGI application; ``dragoman serve`` runs it. A client asks for a model by the name it has here, over
-whichever wire the client speaks, and is answered by whichever provider has that name. Where requests go
-is decided here and never by a request.
+This is an ASGI application; ``dragoman serve`` runs it. A client requests a model by its name
+here, over any wire, and the provider with that name answers. The configuration decides where
+requests go, never a request.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ from .store import DAY, ResponseStore
 from .unserved import explain, find_codec
 
 SETTINGS = "DRAGOMAN_SERVE"
-"""The environment variable that tells workers what to serve: names and paths, no keys."""
+"""The environment variable with the settings for workers: names and paths, no keys."""
 
 
 def create_app(
@@ -73,16 +74,16 @@ def create_app(
     url_keys: bool | None = None,
     store: ResponseStore | None = None,
 ) -> Starlette:
-    """An ASGI application in front of these models.
+    """Return an ASGI application in front of these models.
 
-    ``keys`` are who may use it; without them everybody on this machine may, and ``check_host`` sees to
-    it that nobody else does. ``ledger`` counts what limited keys use, in memory unless you give one.
-    ``workers`` says how many processes share the keys; where these have limits, they share a ledger, too.
-    ``log`` receives the records of every call, as one session for each run; it stays open at the end. With
-    ``log_content`` it receives the messages, too. ``cors`` are origins whose web pages may call the gateway from
-    a browser. ``url_keys`` tells whether clients of the Gemini wire may give their key in the URL (``?key=``);
-    unless it is set, those on this machine may. ``store`` keeps responses, so that clients of the Responses wire can
-    refer to them; it stays open at the end.
+    Only ``keys`` may use it; without keys every local program may, and ``check_host`` keeps web
+    pages and other machines out. ``ledger`` counts the usage of limited keys, by default in
+    memory. ``workers`` is the number of processes that share the keys; if keys have limits, they
+    must share a ledger too. ``log`` receives the records of every call, as one session per run; it
+    is not closed. With ``log_content`` it also receives the messages. ``cors`` are origins whose
+    web pages may call the gateway from a browser. ``url_keys`` allows clients of the Gemini wire
+    to send their key in the URL (``?key=``); by default only local ones may. ``store`` keeps
+    responses, so that clients of the Responses wire can refer to them; it is not closed.
     """
     if "*" in cors and keys is None:
         raise ValueError("cors: every web page could use a gateway without keys; name the origins, or give keys")
@@ -98,8 +99,9 @@ def create_app(
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[dict[str, Any]]:
-        service.draining = False  # an application may be run again
-        yield {"bounds": service.bounds}  # for ``BoundedHttpProtocol``, which keeps those of connections
+        service.draining = False  # an application may be started again
+        # for ``BoundedHttpProtocol``, which enforces those of connections
+        yield {"bounds": service.bounds}
         service.draining = True
         if service.background is not None:
             await service.background.close()
@@ -114,7 +116,8 @@ def create_app(
         exception_handlers={404: _refuse_route, 405: _refuse_route},
         lifespan=lifespan,
     )
-    app.router.redirect_slashes = False  # it would answer before the key is checked, with the client's own Host
+    # a redirect would be sent before the key is checked, with the client's own Host
+    app.router.redirect_slashes = False
     app.state.service = service
     return app
 
@@ -179,26 +182,27 @@ def _routes(service: Service) -> list[Route]:
 
 
 async def _refuse_route(asked: HttpAsked, error: Exception) -> Response:
-    """Answer a request that no route takes."""
+    """Answer a request that no route matches."""
     status = error.status_code if isinstance(error, HTTPException) else 404
     return _refusal(asked, explain(asked.method, asked.url.path, status))
 
 
 class _Pages:
-    """What may be read."""
+    """The pages that can be read."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._openapi: Response | None = None
 
     async def health(self, asked: HttpAsked) -> Response:
-        """The process is alive."""
+        """Report that the process is alive."""
         return JSONResponse({"status": "ok"})
 
     async def ready(self, asked: HttpAsked) -> Response:
-        """Calls can be expected to succeed; else which of this key's models stand in the way.
+        """Report whether calls can be expected to succeed, or which of this key's models are not
+        ready.
 
-        To find out, the models' servers are asked, and that nobody without a key may cause.
+        Probing contacts upstream servers, so it requires a key.
         """
         try:
             key = self._identify(asked)
@@ -211,7 +215,7 @@ class _Pages:
         return JSONResponse({"status": "not ready", "models": shown}, 503)
 
     async def metrics(self, asked: HttpAsked) -> Response:
-        """Counters of this process."""
+        """Return the counters of this process."""
         try:
             self._identify(asked)
         except ProviderError as error:
@@ -219,25 +223,26 @@ class _Pages:
         return PlainTextResponse(self._service.metrics.text(), media_type="text/plain; version=0.0.4")
 
     async def models(self, asked: HttpAsked) -> Response:
-        """The models this key may use, in a form that clients of the openai and anthropic wires read.
+        """Return the models this key may use, in a form that clients of the openai and anthropic
+        wires read.
 
-        A client of the Gemini wire may ask for its own list here, and is known by its headers.
+        Clients of the Gemini wire, recognised by their headers, get their own format.
         """
         if find_codec(asked.url.path, asked.headers).wire == "gemini":
             return await self.gemini_models(asked)
         return self._list_models(asked, list_models)
 
     async def model(self, asked: HttpAsked) -> Response:
-        """One model."""
+        """Return one model."""
         is_gemini = find_codec(asked.url.path, asked.headers).wire == "gemini"
         return self._show_model(asked, show_gemini_model if is_gemini else show_model)
 
     async def gemini_models(self, asked: HttpAsked) -> Response:
-        """The models this key may use, as the Gemini wire lists them."""
+        """Return the models this key may use, as the Gemini wire lists them."""
         return self._list_models(asked, lambda names: {"models": [show_gemini_model(name) for name in names]})
 
     async def gemini_model(self, asked: HttpAsked) -> Response:
-        """One model, as the Gemini wire describes it."""
+        """Return one model, as the Gemini wire describes it."""
         return self._show_model(asked, show_gemini_model)
 
     async def ollama_tags(self, asked: HttpAsked) -> Response:
@@ -245,11 +250,11 @@ class _Pages:
         return self._list_models(asked, lambda names: {"models": [show_ollama_tag(name) for name in names]})
 
     async def ollama_running(self, asked: HttpAsked) -> Response:
-        """Return the models this key may use as the Ollama wire lists those in memory."""
+        """Return the models this key may use, as the Ollama wire lists models in memory."""
         return self._list_models(asked, lambda names: {"models": [show_ollama_running(name) for name in names]})
 
     async def ollama_version(self, asked: HttpAsked) -> Response:
-        """Return the gateway's own version, which clients of the Ollama wire ask for first."""
+        """Return the gateway's version, which clients of the Ollama wire request first."""
         return self._list_models(asked, lambda names: {"version": version("dragoman")})
 
     def _list_models(self, asked: HttpAsked, record: Callable[[list[str]], dict[str, Any]]) -> Response:
@@ -268,7 +273,7 @@ class _Pages:
         return JSONResponse(record(name))
 
     async def openapi(self, asked: HttpAsked) -> Response:
-        """Return the description of all routes; made once, because a client without a key may ask for it."""
+        """Return the OpenAPI document; cached, because clients without a key may request it."""
         if self._openapi is None:
             self._openapi = JSONResponse(document())
         return self._openapi
@@ -292,7 +297,7 @@ def _refusal(asked: HttpAsked, error: ProviderError) -> Response:
 
 
 def _log_access() -> None:
-    """One line a request to standard error, and nothing around it: the line is JSON already."""
+    """Write one JSON line per request to standard error."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(message)s"))
     log = logging.getLogger("dragoman.access")
@@ -301,7 +306,9 @@ def _log_access() -> None:
 
 
 def create_app_from_environment() -> Starlette:
-    """The application of one worker: what ``dragoman serve`` wrote into the environment, made again."""
+    """Return the application of one worker, from the settings that ``dragoman serve`` put into the
+    environment.
+    """
     told = json.loads(os.environ[SETTINGS])
     if told["access_log"]:
         _log_access()

@@ -1,4 +1,4 @@
-"""A stream of the Gemini wire as one JSON array, for clients that do not ask for server-sent events."""
+"""Write a Gemini stream as one JSON array, for clients that do not request server-sent events."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def is_sse(scope: Mapping[str, Any]) -> bool:
 
 
 class ArrayEncoder(ReplyEncoder):
-    """Writes the events of another encoder as the elements of an array."""
+    """Write the events of another encoder as the elements of an array."""
 
     content_type = "application/json; charset=UTF-8"
 

@@ -1,4 +1,4 @@
-"""Responses in the background: the client gets an id at once and asks for the answer later."""
+"""Background responses: the client gets an id at once and fetches the answer later."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .store import ResponseStore
 log = logging.getLogger("dragoman")
 
 MAX_RUNNING = 100
-"""How many responses of one key may be under way in the background of one process."""
+"""The maximum number of background responses per key in one process."""
 
 Serve = Callable[[MutableMapping[str, Any], Callable[..., Any], Callable[..., Any], str], Awaitable[None]]
 
 
 class Background:
-    """The responses that are being made without a client that waits."""
+    """The responses that are generated without a waiting client."""
 
     def __init__(self, store: ResponseStore) -> None:
         self._store = store
@@ -32,7 +32,7 @@ class Background:
     async def start(
         self, scope: Mapping[str, Any], fields: Mapping[str, Any], owner: str, serve: Serve
     ) -> dict[str, Any]:
-        """Begin a response and return what there is of it: its id."""
+        """Start a response and return its stub with the id."""
         if sum([key[0] == owner for key in self._tasks]) >= MAX_RUNNING:
             raise RateLimitError(f"{MAX_RUNNING} responses are under way in the background", retry_after=5)
         made = new_response(new_id("resp"), fields, "queued")
@@ -43,7 +43,7 @@ class Background:
         return made
 
     async def cancel(self, owner: str, response_id: str) -> None:
-        """Stop a response, if it is under way in this process."""
+        """Stop a response, if it runs in this process."""
         task = self._tasks.get((owner, response_id))
         if task is not None:
             self._stopped.add(response_id)
@@ -51,7 +51,7 @@ class Background:
             await asyncio.wait([task])
 
     async def close(self) -> None:
-        """Stop all of them; each is kept as cancelled."""
+        """Stop all of them; each is stored as cancelled."""
         tasks = list(self._tasks.values())
         self._stopped.update([name for _, name in self._tasks])
         for task in tasks:
@@ -66,7 +66,8 @@ class Background:
         client = _Absent(msgspec.json.encode(fields))
         try:
             await serve(scope, client.receive, client.send, made["id"])
-            if client.status != 200 and made["id"] in self._stopped:  # the exchange answers before it ends
+            # the exchange sends its error before it ends
+            if client.status != 200 and made["id"] in self._stopped:
                 await self._put(owner, {**made, "status": "cancelled"})
             elif client.status != 200:
                 await self._put(owner, {**made, "status": "failed", "error": client.read_error()})
@@ -83,7 +84,7 @@ class Background:
 
 
 class _Absent:
-    """The client of a request in the background: it has sent its body, and never hangs up."""
+    """The stand-in client of a background request: it has sent its body, and never hangs up."""
 
     def __init__(self, body: bytes) -> None:
         self._body: bytes | None = body
@@ -91,21 +92,21 @@ class _Absent:
         self.status = 0
 
     async def receive(self) -> dict[str, Any]:
-        """Return the body, and nothing after it."""
+        """Return the body once, then block."""
         body, self._body = self._body, None
         if body is None:
             await asyncio.Event().wait()
         return {"type": "http.request", "body": body, "more_body": False}
 
     async def send(self, message: Mapping[str, Any]) -> None:
-        """Take a part of the reply."""
+        """Collect a part of the reply."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
         else:
             self._reply.append(message.get("body", b""))
 
     def read_error(self) -> dict[str, Any]:
-        """Return the error that the reply holds."""
+        """Return the error in the reply."""
         try:
             record = msgspec.json.decode(b"".join(self._reply))["error"]
             return {"code": "server_error", "message": str(record["message"])}

@@ -10,7 +10,9 @@ _DAY = "86400"
 
 
 class Cors:
-    """ASGI middleware: answers preflight requests of the origins, and lets their pages read the replies."""
+    """ASGI middleware that answers preflight requests of the origins and lets their pages read the
+    replies.
+    """
 
     def __init__(self, app: Any, origins: Collection[str]) -> None:
         self._app = app

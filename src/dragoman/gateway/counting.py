@@ -1,4 +1,4 @@
-"""How many tokens a request would be: as the model's server counts them, or an estimate, which is reported."""
+"""Count the tokens of a request: by the model's server, or by an estimate, which is reported."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def count_input(provider: Provider, request: Request) -> tuple[int, tuple[
             count = await _ask(part, replace(request, model=part.model))
             if count is not None:
                 return count, ()
-            break  # of several servers the first is asked, as a call would ask it
+            break  # use the first of several servers, as a call would
     work = provider.estimate_input_tokens
     return await asyncio.to_thread(work, request.messages, request.tools), (_ESTIMATED,)
 
@@ -32,12 +32,13 @@ async def _ask(provider: HttpProvider, request: Request) -> int | None:
     try:
         async with asyncio.timeout(_SECONDS):
             return await provider.count_input_tokens(request)
-    except (ProviderError, TimeoutError):  # an estimate is of more use than the refusal of a question beside the call
+    # an estimate is more useful than the error of a side request
+    except (ProviderError, TimeoutError):
         return None
 
 
 def write_count(wire: str, count: int) -> bytes:
-    """Return a number of tokens as a wire writes it."""
+    """Return a token count in the format of a wire."""
     if wire == "gemini":
         return msgspec.json.encode({"totalTokens": count})
     if wire == "responses":

@@ -1,8 +1,9 @@
-"""What the gateway records of its calls: the ledger, the access log and the event log show the same figures.
+"""Records of the gateway's calls: the ledger, the access log and the event log show the same
+figures.
 
-A call of a model becomes the records of ``calls``: one ``CallFailed`` for each attempt that failed before the
-last, then one ``CallCompleted`` or ``CallFailed``. Each has ``inbound``, the client's side of it. The tokens and
-the money that the ledger counts are the sums of these records.
+A call becomes the records of ``calls``: one ``CallFailed`` per failed attempt before the last,
+then one ``CallCompleted`` or ``CallFailed``. Each has ``inbound``, the client's side. The tokens
+and the cost in the ledger are the sums of these records.
 """
 
 from __future__ import annotations
@@ -38,13 +39,14 @@ from .routing import find_switches
 log = logging.getLogger("dragoman")
 
 MAX_MESSAGE = 2000
-LARGE = 256 * 1024  # bytes of a body from which on work on it is done in a thread, or by rule of thumb
+# size of a body in bytes from which work is done in a thread, or by a rough estimate
+LARGE = 256 * 1024
 
 CallEnd: TypeAlias = CallCompleted | CallFailed
 
 
 class GatewayCall(Struct, kw_only=True):
-    """One call of a model for a client, as far as it went. Times are in seconds, ``at`` since 1970."""
+    """One call to a model for a client, as far as it went. Times are in seconds, ``at`` is a Unix time."""
 
     provider: Provider
     request: Request
@@ -113,12 +115,14 @@ class GatewayCall(Struct, kw_only=True):
         return price_usage(usage, sold_as.cost(usage), sold_as.model)
 
     def _find_usage(self) -> Usage:
-        """Return the usage of the reply. If the provider answered and did not report it, estimate it: it is billed."""
+        """Return the usage of the reply; if the provider did not report it, estimate it, since it
+        is billed.
+        """
         usage, request = self.reply.usage, self.request
         if self.first is None or (usage.input_tokens is not None and usage.output_tokens is not None):
             return usage
         asked = usage.input_tokens
-        if asked is None:  # of a long request by rule of thumb: a real estimate would take seconds
+        if asked is None:  # a rough estimate for a long request: a real one would take seconds
             is_long = self.body_bytes > LARGE
             estimate = self.provider.estimate_input_tokens
             asked = self.body_bytes // 4 if is_long else estimate(request.messages, request.tools)
@@ -127,7 +131,7 @@ class GatewayCall(Struct, kw_only=True):
 
 
 def hide_messages(records: Sequence[CallEnd]) -> list[CallEnd]:
-    """Remove the messages of errors: a provider may repeat the conversation in them."""
+    """Remove the messages of errors, in which a provider may repeat the conversation."""
     return [
         replace(record, error_message_redacted="(not logged)") if isinstance(record, CallFailed) else record
         for record in records
@@ -135,7 +139,7 @@ def hide_messages(records: Sequence[CallEnd]) -> list[CallEnd]:
 
 
 def add_up(records: Sequence[CallEnd]) -> tuple[Usage, Decimal]:
-    """Return the tokens and the money of all records."""
+    """Return the tokens and the cost of all records."""
     asked = sum([record.input_tokens or 0 for record in records])
     written = sum([record.output_tokens or 0 for record in records])
     money = Decimal(0)
@@ -145,10 +149,10 @@ def add_up(records: Sequence[CallEnd]) -> tuple[Usage, Decimal]:
 
 
 class CallLog:
-    """Writes the records of calls to an event log, as one session for each run of a gateway's process.
+    """Write the records of calls to an event log, as one session per run of a gateway process.
 
-    Records are written while the gateway goes on; ``close`` waits for the rest. Messages of the conversation
-    and of errors are written only with ``include_content``.
+    Records are written in the background; ``close`` waits for the rest. Messages of the
+    conversation and of errors are written only with ``include_content``.
     """
 
     def __init__(self, events: EventLog, *, include_content: bool = False) -> None:
@@ -171,7 +175,7 @@ class CallLog:
 
     @property
     def include_content(self) -> bool:
-        """Whether messages, texts and documents are written, too."""
+        """Whether messages, texts and documents are written too."""
         return self._include_content
 
     def put_records(self, records: Sequence[CallEnd], request_id: str) -> None:

@@ -64,10 +64,11 @@ Rewrite = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 T = TypeVar("T")
 _COUNT_TOKENS = ":countTokens"
 
-# Headers that decide who is asking. Twice the same, and two parts of a chain may each believe another.
+# Headers that decide about authentication and framing. Reject duplicates: two proxies may each
+# honour a different one (request smuggling).
 _SINGLE = frozenset({b"authorization", b"x-api-key", b"x-goog-api-key", b"content-length", b"content-type", b"host"})
 _LENGTH = re.compile("[0-9]{1,19}")
-_SPARE = 60.0  # seconds that a call may last beyond its reply, until its end is written
+_SPARE = 60.0  # seconds a call may last beyond its reply, until its end is recorded
 
 
 class GoneError(Exception):
@@ -75,11 +76,11 @@ class GoneError(Exception):
 
 
 Action = Literal["answer", "count", "show"]
-"""What a POST asks for: a reply, an estimate of its input, or the description of a model."""
+"""What a POST requests: a reply, a token count, or the description of a model."""
 
 
 class RouteHandler:
-    """The POST of one wire."""
+    """The POST handler of one wire."""
 
     def __init__(
         self, service: Service, codec: ServerCodec, action: Action = "answer", rewrite: Rewrite | None = None
@@ -99,7 +100,7 @@ class RouteHandler:
 
 
 def read_headers(scope: Scope) -> dict[str, str]:
-    """The headers by lower-case name; ``InvalidRequestError`` if one that matters is there twice."""
+    """Return the headers by lower-case name; ``InvalidRequestError`` if a critical one is duplicated."""
     headers: dict[str, str] = {}
     for name, value in scope["headers"]:
         if name in _SINGLE and name.decode("latin-1") in headers:
@@ -109,7 +110,7 @@ def read_headers(scope: Scope) -> dict[str, str]:
 
 
 class Exchange:
-    """One request: admitted, answered, accounted for."""
+    """One request: admission, reply, accounting."""
 
     __slots__ = (
         "began",
@@ -155,8 +156,9 @@ class Exchange:
         self.send = send
         self.id = new_ulid()
         self.rewrite: Rewrite | None = None
-        self.memory: Memory | None = None  # what the client may refer to, if the gateway keeps responses
-        self.response_id: str | None = None  # that a response in the background was given
+        # earlier responses the client may refer to, if the gateway stores them
+        self.memory: Memory | None = None
+        self.response_id: str | None = None  # the id given to a background response
         self.began = time.perf_counter()
         self.first: float | None = None
         self.headers: Mapping[str, str] = {}
@@ -168,14 +170,16 @@ class Exchange:
         self.encoder: ReplyEncoder | None = None
         self.warnings: tuple[LossWarning, ...] = ()
         self.prepared: Prepared | None = None
-        self.is_native = True  # whether a model of the client's own wire may be sent what the client wrote
-        self.stops: tuple[str, ...] = ()  # that the model's wire has no field for
-        self.record: Callable[[float], list[CallEnd]] | None = None  # of what is not a chat
-        self.reply: Reply | None = None  # of the provider, once it has been called
+        # whether a model of the client's own wire may receive the client's native fields
+        self.is_native = True
+        self.stops: tuple[str, ...] = ()  # stop sequences that the model's wire has no field for
+        # builds the records of a retrieval request
+        self.record: Callable[[float], list[CallEnd]] | None = None
+        self.reply: Reply | None = None  # the provider's reply, once it was called
         self.complete: MessageComplete | None = None
-        self.size = 0  # of the body
-        self.held = 0  # bytes of it that count against what all bodies may take
-        self.length = 0  # of what was sent
+        self.size = 0  # size of the body
+        self.held = 0  # bytes of it reserved from the shared memory budget
+        self.length = 0  # bytes sent
         self.status = 0
         self.error: ProviderError | None = None
         self.started = False
@@ -183,7 +187,7 @@ class Exchange:
         self.task: asyncio.Task[Any] | None = None
 
     async def run(self, action: Action = "answer") -> None:
-        """The whole exchange. Nothing escapes but a cancellation that is not ours."""
+        """Run the complete exchange. Nothing escapes except an external cancellation."""
         self.service.metrics.in_flight += 1
         try:
             await self._run(action)
@@ -201,7 +205,7 @@ class Exchange:
             await self._refuse(OverloadedError("the gateway cannot check its rate limit at the moment", retry_after=2))
         except Exception:
             log.exception("the gateway failed")
-            await self._refuse(UnavailableError("the gateway failed; its log says why"))
+            await self._refuse(UnavailableError("the gateway failed; see its log"))
         finally:
             self.service.metrics.in_flight -= 1
             self.service.release(self.held)
@@ -228,7 +232,7 @@ class Exchange:
             self.memory.response_id = self.response_id
             fields = await self.memory.recall(fields)
         asked = await self._work(self._read, body, fields)
-        del body, fields  # the reply may take minutes
+        del body, fields  # free the memory, since the reply may take minutes
         self.service.release(self.held)
         self.held = 0
         provider = await self._admit(asked)
@@ -243,17 +247,17 @@ class Exchange:
             await self._answer(provider, asked)
 
     async def _show(self, body: bytes) -> None:
-        """Describe the model that a body names; older clients call the field ``name``."""
+        """Describe the model that a body names; older clients use the field ``name``."""
         fields = read_body(body)
         name = fields.text("model") or fields.need_text("name")
         record = show_ollama_model(self._find(name).capabilities)
         await self._reply(HttpReply(200, _JSON, msgspec.json.encode(record)))
 
     async def _work(self, function: Callable[..., T], *args: Any) -> T:
-        """Call a function, in a thread if the request is so large that the event loop would stand still."""
+        """Call a function, in a thread if the request is large enough to block the event loop."""
         return await asyncio.to_thread(function, *args) if self.size > LARGE else function(*args)
 
-    # before any work: who asks
+    # admission
 
     def _identify(self) -> None:
         self.headers = read_headers(self.scope)
@@ -263,7 +267,14 @@ class Exchange:
             raise OverloadedError("the gateway is shutting down", retry_after=1)
         if service.metrics.in_flight > service.bounds.in_flight:
             raise OverloadedError("the gateway has too many requests under way", retry_after=1)
+<<<<<<< HEAD
         if not self._is_json() or self.headers.get("content-encoding", "identity") != "identity":
+=======
+        kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        # CSRF: browsers send simple content types cross-origin without a preflight; JSON needs
+        # one.
+        if kind != "application/json" or self.headers.get("content-encoding", "identity") != "identity":
+>>>>>>> a452ce1 (Reword gateway and cli in plain English)
             raise InvalidRequestError("content-type must be application/json, without a content-encoding", status=415)
 
     def _is_json(self) -> bool:
@@ -281,7 +292,8 @@ class Exchange:
     async def _read_body(self) -> bytes:
         bounds = self.service.bounds
         length = self.headers.get("content-length", "0")
-        if not _LENGTH.fullmatch(length):  # servers see to it, but not every one, and int() takes more than HTTP does
+        # not every server checks it, and int() accepts more than HTTP does
+        if not _LENGTH.fullmatch(length):
             raise InvalidRequestError("content-length must be a number of bytes")
         if int(length) > bounds.body_bytes:
             raise InvalidRequestError(f"the body is longer than {bounds.body_bytes} bytes", status=413)
@@ -303,7 +315,7 @@ class Exchange:
                     if not message.get("more_body"):
                         return b"".join(pieces)
         except TimeoutError:
-            raise InvalidRequestError(f"no whole body within {bounds.body_seconds:g} seconds", status=408) from None
+            raise InvalidRequestError(f"no complete body within {bounds.body_seconds:g} seconds", status=408) from None
 
     def _read(self, body: bytes, fields: Mapping[str, Any]) -> Asked:
         wire = self.codec.wire
@@ -338,10 +350,10 @@ class Exchange:
 
     @property
     def owner(self) -> str:
-        """The id of the key, to which what is kept belongs."""
+        """The id of the key, which owns stored responses."""
         return "" if self.key is None else self.key.id
 
-    # what is asked, and whether it may be
+    # the request and its permission
 
     async def _admit(self, asked: Asked) -> Provider:
         provider = self.provider = self._find(asked.request.model)
@@ -353,13 +365,14 @@ class Exchange:
 
     def _find(self, name: str) -> Provider:
         if self.key is not None and not self.key.allows(name):
-            raise InvalidModelError("no model of this name is served here")  # the same as for one that is not served
+            # the same message as for an unserved name
+            raise InvalidModelError("no model of this name is served here")
         provider = self.service.models.find(name)
         self.model = name
         return provider
 
     def _translate(self, request: Request, provider: Provider) -> Request:
-        """Return the request for this provider: under the model's own name, with what its wire can express."""
+        """Return the request for this provider: with the model's own name and what its wire can express."""
         assert self.prepared is not None
         wire, wires = self.codec.wire, wires_of(provider)
         has_limit = provider.capabilities.known("max_output_tokens") is not None
@@ -374,14 +387,14 @@ class Exchange:
         return request
 
     async def _count(self, key: Key, provider: Provider) -> None:
-        """Count the request for a key with limits, or raise the limit that it meets."""
-        if not self.service.counts:  # the file of keys has changed since the start
+        """Count the request for a key with limits, or raise the limit that is reached."""
+        if not self.service.counts:  # the key file has changed since the start
             raise QuotaExceededError("this key has limits, and the gateway's workers have no file to count them in")
         if key.budget_usd is not None and provider.priced_as.find_problem() is not None:
             raise QuotaExceededError("this model has no known price, so this key's budget cannot be kept")
         self.lease = await self.service.ledger.admit(key, self.service.bounds.reply_seconds + _SPARE)
 
-    # the answer
+    # the reply
 
     async def _answer(self, provider: Provider, asked: Asked) -> None:
         assert self.request is not None
@@ -405,7 +418,7 @@ class Exchange:
         except ProviderError as error:
             last = self._fail(encoder, error)
         except asyncio.CancelledError:
-            await self._work(reply.cancel)  # what had arrived is billed: this estimates it
+            await self._work(reply.cancel)  # what was received is billed, and this estimates it
             last = self._cancelled(encoder)
         finally:
             watcher.cancel()
@@ -445,7 +458,7 @@ class Exchange:
             await self.send({"type": "http.response.body", "body": data, "more_body": True})
 
     def _fail(self, encoder: ReplyEncoder, error: ProviderError) -> bytes:
-        """The end of a reply that failed; before its first byte the error itself."""
+        """Return the end of a failed reply; before its first byte, send the error itself."""
         self.error = error
         if encoder.content_type == "application/json" or self.started:
             return encoder.fail(error)
@@ -481,7 +494,7 @@ class Exchange:
         self.error = error
         error.request_id = error.request_id or self.id
         error.message = rename_settings(self.codec.wire, error.message)
-        if self.started:  # nothing more can be said in form
+        if self.started:  # the reply has begun, so no error response can be sent
             return
         reply = self.codec.error(error)
         if error.status in (408, 413) or self.service.draining:
@@ -517,6 +530,6 @@ def _parse(bounds: Bounds, body: bytes) -> dict[str, Any]:
 
 
 def _shown(warnings: Sequence[LossWarning]) -> str:
-    """Losses for a header: codes and places, which are ours and in plain letters."""
+    """Return losses for a header: codes and paths, which contain no client data."""
     said = "; ".join([f"{warning.code} {warning.path}" for warning in warnings])
     return "".join([letter if " " <= letter <= "~" else "?" for letter in said])[:1000]

@@ -1,9 +1,9 @@
-"""The HTTP server's side of a connection, with bounds: uvicorn's protocol on httptools has few of its own.
+"""A bounded HTTP/1.1 server protocol: uvicorn's protocol on httptools has few limits of its own.
 
-A client that has not presented a key can cost the gateway only what ``Bounds`` allows: bytes and seconds
-of a request's head, bytes of trailers, requests queued on one connection, connections in number, and
-seconds in which it must take the reply. What exceeds a bound is answered with 431, 408 or 503 where a
-reply can still be sent, and the connection is closed.
+A client without a key can cost the gateway only what ``Bounds`` allows: bytes and seconds of a
+request's head, bytes of trailers, requests queued on one connection, the number of connections,
+and seconds in which it must read the reply. Exceeding a limit gets 431, 408 or 503 if a reply can
+still be sent, and the connection is closed.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from uvicorn.server import ServerState
 
 from .access import Bounds
 
-# A connection that is closed while the client is still sending stays open for this long, because the kernel
-# resets a connection that is closed with unread bytes in it, and the client would lose the reply. Some are read
-# meanwhile, in steps and up to a bound, so that polite clients finish; of the others nothing more is read. This
-# also slows down a client that opens the next connection as soon as it has lost one.
+# Lingering close: a connection that is closed while the client is still sending stays open for
+# this long. The kernel resets a connection that is closed with unread bytes, and the client would
+# lose the reply. A limited number of bytes is read in the meantime, so that well-behaved clients
+# finish. This also slows down a client that reconnects at once.
 _LINGER_SECONDS = 5.0
 _LINGER_BYTES = 4 * 1024 * 1024
 _LINGER_STEP = 0.02
 _LINGER_READING = 32
-_LEAST_TAKEN = 64 * 1024  # bytes of a reply that a client must take within ``write_seconds``
-# What the kernel buffers of a reply. By default it takes megabytes, before backpressure reaches the provider.
+_LEAST_TAKEN = 64 * 1024  # bytes of a reply that a client must read within ``write_seconds``
+# The kernel's send buffer. By default it takes megabytes before backpressure reaches the provider.
 _SEND_BUFFER = 64 * 1024
 _PROBE_SECONDS = 0.05
 _INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -55,7 +55,9 @@ class _RefusedError(Exception):
 
 
 class _EndingProtocol(HttpToolsProtocol):
-    """How a connection ends: after its last reply is sent, when the client is gone, or because it does not read."""
+    """The end of a connection: after its last reply, when the client is gone, or because it does
+    not read.
+    """
 
     def __init__(
         self,
@@ -70,7 +72,7 @@ class _EndingProtocol(HttpToolsProtocol):
         self._inner: asyncio.Transport
         self._running: RequestResponseCycle | None = None
         self._in_head = False
-        self._unread = 0  # bytes received since the last header block or piece of a body was complete
+        self._unread = 0  # bytes received since the last complete header block or body part
         self._is_deaf = False  # further requests on this connection are not read
         self._is_closing = False
         self._is_lingering = False
@@ -97,10 +99,12 @@ class _EndingProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Go on with a reply if the client only closed its sending side, as ``shutdown(SHUT_WR)`` does.
+        """Continue a reply if the client only closed its sending side, as ``shutdown(SHUT_WR)``
+        does.
 
-        A client that is gone looks the same until bytes are sent to it, so interim responses are: a
-        closed socket answers them with a reset. After the reply began, the end of input is a hang-up.
+        A client that is gone looks the same until bytes are sent to it, so interim responses are
+        sent: a closed socket answers them with a reset. After the reply began, the end of input
+        counts as a hang-up.
         """
         cycle = self._running
         is_request_whole = cycle is not None and not cycle.more_body and not cycle.response_started
@@ -125,7 +129,7 @@ class _EndingProtocol(HttpToolsProtocol):
         return self._running is not None and not self._running.response_complete
 
     def _disconnect(self) -> None:
-        """Report the end of the connection to the request that is running; uvicorn knows the newest one only."""
+        """Report the end of the connection to the running request; uvicorn knows only the newest one."""
         cycle = self._running
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True
@@ -169,7 +173,7 @@ class _EndingProtocol(HttpToolsProtocol):
             self.flow.resume_reading()
 
     def _stop_lingering(self) -> None:
-        if self._inner.get_write_buffer_size():  # of a long reply; it has its own clock
+        if self._inner.get_write_buffer_size():  # a long reply has its own timeout
             self._inner.close()
             self._watch_writing()
         else:
@@ -204,7 +208,7 @@ class _EndingProtocol(HttpToolsProtocol):
 
 
 class BoundedHttpProtocol(_EndingProtocol):
-    """What a client may send. ``Bounds`` arrive in the state of the application's lifespan."""
+    """Limit what a client may send. ``Bounds`` arrive in the lifespan state of the application."""
 
     def __init__(
         self,
@@ -215,7 +219,7 @@ class BoundedHttpProtocol(_EndingProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._peer = ""
-        self._keep_alive = False  # of the request that is being received
+        self._keep_alive = False  # keep-alive of the request being received
         self._field_bytes = 0
         self._refusal = (400, "the request is not valid HTTP")
 
@@ -238,7 +242,7 @@ class BoundedHttpProtocol(_EndingProtocol):
     def shutdown(self) -> None:
         self._keep_alive = False
         if self._is_closing:
-            self._inner.close()  # without waiting for what the client may still send
+            self._inner.close()  # without waiting for further data
         else:
             super().shutdown()
 
@@ -254,7 +258,8 @@ class BoundedHttpProtocol(_EndingProtocol):
             return
         try:
             self.parser.feed_data(data)  # pyright: ignore[reportAttributeAccessIssue]
-        except httptools.HttpParserUpgrade:  # answered as a plain request, after which the connection ends
+        # answered as a plain request, after which the connection ends
+        except httptools.HttpParserUpgrade:
             self._stop_parsing()
         except httptools.HttpParserError:
             self._refuse(*self._refusal)
@@ -262,7 +267,7 @@ class BoundedHttpProtocol(_EndingProtocol):
             self._check_unread()
 
     def _check_unread(self) -> None:
-        """Bound what the parser holds without reporting it: half a header, half a trailer, a chunk's extension."""
+        """Limit what the parser buffers: a partial header, a partial trailer, a chunk extension."""
         if self._in_head and self._unread > self.bounds.head_bytes:
             self._refuse(431, "the head of the request is too large")
         elif self.cycle is not None and self.cycle.more_body and self._unread > self.bounds.trailer_bytes:
@@ -281,7 +286,8 @@ class BoundedHttpProtocol(_EndingProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         size = len(name) + len(value) + 4
-        if not self._in_head:  # a trailer: read and dropped, because it is not among the headers that were checked
+        # a trailer: read and dropped, because it is not among the checked headers
+        if not self._in_head:
             self._count_field(size, self.bounds.trailer_bytes)
             return
         self._count_field(size, self.bounds.head_bytes)
@@ -303,8 +309,8 @@ class BoundedHttpProtocol(_EndingProtocol):
         self._stop_waiting()
         self._unset_keepalive_if_required()
         super().on_headers_complete()
-        # Until the body has arrived, a reply announces ``connection: close``: its refusal does not wait for the body,
-        # and the rest of the body must not be taken for the next request.
+        # Until the body has arrived, a reply announces ``connection: close``: a rejection does not
+        # wait for the body, and the rest of the body must not be parsed as the next request.
         self._keep_alive = self.cycle.keep_alive
         self.cycle.keep_alive = False
         if self.scope["http_version"] == "1.0":
@@ -325,7 +331,7 @@ class BoundedHttpProtocol(_EndingProtocol):
         return _RefusedError(message)
 
     def _refuse(self, status: int, message: str, *, expects_data: bool = False) -> None:
-        """Answer what exceeds a bound or is not HTTP, and close the connection.
+        """Answer what exceeds a limit or is not HTTP, and close the connection.
 
         While an earlier request of the connection is being answered, its reply is finished first.
         """
@@ -349,7 +355,7 @@ class BoundedHttpProtocol(_EndingProtocol):
         self._read_timer = self.loop.call_later(self.bounds.head_seconds, self._head_is_late)
 
     def _head_is_late(self) -> None:
-        if self._is_replying():  # reading may be paused meanwhile, so the client need not be at fault
+        if self._is_replying():  # reading may be paused, so the client need not be at fault
             self._wait_for_head()
         elif self._in_head:
             self._refuse(408, f"the head of the request did not arrive within {self.bounds.head_seconds:g} seconds")
@@ -358,7 +364,9 @@ class BoundedHttpProtocol(_EndingProtocol):
 
 
 class _ClosingTransport:
-    """A transport whose ``close`` is the protocol's: uvicorn closes it as soon as the last byte is written."""
+    """A transport that delegates ``close`` to the protocol: uvicorn closes it right after the last
+    write.
+    """
 
     def __init__(self, inner: asyncio.Transport, protocol: _EndingProtocol) -> None:
         self.write = inner.write
@@ -374,7 +382,7 @@ class _ClosingTransport:
 
 
 class _UntilClose(int):
-    """The length of a reply that ends with its connection: HTTP/1.0 has no chunks."""
+    """The length of a reply that ends with its connection: HTTP/1.0 has no chunked encoding."""
 
     def __lt__(self, other: object) -> bool:
         return False
@@ -384,7 +392,7 @@ class _UntilClose(int):
 
 
 def _network_of(host: str) -> str:
-    """Return the unit that is counted as one peer: an IPv4 address, or the /64 that one IPv6 host usually has."""
+    """Return the unit counted as one peer: an IPv4 address, or the /64 of an IPv6 host."""
     if ":" not in host:
         return host
     try:

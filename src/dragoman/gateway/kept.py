@@ -1,7 +1,8 @@
-"""Responses that are kept: what a request refers to is put into it, and what was answered is stored.
+"""Stored responses: insert what a request refers to, and store the reply.
 
-``previous_response_id`` and ``conversation`` put the earlier items before the input, ``item_reference`` is replaced by
-the item. A response is stored unless the client says ``store: false``, whatever the model's wire.
+``previous_response_id`` and ``conversation`` insert the earlier items before the input;
+``item_reference`` is replaced by the item. A response is stored unless the client sets ``store:
+false``, on any model's wire.
 """
 
 from __future__ import annotations
@@ -27,24 +28,24 @@ MAX_REFERENCES = 1000
 
 
 class NotKeptError(InvalidModelError):
-    """Nothing of this id is kept for this key."""
+    """Nothing with this id is stored for this key."""
 
 
 class Memory:
-    """What one request refers to and leaves behind."""
+    """The stored items that one request refers to and adds."""
 
     def __init__(self, store: ResponseStore, owner: str) -> None:
         self._store = store
         self._owner = owner
-        self._input: list[Any] = []  # all items that the model is sent
-        self._new: list[Any] = []  # those of this request
+        self._input: list[Any] = []  # all items sent to the model
+        self._new: list[Any] = []  # the items of this request
         self._conversation: str | None = None
         self.fields: dict[str, Any] = {}
         self.is_stored = True
-        self.response_id: str | None = None  # given beforehand to a response in the background
+        self.response_id: str | None = None  # the id assigned to a background response
 
     async def recall(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields of a request with all that it refers to inside."""
+        """Return the fields of a request with all references resolved."""
         self.fields = dict(fields)
         made = {name: value for name, value in fields.items() if name not in _STATE}
         self.is_stored = fields.get("store") is not False
@@ -95,7 +96,7 @@ class Memory:
         return found[name]
 
     def echo(self) -> dict[str, Any]:
-        """Return the fields of the response that depend on what is kept."""
+        """Return the fields of the response that depend on the store."""
         shown: dict[str, Any] = {"store": self.is_stored}
         if self.response_id is not None:
             shown |= {"id": self.response_id, "background": True}
@@ -122,7 +123,7 @@ class Memory:
 
 
 async def keep(memory: Memory, response: Any) -> None:
-    """Store a response; if that fails, the client gets its answer all the same."""
+    """Store a response; if that fails, the client still gets its answer."""
     try:
         await memory.keep(response)
     except ProviderError as error:
@@ -137,7 +138,7 @@ _STATE = ("previous_response_id", "conversation", "store", "background")
 
 
 class KeepingEncoder(ReplyEncoder):
-    """Writes what another encoder writes, and keeps the response that its end holds."""
+    """Write what another encoder writes, and store the response at the end."""
 
     def __init__(self, inner: ReplyEncoder) -> None:
         super().__init__()
@@ -174,7 +175,7 @@ class KeepingEncoder(ReplyEncoder):
 
 
 def new_response(response_id: str, fields: Mapping[str, Any], status: str, **facts: Any) -> dict[str, Any]:
-    """Return a response that is not answered yet, or was not."""
+    """Return a response object without an answer."""
     return {
         "id": response_id,
         "object": "response",
@@ -200,5 +201,5 @@ def new_response(response_id: str, fields: Mapping[str, Any], status: str, **fac
 
 
 def new_id(prefix: str) -> str:
-    """Return an id that others cannot guess."""
+    """Return an unguessable id."""
     return f"{prefix}_{new_ulid().lower()}"

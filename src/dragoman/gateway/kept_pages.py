@@ -1,4 +1,4 @@
-"""The addresses under which kept responses and conversations are read, changed and deleted."""
+"""The routes to read, change and delete stored responses and conversations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_BODY = 1024 * 1024
 
 
 def kept_routes(service: Service) -> list[Route]:
-    """Return the routes; a gateway without a store has none of them."""
+    """Return the routes; empty without a store."""
     if service.store is None:
         return []
     pages = _KeptPages(service, service.store)
@@ -47,7 +47,7 @@ class _KeptPages:
         self._store = store
 
     def page(self, make: Page) -> Callable[[HttpAsked], Awaitable[Response]]:
-        """Return a page that finds out whose request it is, and answers errors in the wire's form."""
+        """Return a handler that identifies the client and formats errors for the wire."""
 
         async def answer(asked: HttpAsked) -> Response:
             try:
@@ -63,7 +63,7 @@ class _KeptPages:
     # responses
 
     async def response(self, asked: HttpAsked, owner: str) -> Any:
-        """Return a response as it is now."""
+        """Return the current state of a response."""
         return (await self._find(asked, owner, RESPONSE))["response"]
 
     async def delete_response(self, asked: HttpAsked, owner: str) -> Any:
@@ -75,10 +75,10 @@ class _KeptPages:
         return _list((await self._find(asked, owner, RESPONSE))["input"])
 
     async def cancel(self, asked: HttpAsked, owner: str) -> Any:
-        """Stop a response in the background."""
+        """Stop a background response."""
         record = await self._find(asked, owner, RESPONSE)
         if not record["response"].get("background"):
-            raise InvalidRequestError("only a response in the background can be cancelled")
+            raise InvalidRequestError("only a background response can be cancelled")
         if self._service.background is not None:
             await self._service.background.cancel(owner, record["response"]["id"])
         return (await self._find(asked, owner, RESPONSE))["response"]
@@ -86,7 +86,7 @@ class _KeptPages:
     # conversations
 
     async def create_conversation(self, asked: HttpAsked, owner: str) -> Any:
-        """Begin a conversation, with items if the body has any."""
+        """Create a conversation, with the items of the body."""
         fields = await _read(asked)
         name, metadata = new_id("conv"), fields.get("metadata") or {}
         record = {"items": _read_items(fields), "metadata": metadata}
@@ -114,7 +114,7 @@ class _KeptPages:
         await self._store.put(owner, CONVERSATION, [(asked.path_params["name"], record)])
         return _list(added)
 
-    # inside
+    # internals
 
     async def _find(self, asked: HttpAsked, owner: str, kind: str) -> Any:
         name = asked.path_params["name"]

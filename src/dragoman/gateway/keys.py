@@ -1,6 +1,6 @@
-"""Who may use the gateway: keys by their hashes, and what each may do.
+"""API keys of the gateway: their hashes, and what each may do.
 
-The file is strict YAML; the keys themselves are in nobody's file but their owner's::
+The file is strict YAML; it contains hashes, never the keys themselves::
 
     keys:
       ann:
@@ -9,8 +9,8 @@ The file is strict YAML; the keys themselves are in nobody's file but their owne
         budget_usd: 5
         requests_per_minute: 60
 
-A key is 32 random bytes, so a plain digest cannot be guessed back. It is compared in constant time,
-against every key of the file.
+A key is 32 random bytes, so a plain digest cannot be reversed. It is compared in constant time
+with every key of the file.
 """
 
 from __future__ import annotations
@@ -62,32 +62,32 @@ class Key(Struct, frozen=True):
     on_loss: Literal["warn", "reject"] = "warn"
 
     def allows(self, model: str) -> bool:
-        """May this key use the model of this name?"""
+        """Return whether this key may use the model of this name."""
         return any(fnmatchcase(model, pattern) for pattern in self.models)
 
     @property
     def is_limited(self) -> bool:
-        """Is there anything to count for it?"""
+        """Whether any limit has to be counted for it."""
         counted = (self.budget_usd, self.requests_per_minute, self.tokens_per_minute, self.max_concurrency)
         return any(limit is not None for limit in counted)
 
 
 def hash_key(key: str) -> str:
-    """The digest that the file holds."""
+    """Return the digest to store in the file."""
     return "sha256:" + hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def new_key() -> tuple[str, str]:
-    """A new key, to be given to its owner and shown once, and its hash for the file."""
+    """Return a new key, to be shown once, and its hash for the file."""
     key = PREFIX + secrets.token_urlsafe(32)
     return key, hash_key(key)
 
 
 class KeyRing:
-    """The keys that are known. A changed file is read before the next look-up, all or nothing.
+    """The known keys. A changed file is read before the next lookup, all or nothing.
 
-    A file without keys, or one that was deleted, leaves no key valid. The keys that were read before stay
-    valid only while the file cannot be read or is wrong.
+    A file without keys, or a deleted one, leaves no key valid. Earlier keys stay valid only while
+    the file is unreadable or invalid.
     """
 
     def __init__(self, keys: Iterable[Key] = (), path: Path | None = None) -> None:
@@ -97,11 +97,11 @@ class KeyRing:
 
     @classmethod
     def load(cls, path: str | Path) -> KeyRing:
-        """Read a file of keys; ``ConfigError`` if it is wrong or holds none."""
+        """Read a key file; ``ConfigError`` if it is invalid or has no keys."""
         ring = cls(path=Path(path))
         ring._keys = _read(Path(path))
         if not ring._keys:
-            raise ConfigError(str(path), None, "holds no keys; make one with `dragoman serve --new-key NAME`")
+            raise ConfigError(str(path), None, "has no keys; create one with `dragoman serve --new-key NAME`")
         return ring
 
     def __len__(self) -> int:
@@ -109,15 +109,15 @@ class KeyRing:
 
     @property
     def keys(self) -> Sequence[Key]:
-        """Every key, as the file has it now."""
+        """Every key in the current file."""
         self._renew()
         return self._keys
 
     def find(self, presented: str | None, today: date | None = None) -> Key | None:
-        """The key somebody presents, unless it is unknown or has expired."""
+        """Return the key that a client presents, unless it is unknown or expired."""
         digest = hash_key(presented or "")
         found: Key | None = None
-        for key in self.keys:  # all of them, also after the right one: the time tells nothing
+        for key in self.keys:  # compare with all keys, even after a match: constant time
             if hmac.compare_digest(key.hash, digest):
                 found = key
         if presented is None or found is None:
@@ -143,7 +143,8 @@ def _stamp(path: Path | None) -> tuple[int, int, int] | None:
         facts = path.stat() if path is not None else None
     except OSError:
         return None
-    if facts is None or not stat.S_ISREG(facts.st_mode):  # a pipe is read once, at the start: it could block the loop
+    # a pipe is read only at the start, since reading could block the event loop
+    if facts is None or not stat.S_ISREG(facts.st_mode):
         return None
     return (facts.st_mtime_ns, facts.st_size, facts.st_ino)
 

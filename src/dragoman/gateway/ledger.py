@@ -1,7 +1,7 @@
-"""What each key has used: money in all, requests and tokens this minute, and its calls in flight.
+"""Count what each key has used: total cost, requests and tokens this minute, and calls in flight.
 
-``Ledger`` counts in memory for one process, or in a SQLite file where several workers count together or a
-restart must not reset a budget. Money is kept as decimal text, so that sums are exact.
+``Ledger`` counts in memory for one process, or in a SQLite file if several workers count together
+or a restart must not reset a budget. Costs are stored as decimal text, so that sums are exact.
 ``LedgerWriter`` uses a ledger from an event loop without blocking it.
 """
 
@@ -40,25 +40,28 @@ create table if not exists running (
     id text primary key, key text not null, pid integer not null, life text not null, until real not null
 );
 """
-_LIFE = new_ulid()  # of this process: its process id may have been another's before
+_LIFE = new_ulid()  # identifies this process, since the operating system reuses process ids
 _BUSY_SECONDS = 2.0  # how long to wait for a file that another process has locked
-_RETRY_SECONDS = 1.0  # between two attempts to write down what a call has used
+_RETRY_SECONDS = 1.0  # between two attempts to write the usage of a call
 _CLOSE_SECONDS = 10.0
 
 
 class Ledger:
-    """Counts for keys. A call's tokens and money are counted when it ends, so calls in flight can overrun a budget."""
+    """Count for keys. Tokens and cost are counted when a call ends, so calls in flight can exceed
+    a budget.
+    """
 
     def __init__(self, path: str | Path | None = None, *, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self.is_shared = path is not None
-        # Used by one thread at a time, which need not be the one that made this.
+        # Used by one thread at a time, not necessarily the one that created it.
         place = ":memory:" if path is None else str(path)
         self._base = sqlite3.connect(place, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         if path is not None:
             self._base.execute("pragma journal_mode=wal")
             self._base.execute("pragma synchronous=normal")
-        self._standing: dict[str, dict[str, int]] = {}  # what the last request of a key left of its limits
+        # what the last request of a key left of its limits
+        self._standing: dict[str, dict[str, int]] = {}
         self._base.executescript(_SCHEMA)
         self._base.execute("delete from running where pid = ? and life <> ?", (os.getpid(), _LIFE))
 
@@ -72,20 +75,20 @@ class Ledger:
             base.close()
 
     def spent(self, key: str) -> Decimal:
-        """Return the money that a key has spent, in all."""
+        """Return the total cost of a key."""
         row = self._base.execute("select usd from spent where key = ?", (key,)).fetchone()
         return Decimal(row[0]) if row else Decimal(0)
 
     def admit(self, key: Key, seconds: float = 0.0) -> str | None:
-        """Count one more request of this key, or raise the limit that stands against it.
+        """Count one more request of this key, or raise the limit that is reached.
 
-        Return the lease of a key with ``max_concurrency``, to be given back with ``settle``. The lease of
-        a process that died is free again when another process needs it, at the latest after ``seconds``.
+        Return the lease of a key with ``max_concurrency``, to be released with ``settle``. The
+        lease of a dead process is reclaimed on demand, at the latest after ``seconds``.
         """
         with self._transaction():
             now = self._clock()
             if key.budget_usd is not None and self.spent(key.id) >= key.budget_usd:
-                raise QuotaExceededError("the budget of this key is used up")
+                raise QuotaExceededError("the budget of this key is exhausted")
             if key.requests_per_minute is not None:
                 self._check_minute(now, key.id, "requests", key.requests_per_minute)
             if key.tokens_per_minute is not None:
@@ -100,7 +103,7 @@ class Ledger:
         return lease
 
     def describe_limits(self, key: Key) -> dict[str, str]:
-        """Return headers with the limits a minute of a key, and what its last request left of them."""
+        """Return headers with the per-minute limits of a key, and what its last request left of them."""
         left = self._standing.get(key.id, {})
         headers = {}
         for what, limit in (("requests", key.requests_per_minute), ("tokens", key.tokens_per_minute)):
@@ -110,27 +113,28 @@ class Ledger:
         return headers
 
     def settle(self, lease: str | None, key: str, tokens: int = 0, money: Decimal = Decimal(0)) -> None:
-        """Give a lease back and count what the call used."""
+        """Release a lease and count what the call used."""
         with self._transaction():
             if lease is not None:
                 self._base.execute("delete from running where id = ?", (lease,))
             if tokens:
                 self._add(self._clock(), key, tokens=tokens)
             if money:
-                total = EXACT.add(self.spent(key), money)  # the file is locked, so no other process adds meanwhile
+                # the file is locked, so no other process can add in between
+                total = EXACT.add(self.spent(key), money)
                 self._base.execute("insert or replace into spent values (?, ?)", (key, f"{total:f}"))
 
-    # inside
+    # internals
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Lock the file before anything is read: checking and counting are one step for all processes."""
+        """Lock the file before reading: checking and counting are atomic across processes."""
         self._base.execute("begin immediate")
         try:
             yield
             self._base.execute("commit")
         except BaseException:
-            if self._base.in_transaction:  # SQLite ends it by itself after some failures
+            if self._base.in_transaction:  # SQLite rolls back by itself after some failures
                 self._base.execute("rollback")
             raise
 
@@ -152,12 +156,13 @@ class Ledger:
         return int(row[0])
 
     def _check_minute(self, now: float, key: str, what: str, limit: int) -> None:
-        """Check a sliding window of one minute; the calls of the minute before are taken as evenly spread."""
+        """Check a sliding window of one minute: the previous minute counts in proportion to its overlap."""
         seconds = now % 60
         this, last = self._read_minutes(now, key, what)
         if this + last * (1 - seconds / 60) < limit:
             return
-        # If this minute alone is too much, wait for the next one; else until enough of the last has passed.
+        # If this minute alone exceeds the limit, wait for the next; else until enough of the last
+        # has passed.
         wait = 60 - seconds if this >= limit else (1 - (limit - this) / last) * 60 - seconds
         raise RateLimitError(f"this key's limit of {what} a minute is reached", retry_after=max(0.1, round(wait, 1)))
 
@@ -166,7 +171,7 @@ class Ledger:
         return this + last * (1 - now % 60 / 60)
 
     def _read_minutes(self, now: float, key: str, what: str) -> tuple[int, int]:
-        """Return what was used in this minute and in the one before."""
+        """Return what was used in this minute and in the previous one."""
         minute = int(now // 60)
         found = self._base.execute(
             "select minute, requests, tokens from used where key = ? and minute >= ?", (key, minute - 1)
@@ -187,12 +192,13 @@ class Ledger:
 
 def _is_alive(pid: int) -> bool:
     if sys.platform == "win32":
-        return True  # checking would end the process; the lease ends with time
+        # on Windows, os.kill(pid, 0) terminates the process; rely on the lease's expiry
+        return True
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # of another user, and alive
+    except PermissionError:  # owned by another user, and alive
         pass
     return True
 
@@ -215,17 +221,18 @@ class _Admission(NamedTuple):
 
 
 class LedgerWriter:
-    """Uses a ledger's file in a thread of its own, so that a locked or full one does not block the event loop.
+    """Use a ledger's file in a separate thread, so that a locked or full one does not block the
+    event loop.
 
-    While the file cannot be written, admissions fail with ``OverloadedError`` within ``_BUSY_SECONDS``, all of
-    them together, and settlements are kept and written down later, in order. A ledger in memory cannot be
-    locked or full and is used directly.
+    While the file cannot be written, admissions fail with ``OverloadedError`` within
+    ``_BUSY_SECONDS``, all together, and settlements are queued and written later, in order. A
+    ledger in memory cannot be locked or full and is used directly.
     """
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self._jobs: queue.SimpleQueue[_Admission | _Settlement | None] = queue.SimpleQueue()
-        self._owed: deque[_Settlement] = deque()  # of the thread alone
+        self._owed: deque[_Settlement] = deque()  # used by the thread only
         self._thread: threading.Thread | None = None
 
     async def admit(self, key: Key, seconds: float) -> str | None:
@@ -236,25 +243,25 @@ class LedgerWriter:
         self._put(_Admission(key, seconds, time.monotonic() + _BUSY_SECONDS, result))
         try:
             return await asyncio.shield(asyncio.wrap_future(result))
-        except asyncio.CancelledError:  # the client is gone, and its lease may be on the way
+        except asyncio.CancelledError:  # the client is gone, but its lease may still be granted
             result.add_done_callback(lambda done: self._give_back(done, key))
             raise
 
     def settle(self, lease: str | None, key: Key, tokens: int = 0, money: Decimal = Decimal(0)) -> None:
-        """Give a lease back and count what the call used, now or as soon as the file can be written."""
+        """Release a lease and count what the call used, now or as soon as the file can be written."""
         if not self.ledger.is_shared:
             self.ledger.settle(lease, key.id, tokens, money)
         else:
             self._put(_Settlement(lease, key.id, tokens, money))
 
     async def close(self) -> None:
-        """Write down what is owed; wait for that a few seconds at most."""
+        """Write the pending settlements; wait at most a few seconds."""
         thread, self._thread = self._thread, None
         if thread is not None:
             self._jobs.put(None)
             await asyncio.to_thread(thread.join)
 
-    # inside
+    # internals
 
     def _put(self, job: _Admission | _Settlement) -> None:
         if self._thread is None:
@@ -272,7 +279,8 @@ class LedgerWriter:
             jobs = self._next_jobs()
             is_open = None not in jobs
             self._owed.extend([job for job in jobs if isinstance(job, _Settlement)])
-            is_paid = self._pay()  # once for all that wait: each attempt may take as long as the file is locked
+            # once for all waiting jobs: each attempt may last as long as the file is locked
+            is_paid = self._pay()
             for job in jobs:
                 if isinstance(job, _Admission):
                     self._admit(job, is_writable=is_paid)
@@ -283,7 +291,9 @@ class LedgerWriter:
             log.error("the ledger cannot be written; %d calls were not counted", len(self._owed))
 
     def _next_jobs(self) -> list[_Admission | _Settlement | None]:
-        """Return every job that is queued; wait for the first one, unless something is owed for long enough."""
+        """Return every queued job; wait for the first one, or until pending settlements should be
+        retried.
+        """
         jobs = []
         with contextlib.suppress(queue.Empty):
             jobs.append(self._jobs.get(timeout=_RETRY_SECONDS if self._owed else None))
@@ -303,7 +313,7 @@ class LedgerWriter:
             job.result.set_exception(error)
 
     def _pay(self) -> bool:
-        """Write down what is owed; return whether nothing is left."""
+        """Write the pending settlements; return whether none is left."""
         while self._owed:
             try:
                 self.ledger.settle(*self._owed[0])

@@ -11,7 +11,7 @@ _EPOCH = "1970-01-01T00:00:00Z"
 
 
 def list_models(names: Sequence[str]) -> dict[str, Any]:
-    """Return the list under ``/v1/models``, which clients of the openai and the anthropic wire read."""
+    """Return the list under ``/v1/models``, which clients of the openai and anthropic wires read."""
     first, last = (names[0], names[-1]) if names else (None, None)
     data = [show_model(name) for name in names]
     return {"object": "list", "data": data, "has_more": False, "first_id": first, "last_id": last}
@@ -47,17 +47,19 @@ _DETAILS = {
 
 
 def show_ollama_tag(name: str) -> dict[str, Any]:
-    """Return one entry of ``/api/tags``; nothing is stored here, so there is no size and no digest."""
+    """Return one entry of ``/api/tags``; nothing is stored here, so size and digest are empty."""
     return {"name": name, "model": name, "modified_at": _EPOCH, "size": 0, "digest": "", "details": _DETAILS}
 
 
 def show_ollama_running(name: str) -> dict[str, Any]:
-    """Return one entry of ``/api/ps``: a model that is served is ready at any time."""
+    """Return one entry of ``/api/ps``: a served model counts as loaded."""
     return {**show_ollama_tag(name), "expires_at": _EPOCH, "size_vram": 0, "context_length": 0}
 
 
 def show_ollama_model(capabilities: Capabilities) -> dict[str, Any]:
-    """Return a model as ``/api/show`` describes it. A capability that is not known is listed: clients hide the rest."""
+    """Return a model as ``/api/show`` describes it. Unknown capabilities are listed, since clients
+    hide the others.
+    """
     listed = ["completion"]
     for flag, word in (("tools", "tools"), ("images", "vision"), ("thinking", "thinking")):
         if capabilities.known(f"supports_{flag}") is not False:

@@ -1,4 +1,4 @@
-"""Counters in the text format that Prometheus reads. One process's own: each worker has its set."""
+"""Counters in the text format of Prometheus. Each worker process has its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BUCKETS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0)
 
 
 class Metrics:
-    """What the gateway has done. Labels are wires, names that are served, and statuses: nothing a client made up."""
+    """The gateway's counters. Labels are wires, served names and statuses, never client input."""
 
     def __init__(self) -> None:
         self.in_flight = 0
@@ -21,19 +21,19 @@ class Metrics:
         self._warnings: Counter[tuple[str, ...]] = Counter()
         self._tokens: Counter[tuple[str, ...]] = Counter()
         self._switches: Counter[tuple[str, ...]] = Counter()
-        self._seconds: dict[str, list[float]] = {}  # per name: buckets, then sum and count
+        self._seconds: dict[str, list[float]] = {}  # by name: buckets, then sum and count
 
     def count(self, wire: str, model: str, status: int) -> None:
-        """A request is over."""
+        """Count a finished request."""
         self._requests[wire, model, str(status)] += 1
 
     def warn(self, wire: str, warnings: Iterable[LossWarning]) -> None:
-        """A request lost this on its way to the model. Codes are ours; a client's own field names are not counted."""
+        """Count the losses of a request by our own codes, never by a client's field names."""
         for warning in warnings:
             self._warnings[wire, warning.code] += 1
 
     def use(self, model: str, usage: Usage) -> None:
-        """A reply used this much."""
+        """Count the tokens of a reply."""
         self._tokens[model, "input"] += usage.input_tokens or 0
         self._tokens[model, "output"] += usage.output_tokens or 0
 
@@ -43,7 +43,7 @@ class Metrics:
             self._switches[model, each.from_, each.to, each.reason] += 1
 
     def time(self, name: str, seconds: float) -> None:
-        """Something took this long."""
+        """Record a duration."""
         held = self._seconds.setdefault(name, [0.0] * (len(_BUCKETS) + 2))
         for at, bound in enumerate(_BUCKETS):
             held[at] += seconds <= bound
@@ -51,7 +51,7 @@ class Metrics:
         held[-1] += 1
 
     def text(self) -> str:
-        """The whole page."""
+        """Return the complete page."""
         lines = ["# TYPE dragoman_in_flight gauge", f"dragoman_in_flight {self.in_flight}"]
         lines += _counter("dragoman_requests_total", ("wire", "model", "status"), self._requests)
         lines += _counter("dragoman_warnings_total", ("wire", "code"), self._warnings)

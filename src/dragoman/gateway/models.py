@@ -21,16 +21,16 @@ from ..retrieval.values import Operation
 log = logging.getLogger("dragoman")
 
 Served: TypeAlias = Provider | RetrievalModel[Any, Any]
-"""What a name of a gateway stands for: a model that chats, embeds or ranks."""
+"""What a name of a gateway refers to: a model for chat, embedding or reranking."""
 
-_READY_FOR = 10.0  # seconds for which an answer about readiness stands
+_READY_FOR = 10.0  # seconds for which a readiness result is cached
 
 
 class Models:
-    """Names to providers: a mapping, or a registry whose providers are opened when they are first asked for.
+    """Map names to providers: a mapping, or a registry whose providers are opened on first use.
 
-    A name in a request is only ever looked up. What a registry could make of other texts (a file to be
-    served by the embedded model, a model the catalogue does not list) is not to be had from outside.
+    A name in a request is only looked up. What a registry could also open (a file for the embedded
+    model, a model the catalogue does not list) is not reachable from outside.
     """
 
     def __init__(self, source: Mapping[str, Served] | Registry) -> None:
@@ -45,14 +45,14 @@ class Models:
         self._probe: asyncio.Task[None] | None = None
 
     def names(self) -> list[str]:
-        """Every name that is served."""
+        """Return every name that is served."""
         if self._registry is None:
             return sorted({*self._providers, *[name for name, _ in self._retrieval]})
         found = [*self._registry.aliases(), *self._registry.names()]
         return [name for name in dict.fromkeys(found) if self._registry.find(name).status == "configured"]
 
     def find(self, name: str) -> Provider:
-        """The provider of a name; ``InvalidModelError`` if it is not served."""
+        """Return the provider of a name; ``InvalidModelError`` if it is not served."""
         provider = self._providers.get(name)
         if provider is None and self._registry is not None and self._is_listed(self._registry, name):
             try:
@@ -81,14 +81,16 @@ class Models:
         return name in registry.aliases() or name in registry.names()
 
     async def problems(self) -> dict[str, str] | None:
-        """What stands in the way of the models that are open, by name; ``None`` if that could not be found out.
+        """Return the problems of the open models by name; ``None`` if they could not be
+        determined.
 
-        Asked anew when the last answer is some seconds old, once for all who wait for it.
+        The result is cached for some seconds, and concurrent callers share one probe.
         """
         if self._asked is None or time.monotonic() - self._asked > _READY_FOR:
             if self._probe is None or self._probe.done():
                 self._probe = asyncio.ensure_future(self._find_problems())
-            await asyncio.wait([self._probe])  # and not the task itself: one who leaves must not stop it for all
+            # waits without awaiting the task: a cancelled caller must not cancel it for all
+            await asyncio.wait([self._probe])
         return self._problems
 
     async def _find_problems(self) -> None:
@@ -119,13 +121,13 @@ async def _problem(provider: Served) -> str | None:
     except TimeoutError:
         return "provider_unavailable"
     except Exception:
-        log.exception("%s cannot say whether it is ready", provider.name)
+        log.exception("the readiness check of %s failed", provider.name)
         return "provider_unavailable"
     return None
 
 
 def issuer_of(provider: Provider) -> Issuer | None:
-    """Whose opaque state a provider's replies carry, if it can only be one's."""
+    """Return the issuer of the opaque state in a provider's replies, if there is only one."""
     ends = [part for part in walk(provider) if isinstance(part, HttpProvider)]
     issuers = {
         Issuer(end.codec.wire, end.codec.issuer_vendor, end.model) for end in ends
@@ -134,12 +136,12 @@ def issuer_of(provider: Provider) -> Issuer | None:
 
 
 def refuses_losses(provider: Provider) -> bool:
-    """Return whether a provider, or one inside it, is set to ``on_loss: reject``."""
+    """Return whether a provider, or one inside it, has ``on_loss: reject``."""
     return any(part.on_loss == "reject" for part in walk(provider) if isinstance(part, HttpProvider))
 
 
 def find_losses(provider: Provider, request: Request) -> list[LossWarning]:
-    """Return what would be lost of a request on any wire that the provider may speak."""
+    """Return what a request would lose on any wire that the provider may use."""
     ends = [part for part in walk(provider) if isinstance(part, HttpProvider)]
     return [loss for part in ends for loss in part.codec.encode(request).warnings]
 
@@ -148,10 +150,10 @@ _BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh"
 
 
 def fit_reasoning(provider: Provider, request: Request) -> tuple[Request, tuple[LossWarning, ...]]:
-    """Return the request with an amount of thinking that the model's wire can express.
+    """Return the request with a reasoning amount that the model's wire can express.
 
-    The codec translates for models that the catalogue knows. For one that it does not know, a wire of budgets gets
-    the budget nearest to an effort, and a wire of efforts the effort nearest to a budget.
+    The codec translates for models in the catalogue. For others, a wire with budgets gets the
+    budget nearest to an effort, and a wire with efforts the effort nearest to a budget.
     """
     asked = request.config.reasoning
     if asked is None or _takes_reasoning(provider, request):
@@ -164,7 +166,8 @@ def fit_reasoning(provider: Provider, request: Request) -> tuple[Request, tuple[
         other = _BUDGETS.get(asked)
     config = request.config
     if isinstance(other, int) and config.max_tokens is not None and config.max_tokens <= other:
-        config = replace(config, max_tokens=config.max_tokens + other)  # the limit counts thinking, too
+        # the limit includes thinking
+        config = replace(config, max_tokens=config.max_tokens + other)
     fitted = replace(request, config=replace(config, reasoning=other))
     if other is not None and _takes_reasoning(provider, fitted):
         return fitted, (LossWarning("reasoning_approximated", "reasoning", f"{other} stands for {asked}"),)
@@ -188,5 +191,5 @@ _EFFORTS: tuple[Effort, ...] = ("low", "medium", "high")
 
 
 def wires_of(provider: Provider) -> set[str]:
-    """The wires that a provider may speak to others; none if that is not known."""
+    """Return the wires that a provider may use; empty if unknown."""
     return {part.codec.wire for part in walk(provider) if isinstance(part, HttpProvider)}

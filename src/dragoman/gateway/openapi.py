@@ -1,4 +1,4 @@
-"""The gateway described, for tools that read OpenAPI."""
+"""The OpenAPI document of the gateway."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ _FREE = {"type": "object"}
 
 
 def _named(*operations: dict[str, Any]) -> dict[str, Any]:
-    """Return the operations of a path that holds a name or an id."""
+    """Return the operations of a path with a name or an id."""
     name = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
     found: dict[str, Any] = {"parameters": [name]}
     for operation in operations:
@@ -156,7 +156,7 @@ def _delete(summary: str) -> dict[str, Any]:
 
 
 def _gemini_paths() -> dict[str, Any]:
-    """Return the calls that clients of the Gemini wire make, under both versions of its API."""
+    """Return the operations for clients of the Gemini wire, under both versions of its API."""
     found: dict[str, Any] = {}
     for root in ("/v1beta/models", "/v1/models"):
         found |= {
@@ -170,7 +170,7 @@ def _gemini_paths() -> dict[str, Any]:
 
 
 def _kept_paths() -> dict[str, Any]:
-    """Return what clients of the Responses wire ask of the store; without one it is refused."""
+    """Return the operations of the response store; without a store they are rejected."""
     response, conversation = "/v1/responses/{name}", "/v1/conversations/{name}"
     denied = (*_DENIED, "404")
     return {
@@ -220,7 +220,7 @@ def _pages() -> dict[str, Any]:
 
 
 def document() -> dict[str, Any]:
-    """The OpenAPI document of a gateway."""
+    """Return the OpenAPI document of a gateway."""
     return {
         "openapi": "3.1.0",
         "info": {"title": "Dragoman gateway", "version": "1"},

@@ -26,13 +26,13 @@ from .evidence import CallEnd
 from .exchange import Action, Exchange, GoneError, Receive, Scope, Send
 
 MAX_TEXTS = 10_000
-"""Texts or documents in one request of a client."""
+"""The maximum number of texts or documents in one client request."""
 
-_SPARE = 60.0  # seconds that a call may last beyond its reply, until its end is written
+_SPARE = 60.0  # seconds a call may last beyond its reply, until its end is recorded
 
 
 class RetrievalHandler:
-    """The POST of one operation of a wire."""
+    """The POST handler of one operation of a wire."""
 
     def __init__(self, service: Service, codec: RetrievalServer) -> None:
         self._service = service
@@ -43,12 +43,12 @@ class RetrievalHandler:
 
 
 class RetrievalExchange(Exchange):
-    """One request for vectors or a ranking: admitted, answered, accounted for."""
+    """One request for vectors or a ranking: admission, reply, accounting."""
 
     __slots__ = ("answer", "asked", "found", "retrieval")
 
     def __init__(self, service: Service, codec: RetrievalServer, scope: Scope, receive: Receive, send: Send) -> None:
-        front: Any = codec  # an exchange needs of a codec its wire, its refusals and its keys
+        front: Any = codec  # an exchange uses only the codec's wire, errors and keys
         super().__init__(service, front, scope, receive, send)
         self.retrieval = codec
         self.record = self._record_call
@@ -116,7 +116,7 @@ class RetrievalExchange(Exchange):
             watcher.cancel()
 
     async def _write(self, answer: Embeddings | Ranking, asked: AskedRetrieval) -> Any:
-        """Write an answer, in a thread if it is so large that the event loop would stand still."""
+        """Write a reply, in a thread if it is large enough to block the event loop."""
         large = isinstance(answer, Embeddings) and answer.vectors.data.nbytes > 64 * 1024
         encode = self.retrieval.encode
         return (
@@ -124,7 +124,7 @@ class RetrievalExchange(Exchange):
         )
 
     def _record_call(self, seconds: float) -> list[CallEnd]:
-        """Return the record of the call, and write it to the log if there is one; none if there was no call."""
+        """Return the record of the call, and write it to the log if there is one; empty without a call."""
         if self.asked is None or self.found is None:
             return []
         content = self.service.calls is not None and self.service.calls.include_content

@@ -1,4 +1,4 @@
-"""What clients and operators see of a group: which model served a call, and which ones were passed over."""
+"""Show the routing of a group: which model served a call, and which ones were skipped."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from ..middleware import Fallback
 from ..middleware.layer import walk
 from ..provider import Provider, Reply
 
-_MAX = 1000  # characters of a header
+_MAX = 1000  # maximum length of a header
 
 
 def find_switches(reply: Reply | None) -> list[RoutingSwitched]:
-    """Return the changes of route of a call so far, in order."""
+    """Return the routing switches of a call so far, in order."""
     return [] if reply is None else [each for each in reply.history if isinstance(each, RoutingSwitched)]
 
 
 def show_route(provider: Provider | None, reply: Reply | None) -> dict[str, str]:
-    """Return the headers that name the model of a group that served a call, and the candidates before it."""
+    """Return the headers with the model of a group that served a call, and the candidates before it."""
     if provider is None or reply is None or not any(isinstance(part, Fallback) for part in walk(provider)):
         return {}
     headers = {"x-dragoman-served-by": _plain(f"{reply.provider}:{reply.model}")}

@@ -11,17 +11,17 @@ from ..messages import AssistantBlock, Text
 
 
 class StopCutter:
-    """Cuts a reply before the first stop sequence in its text, wherever the pieces of the text end."""
+    """Cut a reply before the first stop sequence in its text, even across chunk boundaries."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
         self._held: TextDelta | None = None  # text that may be the beginning of a stop sequence
-        self._block = -1  # the block that the text belongs to
-        self._text: list[str] = []  # of the block, as far as it was passed on
+        self._block = -1  # the block the text belongs to
+        self._text: list[str] = []  # the text of the block that was passed on so far
         self.found: str | None = None
 
     def feed(self, events: Sequence[Event]) -> list[Event]:
-        """Return the events to pass on; after the one that completes a stop sequence there are none."""
+        """Return the events to pass on; empty after a stop sequence was found."""
         passed: list[Event] = []
         for event in events:
             if self.found is not None:
@@ -37,7 +37,7 @@ class StopCutter:
         return passed
 
     def close(self, complete: MessageComplete) -> MessageComplete:
-        """Return the end of a reply that was cut: as the model would have ended it."""
+        """Return the end of a cut reply, as the model would have ended it."""
         blocks: list[AssistantBlock] = list(complete.final_content[: self._block])
         if text := "".join(self._text):
             blocks.append(Text(text))
@@ -69,7 +69,7 @@ class StopCutter:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Return how many characters at the end of a text are the beginning of a stop sequence."""
+    """Return how many characters at the end of a text may begin a stop sequence."""
     for length in range(min(len(text), len(stop) - 1), 0, -1):
         if stop.startswith(text[-length:]):
             return length

@@ -1,7 +1,8 @@
-"""What the gateway keeps between calls of the Responses wire: responses, their items, and conversations.
+"""Storage between calls of the Responses wire: responses, their items, and conversations.
 
-Every row belongs to an owner, the id of a key, and is found by that owner alone. A row lives for the store's time.
-The store is optional: a SQLite file, or a PostgreSQL database for several workers on several machines.
+Every row belongs to an owner, the id of a key, and only that owner finds it. Rows expire after the
+store's lifetime. The store is optional: a SQLite file, or a PostgreSQL database for workers on
+several machines.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ..errors import OverloadedError
 DAY = 86400.0
 KEEP_SECONDS = 30 * DAY
 MAX_ROWS = 20_000
-"""How many rows one owner may have; the oldest go first."""
+"""The maximum number of rows per owner; the oldest are removed first."""
 _SWEEP_SECONDS = 60.0
 _SCHEMA = """
 create table if not exists dragoman_kept (
@@ -35,7 +36,7 @@ class _Database(Protocol):
     """A connection that runs one statement at a time."""
 
     def run(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
-        """Run a statement in a transaction of its own and return its rows."""
+        """Run a statement in its own transaction and return its rows."""
         ...
 
     def close(self) -> None:
@@ -58,7 +59,7 @@ class _Sqlite:
 
 class _Postgres:
     def __init__(self, url: str) -> None:
-        import psycopg  # lazily: an extra
+        import psycopg  # a lazy import of an optional dependency
 
         self._connect: Callable[[], Any] = lambda: psycopg.connect(url, autocommit=True, connect_timeout=5)
         self._error = psycopg.Error
@@ -76,7 +77,7 @@ class _Postgres:
 
 
 class ResponseStore:
-    """Keeps values by owner, kind and id, for a time."""
+    """Store values by owner, kind and id, for a limited time."""
 
     def __init__(self, where: str | Path, *, keep_seconds: float = KEEP_SECONDS) -> None:
         is_postgres = isinstance(where, str) and where.startswith(("postgresql://", "postgres://"))
@@ -86,16 +87,16 @@ class ResponseStore:
         self._swept = 0.0
 
     async def put(self, owner: str, kind: str, rows: Sequence[tuple[str, Any]]) -> None:
-        """Keep values under their ids, in place of those that were there."""
+        """Store values under their ids, replacing earlier ones."""
         written = [(name, msgspec.json.encode(value)) for name, value in rows]
         await self._work(self._put, owner, kind, written)
 
     async def get(self, owner: str, kind: str, names: Sequence[str]) -> dict[str, Any]:
-        """Return the values of these ids that the owner has."""
+        """Return the values of these ids that belong to the owner."""
         return {name: msgspec.json.decode(data) for name, data in await self._work(self._get, owner, kind, names)}
 
     async def delete(self, owner: str, kind: str, name: str) -> bool:
-        """Remove a value; return whether it was there."""
+        """Remove a value; return whether it existed."""
         return bool(await self._work(self._delete, owner, kind, name))
 
     def close(self) -> None:
@@ -103,14 +104,14 @@ class ResponseStore:
         with self._lock:
             self._base.close()
 
-    # inside, in a thread
+    # internals, run in a thread
 
     async def _work(self, function: Callable[..., Any], *args: Any) -> Any:
         try:
             return await asyncio.to_thread(self._locked, function, *args)
         except OverloadedError:
             raise
-        except Exception as error:  # of either driver
+        except Exception as error:  # an exception of either driver
             raise OverloadedError("the gateway's store cannot be used at the moment", retry_after=2) from error
 
     def _locked(self, function: Callable[..., Any], *args: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Answers to requests that no route takes: what is wrong with the address, in the form of the client's wire."""
+"""Answer requests that no route matches: explain the problem with the address in the client's format."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PARTS = (
 
 
 def explain(method: str, path: str, status: int) -> InvalidRequestError:
-    """Return the error for a request that no route takes."""
+    """Return the error for a request that no route matches."""
     if status == 405:
         return InvalidRequestError(f"{cut(path, 100)} does not take {cut(method, 20)}", status=405)
     return InvalidRequestError(_find_reason(method, path), status=404)
@@ -52,7 +52,7 @@ def _find_reason(method: str, path: str) -> str:
 
 
 def find_codec(path: str, headers: Mapping[str, str]) -> ServerCodec:
-    """Return the wire that a client most likely uses, by the path and the headers of its SDK."""
+    """Return the wire that a client most likely uses, from the path and the headers of its SDK."""
     if path.startswith("/api/"):
         return SERVER_CODECS["ollama"]
     if path.startswith("/v1beta") or "x-goog-api-key" in headers or "x-goog-api-client" in headers:

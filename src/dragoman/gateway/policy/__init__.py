@@ -1,11 +1,12 @@
-"""What becomes of a client's request on its way to a model of another wire, field by field.
+"""The translation policy: what happens to each field of a client's request for a model of another
+wire.
 
 ==============  ==================================================================================
-``rules``       ``Rule``: read, mapped, left out and reported, or refused
+``rules``       ``Rule``: read, mapped, dropped and reported, or rejected
 ``concepts``    settings that several wires have under different names
-``shape``       conversations in the shape that every wire takes
+``shape``       conversations in the form that every wire accepts
 ``translate``   the request for one model, with warnings
-one per wire    the table of the wire's fields, and what makes a body ready for its strict reader
+one per wire    the table of the wire's fields, and the preparation of a body for its strict reader
 ==============  ==================================================================================
 """
 
@@ -25,7 +26,9 @@ from .shape import settle
 from .translate import Target, Translated, refuse_losses, translate
 
 NEVER = ("api_base", "api_key", "base_url", "extra_body", "extra_headers", "extra_query")
-"""Where a request goes is decided by the operator: proxies that took these from a body sent their keys elsewhere."""
+"""Fields that are always rejected, because the operator decides where requests go: proxies that
+accepted these from a body leaked their keys.
+"""
 
 _PREPARE: dict[str, Callable[[Mapping[str, Any]], Prepared]] = {
     "openai": openai.prepare,
@@ -52,7 +55,7 @@ NAMES: dict[str, dict[str, str]] = {
     "gemini": gemini.NAMES,
     "ollama": ollama.NAMES,
 }
-"""What each wire's clients call our settings, where the name differs."""
+"""The client's names of our settings on each wire, where they differ."""
 ROOTS = {
     "openai": "messages",
     "responses": "input",
@@ -60,21 +63,21 @@ ROOTS = {
     "gemini": "contents",
     "ollama": "messages",
 }
-"""The field that holds the conversation."""
+"""The field that contains the conversation."""
 
 
 def prepare(wire: str, body: Any) -> Prepared:
-    """Return a body as the wire's strict reader takes it, with notes on the rest."""
+    """Return a body as the wire's strict reader accepts it, with notes on the rest."""
     if not isinstance(body, dict):
         raise InvalidRequestError("the body must be an object")
     for name in NEVER:
         if name in body:
-            raise InvalidRequestError(f"{name} is never taken from a request")
+            raise InvalidRequestError(f"{name} is not allowed in a request")
     return _PREPARE[wire](body)
 
 
 def settle_shape(wire: str, messages: Any, prepared: Prepared) -> tuple[Any, Prepared]:
-    """Return the conversation in the shape that every wire takes, and the notes with what that changed."""
+    """Return the conversation in the form that every wire accepts, and the notes with the changes."""
     sorter = Sorter({}, _TOGETHER[wire])
     settled = settle(messages, ROOTS[wire], sorter)
     if not sorter.left:
@@ -86,7 +89,7 @@ _SETTING = re.compile(r"\bconfig\.([a-z_]+)")
 
 
 def rename_settings(wire: str, message: str) -> str:
-    """Return a message with our names of settings replaced by the client's own."""
+    """Return a message with our names of settings replaced by the client's."""
     return _SETTING.sub(lambda found: NAMES[wire].get(found[1], found[1]), message)
 
 

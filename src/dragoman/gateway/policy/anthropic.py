@@ -1,4 +1,4 @@
-"""What the gateway does with each field of a Messages request."""
+"""The policy for each field of a Messages request."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ _BLOCK = Rule("refused", "send text, images, documents and results of tools")
 
 
 def _thread_error() -> UnsupportedFeatureError:
-    """Return the refusal of a conversation kept by the server, with the code that the vendor's SDK goes by."""
+    """Return the error for a server-side conversation, with the code that the vendor's SDK expects."""
     error = UnsupportedFeatureError("thread: conversations are not kept here; send all messages")
     error.provider_code = "thread_unsupported_request"
     return error
 
 
 def prepare(body: Mapping[str, Any]) -> Prepared:
-    """Return the body as the strict reader takes it."""
+    """Return the body as the strict reader accepts it."""
     if body.get("thread") is not None:
         raise _thread_error()
     sorter = Sorter(FIELDS, TOGETHER)
@@ -121,7 +121,7 @@ def _sort_messages(made: dict[str, Any], sorter: Sorter) -> None:
 
 
 def _lead(made: dict[str, Any], message: dict[str, Any], path: str, sorter: Sorter) -> None:
-    """Put a message with instructions before the conversation."""
+    """Move a message with instructions before the conversation."""
     sorter.leave(path, Rule("mapped", "instructions go before the conversation"), "system_moved")
     made["system"] = [*as_blocks(made.get("system")), *as_blocks(message.get("content"))]
 
@@ -140,10 +140,10 @@ def _sort_block(block: Any, path: str, message: Mapping[str, Any], sorter: Sorte
         if "cache_control" in block:
             sorter.keep({"cache_control": block["cache_control"]}, path, (), _CACHE)
             return {name: value for name, value in block.items() if name != "cache_control"}
-        return block  # what else is in it is kept for its issuer
+        return block  # unknown fields are kept for its issuer
     kind = block.get("type")
     if not isinstance(kind, str):
-        return block  # the reader refuses it
+        return block  # the reader rejects it
     if kind == "search_result":
         return _write_search_result(block, path, sorter)
     if not isinstance(kind, str) or kind not in _BLOCKS:
@@ -157,7 +157,7 @@ def _sort_block(block: Any, path: str, message: Mapping[str, Any], sorter: Sorte
 
 
 def _sort_document(block: dict[str, Any], path: str, sorter: Sorter) -> dict[str, Any]:
-    """Return a document; one made of blocks of text becomes a text."""
+    """Return a document; one made of text blocks becomes a single text."""
     source = block.get("source")
     source = source if isinstance(source, dict) else {}
     kind = source.get("type")
@@ -206,7 +206,7 @@ def _sort_choice(made: dict[str, Any], sorter: Sorter) -> None:
 
 
 def _sort_thinking(made: dict[str, Any], sorter: Sorter) -> None:
-    """Read how much to think: a budget, an effort, or the model's own choice."""
+    """Read the reasoning amount: a budget, an effort, or the model's own choice."""
     thinking, output = made.pop("thinking", None), made.get("output_config")
     effort = None
     if isinstance(output, dict):
@@ -232,7 +232,7 @@ def _sort_thinking(made: dict[str, Any], sorter: Sorter) -> None:
     elif kind == "enabled" and isinstance(thinking, dict) and type(thinking.get("budget_tokens")) is int:
         made["thinking"] = {"type": "enabled", "budget_tokens": thinking["budget_tokens"]}
     elif thinking is not None:
-        made["thinking"] = thinking  # the reader refuses it
+        made["thinking"] = thinking  # the reader rejects it
 
 
 def _sort_metadata(made: dict[str, Any], sorter: Sorter) -> None:

@@ -1,6 +1,7 @@
-"""Settings that several wires have under different names: where each wire takes them.
+"""Settings that several wires have under different names, and their field on each wire.
 
-A place is the path of a field in the wire's body. The value goes there as it is, or as the function returns it.
+A place is the path of a field in the wire's body. The value is written unchanged, or converted by
+the function.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the gateway does with each field of a Generate Content request."""
+"""The policy for each field of a Generate Content request."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ CONFIG: dict[str, Rule] = {
 _PART_NAMES = ("text", "thought", "thoughtSignature", "inlineData", "fileData", "functionCall", "functionResponse")
 _PART = Rule("refused", "send text, images, files, calls and their responses")
 _SERVER_TOOL = Rule("refused", "offer functions of your own, or ask a model of the same wire")
-# Values that are the client's own: their keys are not field names of the wire.
+# Values that contain client data: their keys are not field names of the wire.
 _DATA = frozenset(
     [
         "args",
@@ -90,7 +90,7 @@ _UNDERSCORE = re.compile("_([a-z0-9])")
 
 
 def prepare(body: Mapping[str, Any]) -> Prepared:
-    """Return the body as the strict reader takes it: names in camel case, data in the standard alphabet."""
+    """Return the body as the strict reader accepts it: camel-case names, standard base64."""
     client = to_camel(body)
     sorter = Sorter(FIELDS, TOGETHER)
     made = sorter.sort_root(client)
@@ -105,7 +105,7 @@ def prepare(body: Mapping[str, Any]) -> Prepared:
 
 
 def to_camel(value: Any) -> Any:
-    """Return a body with its field names in camel case; this wire takes both, and clients send both."""
+    """Return a body with camel-case field names; this wire accepts both styles, and clients send both."""
     if isinstance(value, list):
         return [to_camel(item) for item in value]
     if not isinstance(value, dict):
@@ -183,7 +183,9 @@ def _sort_part(part: Any, path: str, role: Any, sorter: Sorter) -> Any:
 
 
 def to_standard_base64(data: str) -> str:
-    """Return base64 in the standard alphabet, padded; clients of this wire write the alphabet of URLs, too."""
+    """Return base64 in the standard alphabet, padded; clients of this wire also use the URL-safe
+    alphabet.
+    """
     if "-" not in data and "_" not in data and len(data) % 4 == 0:
         return data
     data = data.replace("-", "+").replace("_", "/").rstrip("=")
@@ -227,7 +229,7 @@ def _sort_tool(tool: Any, path: str, sorter: Sorter) -> Any:
 
 
 def to_json_schema(schema: Any) -> Any:
-    """Return a schema of this wire's own dialect (upper-case types, ``nullable``) as JSON Schema."""
+    """Convert a schema of this wire's dialect (upper-case types, ``nullable``) to JSON Schema."""
     if isinstance(schema, list):
         return [to_json_schema(item) for item in schema]
     if not isinstance(schema, dict):
@@ -269,7 +271,8 @@ def _sort_choice(made: dict[str, Any], sorter: Sorter) -> None:
         return
     calling = sorter.keep(calling, "toolConfig.functionCallingConfig", ("mode", "allowedFunctionNames"))
     mode, names = str(calling.get("mode") or "AUTO").upper(), calling.get("allowedFunctionNames")
-    if mode in ("VALIDATED", "MODE_UNSPECIFIED"):  # calls are checked against their schemas on every wire
+    # calls are validated against their schemas on every wire
+    if mode in ("VALIDATED", "MODE_UNSPECIFIED"):
         sorter.own["toolConfig"] = config
         mode = "AUTO"
     if isinstance(names, list) and names and (len(names) > 1 or mode != "ANY"):
@@ -327,7 +330,7 @@ def _sort_thinking(thinking: dict[str, Any], sorter: Sorter) -> None:
 
 
 def _sort_format(made: dict[str, Any], config: dict[str, Any], sorter: Sorter) -> None:
-    """Read the form of the answer: text, JSON, JSON of a schema, or one of some words."""
+    """Read the format of the answer: text, JSON, JSON with a schema, or an enum."""
     schema, kind = config.get("responseJsonSchema"), config.get("responseMimeType")
     own = sorter.own.setdefault("generationConfig", {})
     if schema is None:
@@ -352,7 +355,7 @@ def _is_object(schema: Mapping[str, Any]) -> bool:
 
 
 def unwrap_count(body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the request whose tokens are to be counted: it may stand inside another object."""
+    """Return the request whose tokens are to be counted; it may be nested in another object."""
     camel = to_camel(body)
     inner = camel.get("generateContentRequest")
     return inner if isinstance(inner, dict) else camel

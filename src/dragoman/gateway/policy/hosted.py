@@ -1,8 +1,9 @@
-"""Tools that a provider runs by itself, for a client that asks for them in the form of another wire.
+"""Server tools, for a client that requests them in the form of another wire.
 
-A search, a run of code and a fetch of pages are the same on the wires that have them. Files in a vendor's store and
-the control of a computer are not: their ids and actions are the vendor's own, so those tools are refused. On the
-openai wire searching is a property of the model, and a server that does not search ignores the field: it is no target.
+Search, code execution and page fetching are the same on the wires that have them. Files in a
+vendor's store and computer control are not: their ids and actions are the vendor's own, so those
+tools are rejected. On the openai wire searching is a property of the model, and a server that does
+not search ignores the field, so it is never a target.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _RUN = {
     "code_execution": frozenset({"anthropic", "gemini", "responses"}),
     "url_context": frozenset({"anthropic", "gemini"}),
 }
-# What clients call each; the kinds of the anthropic wire end with a date.
+# The name of each tool on each wire; the types of the anthropic wire end with a date.
 _NAMES: dict[str, dict[str, str]] = {
     "openai": {"web_search_options": "web_search"},
     "responses": {
@@ -32,7 +33,8 @@ _NAMES: dict[str, dict[str, str]] = {
     "gemini": {"googleSearch": "web_search", "codeExecution": "code_execution", "urlContext": "url_context"},
     "anthropic": {"web_search": "web_search", "code_execution": "code_execution", "web_fetch": "url_context"},
 }
-# Options that are the same on several wires, by the wires that take them; any other is left out and reported.
+# Options that are the same on several wires, and the wires that accept them; others are dropped
+# and reported.
 _PLACES = {
     "allowed_domains": ("anthropic", "responses"),
     "blocked_domains": ("anthropic",),
@@ -40,19 +42,19 @@ _PLACES = {
     "max_uses": ("anthropic",),
     "search_context_size": ("responses",),
 }
-# Without these the tool would read what the client forbids, or lack what the client gives it.
+# Without these the tool could read what the client forbids, or lack what the client provides.
 _REQUIRED = frozenset({"allowed_domains", "blocked_domains", "container"})
 
 
 class Hosted(Struct, frozen=True):
-    """A tool of the provider as a client asked for it: its portable name, and its options by their common names."""
+    """A server tool that a client requested: its portable name, and its options under common names."""
 
     name: str
     options: dict[str, Any]
 
 
 def read_hosted(wire: str, kind: str, record: Any) -> Hosted | None:
-    """Return the tool that a client of ``wire`` asks for, or ``None`` if no other wire has the same."""
+    """Return the tool that a client of ``wire`` requests, or ``None`` if no other wire has it."""
     dated = kind.rpartition("_")
     known = dated[0] if wire == "anthropic" and dated[2].isdigit() else kind
     name = _NAMES.get(wire, {}).get(known)
@@ -74,9 +76,10 @@ def read_hosted(wire: str, kind: str, record: Any) -> Hosted | None:
 def fit_hosted(
     hosted: Hosted, wires: Collection[str], *, beside_functions: bool
 ) -> tuple[ServerTool, tuple[str, ...]] | None:
-    """Return the tool as a model of these wires runs it, and the options left out; ``None`` if it cannot.
+    """Return the tool as a model of these wires runs it, and the dropped options; ``None`` if it
+    cannot.
 
-    Gemini before 3 takes no tool of its own next to functions.
+    Gemini before 3 does not accept server tools together with functions.
     """
     if not wires or not _RUN[hosted.name] >= set(wires) or (beside_functions and "gemini" in wires):
         return None
@@ -91,6 +94,6 @@ def fit_hosted(
             lost.append(name)
     if "responses" in wires and "allowed_domains" in made:
         if len(wires) > 1:
-            return None  # two wires, two places
+            return None  # the two wires would need different fields
         made["filters"] = {"allowed_domains": made.pop("allowed_domains")}
     return ServerTool(hosted.name, made), tuple(lost)

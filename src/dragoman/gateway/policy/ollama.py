@@ -1,4 +1,4 @@
-"""What the gateway does with each field of a request of Ollama's own wire."""
+"""The policy for each field of a request of Ollama's own wire."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FIELDS: dict[str, Rule] = {
     "truncate": Rule("hint", "a conversation that is too long is refused", default=(True,)),
     "shift": Rule("hint", "a conversation that is too long is refused", default=(True,)),
 }
-FIELDS |= {  # of /api/generate
+FIELDS |= {  # fields of /api/generate
     "suffix": Rule("refused", "ask for the text in between with a prompt of your own", always=True),
     "context": Rule("refused", "send the conversation to /api/chat", always=True),
     "template": Rule("hint", "the model's server has its own template", always=True),
@@ -50,7 +50,7 @@ OPTIONS: dict[str, Rule] = {
 
 
 def prepare(body: Mapping[str, Any]) -> Prepared:
-    """Return the body as the strict reader takes it."""
+    """Return the body as the strict reader accepts it."""
     sorter = Sorter(FIELDS, TOGETHER)
     made = sorter.sort_root(body)
     if isinstance(made.get("messages"), list):
@@ -71,7 +71,7 @@ def prepare(body: Mapping[str, Any]) -> Prepared:
 
 
 def _sort_calls(message: dict[str, Any]) -> dict[str, Any]:
-    """Return a message; ``name`` in place of ``tool_name`` is what older clients send, and a reader's own field."""
+    """Return a message; older clients send ``name`` instead of ``tool_name``."""
     calls = message.get("tool_calls")
     if isinstance(calls, list):
         message["tool_calls"] = [
@@ -106,6 +106,6 @@ def _sort_options(options: dict[str, Any], sorter: Sorter) -> dict[str, Any]:
     if own:
         sorter.own["options"] = own
         sorter.left = [left if left.roots != ("options",) else replace(left, roots=()) for left in sorter.left]
-    if kept.get("num_predict") in (-1, -2):  # no limit, which is what no value means
+    if kept.get("num_predict") in (-1, -2):  # both mean unlimited, which is the default
         del kept["num_predict"]
     return kept

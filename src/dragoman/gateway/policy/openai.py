@@ -1,4 +1,4 @@
-"""What the gateway does with each field of a Chat Completions request."""
+"""The policy for each field of a Chat Completions request."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ _PART = Rule("refused", "send text, images or files")
 
 
 def prepare(body: Mapping[str, Any]) -> Prepared:
-    """Return the body as the strict reader takes it."""
+    """Return the body as the strict reader accepts it."""
     sorter = Sorter(FIELDS, TOGETHER)
     made = sorter.sort_root({name: value for name, value in body.items() if name != "web_search_options"})
     if body.get("web_search_options") is not None:
@@ -106,7 +106,7 @@ def prepare(body: Mapping[str, Any]) -> Prepared:
 
 
 def _sort_reasoning(made: dict[str, Any], body: Mapping[str, Any], sorter: Sorter) -> None:
-    """Read the other spellings of how much to think that servers of this wire have."""
+    """Read the other fields for the reasoning amount that servers of this wire have."""
     effort = made.get("reasoning_effort")
     if isinstance(effort, str) and effort not in EFFORTS:
         del made["reasoning_effort"]
@@ -147,7 +147,7 @@ def _read_reasoning(body: Mapping[str, Any]) -> str | int | None:
 def _sort_message(message: Any, path: str, sorter: Sorter) -> Any:
     role = message.get("role") if isinstance(message, dict) else None
     if not isinstance(role, str) or role not in _ROLES:
-        return message  # the reader refuses it
+        return message  # the reader rejects it
     made = sorter.keep(message, path, _ROLES[role], _NAME | _CACHE)
     if isinstance(made.get("content"), list):
         parts = enumerate(made["content"])
@@ -165,7 +165,7 @@ def _sort_part(part: Any, path: str, role: str, sorter: Sorter) -> Any:
     file = part.get("file")
     if kind not in _PARTS or (isinstance(file, dict) and file.get("file_id") is not None):
         if kind in ("image", "document", "thinking", "redacted_thinking", "tool_call", "opaque"):
-            return part  # in our own form, which the reader knows
+            return part  # in our own form, which the reader accepts
         sorter.leave(path, _PART, "content_dropped")
         return {"type": "text", "text": "[content of another kind]"}
     made = sorter.keep(part, path, _PARTS[kind], _CACHE)
@@ -201,7 +201,7 @@ def _sort_call(call: Any, path: str, sorter: Sorter) -> Any:
 
 
 def sort_arguments(value: Any, path: str, sorter: Sorter) -> Any:
-    """Return the arguments of a call; text that is not an object, as a model may write it, becomes one."""
+    """Return the arguments of a call; a string that is not a JSON object is wrapped in one."""
     if not isinstance(value, str) or not value.strip() or read_object(value) is not None:
         return value
     sorter.leave(path, Rule("hint", "the text is not a JSON object, and is sent inside one"), "arguments_rewritten")
@@ -241,7 +241,7 @@ def _sort_choice(made: dict[str, Any], sorter: Sorter) -> None:
 
 
 def keep_allowed(made: dict[str, Any], choice: Any, sorter: Sorter) -> None:
-    """Offer only the tools that may be called: no other wire can offer one and forbid it."""
+    """Offer only the tools that may be called, since no other wire can offer a tool and forbid it."""
     listed = choice.get("tools") if isinstance(choice.get("tools"), list) else []
     names = [name_of(tool) for tool in listed if isinstance(tool, dict)]
     made["tool_choice"] = "required" if choice.get("mode") == "required" else "auto"
@@ -251,7 +251,7 @@ def keep_allowed(made: dict[str, Any], choice: Any, sorter: Sorter) -> None:
 
 
 def name_of(tool: Any) -> Any:
-    """Return the name of a tool in either of its forms."""
+    """Return the name of a tool in either form."""
     if not isinstance(tool, dict):
         return None
     inner = tool.get("function")

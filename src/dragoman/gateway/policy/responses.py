@@ -1,4 +1,4 @@
-"""What the gateway does with each field of a Responses request."""
+"""The policy for each field of a Responses request."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ FIELDS: dict[str, Rule] = {
 _ITEM = Rule("refused", "send messages, calls of functions and their outputs")
 _REFERENCE = Rule("refused", "send the item itself (store: false), or start the gateway with --store", always=True)
 _HOSTED = Rule("refused", "offer tools of type function, or ask a model of the same wire")
-_OFFERED = Rule("hint", "the model's server does not run it; the functions beside it are offered")
+_OFFERED = Rule("hint", "the model's server does not run it; the other functions are offered")
 _PARTS = ("input_text", "output_text", "text", "input_image", "input_file", "refusal", "input_audio")
 _CALLS = ("custom_tool_call", "local_shell_call", "shell_call", "apply_patch_call")
 
 
 def prepare(body: Mapping[str, Any]) -> Prepared:
-    """Return the body as the strict reader takes it."""
+    """Return the body as the strict reader accepts it."""
     sorter = Sorter(FIELDS, TOGETHER)
     made = sorter.sort_root(body)
     if isinstance(made.get("input"), list):
@@ -114,7 +114,7 @@ def _sort_item(item: Any, path: str, sorter: Sorter) -> Any:
 
 
 def _rewrite(item: dict[str, Any], path: str, sorter: Sorter) -> dict[str, Any]:
-    """Return a call of another kind, or its output, as one of a function."""
+    """Return a custom call, or its output, as one of a function."""
     if str(item.get("type")).endswith("_output"):
         sorter.leave(path, Rule("mapped", "it is sent as the output of a function"), "custom_output_rewritten")
         return {**item, "type": "function_call_output"}
@@ -130,7 +130,7 @@ def _rewrite(item: dict[str, Any], path: str, sorter: Sorter) -> dict[str, Any]:
 
 
 def encode_arguments(text: Any) -> str:
-    """Return the input of a custom tool as the arguments of a function that has one parameter."""
+    """Return the input of a custom tool as the arguments of a function with one parameter."""
     return msgspec.json.encode({"input": text}).decode()
 
 
@@ -186,7 +186,7 @@ def _sort_tools(tools: list[Any], sorter: Sorter) -> list[Any]:
 
 
 def _sort_custom(tool: dict[str, Any], path: str, sorter: Sorter) -> dict[str, Any]:
-    """Return a tool that takes free text as a function with one parameter."""
+    """Return a custom tool (free text) as a function with one parameter."""
     sorter.leave(path, Rule("mapped", "it is offered as a function with one text"), "custom_tool_rewritten")
     name = tool.get("name")
     sorter.custom.add(str(name))
@@ -254,7 +254,9 @@ _REPEATED = (
 
 
 def write_echo(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a request that its response repeats; clients read ``text.format`` to parse the answer."""
+    """Return the fields of a request that its response repeats; clients use ``text.format`` to
+    parse the answer.
+    """
     found = {name: body[name] for name in _REPEATED if body.get(name) is not None}
     text = found.get("text")
     if isinstance(text, dict):

@@ -1,7 +1,8 @@
-"""What becomes of a field that our values have no place for: the rules, and the notes made while a body is read.
+"""Rules for fields that our values cannot represent, and the notes made while a body is read.
 
-Each wire's file in this folder holds a table of ``Rule`` by field. A field without a rule is a hint: it is left out
-for a model of another wire, and reported. A model of the client's own wire receives every field as it came.
+Each wire's file in this folder has a table of ``Rule`` by field. A field without a rule is a hint:
+for a model of another wire it is dropped and reported. A model of the client's own wire receives
+every field unchanged.
 """
 
 from __future__ import annotations
@@ -18,21 +19,22 @@ Effect = Literal["read", "mapped", "hint", "refused"]
 
 
 class Rule(Struct, frozen=True):
-    """What becomes of a field for a model of another wire.
+    """What happens to a field for a model of another wire.
 
-    ``read``: it has a place in our values. ``mapped``: the model's wire has a field for it (``concept`` names the
-    row of ``concepts``), and it is left out and reported where it has none. ``hint``: it is left out and reported.
-    ``refused``: the answer would mean something else without it.
+    ``read``: our values represent it. ``mapped``: the model's wire has a field for it (``concept``
+    names the row of ``concepts``); without one it is dropped and reported. ``hint``: it is dropped
+    and reported. ``refused``: it is rejected, because the answer would have another meaning
+    without it.
     """
 
     effect: Effect
     what: str = ""
-    """Why it can be left out, or what the client can do instead."""
+    """Why it can be dropped, or what the client can do instead."""
     default: tuple[Any, ...] = ()
-    """Values that ask for what happens anyway: neither sent nor reported."""
+    """Values that request the default behaviour: neither sent nor reported."""
     concept: str | None = None
     always: bool = False
-    """Whether it holds for a model of the same wire, too."""
+    """Whether it also applies to a model of the same wire."""
 
 
 UNKNOWN = Rule("hint", "the model's wire has no such field")
@@ -40,33 +42,35 @@ NOTHING: tuple[Any, ...] = (None, [], {}, "")
 
 
 class Leftover(Struct, frozen=True):
-    """A part of a body without a place in our values, and the fields of the body that hold it."""
+    """A part of a body that our values cannot represent, and the fields of the body that contain it."""
 
     path: str
     code: str
     rule: Rule
     roots: tuple[str, ...]
     hosted: Hosted | None = None
-    """A tool that other providers run, too; the rule is for those that do not."""
+    """A tool that other providers also run; the rule is for those that do not."""
 
 
 class Sorter:
-    """Notes what a body holds that our values cannot express, while it is made ready for the wire's strict reader.
+    """Collect what our values cannot express, while a body is prepared for the wire's strict
+    reader.
 
-    ``together`` are the fields that hold the conversation: if one of them is sent as the client wrote it, all are.
+    ``together`` are the fields of the conversation: if one of them is sent as the client wrote it,
+    all are.
     """
 
     def __init__(self, rules: Mapping[str, Rule], together: tuple[str, ...]) -> None:
         self.rules = rules
         self.left: list[Leftover] = []
         self.wishes: dict[str, Any] = {}
-        self.own: dict[str, Any] = {}  # goes over the body for a model of the client's own wire
-        self.directives: list[str] = []  # what must be asked for in words
-        self.custom: set[str] = set()  # names of tools that take free text, which functions stand in for
+        self.own: dict[str, Any] = {}  # merged into the body for a model of the client's own wire
+        self.directives: list[str] = []  # instructions to add to the prompt
+        self.custom: set[str] = set()  # names of custom tools, which are replaced by functions
         self._together = together
 
     def leave(self, path: str, rule: Rule = UNKNOWN, code: str | None = None, hosted: Hosted | None = None) -> None:
-        """Note a part that is left out. ``code`` is never made of a client's own words: metrics count by it."""
+        """Note a dropped part. ``code`` never contains client input, because metrics count by it."""
         root = path.partition(".")[0].partition("[")[0]
         roots = self._together if root in self._together else (root,)
         if code is None:
@@ -100,7 +104,7 @@ class Sorter:
         return kept
 
     def sort_root(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields at the root that the reader knows; note the others by the table's rules."""
+        """Return the root fields that the reader knows; note the others by the table's rules."""
         kept: dict[str, Any] = {}
         for name, value in body.items():
             rule = self.rules.get(name, UNKNOWN)
@@ -116,12 +120,12 @@ class Sorter:
 
 
 def is_among(value: Any, values: Collection[Any]) -> bool:
-    """Return whether a value is one of some JSON values: ``true`` is not 1."""
+    """Return whether a value is one of some JSON values, where ``true`` is not 1."""
     return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in values)
 
 
 class Prepared(Struct, frozen=True):
-    """A body that the wire's strict reader takes, and what was taken out of it."""
+    """A body that the wire's strict reader accepts, and what was removed from it."""
 
     body: dict[str, Any]
     client: Mapping[str, Any]
@@ -130,6 +134,6 @@ class Prepared(Struct, frozen=True):
     wishes: Mapping[str, Any] = {}
     own: Mapping[str, Any] = {}
     custom: frozenset[str] = frozenset()
-    """The tools that take free text, which functions stand in for."""
+    """The custom tools, which are replaced by functions."""
     directives: tuple[str, ...] = ()
-    """What a model of another wire must be asked for in words."""
+    """Instructions to add to the prompt for a model of another wire."""

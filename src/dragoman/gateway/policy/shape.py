@@ -1,7 +1,9 @@
-"""Conversations in a shape that every wire takes: instructions first, then the user, and the user or a tool last.
+"""Convert conversations to a form that every wire accepts: instructions first, then the user, and
+the user or a tool last.
 
-Vendors take other shapes, each its own: instructions in the middle, a greeting by the assistant, an answer that
-the model is to continue. Here they become the common shape, and the change is noted.
+Vendors accept other forms, each its own: instructions in the middle, a greeting by the assistant,
+a partial answer that the model continues. They are converted to the common form, and the change is
+noted.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ _FILLED = Rule("mapped", "a text says that there is none")
 
 
 def settle(messages: Sequence[Message], root: str, sorter: Sorter) -> Sequence[Message]:
-    """Return the conversation in the common shape."""
+    """Return the conversation in the common form."""
     messages = _lead_with_system(messages, root, sorter)
     first = sum([type(message) is System for message in messages])
     talk = [_fill(message, f"{root}[{at}]", sorter) for at, message in enumerate(messages[first:], first)]
@@ -57,7 +59,7 @@ def _lead_with_system(messages: Sequence[Message], root: str, sorter: Sorter) ->
 
 
 def _fill(message: Message, path: str, sorter: Sorter) -> Message:
-    """Return the message without empty texts; one of the user that has nothing else gets a text."""
+    """Return the message without empty texts; an empty user message gets a text."""
     content = message.content
     if isinstance(content, str) or all(map(_has_content, content)):
         if content or type(message) is not User:

@@ -1,4 +1,4 @@
-"""The request for a model, from what a client asked over its own wire."""
+"""Build the request for a model from what a client requested over its own wire."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from .hosted import fit_hosted
 from .rules import Leftover, Prepared, Rule
 
 DEFAULT_MAX_TOKENS = 4096
-"""Sent to a wire that requires a limit, for a model whose own is not known, if the client gives none."""
+"""Sent to a wire that requires a limit, if the client sets none and the model's own is unknown."""
 
-# Settings of ours that a wire has no field for.
+# Our settings that a wire has no field for.
 _LACKING: dict[str, tuple[str, ...]] = {
     "responses": ("seed", "frequency_penalty", "presence_penalty"),
     "anthropic": ("seed", "frequency_penalty", "presence_penalty"),
 }
-# Fields that the codec writes whatever the client wrote: usage is counted in every stream.
+# Fields that the codec always writes itself: usage is requested in every stream.
 _OURS = frozenset({"model", "stream", "stream_options"})
 _WITHOUT_STOP = frozenset({"responses"})
 _JSON_DIRECTIVE = "Reply with one JSON object and nothing else: no code fences, no comment."
 
 
 class Translated(Struct, frozen=True):
-    """A request for the model, and what the client must be told about it."""
+    """A request for the model, and the warnings for the client."""
 
     request: Request
     warnings: tuple[LossWarning, ...]
@@ -38,7 +38,9 @@ class Translated(Struct, frozen=True):
 
 
 class Target(Struct, frozen=True):
-    """The model that answers: its name for clients, the wires it may speak, and whether its limit is known."""
+    """The model that answers: its name for clients, the wires it may use, and whether its limit is
+    known.
+    """
 
     name: str
     wires: frozenset[str]
@@ -54,11 +56,12 @@ def translate(
     *,
     is_native: bool = True,
 ) -> Translated:
-    """Return the request for a model. ``names`` are the client's own names of our settings.
+    """Return the request for a model. ``names`` are the client's names of our settings.
 
-    Unless ``is_native``, a model of the client's own wire is sent nothing as the client wrote it.
+    Unless ``is_native``, a model of the client's own wire receives no native fields.
 
-    Raises ``UnsupportedFeatureError`` for a field without which the answer would mean something else.
+    Raises ``UnsupportedFeatureError`` for a field without which the answer would have another
+    meaning.
     """
     work = _Translation(request, prepared, wire if is_native else "", target, names)
     work.carry_own()
@@ -85,11 +88,11 @@ class _Translation:
 
     @property
     def others(self) -> frozenset[str]:
-        """The wires that are not the client's own; one without a name if the model has no wire."""
+        """The wires other than the client's own; an empty name if the model has no wire."""
         return (self.target.wires or frozenset({""})) - {self.wire}
 
     def carry_own(self) -> None:
-        """For a model of the client's own wire, send what our values cannot express as the client wrote it."""
+        """Send native fields unchanged to a model of the client's own wire."""
         for left in self.prepared.left:
             if left.rule.always:
                 self._apply(left.rule, left.code, left.path)
@@ -103,13 +106,13 @@ class _Translation:
         self.native[self.wire] = merge(fields, self.prepared.own)
 
     def report_left(self) -> None:
-        """For a model of another wire, report what is left out, or refuse it."""
+        """Report or reject dropped fields for a model of another wire."""
         for left in self.prepared.left:
             if not left.rule.always and not self._serve(left):
                 self._apply(left.rule, left.code, left.path)
 
     def _serve(self, left: Leftover) -> bool:
-        """Offer a tool that the model's provider runs as well as the client's; return whether it does."""
+        """Offer a server tool that the model's provider also runs; return whether it does."""
         if left.hosted is None:
             return False
         fitted = fit_hosted(left.hosted, self.others, beside_functions=bool(self.request.tools))
@@ -123,7 +126,7 @@ class _Translation:
         return True
 
     def give_directives(self) -> None:
-        """Ask in words for what the model's wire has no field for."""
+        """Add instructions to the prompt for what the model's wire has no field for."""
         if self.others and self.prepared.directives:
             told = [System(text) for text in self.prepared.directives]
             self.request = replace(self.request, messages=(*told, *self.request.messages))
@@ -143,7 +146,7 @@ class _Translation:
                 self._express(concept, value, wire)
 
     def fit_settings(self) -> None:
-        """Leave out the settings that the model's wire lacks, and add the one that it requires."""
+        """Drop the settings that the model's wire lacks, and add the required one."""
         config = self.request.config
         lacking = {name for wire in self.others for name in _LACKING.get(wire, ())}
         for name in sorted(lacking):
@@ -166,7 +169,7 @@ class _Translation:
         native = {wire: fields for wire, fields in self.native.items() if fields}
         return Translated(replace(self.request, native=native), tuple(self.warnings), self.stops)
 
-    # inside
+    # internals
 
     def _apply(self, rule: Rule, code: str, path: str) -> None:
         if rule.effect == "refused":
@@ -185,7 +188,9 @@ class _Translation:
             self._warn(f"{concept}_dropped", self.names.get(concept, concept), "the model's wire has no such setting")
 
     def _ask_for_json(self) -> None:
-        """Ask for JSON in words where the wire has no field for it, or refuses it without the word in the prompt."""
+        """Request JSON in the prompt if the wire has no field for it, or requires the word in the
+        prompt.
+        """
         is_told = self.wire in ("openai", "responses") and self.others <= {"openai", "responses", "gemini", "ollama"}
         if self.others and not is_told:
             self.request = replace(self.request, messages=(System(_JSON_DIRECTIVE), *self.request.messages))
@@ -201,7 +206,9 @@ class _Translation:
 
 
 def merge(fields: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields with others over them: objects merge, other values replace. ``None`` stays: it removes a field."""
+    """Merge fields over others: objects merge, other values replace. ``None`` stays, since it
+    removes a field.
+    """
     made = dict(fields)
     for name, value in over.items():
         ours = made.get(name)
@@ -210,6 +217,8 @@ def merge(fields: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse_losses(warnings: Collection[LossWarning], model: str) -> None:
-    """Raise ``UnsupportedFeatureError`` if anything was left out, for a key or model with ``on_loss: reject``."""
+    """Raise ``UnsupportedFeatureError`` if anything was dropped, for a key or model with
+    ``on_loss: reject``.
+    """
     for first in list(warnings)[:1]:
         raise UnsupportedFeatureError(f"{first.path}: {first.detail}; {model!r} refuses losses (on_loss: reject)")
