@@ -24,9 +24,7 @@ FOLDERS = ("src", "scripts", "examples", "bench", "tests")
 
 PAGES = ("README.md", "CONTRIBUTING.md", "AGENTS.md", "SECURITY.md", "docs")
 
-NOT_YET = (
-    "tests",
-)
+NOT_YET = ("tests",)
 """Files and folders that are not checked yet. This list only shrinks."""
 
 ALLOWED = (

@@ -95,7 +95,7 @@ async def test_media_urls_are_rejected_when_the_operator_forbids_them(url: str) 
     assert (await post(APP, "openai", bodies(messages=image)["openai"])).status == 200
     refused = await post(closed, "openai", bodies(messages=image)["openai"])
     assert refused.status == 400
-    assert b"messages[0].content[0]: this gateway takes media inline" in refused.body
+    assert b"messages[0].content[0]: this gateway accepts media inline" in refused.body
     assert (await post(closed, "openai", bodies(messages=inline)["openai"])).status == 200
 
 

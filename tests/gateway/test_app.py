@@ -410,7 +410,7 @@ async def test_the_last_key_can_be_revoked(text: str | None, tmp_path: Path, cap
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("keys: {}", "holds no keys"),
+        ("keys: {}", "has no keys"),
         ("keys:\n  a:\n    hash: abc", "must be sha256"),
         ("keys:\n  a:\n    hash: sha256:" + "0" * 64 + "\n    modles: []", "unknown key"),
         ("keys:\n  a:\n    hash: sha256:" + "0" * 64 + "\n    budget_usd: much", "an amount of money"),

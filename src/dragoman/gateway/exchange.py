@@ -267,14 +267,7 @@ class Exchange:
             raise OverloadedError("the gateway is shutting down", retry_after=1)
         if service.metrics.in_flight > service.bounds.in_flight:
             raise OverloadedError("the gateway has too many requests under way", retry_after=1)
-<<<<<<< HEAD
         if not self._is_json() or self.headers.get("content-encoding", "identity") != "identity":
-=======
-        kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
-        # CSRF: browsers send simple content types cross-origin without a preflight; JSON needs
-        # one.
-        if kind != "application/json" or self.headers.get("content-encoding", "identity") != "identity":
->>>>>>> a452ce1 (Reword gateway and cli in plain English)
             raise InvalidRequestError("content-type must be application/json, without a content-encoding", status=415)
 
     def _is_json(self) -> bool:

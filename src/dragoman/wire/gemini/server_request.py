@@ -268,11 +268,7 @@ def _user(blocks: list[UserBlock]) -> User:
 
 
 def _finish_part(record: Fields) -> None:
-<<<<<<< HEAD
     """Reject unknown fields. Some SDKs write ``thought: false`` on every part, which is ignored."""
-=======
-    """Refuse fields that have no place. Some SDKs write ``thought: false`` on every part, which has no effect."""
->>>>>>> a452ce1 (Reword gateway and cli in plain English)
     if record.flag("thought"):
         record.refuse("thought", "can be true in a part of the model only")
     record.done()
