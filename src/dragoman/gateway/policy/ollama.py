@@ -60,6 +60,7 @@ def prepare(body: Mapping[str, Any]) -> Prepared:
             _sort_calls(sorter.keep(message, f"messages[{at}]", names)) if isinstance(message, dict) else message
             for at, message in talk
         ]
+        _forget_ids(made["messages"])
     if isinstance(made.get("tools"), list):
         made["tools"] = [_sort_tool(tool, f"tools[{at}]", sorter) for at, tool in enumerate(made["tools"])]
     if isinstance(made.get("options"), dict):
@@ -79,6 +80,16 @@ def _sort_calls(message: dict[str, Any]) -> dict[str, Any]:
             for call in calls
         ]
     return message
+
+
+def _forget_ids(messages: list[Any]) -> None:
+    """Remove the ids of results whose calls have none: litellm keeps those of results alone. Order pairs them."""
+    records = [message for message in messages if isinstance(message, dict)]
+    lists = [message["tool_calls"] for message in records if isinstance(message.get("tool_calls"), list)]
+    known = [call.get("id") for calls in lists for call in calls if isinstance(call, dict)]
+    for message in records:
+        if message.get("tool_call_id") not in known:
+            message.pop("tool_call_id", None)
 
 
 def _sort_tool(tool: Any, path: str, sorter: Sorter) -> Any:
