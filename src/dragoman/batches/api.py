@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, Unpack
 
 from msgspec import Struct
 
-from ..prices import EXACT
+from ..prices.results import EXACT
 from ..provider import Provider
 from ..validate import build_request
 from .apis import open_api

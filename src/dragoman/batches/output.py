@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 import msgspec
 from msgspec import Struct
 
-from ..prices import EXACT
+from ..prices.results import EXACT
 from .results import INVALID_ROW
 
 _PAUSE = 0.02  # seconds between two syncs, so that one sync covers many rows

@@ -16,7 +16,8 @@ from msgspec.structs import replace
 from ..errors import InvalidRequestError, InvalidResponseError, ProviderError, UnavailableError
 from ..events import Assembler, Response, Usage, fold
 from ..messages import Issuer, new_ulid
-from ..prices import EXACT, Cost, Unpriced
+from ..prices import Cost, Unpriced
+from ..prices.results import EXACT
 from ..validate import Expectation, check_request
 from .apis import Answered, Asked, BatchApi
 from .job import State, StateFile

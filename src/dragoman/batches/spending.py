@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from ..prices import EXACT
+from ..prices.results import EXACT
 from .results import Result
 
 KINDS = ("usd", "tokens", "rows")

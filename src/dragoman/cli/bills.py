@@ -12,7 +12,8 @@ from typing import Any, Literal, TypeAlias, get_args
 import click
 
 from ..log import EventLog, LogRecord, SessionStarted, read_calls
-from ..prices import EXACT, PriceTable, Repriced, Unpriced, reprice
+from ..prices import PriceTable, Repriced, Unpriced, reprice
+from ..prices.results import EXACT
 from .console import show_table
 from .cost import write_amount
 

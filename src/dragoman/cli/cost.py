@@ -18,7 +18,8 @@ from msgspec import Struct
 
 from ..errors import InvalidModelError
 from ..events import Usage
-from ..prices import EXACT, Cost, PriceTable, Unpriced, cost
+from ..prices import Cost, PriceTable, Unpriced, cost
+from ..prices.results import EXACT
 from ..registry import Registry
 from .completion import ModelName
 from .console import Bar, show_json, show_table

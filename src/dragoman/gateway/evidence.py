@@ -32,7 +32,7 @@ from ..events import MessageComplete, Usage
 from ..log import EventLog, LogError, MessageRecorded, Payload, SessionFinished, SessionStarted
 from ..messages import Assistant, Request, Thinking, ToolCall, new_ulid
 from ..middleware.layer import find_served
-from ..prices import EXACT
+from ..prices.results import EXACT
 from ..provider import Provider, Reply
 from .routing import find_switches
 

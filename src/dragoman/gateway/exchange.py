@@ -267,20 +267,9 @@ class Exchange:
             raise OverloadedError("the gateway is shutting down", retry_after=1)
         if service.metrics.in_flight > service.bounds.in_flight:
             raise OverloadedError("the gateway has too many requests under way", retry_after=1)
-        if not self._is_json() or self.headers.get("content-encoding", "identity") != "identity":
+        is_encoded = self.headers.get("content-encoding", "identity") != "identity"
+        if is_encoded or not _is_json(self.headers, self.codec.wire):
             raise InvalidRequestError("content-type must be application/json, without a content-encoding", status=415)
-
-    def _is_json(self) -> bool:
-        """Return whether the body is declared as JSON.
-
-        A web page may send other kinds to any address without being asked; this one it may not. Ollama's clients
-        (curl -d, litellm) declare no kind or that of a form, as its server allows: they may, and a browser may not.
-        """
-        kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind == "application/json" or self.codec.wire != "ollama":
-            return kind == "application/json"
-        is_page = any(name in self.headers for name in ("origin", "referer", "sec-fetch-site", "sec-fetch-mode"))
-        return kind in ("", "application/x-www-form-urlencoded") and not is_page
 
     async def _read_body(self) -> bytes:
         bounds = self.service.bounds
@@ -515,6 +504,20 @@ class Exchange:
 
 
 _JSON = {"content-type": "application/json"}
+
+
+def _is_json(headers: Mapping[str, str], wire: str) -> bool:
+    """Return whether a body is declared as JSON.
+
+    A web page may send other media types to any address without a preflight request (CSRF), but not this one.
+    Ollama's clients (curl -d, litellm) send no media type, or that of a form, and its server takes both. The
+    Ollama wire takes them too, unless the headers show that a browser sent them.
+    """
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "application/json" or wire != "ollama":
+        return kind == "application/json"
+    is_page = any(name in headers for name in ("origin", "referer", "sec-fetch-site", "sec-fetch-mode"))
+    return kind in ("", "application/x-www-form-urlencoded") and not is_page
 
 
 def _parse(bounds: Bounds, body: bytes) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from ..errors import OverloadedError, QuotaExceededError, RateLimitError
 from ..messages import new_ulid
-from ..prices import EXACT
+from ..prices.results import EXACT
 from .keys import Key
 
 log = logging.getLogger("dragoman")

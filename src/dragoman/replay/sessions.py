@@ -16,7 +16,7 @@ from ..log import (
     find_texts,
     read_uses,
 )
-from ..prices import EXACT
+from ..prices.results import EXACT
 from .summary import shorten
 
 

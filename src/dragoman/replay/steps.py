@@ -28,7 +28,7 @@ from ..log import (
     ToolStarted,
     TurnStarted,
 )
-from ..prices import EXACT
+from ..prices.results import EXACT
 from .summary import describe
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import force_setattr
 from ..calls import CallCompleted, CallFailed
 from ..events import Usage
 from ..log import BudgetExceeded
-from ..prices import EXACT
+from ..prices.results import EXACT
 
 MAX_SECONDS = 1e9
 """Longer than any run, and within the limits of clocks and event loops."""

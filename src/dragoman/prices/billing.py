@@ -1,0 +1,198 @@
+"""Pricing a call: its counts are split so that no token is billed twice, and multiplied by a row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import date, datetime
+from decimal import Decimal
+from typing import overload
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..events import Billed, Usage
+from .results import EXACT, Cost, Unpriced
+from .rows import PriceRow, digest_rows
+from .table import PriceTable
+
+_ZERO = Decimal(0)
+
+# A part of the bill, its rate, and the rate that is used if a row lacks it.
+_PARTS = (
+    ("input", "input", "input"),
+    ("cached_input", "cache_read", "input"),
+    ("cache_write", "cache_write", "input"),
+    ("output", "output", "output"),
+    ("reasoning", "reasoning", "output"),
+)
+_COUNTERS = (
+    "input_tokens",
+    "output_tokens",
+    "cached_input_tokens",
+    "cache_creation_input_tokens",
+    "reasoning_tokens",
+)
+
+
+@overload
+def cost(
+    usage: Billed,
+    model: str | None = None,
+    at: date | datetime | None = None,
+    *,
+    table: PriceTable | None = None,
+) -> Cost | Unpriced: ...
+@overload
+def cost(
+    usage: Usage, model: str, at: date | datetime | None = None, *, table: PriceTable | None = None
+) -> Cost | Unpriced: ...
+def cost(
+    usage: Usage | Billed,
+    model: str | None = None,
+    at: date | datetime | None = None,
+    *,
+    table: PriceTable | None = None,
+) -> Cost | Unpriced:
+    """Price a call by its usage, its model as ``"provider:name"``, and its time (default: now).
+
+    ``cost(reply)`` uses the price of the provider that answered (``Provider.priced_as``).
+    ``table`` is ``PriceTable.default()`` unless you give your own.
+    """
+    if not isinstance(usage, Usage):
+        if model is None:
+            return _cost_of(usage, at, table)
+        usage = usage.usage
+    if model is None:
+        raise TypeError("cost: a Usage needs its model, as in cost(usage, 'vendor:name')")
+    table = PriceTable.default() if table is None else table
+    row = table.find(model, at)
+    return row if isinstance(row, Unpriced) else _cost_by(row, usage, model, table.version)
+
+
+def _cost_of(reply: Billed, at: date | datetime | None, table: PriceTable | None) -> Cost | Unpriced:
+    if reply.sale is not None and reply.sale.find is not None:
+        sold: PricedAs = reply.sale.find()
+    else:  # a reply that was read from a file or built by hand
+        sold = PricedAs(f"{reply.provider or ''}:{reply.model or ''}")
+    return (sold if table is None else replace(sold, table=table)).cost(reply.usage, at)
+
+
+def _cost_by(row: PriceRow, usage: Usage, model: str, version: str) -> Cost | Unpriced:
+    if row.free:  # a rate of zero needs no count
+        return Cost(_ZERO, {part: _ZERO for part, _, _ in _PARTS}, version, row)
+    parts: dict[str, Decimal] = {}
+    notes: list[str] = []
+    if row.input is not None:
+        if usage.output_tokens is None and not row.output:
+            usage = replace(usage, output_tokens=0)  # an embedding model has no output tokens
+        counts = _split(usage)
+        if isinstance(counts, Unpriced):
+            return counts
+        parts, notes = _bill(counts, row, usage.input_tokens or 0)
+    if row.search is not None:
+        if usage.search_units is None:
+            return Unpriced("usage not reported: search_units")
+        parts["search"] = EXACT.scaleb(EXACT.multiply(usage.search_units, row.search), -3)
+    total = _ZERO
+    for part in parts.values():
+        total = EXACT.add(total, part)
+    notes += _caveats(usage, row, model)
+    return Cost(total, parts, version, row, notes=tuple(notes))
+
+
+def _split(usage: Usage) -> dict[str, int] | Unpriced:
+    """Split the inclusive counts, so that every token is in exactly one part."""
+    for name in ("input_tokens", "output_tokens"):
+        if getattr(usage, name) is None:
+            return Unpriced(f"usage not reported: {name}")
+    whole, produced, cached, written, reasoned = (getattr(usage, name) or 0 for name in _COUNTERS)
+    for name in _COUNTERS:
+        if (getattr(usage, name) or 0) < 0:
+            return Unpriced(f"usage is negative: {name}")
+    if cached + written > whole:
+        return Unpriced(
+            f"usage contradicts itself: cached_input_tokens {cached} and cache_creation_input_tokens {written} "
+            f"are more than input_tokens {whole}"
+        )
+    if reasoned > produced:
+        return Unpriced(f"usage contradicts itself: reasoning_tokens {reasoned} are more than output_tokens {produced}")
+    return {
+        "input": whole - cached - written,
+        "cached_input": cached,
+        "cache_write": written,
+        "output": produced - reasoned,
+        "reasoning": reasoned,
+    }
+
+
+def _bill(counts: dict[str, int], row: PriceRow, input_tokens: int) -> tuple[dict[str, Decimal], list[str]]:
+    parts: dict[str, Decimal] = {}
+    notes: list[str] = []
+    for part, name, stand_in in _PARTS:
+        rate = row.rate(name, input_tokens)
+        if rate is None:
+            rate = row.rate(stand_in, input_tokens) or _ZERO
+            # Reasoning is billed as output by every provider; only a missing cache rate is noted.
+            if counts[part] and stand_in == "input":
+                notes.append(f"no {name} rate: {part} is billed at the input rate")
+        parts[part] = EXACT.scaleb(EXACT.multiply(counts[part], rate), -6) if counts[part] else _ZERO
+    return parts, notes
+
+
+def _caveats(usage: Usage, row: PriceRow, model: str) -> Iterator[str]:
+    """Return the notes of a bill."""
+    if usage.estimated:
+        yield "the token counts are estimates"
+    counted = (usage.input_tokens or 0) + (usage.output_tokens or 0)
+    if usage.total_tokens not in (None, counted):
+        yield f"total_tokens is {usage.total_tokens}, but input and output add up to {counted}"
+    if usage.cached_input_tokens is None and row.cache_read is not None:
+        yield "cached_input_tokens not reported: all input is billed as not cached"
+    if usage.cache_creation_input_tokens and "cache_write_1h" in row.ignored:
+        yield "cache writes are billed at the rate of the shortest lifetime; longer ones cost more"
+    if usage.reasoning_tokens is None and row.reasoning is not None:
+        yield "reasoning_tokens not reported: all output is billed at the output rate"
+    seller = model.partition(":")[0].lower()
+    if row.provider != seller:
+        yield f"{seller} has no row for this model; the price is that of {row.provider}"
+    if row.disputed:
+        yield f"sources disagree: {row.disputed}"
+
+
+class PricedAs(Struct, frozen=True, omit_defaults=True):
+    """The price of the calls of a provider: a model of a price table, or a separate row.
+
+    ``model`` is ``"vendor:name"``; models that run on your own machine are ``"local:name"`` and free.
+    ``row`` replaces the table. ``table`` is where the model is looked up, ``PriceTable.default()``
+    if not given; ``unknown`` is the reason to report if it is not there.
+    """
+
+    model: str
+    row: PriceRow | None = None
+    unknown: str = ""
+    table: PriceTable | None = None
+
+    @classmethod
+    def of(cls, given: PricedAs | PriceRow | str, model: str) -> PricedAs:
+        """Read the price setting of a caller: ``"free"``, a vendor, ``"vendor:name"``, or a row."""
+        if isinstance(given, PricedAs):
+            return given
+        if isinstance(given, PriceRow):
+            return cls(f"{given.provider}:{model}", given)
+        if not isinstance(given, str) or not given:
+            raise ValueError(f"priced_as: must be 'free', 'vendor:model' or a PriceRow, not {given!r}")
+        if given == "free":
+            return cls(f"local:{model}")
+        return cls(given if ":" in given else f"{given}:{model}")
+
+    def cost(self, usage: Usage, at: date | datetime | None = None) -> Cost | Unpriced:
+        """Price a call of the provider."""
+        if self.row is not None:
+            return _cost_by(self.row, usage, self.model, f"own+{digest_rows([self.row])}")
+        found = cost(usage, self.model, at, table=self.table)
+        return Unpriced(self.unknown) if self.unknown and isinstance(found, Unpriced) else found
+
+    def find_problem(self) -> str | None:
+        """Return why calls have no price, or ``None`` if they have one."""
+        found = self.cost(Usage(0, 0, search_units=0))
+        return found.reason if isinstance(found, Unpriced) else None

@@ -1,0 +1,57 @@
+"""The two results of pricing a call: what it cost, or why that is not known."""
+
+from __future__ import annotations
+
+from decimal import Context, Decimal
+from typing import Literal
+
+from msgspec import Struct
+
+from .rows import PriceRow
+
+# Rates have at most 27 digits (checked below), so with 100 every product and sum is exact, whatever
+# precision the caller's own decimal context has. Without traps: a cost in a hostile log may be 1E+999999999,
+# and adds up to infinity instead of raising.
+EXACT = Context(prec=100, traps=[])
+
+
+class Cost(Struct, frozen=True, tag="cost"):
+    """The cost of a call. ``parts`` holds input, cached_input, cache_write, output and reasoning.
+
+    The parts do not overlap and add up to ``total`` exactly. ``notes`` lists the assumptions.
+    """
+
+    total: Decimal
+    parts: dict[str, Decimal]
+    pricing_version: str
+    row: PriceRow
+    currency: str = "USD"
+    notes: tuple[str, ...] = ()
+
+    # true even if the cost is zero; and type checkers can distinguish the two
+    def __bool__(self) -> Literal[True]:
+        return True
+
+
+class Unpriced(Struct, frozen=True, tag="unpriced"):
+    """An unknown price, with the reason. It is false in a condition, and never a zero.
+
+    The fields of a ``Cost`` are ``None``, so that ``cost(...).total`` can be read without a check.
+    """
+
+    reason: str
+
+    @property
+    def total(self) -> None:
+        """Always ``None``: not known."""
+
+    @property
+    def parts(self) -> None:
+        """Always ``None``: not known."""
+
+    @property
+    def pricing_version(self) -> None:
+        """Always ``None``: no table has the price."""
+
+    def __bool__(self) -> Literal[False]:
+        return False

@@ -1,0 +1,51 @@
+"""The vendor that sells a model at an address."""
+
+from __future__ import annotations
+
+from functools import cache
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Struct
+
+from .billing import PricedAs
+
+
+def find_seller(base_url: str, model: str) -> PricedAs:
+    """Return the price of a model at an address, by the vendor of the catalogue that has this host.
+
+    Any other host may be a server of your own, which is free, or a proxy, which is not. Its calls have no
+    price unless a table has rows of this host, or the caller gives ``priced_as``.
+    """
+    host = (urlsplit(base_url).hostname or "unknown").lower().replace(":", ".")
+    seller = _read_hosts().get(host)
+    if seller is not None:
+        return PricedAs(f"{seller}:{model}")
+    problem = f"{model} at {host} has no known seller; set priced_as to free, or to vendor:model"
+    return PricedAs(f"{host}:{model}", unknown=problem)
+
+
+def name_host(base_url: str) -> str:
+    """Return the vendor of the catalogue that has the host of an address, else the host itself with its port."""
+    parts = urlsplit(base_url)
+    return _read_hosts().get(parts.hostname or "") or parts.netloc.rpartition("@")[2].lower()
+
+
+class _Address(Struct):
+    base_url: str | None = None
+    local: bool = False
+
+
+class _Listed(Struct):
+    content: _Address
+
+
+@cache
+def _read_hosts() -> dict[str, str]:
+    """Return the vendor of each host in the catalogue, without local servers."""
+    from importlib.resources import files
+
+    data = (files("dragoman") / "catalog" / "compiled.json").read_bytes()
+    listed = msgspec.json.decode(data, type=dict[str, _Listed]).items()
+    urls = [(vendor, each.content.base_url) for vendor, each in listed if not each.content.local]
+    return {host: vendor for vendor, url in urls if url and (host := urlsplit(url).hostname)}

@@ -1,0 +1,176 @@
+"""Price tables: the rows in order, the index of their names, and the files they are read from."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from functools import cache, cached_property, lru_cache
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import Struct, field
+from msgspec.structs import force_setattr, replace
+
+from ..config import ConfigError, read_yaml
+from .results import Unpriced
+from .rows import PriceRow, digest_rows
+
+_Names: TypeAlias = tuple[dict[str, list[int]], list[int]]
+
+
+class PriceTable(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
+    """Price rows in order: the first that matches provider, name, day and hour applies.
+
+    ``fallback`` maps providers that resell models at the original price to the original provider.
+    """
+
+    rows: tuple[PriceRow, ...]
+    version: str = ""
+    generated_at: date | None = None
+    source: str = ""
+    licence: str = ""
+    fallback: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.version:
+            force_setattr(self, "version", digest_rows(self.rows))
+
+    @classmethod
+    def bundled(cls) -> PriceTable:
+        """Return the table that is bundled with the package, read once."""
+        return _read_bundled()
+
+    @classmethod
+    def load(cls, path: str | Path) -> PriceTable:
+        """Read your own rows from a JSON or YAML file; combine them with others by ``with_overrides``."""
+        path = Path(path)
+        if path.suffix.lower() != ".json":
+            return _read_yaml(path)
+        try:
+            return msgspec.convert(_read_json(path.read_text("utf-8")), cls)
+        except ValueError as error:
+            raise ValueError(f"{path}: {_locate(error)}") from None
+        except RecursionError:
+            raise ValueError(f"{path}: nested too deeply") from None
+
+    @classmethod
+    def default(cls) -> PriceTable:
+        """Return the bundled table, preceded by the rows of the file in ``DRAGOMAN_PRICES``."""
+        path = os.environ.get("DRAGOMAN_PRICES")
+        if not path:
+            return cls.bundled()
+        try:
+            changed = Path(path).stat().st_mtime_ns
+        except OSError as error:
+            raise ValueError(f"DRAGOMAN_PRICES: {path} cannot be read: {error.strerror}") from None
+        return _read_over_bundled(path, changed)
+
+    def with_overrides(self, rows: Iterable[PriceRow]) -> PriceTable:
+        """Return a table in which ``rows`` come first; its version shows the change."""
+        rows = tuple(rows)
+        return replace(self, rows=rows + self.rows, version=f"{self.version}+{digest_rows(rows)}")
+
+    def find(self, model: str, at: date | datetime | None = None) -> PriceRow | Unpriced:
+        """Return the row for ``"provider:name"`` at a day or moment (default: now), or the reason if there is none.
+
+        A datetime without a zone is taken as UTC.
+        """
+        # split at the first colon: names may contain colons
+        provider, colon, name = model.lower().partition(":")
+        if not (colon and provider and name):
+            return Unpriced(f"not a model of the form provider:name: {model!r}")
+        day, clock = _moment(at)
+        for seller in (provider, *self.fallback.get(provider, ())):
+            for row in self._rows_for(seller, name):
+                if not row.holds_on(day):
+                    continue
+                if row.hours and clock is None:
+                    return Unpriced(f"the price of {model} depends on the hour; give `at` as a datetime")
+                if clock is None or row.holds_at(clock):
+                    return Unpriced(f"{model}: {row.unpriced}") if row.unpriced else row
+        return Unpriced(f"no price for {model} on {day}")
+
+    def _rows_for(self, provider: str, name: str) -> tuple[PriceRow, ...]:
+        found = self._found.get((provider, name))
+        if found is None:
+            exact, loose = self._names.get(provider, ({}, []))
+            hits = {*exact.get(name, ()), *[place for place in loose if self.rows[place].match.covers(name)]}
+            found = tuple([self.rows[place] for place in sorted(hits)])
+            if len(self._found) < 1000:  # bounded: names come from callers
+                self._found[provider, name] = found
+        return found
+
+    @cached_property
+    def _found(self) -> dict[tuple[str, str], tuple[PriceRow, ...]]:
+        return {}
+
+    @cached_property
+    def _names(self) -> dict[str, _Names]:
+        """An index per provider: the rows of every exact name, and the rows with patterns."""
+        names: dict[str, _Names] = {}
+        for place, row in enumerate(self.rows):
+            exact, loose = names.setdefault(row.provider, ({}, []))
+            if row.match.is_loose:
+                loose.append(place)
+            for name in row.match.equals:
+                exact.setdefault(name, []).append(place)
+        return names
+
+
+def _moment(at: date | datetime | None) -> tuple[date, time | None]:
+    """Return the day and the time of day in UTC; a date has no time."""
+    if at is None:
+        at = datetime.now(UTC)
+    if isinstance(at, datetime):
+        at = at.astimezone(UTC) if at.tzinfo else at
+        return at.date(), at.time()
+    if not isinstance(at, date):
+        raise TypeError(f"at: must be a date or a datetime, not {type(at).__name__}")
+    return at, None
+
+
+@cache
+def _read_bundled() -> PriceTable:
+    from importlib.resources import files  # a slow import, needed only here
+
+    return msgspec.json.decode((files("dragoman") / "catalog" / "prices.json").read_bytes(), type=PriceTable)
+
+
+@lru_cache(maxsize=4)
+def _read_over_bundled(path: str, changed: int) -> PriceTable:
+    """Read a file and put it before the bundled table; ``changed`` is its modification time, part of the cache key."""
+    return PriceTable.bundled().with_overrides(PriceTable.load(path).rows)
+
+
+def _read_json(text: str) -> Any:
+    # NaN and Infinity become decimals, so that the check of the row rejects them and names the
+    # field.
+    return json.loads(text, parse_float=Decimal, parse_constant=Decimal, object_pairs_hook=_unique)
+
+
+def _read_yaml(path: Path) -> PriceTable:
+    root = read_yaml(path)
+    try:
+        return msgspec.convert(root.plain(), PriceTable)
+    except ValueError as error:
+        place = _locate(error)
+        raise ConfigError(str(path), root.find_line(place.partition(":")[0]), place) from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    keys = [key for key, _ in pairs]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise ValueError(f"{key}: is written twice")
+    return dict(pairs)
+
+
+def _locate(error: ValueError) -> str:
+    """Move the path at the end of a msgspec message to the front."""
+    text, _, place = str(error).partition(" - at `$")
+    place = place.strip("`.")
+    return f"{place}: {text}" if place else text
