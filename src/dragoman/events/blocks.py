@@ -93,14 +93,15 @@ class Block:
         self.kind = kind
         self.index = index
         self.content = GrowingText()  # emitted fragments
-        self.waiting: list[str] | None = []  # fragments that came before the block's turn; None since then
+        # fragments that arrived before the turn of the block; None after its turn began
+        self.waiting: list[str] | None = []
         self.tail = ""  # the last fragment that is more than white space
         self.count = 0  # fragments received
         self.ended = False  # whether the wire, or the next block, closed it
         self.first = self.last = offset
         self.continuity: Continuity | None = None
         self.signatures: list[str] = []  # emitted signatures
-        self.complete: AssistantBlock | None = None  # a block that came in one piece
+        self.complete: AssistantBlock | None = None  # a block that arrived complete
         self.name = self.call_id = self.provider_id = ""
         self.value: dict[str, Any] | None = None
         self.problem: tuple[Problem, str] | None = None

@@ -87,7 +87,7 @@ class RecordedAssembler(Assembler):
     """Create the events of a recorded message, block by block, with the recorded end."""
 
     def begin(self, message_id: str | None) -> None:
-        """Begin the message under the id it had."""
+        """Begin the message with its recorded id."""
         self._begin(message_id or "msg_" + self._new_id())
 
     def block(self, recorded: Text | Thinking | RedactedThinking | Opaque | Audio | Image) -> None:

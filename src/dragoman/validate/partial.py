@@ -29,7 +29,7 @@ class PartialJson:
     def __init__(self) -> None:
         self._text = ""
         self._at = 0  # the text is parsed up to here
-        self._open: list[str] = []  # the marks that close what is open, outermost first
+        self._open: list[str] = []  # closing marks of the open objects and lists, outermost first
         self._key_follows = False
         # where the text can be truncated, the closing marks for that place, and how many parts are
         # open

@@ -25,9 +25,9 @@ _RESPONSES = (
 
 
 def count_tokens(codec: Codec, encoded: Encoded, model: str) -> Questions:
-    """Return the questions that count a call's input, one by one, and at the end the count.
+    """Yield the requests that count the input of a call, receive their replies, and return the count.
 
-    The count is ``None`` if the wire has no route for it. A refusal is raised.
+    The count is ``None`` if the wire has no endpoint for it. An error status is raised.
     """
     sent = encoded.http
     body = msgspec.json.decode(sent.body)

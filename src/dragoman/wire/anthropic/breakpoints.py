@@ -74,7 +74,7 @@ def _candidates(body: dict[str, Any], cache: PromptCache, quirks: Quirks) -> lis
 
 
 def _last_block(holder: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return the last block of a content; a string becomes a text block, which is equivalent."""
+    """Return the last block of a message; a string becomes a text block, which is equivalent."""
     if isinstance(holder[name], str):
         holder[name] = [{"type": "text", "text": holder[name]}]
     block: dict[str, Any] = holder[name][-1]
