@@ -31,7 +31,7 @@ except ImportError:  # Windows: two concurrent downloads of one file are only no
 _TIMEOUT = 60  # seconds without data before giving up
 _REDIRECTS = 8
 _DIGEST = re.compile(r'(?:W/)?"?([0-9a-f]{64})"?')
-_SPEC = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w.-]+))?/(?P<file>(?:[^/]+/)*[^/]+\.gguf)")
+_SPEC = re.compile(r"(?P<repo>[\w.-]++/[\w.-]++)(?:@(?P<revision>[\w.-]++))?/(?P<file>(?:[^/]++/)*+[^/]+\.gguf)")
 _SPLIT = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
 
 

@@ -372,12 +372,13 @@ class Decoder(ABC):
             chunk = self._start_stream()
         if self._sse is None:
             return
+        may_be_crowded = self._size > MAX_CONTAINERS  # no event is longer than all of them together
         for frame in self._sse.feed(chunk):
             self._frames += 1
             if frame.event in _WITHOUT_CONTENT and _lacks_content(frame):
                 continue
             self.out.offset = frame.offset
-            if len(frame.data) > MAX_CONTAINERS:
+            if may_be_crowded:
                 _refuse_crowded(frame.data)
             self.frame(frame)
             if self.done or self.out.complete is not None or self.out.error is not None:
