@@ -165,6 +165,7 @@ async def live(place: str, folder: Path, name: str, acknowledge: int, *, takeove
         """Pay from a thread, several at once."""
         time.sleep(random.uniform(0, 0.002))
         os.write(payments, f"{name}/{invoice}\n".encode())
+        time.sleep(random.uniform(0, 0.01))  # where a kill leaves a payment without a result
         return "paid " + RECEIPT
 
     def edit(proposal: Proposal, verdict: Verdict) -> Decision:
