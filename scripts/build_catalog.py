@@ -5,7 +5,11 @@ plain or gzipped. The first list that names a fact wins. The changes are printed
 looks wrong, is refused unless ``--force`` is given. Everything above ``models:`` in a vendor's file is written by hand
 and stays as it is, and models that no list names stay, too.
 
-    python scripts/build_catalog.py [--dry-run] [--force] 2026-11-15 LIST...
+With ``--only-new`` the models that the catalogue has stay as they are. Models that it lacks are added with
+``listed: true``, which names the list as their source: those with a known context that are not withdrawn, under names
+that a client can use.
+
+    python scripts/build_catalog.py [--dry-run] [--force] [--only-new SOURCE] 2026-11-15 LIST...
 """
 
 import argparse
@@ -61,6 +65,47 @@ def read_lists(paths: list[Path]) -> Listed:
     return joined
 
 
+# Not names of models: sizes that a price is for, and regions of deployments, whose names the operator chooses.
+_UNUSABLE = re.compile(r"^(eu|us|us-gov|global|global-standard|apac|au|in|jp|uk)/|-ai-\d|container|\*")
+
+
+def withdrawn_models(paths: list[Path], as_of: str) -> set[str]:
+    """Return the names of the models that a list says are gone."""
+    gone = set()
+    for path in paths:
+        data = path.read_bytes()
+        content = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
+        for name, record in content.items() if isinstance(content, dict) else ():
+            if isinstance(record, dict) and str(record.get("deprecation_date") or "9") < as_of:
+                gone |= {name, name.partition("/")[2]}
+    return gone
+
+
+def add_new(listed: Listed, source: str, as_of: str, gone: set[str]) -> None:
+    """Add the models that the catalogue lacks to the vendors' files."""
+    for vendor, models in listed.items():
+        path, known = CATALOG / f"{vendor}.yaml", load_vendor(vendor).models
+        head, _, rows = path.read_text().partition("\nmodels:\n")
+        usual = next(iter(re.findall(r"^tokens: (\S+)", head, re.MULTILINE)), None)
+        lines = [line for line in rows.splitlines() if line.startswith('  "')]
+        rest = [line for line in rows.splitlines() if not line.startswith('  "')]
+        before = len(lines)
+        for name, model in models.items():
+            if name in known or name in gone or "context" not in model.facts or _UNUSABLE.search(name):
+                continue
+            tokens = family(name)
+            facts = {**model.facts, **({"tokens": tokens or "default"} if tokens != usual else {}), "listed": True}
+            if facts.get("output") == facts["context"]:
+                del facts["output"]  # what the list says where the vendor names no limit
+            lines.append(f"  {json.dumps(name)}: {json.dumps(facts).replace(chr(34), '')}")
+        added = len(lines) - before
+        if added:
+            head = re.sub(r"\nlisted: [^\n]*", "", head)
+            head += f"\nlisted: {{source: {json.dumps(source)}, as_of: {as_of}}}"
+            path.write_text("\n".join([head, "models:", *sorted(lines), *rest]) + "\n")
+        print(f"{vendor}: {added} added, {len(lines)} models")
+
+
 def write_vendor(vendor: str, models: dict[str, ListedModel], as_of: str) -> int:
     path = CATALOG / f"{vendor}.yaml"
     head, _, rows = path.read_text().partition("\nmodels:\n")
@@ -81,6 +126,7 @@ def main() -> None:
     parser.add_argument("lists", nargs="+", type=Path)
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--force", action="store_true")
+    parser.add_argument("--only-new", metavar="SOURCE")
     options = parser.parse_args()
     try:
         listed = read_lists(options.lists)
@@ -93,6 +139,11 @@ def main() -> None:
         }
         for vendor in vendor_names()
     }
+    if options.only_new:
+        if not options.dry_run:
+            add_new(listed, options.only_new, options.as_of, withdrawn_models(options.lists, options.as_of))
+            print("now: python scripts/compile_catalog.py")
+        return
     found = compare(known, PriceTable.bundled(), listed)
     print("\n".join([*found.added, *found.changed]))
     for line in found.odd:

@@ -13,7 +13,8 @@ from click.testing import CliRunner
 
 from dragoman import Registry
 from dragoman.cli import main
-from dragoman.registry import ListError, read_list
+from dragoman.registry import ListError, load_vendor, read_list
+from dragoman.registry.lists import ListedModel
 
 from .server import Connection
 from .test_sync import Background
@@ -151,3 +152,39 @@ def test_scripts_print_a_diff_and_reject_invalid_lists(
     assert code == 0, err
     code, _, err = run("--list", str(tmp_path / "odd.json"), name="build_prices.py")
     assert (code, "! openai:gpt-5" in err) == (2, True)
+
+
+def test_new_models_are_added_with_their_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build = runpy.run_path(str(ROOT / "scripts" / "build_catalog.py"))
+    rows = 'name: OpenAI\nas_of: 2026-05-21\nmodels:\n  "gpt-5": {context: 5}\n  # a note\n'
+    (tmp_path / "openai.yaml").write_text(rows)
+    monkeypatch.setitem(build["add_new"].__globals__, "CATALOG", tmp_path)
+    records = {
+        "gpt-5": {"context": 9},  # known, and stays as it is
+        "gpt-9": {"context": 9, "output": 9, "tools": True},
+        "gpt-8": {"context": 9, "output": 3},
+        "gpt-gone": {"context": 9},
+        "eu/gpt-9": {"context": 9},
+        "gpt-empty": {},
+    }
+    listed = {"openai": {name: ListedModel(facts, {}) for name, facts in records.items()}}
+    gone = tmp_path / "list.json"
+    gone.write_text(json.dumps({"openai/gpt-gone": {"deprecation_date": "2026-01-01"}, "gpt-9": {}, "spec": 5}))
+    build["add_new"](listed, "a list", "2026-11-16", build["withdrawn_models"]([gone], "2026-11-16"))
+    written = (tmp_path / "openai.yaml").read_text()
+    assert 'as_of: 2026-05-21\nlisted: {source: "a list", as_of: 2026-11-16}\nmodels:\n' in written
+    assert [line.split('"')[1] for line in written.splitlines() if line.startswith('  "')] == [
+        "gpt-5",
+        "gpt-8",
+        "gpt-9",
+    ]
+    assert '"gpt-9": {context: 9, tools: true' in written
+    assert written.endswith("  # a note\n")
+
+
+def test_listed_models_name_their_list() -> None:
+    models = load_vendor("openai").models
+    assert models["gpt-5"].max_context_tokens.by == "catalog/openai.yaml"
+    found = models["gpt-5-2025-08-07"].max_context_tokens
+    assert (found.by or "").startswith("LiteLLM")
+    assert found.at is not None

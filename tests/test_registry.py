@@ -236,8 +236,8 @@ def test_near_match_is_suggested(file: Path) -> None:
     [
         ("claude-sonnet-4-6", "did you mean anthropic:claude-sonnet-4-6 or azure:claude-sonnet-4-6 or"),
         ("gpt-5", "did you mean azure:gpt-5 or openai:gpt-5 or"),
-        ("sonnet", "did you mean anthropic:claude-sonnet-4-6 or"),
-        ("sonet", "did you mean anthropic:claude-sonnet-4-6 or"),
+        ("sonnet", "did you mean anthropic:claude-sonnet-5-5 or"),
+        ("sonet", "did you mean anthropic:claude-sonnet-5-5 or"),
         ("ollama", r"did you mean ollama: or"),
         ("Gemini-2.5-flsh", "did you mean google:gemini-2.5-flash"),
     ],

@@ -95,7 +95,7 @@ def test_models_are_filtered_by_a_pattern(run: Any) -> None:
         table = run(pattern).stdout.splitlines()
         assert table[0].split()[:3] == ["MODEL", "USE", "CONTEXT"]
         assert all(line.startswith("groq:") for line in table[1:-3])
-        assert table[-3].startswith("23 models, 0 can be used now (*)")
+        assert table[-3].startswith("24 models, 0 can be used now (*)")
         assert table[-2:] == [
             "the others need GROQ_API_KEY; see dragoman keys",
             "2 that embed or transcribe are left out; --all lists them",

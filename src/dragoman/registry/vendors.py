@@ -194,9 +194,9 @@ def _folder() -> Any:
 def _build(vendor: str, root: Section) -> Vendor:
     root.allow(
         "name", "wire", "base_url", "base_url_env", "api_key_env", "docs", "hint", "tokens", "local", "quirks",
-        "proofs", "as_of", "models", "wires", "facts", "chat", "embed", "rerank", "auth", "region",
+        "proofs", "as_of", "models", "wires", "facts", "chat", "embed", "rerank", "auth", "region", "listed",
     )  # fmt: skip
-    as_of = root.get("as_of", str)
+    origins = _read_origins(vendor, root)
     models = dict(root.section("models").sections())
     rules = [_read_rule(section) for _, section in root.section("facts").sections()]
     wire, base_url, quirks = root.get("wire", str, "openai"), root.get("base_url", str), root.section("quirks").plain()
@@ -215,7 +215,7 @@ def _build(vendor: str, root: Section) -> Vendor:
         root.get("local", bool, False),
         quirks,
         root.section("proofs").plain(),
-        {name: _read_facts(name, section, vendor, as_of, rules) for name, section in models.items()},
+        {name: _read_facts(name, section, origins, rules) for name, section in models.items()},
         {name: family for name, family in families.items() if family is not None},
         root.get("base_url_env", str),
         root.get("hint", str),
@@ -269,12 +269,25 @@ def _read_rule(section: Section) -> _Rule:
     return _Rule(re.compile(section.get("match", str, "")), facts)
 
 
-def _read_facts(name: str, section: Section, vendor: str, as_of: str | None, rules: list[_Rule]) -> Capabilities:
+def _read_origins(vendor: str, root: Section) -> dict[bool, tuple[str | None, str | None]]:
+    """Read the date and the source of the models' rows: of the file's own, and of those marked ``listed``."""
+    listed = root.section("listed")
+    listed.allow("source", "as_of")
+    return {
+        False: (root.get("as_of", str), f"catalog/{vendor}.yaml"),
+        True: (listed.get("as_of", str), listed.get("source", str)),
+    }
+
+
+def _read_facts(
+    name: str, section: Section, origins: dict[bool, tuple[str | None, str | None]], rules: list[_Rule]
+) -> Capabilities:
     """Read the capabilities of a model: its own row, overridden by the vendor's rules; the last
     rule wins.
     """
-    section.allow(*_FACTS, "tokens", "chat")
-    known = Capabilities.of(_read_values(section), "catalogue", at=as_of, by=f"catalog/{vendor}.yaml")
+    section.allow(*_FACTS, "tokens", "chat", "listed")
+    as_of, source = origins[section.get("listed", bool, False)]
+    known = Capabilities.of(_read_values(section), "catalogue", at=as_of, by=source)
     if section.get("chat", bool, True):
         for rule in rules:
             if rule.match.search(name):
