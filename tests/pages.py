@@ -175,7 +175,9 @@ def redirected(url: str) -> Iterator[None]:
 
 @contextmanager
 def world(folder: Path) -> Iterator[str]:
-    """An empty folder, the server that answers everything, keys for everybody, and nothing beyond this machine."""
+    """An empty folder, a server that answers everything, keys for every vendor, and no network
+    beyond this machine.
+    """
     keys = {f"{name}_API_KEY": "k" for name in ("ANTHROPIC", "OPENAI", "GEMINI", "GROQ", "MISTRAL", "DRAGOMAN")}
     settings = {**keys, "DRAGOMAN_CONFIG": str(folder / "models.yaml"), "DRAGOMAN_LOG": str(folder / "log.db")}
     (folder / "models.yaml").touch()

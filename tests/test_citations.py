@@ -162,7 +162,8 @@ def test_citations_are_not_sent_back_and_are_no_loss(wire: str) -> None:
     ]
 
 
-# --- beside the text: pictures ----------------------------------------------------------------------
+# --- images next to text
+# ----------------------------------------------------------------------------
 
 PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
 

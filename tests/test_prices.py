@@ -132,7 +132,7 @@ CLAUSES = ("equals", "starts_with", "contains", "regex")
 
 
 def overlap(one: PriceRow, other: PriceRow) -> bool:
-    """Do both rows hold at the same time, with nothing to tell them apart?"""
+    """Return whether both rows are valid at the same time and match the same names."""
     first, last = date.min, date.max
     later = max(one.valid_from or first, other.valid_from or first)
     if later >= min(one.valid_until or last, other.valid_until or last):
@@ -284,7 +284,7 @@ WIRES = {
         Usage(1_627, 50, 1_000, 123, None, 1_677),
         {"input": 504, "cached_input": 1_000, "cache_write": 123},
     ),
-    # gemini: promptTokenCount 700 of which cachedContent 600, candidates 40, thoughts 260 beside them
+    # gemini: promptTokenCount 700 of which cachedContent 600, candidates 40, plus thoughts 260
     "gemini": (Usage(700, 300, 600, None, 260, 1_000), {"input": 100, "cached_input": 600}),
     # responses: input_tokens 42, nothing cached, output_tokens 7
     "responses": (Usage(42, 7, 0, None, 0, 49), {"input": 42}),

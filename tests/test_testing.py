@@ -1,4 +1,4 @@
-"""The guard: nothing leaves this machine, whoever tries, and the address is named."""
+"""The network guard: no connection leaves this machine, and the error names the address."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dragoman.testing import NetworkForbiddenError, forbid_network
 
 from .server import answering, serve
 
-# 192.0.2.0/24 and 2001:db8::/32 are for documentation: nobody is there.
+# 192.0.2.0/24 and 2001:db8::/32 are reserved for documentation and never answer.
 FAR = [("192.0.2.1", 80), ("2001:db8::1", 443), ("::ffff:192.0.2.1", 80)]
 
 

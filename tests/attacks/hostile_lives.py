@@ -222,7 +222,7 @@ class World:
         self.silent: set[int] = set()  # whose pipe is closed: they are about to end
 
     def play(self, name: str, kills: int) -> None:
-        """Run one session until it is finished, with so many kills at most."""
+        """Run one session until it is finished, with at most this many kills."""
         self.tally.sessions += 1
         finished = False
         for moment in range(3000):
@@ -272,7 +272,9 @@ class World:
         self.stopped.clear()
 
     def listen(self, records: int) -> None:
-        """Wait until so many records were acknowledged, a life ended, or nothing has happened for a while."""
+        """Wait until this many records were acknowledged, a process ended, or nothing has happened
+        for a while.
+        """
         until = sum(came.count(b"\n") for _, came in self.pipes.values()) + records
         while sum(came.count(b"\n") for _, came in self.pipes.values()) < until:
             ready, _, _ = select.select([end for end, _ in self.pipes.values()], [], [], 0.1 if self.stopped else 1)

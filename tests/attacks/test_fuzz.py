@@ -49,7 +49,8 @@ def fuzz(fuzzer: Fuzzer, cases: int, first: int) -> Counter[str]:
         try:
             ends += run_watched(run_cases(fuzzer, seeds))
         except HeldError:
-            ends += run_watched(run_cases(fuzzer, seeds))  # a collection of garbage falls on somebody: not twice
+            # a garbage collection may slow down one run, but not two
+            ends += run_watched(run_cases(fuzzer, seeds))
     return ends
 
 

@@ -146,7 +146,7 @@ def finished(out: Path) -> dict[str, set[int]]:
 
 
 async def wait_for_workers(process: asyncio.subprocess.Process, out: Path, workers: int) -> list[int]:
-    """Return the ids of the worker processes, once so many have results on disk."""
+    """Return the ids of the worker processes, once this many have results on disk."""
     while process.returncode is None:
         busy = [int(pid) for pid, lines in finished(out).items() if pid.isdecimal() and lines]
         if len(busy) >= workers:

@@ -242,7 +242,7 @@ async def test_server_that_accepts_any_model_and_no_messages_is_found() -> None:
 
 
 async def test_server_that_keeps_generating_after_hang_up_is_found() -> None:
-    """The next one waits until the work is done that nobody wanted any more."""
+    """Delay the next call until the abandoned one is finished, as a server without cancellation does."""
     free = 0.0
     answer = answering("hello there")
 

@@ -154,7 +154,7 @@ def test_third_party_codec_runs_its_own_cases(tmp_path: Path) -> None:
 
 
 class Clockwork(Provider):
-    """A provider as somebody else may write one: events through the assembler, and that is all."""
+    """A minimal third-party provider: it only emits events through the assembler."""
 
     name = "clockwork"
     model = "spring-1"

@@ -186,7 +186,7 @@ def test_only_complete_valid_calls_become_intents(verbs: list[some.Verb], ending
 
 
 def late_in(verbs: list[some.Verb]) -> bool:
-    """Is there a call that gets more after its arguments were an object?"""
+    """Return whether a call gets more arguments after they formed a complete object."""
     texts: dict[Any, str] = {}
     for verb, arguments in verbs:
         if verb == "tool_input":
@@ -1021,7 +1021,8 @@ def test_end_without_a_start_adds_nothing() -> None:
     assert follower.cut() == [MessageComplete("msg", "req", "cancelled", (), model="m1")]
 
 
-# --- cut where nobody listened any more -----------------------------------------------------------------
+# --- events that were never delivered
+# -------------------------------------------------------------------
 
 
 @given(some.verbs(), st.sampled_from(["stop", "fail", "open"]), st.data())

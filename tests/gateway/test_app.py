@@ -1,4 +1,4 @@
-"""The gateway's doors: who is let in, what is refused before anybody is asked, and how a reply ends."""
+"""Admission, early rejection and the end of replies in the gateway."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ def bearer(key: str) -> dict[str, str]:
     return {"authorization": f"Bearer {key}"}
 
 
-# --- refused, and nobody is asked -------------------------------------------------------------------
+# --- rejected before any provider is called
+# ---------------------------------------------------------
 
 REFUSED: list[tuple[str, dict[str, str], int]] = [
     ("no key", {}, 401),

@@ -69,7 +69,7 @@ LIMITS: dict[str, dict[str, Any]] = {
 
 
 def limited(client: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return fields with a limit of tokens beside them, which one wire requires."""
+    """Return fields with max_tokens added, which one wire requires."""
     return merge(LIMITS[client], fields)
 
 

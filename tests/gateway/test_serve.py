@@ -87,7 +87,7 @@ async def test_running_reply_is_finished_before_the_process_ends(tmp_path: Path)
             while b"Bon" not in await reply.content.readany():
                 pass
             process.send_signal(signal.SIGTERM)
-            for _ in range(200):  # nobody new is let in
+            for _ in range(200):  # new connections are rejected
                 try:
                     async with session.get(f"{url}/health"):
                         await asyncio.sleep(0.02)

@@ -32,7 +32,8 @@ class HubServer:
     size: int | None = -1
     location: str = ""  # where the hub redirects to, by default the storage
     status: int = 302
-    cuts: list[int] = field(default_factory=list)  # so many bytes of the next replies, then the connection closes
+    # number of bytes of each of the next replies before the connection closes
+    cuts: list[int] = field(default_factory=list)
     ranges: bool = True
     shift: int = 0  # added to the start of every range that is sent
     asked: list[Asked] = field(default_factory=list)

@@ -35,7 +35,9 @@ def start(*arguments: str, prefix: Sequence[str] = (), limit: int | None = None)
 
 @contextmanager
 def killing(where: str) -> Iterator[Callable[[int, int], list[str]]]:
-    """A function that starts a writer, kills it after so many acknowledgements, and returns all it gave."""
+    """Return a function that starts a writer, kills it after this many acknowledgements, and
+    returns all of them.
+    """
     with start(where) as process:
         assert process.stdin is not None
         assert process.stdout is not None

@@ -1,4 +1,6 @@
-"""Both stores, opened anew for each test; PostgreSQL is a real server that lives as long as the run."""
+"""Both stores, opened again for each test; PostgreSQL is a real server that runs as long as the
+test run.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ def find_binaries() -> Path:
 
 
 def find_user() -> str | None:
-    """PostgreSQL refuses to run as root; somebody else then has to."""
+    """Return the user to run PostgreSQL as, since it refuses to run as root."""
     if os.getuid() != 0:
         return None
     names = {entry.pw_name for entry in pwd.getpwall()}

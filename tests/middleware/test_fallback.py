@@ -1,4 +1,4 @@
-"""Fallback: who is asked, who is passed over and why, and that nobody is asked after the first event."""
+"""Fallback: which candidates are called or skipped and why, and no fallback after the first event."""
 
 from __future__ import annotations
 
@@ -125,7 +125,8 @@ async def test_final_error_lists_the_earlier_ones() -> None:
     assert "before that, a:big: server_error" in caught.value.__notes__[0]
 
 
-# --- before anybody is asked ----------------------------------------------------------------------
+# --- before any candidate is called
+# ---------------------------------------------------------------
 
 TOOL = Tool("t", "", {"type": "object", "properties": {}})
 IMAGE = [User([Image(Url("https://example.org/x.png"))])]

@@ -1,4 +1,4 @@
-"""RateLimit: nobody is early, nobody is lost, who comes first goes first, and estimates are put right."""
+"""RateLimit: no call is early or lost, waiters are served in order, and estimates are corrected."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_no_window_exceeds_the_bucket_plus_the_refill(
     assert [name for name, *_ in passed] == [str(number) for number in range(len(calls))]
     for start in range(len(passed)):
         for end in range(start, len(passed)):
-            # What is dearer than a bucket leaves a debt that those after it wait for: it is not theirs.
+            # A call larger than the bucket leaves a deficit that later calls wait for.
             cost = sum(tokens for _, _, tokens in passed[start:end]) + min(passed[end][2], capacity)
             span = passed[end][1] - passed[start][1]
             assert cost <= capacity + max(0, passed[start][2] - capacity) + rate * span + 1e-6 * (1 + cost)

@@ -79,7 +79,8 @@ async def test_estimate_is_corrected_by_the_usage(make: Make, spent: int | None,
 async def test_waiters_share_a_deficit_in_order(make: Make) -> None:
     limiter = make(tokens_per_minute=600, poll_seconds=0.5)
     await limiter.settle(await limiter.acquire(600), 1200)
-    assert await wait_of(limiter, 600) == 0.5  # asked again, for somebody else may give something back
+    # polled again, because another process may release something
+    assert await wait_of(limiter, 600) == 0.5
 
 
 async def test_call_larger_than_the_bucket_passes_a_full_one(make: Make) -> None:
@@ -165,7 +166,7 @@ async def test_cancelled_while_redis_grants_the_call(make: Make) -> None:
     really = limiter._ask
 
     async def slowly(lease: Any) -> float:
-        answer = await really(lease)  # taken, and nobody knows yet
+        answer = await really(lease)  # granted by Redis, but not known to the caller yet
         asked.set()
         await go_on.wait()
         return answer

@@ -75,7 +75,7 @@ def open_case(case: Case, chunks: list[bytes | Exception]) -> HttpProvider:
 
 
 async def read(model: Provider, case: Case, cancel_after: int | None) -> dict[str, Any]:
-    """Read a reply, cancel it after so many events, and return everything a caller can see of it."""
+    """Read a reply, cancel it after this many events, and return everything a caller can see of it."""
     request = msgspec.structs.replace(case.request, request_id="r1")
     stream = EventStream(model.open(request), request)
     events: list[Any] = []

@@ -1,4 +1,4 @@
-"""Taken up again from the log, after an end at any point: nothing runs twice, nothing stays open."""
+"""Resume a session from the log after an end at any point: nothing runs twice, nothing stays open."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
 
 
 def cut(story: Story, length: int, path: Path) -> SqliteLog:
-    """A log in which the session goes no further than so many records."""
+    """A log in which the session stops after this many records."""
     source = sqlite3.connect(story.path)
     target = sqlite3.connect(path)
     source.backup(target)

@@ -325,7 +325,7 @@ async def test_session_ends_after_too_many_invalid_calls(log: SqliteLog) -> None
 
 
 async def test_unvalidated_intent_is_validated_by_the_session(log: SqliteLog) -> None:
-    """A provider of somebody else may propose what was never offered."""
+    """A third-party provider that proposes a tool that was never offered."""
 
     def unchecked(request: Any) -> Any:
         loose = dragoman.Tool("look", "", {"type": "object"})

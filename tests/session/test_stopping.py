@@ -1,4 +1,4 @@
-"""Stopped at every point, by everybody who can: what happened is on record and nothing is left open."""
+"""Stop a session at every point and in every way: what happened is recorded and nothing stays open."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ async def test_paths_cannot_escape_the_workspace(root: Path, path: str) -> None:
         assert seen.is_error, (name, path, seen.content)
         assert str(seen.content).startswith("rejected: path: "), seen.content
         assert SECRET not in str(seen.content)
-        # and where the check is passed by, because somebody moved something meanwhile, the opening refuses
+        # even if the check passes because a folder was moved in between, opening it fails
         late = await Toolbox(workspace_tools(root)).execute(name, arguments)
         assert late.is_error
         assert SECRET not in str(late.content)

@@ -212,7 +212,7 @@ EVIL = (
 
 
 def poison() -> list[Any]:
-    """A run in which every text there is was written by somebody who means harm."""
+    """A run in which an attacker wrote every text."""
     source = IntentSource(EVIL, EVIL, "r", 0)
     return [
         SessionStarted(EVIL, EVIL, EVIL, (EVIL,), {EVIL: EVIL}),

@@ -369,7 +369,8 @@ def test_command_serves_until_interrupted(log: SqliteLog) -> None:
         assert url.endswith("/#a%20b")
         status, body, _ = ask(url.partition("#")[0] + "api/steps?session=a%20b")
         assert (status, json.loads(body)["steps"][0]["title"]) == (200, "user: Hi")
-        log.append_sync("a b", MessageRecorded(User("more")))  # the reader is in nobody's way
+        # the reader does not block the writer
+        log.append_sync("a b", MessageRecorded(User("more")))
         taken = subprocess.run([*command, "--port", url.split(":")[2].split("/")[0]], capture_output=True, text=True)
         assert (taken.returncode, "--port" in taken.stderr) == (2, True)
     finally:

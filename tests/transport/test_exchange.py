@@ -62,7 +62,7 @@ async def _collect(model: Provider) -> tuple[list[Any], Exception | None]:
 
 
 async def test_connect_deadline_holds() -> None:
-    # A listener whose backlog is full accepts nobody.
+    # A listener with a full backlog accepts no connection.
     with socket.socket() as listener, contextlib.ExitStack() as fillers:
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)

@@ -1,4 +1,4 @@
-"""Is the reply one that the request allows?"""
+"""Check replies against their requests."""
 
 from __future__ import annotations
 

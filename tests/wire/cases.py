@@ -88,12 +88,12 @@ class Record:
 
     @property
     def is_events(self) -> bool:
-        """Is the body an event stream?"""
+        """Return whether the body is an event stream."""
         return self.body.lstrip()[:1] not in (b"{", b"[", b"<", b"")
 
     @property
     def is_streamed(self) -> bool:
-        """Does the body come bit by bit: as events, as lines of JSON, or as an array that grows?"""
+        """Return whether the body is incremental: events, JSON Lines, or a growing array."""
         first = self.body.lstrip()[:1]
         grows = first == {"ollama": b"{", "gemini": b"["}.get(self.wire)
         return self.stream and self.status < 300 and (grows or self.is_events)
@@ -173,7 +173,7 @@ def _served() -> Iterator[Record]:
 
 
 def write(wire: str, names: list[str], say: Callable[[str], object] = print) -> None:
-    """Write ``events.jsonl`` anew for the cases that have a reply with a good status."""
+    """Rewrite ``events.jsonl`` for the cases that have a reply with a success status."""
     for case in find_cases(wire, *REPLIES):
         if (names and case.name not in names) or case.options.status >= 300:
             continue

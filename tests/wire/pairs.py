@@ -196,7 +196,7 @@ _MINTED = re.compile(r"call_[0-9A-HJKMNP-TV-Z]{26}")
 
 
 def number_minted_ids(request: Request) -> Request:
-    """Ids that were made for want of one, by their order."""
+    """Map generated ids to their order."""
     names: dict[str, str] = {}
 
     def name(call_id: str) -> str:
@@ -457,7 +457,9 @@ _ORDER = ["start", "thinking", "text", "tool", "input", "end", "complete"]
 
 
 def hides(heard: DecodedReply, losses: frozenset[str]) -> bool:
-    """Would a call that was found unsound look sound, or could it not be said? Then the reply ends as an error."""
+    """Return whether an invalid call would look valid, or could not be expressed; the reply then
+    ends as an error.
+    """
     ended = heard.events[-1]
     if not isinstance(heard.error, MalformedToolCallError) or not isinstance(ended, MessageComplete):
         return False
@@ -477,7 +479,7 @@ def hides(heard: DecodedReply, losses: frozenset[str]) -> bool:
 
 def _class(error: ProviderError, wire: Wire, hidden: bool) -> str:
     if isinstance(error, MalformedToolCallError | StructuredOutputError) and not hidden:
-        return type(error).__name__  # judged by the client side anew
+        return type(error).__name__  # the client codec classifies it again
     return wire.errors.get(type(error), type(error)).__name__
 
 

@@ -39,7 +39,8 @@ from .cases import (
 EXHAUSTIVE = os.environ.get("DRAGOMAN_EXHAUSTIVE") == "1"
 CASE_OFFSETS = 10**9 if EXHAUSTIVE else 40
 RECORD_OFFSETS = 4  # unless all
-# What there is of an event is read anew for each cut: all of a picture would take minutes, at every byte.
+# A partial event is parsed again for each cut: a complete image, cut at every byte, would take
+# minutes.
 LONG_EVENT = 8192
 ENDS_OF_EVENT = 1024
 EVERY_NTH = 1 if EXHAUSTIVE else 12  # of the recordings

@@ -486,7 +486,8 @@ def test_state_is_sent_back_to_its_model_line(issuer: Issuer | None, goes: bool)
     [
         (Thinking("Hm.", Continuity(None, None, OURS)), {"text": "Hm.", "thought": True}),
         (Thinking("", Continuity("c2ln", None, OURS)), {"text": "", "thought": True, "thoughtSignature": "c2ln"}),
-        (Thinking("Hm.", Continuity("c2ln")), None),  # signed thinking of nobody is another wire's
+        # signed thinking without an issuer counts as another wire's
+        (Thinking("Hm.", Continuity("c2ln")), None),
         (Thinking("Hm.", Continuity(None, None, OURS, replayable=False)), None),
         (Thinking("Hm."), None),
         (Opaque({"b": 1, "a": 2}, Continuity(issuer=OURS)), {"a": 2, "b": 1}),

@@ -1,4 +1,4 @@
-"""JSON of requests: equal values give equal bytes; extras fit beside what a codec wrote."""
+"""JSON of requests: equal values give equal bytes; extras merge with what a codec wrote."""
 
 from __future__ import annotations
 

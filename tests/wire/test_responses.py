@@ -195,7 +195,7 @@ def test_listed_exceptions_are_existing_cases() -> None:
 def test_stream_cut_anywhere_is_interrupted_or_complete(case: Case) -> None:
     codec, data = case.codec(ResponsesCodec), case.reply or b""
     whole = decode(codec, case.request, [data])
-    # By its place: an id that was used twice is minted anew each time.
+    # By position: an id that was used twice is generated again each time.
     intents = {e.content_block_index: e.final_input for e in whole.events if isinstance(e, ToolUseEnd) and e.intent}
     for at in range(0, len(data), 1 if EXHAUSTIVE else 61):
         heard = decode(codec, case.request, [data[:at]])

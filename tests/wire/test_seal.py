@@ -1,4 +1,4 @@
-"""State that only its issuer understands comes back to it through any client, and to nobody else."""
+"""Opaque state is sent back to its issuer only, through any client."""
 
 from __future__ import annotations
 

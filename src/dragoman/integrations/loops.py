@@ -28,7 +28,8 @@ class PerLoop:
         loop = asyncio.get_running_loop()
         if loop not in self._opened:
             self._opened[loop] = provider = self._open()
-            # ``asyncio.run`` closes the asynchronous generators that are open when it ends, and this one a provider.
+            # ``asyncio.run`` closes open asynchronous generators when it ends; closing this one
+            # closes the provider.
             self._held[loop] = held = _close_at_the_end(provider)
             await anext(held)
         return self._opened[loop]

@@ -127,7 +127,7 @@ class DragomanModel(Model[Provider]):
         provider, arguments, parameters = await self._prepare(messages, model_settings, model_request_parameters)
         with _translated_errors(self._name):
             stream = provider.stream(**arguments)
-            first = await anext(stream)  # so that a refusal is raised here
+            first = await anext(stream)  # raises a rejection here, before the stream is entered
         async with stream:
             yield DragomanStreamedResponse(parameters, stream, first, self._name, self.system)
 
