@@ -191,6 +191,8 @@ def test_no_conformance_case_blocks_the_event_loop(wire: str) -> None:
 
     for case in CASES[wire]:
         run_watched(run(case))
+    if wire not in fuzzers.ROUTES:  # the gateway has no route for its clients
+        return
     sent = fuzzers.request_seeds(wire)
     assert len(sent) > len(find_cases(wire)) * 0.8
     for body in sent:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -41,13 +44,24 @@ from dragoman.capabilities import Capabilities
 from dragoman.citations import Citation
 from dragoman.conformance.cases import write_frames
 from dragoman.events import MessageComplete, MessageStart, TextDelta, ThinkingDelta
-from dragoman.eventstream import encode_message
+from dragoman.eventstream import EventStreamDecoder, encode_message
 from dragoman.messages import Issuer
 from dragoman.transport import FixtureTransport
 from dragoman.wire import CODECS, SERVER_CODECS, Asked
 from dragoman.wire.bedrock import BedrockCodec, Quirks
 
-from .cases import Case, DecodedReply, Record, bytewise, check_case, decode, find_cases, find_records, plain_request
+from .cases import (
+    RECORDED,
+    Case,
+    DecodedReply,
+    Record,
+    bytewise,
+    check_case,
+    decode,
+    find_cases,
+    find_records,
+    plain_request,
+)
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 OURS = Issuer("bedrock", None, "m")
@@ -456,3 +470,68 @@ def test_every_recording_is_read(count: Any) -> None:
                 raise AssertionError(f"{record}: {failure}") from failure
     count("recorded exchanges of bedrock held against an independent reading", len(RECORDS))
     assert len(RECORDS) == 281
+
+
+# --- InvokeModel: bodies of the models' makers, which known wires read -----------------------------------
+
+
+def payloads_of(record: dict[str, Any]) -> list[Any]:
+    """Return the JSON of an invocation: its body, or the chunks of its stream."""
+    if record["response_encoding"] == "utf-8":
+        lines = record["response_body"].splitlines() if record["stream"] else [record["response_body"]]
+        return [json.loads(line) for line in lines if line.strip()]
+    decoder = EventStreamDecoder()
+    frames = decoder.feed(base64.b64decode(record["response_body"]))
+    chunks = [json.loads(frame.data)["chunk"]["bytes"] for frame in frames]
+    return [json.loads(base64.b64decode(chunk)) for chunk in chunks]
+
+
+def wire_of(first: dict[str, Any]) -> str | None:
+    if first.get("type") in ("message_start", "message"):
+        return "anthropic"
+    if "choices" in first:
+        return None if "text" in first["choices"][0] else "openai"  # a completion, which no wire here has
+    return "bedrock" if "messageStart" in first or ("output" in first and "stopReason" in first) else None
+
+
+def text_of(payloads: list[Any]) -> str:
+    """Return the text by the rules of the three wires, in a line each."""
+    found = ""
+    for each in payloads:
+        found += "".join([block.get("text", "") for block in each.get("content") or () if isinstance(block, dict)])
+        found += (each.get("delta") or {}).get("text", "")
+        choices = [choice.get("message") or choice.get("delta") or {} for choice in each.get("choices") or ()]
+        found += "".join([choice.get("content") or "" for choice in choices])
+        found += (each.get("contentBlockDelta") or {}).get("delta", {}).get("text", "")
+        message = (each.get("output") or {}).get("message") or {}
+        found += "".join([block.get("text", "") for block in message.get("content") or ()])
+    return found
+
+
+@pytest.mark.no_cover
+@pytest.mark.skipif(not RECORDS, reason="no recordings beside this repository")
+def test_recorded_invocations_are_read_by_the_wires_of_their_bodies(count: Any) -> None:
+    found: Counter[str] = Counter()
+    with gzip.open(RECORDED, "rb") as lines:
+        records = [record for line in lines if (record := json.loads(line))["provider"] == "bedrock-invoke"]
+    for record in records:
+        if record["status"] >= 300:
+            assert codec().error(record["status"], {}, record["response_body"].encode()).provider_message
+            found["refused"] += 1
+            continue
+        payloads = payloads_of(record)
+        wire = wire_of(payloads[0])
+        if wire is None:
+            found["left"] += 1
+            continue
+        written = [json.dumps(each) for each in payloads]
+        body = "\n".join(written) if wire == "bedrock" else "".join([f"data: {each}\n\n" for each in written])
+        data = (body if record["stream"] else written[0]).encode()
+        reader = CODECS[wire].connect("m", "https://a.test", None, Capabilities())
+        heard = decode(reader, plain_request(stream=record["stream"]), [data], judged=False)
+        assert heard.response is not None, record["id"]
+        assert heard.response.text == text_of(payloads), record["id"]
+        found[wire] += 1
+    assert sum(found.values()) == 162
+    for name, number in found.items():
+        count(f"recorded invocations: {name}", number)

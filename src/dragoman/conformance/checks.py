@@ -319,6 +319,8 @@ async def _results(server: Server) -> str:
 
 @_check("schema.native", "keeps a JSON Schema", optional=True)
 async def _schema(server: Server) -> str:
+    if server.wire == "bedrock":
+        raise NotApplicable("the wire has no field for a schema; it is the input of a tool")
     schema = {
         "type": "object",
         "properties": {"colour": {"enum": ["ultramarine", "vermilion"]}, "count": {"type": "integer"}},

@@ -16,7 +16,7 @@ from ...messages import Request
 from ..codec import Encoded, Endpoint, HttpReply, HttpRequest, Notes, encode_post
 from ..errors import build_error
 from ..lessons import is_about_field
-from ..readiness import get_json, refuse_failure
+from ..readiness import get_json, read_success
 from ..schema import schema_name
 from ..urls import join_url
 from .errors import ROWS, read_refusal
@@ -90,4 +90,4 @@ class BedrockCodec(Endpoint[Quirks]):
         reply = yield get_json(join_url(root, f"/{kind}/{quote(self.model, safe='')}"))
         if reply.status == 404:
             raise InvalidModelError(f"the service does not have the model {self.model!r} here", status=404)
-        refuse_failure(self, reply)  # pyright: ignore[reportArgumentType] - it takes Self for an invariant
+        read_success(self, reply)  # pyright: ignore[reportArgumentType] - it takes Self for an invariant

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 from urllib.parse import unquote
@@ -78,8 +77,6 @@ from ..server_errors import find_class, headers_of, message_with, status_of
 from .reply import FINISH
 from .request import DOCUMENTS, IMAGES
 
-_PATH = re.compile(r"/model/(?P<model>.+)/converse(?P<stream>-stream)?$")
-
 
 class BedrockServer:
     """The server side of the Converse wire."""
@@ -88,8 +85,9 @@ class BedrockServer:
 
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
         """Decode the body of a request; the model and the mode are in the path."""
-        found = _PATH.search(path)
-        if found is None:
+        head, mark, mode = path.rpartition("/converse")
+        model = head.partition("/model/")[2]
+        if not mark or not model or mode not in ("", "-stream"):
             raise InvalidRequestError("the path must be /model/MODEL/converse or /model/MODEL/converse-stream")
         fields, losses = read_body(body), Losses()
         system = [System(each.need_text("text")) for each in fields.inners("system") if "cachePoint" not in each]
@@ -104,8 +102,7 @@ class BedrockServer:
             extras=fields.rest(),
         )
         inner.done()
-        stream = found["stream"] is not None
-        request = Request([*system, *messages], tools, config, None, choice, unquote(found["model"]), stream=stream)
+        request = Request([*system, *messages], tools, config, None, choice, unquote(model), stream=bool(mode))
         return Asked(request, losses.warnings)
 
     def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
