@@ -47,7 +47,7 @@ FIELDS: dict[str, Rule] = {
     "max_tool_calls": Rule("hint", "it limits the tools that a server runs by itself"),
     "metadata": _HINT,
     "client_metadata": _HINT,
-    "stream_options": Rule("hint", "no padding is sent", default=({"include_obfuscation": False},)),
+    "stream_options": Rule("hint", "no padding is sent", default=({"include_obfuscation": False},), always=True),
     "store": Rule("hint", "nothing is kept here between calls; see --store", default=(False, True), always=True),
     "background": Rule("refused", "start the gateway with --store", default=(False,), always=True),
     "previous_response_id": Rule(_STATE.effect, _STATE.what, always=True),

@@ -1,0 +1,115 @@
+"""No field of the policy tables is lost: each reaches the model's server, or is reported or refused by its name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dragoman.gateway.policy import TABLES, Rule
+from dragoman.gateway.policy.translate import merge
+
+from .test_policy import OPENAI_TOOL, RESPONSES_TOOL, limited
+from .upstream import bench, models_for
+
+# Fields that take no text, or mean something only beside another field.
+VALUES: dict[str, Any] = {
+    "n": 2,
+    "parallel_tool_calls": False,
+    "top_k": 77,
+    "min_p": 0.7,
+    "repetition_penalty": 1.3,
+    "repeat_penalty": 1.3,
+    "store": True,
+    "metadata": {"a": "b"},
+    "client_metadata": {"a": "b"},
+    "logit_bias": {"7": 1},
+    "prediction": {"type": "content", "content": "x"},
+    "logprobs": True,
+    "top_logprobs": 3,
+    "modalities": ["audio"],
+    "audio": {"voice": "a"},
+    "functions": [{"name": "f"}],
+    "reasoning": {"effort": "low"},
+    "thinking": {"type": "enabled"},
+    "enable_thinking": True,
+    "chat_template_kwargs": {"enable_thinking": True},
+    "include": ["file_search_call.results"],
+    "stream_options": {"include_obfuscation": True},
+    "background": True,
+    "container": "c",
+    "labels": {"a": "b"},
+    "safetySettings": [{"category": "A", "threshold": "B"}],
+    "generationConfig.topK": 77,
+    "generationConfig.candidateCount": 2,
+    "generationConfig.responseModalities": ["IMAGE"],
+    "generationConfig.responseSchema": {"type": "OBJECT", "properties": {"a": {"type": "STRING"}}},
+    "generationConfig.thinkingConfig": {"thinkingBudget": 1024},
+    "generationConfig.responseLogprobs": True,
+    "generationConfig.logprobs": 3,
+    "truncate": False,
+    "shift": False,
+    "raw": True,
+    "options.top_k": 77,
+    "options.min_p": 0.7,
+    "options.repeat_penalty": 1.3,
+}
+BESIDE: dict[str, dict[str, Any]] = {
+    "parallel_tool_calls": {"openai": {"tools": [OPENAI_TOOL]}, "responses": {"tools": [RESPONSES_TOOL]}},
+    "generationConfig.responseSchema": {"gemini": {"generationConfig": {"responseMimeType": "application/json"}}},
+}
+UNREPORTED = {("responses", "store")}  # both of its values ask for what happens anyway
+CASES = [
+    (client, field, rule)
+    for client, rules in TABLES.items()
+    for field, rule in rules.items()
+    if rule.effect != "read" and (client, field) not in UNREPORTED
+]
+
+
+def nest(field: str, value: Any) -> dict[str, Any]:
+    """Return a body with a field at a dotted path."""
+    for name in reversed(field.split(".")):
+        value = {name: value}
+    assert isinstance(value, dict)
+    return value
+
+
+def check(rule: Rule, field: str, *, is_own: bool, status: int, warned: str, said: Any, is_sent: bool) -> None:
+    """Compare what became of a field with its rule."""
+    name = field.rpartition(".")[2]
+    concept = rule.concept or name
+    applies = rule.always or not is_own
+    if rule.effect == "refused" and applies:
+        assert (status, field in str(said)) == (400, True)
+        return
+    assert status == 200
+    if rule.effect == "hint" and applies:
+        assert field in warned
+    else:
+        assert is_sent or field in warned or concept in warned
+
+
+@pytest.mark.exhaustive
+async def test_every_field_arrives_or_is_reported_or_refused() -> None:
+    async with bench() as gateway:
+        for at, (client, field, rule) in enumerate(CASES):
+            beside = limited(client, BESIDE.get(field, {}).get(client, {}))
+            fields = merge(beside, nest(field, VALUES.get(field, "some text")))
+            for model in models_for(client, at):
+                await gateway.ask(client, model, beside)
+                plain = list(gateway.seen)
+                status, headers, said = await gateway.ask(client, model, fields)
+                warned = headers.get("x-dragoman-warnings", "")
+                try:
+                    check(
+                        rule,
+                        field,
+                        is_own=model == client,
+                        status=status,
+                        warned=warned,
+                        said=said,
+                        is_sent=gateway.seen != plain,
+                    )
+                except AssertionError as error:
+                    raise AssertionError((client, field, model, rule, status, warned, said)) from error
