@@ -54,7 +54,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Ten thousand collected tests are no garbage: the collector, which tests call on purpose, may pass them over."""
+    """Keep the garbage collector from scanning ten thousand collected tests."""
     gc.collect()
     gc.freeze()
 

@@ -1,4 +1,4 @@
-"""A provider made from lists, and a clock that only moves when told: for tests of everything above the wire."""
+"""A provider made from lists, and a manual clock: for tests of everything above the wire."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ Speak = Callable[[Assembler], None]
 def speak(
     *words: Speak, usage: Usage = USAGE, finish: str = "stop", stop_sequence: str | None = None, raw: str | None = None
 ) -> Callable[[Request], list[Event | ProviderError]]:
-    """An entry that says these things through the assembler, as a wire would, for whatever request comes."""
+    """Return an entry that emits these through the assembler, as a wire would, for any request."""
 
     def answer(request: Request) -> list[Event | ProviderError]:
         out = Assembler(
@@ -120,7 +120,7 @@ def reply(text: str, **facts: Any) -> Callable[[Request], list[Event | ProviderE
 
 
 def broken(text: str, error: ProviderError) -> Callable[[Request], list[Event | ProviderError]]:
-    """An entry that says some text and breaks off."""
+    """Return an entry that emits some text and breaks off."""
 
     def answer(request: Request) -> list[Event | ProviderError]:
         out = Assembler(request_id=request.request_id, model=request.model, provider="listed")

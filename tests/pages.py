@@ -62,7 +62,7 @@ def read_blocks(page: Path) -> list[Block]:
 
 
 def names() -> dict[str, Any]:
-    """What every page may use without saying where it is from."""
+    """The names that every page may use without an import."""
     model = connect("llama3", base_url="http://127.0.0.1:8080/v1")
     return {
         "__name__": "page",

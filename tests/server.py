@@ -1,4 +1,4 @@
-"""A real HTTP server on a real socket, for tests: it does exactly what its script says."""
+"""A real HTTP server on a real socket, for tests: it follows its script exactly."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def call(number: int, tokens: tuple[int, int, int], cost: str | None, stop: str 
 
 
 def use(number: int, tool: str, arguments: dict[str, Any], words: str) -> list[Payload]:
-    """The model says something and proposes a call."""
+    """The model writes a text and proposes a call."""
     said = Assistant(
         [Thinking("Let me see."), Text(words), ToolCall(f"call_{number}", tool, arguments)],
     )
@@ -64,7 +64,7 @@ def use(number: int, tool: str, arguments: dict[str, Any], words: str) -> list[P
 
 
 def observe(number: int, tool: str, arguments: dict[str, Any], content: str, **facts: Any) -> list[Payload]:
-    """The tool runs, and the model will be told."""
+    """The tool runs, and its result is recorded for the model."""
     return [
         ToolStarted(f"tu_{number}", tool, arguments, {"sandbox": "bwrap"}),
         ToolObserved(f"tu_{number}", tool, content, duration_ms=12.5, **facts),

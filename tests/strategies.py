@@ -1,4 +1,4 @@
-"""Random values of the contract: what is said, what is heard, and what a wire may tell the assembler."""
+"""Random values of the contract: messages, events, and the calls that a wire may make to the assembler."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def maybe(strategy: SearchStrategy[Any]) -> SearchStrategy[Any]:
     return st.none() | strategy
 
 
-# --- what is said ---------------------------------------------------------------------------------
+# --- messages ---------------------------------------------------------------------------------
 
 issuers = st.builds(Issuer, words, maybe(words), maybe(words))
 continuities = st.builds(Continuity, maybe(texts), json_values, maybe(issuers), st.booleans())
@@ -121,7 +121,7 @@ requests = st.builds(
     st.dictionaries(texts, texts, max_size=2),
 )
 
-# --- what is heard --------------------------------------------------------------------------------
+# --- events --------------------------------------------------------------------------------
 
 usages = st.builds(Usage, counts, counts, counts, counts, counts, counts, st.booleans())
 finish_reasons = st.sampled_from(["stop", "length", "tool_calls", "content_filter", "error", "cancelled"])
@@ -161,7 +161,7 @@ EVENTS: dict[type, SearchStrategy[Event]] = {
 }
 events: SearchStrategy[Event] = st.one_of(*EVENTS.values())
 
-# --- what a wire may say --------------------------------------------------------------------------
+# --- calls of a wire to the assembler --------------------------------------------------------------------------
 
 Verb = tuple[str, tuple[Any, ...]]
 """A verb of the assembler and its arguments."""

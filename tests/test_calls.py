@@ -1,4 +1,4 @@
-"""The records of calls: every field of theirs is written by some run."""
+"""The records of calls: some run writes every field."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ FORTH: list[Message] = [User("Where?"), Assistant([Thinking("hm"), Text("Well.")
 
 
 async def hear_until(model: dragoman.Provider, text: str) -> dragoman.Response:
-    """Cancel the stream once ``text`` was said."""
+    """Cancel the stream once ``text`` was received."""
     stream = model.stream(FORTH, [CITY])
     events = []
     async for event in stream:

@@ -1,4 +1,4 @@
-"""What the documents say is true: blocks run, commands are documented, links lead somewhere."""
+"""The documentation is correct: blocks run, commands are documented, links resolve."""
 
 from __future__ import annotations
 

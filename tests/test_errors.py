@@ -194,7 +194,7 @@ def test_structured_output_fields() -> None:
     assert [getattr(bare, name) for name in fields] == [None, "", "", None, None]
 
 
-# --- its words ------------------------------------------------------------------------------------
+# --- the message ------------------------------------------------------------------------------------
 
 WORDS = [
     (ProviderError(), "provider_unavailable"),
@@ -319,7 +319,7 @@ def test_error_body_is_parsed_if_it_is_json(body: str | bytes | None, parsed: An
 LONG = "The quick brown fox jumps over the lazy dog by the river."
 ECHOES = [
     ("abcd", "you said abcd", True),
-    ("abc", "you said abc", False),  # too short to tell from chance
+    ("abc", "you said abc", False),  # too short to distinguish from chance
     ("  abcd\n", "you said abcd", True),
     ("", "anything", False),
     ("x" * 20, "x" * 20, True),

@@ -1,4 +1,4 @@
-"""What each module offers is what it says it offers."""
+"""``__all__`` of each module lists exactly its public names."""
 
 from __future__ import annotations
 

@@ -396,7 +396,7 @@ async def test_plan_reports_what_sending_would_do() -> None:
 
 
 async def stalled(connection: Connection) -> None:
-    """Says a little, then nothing more."""
+    """Emits some text, then stalls."""
     if connection.seen.json.get("stream"):
         call = {"index": 0, "id": "c1", "function": {"name": "weather", "arguments": '{"ci'}}
         delta = b"data: " + json.dumps({"choices": [{"delta": {"tool_calls": [call]}}]}).encode() + b"\n\n"

@@ -622,7 +622,7 @@ def test_catalogue_has_the_expected_vendors() -> None:
 
 
 def test_probed_facts_are_used(tmp_path: Path) -> None:
-    """Stronger than the catalogue, weaker than the user's own word."""
+    """Probed facts override the catalogue and yield to the user's own settings."""
     known = {"supports_tools": False, "supports_images": False, "max_context_tokens": 4096}
     facts = msgspec.to_builtins(Capabilities.of(known, "probed", at="2026-01-01T00:00:00Z", by="dragoman check"))
     (tmp_path / "found.json").write_bytes(msgspec.json.encode({"capabilities": facts, "probes": {}}))

@@ -57,7 +57,7 @@ SETTLED = "settled:"  # begins the summary that the model writes
 
 
 class Tally(msgspec.Struct):
-    """What was done to the sessions, and what the evidence says afterwards."""
+    """The kills of the sessions, and what the evidence shows afterwards."""
 
     sessions: int = 0
     lives: int = 0

@@ -135,7 +135,7 @@ def write_line(record: dict[str, Any]) -> bytes:
 
 
 def relink(records: list[Any], draw: random.Random) -> bytes:
-    """Mutate payloads and types, and hash everything again: the chain is whole."""
+    """Mutate payloads and types, and hash everything again, so that the chain is intact."""
     types = sorted({record["type"] for record in records})
     heads: dict[str, tuple[int, str]] = {}
     out = []

@@ -1,4 +1,4 @@
-"""Commands that want out: of the sandbox, of their process group, into the memory of the agent."""
+"""Commands that try to escape the sandbox or their process group, or to read the memory of the agent."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ Open = Callable[..., EventLog]
 
 
 class Payer(Provider):
-    """Pay until the payment is confirmed, as a model does that is told that the outcome is unknown."""
+    """Pay until the payment is confirmed, as a model does when the outcome is unknown."""
 
     name, model = "payer", "m"
 

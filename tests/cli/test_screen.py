@@ -1,4 +1,4 @@
-"""What a person sees of an answer, whatever the model says."""
+"""What the terminal shows of a reply, for any model output."""
 
 from __future__ import annotations
 

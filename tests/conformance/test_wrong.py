@@ -1,4 +1,4 @@
-"""The kit can fail: each of these is wrong in one way, and the case that is named says so."""
+"""The kit can fail: each of these providers is wrong in one way, and the named case finds it."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ class RaisesEmpty(Clockwork):
 
 
 class Choosy(Clockwork):
-    """Refuses what it was said to take."""
+    """Rejects a feature that its capabilities declare."""
 
     async def events(self, request: Request) -> AsyncIterator[Event]:
         for message in request.messages:

@@ -229,7 +229,7 @@ def test_stream_cut_anywhere_is_closed_validly(verbs: list[some.Verb], ending: s
 
 
 def brief(events: Iterable[Event]) -> list[Any]:
-    """A stream in short: kind, index and what is said."""
+    """Summarise a stream: kind, index and content."""
     short: list[Any] = []
     for event in events:
         match event:
@@ -1077,7 +1077,7 @@ REDACTED = RedactedThinking("secret", NEVER)
 SPOKEN = Text("ab", replace(NEVER, signature="text"))
 CALLED = ToolCall("x", "any", {}, replace(NEVER, signature="call"))
 SEARCHED = Opaque({"type": "search"}, NEVER)
-# Events heard, and the blocks there are then.
+# Delivered events, and the blocks at that point.
 HEARD: dict[int, tuple[AssistantBlock, ...]] = {
     0: (),  # nothing at all
     1: (),  # the start

@@ -1,4 +1,4 @@
-"""The same stream in the words of an agent runtime."""
+"""The same stream as events of an agent runtime."""
 
 from __future__ import annotations
 

@@ -468,7 +468,7 @@ async def test_killed_upstream_ends_every_stream_with_an_error(path: str, body: 
         calls = [
             asyncio.ensure_future(raw(url, head(HOST, JSON, path=path, length=len(data)) + data)) for _ in range(20)
         ]
-        for _ in calls:  # the child says when it has answered one
+        for _ in calls:  # the child reports each answered call
             await child.stdout.readline()
         await asyncio.sleep(0.1)
         os.kill(child.pid, signal.SIGKILL)
@@ -556,7 +556,7 @@ async def test_pages_are_served() -> None:
 
 
 class Asked(Listed):
-    """A model whose ``ready`` waits to be told, and counts."""
+    """A model whose ``ready`` waits for an event, and counts its calls."""
 
     def __init__(self) -> None:
         super().__init__("Hello", repeat=True)
@@ -600,7 +600,7 @@ async def test_concurrent_readiness_checks_share_one_probe() -> None:
     await asyncio.sleep(0.01)
     late = asyncio.ensure_future(call(app, "GET", "/ready", (b"x-api-key", BOB.encode())))
     await asyncio.sleep(0.01)
-    assert not any(each.done() for each in [*callers, late])  # nothing is known, so nothing is said
+    assert not any(each.done() for each in [*callers, late])  # nothing is known yet, so no caller has a result
     callers[0].cancel()
     await asyncio.sleep(0.01)
     model.gate.set()

@@ -1,4 +1,4 @@
-"""Whatever is sent, nothing fails on this side: no 500, no hang, no traceback in a reply."""
+"""Any input causes no failure of the server: no 500, no hang, no traceback in a reply."""
 
 from __future__ import annotations
 

@@ -229,7 +229,7 @@ MAPPED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 
 
 def holds(sent: Any, wanted: Any) -> bool:
-    """Return whether what was sent has all that is wanted; a text in a longer one counts."""
+    """Return whether the sent body has all expected values; a substring counts."""
     if isinstance(wanted, dict):
         return isinstance(sent, dict) and all(holds(sent.get(name), value) for name, value in wanted.items())
     if isinstance(wanted, str) and isinstance(sent, str):

@@ -45,7 +45,7 @@ pytestmark = [
 
 
 def answer(request: Request) -> Answer:
-    """Answer as the tests want it: without thinking, and with JSON where the prompt asks for it in words."""
+    """Answer as the tests expect: without thinking, and with JSON if the prompt requests it."""
     prompt = "".join([message.text for message in request.messages if isinstance(message, User)])
     if "nothing other than JSON" in prompt:
         return Answer(text='{"setup": "a", "punchline": "b"}', usage=USAGE)

@@ -1,4 +1,4 @@
-"""Tampering: whatever is changed behind the log's back, verify names the record."""
+"""Tampering: verify locates the record of any change to the stored data."""
 
 from __future__ import annotations
 

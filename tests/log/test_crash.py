@@ -1,4 +1,4 @@
-"""Killed, out of room, out of order: nothing acknowledged is lost and the chain stays whole."""
+"""Kills, full disks and failed groups: nothing acknowledged is lost and the chain stays intact."""
 
 # ruff: noqa: SLF001 - SQLite reports a full disk once the log's own connection has a page limit
 
@@ -76,7 +76,7 @@ def run_out_of_room(process: subprocess.Popen[str]) -> tuple[list[str], set[str]
     assert process.returncode == 0
     lines = output.splitlines()[1:]
     failed = [line for line in lines if line.startswith("!")]
-    assert len(failed) == 4  # each of its threads was told
+    assert len(failed) == 4  # each of its threads got the error
     return [line for line in lines if not line.startswith("!")], {line.split()[1] for line in failed}
 
 

@@ -1,4 +1,4 @@
-"""A Redis server, started when a test wants one."""
+"""A Redis server, started on demand."""
 
 from __future__ import annotations
 

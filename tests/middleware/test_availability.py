@@ -34,7 +34,7 @@ from tests.listed import Clock
 
 
 class Machine:
-    """An availability machine, its clock and what it told."""
+    """An availability state machine, its clock and its events."""
 
     def __init__(self) -> None:
         self.clock = Clock(0.0)
@@ -215,7 +215,7 @@ def test_cancelled_probe_allows_the_next_one() -> None:
     probe = machine.availability.admit("p", "m")
     assert probe is not None
     probe.release()
-    probe.succeed()  # too late to say anything
+    probe.succeed()  # too late to have an effect
     probe.fail(AuthenticationError("late as well"))
     assert not machine.availability.is_available("p", "m")
     assert machine.availability.admit("p", "m") is not None

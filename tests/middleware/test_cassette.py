@@ -1,4 +1,4 @@
-"""Record: what was heard is heard again, misses are explained, and no secret reaches a cassette."""
+"""Record: recorded events are replayed, misses are explained, and no secret reaches a cassette."""
 
 from __future__ import annotations
 

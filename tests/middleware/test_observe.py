@@ -1,4 +1,4 @@
-"""Observe: what is told of an attempt, that nothing secret is, and that listeners are never in the way."""
+"""Observe: the events of an attempt, without secrets, and subscribers that never block a call."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def watch(provider: Any, request: Request | None = None, **settings: Any) 
     return told, error
 
 
-# --- what is told ---------------------------------------------------------------------------------
+# --- what is reported ---------------------------------------------------------------------------------
 
 
 async def test_successful_call_is_reported() -> None:

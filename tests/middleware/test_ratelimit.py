@@ -253,7 +253,7 @@ def test_invalid_limits_are_named(limits: dict[str, Any], field: str) -> None:
 
 
 class Watched(Limiter):
-    """A limiter that writes down what it was asked for and told."""
+    """A limiter that records its requests and settlements."""
 
     def __init__(self, **limits: Any) -> None:
         super().__init__(**limits)

@@ -58,7 +58,7 @@ async def test_state_and_recovery_are_shared_between_processes(make: Make, error
     assert (await two.complete("hi")).text == "b"
     assert len(a.requests) == failures
     assert not there.is_available("a", "m")
-    clock.now += 400  # Redis counts its own seconds, so only the local memory says that a probe is due
+    clock.now += 400  # Redis counts its own seconds, so a probe is due only by the local state
     for state in (*here._providers.values(), *here._models.values()):
         state.failed = min(state.failed, clock.now - 400)
     here._next = clock.now + 100

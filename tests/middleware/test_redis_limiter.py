@@ -41,7 +41,7 @@ async def make(redis_url: str) -> AsyncIterator[Make]:
 
 
 async def wait_of(limiter: RedisLimiter, tokens: int = 0) -> float:
-    """What Redis says to one more call, without waiting for it."""
+    """Return the answer of Redis to one more call, without waiting for it."""
     waits: list[float] = []
 
     async def sleep(seconds: float) -> None:

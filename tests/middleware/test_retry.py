@@ -146,7 +146,7 @@ async def test_custom_backoff_receives_the_attempt() -> None:
     provider, clock = Listed(lambda _: UnavailableError("down"), repeat=True), Clock()
     with pytest.raises(UnavailableError):
         await retry(provider, clock, max_retries=3, backoff=lambda index: 10.0 * index).complete("hi")
-    assert clock.slept == [10.0, 20.0]  # a wait of nothing is no wait
+    assert clock.slept == [10.0, 20.0]  # a backoff of 0 does not sleep
 
 
 @pytest.mark.parametrize("wait", [-1, math.nan, math.inf, 1e300, "1", None, True])
@@ -206,7 +206,7 @@ async def test_events_are_passed_on_immediately() -> None:
     assert provider.running == 0
 
 
-# --- what the caller says -------------------------------------------------------------------------
+# --- callbacks of the caller -------------------------------------------------------------------------
 
 
 async def test_classifier_replaces_the_rule_even_after_the_end_of_complete() -> None:

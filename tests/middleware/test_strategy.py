@@ -44,7 +44,7 @@ async def test_share_of_an_unavailable_candidate_is_redistributed() -> None:
     for _ in range(400):
         await model.complete("hi")
     asked = len(a.requests) - 200
-    assert asked == 5  # then it is unavailable, and its share is divided as the weights of the others say
+    assert asked == 5  # then it is unavailable, and its share is divided by the weights of the others
     assert abs(len(b.requests) - len(c.requests)) <= 2 * asked
     assert "strategy='weighted', weights=[2, 1, 1]" in describe(model)
 

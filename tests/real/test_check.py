@@ -1,4 +1,4 @@
-"""``dragoman check`` against a real llama.cpp server, with a model that says nothing sensible."""
+"""``dragoman check`` against a real llama.cpp server, with a model of random weights."""
 
 from __future__ import annotations
 

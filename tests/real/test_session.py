@@ -1,4 +1,4 @@
-"""A session with the embedded model, as far as its ability goes: it proposes where it must, and says something."""
+"""A session with the embedded model: a forced tool call, and a final text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A language model of 470 KB with random weights: it says nothing sensible and behaves like any other."""
+"""A language model of 470 KB with random weights: its text is nonsense, its behaviour is real."""
 
 from __future__ import annotations
 

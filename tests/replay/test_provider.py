@@ -165,7 +165,7 @@ async def test_externally_cancelled_call_is_not_a_reply(log: EventLog, ended: An
     log.append_sync("s", TurnStarted(1))
     log.append_sync("s", started("r1"))
     log.append_sync("s", MessageRecorded(Assistant("Hel"), "m", "p", "r1", "cancelled", in_context=False))
-    if ended == "other":  # the process was killed, and its successor says so
+    if ended == "other":  # the process was killed, and its successor records it
         log.append_sync("s", SessionResumed(3))
     log.append_sync(
         "s",

@@ -181,7 +181,7 @@ async def test_another_model_can_rerun_a_recorded_session(
     with SqliteLog(place) as log:
         await record(log)
     before = list(ran)
-    model = ScriptedProvider(*model.rules)  # a script remembers what it has said
+    model = ScriptedProvider(*model.rules)  # a script counts the rules it has used
     with SimServer(model) as server:
         address = ["--base-url", server.base_urls["openai"]]
         words = ["replay", "first", "--log", str(place), "--rerun", "sim", *address]

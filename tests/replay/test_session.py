@@ -80,7 +80,7 @@ def log(tmp_path: Path) -> Iterator[SqliteLog]:
 
 
 def answers() -> list[Any]:
-    """A run with reading at once, a denial, a call that is none and is asked for again, and a repeated id."""
+    """A run with concurrent reads, a denial, an invalid call that is requested again, and a repeated id."""
     return [
         propose(call("look", word="ox", call_id="a"), call("look", word="yak", call_id="b"), words="Looking."),
         propose(call("erase", word="all", call_id="a")),

@@ -1,4 +1,4 @@
-"""A run read again: what is said of each step, and what does not follow from the evidence."""
+"""Reading a run: the summary of each step, and contradictions of the evidence."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ Answer = Callable[[Request], list[Any]]
 
 
 def call(name: str, *, call_id: str = "call_1", pieces: int = 2, **arguments: Any) -> Callable[[Assembler], None]:
-    """Say a call, its arguments in pieces."""
+    """Emit a call, its arguments in pieces."""
 
     def say(out: Assembler) -> None:
         text = msgspec.json.encode(arguments).decode()

@@ -1,4 +1,4 @@
-"""Whatever the model proposes, whatever is allowed, and whatever goes wrong: the evidence holds."""
+"""For any proposals, decisions and failures, the evidence is complete."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ async def test_replay_shows_sent_and_omitted_messages() -> None:
 
 
 class Narrow(Listed):
-    """A model that refuses what is longer than its window, of which its capabilities do not tell."""
+    """A model that rejects what exceeds its window, which its capabilities do not include."""
 
     def __init__(self, window: int, *answers: Any) -> None:
         super().__init__(*answers)

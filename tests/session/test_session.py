@@ -217,7 +217,7 @@ async def test_unrecordable_call_stops_its_siblings(log: SqliteLog, monkeypatch:
     assert "b" not in ran
 
 
-# --- what went wrong, each in its own words ---------------------------------------------------------
+# --- failures ---------------------------------------------------------
 
 
 async def test_denial_is_a_decision_and_not_a_tool_error(log: SqliteLog) -> None:

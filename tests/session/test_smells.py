@@ -131,7 +131,7 @@ def test_7_no_private_field_of_a_provider_reaches_core_or_cli() -> None:
     for folder in ("permission.py", "tools", "session", "cli/agent.py", "cli/agent_view.py", "cli/approval.py"):
         path = PACKAGE / folder
         for file in [path] if path.is_file() else sorted(path.glob("*.py")):
-            code = file.read_text().replace("end.tool_use_id", "")  # the event's own word for a call's id
+            code = file.read_text().replace("end.tool_use_id", "")  # the event's own field for a call's id
             assert not private.search(code), file
     imported: set[Any] = set()
     known = {module.name for module in PRESENT}

@@ -1,4 +1,4 @@
-"""The scripted provider: rules choose, faults break, and whatever a script says keeps the rules of a stream."""
+"""The scripted provider: rules choose, faults break, and any script gives a valid stream."""
 
 from __future__ import annotations
 

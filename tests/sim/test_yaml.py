@@ -1,4 +1,4 @@
-"""Scripts in YAML: everything can be said, and whatever is wrong is named with file and line."""
+"""Scripts in YAML: every field can be set, and mistakes are named with file and line."""
 
 from __future__ import annotations
 

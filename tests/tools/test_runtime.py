@@ -1,4 +1,4 @@
-"""Functions and programs as tools: checked, timed, limited, and told as they are."""
+"""Functions and programs as tools: validated, timed, limited, and observed unchanged."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def test_text_is_shown_before_the_proposals(watched: Watched, log: SqliteLog, ur
     page = open_page(watched, url, "heard")
     expect(page.locator(".proposal")).to_have_count(1)
     seqs = [item.get_attribute("data-seq") for item in page.locator("#timeline > li").all()]
-    assert seqs == ["1", "2", "3", "7", "6", "5"]  # the call, what was said, what was proposed and allowed
+    assert seqs == ["1", "2", "3", "7", "6", "5"]  # the call, the text, the proposals and decisions
     assert watched.complaints == []
 
 

@@ -173,7 +173,7 @@ async def test_client_certificates_are_sent(authority: Authority, password: str,
 
 
 async def test_system_trust_store_is_used(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SSL_CERT_FILE", authority.path)  # where OpenSSL is told what the system trusts
+    monkeypatch.setenv("SSL_CERT_FILE", authority.path)  # the variable with the trust store of OpenSSL
     transport = HttpTransport(ca="system")
     async with listen(replying(REPLY), ssl=server_context(authority.issue("127.0.0.1"))) as server:
         assert (await call(transport, server.url))[2] == b"hi"

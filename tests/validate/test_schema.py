@@ -37,7 +37,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Silent."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_references_inside_the_document_are_followed() -> None:
     assert first_error(validator, {"a": "x"}) == '"x" is not of type "integer" at /a'
 
 
-# --- schemas that are none ----------------------------------------------------------------------------
+# --- invalid schemas ----------------------------------------------------------------------------
 
 
 def nested(depth: int) -> dict[str, Any]:

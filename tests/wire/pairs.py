@@ -251,7 +251,7 @@ def known_settings(request: Request) -> Request:
     return replace(request, config=changed)
 
 
-# --- events: what two replies may differ in and still be said alike -----------------------------------
+# --- events: differences that do not matter -----------------------------------
 
 
 @dataclass(frozen=True)
@@ -266,7 +266,7 @@ class Wire:
     usage: Callable[[Usage], Usage] = lambda usage: replace(usage, estimated=False)
 
 
-# Classes no status or word of a wire tells apart from the one they become.
+# Classes that a wire cannot distinguish from the one they become.
 ERRORS: dict[type[ProviderError], type[ProviderError]] = {
     NetworkError: UnavailableError,
     StreamInterruptedError: UnavailableError,
@@ -291,7 +291,7 @@ def _openai_usage(usage: Usage) -> Usage:
 
 
 def _anthropic_usage(usage: Usage) -> Usage:
-    """The total is not said, and three counters make the input."""
+    """The total is omitted, and three counters make up the input."""
     subsets = (usage.cached_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
     asked = None if usage.input_tokens is None else max(usage.input_tokens, subsets)
     total = None if asked is None or usage.output_tokens is None else asked + usage.output_tokens
@@ -350,7 +350,7 @@ WIRES: dict[str, Wire] = {
 
 
 def _gemini_usage(usage: Usage) -> Usage:
-    """Thoughts are a part of the output, known or not; what was written to a cache is not said."""
+    """Thoughts are part of the output, known or not; cache writes are omitted."""
     output, thoughts = usage.output_tokens, usage.reasoning_tokens
     if thoughts is not None:
         output = max(output or 0, thoughts)
@@ -396,7 +396,7 @@ WIRES["responses"] = Wire(
 
 
 def canonical(request: Request, wire: Wire) -> Request:
-    """The request with all that the wire cannot tell apart made alike."""
+    """Return the request with everything normalised that the wire cannot distinguish."""
     request = replace(request, request_id="R", session_id=None, metadata={})
     for rule in wire.requests.values():
         request = rule(request)
@@ -421,7 +421,9 @@ def hear(wire: str, request: Request, pieces: Sequence[bytes], *, judged: bool =
 
 
 def said(heard: DecodedReply, wire: Wire, losses: frozenset[str], *, hidden: bool) -> list[Any]:
-    """What a reply says, without what ``losses`` names; ``hidden``: a flaw of a call makes an error ending."""
+    """Return the content of a reply without ``losses``; ``hidden``: an invalid call makes an error
+    ending.
+    """
     if "whole_order" in losses and heard.error is not None:  # they come last, and this reply never came so far
         losses |= {"whole"}
     lines = [line for event in heard.events for line in _line(event, wire, losses)]

@@ -210,7 +210,7 @@ def plain_chat(body: Body) -> Body:
 
 
 def plain_messages(body: Body) -> Body:
-    """Anthropic: one text is a string, and a false flag is none."""
+    """Anthropic: a single text is a string, and a false flag is omitted."""
     system = body.get("system")
     body["system"] = one_text(system)
     for message in body.get("messages", ()):
@@ -220,7 +220,7 @@ def plain_messages(body: Body) -> Body:
                 part["content"] = one_text(part.get("content", ""))
                 if part.get("is_error") is False:
                     del part["is_error"]
-            if part.get("caller") == {"type": "direct"}:  # what every call is, unless it says otherwise
+            if part.get("caller") == {"type": "direct"}:  # the default of every call
                 del part["caller"]
     for tool in body.get("tools", ()):
         if not tool.get("description"):
@@ -335,9 +335,9 @@ def _lower_types(schema: Any) -> Any:
 
 
 def plain_input(body: Body) -> Body:
-    """Responses: what is always said here (``store``), text as input, and instructions as a message."""
+    """Responses: fields that are always sent (``store``), text as input, and instructions as a message."""
     for name in ("store", "include", "background"):
-        body.pop(name, None)  # nothing is stored, and encrypted reasoning is asked for: a decision of ours
+        body.pop(name, None)  # nothing is stored, and encrypted reasoning is asked for: both by design
     if isinstance(body.get("input"), str):
         body["input"] = [{"role": "user", "content": body["input"]}]
     items = []
@@ -386,7 +386,7 @@ def _plain_schema(body: Body, form: Any) -> Body:
 
 
 def plain_ollama(body: Body) -> Body:
-    """Ollama streams unless it is told not to; an empty list of options is none."""
+    """Ollama streams by default; an empty list of options is omitted."""
     body.setdefault("stream", True)
     if not body.get("options"):
         body.pop("options", None)

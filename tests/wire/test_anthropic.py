@@ -868,7 +868,7 @@ def test_every_recorded_reply_is_parsed() -> None:
 
 
 def without_defaults(block: dict[str, Any]) -> dict[str, Any]:
-    """A block without the fields that say nothing."""
+    """Return a block without empty fields."""
     if block["type"] not in ("text", "tool_use"):
         return block
     silent = {"citations": (None, []), "caller": (None, {"type": "direct"})}

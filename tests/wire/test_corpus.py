@@ -205,7 +205,7 @@ def read_plainly(record: Record) -> dict[str, Any]:
 
 
 def end_of(words: list[str], *, called: bool) -> str:
-    """What the finish reasons come to: the first that says more than stop, held against the calls."""
+    """Return the expected finish reason: the first that is not stop, adjusted for calls."""
     word = next((word for word in words if word != "stop"), "stop")
     if word in ("length", "content_filter"):
         return word
@@ -234,7 +234,7 @@ def arguments_of(text: str) -> Any:
 
 
 def check_reading(record: Record, heard: DecodedReply) -> None:
-    """What we heard is what the plain reading finds."""
+    """Compare our reply with an independent parse."""
     plain, reply = read_plainly(record), heard.response
     if reply is None:
         assert heard.error is not None
@@ -307,7 +307,7 @@ def test_recordings_of_every_wire_give_replies_or_provider_errors(count: Callabl
 
 
 def test_recordings_are_read_byte_by_byte(count: Callable[[str, int], None]) -> None:
-    """The same is heard, however the bytes come: one by one, or as the network had cut them."""
+    """The same reply is read for any split of the bytes: one by one, or as the network had cut them."""
     longest, step = (50_000, 1) if EXHAUSTIVE else (3_000, 20)
     records = [record for record in GOOD if len(record.body) < longest][::step]
     for record in records:
@@ -423,7 +423,7 @@ def test_recorded_errors_of_every_wire_are_provider_errors() -> None:
 
 # --- real servers -----------------------------------------------------------------------------------
 
-# Answers with a good status that are none, and why.
+# Bodies with a success status that are not replies, and why.
 NO_ANSWER = {
     "llamacpppython_smollm2__err_context_too_long_stream": "200 and not a byte, when the prompt is too long",
 }

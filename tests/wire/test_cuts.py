@@ -110,7 +110,7 @@ def check_cut(wire: str, cut: bytes, whole: DecodedReply, heard: DecodedReply, *
     elif error is not None and not isinstance(error, MalformedToolCallError | StructuredOutputError):
         blank = not stream and not cut.strip()
         assert type(error) is type(whole.error) or (blank and type(error) is InvalidResponseError), repr(error)
-    else:  # it ended well, or with a message that is whole and unsound
+    else:  # it ended normally, or with a complete but invalid message
         assert heard.response is not None
         ended = ENDS[wire].search(cut) if wire in ENDS else heard.facts == whole.facts
         assert ended, "ended well before anything said that it had ended"
@@ -201,7 +201,7 @@ def cut_record(record: Record, offsets: Sequence[int]) -> None:
     done, last = 0, None
     for offset, heard in hear_cuts(codec, request, data, offsets):
         try:
-            if heard is not last:  # else it is what the cut before this one said, which was shorter
+            if heard is not last:  # otherwise it equals the result of the previous, shorter cut
                 check_events(heard.events)
                 check_cut(record.wire, data[:offset], whole, heard, stream=True, reread=False)
             if offset in again:
@@ -215,7 +215,7 @@ def cut_record(record: Record, offsets: Sequence[int]) -> None:
 @needs_recordings
 @pytest.mark.parametrize("share", SHARES)
 def test_recordings_in_pieces(share: int, count: Callable[[str, int], None]) -> None:
-    """Byte by byte, at random, with other line ends, with comments and pings between: the same is heard."""
+    """Read byte by byte, in random pieces, with CRLF, comments and pings: the reply is the same."""
     for record in recorded_streams(share, 10**9 if EXHAUSTIVE else 20_000):
         codec, request, data = record.codec(), record.request(), record.body
         whole = decode(codec, request, [data], judged=False).facts

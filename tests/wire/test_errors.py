@@ -55,7 +55,7 @@ WAITS: list[tuple[dict[str, str], float | None]] = [
     ({"Retry-After-Ms": "12.5"}, 0.0125),
     ({"retry-after": "60", "retry-after-ms": "1500"}, 1.5),
     ({"retry-after": "60", "retry-after-ms": "soon"}, 60),
-    # dates, measured by the server's own clock where it tells
+    # dates, measured by the server's own clock if it sends a date
     ({"retry-after": "Wed, 21 Oct 2015 12:00:10 GMT", "date": NOON}, 10),
     ({"retry-after": "Wed, 21 Oct 2015 12:00:10 GMT", "Date": "Wed, 21 Oct 2015 12:00:04 GMT"}, 6),
     ({"retry-after": "Wed, 21 Oct 2015 12:00:10 GMT"}, 10),

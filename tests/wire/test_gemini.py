@@ -152,7 +152,7 @@ def test_body_array_and_stream_give_the_same_reply(case: Case) -> None:
 
 
 def merge(chunks: list[dict[str, Any]]) -> dict[str, Any]:
-    """The body that says in one piece what these chunks say in many."""
+    """Return the single body with the content of these chunks."""
     whole: dict[str, Any] = {}
     for chunk in chunks:
         whole |= {key: value for key, value in chunk.items() if key != "candidates"}
@@ -206,7 +206,7 @@ def as_parts(heard: DecodedReply, codec: GeminiCodec = CODEC) -> list[Any]:
 
 
 def joined(parts: Sequence[Any]) -> list[Any]:
-    """Parts as the wire's rules read them: unsigned stretches of text are one, and what says nothing is not there."""
+    """Normalise parts: join unsigned text, and drop empty parts."""
     made: list[Any] = []
     for part in parts:
         if not part or part == {"text": ""} or part.get("functionCall") == {}:
@@ -677,7 +677,7 @@ def test_projected_schema_stays_within_the_subset(schema: dict[str, Any]) -> Non
         pending += [node["items"]] if "items" in node else []
 
 
-# --- what is heard --------------------------------------------------------------------------------
+# --- decoding --------------------------------------------------------------------------------
 
 
 def test_signature_stays_on_its_part() -> None:
@@ -855,7 +855,7 @@ def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def without_empty(value: Any) -> Any:
-    """A value without the containers that hold nothing: pieces cannot speak of them."""
+    """Return a value without empty containers, which pieces cannot express."""
     if isinstance(value, dict):
         made = {key: without_empty(item) for key, item in value.items()}
         return {key: item for key, item in made.items() if item not in ({}, [])}

@@ -95,7 +95,7 @@ def test_every_conversation_is_encoded_on_every_wire(origin: str, target: str) -
                   "Rain in Oslo.", "And tomorrow?", "Let me", "Never mind. Thanks."):  # fmt: skip
         assert words in said, words
     check_valid(target, body)
-    # What is not said is listed, and nothing else is.
+    # Exactly the omitted content is listed.
     listed = {note.code for note in encoded.notes}
     assert ("let me see" in said or "xyz" in said) or any("thinking" in code or "continuity" in code for code in listed)
     for secret in ("sig-a", "sig-g", "xyz"):

@@ -28,7 +28,7 @@ def said(*records: dict[str, Any]) -> bytes:
     return b"".join([b"data: " + json.dumps(record).encode() + b"\n\n" for record in records])
 
 
-# What each wire says before, and how it goes on to a good end.
+# What each wire sends before the error, and how it would end normally.
 BEFORE = {
     "openai": said({"choices": [{"index": 0, "delta": {"content": "half"}, "finish_reason": "stop"}]}),
     "gemini": said({"candidates": [{"content": {"parts": [{"text": "half"}]}, "finishReason": "STOP"}]}),

@@ -62,7 +62,7 @@ EXTRAS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any], dict[str, Any
     ({"a": 1}, {"b": 2}, {}, {"a": 1, "b": 2}),
     ({}, {"b": None}, {}, {"b": None}),
     ({}, {"b": {"z": 1, "a": [2, {"y": 1, "x": 2}]}}, {}, {"b": {"a": [2, {"x": 2, "y": 1}], "z": 1}}),
-    # a field of ours: equal is redundant
+    # one of our fields: an equal value is redundant
     ({"a": 1}, {"a": 1.0}, {}, {"a": 1}),
     ({"a": True}, {"a": True}, {}, {"a": True}),
     ({"a": None}, {"a": None}, {}, {"a": None}),

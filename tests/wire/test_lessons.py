@@ -1,4 +1,4 @@
-"""What an endpoint has refused is learned once: about the endpoint if it says so, else about one schema."""
+"""A rejection is learned once: for the endpoint if it names a field, else for one schema."""
 
 from __future__ import annotations
 

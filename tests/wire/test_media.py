@@ -103,7 +103,7 @@ SAID = (
 
 @st.composite
 def conversations(draw: Any) -> list[Message]:
-    """Turns of a session: what a model said and called, and what its tools returned, as the session keeps it."""
+    """Turns of a session: replies with calls, and the results of the tools, as the session stores them."""
     messages: list[Message] = [User("Go.")]
     for turn in range(draw(st.integers(1, 3))):
         calls = [

@@ -183,7 +183,7 @@ def test_raw_is_verbatim(case: Case) -> None:
     data = case.reply or b""
     heard = decode(case.codec(), case.request, [data])
     if heard.response is None:
-        return  # nothing was said: there is no response to carry it
+        return  # no event was emitted, so there is no response with raw
     raw = heard.response.raw
     if not case.is_stream:
         assert raw == read_plainly(data.strip().removeprefix(b"\xef\xbb\xbf"))
@@ -485,7 +485,7 @@ def turn(*blocks: Any) -> Assistant:
     return Assistant(blocks)
 
 
-# What the model said, what follows it, under which quirks, and the notes it must leave.
+# The reply, what follows it, the quirks, and the expected notes.
 LOSSES: list[tuple[Assistant, Any, dict[str, Any], list[Noted]]] = [
     (turn(Text("Hi")), HELLO, {}, []),
     (turn(Thinking("Hm"), Text("Hi")), HELLO, {}, [NO_THINKING]),
@@ -757,7 +757,7 @@ def test_arguments_round_trip(arguments: dict[str, Any]) -> None:
 NATIVE = {"response_schema": SCHEMA}
 STREAM = {"stream": True}
 
-# status, what the server says, the request, what is known before, and what must be learned
+# status, the error text, the request, what is known before, and what must be learned
 LESSONS: list[tuple[int, str, dict[str, Any], dict[str, Any], dict[str, Any] | None]] = [
     (400, "Unknown parameter: 'stream_options'", STREAM, {}, {"stream_usage": False}),
     (422, "body.stream_options: extra fields not permitted", STREAM, {}, {"stream_usage": False}),
@@ -965,7 +965,7 @@ BODIES = {
 
 
 def class_of(status: int) -> type[ProviderError]:
-    """What a status means when the body says nothing more."""
+    """The class of a status without a body."""
     known: dict[int, type[ProviderError]] = {
         401: AuthenticationError,
         402: BillingError,
@@ -1023,7 +1023,7 @@ def test_error_responses_give_provider_errors(status: int, body: Any) -> None:
 
 @st.composite
 def replies(draw: st.DrawFn) -> dict[str, Any]:
-    """Content that can be said both ways: thinking, then text, then calls."""
+    """Content that a body and a stream can both express: thinking, then text, then calls."""
     calls = draw(
         st.lists(
             st.tuples(st.text(min_size=1, max_size=12), st.sampled_from(["any", "none"]), OBJECTS),
@@ -1188,7 +1188,7 @@ def event_of(value: Any) -> bytes:
 
 
 def held(heard: DecodedReply) -> DecodedReply:
-    """The error is one of ours, has no surprise for a cause, and what was said can be written down."""
+    """The error is a provider error without an unexpected cause, and the events are serialisable."""
     error = heard.error
     if error is not None:
         assert type(error) in TREE

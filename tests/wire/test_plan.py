@@ -1,4 +1,4 @@
-"""What would become of a conversation elsewhere, told from the notes of the codec that would send it."""
+"""Plan a conversation for another model, from the notes of its codec."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PARTS = [
 
 
 class Codec:
-    """Encodes by saying what it is told to say."""
+    """A codec that returns the given notes."""
 
     def __init__(self, *notes: Note, error: Exception | None = None) -> None:
         self._notes = notes

@@ -273,7 +273,7 @@ FOREIGN = Continuity("sig", None, Issuer("gemini"))
 CALL = ToolCall("c", "any", {})
 SAID = "messages[1].content[0]"
 
-# what was said, the notes it must leave as (outcome, code, path, loss)
+# the reply, the expected notes as (outcome, code, path, loss)
 LOSSES: list[tuple[str, list[Any], list[tuple[str, str, str, bool]]]] = [
     ("plain thinking", [Thinking("hm"), Text("x")], [("dropped", "thinking_dropped", SAID, True)]),
     ("redacted", [RedactedThinking("d"), Text("x")], [("dropped", "redacted_thinking_dropped", SAID, True)]),
@@ -574,7 +574,7 @@ NATIVE = {"response_schema": SCHEMA}
 STRICT = {"tools": (CLOSED,)}
 NO_INCLUDE = {"encrypted_reasoning": False}
 
-# status, what the server says, its code, the request, what is known before, and what must be learned
+# status, the error text, its code, the request, what is known before, and what must be learned
 LESSONS: list[tuple[int, str, str | None, dict[str, Any], dict[str, Any], dict[str, Any] | None]] = [
     (400, "Encrypted content is not supported with this model.", None, {}, {}, NO_INCLUDE),
     (400, "Unknown parameter: 'include'.", "unknown_parameter", {}, {}, NO_INCLUDE),
@@ -970,7 +970,7 @@ def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 
 
 def held(heard: DecodedReply) -> DecodedReply:
-    """The error is one of ours, has no surprise for a cause, and what was said can be written down."""
+    """The error is a provider error without an unexpected cause, and the events are serialisable."""
     error = heard.error
     if error is not None:
         assert type(error) in TREE
