@@ -475,7 +475,7 @@ def recorded() -> Iterator[tuple[str, str, Body, str]]:
         for line in lines:
             data = json.loads(line)
             wire, body = WIRES.get(data["provider"]), data["request_json"]
-            if wire is None or data["op"] != "create" or data["request_elided"] or not isinstance(body, dict):
+            if wire not in STEPS or data["op"] != "create" or data["request_elided"] or not isinstance(body, dict):
                 continue
             path = urlsplit(data["url"] or "").path
             if wire != "gemini":
