@@ -10,6 +10,7 @@ import msgspec
 
 from ..errors import InvalidRequestError, cut
 from .expansion import measure
+from .patterns import MAX_STEPS, find_patterns, start_meter
 
 MAX_SCHEMA = 256 * 1024
 """The longest schema that is compiled, in bytes of JSON."""
@@ -26,6 +27,8 @@ class Schema(NamedTuple):
     validator: Any
     paths: int
     growth: int
+    names: int
+    """The weight of the heaviest pattern for property names; 0 if none is heavy."""
 
 
 def compile_schema(schema: Any, path: str) -> Schema:
@@ -49,12 +52,16 @@ def first_error(schema: Schema, value: Any) -> str | None:
         depth, parts = _measure_value(value) if schema.paths > _FEW_PATHS or schema.growth > 1 else (0, 1)
         if parts * schema.paths > MAX_CHECKS:
             return "it is too large to be checked against this schema"
+        if schema.names and _measure_names(value) * schema.names > MAX_STEPS:
+            return "its property names are too long to be checked against the patterns of this schema"
+        start_meter()
         if schema.validator.is_valid(value):
             return None
         # Validation caches what it has checked; the listing of errors does not, and follows every
         # path.
         if schema.growth > 1 and parts * schema.paths * schema.growth ** min(depth, 64) > MAX_CHECKS:
             return "it does not satisfy the schema, and is nested too deeply to say where"
+        start_meter()
         error = next(iter(schema.validator.iter_errors(value)))
     except (ValueError, RecursionError, OverflowError):
         return "it is nested too deeply to be checked, or has a number that is out of range"
@@ -67,8 +74,9 @@ def has_final_error(schema: Schema, value: Any, open_path: list[str | int]) -> b
 
     The nodes along ``open_path`` are unfinished: what is wrong with them may be right once the rest arrives.
     """
-    if schema.growth > 1 or schema.paths > _FEW_PATHS:  # too expensive to check with every fragment
+    if schema.growth > 1 or schema.paths > _FEW_PATHS or schema.names:  # too expensive to check with every fragment
         return False
+    start_meter()
     try:
         paths = [error.instance_path for error in schema.validator.iter_errors(value)]
     except (ValueError, RecursionError, OverflowError):
@@ -85,6 +93,19 @@ def _measure_value(value: Any) -> tuple[int, int]:
         level = [part for each in inner for part in (each.values() if isinstance(each, dict) else each)]
         parts += len(level)
     return depth, parts
+
+
+def _measure_names(value: Any) -> int:
+    """Return the number of characters in the property names of a value."""
+    total, level = 0, [value]
+    while level:
+        each = level.pop()
+        if isinstance(each, dict):
+            total += sum(map(len, each))
+            level += each.values()
+        elif isinstance(each, list):
+            level += each
+    return total
 
 
 class _Cache:
@@ -129,7 +150,11 @@ def _compile(encoded: bytes) -> Schema:
         raise ValueError(f"it is longer than {MAX_SCHEMA} bytes")
     decoded = msgspec.json.decode(encoded)
     expansion = measure(decoded)
-    schema = Schema(validator_for(decoded, retriever=_refuse), *expansion)
+    patterns = find_patterns(decoded)
+    validator = validator_for(
+        decoded, retriever=_refuse, pattern_options=patterns.options, keywords=patterns.keywords or None
+    )
+    schema = Schema(validator, *expansion, patterns.names)
     _cache.keep(encoded, schema)
     return schema
 
