@@ -70,7 +70,7 @@ _UNUSABLE = re.compile(r"^(eu|us|us-gov|global|global-standard|apac|au|in|jp|uk)
 
 
 def withdrawn_models(paths: list[Path], as_of: str) -> set[str]:
-    """Return the names of the models that a list says are gone."""
+    """Return the names of the models that a list marks as withdrawn."""
     gone = set()
     for path in paths:
         data = path.read_bytes()
@@ -96,7 +96,7 @@ def add_new(listed: Listed, source: str, as_of: str, gone: set[str]) -> None:
             tokens = family(name)
             facts = {**model.facts, **({"tokens": tokens or "default"} if tokens != usual else {}), "listed": True}
             if facts.get("output") == facts["context"]:
-                del facts["output"]  # what the list says where the vendor names no limit
+                del facts["output"]  # the value of the list for a vendor that names no limit
             lines.append(f"  {json.dumps(name)}: {json.dumps(facts).replace(chr(34), '')}")
         added = len(lines) - before
         if added:

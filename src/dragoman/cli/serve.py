@@ -80,8 +80,7 @@ def command(
 ) -> None:
     """Serve models to existing clients, over their own wires.
 
-    Chat Completions at /v1/chat/completions, Responses at /v1/responses, Messages at /v1/messages,
-    and more.
+    Chat Completions at /v1/chat/completions, Responses at /v1/responses, Messages at /v1/messages, and more.
     """
     if new_key is not None:
         _show_new_key(new_key, as_json=as_json)
@@ -96,7 +95,7 @@ def command(
         _check_log(where, workers, log_content=log_content)
         bounds = {"body_bytes": max_body * _MIB, "reply_seconds": timeout, "media_urls": media_urls}
         bounds |= _bound_connections(max_connections, max_connections_per_peer)
-        told = {
+        settings = {
             "config": config,
             "models": named,
             "keys": keys,
@@ -112,7 +111,7 @@ def command(
             "store": store,
             "store_days": store_days,
         }
-        _run(told, host, port, workers, drain, tls)
+        _run(settings, host, port, workers, drain, tls)
 
 
 def _read_tls(tls_cert: str | None, tls_key: str | None) -> dict[str, Any]:
