@@ -1,6 +1,6 @@
-"""How much the properties try: a fixed sample by default, more on request (``HYPOTHESIS_PROFILE=exhaustive``).
+"""The size of the property tests: a fixed sample by default, more with ``HYPOTHESIS_PROFILE=exhaustive``.
 
-And how much was done: what tests ``count`` is added up, over all processes, and said at the end.
+The numbers that tests ``count`` are added up over all processes and printed at the end.
 """
 
 from __future__ import annotations

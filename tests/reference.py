@@ -22,7 +22,7 @@ from .test_layers import FLOORS
 
 PACKAGE = Path(dragoman.__file__).parent
 
-# What a user of the library may want to look up, in the order in which one meets it; a folder's front is one page.
+# Modules that users look up, in the order of the documentation; a package is one page.
 MODULES = [
     "provider", "retrieval", "messages", "citations", "events", "calls", "errors", "capabilities", "registry",
     "middleware", "prices", "tokens", "batches", "log", "session", "tools", "permission", "replay", "trace",

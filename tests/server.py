@@ -99,7 +99,7 @@ async def serve(handler: Handler) -> AsyncIterator[Server]:
                     server.in_flight -= 1
                     for each in (handling, gone):
                         each.cancel()
-                    await asyncio.gather(handling, gone, return_exceptions=True)  # passes on a cancellation of ours
+                    await asyncio.gather(handling, gone, return_exceptions=True)  # passes on a cancellation
                 if seen.headers.get("connection") == "close":
                     return
         except (ConnectionError, asyncio.CancelledError):

@@ -187,7 +187,7 @@ _VERBS = ["tool", "more", "more", "more", "text", "thinking", "whole", "attach",
 
 @st.composite
 def verbs(draw: st.DrawFn) -> list[Verb]:
-    """What a wire may say between ``start`` and the end: calls whose fragments interleave with all the rest.
+    """Draw what a wire may send between ``start`` and the end: calls whose fragments interleave with everything else.
 
     The keys of calls are numbers, in the order in which the calls begin.
     """

@@ -213,7 +213,7 @@ def wrong_directions(modules: list[Module]) -> list[str]:
 
 
 def cycles(modules: list[Module]) -> list[str]:
-    """Files that import each other in a circle; what a folder's front re-exports from its own files is none."""
+    """Return files that import each other in a cycle; re-exports of a package from its own files do not count."""
     known = {module.name for module in modules}
     edges = {module.name: {target for _, _, target in module.imports(known)} & known for module in modules}
     found: list[str] = []

@@ -284,7 +284,7 @@ def weather(
     *,
     anything=None,  # type: ignore[no-untyped-def]
 ) -> str:
-    """Tell the weather."""
+    """Return the weather."""
     raise AssertionError("a Tool never calls its function")
 
 

@@ -82,7 +82,7 @@ def test_plugin_tools_of_every_form_are_loaded(monkeypatch: pytest.MonkeyPatch) 
 
 
 def shout(text: str) -> str:
-    """Say it louder."""
+    """Return the text in capitals."""
     return text.upper()
 
 

@@ -210,7 +210,7 @@ def test_price_changes_on_its_date(bundled: PriceTable) -> None:
     assert before.row.valid_until == after.row.valid_from == date(2025, 6, 10)
 
 
-# What xAI and OpenRouter themselves said the call cost (`cost_in_usd_ticks`, `usage.cost`), from
+# The cost of the call that xAI and OpenRouter reported (`cost_in_usd_ticks`, `usage.cost`), from
 # recordings: reads and writes of a cache, reasoning, and days on which the price was another one.
 RECORDED_BILLS = [
     ("xai:grok-3-mini", datetime(2026, 2, 11, tzinfo=UTC), Usage(12, 322, 2, None, 320, 334), "0.00016415"),

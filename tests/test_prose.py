@@ -116,7 +116,3 @@ def test_docstrings_of_tests_need_no_imperative_but_plain_words(prose: ModuleTyp
         'def test_a():\n    """The call ends."""\n\n\ndef test_b():\n    """Nobody waits."""\n', encoding="utf-8"
     )
     assert [each.split(" ")[:2] for each in prose.find_violations(path)] == [["6:", "[person]"]]
-
-
-def test_paths_still_to_be_done_exist(prose: ModuleType) -> None:
-    assert [entry for entry in prose.NOT_YET if not (ROOT / entry).exists()] == []

@@ -2,7 +2,7 @@
 
     python -m tests.attacks.hostile_lives PLACE FOLDER SEED SESSIONS KILLS RUNNERS
 
-A session pays invoices. The model proposes an invoice again when it is told that the payment did not run,
+A session pays invoices. The model proposes an invoice again when the result states that the payment did not run,
 and goes on to the next when the outcome is unknown, so that every invoice must be paid at most once. It also
 calls a tool that does not exist; context policies have the model summarise old turns and leave old results out,
 and an approver edits every payment that it is asked about. With

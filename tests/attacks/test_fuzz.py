@@ -183,7 +183,7 @@ def test_broken_promise_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("wire", sorted(CASES))
 def test_no_conformance_case_blocks_the_event_loop(wire: str) -> None:
-    """Every reply of the cases through a provider, and every request of theirs through a gateway."""
+    """Send every reply of the cases through a provider, and every request through a gateway."""
 
     async def run(case: Any) -> None:
         for stream in (False, True):

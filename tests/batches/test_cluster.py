@@ -1,4 +1,4 @@
-"""Batches on a real local Ray cluster: the same output as locally, also when a worker or the driver is killed.
+"""Batches on a real local Ray cluster: the same output as locally, even when a worker or the driver is killed.
 
 Starting Ray takes many seconds, so all but the part files is tested with the exhaustive tests only.
 """

@@ -29,7 +29,7 @@ PATCH = f"""*** Begin Patch
 
 
 def script(file: str) -> ScriptedProvider:
-    """Return a model that makes the edit with the tool that an agent offers, or in words for one that offers none."""
+    """Return a model that makes the edit with the tool that an agent offers, or in plain text."""
     calls = {
         "apply_patch": {"input": PATCH},
         "exec_command": {"cmd": "sed -i s/world/moon/ greet.py"},

@@ -62,7 +62,7 @@ NEVER = replace(MINE, replayable=False)
 
 
 class Expected:
-    """Knows ``any``, and ``weather``, which wants a city; structured text is a JSON list."""
+    """A toolset with ``any``, and ``weather``, which requires a city; structured text is a JSON list."""
 
     response_schema: dict[str, Any] | None = None
 
@@ -1051,7 +1051,7 @@ def test_assembler_and_follower_close_a_stream_alike(verbs: list[some.Verb], end
 
 
 def signatures(blocks: Iterable[AssistantBlock]) -> list[str]:
-    """Those of thoughts, which are heard."""
+    """Return the signatures of thoughts, which are delivered as events."""
     states = [block.continuity for block in blocks if isinstance(block, Thinking)]
     return [state.signature for state in states if state is not None and state.signature is not None]
 

@@ -12,7 +12,7 @@ from dragoman.gateway.policy.translate import merge
 from .test_policy import OPENAI_TOOL, RESPONSES_TOOL, limited
 from .upstream import bench, models_for
 
-# Fields that take no text, or mean something only beside another field.
+# Fields that take no text, or have a meaning only together with another field.
 VALUES: dict[str, Any] = {
     "n": 2,
     "parallel_tool_calls": False,

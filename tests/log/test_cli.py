@@ -297,7 +297,7 @@ def test_cost_uses_another_price_table(path: Path, tmp_path: Path) -> None:
     assert row["repriced_usd"] == "0.00414"
     assert row["unpriced"] == {}
     assert "+" in billed["pricing_version"]
-    # The fourth call had no recorded cost, and is no part of a difference.
+    # The fourth call had no recorded cost, and is not part of a difference.
     assert Decimal(row["difference_usd"]) == Decimal("0.00414") - Decimal("0.00045") - Decimal("0.008295")
     prices.write_text("rows:\n  - {provider: other, match: {equals: [m]}, free: true}\n")
     alone = json.loads(run("cost", "--prices", str(prices), "--only", "--log", str(path), "--json").stdout)

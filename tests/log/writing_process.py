@@ -1,4 +1,4 @@
-"""A process that appends until it is killed, and says which appends were acknowledged.
+"""A process that appends until it is killed, and prints which appends were acknowledged.
 
     python writing_process.py WHERE THREADS     one writer; a failed append ends it with the error's name
     python writing_process.py WHERE             a new writer for every number of threads read from stdin

@@ -26,7 +26,7 @@ price = lambda usage, model: cost(usage, model, table=PriceTable((ROW,), version
 
 @tool(side_effect="none")
 def ping() -> str:
-    """Say pong."""
+    """Return pong."""
     return "pong"
 
 

@@ -34,7 +34,7 @@ def show() -> list[TextContent | ImageContent]:
 
 @server.tool()
 def keys() -> str:
-    """Tell what the environment holds."""
+    """List the names in the environment."""
     return " ".join(sorted(os.environ))
 
 
@@ -53,7 +53,7 @@ async def sleep() -> str:
 
 @server.tool()
 def talk() -> str:
-    """Say a lot."""
+    """Return a long text."""
     return "word " * 10_000
 
 

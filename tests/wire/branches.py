@@ -85,10 +85,10 @@ def hear_cuts(
     data: bytes,
     offsets: Sequence[int],
 ) -> Iterator[tuple[int, DecodedReply]]:
-    """What is heard of ``data`` cut at each of the ``offsets``, in order; the same object where the last cut said it.
+    """Decode ``data`` cut at each of the ``offsets``, in order; equal results of two cuts are one object.
 
-    The decoder is fed event by event, and goes on from the last whole one for each cut. The codec must not keep
-    the raw reply. Deltas that were heard before the last whole event come joined.
+    The decoder is fed event by event, and continues from the last complete event for each cut. The codec must not keep
+    the raw reply. Deltas that arrived before the last complete event are joined.
     """
     issuer = Issuer(codec.wire, codec.issuer_vendor, request.model)
     out = Assembler(request_id=request.request_id, model=request.model, issuer=issuer, new_id=_Numbers())

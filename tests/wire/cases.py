@@ -1,6 +1,6 @@
-"""The cases of the conformance kit, and what others recorded, for the tests of the wires.
+"""The cases of the conformance kit, and recorded exchanges, for the tests of the wires.
 
-``python tests/wire/cases.py --write WIRE [CASE]`` writes ``events.jsonl`` anew, to be reviewed.
+``python tests/wire/cases.py --write WIRE [CASE]`` rewrites ``events.jsonl`` for review.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def _served() -> Iterator[Record]:
         if wire not in CODECS or not status or exchange["method"] != "POST":
             continue
         body = (exchange["response_body"] or "").encode()
-        # On the wire of lines a stream is what comes unless it is declined, and nothing in the body tells.
+        # The Ollama wire streams unless the request declines it, and the body of a reply does not show which it is.
         stream = wire != "ollama" or not re.search(r'"stream": ?false', exchange["request_body"] or "")
         yield Record(exchange["id"], wire, exchange["server"], stream, int(status[0]), {}, body, {}, ())
 

@@ -1,4 +1,4 @@
-"""Recorded requests, read and written again: is the body the same as the one that the vendor's own client sent?
+"""Recorded requests, read and written again, compared with the body that the vendor's own client sent.
 
 ``python -m tests.wire.requests`` prints the share of each wire, and the reasons for the rest. Bodies are compared after
 the normalisers below, each with its reason: what is left is a difference that the server could see.

@@ -1,6 +1,6 @@
-"""Real replies, recorded by others: every one is read, and says what an independent reading says.
+"""Real recorded replies: each one is decoded, and agrees with an independent reading.
 
-These tests use the recordings beside the repository when they are there. ``DRAGOMAN_EXHAUSTIVE=1``
+These tests use the recordings next to the repository when they are there. ``DRAGOMAN_EXHAUSTIVE=1``
 reads all of them byte by byte; by default only a sample is.
 """
 
@@ -56,7 +56,7 @@ TREE = tuple(getattr(dragoman.errors, name) for name in dragoman.errors.__all__ 
 
 pytestmark = [
     pytest.mark.skipif(not find_records(), reason="no recordings beside this repository"),
-    pytest.mark.no_cover,  # coverage must not depend on what lies beside the repository, and costs three times the time
+    pytest.mark.no_cover,  # coverage must not depend on the recordings, and makes these tests three times slower
 ]
 
 GOOD = [record for record in find_records().values() if record.status < 300]

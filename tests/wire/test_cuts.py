@@ -1,4 +1,4 @@
-"""A stream may end anywhere. Cut at every byte, it must end well, and never say what was not said.
+"""A stream may end at any byte. The events of a cut stream are valid, and contain nothing that did not arrive.
 
 Every streamed case of every wire, and every recorded stream where recordings are at hand. A sample
 by default; ``DRAGOMAN_EXHAUSTIVE=1`` cuts all of them at every offset, but for the middle of events of many
@@ -48,8 +48,8 @@ SHARES = range(120 if EXHAUSTIVE else 1)  # so that no test of the whole takes m
 
 pytestmark = pytest.mark.exhaustive
 
-# What must have been heard before a stream may end well: the wire's end mark, or a reason to stop. For a wire
-# that is not here, all that the whole stream says.
+# What must have arrived before a stream may end without an error: the wire's end mark, or a finish reason. For a
+# wire that is not in this table, the complete stream.
 ENDS = {
     "openai": re.compile(rb'"finish_reason"\s*:\s*("[^"]+"|\{)|\[DONE\]'),
     "anthropic": re.compile(rb"message_stop|\[DONE\]"),

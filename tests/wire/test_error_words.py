@@ -30,7 +30,7 @@ from dragoman.wire.openai.errors import ROWS as OPENAI_ROWS
 from .cases import find_cases
 from .test_references import READERS, WIRES, rows_of
 
-# The class, the status and the words of a refusal, for what no case of the wire contains. A word before a bar is
+# The class, the status and the text of a refusal, for what no case of the wire contains. A word before a bar is
 # the ``type`` of the error.
 EXAMPLES: dict[str, list[tuple[type[ProviderError], int, str]]] = {
     "bedrock": [

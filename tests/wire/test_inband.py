@@ -61,7 +61,7 @@ AFTER = {
     "cohere": said({"type": "message-end", "delta": {"finish_reason": "COMPLETE"}}),
     "bedrock": write_frames(b'{"messageStop":{"stopReason":"end_turn"}}\n{"metadata":{"usage":{"inputTokens":1}}}'),
 }
-EVENTS = {  # those of a stream of events, with what they are; each wire may have its own, more telling, class
+EVENTS = {  # those of a stream of events, with their class; a wire may have a more specific one
     "error of a status": (b'data: {"error": {"code": 429, "message": "slow down"}}', RateLimitError),
     "error as text": (b'data: {"error": "it broke"}', UnavailableError),
     "object is error": (

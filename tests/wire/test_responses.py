@@ -146,7 +146,7 @@ def test_keepalives_between_events_change_nothing(case: Case) -> None:
     )
 
 
-# Streams whose last event does not repeat what was streamed, and why; the rest must fold to what it says.
+# Streams whose last event does not repeat what was streamed, and why; all others must fold to what it contains.
 UNLIKE = {
     "output-empty-at-the-end-stream": "the final list is empty",
     "output-null-at-the-end-stream": "the final list is null",
@@ -832,7 +832,7 @@ def words_of(heard: DecodedReply) -> tuple[Any, ...]:
     return reply.text, reply.message.thinking, calls, reply.finish_reason, reply.usage, type(heard.error)
 
 
-# Events that are about nothing, each among the events of a reply that is whole without them.
+# Events without content, each placed among the events of a reply that is complete without them.
 IDLE: list[dict[str, Any]] = [
     {"type": "response.output_item.added", "output_index": 0, "item": None},
     {"type": "response.output_item.done", "output_index": 0, "item": "x"},

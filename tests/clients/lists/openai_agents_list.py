@@ -54,7 +54,7 @@ async def run_tools(word: str, wanted: list[str], *, stream: bool = False, **set
 
     @function_tool
     def weather(city: str) -> str:
-        """Tell the weather."""
+        """Return the weather."""
         places.append(city)
         return "rain"
 
