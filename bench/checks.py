@@ -24,7 +24,7 @@ from . import server
 
 ROOT = Path(__file__).parents[1]
 TIMES = 50
-# What is taken out: the file, and a text of it that must be there. The lines of the text are replaced by the third.
+# The checks to remove: file, the lines of the check (they must be present), and the lines that replace them.
 CHECKS = (
     ("wire/codec.py", """        may_be_crowded = self._size > MAX_CONTAINERS  # no event is longer than all of them together
 """, ""),  # noqa: E501

@@ -1,7 +1,7 @@
 """``python -m bench.endurance [CALLS]``: check that memory does not grow over a million calls.
 
-The replies are canned, so that nothing but ours is measured: texts, calls, streams, and one in a thousand that
-fails. Prints resident memory as it goes.
+The replies are canned, so only the memory of this library is measured. They are texts, tool calls and streams, and
+one in a thousand fails. Prints the resident memory regularly.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from .floors import Aiohttp
 from .ours import Ours
 from .worker import CHUNKS, Growing
 
-# The most that ours may cost of the floor: 1.6 times what it does, or somewhat more where a busy machine shakes it.
+# The maximum ratio of our cost to the floor's: 1.6 times the measured ratio, more where a busy machine adds noise.
 LIMITS = {
     "complete, text": 1.6,
     "complete, 64 at once": 1.7,

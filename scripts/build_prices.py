@@ -54,7 +54,7 @@ try:
         TimeOfDateConstraint,
     )
     from genai_prices.types import Usage as SourceUsage
-except ImportError:  # a comparison with --list does without
+except ImportError:  # --list works without the package
     if "--list" not in sys.argv:
         raise
     source_providers = ClauseAnd = ClauseContains = ClauseEndsWith = ClauseEquals = ClauseOr = ClauseRegex = Any

@@ -1,4 +1,4 @@
-"""The pages of the reference that are written from the code: ``python -m tests.test_docs`` renews them."""
+"""Generate the reference pages from the code; ``python -m tests.test_docs`` updates them."""
 
 from __future__ import annotations
 

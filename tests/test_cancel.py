@@ -1,4 +1,4 @@
-"""Every cancel: a stream cancelled at each of its events, over a real socket, ends well and leaves nothing."""
+"""Cancel a stream at each of its events, over a real socket: it ends without an error and leaks nothing."""
 
 from __future__ import annotations
 

@@ -241,8 +241,8 @@ def search(title: str) -> dict[str, Any]:
     return {"type": "web_search_result_location", "url": URL, "title": title, "cited_text": "c", "encrypted_index": "e"}
 
 
-def test_streams_of_responses_keep_what_the_issuer_cites() -> None:
-    """The last text is open when its sources come: its own done events have them."""
+def test_streamed_citations_of_the_responses_wire_are_kept() -> None:
+    """The sources arrive while the last text block is open; its done events contain them."""
     own = {"type": "url_citation", "url": URL, "title": "A", "start_index": 0, "end_index": 3}
     part = {"type": "output_text", "text": "Yes", "annotations": [own]}
     item = {"type": "message", "role": "assistant", "phase": "final_answer", "content": [part]}

@@ -18,7 +18,7 @@ from dragoman.wire import CODECS
 PACKAGE = Path(dragoman.__file__).parent
 
 # The one list of layers. A module may import only from lines above its own; a folder is one layer.
-# docs/design.md prints it: ``python -m tests.test_docs`` renews the page.
+# docs/design.md prints it: ``python -m tests.test_docs`` updates the page.
 FLOORS = {
     "errors": "the error tree",
     "signatures": "types and functions as JSON Schemas",
@@ -141,7 +141,7 @@ class Module:
         return found
 
     def imports(self, known: set[tuple[str, ...]]) -> Iterator[tuple[int, bool, tuple[str, ...]]]:
-        """First-party imports: the line, whether it is inside a function, and the module it means."""
+        """Yield each import of our own modules: line, whether it is inside a function, and the imported module."""
         for node, inside in self.statements:
             for alias in node.names:
                 if isinstance(node, ast.Import):

@@ -1,4 +1,4 @@
-"""What a call costs: the bundled table, the arithmetic, user tables, and pricing again."""
+"""The cost of a call: the bundled table, the arithmetic, user tables, and repricing recorded calls."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def exact(values: Any) -> Fraction:
 
 PLAIN = row(input="3", output="15", cache_read="0.3", cache_write="3.75")
 BARE = row(input="3", output="15")
-# A dollar for every token, so that a bill is a count.
+# Each token costs one dollar, so the cost equals the number of billed tokens.
 COUNTING = row(input="1000000", output="1000000", cache_read="1000000", cache_write="1000000")
 
 
@@ -363,7 +363,7 @@ def test_reasoning_has_its_own_rate_only_where_the_row_has_one() -> None:
         ),
     ],
 )
-def test_assumptions_are_noted(usage: Usage, entry: PriceRow, notes: list[str]) -> None:
+def test_assumptions_of_a_price_are_in_its_notes(usage: Usage, entry: PriceRow, notes: list[str]) -> None:
     assert list(price(usage, entry).notes) == notes
 
 
@@ -628,7 +628,7 @@ def test_bundled_table_never_gives_zero_for_tokens(usage: Usage, model: str, day
         assert bill.reason
 
 
-# --- tables of one's own --------------------------------------------------------------------------
+# --- user tables ----------------------------------------------------------------------------------
 
 GOOD_YAML = """
 version: mine-1

@@ -307,7 +307,7 @@ async def test_declared_lack_of_structured_output_uses_the_prompt() -> None:
     assert "response_format" not in json.loads(transport.requests[0].body)
 
 
-async def test_missing_stream_options_is_learned_once() -> None:
+async def test_rejected_stream_options_are_omitted_from_later_requests() -> None:
     refusal = b'{"error": {"message": "Unknown field: stream_options"}}'
     transport = FixtureTransport((400, {}, [refusal]), (200, {}, [stream_of("a")]), (200, {}, [stream_of("b")]))
     model = connect("m", base_url="http://test", transport=transport)
@@ -801,7 +801,7 @@ async def test_error_does_not_repeat_the_prompt() -> None:
     assert "4711" in (caught.value.provider_message or "")
 
 
-# --- a provider of one's own ------------------------------------------------------------------------
+# --- custom providers -------------------------------------------------------------------------------
 
 
 class Parrot(Provider):

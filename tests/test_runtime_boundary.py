@@ -160,7 +160,7 @@ async def test_sends_projected_observations_as_messages_without_executing() -> N
     assert executions == []
 
 
-# --- and what follows from them -----------------------------------------------------------------------
+# --- consequences -------------------------------------------------------------------------------------
 
 
 def shape(events: list[ModelEvent]) -> list[Any]:

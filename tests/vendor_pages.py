@@ -1,4 +1,4 @@
-"""Tables of vendors in the documentation, written from the catalogue; ``python -m tests.test_docs`` renews them.
+"""Generate the vendor tables of the documentation from the catalogue; ``python -m tests.test_docs`` updates them.
 
 ``<!-- vendors -->`` marks the table of names and keys, ``<!-- vendor: ID -->`` the facts about one vendor.
 """
@@ -13,7 +13,7 @@ from .pages import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "providers").glob("*.md"))]
 
-# A model of each hosted vendor as an example, and servers of one's own with a name that users know.
+# A model of each hosted vendor as an example, and of self-hosted servers with a well-known name.
 EXAMPLES = {
     "openai": "gpt-5",
     "anthropic": "claude-sonnet-4-6",
@@ -50,7 +50,7 @@ _FACTS = re.compile(r"(<!-- vendor: (\w+) -->\n).*?(<!-- /vendor -->)", re.DOTAL
 
 
 def write_tables(text: str) -> str:
-    """Return a page with its tables of vendors renewed."""
+    """Return the page with its generated tables of vendors replaced by current ones."""
     text = re.sub(
         r"(<!-- vendors -->\n).*?(<!-- /vendors -->)", lambda m: m[1] + write_table() + m[2], text, flags=re.S
     )

@@ -396,11 +396,11 @@ class TimedOutError(UnavailableError):
 
 
 class StreamInterruptedError(UnavailableError):
-    """The reply ended before the end mark of the wire; ``response`` holds what had arrived."""
+    """The reply ended before the end mark of the wire; ``response`` holds the part that arrived."""
 
     error_class = "network"
     kind = "stream_interrupted"
-    advice = "The partial reply is in error.response; try again for a whole one."
+    advice = "The partial reply is in error.response; try again for a complete one."
 
 
 class InvalidRequestError(ProviderError):

@@ -45,7 +45,7 @@ async def test_tools_with_odd_names_are_rejected_with_a_reason() -> None:
             assert reason.isprintable()
             assert len(reason) < 400
         assert "the tool 'b\\u0430sh' is refused" in "\n".join(server.refused)
-    async with evil("names", prefix="p" * 60) as server:  # the prefix counts
+    async with evil("names", prefix="p" * 60) as server:  # the length limit of names includes the prefix
         assert server.tools == []
 
 

@@ -306,7 +306,7 @@ async def test_concurrency_and_rate_limits_hold(out: Path) -> None:
         while not out.exists() or out.read_bytes().count(b"\n") < 6:
             await asyncio.sleep(0.01)
     await asyncio.sleep(0.05)
-    assert len(model.requests) == 6  # the seventh waits for ten seconds
+    assert len(model.requests) == 6  # the rate limit delays the seventh call by ten seconds
     running.cancel()
     await asyncio.wait([running])
     assert len(results(out)) == 6

@@ -136,7 +136,7 @@ async def start(server: Server, source: Path, out: Path, *words: str) -> asyncio
 
 
 def finished(out: Path) -> dict[str, set[int]]:
-    """The lines that are on disk, by the process that wrote them."""
+    """Return the numbers of the rows saved on disk, grouped by the id of the process that wrote them."""
     found: dict[str, set[int]] = {}
     for path in list_parts(parts_of(out)):
         with contextlib.suppress(FileNotFoundError):
@@ -186,7 +186,7 @@ async def test_batch_runs_on_ray(tmp_path: Path, victim: str) -> None:
             os.kill(process.pid if victim == "driver" else workers[0], signal.SIGKILL)
             if victim == "driver":
                 await process.wait()
-                for pid in workers:  # they end with the driver, some time after it
+                for pid in workers:  # workers exit shortly after their driver died
                     while Path(f"/proc/{pid}").exists():
                         await asyncio.sleep(0.1)
             lines = finished(out).values() if victim == "driver" else [finished(out)[str(workers[0])]]

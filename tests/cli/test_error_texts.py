@@ -32,7 +32,7 @@ def run(*words: str, **variables: str) -> Result:
         (InvalidRequestError("config.max_tokens: required"), "--max-tokens: required."),
         (InvalidRequestError("config.top_p must be a finite number"), "-o top_p must be a finite number."),
         (TimedOutError("late"), "late. Try again, or allow more time with --timeout."),
-        (StreamInterruptedError("cut"), "cut. Try again for a whole one."),
+        (StreamInterruptedError("cut"), "cut. Try again for a complete one."),
         (MalformedToolCallError("bad"), "bad. No intent was made of it."),
         (StructuredOutputError("not JSON"), "not JSON. Ask again, or with a simpler schema."),
         (NetworkError("gone"), "gone. Check the address (--base-url) and the network."),

@@ -197,7 +197,7 @@ def test_models_of_local_servers_are_listed(run: Any, tmp_path: Path) -> None:
     with Background(handle) as server:
         host = urlsplit(server.base_url).netloc
         result = run("--configured", OLLAMA_HOST=host)
-        assert "box:llama3:8b" in result.stdout  # the adapter of the file stands before the catalogue's own
+        assert "box:llama3:8b" in result.stdout  # an adapter in models.yaml takes precedence over the catalogue's
         assert "ollama:llama3:8b" not in result.stdout
         assert "bad" not in result.stdout
         assert result.stderr == (

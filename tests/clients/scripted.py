@@ -17,7 +17,7 @@ def ends_with_result(request: Request) -> bool:
 
 
 def answer_by_tool(request: Request) -> Answer:
-    """Return the one call that an answer through a tool needs."""
+    """Answer with a call of the first tool; some clients request structured output as a tool call."""
     tool = request.tools[0]
     return Answer(tool_calls=[Call(tool.name, {} if tool.name.startswith("transfer") else json.loads(RIVER))])
 

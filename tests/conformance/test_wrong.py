@@ -163,7 +163,7 @@ def success(events: list[Event]) -> list[Event]:
 
 
 class EndsWell(Clockwork):
-    """Takes a reply that broke off for a whole one."""
+    """Treats an interrupted reply as complete."""
 
     def __init__(self) -> None:
         super().__init__(breaks=True)

@@ -281,7 +281,7 @@ async def test_concurrency_limit_of_a_key_holds() -> None:
         assert status == 429
         gate.set()
         assert (await first)[0] == 200
-        assert (await post(f"{url}/v1/chat/completions", BODY, bearer(ANN)))[0] == 200  # the place is free again
+        assert (await post(f"{url}/v1/chat/completions", BODY, bearer(ANN)))[0] == 200  # the slot is free again
 
 
 def test_leases_are_shared_by_processes_and_end_with_them(tmp_path: Path) -> None:
@@ -429,7 +429,7 @@ def test_invalid_key_file_is_rejected(text: str, complaint: str, tmp_path: Path)
 
 @pytest.mark.parametrize(("path", "body"), PATHS)
 async def test_client_hang_up_stops_the_call_at_once(path: str, body: dict[str, Any]) -> None:
-    """Within a tenth of a second, at least once in five: the machine may have something else to do."""
+    """The fastest of five attempts is compared, because a busy machine delays single ones."""
     forever = asyncio.Event()
     model = Listed(lambda request: [*reply("Hello")(request)[:2], forever], repeat=True)
     data = json.dumps({**body, "stream": True}).encode()

@@ -1,4 +1,4 @@
-"""Kills, full disks and failed groups: nothing acknowledged is lost and the chain stays intact."""
+"""Killed writers, full disks and failed group commits lose no acknowledged record and keep the chain intact."""
 
 # ruff: noqa: SLF001 - SQLite reports a full disk once the log's own connection has a page limit
 
@@ -51,7 +51,7 @@ def test_killing_the_writer_loses_nothing_acknowledged(tmp_path: Path) -> None:
 
 
 def test_killing_a_writer_to_postgres_loses_nothing_acknowledged(conninfo: str) -> None:
-    # libpq takes a URL too, and open_log knows it by that
+    # open_log recognises PostgreSQL by the URL scheme, so the connection string is converted to a URL
     parts = psycopg.conninfo.conninfo_to_dict(conninfo)
     options = str(parts["options"]).replace(" ", "%20").replace("=", "%3D")
     url = f"postgresql://postgres@/postgres?host={str(parts['host']).replace('/', '%2F')}&options={options}"
@@ -149,7 +149,7 @@ def test_failed_group_stores_nothing(tmp_path: Path) -> None:
         assert len({id(outcome) for outcome in outcomes if outcome}) == 60 - written  # everyone has their own
 
 
-# --- the ground taken away --------------------------------------------------------------------------
+# --- deleted and replaced log files -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("replace", [False, True])

@@ -71,7 +71,7 @@ async def test_when_all_keys_fail_the_last_error_is_raised(caplog: pytest.LogCap
 
 
 @pytest.mark.parametrize("answer", [InvalidRequestError("bad"), UnavailableError("down")])
-async def test_other_errors_are_not_rotated(answer: ProviderError) -> None:
+async def test_other_errors_do_not_switch_the_key(answer: ProviderError) -> None:
     (_, b), model, _ = keys(answer, "from b")
     with pytest.raises(type(answer)):
         await model.complete("hi")

@@ -50,7 +50,7 @@ async def ask_both(url: str, model: str, *, structured: bool) -> None:
 
 
 async def check_count(url: str, model: str) -> None:
-    """Compare the count of a message with the usage of its call."""
+    """Check that counting tokens gives the number of input tokens that a real call reports."""
     message: Any = {"role": "user", "content": "Where does the Rhine begin?"}
     async with anthropic.AsyncAnthropic(base_url=url, api_key="x") as client:
         counted = await client.messages.count_tokens(model=model, messages=[message])

@@ -28,7 +28,7 @@ BELOW = LAYERS[: LAYERS.index("permission")]
 
 
 def reachable(layers: list[str]) -> dict[str, set[str]]:
-    """Every layer that each file of these layers leads to, through whatever imports."""
+    """Return, for each module of the given layers, the layers it imports directly or indirectly."""
     modules = PRESENT
     known = {module.name for module in modules}
     edges = {module.name: {target for _, _, target in module.imports(known)} for module in modules}

@@ -282,7 +282,7 @@ async def test_a_summary_counts_towards_the_budget(log: SqliteLog) -> None:
     assert (await bounded.run("Read.")).outcome == "exhausted"
 
 
-# --- policies of one's own, and limits --------------------------------------------------------------
+# --- custom policies, and limits --------------------------------------------------------------------
 
 
 class DropPairs(ContextPolicy, frozen=True):

@@ -1,4 +1,4 @@
-"""Money: calls are priced by what their provider is sold as, and a reply that cannot be used costs money too."""
+"""Cost of a session: calls are priced by ``priced_as`` of the provider, and unusable replies are billed too."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ async def test_an_unknown_cost_is_not_shown_as_zero(log: SqliteLog) -> None:
     assert spent.describe_cost() == "cost unknown"
 
 
-# --- what a provider is sold as ---------------------------------------------------------------------
+# --- priced_as of a provider ------------------------------------------------------------------------
 
 REPLY = (
     b'{"type":"message","role":"assistant","model":"m","content":[{"type":"text","text":"Hi."}],'

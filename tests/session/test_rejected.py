@@ -38,7 +38,7 @@ def say_calls(out: Assembler) -> None:
 
 
 def served(wire: str) -> Provider:
-    """Return a provider over a wire, whose server proposes the calls and then answers."""
+    """Return a provider for a wire whose server first proposes ``CALLS`` and then answers with text."""
     bodies: list[Any] = []
     for said, finish in ((say_calls, "tool_calls"), (lambda out: out.text("Done."), "stop")):
         request = Request([User("x")], stream=True, model="m", request_id="R")
@@ -54,7 +54,7 @@ def served(wire: str) -> Provider:
 
 
 class Strict(Provider):
-    """A provider of one's own that checks calls itself, whatever the request asks for."""
+    """A custom provider that always validates calls itself, even if the request disables that."""
 
     name, model = "strict", "m"
 

@@ -91,7 +91,7 @@ async def test_agent_fixes_a_failing_test(log: SqliteLog, workspace: Path, provi
 
     async def approve(proposal: Proposal, verdict: Verdict) -> Decision:
         asked.append(proposal)
-        assert (workspace / "add.py").read_text().count(OLD) == 1  # not before it is allowed
+        assert (workspace / "add.py").read_text().count(OLD) == 1  # the file is unchanged until the edit is approved
         return Decision(True, "ann", "looks right")
 
     session = Session(provider(), workspace_tools(workspace), policy, log, approve=approve)

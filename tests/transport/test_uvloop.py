@@ -30,7 +30,7 @@ async def plain() -> None:
         for stream in (False, True, False):
             assert (await call(transport, server.url, stream=stream))[2] == b"hi"
         assert server.connections == 2
-        # By name: uvloop does not know the delay of happy eyeballs.
+        # Connect by host name: uvloop does not support happy_eyeballs_delay.
         assert (await call(transport, server.url.replace("127.0.0.1", "localhost")))[2] == b"hi"
         await transport.close()
     for data, kind in WRONG:

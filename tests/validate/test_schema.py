@@ -42,7 +42,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    """A real server that would answer, and counts who asks."""
+    """A real server that answers every request and counts them."""
     with Server(("127.0.0.1", 0), Handler) as listening:
         thread = threading.Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()

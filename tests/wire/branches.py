@@ -58,7 +58,7 @@ class Snapshot:
 
 
 class _Numbers:
-    """Ids that are the same ones in every branch, and look like those that are minted."""
+    """Generate ids like the real ones, but in the same sequence for every branch."""
 
     def __init__(self) -> None:
         self._last = 0

@@ -802,7 +802,7 @@ def test_useful_headers_are_kept() -> None:
     assert set(error.headers) == {"request-id", "retry-after", "anthropic-ratelimit-requests-reset"}
 
 
-def test_plan_uses_the_same_path() -> None:
+def test_plan_reports_the_same_losses_as_encoding() -> None:
     case = Case("anthropic", "foreign-state")
     plan = make_plan(case.codec(AnthropicCodec), case.request, "here")
     outcomes = {item.path: item.outcome for item in plan.items}

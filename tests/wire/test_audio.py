@@ -74,7 +74,7 @@ def test_audio_and_documents_from_files_and_bytes(tmp_path: Path) -> None:
         ),
     ],
 )  # fmt: skip
-def test_audio_records_are_read(record: dict[str, Any], block: Audio) -> None:
+def test_audio_blocks_are_parsed(record: dict[str, Any], block: Audio) -> None:
     assert parse_messages([{"role": "user", "content": [record]}]) == (User([block]),)
 
 

@@ -1,4 +1,4 @@
-"""Every finish reason that a wire knows is read from a reply: none depends on recordings."""
+"""Each finish reason of a wire is decoded from a reply made here, whether or not a recording has it."""
 
 from __future__ import annotations
 

@@ -160,5 +160,5 @@ def test_error_body_with_status_200_is_raised(wire: str, body: bytes) -> None:
         (b'{"type": "ping"}', False),
     ],
 )
-def test_recognised_failures(data: bytes, failure: bool) -> None:
+def test_error_objects_in_a_stream_are_recognised(data: bytes, failure: bool) -> None:
     assert is_failure(data) is failure

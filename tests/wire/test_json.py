@@ -78,7 +78,7 @@ EXTRAS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any], dict[str, Any
     # objects that merge by field
     ({"o": {"x": 1}}, {"o": {"y": 2, "x": 1.0}}, JOINED, {"o": {"x": 1, "y": 2}}),
     ({}, {"o": {"y": 2}}, JOINED, {"o": {"y": 2}}),
-    # malformed for a merge counts as absent
+    # an extra of the wrong type is not merged; the setting is kept
     ({"stop": ["a"]}, {"stop": "b"}, STOP, {"stop": ["a"]}),
     ({"stop": ["a"]}, {"stop": ["b", 5]}, STOP, {"stop": ["a"]}),
     ({"stop": ["a"]}, {"stop": None}, STOP, {"stop": ["a"]}),

@@ -1018,7 +1018,7 @@ def test_error_responses_give_provider_errors(status: int, body: Any) -> None:
     assert type(make_codec().error(status, {}, data)) in TREE
 
 
-# --- the way in: the same content whole and streamed ------------------------------------------------
+# --- decoding the same content from a body and from a stream ----------------------------------------
 
 
 @st.composite

@@ -568,7 +568,7 @@ def test_second_turn_extends_the_bytes_of_the_first(turns: Any, more: Any, struc
     assert build([*turns, *more]).startswith(first.removesuffix(last) + b",")
 
 
-# --- what is learned --------------------------------------------------------------------------------
+# --- learned from rejected requests -----------------------------------------------------------------
 
 NATIVE = {"response_schema": SCHEMA}
 STRICT = {"tools": (CLOSED,)}

@@ -68,7 +68,7 @@ def test_search_model_has_options() -> None:
     assert "web_search_options" not in json.loads(encode("openai").body)
 
 
-def test_header_is_sent_where_required() -> None:
+def test_beta_header_is_sent_only_for_tools_that_need_it() -> None:
     assert "anthropic-beta" not in encode("anthropic", ServerTool("web_search")).headers
     headers = encode("anthropic", ServerTool("code_execution"), ServerTool("url_context")).headers
     assert headers["anthropic-beta"] == "code-execution-2025-08-25,web-fetch-2025-09-10"

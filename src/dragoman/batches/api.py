@@ -193,7 +193,7 @@ class _Run:
         return runner
 
     def _recount(self, dropped: Decimal) -> None:
-        """Take the totals from the output: results of a worker that died did not come back with its block."""
+        """Count the totals again from the output file: a worker that died saved rows without reporting them."""
         found, spent = count_saved(self._output.path), self._spent
         spent.rows, spent.failed, spent.bad, spent.tokens = found.done.count, found.failed, found.bad, found.tokens
         spent.cost = EXACT.add(found.cost, dropped)

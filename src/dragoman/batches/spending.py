@@ -51,7 +51,7 @@ class Spending:
     """Admit calls as long as the budget lasts.
 
     A call is admitted if the budget lasts for it and all calls in flight, each at the price of the most expensive
-    row so far; the first call goes alone. So a budget is exceeded only when a row costs more than any before it.
+    row so far; the first call runs alone. So a budget is exceeded only when a row costs more than any before it.
     """
 
     def __init__(self, limits: Mapping[str, Decimal], spent: Spent) -> None:

@@ -31,7 +31,7 @@ _INTERVAL = 10.0  # seconds between two plain progress lines
 @click.option("--model", required=True, type=ModelName(), help="The model, an alias or a group.")
 @model_options
 @click.option(
-    "--priced-as", metavar="VENDOR:MODEL|free", help="What calls are sold as, where --base-url does not show it."
+    "--priced-as", metavar="VENDOR:MODEL|free", help="The price of the calls, if --base-url does not determine it."
 )
 @click.option("--template", metavar="TEXT", help="The prompt, with {column} for the columns of a row.")
 @click.option("--template-file", type=click.Path(exists=True, dir_okay=False), help="The prompt, from a file.")

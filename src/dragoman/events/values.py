@@ -143,7 +143,7 @@ class Raw:
 
 
 class Sale:
-    """What a call is sold as; ``find`` returns it when its cost is computed, because looking it up takes time.
+    """The price that applies to a call. ``find`` looks it up when the cost is computed, because that takes time.
 
     It is not written as JSON; it uses the same attribute as ``Raw``.
     """
@@ -185,7 +185,7 @@ class Billed(Protocol):
 
     @property
     def sale(self) -> Sale | None:
-        """What it is sold as."""
+        """Which price applies to the call."""
 
     @property
     def provider(self) -> str | None:

@@ -214,7 +214,7 @@ def write_error(error: ProviderError) -> dict[str, Any]:
 
 
 def read_error(data: Mapping[str, Any]) -> ProviderError:
-    """Read what ``write_error`` wrote."""
+    """Rebuild an error from the record that ``write_error`` made of it."""
     facts = dict(data)
     kind = _KINDS.get(facts.pop("class", ""), ProviderError)
     message, quotable = facts.pop("message", ""), facts.pop("quotable", True)

@@ -196,7 +196,7 @@ class Fallback(Wrapper):
         raise last
 
     async def ready(self) -> None:
-        """Return if one of the candidates is ready; raise the last one's reason, with the others' as notes."""
+        """Check that a candidate is ready; otherwise raise the last one's error, with the others as notes."""
         await _find_ready(self._candidates)
 
     async def close(self) -> None:
@@ -455,7 +455,7 @@ def _add_notes(error: ProviderError, passed: Sequence[tuple[Any, str, ProviderEr
 
 
 async def _find_ready(candidates: Sequence[Provider | RetrievalModel[Any, Any]]) -> None:
-    """Return if one of the candidates is ready; raise the last one's reason, with the others' as notes."""
+    """Check that a candidate is ready; otherwise raise the last one's error, with the others as notes."""
     passed: list[tuple[Any, str, ProviderError]] = []
     for candidate in candidates:
         try:

@@ -71,7 +71,7 @@ class Provider(ABC):
         return reply
 
     async def ready(self) -> None:  # noqa: B027
-        """Return if the next call is expected to succeed; otherwise raise the reason."""
+        """Check that the next call is expected to succeed; raise the error that it would meet otherwise."""
 
     async def close(self) -> None:  # noqa: B027
         """Release connections."""

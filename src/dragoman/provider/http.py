@@ -49,10 +49,10 @@ class Observer(Protocol):
     """Receives the replies of an endpoint, to learn its capabilities."""
 
     def see_reply(self, request: Request, complete: MessageComplete) -> None:
-        """Learn from a complete reply."""
+        """Record the capabilities that a complete reply shows."""
 
     def see_refusal(self, fact: str) -> None:
-        """Learn that the server rejected a capability."""
+        """Record that the server rejected a capability."""
 
 
 _NOTHING_KNOWN = Capabilities()
@@ -215,7 +215,7 @@ class HttpProvider(ReplyProvider):
         return fixed if self._auth is None else [*fixed, *self._auth.secrets()]
 
     async def _ask_all(self, questions: Generator[HttpRequest, HttpReply, _T]) -> _T:
-        """Ask the server one question after another; return what they come to."""
+        """Send each request that the generator yields, with its reply sent back; return the generator's result."""
         try:
             question = next(questions)
             while True:

@@ -205,7 +205,7 @@ class EventsReply(AssembledReply):
             raise
         self._follower.follow(event)
         if type(event) is MessageStart and event.provider not in ("", self.provider):
-            self.provider, self.model = event.provider, event.model  # an inner provider served it
+            self.provider, self.model = event.provider, event.model  # for example the candidate chosen by a fallback
         return [event]
 
     async def aclose(self) -> None:

@@ -301,8 +301,8 @@ def _assemble(recorded: Recorded, reply: MessageRecorded, request: Request) -> R
 
 
 def _find_intent(reply: MessageRecorded, block: ToolCall, intents: dict[str, ToolIntent]) -> ToolIntent | None:
-    """Return the intent of a call by the message's own map, since a provider may repeat ids within
-    a reply.
+    """Return the intent of a call. The id map of the recorded message has priority, because a provider
+    may repeat ids within a reply.
     """
     wanted = reply.tool_ids.get(block.id)
     if wanted is not None:

@@ -46,7 +46,7 @@ class RetrievalModel(ABC, Generic[RequestT, AnswerT]):
         """Answer one request, or raise. This is the method to implement, and the one that layers wrap."""
 
     async def ready(self) -> None:
-        """Return if the next call is expected to succeed; otherwise raise the reason."""
+        """Check that the next call is expected to succeed; raise the error that it would meet otherwise."""
 
     async def close(self) -> None:
         """Release connections."""

@@ -31,7 +31,7 @@ class RetrievalPolicy(ABC):
         return {}
 
     async def ready(self, inner: RetrievalModel[Any, Any]) -> None:
-        """Return if the next call is expected to succeed."""
+        """Check that the next call is expected to succeed; raise the error that it would meet otherwise."""
         await inner.ready()
 
     async def close(self, inner: RetrievalModel[Any, Any]) -> None:

@@ -40,7 +40,7 @@ def check_length(part: Embeddings, earlier: Sequence[Embeddings]) -> Embeddings:
 
 
 def join_embeddings(parts: Sequence[Embeddings]) -> Embeddings:
-    """Return the answers to consecutive slices as one; id and model are the first one's."""
+    """Join the results of consecutive slices into one; its id and model are those of the first slice."""
     first = parts[0]
     if len(parts) == 1:
         return first

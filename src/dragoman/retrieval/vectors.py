@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
 
 WIDTH = 4
-"""Bytes of one number."""
+"""The size of one vector component in bytes (float32)."""
 
 
 class Vectors(Sequence["memoryview[float]"]):

@@ -14,7 +14,7 @@ from ..log import BudgetExceeded
 from ..prices.results import EXACT
 
 MAX_SECONDS = 1e9
-"""Longer than any run, and within the limits of clocks and event loops."""
+"""The maximum of ``Budget.seconds``: longer than any run, and accepted by clocks and event loops."""
 
 _KINDS: tuple[tuple[str, Any, str], ...] = (
     ("steps", int, "a whole number"),

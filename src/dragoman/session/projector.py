@@ -37,7 +37,7 @@ class Projector:
 
     @property
     def keeps_all(self) -> bool:
-        """Whether nothing is ever omitted."""
+        """Whether every policy sends the complete conversation (``KeepAll``)."""
         return all(isinstance(policy, KeepAll) for policy in self.policies)
 
     async def fit(

@@ -355,7 +355,7 @@ def _refusal(fault: Fault) -> ProviderError | None:
 
 
 def _read_refusal(codec: Codec, error: ProviderError, fault: Fault) -> ProviderError:
-    """Return an error as a client of the wire parses it, when the body is not the wire's own."""
+    """Return the error that a client's codec makes of a scripted body that is not in the wire's format."""
     headers = {} if fault.retry_after is None else {"retry-after": f"{fault.retry_after:g}"}
     return codec.error(fault.status or error.status or 500, headers, (fault.body or "").encode())
 

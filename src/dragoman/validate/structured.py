@@ -47,7 +47,7 @@ def to_instance(response: Response[Any], request: Request) -> Any:
 
 
 def unwrap(value: dict[str, Any], kind: Any, default: Any = None) -> Any:
-    """Return what a structured value holds for a type: itself, or the property it was wrapped in."""
+    """Return the value for a type: the object itself, or its only property if the type had to be wrapped."""
     is_wrapped = (_describe if _is_hashable(kind) else _describe.__wrapped__)(kind)[1]
     return value.get(_WRAPPER, default) if is_wrapped else value
 

@@ -323,12 +323,12 @@ def _digest(record: dict[str, Any]) -> str:
 
 
 def index_of(value: Any) -> int:
-    """Return an index, 0 if there is none."""
+    """Return the value if it is an integer, otherwise 0."""
     return value if type(value) is int else 0
 
 
 def string_of(value: Any) -> str:
-    """Return a string, empty if there is none."""
+    """Return the value if it is a string, otherwise an empty string."""
     return value if isinstance(value, str) else ""
 
 
