@@ -90,6 +90,9 @@ async def answer_everything(connection: Connection) -> None:
         body = _anthropic()
     elif "generatecontent" in path.casefold():
         body = _gemini()
+    elif path.endswith("/embeddings"):
+        vectors = [{"index": at, "embedding": [0.6, 0.8]} for at, _ in enumerate(connection.seen.json["input"])]
+        body = {"model": "m", "data": vectors, "usage": {"prompt_tokens": 4, "total_tokens": 4}}
     elif path.endswith("/responses"):
         body = _responses()
     elif path.endswith("/api/chat"):

@@ -131,9 +131,11 @@ class SyncEventStream(Generic[Parsed]):
         self.close()
 
 
-def close_soon(provider: Provider) -> None:
-    """Close a provider that was used through a ``SyncProvider``, without waiting; safe in a finalizer."""
-    _portal.start(provider.close())
+def close_soon(model: Provider | Embedder) -> None:
+    """Close a model that was used through a ``SyncProvider`` or ``SyncEmbedder``, without waiting; safe in a
+    finalizer.
+    """
+    _portal.start(model.close())
 
 
 class SyncProvider:

@@ -1,10 +1,12 @@
 """Adapters for other frameworks. Each module needs its framework, which is an extra of the package.
 
-- ``dragoman.integrations.langchain``: ``ChatDragoman``, a LangChain chat model
+- ``dragoman.integrations.langchain``: ``ChatDragoman`` and ``DragomanEmbeddings``, models of LangChain
 - ``dragoman.integrations.pydantic_ai``: ``DragomanModel``, a Pydantic AI model
 - ``dragoman.integrations.llm``: a plugin of the ``llm`` command, found by its entry point
 """
 
 from __future__ import annotations
 
-__all__: list[str] = []
+from .losses import DragomanLossWarning
+
+__all__ = ["DragomanLossWarning"]

@@ -10,7 +10,6 @@ Losses of the wire are in ``response_metadata["warnings"]`` and are also issued 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from operator import itemgetter
@@ -33,14 +32,14 @@ from ..events import Event, Response, TextDelta, ThinkingDelta, ToolUseInputDelt
 from ..messages import ForceTool, Tool
 from ..provider import Provider, connect
 from ..sync import SyncProvider
+from .langchain_embeddings import DragomanEmbeddings
 from .langchain_messages import make_last_chunk, make_message, read_messages
 from .loops import PerLoop, open_blocking
+from .losses import DragomanLossWarning, warn_of_losses
+
+__all__ = ["ChatDragoman", "DragomanEmbeddings", "DragomanLossWarning"]
 
 Method = Literal["json_schema", "function_calling", "json_mode"]
-
-
-class DragomanLossWarning(UserWarning):
-    """A part of a request was degraded or not sent."""
 
 
 class ChatDragoman(BaseChatModel):
@@ -173,7 +172,7 @@ class ChatDragoman(BaseChatModel):
         )
 
     @cached_property
-    def _loops(self) -> dict[str, PerLoop]:
+    def _loops(self) -> dict[str, PerLoop[Provider]]:
         return {}
 
     @cached_property
@@ -278,17 +277,12 @@ def _make_call(index: int, *, args: str, name: str | None = None, id: str | None
 
 
 def _end(response: Response[Any]) -> ChatGenerationChunk:
-    _warn(response)
+    warn_of_losses(response.warnings, stacklevel=3)
     last = make_last_chunk(response)
     last.additional_kwargs.pop("reasoning_content", None)  # its pieces were already sent
     return ChatGenerationChunk(message=last)
 
 
 def _make_result(response: Response[Any]) -> ChatResult:
-    _warn(response)
+    warn_of_losses(response.warnings, stacklevel=3)
     return ChatResult(generations=[ChatGeneration(message=make_message(response))])
-
-
-def _warn(response: Response[Any]) -> None:
-    for warning in response.warnings:
-        warnings.warn(str(warning), DragomanLossWarning, stacklevel=4)

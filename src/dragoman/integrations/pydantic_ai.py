@@ -9,7 +9,6 @@ What the wire cannot carry is a ``LossWarning`` in ``provider_details["warnings"
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -39,7 +38,10 @@ from ..events import Event, Response, TextDelta, ThinkingDelta, ToolUseInputDelt
 from ..messages import Tool
 from ..provider import EventStream, Provider, connect
 from .loops import PerLoop
+from .losses import DragomanLossWarning, warn_of_losses
 from .pydantic_ai_messages import KEPT, read_choice, read_messages
+
+__all__ = ["DragomanLossWarning", "DragomanModel"]
 
 _FINISH: dict[str, FinishReason] = {
     "stop": "stop",
@@ -59,10 +61,6 @@ _SETTINGS = {
     "extra_body": "extras",
 }
 _PROFILE = ModelProfile(supports_json_schema_output=True, supports_json_object_output=True, supports_thinking=True)
-
-
-class DragomanLossWarning(UserWarning):
-    """A part of a request was sent in a lesser form, or not at all."""
 
 
 class DragomanModel(Model[Provider]):
@@ -197,8 +195,7 @@ def make_response(response: Response[Any], system: str) -> ModelResponse:
 
 def make_details(response: Response[Any]) -> dict[str, Any]:
     """Return what a response carries for the next turn and for its reader, and warn of losses."""
-    for warning in response.warnings:
-        warnings.warn(str(warning), DragomanLossWarning, stacklevel=3)
+    warn_of_losses(response.warnings, stacklevel=3)
     return {
         KEPT: msgspec.to_builtins(response.message),
         "finish_reason": response.finish_raw or response.finish_reason,

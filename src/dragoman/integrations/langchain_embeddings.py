@@ -1,0 +1,95 @@
+"""``DragomanEmbeddings``: every embedding model that Dragoman connects to, for LangChain's vector stores."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, Literal
+
+from langchain_core.embeddings import Embeddings
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
+from ..retrieval import Embedder, connect_embedder
+from ..retrieval import Embeddings as Embedded
+from ..sync import SyncEmbedder
+from .loops import PerLoop, open_blocking_embedder
+from .losses import warn_of_losses
+
+
+class DragomanEmbeddings(BaseModel, Embeddings):
+    """LangChain embeddings that call ``dragoman.connect_embedder(model)``, or an ``embedder`` that you opened.
+
+    Documents are sent with the input type ``"document"`` and queries with ``"query"``. A wire without a field for it
+    embeds both alike; ``prefixes`` is for models that were trained with a text before each. An ``embedder`` belongs
+    to the event loop that uses it first; with a name, each event loop gets its own connections.
+    """
+
+    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
+
+    model: str = ""
+    base_url: str | None = None
+    wire: str | None = None
+    api_key: SecretStr | None = None
+    dimensions: int | None = None
+    batch_size: int | None = None
+    prefixes: dict[str, str] | None = None
+    timeout: float | None = None
+    max_retries: int = 0
+    extras: dict[str, Any] = Field(default_factory=dict)
+    embedder: Embedder | None = Field(default=None, exclude=True)
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        """Return a vector for each text, in the order of the texts."""
+        if not texts:
+            return []
+        return _make_lists(self._blocking.embed(texts, **self._arguments("document")))
+
+    def embed_query(self, text: str) -> list[float]:
+        """Return the vector of a query."""
+        return _make_lists(self._blocking.embed([text], **self._arguments("query")))[0]
+
+    async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
+        """Return a vector for each text, in the order of the texts."""
+        if not texts:
+            return []
+        embedder = await self._running()
+        return _make_lists(await embedder.embed(texts, **self._arguments("document")))
+
+    async def aembed_query(self, text: str) -> list[float]:
+        """Return the vector of a query."""
+        embedder = await self._running()
+        return _make_lists(await embedder.embed([text], **self._arguments("query")))[0]
+
+    def _arguments(self, input_type: Literal["document", "query"]) -> dict[str, Any]:
+        return {"input_type": input_type, "dimensions": self.dimensions, "extras": self.extras or None}
+
+    def _open(self) -> Embedder:
+        return connect_embedder(
+            self.model,
+            base_url=self.base_url,
+            wire=self.wire,
+            api_key=self.api_key.get_secret_value() if self.api_key is not None else None,
+            batch_size=self.batch_size,
+            prefixes=self.prefixes,
+            timeouts=self.timeout,
+            retries=self.max_retries or None,
+        )
+
+    @cached_property
+    def _loops(self) -> PerLoop[Embedder]:
+        return PerLoop(self._open)
+
+    @cached_property
+    def _blocking(self) -> SyncEmbedder:
+        """The embedder for callers without an event loop."""
+        return SyncEmbedder(self.embedder) if self.embedder is not None else open_blocking_embedder(self._open())
+
+    async def _running(self) -> Embedder:
+        """Return the embedder for the running event loop."""
+        return self.embedder if self.embedder is not None else await self._loops.get()
+
+
+def _make_lists(answer: Embedded) -> list[list[float]]:
+    # LangChain's methods imply the input type; on a wire without a field for it, the caller has lost nothing.
+    losses = [loss for loss in answer.warnings if loss.code != "input_type_dropped"]
+    warn_of_losses(losses, stacklevel=3)
+    return answer.vectors.tolist()
