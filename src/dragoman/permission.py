@@ -388,7 +388,7 @@ class _Grant(Struct, frozen=True):
 
     @classmethod
     def of(cls, decision: Decision, proposal: Proposal) -> _Grant | None:
-        """Return what a decision allows beyond the proposal; ``None`` if it is unclear or nothing."""
+        """Return the permission that a decision grants for later calls; ``None`` if it grants none or is unclear."""
         kept = replace(decision, input=None)  # an edited input applies to one call only
         if not decision.allowed or decision.scope == "once":
             return None

@@ -71,7 +71,7 @@ def write_bad(row: BadRow) -> Result:
 
 
 def find_usage(error: Exception) -> Usage:
-    """Return what a failed call used, as far as it is known."""
+    """Return the usage of a failed call, as far as it is known."""
     response = getattr(error, "response", None)
     if isinstance(response, Response):
         return response.usage

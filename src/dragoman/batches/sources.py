@@ -32,7 +32,7 @@ class Source(ABC):
         """Return about how many rows there are, for a progress bar; ``None`` if that is not known."""
 
     def identify(self) -> dict[str, Any]:
-        """Return what identifies this input."""
+        """Return the facts that identify this input when a batch is resumed."""
         return {}
 
 

@@ -63,7 +63,7 @@ def read_conversation(file: str) -> Any:
 
 
 def show_plan(planned: SwapPlan, *, everything: bool = False) -> None:
-    """Print what is not kept, or everything, and whether it fits."""
+    """Print the parts of a plan that are not kept, or all parts, and whether the conversation fits."""
     items = [item for item in planned.items if everything or item.outcome != "kept"]
     width = max([len(item.path) for item in items], default=0)
     for item in items:

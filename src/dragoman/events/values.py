@@ -133,7 +133,7 @@ class Raw:
         return self._value
 
     def peek(self) -> Any:
-        """Return what ``value`` would be now; while the reply is being read, more may follow."""
+        """Decode the bytes received so far; while the reply is being read, more may follow."""
         return self._value if self._pieces is None else self.decode(b"".join(self._pieces))
 
     def __eq__(self, other: object) -> bool:
@@ -159,7 +159,7 @@ class Sale:
         self.find = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle what was found: ``find`` belongs to a provider, which cannot be pickled."""
+        """Pickle the result of ``find``, which itself belongs to a provider and cannot be pickled."""
         return Sale, (None if self.find is None else _Constant(self.find()),)
 
     def __eq__(self, other: object) -> bool:

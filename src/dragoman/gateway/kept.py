@@ -138,7 +138,7 @@ _STATE = ("previous_response_id", "conversation", "store", "background")
 
 
 class KeepingEncoder(ReplyEncoder):
-    """Write what another encoder writes, and store the response at the end."""
+    """Pass through the bytes of another encoder, and store the response at the end."""
 
     def __init__(self, inner: ReplyEncoder) -> None:
         super().__init__()

@@ -71,7 +71,7 @@ class _KeptPages:
         return await self._delete(asked, owner, RESPONSE, "response.deleted")
 
     async def input_items(self, asked: HttpAsked, owner: str) -> Any:
-        """Return what the model was sent."""
+        """Return the input items that were sent to the model."""
         return _list((await self._find(asked, owner, RESPONSE))["input"])
 
     async def cancel(self, asked: HttpAsked, owner: str) -> Any:

@@ -171,7 +171,7 @@ class Ledger:
         return this + last * (1 - now % 60 / 60)
 
     def _read_minutes(self, now: float, key: str, what: str) -> tuple[int, int]:
-        """Return what was used in this minute and in the previous one."""
+        """Return the requests or tokens of a key in the current minute and in the previous one."""
         minute = int(now // 60)
         found = self._base.execute(
             "select minute, requests, tokens from used where key = ? and minute >= ?", (key, minute - 1)

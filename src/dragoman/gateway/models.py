@@ -141,7 +141,7 @@ def refuses_losses(provider: Provider) -> bool:
 
 
 def find_losses(provider: Provider, request: Request) -> list[LossWarning]:
-    """Return what a request would lose on any wire that the provider may use."""
+    """Return the losses of a request, as warnings, for every wire that the provider may use."""
     ends = [part for part in walk(provider) if isinstance(part, HttpProvider)]
     return [loss for part in ends for loss in part.codec.encode(request).warnings]
 

@@ -155,7 +155,7 @@ def make_last_chunk(response: Response[Any]) -> AIMessageChunk:
 
 
 def make_metadata(response: Response[Any]) -> dict[str, Any]:
-    """Return what both forms of a reply contain besides the content."""
+    """Return the metadata that a complete message and a streamed one share."""
     additional = {KEPT: msgspec.to_builtins(response.message)}
     if response.thinking:
         additional["reasoning_content"] = response.thinking

@@ -194,7 +194,7 @@ def make_response(response: Response[Any], system: str) -> ModelResponse:
 
 
 def make_details(response: Response[Any]) -> dict[str, Any]:
-    """Return what a response carries for the next turn and for its reader, and warn of losses."""
+    """Return the ``provider_details`` of a response: its message for the next turn, and warnings. Warn of losses."""
     warn_of_losses(response.warnings, stacklevel=3)
     return {
         KEPT: msgspec.to_builtins(response.message),

@@ -156,7 +156,7 @@ class Availability:
         return max([state.reopens_in(now) for state in self._states(provider, model)])
 
     def trigger(self, provider: str, model: str) -> Trigger | None:
-        """Return what made this target unavailable; the reason of the provider before that of the model."""
+        """Return the cause of this target's unavailability; the provider's has priority over the model's."""
         return next((state.trigger for state in self._states(provider, model) if state.since is not None), None)
 
     # --- called by admissions

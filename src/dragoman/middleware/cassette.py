@@ -125,7 +125,7 @@ class _StoredAnswer(Struct):
 
 
 def read_answer(data: Any, request_id: str | None = None) -> Embeddings | Ranking:
-    """Read what ``write_answer`` wrote, from JSON values or JSON."""
+    """Rebuild embeddings or a ranking from the record of ``write_answer``, given as JSON text or as parsed values."""
     found = (
         msgspec.json.decode(data, type=_StoredAnswer)
         if isinstance(data, bytes)

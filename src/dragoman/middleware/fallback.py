@@ -424,7 +424,7 @@ def _target(provider: Provider | RetrievalModel[Any, Any]) -> str:
 
 
 def _find_unsupported(candidate: Provider, request: Request) -> tuple[str, ProviderError] | None:
-    """Return what the request uses and the candidate is known to lack."""
+    """Return the features that the request uses and the candidate is known to lack."""
     known = candidate.capabilities
     estimate = None
     if known.known("max_context_tokens") is not None:

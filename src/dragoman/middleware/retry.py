@@ -186,7 +186,7 @@ class RetryRule:
         self._random = random
 
     def settings(self) -> Mapping[str, Any]:
-        """Return what ``describe`` shows."""
+        """Return the settings that ``describe`` shows."""
         given = {
             "backoff": self._backoff,
             "classifier": self._classifier,

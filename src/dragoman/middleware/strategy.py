@@ -42,7 +42,7 @@ class Strategy(ABC):
     name: StrategyName
 
     def settings(self) -> Mapping[str, Any]:
-        """Return what ``describe`` shows."""
+        """Return the settings that ``describe`` shows."""
         return {"strategy": self.name}
 
     @abstractmethod

@@ -176,7 +176,7 @@ class HttpProvider(ReplyProvider):
         return {**self._credentials, **await self._auth.headers(request, self.codec)}
 
     def _learn(self, codec: Codec, error: ProviderError, request: Request) -> None:
-        """Learn from an error that names a field the server rejects, for this and later requests; else raise it.
+        """Adapt to an error that names a rejected field, for this and later requests; raise any other error.
 
         This is not a retry: the request that is sent next is a different one.
         """

@@ -491,7 +491,7 @@ def _check_dialect(adapter: Adapter, section: Section) -> None:
 
 
 def _read_probed(section: Section) -> Capabilities:
-    """Read what a check of the server found; a relative path starts at the file's folder."""
+    """Read the capabilities that a check of the server found; a relative path starts at the file's folder."""
     path = section.get("probed", str)
     if path is None:
         return Capabilities()

@@ -46,7 +46,7 @@ class ObservedFacts:
         self._facts: dict[str, dict[str, Fact]] | None = None
 
     def find(self, base_url: str | None, model: str) -> Capabilities:
-        """Return what was observed about a model at an address."""
+        """Return the capabilities observed for a model at an address."""
         if self.path is None or base_url is None:
             return Capabilities()
         return Capabilities(**self._load().get(_key(base_url, model), {}))
@@ -98,7 +98,7 @@ class ObservedFacts:
 
 
 class Watch:
-    """Learn from the replies of one model at one address."""
+    """Observe the capabilities of one model at one address from its replies."""
 
     def __init__(self, owner: ObservedFacts, base_url: str, model: str, known: Capabilities) -> None:
         self._owner = owner
@@ -107,7 +107,7 @@ class Watch:
         self._open = [name for name in _PROVEN if name not in self._seen]
 
     def see_reply(self, request: Request, complete: MessageComplete) -> None:
-        """Store what a reply proves and was not known before."""
+        """Store the capabilities that this reply proves for the first time."""
         new = [name for name in self._open if _PROVEN[name](request, complete)]
         if new:
             self._open = [name for name in self._open if name not in new]

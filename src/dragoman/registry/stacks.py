@@ -289,7 +289,7 @@ def not_a_chat_model(entry: ModelEntry, adapter: Adapter) -> InvalidModelError:
 
 
 def find_missing(adapter: Adapter) -> str:
-    """Return what must be set before an adapter can be used."""
+    """Return a message that names the setting an adapter still needs."""
     if not adapter.base_url:
         return f"adapter {adapter.name!r} has no base_url"
     return f"set the environment variable {adapter.api_key_env}"

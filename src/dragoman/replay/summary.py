@@ -76,7 +76,7 @@ def make_headline(payload: Any) -> Headline | None:
 
 
 def _find_content(payload: Any) -> str | None:
-    """Return what the terminal shows anyway while a session runs: its goal, and the results of tools."""
+    """Return the content that the terminal also shows while a session runs: its goal, or a tool result."""
     if isinstance(payload, SessionStarted):
         return payload.goal
     return _text(payload.content) if isinstance(payload, ToolObserved) else None

@@ -27,7 +27,7 @@ class RetrievalPolicy(ABC):
         """Answer a request by ``inner.answer``, or otherwise."""
 
     def settings(self) -> Mapping[str, Any]:
-        """Return what ``describe`` shows; never a key or a URL."""
+        """Return the settings that ``describe`` shows; never a key or a URL."""
         return {}
 
     async def ready(self, inner: RetrievalModel[Any, Any]) -> None:
@@ -35,7 +35,7 @@ class RetrievalPolicy(ABC):
         await inner.ready()
 
     async def close(self, inner: RetrievalModel[Any, Any]) -> None:
-        """Release what the layer and the model hold."""
+        """Release the resources of the layer and the model."""
         await inner.close()
 
 

@@ -55,7 +55,7 @@ class Replies:
 
     @property
     def size(self) -> int:
-        """Return how many bytes they have."""
+        """Return the total size of the bodies in bytes."""
         return sum([len(body) for body in self._bodies])
 
     @property

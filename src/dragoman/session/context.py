@@ -103,7 +103,7 @@ class ContextPolicy(Struct, frozen=True, kw_only=True):
             raise ValueError(f"context: window must be above 0, or None, not {self.window!r}")
 
     async def project(self, view: ContextView) -> Projection | None:
-        """Return what to omit, or ``None`` if there is nothing."""
+        """Return the messages to omit and the note to send instead, or ``None`` to omit nothing."""
         raise NotImplementedError
 
     @property

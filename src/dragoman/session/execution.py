@@ -81,7 +81,7 @@ class Pipeline:
     async def _permit(
         self, intent: ToolIntent, proposal: Proposal, parent: str, turn: str
     ) -> tuple[Proposal, str] | None:
-        """Return what may run and the id of the record that allows it, or ``None``."""
+        """Return the call that may run and the id of the record that allows it; ``None`` if it is denied."""
         verdict, decision = self._gate.settle(proposal)
         if decision is None:
             asked = PermissionRequested(intent.id, proposal.tool_name, verdict.reason, verdict.rule)

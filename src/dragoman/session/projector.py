@@ -62,7 +62,7 @@ class Projector:
         return await self._shorten(provider, tools, "overflow", goal, parent, turn)
 
     def _measure(self, provider: Provider, tools: Sequence[Tool] | None) -> tuple[list[Message], int]:
-        """Return what is currently sent, and its estimated tokens. Each message is estimated only once."""
+        """Return the messages to send and their estimated tokens. Each message is estimated only once."""
         sizes = [self._estimate(entry, provider) for entry in self._journal.state.conversation.entries]
         return self._journal.state.project(provider.name), self._frame(provider, tools) + sum(sizes)
 

@@ -258,7 +258,7 @@ class Turn:
     async def _record_failure(
         self, started: CallStarted, call: LogRecord, stream: EventStream | None, error: ProviderError | None
     ) -> None:
-        """Store what was received as evidence, and record how the call ended."""
+        """Store the received events as evidence, and record how the call ended."""
         arrived = stream.response if stream is not None and stream.ended else None
         partial = arrived or getattr(error, "response", None)
         if stream is not None:

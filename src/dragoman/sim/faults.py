@@ -38,14 +38,14 @@ class Mangler:
         self.cut = False  # whether the connection was dropped
 
     def feed(self, data: bytes) -> Mangled:
-        """Return what to send for the next bytes of the reply."""
+        """Apply the fault to the next bytes of the reply; return the bytes to send."""
         if self._fault.interleave:
             self._held.append(data)
             return Mangled()
         return self._pass(self._twice(data))
 
     def end(self, data: bytes = b"") -> Mangled:
-        """Return what to send for the last bytes of the reply."""
+        """Apply the fault to the last bytes of the reply; return the bytes to send."""
         if self._fault.interleave:
             data = interleave(b"".join([*self._held, data]))
         sent = self._pass(self._twice(data))

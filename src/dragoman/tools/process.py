@@ -228,7 +228,7 @@ class _Pipe(asyncio.Protocol):
 
 @contextlib.asynccontextmanager
 async def open_pipe(kept: KeptOutput) -> AsyncIterator[_Pipe]:
-    """Open a pipe, and collect in ``kept`` what is written to it."""
+    """Open a pipe, and collect its output in ``kept``."""
     read_end, write_end = os.pipe()
     pipe = _Pipe(kept, write_end)
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: pipe, os.fdopen(read_end, "rb", 0))
@@ -245,7 +245,7 @@ def _signal_group(pid: int, number: signal.Signals) -> None:
 
 
 def observe_process(done: Finished) -> Observation:
-    """Return what a program did, as text for the model: exit code, stdout and stderr."""
+    """Return the result of a program as text for the model: exit code, stdout and stderr."""
     parts = [f"exit code: {done.exit_code}"]
     parts += [f"--- stdout\n{done.stdout}"] if done.stdout else []
     parts += [f"--- stderr\n{done.stderr}"] if done.stderr else []

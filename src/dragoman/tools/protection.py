@@ -135,7 +135,7 @@ def _confinement(sandbox: Sandbox, workspace: Path) -> list[Protection]:
 
 
 def _visible(homes: dict[str, list[str]], workspace: Path) -> list[str]:
-    """Return what is visible in a home folder other than the paths to the workspace and the interpreter."""
+    """Return the visible entries of a home folder, except the paths to the workspace and the interpreter."""
     kept = [workspace, Path(sys.prefix), Path(sys.base_prefix)]
     return [
         f"{home}/{name}"

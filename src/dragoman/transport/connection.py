@@ -131,7 +131,7 @@ class Connection(asyncio.BufferedProtocol):
         return waiter
 
     def take(self) -> bytes:
-        """Return what has been received of the body, and go on reading."""
+        """Return the bytes of the body received so far, and resume reading."""
         pieces = self.pieces
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()

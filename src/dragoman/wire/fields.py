@@ -33,7 +33,7 @@ class Losses:
 
     @property
     def warnings(self) -> tuple[LossWarning, ...]:
-        """Return what was dropped."""
+        """Return a warning for each dropped field."""
         return tuple(self._found)
 
 

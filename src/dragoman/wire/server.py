@@ -119,7 +119,7 @@ class ReplyEncoder(ABC):
         return False
 
     def note(self, event: Event) -> None:
-        """Record what later events and the end need of an event."""
+        """Record the parts of an event that later events or the end of the reply need."""
         if isinstance(event, ToolUseInputDelta):
             self._input.append(event.partial_json)
         elif isinstance(event, ToolUseStart):
@@ -175,7 +175,7 @@ class CallFacts(NamedTuple):
 
     @property
     def is_blank(self) -> bool:
-        """Whether there is no input at all."""
+        """Whether the input is empty or only whitespace."""
         return not self.text.strip()
 
     @property

@@ -123,7 +123,7 @@ def _read_format(fields: Fields) -> dict[str, Any] | None:
 
 
 def _read_thinking(fields: Fields) -> Any:
-    """Return the budget, or whether the model reasons at all."""
+    """Return the token budget for reasoning, or whether reasoning is enabled."""
     inner = fields.inner("thinking")
     if inner is None:
         return None

@@ -234,7 +234,7 @@ class Output:
             self._out.block_end(item.key)
 
     def end_arguments(self, item: Item, final: Any) -> None:
-        """Emit what the final arguments contain beyond the fragments."""
+        """Emit the rest of the final arguments that no fragment contained."""
         if final is None:
             final = ""
         text = final if isinstance(final, str) else json_text(final)
@@ -269,7 +269,7 @@ class Output:
                 yield item, record
 
     def end_calls(self) -> None:
-        """Emit what was received of calls that were never done."""
+        """Emit the received part of calls that never got their done event."""
         for item in self._items.values():
             if item.kind == "function_call" and not item.done:
                 # a call without a name is emitted as well, and fails validation
@@ -315,7 +315,7 @@ def text_of(part: Any) -> str | None:
 
 
 def _digest(record: dict[str, Any]) -> str:
-    """Return what identifies the content of an item: the id of a call, or the text."""
+    """Return the key that identifies the content of an item: the id of a call, or the text."""
     if record.get("type") == "function_call":
         return string_of(record.get("call_id"))
     parts = [*_parts_of(record), *list_of(record.get("summary"))]
@@ -333,7 +333,7 @@ def string_of(value: Any) -> str:
 
 
 def list_of(value: Any) -> list[Any]:
-    """Return a list, empty if there is none."""
+    """Return the value if it is a list, otherwise an empty list."""
     return value if isinstance(value, list) else []
 
 
