@@ -77,7 +77,7 @@ def names() -> dict[str, Any]:
     }
 
 
-# --- the world --------------------------------------------------------------------------------------
+# --- servers that the examples connect to -----------------------------------------------------------
 
 
 async def answer_everything(connection: Connection) -> None:

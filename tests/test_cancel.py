@@ -126,7 +126,7 @@ def _check(events: list[Any], at: int) -> None:
     assert all(state.issuer is not None and not state.replayable for state in states)
 
 
-# --- what is left of the state ------------------------------------------------------------------------
+# --- fields of a cancelled reply ----------------------------------------------------------------------
 
 
 def lines(*frames: dict[str, Any]) -> bytes:

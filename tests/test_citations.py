@@ -282,7 +282,7 @@ def test_native_block_has_a_one_line_summary(data: Any, summary: str) -> None:
     assert Opaque(data, Continuity(issuer=Issuer("x"))).summary == summary
 
 
-# --- what is left in raw ----------------------------------------------------------------------------
+# --- fields that are only in raw --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

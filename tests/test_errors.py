@@ -96,7 +96,7 @@ KEYS = [
 ]
 
 
-# --- the tree -------------------------------------------------------------------------------------
+# --- class hierarchy ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("kind", "parent", "category", "error_class", "word", "transient"), TREE)
@@ -389,7 +389,7 @@ def test_other_headers_are_dropped(headers: dict[str, str]) -> None:
     assert keep_headers(headers).keys() == wanted
 
 
-# --- what is kept of another party's text ---------------------------------------------------------------
+# --- redaction of quoted server text --------------------------------------------------------------------
 
 LONG = "-eyJaaaaaaaaaa" * 2_000
 

@@ -127,7 +127,7 @@ def test_path_rules_that_never_match_are_found() -> None:
     assert Policy([*idle, *used]).find_idle([*tools, fetch]) == idle  # type: ignore[list-item]
 
 
-# --- refused ----------------------------------------------------------------------------------------
+# --- invalid rules and policies ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_missing_file_is_reported(tmp_path: Path) -> None:
         Policy.load(tmp_path / "none.yaml")
 
 
-# --- asking -----------------------------------------------------------------------------------------
+# --- approvals --------------------------------------------------------------------------------------
 
 
 async def decide(gate: Gate, proposal: Proposal) -> Decision:

@@ -61,7 +61,7 @@ def calls(arguments: Any, call_id: str = "c1", finish: str = "tool_calls") -> di
     return {"choices": [choice({"role": "assistant", "content": None, "tool_calls": [call]}, finish)]}
 
 
-# --- what is never sent ------------------------------------------------------------------------------
+# --- invalid requests --------------------------------------------------------------------------------
 
 HI = User("hi")
 CALLED = [HI, Assistant(tool_calls=[ToolCall("1", "f", {"a": "no"})]), ToolResult("1", "r")]

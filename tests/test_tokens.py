@@ -164,7 +164,7 @@ def test_unknown_family_is_rejected_by_name() -> None:
         estimate_request([User("x")], family="")
 
 
-# --- what any count has -----------------------------------------------------------------------------
+# --- properties of every estimate -------------------------------------------------------------------
 
 _LONE_SURROGATE = st.integers(0xD800, 0xDFFF).map(chr)  # characters() leaves them out
 _ANY_CHARACTER = st.characters() | st.characters(categories=("Cc", "Cf", "Co")) | _LONE_SURROGATE

@@ -370,7 +370,7 @@ def _read_rule(item: Section) -> Rule:
         raise item.fail(problem, key) from None
 
 
-# --- asking -----------------------------------------------------------------------------------------
+# --- approvals --------------------------------------------------------------------------------------
 
 Approver: TypeAlias = Callable[[Proposal, Verdict], "bool | Decision | Awaitable[bool | Decision]"]
 """A callback that decides: it returns ``True`` or a ``Decision``. To wait for a person, use a

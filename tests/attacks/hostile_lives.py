@@ -206,7 +206,7 @@ def _report(error: BaseException) -> int:
     return 1
 
 
-# --- the world that treats them badly ---------------------------------------------------------------
+# --- disturbances -----------------------------------------------------------------------------------
 
 
 class World:

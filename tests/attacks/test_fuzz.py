@@ -128,7 +128,7 @@ def test_fuzzed_configuration_raises_config_errors(tmp_path: Path) -> None:
     assert ends["ConfigError"]
 
 
-# --- what was found -----------------------------------------------------------------------------------
+# --- earlier findings ---------------------------------------------------------------------------------
 
 FOUND: list[dict[str, Any]] = [
     json.loads(line)

@@ -94,7 +94,7 @@ def test_echoed_prompt_is_found_in_linear_time() -> None:
     assert not error.quotable
 
 
-# --- what stays attached to an error ------------------------------------------------------------------
+# --- server text in errors ----------------------------------------------------------------------------
 
 CANARY = "plain-canary-of-no-known-shape"
 UNREADABLE = [f'{{"echo": "{CANARY}", ', f'{{"message": [["{CANARY}"]], "choices": 5', f'data: {{"x": "{CANARY}"']

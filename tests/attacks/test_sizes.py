@@ -120,7 +120,7 @@ async def test_large_request_does_not_block_the_event_loop() -> None:
     assert ticks > 3
 
 
-# --- values of the library's own callers --------------------------------------------------------------
+# --- values passed by callers -------------------------------------------------------------------------
 
 
 def deep(levels: int) -> Any:

@@ -279,7 +279,7 @@ async def test_cost_of_failed_rows_counts_even_after_they_are_dropped(out: Path)
     assert again.cost_usd > first.cost_usd
 
 
-# --- around the model -------------------------------------------------------------------------------
+# --- retries, cache and limits ----------------------------------------------------------------------
 
 
 async def test_transient_failures_are_retried(out: Path) -> None:

@@ -473,7 +473,7 @@ def test_thinking_is_separated_from_text(workspace: Path) -> None:
     assert "first.I looked" not in terminal.raw
 
 
-# --- which model ------------------------------------------------------------------------------------
+# --- choice of the model, and its key ---------------------------------------------------------------
 
 
 @pytest.fixture

@@ -539,7 +539,7 @@ def test_codec_of_another_wire_fails_the_cases() -> None:
     assert failed > 15
 
 
-# --- the way in -----------------------------------------------------------------------------------------
+# --- arguments of the suite -----------------------------------------------------------------------------
 
 MISUSED: list[tuple[dict[str, Any], str]] = [
     ({}, "either a factory"),

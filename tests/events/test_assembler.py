@@ -113,7 +113,7 @@ def without_state(blocks: Iterable[AssistantBlock]) -> list[AssistantBlock]:
     return spoken
 
 
-# --- any legal order ------------------------------------------------------------------------------
+# --- random orders of calls -----------------------------------------------------------------------
 
 endings = st.sampled_from(["stop", "tool_calls", "length", "content_filter", "error", "fail", "cancel"])
 
@@ -411,7 +411,7 @@ def test_model_is_the_one_that_answers(said: str | None, model: str) -> None:
     assert re.fullmatch(r"msg_[0-9A-Z]{26}", start.message_id)
 
 
-# --- what the message holds -----------------------------------------------------------------------
+# --- contents of the complete message -------------------------------------------------------------
 
 
 def test_last_event_has_the_complete_message() -> None:
@@ -536,7 +536,7 @@ def test_long_text_needs_little_more_memory_than_its_bytes(verb: str) -> None:
     assert most < said // 4  # an object for each piece would be 600 KiB
 
 
-# --- unsound calls --------------------------------------------------------------------------------
+# --- invalid tool calls ---------------------------------------------------------------------------
 
 Call = tuple[str, str]
 UNSOUND: list[tuple[Call, str, Problem, dict[str, Any] | None, str]] = [

@@ -506,7 +506,7 @@ async def test_a_bug_behind_the_gateway_shows_no_traceback(caplog: pytest.LogCap
             assert b"secret" not in said
 
 
-# --- the rest ---------------------------------------------------------------------------------------
+# --- access log and pages ---------------------------------------------------------------------------
 
 
 async def test_access_log_contains_neither_content_nor_keys(caplog: pytest.LogCaptureFixture) -> None:

@@ -390,7 +390,7 @@ async def test_anthropic_counts_tokens_and_lists_models() -> None:
         assert [each.id async for each in client.models.list()] == ["fast"]
 
 
-# --- the simulator behind them ----------------------------------------------------------------------
+# --- clients with the simulator ---------------------------------------------------------------------
 
 
 async def test_both_clients_work_with_the_simulator() -> None:
@@ -419,7 +419,7 @@ async def test_both_clients_work_with_the_simulator() -> None:
         assert done.message.tool_calls[0].id == "call_1"
 
 
-# --- the model swapped behind them ------------------------------------------------------------------
+# --- one client, several models ---------------------------------------------------------------------
 
 
 async def test_one_client_reaches_any_model_by_name() -> None:

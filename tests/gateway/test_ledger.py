@@ -205,7 +205,7 @@ async def test_lease_of_a_call_cancelled_while_it_is_granted_is_released(tmp_pat
     assert tables(path)[0] == 0
 
 
-# --- what is billed -------------------------------------------------------------------------------
+# --- charges for failed and abandoned calls -------------------------------------------------------
 
 
 async def spend(model: Listed, *, hang_up: bool = False, stream: bool = False, **bounds: Any) -> Decimal:
@@ -271,7 +271,7 @@ async def test_rejection_by_the_codec_is_not_charged(status: int) -> None:
     assert ledger._base.execute("select sum(tokens) from used").fetchone() == (0,)
 
 
-# --- trouble behind the gateway -------------------------------------------------------------------
+# --- upstream failures ----------------------------------------------------------------------------
 
 
 async def test_unavailable_limiter_gives_503() -> None:

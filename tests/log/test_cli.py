@@ -219,7 +219,7 @@ def test_unusable_log_is_reported(tmp_path: Path, content: bytes | None, words: 
         assert str(path) in result.stderr
 
 
-# --- taking out -------------------------------------------------------------------------------------
+# --- export and prune -------------------------------------------------------------------------------
 
 
 def test_export_writes_the_records(path: Path, tmp_path: Path) -> None:
@@ -271,7 +271,7 @@ def test_log_in_use_is_readable_and_not_pruned(path: Path) -> None:
     assert f"is being written by process {os.getpid()}" in result.stderr
 
 
-# --- what it cost -----------------------------------------------------------------------------------
+# --- log cost ---------------------------------------------------------------------------------------
 
 
 def test_cost_uses_recorded_and_bundled_prices(path: Path) -> None:

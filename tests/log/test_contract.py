@@ -464,7 +464,7 @@ def test_long_operations_report_progress(open_store: Open) -> None:
     assert told[-1] == (2, 2)
 
 
-# --- taking over ------------------------------------------------------------------------------------
+# --- importing another log --------------------------------------------------------------------------
 
 
 @pytest.fixture

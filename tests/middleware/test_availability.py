@@ -302,7 +302,7 @@ def test_failing_listener_breaks_nothing() -> None:
     assert availability.trigger("p", "m") == "auth_error"
 
 
-# --- any sequence ---------------------------------------------------------------------------------
+# --- random sequences of outcomes -----------------------------------------------------------------
 
 TARGETS = [("p", "a"), ("p", "b"), ("p", "c"), ("p", "d"), ("q", "a")]
 ENDINGS: dict[str, Any] = {

@@ -388,7 +388,7 @@ async def test_inner_stream_is_closed_when_the_reader_stops() -> None:
     assert a.running == 0
 
 
-# --- the rest of a provider -----------------------------------------------------------------------
+# --- candidates, readiness and closing ------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

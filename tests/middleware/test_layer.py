@@ -191,7 +191,7 @@ async def test_fallback_switches_from_a_dead_server_to_a_live_one() -> None:
     assert told == [RoutingSwitched("dead:m", "living:m", "server_error", "server_error", reply_.request_id or "")]
 
 
-# --- what every layer passes through --------------------------------------------------------------
+# --- delegation to the inner provider -------------------------------------------------------------
 
 
 def layers(inner: Provider, tmp_path: Path) -> list[Middleware]:

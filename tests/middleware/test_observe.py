@@ -53,7 +53,7 @@ async def watch(provider: Any, request: Request | None = None, **settings: Any) 
     return told, error
 
 
-# --- what is reported ---------------------------------------------------------------------------------
+# --- contents of reports ------------------------------------------------------------------------------
 
 
 async def test_successful_call_is_reported() -> None:

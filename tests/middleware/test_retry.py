@@ -42,7 +42,7 @@ def retry(provider: Listed, clock: Clock, draw: float = 0.5, **settings: Any) ->
     return Retry(provider, **settings, clock=clock, sleep=clock.sleep, random=lambda: draw)
 
 
-# --- how often ------------------------------------------------------------------------------------
+# --- number of attempts ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("max_retries", [0, 1, 2, 5])
@@ -101,7 +101,7 @@ async def run_once(model: Retry) -> tuple[list[Any], Exception | None]:
     return await collect(model.events(build_request("hi")))
 
 
-# --- how long -------------------------------------------------------------------------------------
+# --- backoff and Retry-After ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ async def test_overrides_change_only_the_retries(
     assert config == BASE
 
 
-# --- asking again ---------------------------------------------------------------------------------
+# --- reask: correcting a rejected answer ----------------------------------------------------------
 
 
 async def test_reask_sends_the_answer_and_the_callers_text() -> None:

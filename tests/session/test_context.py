@@ -147,7 +147,7 @@ async def test_replay_shows_sent_and_omitted_messages() -> None:
     assert len(state.messages) == 2 + 2 * 12
 
 
-# --- refused by the model ---------------------------------------------------------------------------
+# --- context overflow reported by the model ---------------------------------------------------------
 
 
 class Narrow(Listed):

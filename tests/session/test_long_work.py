@@ -55,7 +55,7 @@ def check_sendable(messages: list[Message]) -> None:
     check_request(build_request([*messages, User("x")], [], None, None, None, model="m"))
 
 
-# --- resumed at a record ----------------------------------------------------------------------------
+# --- resuming at a record ---------------------------------------------------------------------------
 
 
 async def test_session_can_be_resumed_after_every_record() -> None:

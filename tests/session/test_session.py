@@ -546,7 +546,7 @@ async def test_error_before_sending_is_recorded(log: SqliteLog) -> None:
     assert types(list(log.read(session.id)))[-2:] == ["llm.call_failed", "session.finished"]
 
 
-# --- tries -------------------------------------------------------------------------------------------------------
+# --- attempts ----------------------------------------------------------------------------------------------------
 
 
 async def test_call_record_has_the_number_of_attempts(log: SqliteLog) -> None:

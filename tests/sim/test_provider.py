@@ -297,7 +297,7 @@ def test_invalid_values_are_rejected_by_name(make: Any, complaint: str) -> None:
         make()
 
 
-# --- by property -------------------------------------------------------------------------------------
+# --- random scripts, and the documented one ----------------------------------------------------------
 
 WORDS = st.text(max_size=30)
 CALLS = st.builds(

@@ -48,7 +48,7 @@ async def call(root: Path, name: str, **arguments: Any) -> Observation:
     return await box.execute(name, arguments)
 
 
-# --- staying in -------------------------------------------------------------------------------------
+# --- paths outside the workspace --------------------------------------------------------------------
 
 WAYS_OUT = [
     "../outside/secret.txt",

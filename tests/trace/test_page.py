@@ -281,7 +281,7 @@ def test_empty_log_is_shown(watched: Watched, url: str) -> None:
     expect(watched.page.locator("#empty")).to_be_visible()
 
 
-# --- what a text is shown as ------------------------------------------------------------------------
+# --- rendering of texts -----------------------------------------------------------------------------
 
 RICH = """# Findings
 

@@ -279,7 +279,7 @@ async def test_request_is_not_resent_on_a_lost_connection() -> None:
         await transport.close()
 
 
-# --- what follows the end mark of a stream ------------------------------------------------------------
+# --- draining after the end mark of a stream ----------------------------------------------------------
 
 
 async def _leave_early(transport: Transport, handler: Callable[..., Awaitable[None]]) -> tuple[int, int]:

@@ -125,7 +125,7 @@ async def test_waiting_for_a_connection_ends_with_the_connect_deadline() -> None
         await transport.close()
 
 
-# --- running ahead of the reader ----------------------------------------------------------------------
+# --- read-ahead and backpressure ----------------------------------------------------------------------
 
 
 def test_many_streams_read_less_ahead() -> None:
@@ -270,7 +270,7 @@ async def test_happy_eyeballs_picks_the_working_address(monkeypatch: pytest.Monk
         each.close()
 
 
-# --- what is sent -------------------------------------------------------------------------------------
+# --- request heads ------------------------------------------------------------------------------------
 
 
 async def _sent(transport: Transport, url: str, headers: dict[str, str], **secrets: str) -> tuple[str, dict[str, str]]:
@@ -338,7 +338,7 @@ async def test_invalid_addresses_are_rejected(url: str) -> None:
     await transport.close()
 
 
-# --- whose loop it is ---------------------------------------------------------------------------------
+# --- event loops --------------------------------------------------------------------------------------
 
 
 def test_transport_belongs_to_one_event_loop(make_transport: Make) -> None:

@@ -113,7 +113,7 @@ async def test_real_proxy_works(password: str, authority: Authority, tmp_path: P
     assert sum(b"via: " in head.lower() for head in heads) == 2  # what is encrypted passes unread
 
 
-# --- small ones -------------------------------------------------------------------------------------
+# --- tunnels through an HTTP proxy ------------------------------------------------------------------
 
 
 async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -58,7 +58,7 @@ def req(*messages: Any, **fields: Any) -> Request:
     return Request(messages or (U,), **fields)
 
 
-# --- sound ------------------------------------------------------------------------------------------
+# --- valid requests ---------------------------------------------------------------------------------
 
 SOUND: list[Request] = [
     req(U),
@@ -98,7 +98,7 @@ def test_valid_requests_pass(request_: Request) -> None:
     check_request(request_)
 
 
-# --- refused ------------------------------------------------------------------------------------------
+# --- invalid requests ---------------------------------------------------------------------------------
 
 REASONING = f"config.reasoning must be one of {', '.join(EFFORTS)}, or a number of tokens, not "
 LAST = "the last message must be the user's or a tool's: there is nothing to answer"
@@ -279,7 +279,7 @@ def test_any_values_are_accepted_or_rejected(messages: list[Any], tools: list[To
     assert outcome.startswith(("messages", "the last message", "tool") if outcome or not answerable else "")
 
 
-# --- what models decline --------------------------------------------------------------------------------
+# --- requests beyond known capabilities -----------------------------------------------------------------
 
 EVERYTHING = Request(
     [S, User([Text("u"), PNG])], tools=[T], response_schema=OBJECT

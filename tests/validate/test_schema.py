@@ -159,7 +159,7 @@ def test_changed_schema_is_compiled_again() -> None:
     assert first_error(compile_schema(changing, "p"), {}) is None
 
 
-# --- what is wrong ----------------------------------------------------------------------------------------
+# --- descriptions of the first error ----------------------------------------------------------------------
 
 DEEP = {"type": "object", "properties": {"a/b": {"items": {"properties": {"~": {"type": "integer"}}}}}}
 WRONG: list[tuple[Any, Any, str | None]] = [

@@ -52,7 +52,7 @@ __all__ = [
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT / "../shared"
 
-# --- what others recorded -------------------------------------------------------------------------
+# --- recorded exchanges ---------------------------------------------------------------------------
 
 RECORDED = SHARED / "corpus/recorded.jsonl.gz"
 SERVERS = SHARED / "corpus/servers.jsonl.gz"

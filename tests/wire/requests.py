@@ -439,7 +439,7 @@ def normalise(wire: str, body: Body) -> Body:
     return plain
 
 
-# --- what is left, and why ---------------------------------------------------------------------------
+# --- reasons for remaining differences ---------------------------------------------------------------
 
 REASONS: dict[str, str] = {
     r"(reasoning_effort|thinking|chat_template_kwargs)\b": "thinking is switched off as the family documents it",

@@ -385,7 +385,7 @@ def test_deeply_nested_reply_raises_a_provider_error() -> None:
     assert isinstance(hear(deep).error, InvalidResponseError)
 
 
-# --- what is sent is legal ------------------------------------------------------------------------
+# --- validity of encoded requests -----------------------------------------------------------------
 
 ids = st.sampled_from(["call_0", "call_1", "functions.f:0", "x" * 65, "y" * 64])
 issuers = st.sampled_from(
@@ -497,7 +497,7 @@ def test_values_that_are_not_json_are_rejected_by_name(value: Any) -> None:
         connect().encode(msgspec.structs.replace(HELLO, messages=messages))
 
 
-# --- where it goes --------------------------------------------------------------------------------
+# --- URLs and headers -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -621,7 +621,7 @@ def test_extras_that_repeat_a_field_are_accepted() -> None:
     assert (body["temperature"], body["stream"], body["max_tokens"], body["system"]) == (1, True, 64, "Be terse.")
 
 
-# --- whose state ----------------------------------------------------------------------------------
+# --- state and ids of other issuers ---------------------------------------------------------------
 
 
 def test_unreadable_calls_are_omitted_with_their_results() -> None:
@@ -812,7 +812,7 @@ def test_plan_reports_the_same_losses_as_encoding() -> None:
     assert plan.refused is None
 
 
-# --- what the field has recorded ------------------------------------------------------------------
+# --- recorded replies -----------------------------------------------------------------------------
 
 RECORDED = SHARED / "corpus/recorded.jsonl.gz"
 SERVERS = SHARED / "corpus/servers.jsonl.gz"

@@ -105,7 +105,7 @@ def hear(record: Record, pieces: Any = None) -> DecodedReply:
     return heard
 
 
-# --- state that returns ------------------------------------------------------------------------------
+# --- opaque state that is sent back ------------------------------------------------------------------
 
 ROUTED = [record for record in CHAT if record.vendor == "openrouter" and b'"reasoning_details"' in record.body]
 SEALED = [record for record in ROUTED[40:] if b'"reasoning.encrypted"' in record.body or b'"signature"' in record.body]

@@ -272,7 +272,7 @@ def test_a_longer_conversation_extends_the_bytes_of_a_shorter_one() -> None:
         messages += [Assistant([Text("Let me see."), call]), ToolResult(call.id, "noon"), User("And now?")]
 
 
-# --- what is sent ---------------------------------------------------------------------------------
+# --- encoding requests ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -272,7 +272,7 @@ async def test_six_turns_on_alternating_wires(order: tuple[str, ...]) -> None:
         assert places == sorted(places)
 
 
-# --- the same, whatever the wire --------------------------------------------------------------------
+# --- equal behaviour on all wires -------------------------------------------------------------------
 
 
 async def test_same_content_gives_equal_replies_on_all_wires() -> None:

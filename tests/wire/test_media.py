@@ -57,7 +57,7 @@ def use(*content: Any) -> list[Message]:
     return [User("Go."), Assistant([call]), ToolResult("call_1", content)]
 
 
-# --- anything ---------------------------------------------------------------------------------------
+# --- random conversations ---------------------------------------------------------------------------
 
 JSON: Any = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=5),

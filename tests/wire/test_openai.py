@@ -262,7 +262,7 @@ def test_only_text_moves_under_coercion(case: Case) -> None:
     assert heard.response.text == (native.response.text if finished else "")
 
 
-# --- the way out: requests --------------------------------------------------------------------------
+# --- encoding requests ------------------------------------------------------------------------------
 
 
 def test_request_is_a_post_without_a_key() -> None:
@@ -752,7 +752,7 @@ def test_arguments_round_trip(arguments: dict[str, Any]) -> None:
         assert heard.response.finish_reason == "tool_calls"
 
 
-# --- what is learned --------------------------------------------------------------------------------
+# --- learned from rejected requests -----------------------------------------------------------------
 
 NATIVE = {"response_schema": SCHEMA}
 STREAM = {"stream": True}
@@ -1122,7 +1122,7 @@ def test_only_complete_calls_become_intents(reply: dict[str, Any], seed: int) ->
             assert event.intent.input == known[event.intent.provider_call_id]
 
 
-# --- the way in: whatever a server may send ---------------------------------------------------------
+# --- decoding mutated replies -----------------------------------------------------------------------
 
 RICH_CALLS = [
     {"id": "c1", "index": 0, "type": "function", "function": {"name": "any", "arguments": '{"a": 1}'}},

@@ -113,7 +113,7 @@ def check_reply(wire: str, request: Request, heard: DecodedReply) -> None:
         assert type(error) is rules.errors.get(type(heard.error), type(heard.error))
 
 
-# --- by property ----------------------------------------------------------------------------------
+# --- random round trips ---------------------------------------------------------------------------
 
 quickly = settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 texts = some.words.filter(lambda text: bool(text.strip()))

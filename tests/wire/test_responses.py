@@ -227,7 +227,7 @@ def test_raw_is_verbatim() -> None:
     assert bare.message == reply.message
 
 
-# --- the way out ----------------------------------------------------------------------------------
+# --- encoding requests ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -381,7 +381,7 @@ def test_lone_surrogate_is_rejected() -> None:
         make_codec().encode(make_request(User("\ud800")))
 
 
-# --- the way out, by property -----------------------------------------------------------------------
+# --- encoding random requests -----------------------------------------------------------------------
 
 
 @given(arguments=OBJECTS, extras=OBJECTS, schema=OBJECTS)
@@ -716,7 +716,7 @@ def test_error_responses_give_provider_errors(status: int, body: Any) -> None:
         assert str(error)
 
 
-# --- the way in: the same content whole and streamed ------------------------------------------------
+# --- decoding the same content from a body and from a stream ----------------------------------------
 
 PIECES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
 LISTS = st.lists(PIECES, max_size=2)
@@ -897,7 +897,7 @@ def test_late_end_of_an_earlier_part_closes_no_other() -> None:
     assert reply.message.content == (Text("One. "), Text("Two."))
 
 
-# --- the way in: whatever a server may send ---------------------------------------------------------
+# --- decoding mutated replies -----------------------------------------------------------------------
 
 RICH_PARTS = [
     {"type": "output_text", "text": "Hi", "annotations": [{"type": "url_citation"}]},

@@ -104,7 +104,7 @@ def read_tools(path: str) -> list[Any]:
     return tools if isinstance(tools, list) else [tools]
 
 
-# --- what is sent -----------------------------------------------------------------------------------
+# --- building the request ---------------------------------------------------------------------------
 
 
 def _read_pipe(*, asked: bool) -> str | None:
@@ -164,7 +164,7 @@ def _read_value(text: str) -> Any:
         return text
 
 
-# --- what comes back --------------------------------------------------------------------------------
+# --- showing the reply ------------------------------------------------------------------------------
 
 
 def _ask(

@@ -160,7 +160,7 @@ def _settings(config: RuntimeConfig) -> dict[str, Any]:
     return {name: value for name, value in asdict(config).items() if value != getattr(NO_CONFIG, name)}
 
 
-# --- what is shown ----------------------------------------------------------------------------------
+# --- progress ---------------------------------------------------------------------------------------
 
 
 class _Progress:

@@ -137,7 +137,7 @@ def _show_choice(catalogue: _Catalogue, choice: Choice, *, as_json: bool, show_e
     click.echo(f"{len(rows)} models fit, cheapest first{more}{hint}")
 
 
-# --- which models there are -------------------------------------------------------------------------
+# --- lookup of models -------------------------------------------------------------------------------
 
 
 class _Catalogue(Struct):

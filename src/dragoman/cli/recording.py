@@ -81,7 +81,7 @@ def no_log_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--no-log", is_flag=True, help="Do not record this in the log.")(command)
 
 
-# --- what is recorded -------------------------------------------------------------------------------
+# --- sessions and their records ---------------------------------------------------------------------
 
 
 class WatchedProvider(Wrapper, Middleware):

@@ -52,7 +52,7 @@ class CodecRule:
             raise Violation(f"{self.name}: {violation}") from violation.__cause__
 
 
-# --- what is sent ---------------------------------------------------------------------------------
+# --- rules for requests ---------------------------------------------------------------------------
 
 
 def _same_request_same_bytes(codec: Codec) -> None:
@@ -146,7 +146,7 @@ def _the_key_is_in_headers_alone(codec: Codec) -> None:
     demand(_KEY not in repr(codec), "the key shows in repr()")
 
 
-# --- what comes back --------------------------------------------------------------------------------
+# --- rules for replies and errors -------------------------------------------------------------------
 
 _STATUSES: dict[int, type[ProviderError]] = {
     400: InvalidRequestError,

@@ -135,7 +135,7 @@ def _in_a_line(error: ProviderError) -> str:
     return f"{type(error).__name__}{status}: {error.message}{said}"
 
 
-# --- what follows from it --------------------------------------------------------------------------------
+# --- results and capabilities ----------------------------------------------------------------------------
 
 _PROBES = {
     "tools": ("tools.auto", "tools.required", "tools.forced"),

@@ -340,7 +340,7 @@ class EventLog(ABC):
     async def __aexit__(self, *_: object) -> None:
         await asyncio.to_thread(self.close)
 
-    # --- what a store provides ----------------------------------------------------------------------
+    # --- methods that a store implements ------------------------------------------------------------
 
     @abstractmethod
     def _write(self, drafts: Sequence[Draft]) -> Sequence[LogRecord | LogConflictError]:

@@ -68,7 +68,7 @@ def to_steps(records: Iterable[LogRecord]) -> Iterator[ReplayStep]:
         )  # fmt: skip
 
 
-# --- what follows from what -------------------------------------------------------------------------
+# --- consistency of the records ---------------------------------------------------------------------
 
 
 class Evidence:
@@ -154,7 +154,7 @@ class Evidence:
         return tuple(notes)
 
 
-# --- what it comes to -------------------------------------------------------------------------------
+# --- totals -----------------------------------------------------------------------------------------
 
 
 class Totals(Struct, frozen=True, omit_defaults=True):

@@ -233,7 +233,7 @@ async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
     response.headers.update(_HEADERS)
 
 
-# --- what may be asked ------------------------------------------------------------------------------
+# --- query parameters -------------------------------------------------------------------------------
 
 
 def _text(query: Mapping[str, str], name: str) -> str:
