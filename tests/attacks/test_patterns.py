@@ -28,8 +28,8 @@ def test_every_pattern_is_found() -> None:
     assert find_made() == {
         "config.py:_loader",  # the scalars of YAML, which are among the data
         "permission.py:_compile_text",  # the operator's own, after "re:"
-        "prices.py:__post_init__",
-        "prices.py:covers",  # among the data, or the user's own
+        "prices/rows.py:__post_init__",
+        "prices/rows.py:covers",  # among the data, or the user's own
         "reasoning.py:find_style",  # among the data
         "registry/vendors.py:_read_rule",  # data that is compared with data
         "sim/script.py:__post_init__",

@@ -164,6 +164,6 @@ def test_log_with_a_deleted_file_reports_failed_writes(tmp_path: Path, replace: 
         log.append_sync("s0", TurnStarted(2))
     if not replace:
         (tmp_path / "moved.db").rename(path)
-    with pytest.raises(LogStorageError, match=r"stopped writing at an earlier failure: .*was moved"):
+    with pytest.raises(LogStorageError, match=r"stopped writing after an earlier failure: .*was moved"):
         log.append_sync("s0", TurnStarted(2))
     log.close()

@@ -72,7 +72,7 @@ def test_unique_key_stops_a_writer_without_the_lock(conninfo: str, monkeypatch: 
     with PostgresLog(conninfo) as log:
         log.append_sync("s1", TurnStarted(1))
         monkeypatch.setattr(module, "_read_heads", lambda *_: {})  # as if another had written in between
-        with pytest.raises(LogLockedError, match="Another writer took the place"):
+        with pytest.raises(LogLockedError, match="Another writer appended"):
             log.append_sync("s1", TurnStarted(2))
         monkeypatch.undo()
         assert log.append_sync("s1", TurnStarted(2)).seq == 2
@@ -87,7 +87,7 @@ def test_lost_connection_fails_appends_in_flight_and_reconnects(conninfo: str, s
             admin.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'dragoman-log'"
             )
-        with pytest.raises(LogStorageError, match="may or may not be there"):
+        with pytest.raises(LogStorageError, match="may or may not have been stored"):
             log.append_sync("s1", TurnStarted(2))
         assert len(list(log.read("s1"))) == 1  # an idle connection that was lost is replaced
         assert log.append_sync("s1", TurnStarted(3)).seq == 2
@@ -129,7 +129,7 @@ def test_reader_cannot_write_and_sees_a_snapshot(conninfo: str) -> None:
 
 
 def test_database_without_a_log_is_rejected_for_reading(conninfo: str) -> None:
-    with pytest.raises(LogReadOnlyError, match="holds no log to read"):
+    with pytest.raises(LogReadOnlyError, match="has no log to read"):
         PostgresLog(conninfo, readonly=True)
 
 

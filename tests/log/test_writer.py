@@ -90,7 +90,7 @@ def test_an_unexpected_failure_reaches_every_waiter_and_stops_the_writer() -> No
     errors = [future.exception(timeout=10) for future in futures]
     assert all(isinstance(error, LogStorageError) and "MemoryError: boom" in str(error) for error in errors)
     later = writer.offer(draft())[1].exception(timeout=10)
-    assert "stopped writing at an earlier failure" in str(later)
+    assert "stopped writing after an earlier failure" in str(later)
     writer.close()
 
 

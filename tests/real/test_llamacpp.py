@@ -267,7 +267,7 @@ async def test_own_file_works_and_a_missing_one_is_reported(tiny: Path, tmp_path
         assert model.model == "tiny"
         assert (await model.complete("Hi", config={"max_tokens": 3})).usage.output_tokens == 3
     async with connect(f"local:{tmp_path / 'nothing.gguf'}") as model:
-        with pytest.raises(ModelNotLoadedError, match="no model file"):
+        with pytest.raises(ModelNotLoadedError, match="does not exist"):
             await model.complete("Hi")
     (tmp_path / "broken.gguf").write_bytes(b"GGUFnonsense")
     async with connect(f"local:{tmp_path / 'broken.gguf'}") as model:

@@ -201,7 +201,7 @@ def test_a_rerun_needs_a_goal(tmp_path: Path) -> None:
         main, ["replay", "empty", "--log", str(place), "--rerun", "m", "--base-url", "http://x"]
     )
     assert result.exit_code == 2
-    assert "has no goal" in result.stderr
+    assert "has no recorded goal" in result.stderr
 
 
 # --- words ------------------------------------------------------------------------------------------

@@ -209,4 +209,4 @@ async def test_reply_that_cannot_be_recorded_is_noted(log: SqliteLog) -> None:
     assert outcome.text == "Hello"
     [kept] = log.find("llm.exchange_kept")
     assert "reply" not in kept.data
-    assert "not Unicode" in kept.data["problem"]
+    assert "not valid Unicode" in kept.data["problem"]

@@ -97,7 +97,7 @@ def test_vendor_without_embeddings_is_rejected() -> None:
 
 
 def test_vendor_without_chat_is_rejected_for_chat() -> None:
-    with pytest.raises(InvalidModelError, match="does not chat") as caught:
+    with pytest.raises(InvalidModelError, match="is not a chat model") as caught:
         connect("voyage:voyage-3.5")
     assert "connect_embedder" in str(caught.value)
 

@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from dragoman.log import EventLog, SqliteLog
 from dragoman.trace import TraceServer
+from dragoman.trace.approval import Approvals
 
 FLAGS = [
     "--headless",
@@ -40,7 +41,8 @@ class Served:
 
     def __enter__(self) -> str:
         self._thread.start()
-        self._server = TraceServer(self._log, approve_by=self._approve_by)
+        decisions = Approvals(self._log, self._approve_by) if self._approve_by is not None else None
+        self._server = TraceServer(self._log, decisions=decisions)
         asyncio.run_coroutine_threadsafe(self._server.__aenter__(), self._loop).result()
         return self._server.url
 

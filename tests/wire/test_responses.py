@@ -1106,6 +1106,7 @@ def test_every_recording_is_read(count: Callable[[str, int], None]) -> None:
             [i, n, json.loads(a or "{}")] for i, n, a in calls
         ]
         kinds = [block.data["type"] for block in reply.message.content if isinstance(block, Opaque)]
+        kinds += ["image_generation_call"] * len(reply.images)
         assert sorted(kinds) == others, record
         if usage:
             counted = (reply.usage.input_tokens, reply.usage.output_tokens, reply.usage.total_tokens)

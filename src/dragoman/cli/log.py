@@ -36,6 +36,7 @@ from ..permission import Decision
 from ..replay import describe, find_excerpt, make_printable, shorten, summarize
 from ..session import Question, SessionError, answer_question, find_questions
 from ..trace import TraceServer, export_html
+from ..trace.approval import Approvals
 from .bills import GROUPS, add_up, show_bills, write_csv
 from .console import Bar, show_table, working
 from .errors import EXIT_CODES, report_errors
@@ -547,7 +548,8 @@ def view(session: str | None, where: str | None, *, approve: bool, by: str | Non
 async def _serve(
     log: EventLog, session: str | None, *, port: int, approve_by: str | None, browser: bool, as_json: bool
 ) -> None:
-    async with TraceServer(log, port=port, approve_by=approve_by) as server:
+    decisions = Approvals(log, approve_by) if approve_by is not None else None
+    async with TraceServer(log, port=port, decisions=decisions) as server:
         url = server.url + (f"#{quote(session, safe='')}" if session is not None else "")
         click.echo(json.dumps({"url": url}) if as_json else url)
         if browser:

@@ -168,9 +168,7 @@ class Names(Struct, frozen=True):
         return difflib.get_close_matches(name, known, 3, 0.5)
 
     def _near_without_vendor(self, name: str) -> Iterator[str]:
-        """Yield close matches: aliases, vendors, models of any vendor, then names with a similar
-        word (``sonet``).
-        """
+        """Yield close matches: aliases, vendors, models of any vendor, then names with a similar word (``sonet``)."""
         yield from difflib.get_close_matches(name, [*self.groups, *self.aliases], 3, 0.7)
         yield from [f"{vendor}:" for vendor in difflib.get_close_matches(name, vendor_names(), 1, 0.8)]
         names: dict[str, list[str]] = {}
@@ -182,7 +180,7 @@ class Names(Struct, frozen=True):
                 words.setdefault(word, []).append(listed)
         for own in difflib.get_close_matches(name, names, 3, 0.7):
             yield from names[own]
-        for word in difflib.get_close_matches(name.lower(), words, 1, 0.8):
+        for word in difflib.get_close_matches(name.lower(), words, 1, 0.8) if len(name) > 2 else ():
             newest_first = sorted(words[word], reverse=True)
             yield from sorted(newest_first, key=lambda each: each.partition(":")[0])
 

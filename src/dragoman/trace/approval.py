@@ -10,7 +10,8 @@ from msgspec import Struct
 
 from ..log import EventLog
 from ..permission import Decision
-from ..session import answer_question, find_questions
+from ..session import SessionError, answer_question, find_questions
+from .server import NotOpenError
 
 
 class Answer(Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,10 +48,13 @@ class Approvals:
         return found
 
     def answer(self, body: bytes) -> dict[str, Any]:
-        """Record an answer; ``SessionError`` if the question is not open."""
+        """Record an answer; ``NotOpenError`` if the question is not open."""
         answer = msgspec.json.decode(body, type=Answer)
         decision = Decision(
             answer.allowed, self._by, answer.reason, scope=answer.scope, prefix=answer.prefix, input=answer.input
         )
-        record = answer_question(self._log, answer.session, answer.intent, decision)
+        try:
+            record = answer_question(self._log, answer.session, answer.intent, decision)
+        except SessionError as error:
+            raise NotOpenError(str(error)) from error
         return {"intent": answer.intent, "allowed": answer.allowed, "by": self._by, "seq": record.seq}

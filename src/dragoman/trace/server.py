@@ -14,14 +14,12 @@ import hmac
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import msgspec
 
 from ..errors import scrub
 from ..log import EventLog, LogError
-from ..session import SessionError
-from .approval import Approvals
 from .export import PAGE, SCRIPTS, STYLE, export_html
 from .queries import Reader, Wanted
 
@@ -56,24 +54,42 @@ _Handler = Callable[["web.Request"], Awaitable["web.StreamResponse"]]
 _Read = Callable[[Reader, Mapping[str, str]], Any]
 
 
-def make_app(log: EventLog, token: str, *, approve_by: str | None = None) -> web.Application:
-    """Return the application that serves ``log`` below ``/token/``; with ``approve_by``, its page
-    accepts decisions.
+class NotOpenError(Exception):
+    """The question of an answer is not open: it was answered in the meantime."""
+
+
+class Decisions(Protocol):
+    """Answers of a person to the questions of sessions; every answer must include ``token``.
+
+    The viewer itself cannot run anything. ``dragoman.trace.approval`` implements this with the functions of sessions.
     """
-    return _Site(log, token, approve_by).make_app()
+
+    token: str
+
+    def list_questions(self) -> list[dict[str, Any]]:
+        """Return the open questions, each with its complete input."""
+        ...
+
+    def answer(self, body: bytes) -> dict[str, Any]:
+        """Record an answer; ``NotOpenError`` if the question is not open."""
+        ...
+
+
+def make_app(log: EventLog, token: str, *, decisions: Decisions | None = None) -> web.Application:
+    """Return the application that serves ``log`` below ``/token/``; with ``decisions``, its page accepts answers."""
+    return _Site(log, token, decisions).make_app()
 
 
 class TraceServer:
     """Serve a log at ``url`` while it is open: ``async with TraceServer(log) as server: ...``.
 
-    With ``approve_by``, open questions of sessions can be answered on the page, on behalf of that
-    person.
+    With ``decisions``, open questions of sessions can be answered on the page.
     """
 
-    def __init__(self, log: EventLog, *, port: int = 0, approve_by: str | None = None) -> None:
+    def __init__(self, log: EventLog, *, port: int = 0, decisions: Decisions | None = None) -> None:
         self.url = ""
         self._token = secrets.token_urlsafe(24)
-        self._site = _Site(log, self._token, approve_by)
+        self._site = _Site(log, self._token, decisions)
         # The token is in the path, so aiohttp's access log and its log of malformed requests would contain it.
         logger = _QuietLogger(f"{__name__}.http")
         logger.parent = logging.getLogger(__name__)
@@ -113,7 +129,7 @@ class _QuietLogger(logging.Logger):
 class _Site:
     """The request handlers."""
 
-    def __init__(self, log: EventLog, token: str, approve_by: str | None) -> None:
+    def __init__(self, log: EventLog, token: str, decisions: Decisions | None) -> None:
         try:
             # a slow import (0.3 s) that needs the extra; other `log` commands should not pay for
             # it
@@ -124,7 +140,7 @@ class _Site:
         self.web = web
         self._log = log
         self._reader = Reader(log)
-        self._approvals = Approvals(log, approve_by) if approve_by is not None else None
+        self._decisions = decisions
         self._token = token.encode()
 
     def make_app(self) -> web.Application:
@@ -140,7 +156,7 @@ class _Site:
         app.router.add_get("/{token}/api/raw", self._send_line)
         app.router.add_get("/{token}/api/export", self._send_export)
         app.router.add_get("/{token}/api/questions", self._send_questions)
-        if self._approvals is not None:
+        if self._decisions is not None:
             app.router.add_post("/{token}/api/answer", self._take_answer)
         for name, read in _READS.items():
             app.router.add_get(f"/{{token}}/api/{name}", self._answer(read))
@@ -156,7 +172,7 @@ class _Site:
             return self._refuse(404, "there is nothing here")
         try:
             return await handler(request)
-        except SessionError as error:  # the question was answered in the meantime
+        except NotOpenError as error:  # the question was answered in the meantime
             return self._refuse(409, scrub(str(error)))
         except LogError as error:
             return self._refuse(500, scrub(str(error)))
@@ -210,23 +226,23 @@ class _Site:
 
     async def _send_questions(self, _: web.Request) -> web.Response:
         """Send the open questions and the token that an answer needs; nothing if answers are disabled."""
-        if self._approvals is None:
+        if self._decisions is None:
             return self._send(msgspec.json.encode({"approve": False, "questions": []}))
-        questions = await asyncio.to_thread(self._approvals.list_questions)
-        found = {"approve": True, "token": self._approvals.token, "questions": questions}
+        questions = await asyncio.to_thread(self._decisions.list_questions)
+        found = {"approve": True, "token": self._decisions.token, "questions": questions}
         return self._send(msgspec.json.encode(found))
 
     async def _take_answer(self, request: web.Request) -> web.Response:
-        assert self._approvals is not None
+        assert self._decisions is not None
         given = request.headers.get(_ANSWER_HEADER, "").encode("utf-8", "replace")
         is_ours = request.headers.get("Origin") == f"http://{request.host}"
         is_ours = is_ours and request.headers.get("Sec-Fetch-Site", "same-origin") == "same-origin"
-        if not is_ours or not hmac.compare_digest(given, self._approvals.token.encode()):
+        if not is_ours or not hmac.compare_digest(given, self._decisions.token.encode()):
             return self._refuse(403, "an answer must come from this page")
         if request.content_type != "application/json":
             return self._refuse(415, "an answer must be JSON")
         body = await request.read()
-        return self._send(msgspec.json.encode(await asyncio.to_thread(self._approvals.answer, body)))
+        return self._send(msgspec.json.encode(await asyncio.to_thread(self._decisions.answer, body)))
 
 
 async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
