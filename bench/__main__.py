@@ -87,7 +87,7 @@ def workers(pythons: dict[str, str], base: str, wire: str) -> Iterator[list[Work
 
 
 class Taken:
-    """What was measured of one client: seconds, and over those of the floor around it."""
+    """The measurements of one client: seconds, and their ratio to those of the floor measured next to it."""
 
     def __init__(self) -> None:
         self.costs: list[float] = []

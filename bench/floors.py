@@ -1,4 +1,4 @@
-"""What is held against: clients written by hand for just these replies, without checks, deadlines or errors.
+"""The baseline: clients written by hand for just these replies, without checks, deadlines or errors.
 
 ``Aiohttp`` is what a careful engineer would write; ``Raw`` is what the machine allows.
 """
@@ -107,7 +107,7 @@ _events = msgspec.json.Decoder(AnthropicEvent)
 
 
 class Floor:
-    """What both have in common: the request, and how a reply is read."""
+    """The base class of both floors: builds the request and reads the reply."""
 
     wires = ("openai", "anthropic")
 

@@ -1,4 +1,4 @@
-"""How fast the event log is: appends, bytes per event, and what a long log costs to open, read and verify.
+"""Measure the speed of the event log: appends, bytes per event, and what a long log costs to open, read and verify.
 
     python bench/log.py [--events 1000000] [--folder DIR]
 

@@ -13,7 +13,7 @@ TOOL = {"type": "function", "function": {"name": "weather", "description": "The 
 
 
 class Peer:
-    """What they have in common: conversations of plain dictionaries, and one client for each path of the server."""
+    """Base of other libraries: conversations of plain dictionaries, and one client for each path of the server."""
 
     paths = ("text", "tool", "burst", "paced")
 

@@ -34,7 +34,7 @@ TLS = ("floor", "dragoman")  # who is measured with TLS, too
 
 
 class Case(NamedTuple):
-    """What to do with what was prepared, off the clock, and how many units that is."""
+    """One measured task, its preparation outside the measured time, and its number of units."""
 
     work: Callable[[Any], Awaitable[Any]]
     prepare: Callable[[], Any] | None = None

@@ -26,7 +26,7 @@ class Seen:
 
 @dataclass
 class Connection:
-    """What a handler writes to."""
+    """One connection of a client; a handler writes its reply to it."""
 
     writer: asyncio.StreamWriter
     seen: Seen

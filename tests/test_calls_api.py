@@ -1,4 +1,4 @@
-"""What callers type: settings as keywords, functions as tools, types as schemas, text streams, pictures."""
+"""Convenience forms of a call: settings as keywords, functions as tools, types as schemas, text streams, pictures."""
 
 from __future__ import annotations
 

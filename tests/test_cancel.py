@@ -54,7 +54,7 @@ def test_every_wire_is_tested() -> None:
 
 
 def events_of(case: Case) -> int:
-    """How many events a stream has before its last one, as long as it is not over."""
+    """Return the number of events of a stream before its last one."""
     decoder = open_decoder(case.codec(), msgspec.structs.replace(case.request, stream=True))
     events = decoder.feed(case.reply or b"")
     return sum(not isinstance(event, MessageComplete) for event in events)

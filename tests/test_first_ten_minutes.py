@@ -117,7 +117,7 @@ def test_first_steps_run(install: Install, server: str) -> None:
 
 
 def test_documented_install_options_are_extras(install: Install) -> None:
-    """What ``pip install`` names: the package itself and extras that it has."""
+    """Each ``pip install`` in the docs names the package and existing extras."""
     lines = [line for line in shell_lines(FIRST_STEPS) if line.startswith("pip install")]
     lines += re.findall(r"`(pip install [^`]*)`", README.read_text())
     named = {

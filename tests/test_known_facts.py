@@ -1,4 +1,4 @@
-"""What is known of a model acts on its requests; and what replies prove is kept."""
+"""Known capabilities of a model change its requests, and capabilities that replies prove are stored."""
 
 from __future__ import annotations
 

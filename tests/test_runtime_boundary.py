@@ -169,7 +169,7 @@ def shape(events: list[ModelEvent]) -> list[Any]:
 
 
 def reachable(model: Provider, transport: FixtureTransport) -> list[Any]:
-    """What a provider holds on to, the transport of the test apart."""
+    """Return every object that a provider references, except the transport of the test."""
     seen: dict[int, Any] = {id(transport): None}
     waiting: list[Any] = [vars(model)]
     while waiting:

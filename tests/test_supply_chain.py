@@ -1,4 +1,4 @@
-"""What is installed: locked after a cool-down, and listed in a software bill of materials."""
+"""Dependencies are locked after a cool-down period and listed in a software bill of materials."""
 
 from __future__ import annotations
 

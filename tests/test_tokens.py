@@ -121,7 +121,7 @@ VOCABULARIES = {
 
 
 def _off(name: str, family: str, count: int) -> float:
-    """How far off, in error bands."""
+    """Return the relative error of an estimate, in multiples of its error band."""
     estimate = estimate_text(TEXTS[name], family)
     return abs(estimate.tokens / count - 1) / estimate.error_band
 

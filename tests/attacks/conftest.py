@@ -13,7 +13,7 @@ __all__ = ["conninfo", "open_store", "place", "server"]
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where a log is that several processes open."""
+    """The address of a log that several processes open."""
     if request.param == "postgres":
         found: str = request.getfixturevalue("conninfo")
         return found

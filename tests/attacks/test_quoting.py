@@ -1,4 +1,4 @@
-"""What another party wrote is cut before anything looks at it."""
+"""Text of another party is truncated before it is scanned or quoted."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ SETTINGS = {"max_tokens": 9}
 
 
 class Search:
-    """What was looked at, and where a canary was found."""
+    """A search for canary secrets: the number of searched places, and those that contain one."""
 
     def __init__(self) -> None:
         self.looked = 0

@@ -1,4 +1,4 @@
-"""What a person at a terminal is shown: all of what is asked about, and nothing that a terminal would act on."""
+"""Terminal output shows a proposal completely, and contains no control sequences from other parties."""
 
 from __future__ import annotations
 

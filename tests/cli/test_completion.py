@@ -12,7 +12,7 @@ import pytest
 
 
 def complete(shell: str, words: list[str], current: str, config: Path) -> list[str]:
-    """What click's protocol for a shell answers."""
+    """Return the completions that click's protocol prints for a shell."""
     variables = {"COMP_WORDS": "\n".join(["dragoman", *words, current]), "COMP_CWORD": str(len(words) + 1)}
     if shell == "fish":
         variables = {"COMP_WORDS": " ".join(["dragoman", *words, current]), "COMP_CWORD": current}

@@ -1,4 +1,4 @@
-"""What is known of a model, and how we know, on the command line."""
+"""The models command: known facts of a model and their sources."""
 
 from __future__ import annotations
 

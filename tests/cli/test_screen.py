@@ -1,4 +1,4 @@
-"""What the terminal shows of a reply, for any model output."""
+"""Display of a reply at a terminal, for any model output."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_losses_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_long_answer_is_printed_once() -> None:
-    """What is finished stays; nothing of it is drawn again, however long the answer is."""
+    """Finished paragraphs are printed once and never redrawn, however long the answer is."""
     text = "".join(f"Paragraph {number} of many.\n\n" for number in range(60))
     drawing = Drawing()
     screen = drawing.open()

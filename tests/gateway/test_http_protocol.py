@@ -226,7 +226,7 @@ async def test_unread_reply_does_not_keep_a_closed_connection_open() -> None:
 
 
 async def test_long_reply_is_sent_completely_before_closing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What follows the request is not HTTP, so the connection ends after the reply; the client takes its time."""
+    """Bytes after the request are not HTTP, so the connection closes after the reply; the client reads slowly."""
     monkeypatch.setattr("dragoman.gateway.http_protocol._LINGER_SECONDS", 0.2)
     model = Listed("x" * 5_000_000, repeat=True)
     async with serving(app(model)) as url:

@@ -1,4 +1,4 @@
-"""What keys use is counted once, by all processes together, also while the ledger's file is locked or full."""
+"""The usage of a key is counted once across all processes, even while the ledger's file is locked or full."""
 
 # ruff: noqa: SLF001 - the ledger's own tables are counted, and its own connection gets a page limit
 

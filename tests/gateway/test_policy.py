@@ -1,4 +1,4 @@
-"""What becomes of each field of each wire, for a model of each wire: mapped, reported or refused."""
+"""Every field of every wire, sent to a model of every wire, is mapped, reported or refused."""
 
 from __future__ import annotations
 

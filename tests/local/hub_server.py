@@ -23,7 +23,7 @@ class Asked:
 
 @dataclass
 class HubServer:
-    """What the two servers do, and what they were asked. ``url`` is the hub, ``storage`` holds the bytes."""
+    """Behaviour of the two servers, and the requests received. ``url`` is the hub, ``storage`` holds the bytes."""
 
     content: bytes
     url: str = ""

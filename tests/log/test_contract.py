@@ -1,4 +1,4 @@
-"""What every store does."""
+"""The contract of an event log, run against every store."""
 
 # ruff: noqa: SLF001 - records that the API refuses to write are written below it
 

@@ -146,7 +146,7 @@ def test_failed_group_stores_nothing(tmp_path: Path) -> None:
         written = sum(outcome is None for outcome in outcomes)
         assert len(list(log.read("s0"))) == 1 + written
         assert isinstance(outcomes[-1], LogFullError)
-        assert len({id(outcome) for outcome in outcomes if outcome}) == 60 - written  # everyone has their own
+        assert len({id(outcome) for outcome in outcomes if outcome}) == 60 - written  # each append raises its own error
 
 
 # --- deleted and replaced log files -----------------------------------------------------------------

@@ -113,7 +113,7 @@ def show_reply(reply: Reply) -> Any:
 
 
 def with_plain_ids(seen: dict[str, Any]) -> str:
-    """What was seen as text, with ids that are made for each call numbered as they occur."""
+    """Return the observed values as text, with generated ids replaced by numbers in order of occurrence."""
     numbers: dict[str, int] = {}
 
     def number(found: re.Match[str]) -> str:
@@ -123,7 +123,7 @@ def with_plain_ids(seen: dict[str, Any]) -> str:
 
 
 def places(case: Case) -> Iterator[tuple[str, list[bytes | Exception], int | None]]:
-    """Where the call ends: at its end, cancelled after each event, or cut off after each frame."""
+    """Yield the ways a call can end: complete, cancelled after each event, or disconnected after each frame."""
     reply, frames = case.reply or b"", frames_of(case)
     yield "to the end", [reply], None
     yield "to the end, in frames", [*frames], None
@@ -165,7 +165,7 @@ async def test_a_layer_changes_nothing(wire: str, count: Callable[[str, int], No
 
 
 async def test_a_cancelled_call_keeps_its_usage_through_a_layer() -> None:
-    """What made this a law: 100,000 tokens that were reported and paid became none behind a Retry."""
+    """Regression: a cancelled call behind a Retry lost the 100,000 tokens that the provider had reported."""
     case = next(case for case in CASES["anthropic"] if case.is_stream)
     seen = await read(around_all(open_case(case, [*frames_of(case)])), case, 2)
     assert seen["response"]["finish_reason"] == "cancelled"

@@ -1,4 +1,4 @@
-"""Where two values and two runs differ."""
+"""Comparison of two values and of two runs."""
 
 from __future__ import annotations
 

@@ -210,7 +210,7 @@ def distinct(message: Assistant) -> bool:
 
 
 def writable(message: Assistant) -> bool:
-    """What the log takes: not half a surrogate, no NaN."""
+    """Return whether the log accepts a message; it rejects lone surrogates and NaN."""
     try:
         draft_record("s", MessageRecorded(message))
     except InvalidRecordError:

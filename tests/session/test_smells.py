@@ -50,7 +50,7 @@ def test_1_execute_does_not_appear_in_an_adapter() -> None:
 
 
 async def test_2_an_adapter_holds_no_messages(log: SqliteLog) -> None:
-    """What it holds on to is searched in ``test_keeps_provider_request_scoped``."""
+    """Every object that a provider references is searched in ``test_keeps_provider_request_scoped``."""
     session, transport = await run_over_a_wire(log)
     assert not [value for value in vars(session.provider).values() if isinstance(value, list)]
     assert len(json.loads(transport.requests[1].body)["messages"]) == 3  # all of them come from the session

@@ -1,4 +1,4 @@
-"""Who may ask the trace server, for what, and what comes with every answer."""
+"""The trace server: permitted clients, accepted queries, and the headers of every response."""
 
 from __future__ import annotations
 

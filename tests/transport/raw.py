@@ -16,7 +16,7 @@ PATIENT = Timeouts(connect=20.0, first_event=20.0, idle=20.0, total=20.0)
 
 
 class RawServer:
-    """What was received, and where the server listens."""
+    """A running server: its URL, and the requests and connections it received."""
 
     def __init__(self) -> None:
         self.url = ""

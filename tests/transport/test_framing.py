@@ -1,4 +1,4 @@
-"""Which replies are accepted: a row for each rule of RFC 9112, and for each liberty that servers take."""
+"""Accepted and rejected replies: a row for each rule of RFC 9112, and for each deviation of real servers."""
 
 from __future__ import annotations
 

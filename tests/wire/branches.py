@@ -1,4 +1,4 @@
-"""What a decoder makes of a reply cut at each of its offsets, without reading it from the beginning for each."""
+"""Decode a reply cut at each of its offsets, without starting from the beginning for each cut."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class _Numbers:
 
 
 def seams_of(wire: str, data: bytes) -> list[int]:
-    """Where one event of a stream ends and the next begins; and both ends of it."""
+    """Return the offsets between the events of a stream, with the start and the end of the stream."""
     if wire == "bedrock":
         edges = [0]
         while edges[-1] + 4 <= len(data):

@@ -256,7 +256,7 @@ def known_settings(request: Request) -> Request:
 
 @dataclass(frozen=True)
 class Wire:
-    """What a wire has no place for. Each name is explained where it is used."""
+    """The content that a wire cannot express. Each name is explained where it is used."""
 
     requests: dict[str, Rule]
     reply_losses: frozenset[str] = frozenset()
@@ -416,7 +416,7 @@ def serve(wire: str, request: Request, events: Sequence[Event], error: ProviderE
 
 
 def hear(wire: str, request: Request, pieces: Sequence[bytes], *, judged: bool = True) -> DecodedReply:
-    """What the client side makes of them."""
+    """Decode the pieces of a reply with the client side of a wire."""
     return decode(client(wire, request.model), request, pieces, judged=judged)
 
 

@@ -28,7 +28,7 @@ Body = dict[str, Any]
 
 
 class Outcome(NamedTuple):
-    """What became of a request, and where or why.
+    """The outcome of a round trip of a request, and its place or reason.
 
     ``same``; ``differs``; ``reported``: our values have no place for a part of it, and a warning reports that;
     ``refused``: our values cannot express it.

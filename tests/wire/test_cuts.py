@@ -88,7 +88,7 @@ def offsets_of(wire: str, data: bytes, most: int, seed: object) -> Sequence[int]
 
 
 def record_offsets(record: Record) -> Sequence[int]:
-    """Where a recording is cut: everywhere, but of long events at their ends and at 200 places between."""
+    """Return the offsets to cut a recording at: all; in long events only both ends and 200 random places."""
     if not EXHAUSTIVE:
         return offsets_of(record.wire, record.body, RECORD_OFFSETS, record.id)
     chance = random.Random(record.id)

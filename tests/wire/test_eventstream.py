@@ -42,7 +42,7 @@ def frames_of(*chunks: bytes) -> list[Frame]:
 
 
 def theirs(data: bytes) -> list[tuple[dict[str, Any], bytes]]:
-    """What the vendor's own library reads."""
+    """Return the messages as the vendor's own library decodes them."""
     buffer = botocore.EventStreamBuffer()
     buffer.add_data(data)
     return [(message.headers, message.payload) for message in buffer]

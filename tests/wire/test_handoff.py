@@ -50,7 +50,7 @@ def state(wire: str, signature: str) -> Continuity:
 
 
 def conversation(wire: str) -> list[Any]:
-    """What a session on ``wire`` may have left behind: thinking, parallel calls, a tool error, an image, a cut turn."""
+    """Return a conversation of ``wire`` with thinking, parallel calls, a tool error, an image and a truncated turn."""
     thought = {
         "anthropic": Thinking("let me see", state("anthropic", "sig-a")),
         "gemini": Thinking("let me see"),

@@ -157,7 +157,7 @@ def test_every_reply_matches_its_handwritten_fold() -> None:
 
 
 def chunks_of(data: bytes) -> list[Any]:
-    """What the events of a stream hold, read without our decoder: JSON where it is JSON."""
+    """Return the data of each event of a stream, read without our decoder; parsed if it is JSON."""
     found: list[Any] = []
     text = data.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     for event in text.split(b"\n\n"):

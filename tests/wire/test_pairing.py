@@ -1,4 +1,4 @@
-"""Which tool result answers which call."""
+"""Pairing of tool results with their calls."""
 
 from __future__ import annotations
 

@@ -633,7 +633,7 @@ async def test_lesson_is_applied_at_once() -> None:
 
 
 async def test_a_conversation_with_reasoning_through_a_provider() -> None:
-    """What came over a stream goes back as it came, in its place, and only here."""
+    """Streamed encrypted reasoning is sent back unchanged, in its position, and only to its issuer."""
     first = (200, {}, cut_at_random(Case("responses", "reasoning-encrypted-stream").reply or b"", 1))
     transport = FixtureTransport(first, (200, {}, [Case("responses", "text").reply or b""]))
     provider = HttpProvider(make_codec(), transport, name="n", model=MODEL)

@@ -47,7 +47,7 @@ def answer(wire: str, stream: bool, issuer: Issuer) -> bytes:
 
 
 def said_again(wire: str, body: bytes) -> Any:
-    """What the server side reads when a client sends the reply back."""
+    """Return the message that the server side decodes when a client sends the reply back."""
     hello = {"role": "user", "content": "Hi"}
     said = json.loads(body)
     sent: dict[str, Any]

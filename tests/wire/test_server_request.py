@@ -1,4 +1,4 @@
-"""What a client may send: each field has a place, is kept for the provider, is named as lost, or is refused."""
+"""Each field that a client may send is decoded, passed to the provider, reported as lost, or refused."""
 
 from __future__ import annotations
 
