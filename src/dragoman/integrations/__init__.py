@@ -3,6 +3,7 @@
 - ``dragoman.integrations.langchain``: ``ChatDragoman`` and ``DragomanEmbeddings``, models of LangChain
 - ``dragoman.integrations.pydantic_ai``: ``DragomanModel``, a Pydantic AI model
 - ``dragoman.integrations.llm``: a plugin of the ``llm`` command, found by its entry point
+- ``dragoman.integrations.starlette``: replies as responses of Starlette and FastAPI, also for ``useChat``
 """
 
 from __future__ import annotations

@@ -1,0 +1,185 @@
+"""Replies of a model as responses of a Starlette or FastAPI application.
+
+::
+
+    @app.post("/chat")
+    async def chat(prompt: str) -> Response:
+        return await sse_response(model.stream(prompt))
+
+Each function waits for the first event before it returns, so that an error of the model is still an HTTP status with
+a JSON body. A later error is the last event of the body, and the connection is then closed without the end of the
+body, so that the reply does not look complete. If the client disconnects, the call to the model is cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from typing import Any, Protocol
+
+import msgspec
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from ..errors import ProviderError
+from ..events import Event, encode_event
+from ..provider import EventStream
+from ..wire.server_errors import headers_of, message_of, status_of
+from .ui_messages import UIMessageChunks
+
+__all__ = ["ndjson_response", "sse_response", "ui_message_stream_response"]
+
+# Statuses that a caller can act on. Others, such as 401 or 404, are about the application's own key or model: they
+# would mislead a client about the application.
+_KEPT = frozenset({400, 413, 422, 429, 503, 504})
+_SSE = "text/event-stream"
+# Proxies would otherwise collect events (nginx) or keep the reply.
+_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+
+
+async def sse_response(stream: EventStream[Any]) -> Response:
+    """Return the events as server-sent events, one JSON object each.
+
+    The last one is ``message.complete`` with ``finish_reason`` and ``usage``, or ``{"type": "error", "error": {...}}``.
+    """
+    return await _respond(stream, _EventLines(b"data: ", b"\n\n"), _SSE)
+
+
+async def ndjson_response(stream: EventStream[Any]) -> Response:
+    """Return the events as lines of JSON; the last line is as that of ``sse_response``."""
+    return await _respond(stream, _EventLines(b"", b"\n"), "application/x-ndjson")
+
+
+async def ui_message_stream_response(stream: EventStream[Any], *, message_id: str | None = None) -> Response:
+    """Return the reply as a UI message stream, which ``useChat`` of the AI SDK reads.
+
+    The finish reason, usage and warnings are in the metadata of the message. Omit ``message_id`` if the client
+    executes tools and sends their results: it then continues its last message.
+    """
+    writer = _UIMessageLines(UIMessageChunks(message_id))
+    return await _respond(stream, writer, _SSE, {"x-vercel-ai-ui-message-stream": "v1"})
+
+
+# --- what is written --------------------------------------------------------------------------------
+
+
+class _Lines(Protocol):
+    """Writes events and the end of a reply as bytes."""
+
+    def write(self, event: Event) -> bytes: ...  # pragma: no cover - a protocol
+    def write_end(self) -> bytes: ...  # pragma: no cover - a protocol
+    def write_error(self, error: ProviderError) -> bytes: ...  # pragma: no cover - a protocol
+
+
+class _EventLines:
+    def __init__(self, before: bytes, after: bytes) -> None:
+        self._before = before
+        self._after = after
+
+    def write(self, event: Event) -> bytes:
+        return self._before + encode_event(event) + self._after
+
+    def write_end(self) -> bytes:
+        return b""  # the last event is the end
+
+    def write_error(self, error: ProviderError) -> bytes:
+        return self._before + msgspec.json.encode({"type": "error", **_describe(error)}) + self._after
+
+
+class _UIMessageLines:
+    def __init__(self, chunks: UIMessageChunks) -> None:
+        self._chunks = chunks
+
+    def write(self, event: Event) -> bytes:
+        return _write_chunks(self._chunks.convert(event))
+
+    def write_end(self) -> bytes:
+        return _write_chunks(self._chunks.finish()) + b"data: [DONE]\n\n"
+
+    def write_error(self, error: ProviderError) -> bytes:
+        return _write_chunks(self._chunks.fail(_write_message(error)))
+
+
+def _write_chunks(chunks: Iterable[Any]) -> bytes:
+    return b"".join([b"data: " + msgspec.json.encode(chunk) + b"\n\n" for chunk in chunks])
+
+
+def _describe(error: ProviderError) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "type": error.category,
+        "kind": error.kind,
+        "message": _write_message(error),
+        "retryable": error.transient,
+        "request_id": error.request_id,
+    }
+    if error.response is not None:  # what the call used until it failed
+        described["usage"] = error.response.usage
+    return {"error": described}
+
+
+def _write_message(error: ProviderError) -> str:
+    """Return the message without keys and addresses; none that repeats a prompt, which may be the application's."""
+    return message_of(error) if error.quotable else error.category
+
+
+# --- how it is sent ---------------------------------------------------------------------------------
+
+
+async def _respond(
+    stream: EventStream[Any], lines: _Lines, media_type: str, headers: dict[str, str] | None = None
+) -> Response:
+    try:
+        first = await anext(stream, None)
+    except ProviderError as error:
+        return Response(msgspec.json.encode(_describe(error)), _choose_status(error), headers_of(error))
+    if first is None:
+        raise RuntimeError("the stream has been read to its end: pass one that has not been read")
+    return _StreamedReply(first, stream, lines, {**_HEADERS, **(headers or {})}, media_type)
+
+
+def _choose_status(error: ProviderError) -> int:
+    status = status_of(error)
+    if status in _KEPT:
+        return status
+    return error.status if error.status is not None and 500 <= error.status <= 599 else 502
+
+
+class _StreamedReply(StreamingResponse):
+    """A reply in progress. It watches for the client's disconnect while it waits for the model.
+
+    Starlette itself does so only for servers of ASGI before 2.4; for others it finds out when it sends the next event,
+    and a model can think for minutes.
+    """
+
+    def __init__(
+        self, first: Event, stream: EventStream[Any], lines: _Lines, headers: dict[str, str], media_type: str
+    ) -> None:
+        super().__init__(self._write(first, lines), headers=headers, media_type=media_type)
+        self._stream = stream
+
+    async def _write(self, first: Event, lines: _Lines) -> AsyncIterator[bytes]:
+        yield lines.write(first)
+        try:
+            async for event in self._stream:
+                yield lines.write(event)
+        except ProviderError as error:
+            yield lines.write_error(error)
+            raise  # the server closes the connection without the end of the body, and logs the error
+        yield lines.write_end()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        sending = asyncio.create_task(self.stream_response(send))
+        watching = asyncio.create_task(self.listen_for_disconnect(receive))
+        try:
+            await asyncio.wait((sending, watching), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            sending.cancel()
+            watching.cancel()
+            await asyncio.wait((sending, watching))
+            await self._stream.aclose()
+        for task in (sending, watching):
+            failure = None if task.cancelled() else task.exception()
+            if failure is not None and not isinstance(failure, OSError):  # servers raise OSError if the client is gone
+                raise failure
+        if self.background is not None:
+            await self.background()

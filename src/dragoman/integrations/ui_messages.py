@@ -1,0 +1,148 @@
+"""Events as the chunks of a UI message stream, version 1: the protocol that ``useChat`` of the AI SDK reads.
+
+Pure conversion; ``dragoman.integrations.starlette`` sends the chunks. A chunk is a JSON object with a ``type``.
+Text and reasoning are parts with a start, deltas and an end under one id; the id of a tool call is the provider's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..events import (
+    Event,
+    FinishReason,
+    MessageComplete,
+    MessageStart,
+    TextDelta,
+    ThinkingDelta,
+    ToolUseEnd,
+    ToolUseInputDelta,
+    ToolUseStart,
+)
+from ..messages import AssistantBlock, Audio, Citation, Image, Inline, Text
+
+__all__ = ["Chunk", "UIMessageChunks"]
+
+Chunk = dict[str, Any]
+
+_FINISH: dict[FinishReason, str] = {
+    "stop": "stop",
+    "length": "length",
+    "tool_calls": "tool-calls",
+    "content_filter": "content-filter",
+    "error": "error",
+}
+_MEDIA_TYPES = {Image: "image/png", Audio: "audio/wav"}  # the protocol requires one; some servers omit it
+
+
+class UIMessageChunks:
+    """Convert the events of one reply, in order.
+
+    ``message_id`` is sent with the first chunk. Without it the client chooses the id, and continues its last message
+    when it sends the results of tools: a new id would make that message a second one.
+    """
+
+    def __init__(self, message_id: str | None = None) -> None:
+        self._message_id = message_id
+        self._part: tuple[str, int] | None = None  # the open part: text or reasoning, and the index of its block
+        self._signature: str | None = None
+        self._tool_name = ""
+        self._complete: MessageComplete | None = None
+
+    def convert(self, event: Event) -> list[Chunk]:
+        """Return the chunks of an event."""
+        if isinstance(event, TextDelta):
+            return self._add("text", event.content_block_index, event.text)
+        if isinstance(event, ThinkingDelta):
+            chunks = self._add("reasoning", event.content_block_index, event.text)
+            self._signature = event.signature or self._signature
+            return chunks
+        if isinstance(event, MessageStart):
+            return self._start(event)
+        if isinstance(event, MessageComplete):
+            self._complete = event
+            return [*self._close(), *_write_media(event.final_content)]
+        return [*self._close(), self._convert_call(event)]
+
+    def finish(self) -> list[Chunk]:
+        """Return the chunks that end a reply which was read to its end."""
+        assert self._complete is not None, "the reply has not ended"
+        reason, metadata = self._complete.finish_reason, _write_metadata(self._complete)
+        if reason == "cancelled":
+            return [{"type": "message-metadata", **metadata}, {"type": "abort", "reason": "cancelled"}]
+        return [{"type": "finish-step"}, {"type": "finish", "finishReason": _FINISH[reason], **metadata}]
+
+    def fail(self, message: str) -> list[Chunk]:
+        """Return the chunks that end a reply which failed: the end of the open part, usage if known, and the error."""
+        chunks = self._close()
+        if self._complete is not None:
+            chunks.append({"type": "message-metadata", **_write_metadata(self._complete)})
+        return [*chunks, {"type": "error", "errorText": message}]
+
+    def _start(self, event: MessageStart) -> list[Chunk]:
+        start: Chunk = {"type": "start", "messageMetadata": {"provider": event.provider, "model": event.model}}
+        if self._message_id is not None:
+            start["messageId"] = self._message_id
+        return [start, {"type": "start-step"}]
+
+    def _add(self, kind: str, index: int, text: str) -> list[Chunk]:
+        """Return a delta, after the end of another part and the start of its own where needed."""
+        chunks: list[Chunk] = []
+        name = f"{kind}-{index}"
+        if self._part != (kind, index):
+            chunks = [*self._close(), {"type": f"{kind}-start", "id": name}]
+            self._part = (kind, index)
+        if text:
+            chunks.append({"type": f"{kind}-delta", "id": name, "delta": text})
+        return chunks
+
+    def _close(self) -> list[Chunk]:
+        """Return the end of the open part. That of signed reasoning has the signature, so that it can be sent back."""
+        if self._part is None:
+            return []
+        kind, index = self._part
+        end: Chunk = {"type": f"{kind}-end", "id": f"{kind}-{index}"}
+        if self._signature is not None:
+            end["providerMetadata"] = {"dragoman": {"signature": self._signature}}
+        self._part = self._signature = None
+        return [end]
+
+    def _convert_call(self, event: ToolUseStart | ToolUseInputDelta | ToolUseEnd) -> Chunk:
+        call: Chunk = {"toolCallId": event.tool_use_id}
+        if isinstance(event, ToolUseInputDelta):
+            return {"type": "tool-input-delta", **call, "inputTextDelta": event.partial_json}
+        if isinstance(event, ToolUseStart):
+            self._tool_name = event.tool_name
+            return {"type": "tool-input-start", **call, "toolName": event.tool_name}
+        call |= {"toolName": self._tool_name, "input": event.final_input}
+        if event.intent is not None:
+            return {"type": "tool-input-available", **call}
+        return {"type": "tool-input-error", **call, "errorText": event.detail or event.problem or "incomplete"}
+
+
+def _write_metadata(event: MessageComplete) -> Chunk:
+    facts = {"finishReason": event.finish_reason, "usage": event.usage, "warnings": event.warnings}
+    return {"messageMetadata": facts}
+
+
+def _write_media(content: tuple[AssistantBlock, ...]) -> list[Chunk]:
+    """Return the images, the audio and the sources of the reply, which have no events of their own."""
+    chunks: list[Chunk] = []
+    for block in content:
+        if isinstance(block, Image | Audio):
+            media_type = block.media_type or _MEDIA_TYPES[type(block)]
+            source = block.source
+            url = f"data:{media_type};base64,{source.base64_data}" if isinstance(source, Inline) else source.url
+            chunks.append({"type": "file", "url": url, "mediaType": media_type})
+        elif isinstance(block, Text):
+            sources = [_write_source(citation) for citation in block.citations]
+            chunks += [source for at, source in enumerate(sources) if source not in [*chunks, *sources[:at]]]
+    return chunks
+
+
+def _write_source(citation: Citation) -> Chunk:
+    if citation.url is not None:
+        titled = {} if citation.title is None else {"title": citation.title}
+        return {"type": "source-url", "sourceId": citation.url, "url": citation.url, **titled}
+    title = citation.title or citation.source or "document"
+    return {"type": "source-document", "sourceId": citation.source or title, "mediaType": "text/plain", "title": title}

@@ -1,0 +1,76 @@
+"""The chat of the AI SDK, which ``useChat`` is made of, reads ``ui_message_stream_response`` over a real socket."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from starlette.responses import Response
+
+from dragoman import Provider, RateLimitError, Tool, UnavailableError
+from dragoman.integrations.starlette import ui_message_stream_response
+from dragoman.sim import Answer, Call, ScriptedProvider
+from tests.gateway.serving import serving
+from tests.listed import Listed, broken
+
+from .running import INSTALLED, find_program, in_full_run, run_program
+
+pytestmark = [pytest.mark.exhaustive, in_full_run]
+
+PROGRAM = Path(__file__).parent / "ui_messages.mjs"
+LOOK = Tool("look", "Look at a place.", {"type": "object", "properties": {"place": {"type": "string"}}})
+
+
+async def chat(model: Provider, where: Path) -> dict[str, Any]:
+    """Send one message; return the state of the chat after it."""
+    find_program("node", "node_modules", "ai")
+    node = shutil.which("node") or pytest.skip("node is not installed")
+    app = FastAPI()
+
+    @app.post("/api/chat")
+    async def answer(body: dict[str, Any]) -> Response:
+        return await ui_message_stream_response(model.stream(body["messages"][0]["parts"][0]["text"], tools=[LOOK]))
+
+    async with serving(app) as url:
+        command = [str(node), str(PROGRAM), str(INSTALLED / "node"), f"{url}/api/chat"]
+        status, printed = await run_program(command, where, {})
+    assert status == 0, printed
+    found: dict[str, Any] = json.loads(printed.strip().splitlines()[-1])
+    return found
+
+
+async def test_a_reply_becomes_a_message_with_all_its_parts(tmp_path: Path) -> None:
+    call = Call("look", {"place": "far away"}, id="c1")
+    found = await chat(ScriptedProvider(Answer(thinking="Let me see.", text="I look.", tool_calls=[call])), tmp_path)
+    assert (found["status"], found["finishReason"], found["isError"]) == ("ready", "tool-calls", False)
+    parts = found["last"]["parts"]
+    assert [part["type"] for part in parts] == ["step-start", "reasoning", "text", "tool-look"]
+    assert [part.get("text") for part in parts[1:3]] == ["Let me see.", "I look."]
+    assert [part["state"] for part in parts[1:]] == ["done", "done", "input-available"]
+    assert (parts[3]["toolCallId"], parts[3]["input"]) == ("c1", {"place": "far away"})
+    metadata = found["last"]["metadata"]
+    assert (metadata["model"], metadata["finishReason"]) == ("sim", "tool_calls")
+    assert metadata["usage"]["output_tokens"] > 0
+
+
+async def test_a_tool_call_that_cannot_be_used_is_an_error(tmp_path: Path) -> None:
+    found = await chat(ScriptedProvider(Answer(tool_calls=[Call("unknown", {})])), tmp_path)
+    assert found["status"] == "error"
+    assert "no tool of this name" in found["error"]
+    assert found["last"]["parts"][-1]["state"] == "output-error"
+
+
+async def test_an_error_before_the_reply_is_the_error_of_the_chat(tmp_path: Path) -> None:
+    found = await chat(Listed(RateLimitError("slow down", status=429)), tmp_path)
+    assert (found["status"], found["count"]) == ("error", 1)
+    assert json.loads(found["error"])["error"]["message"] == "slow down"
+
+
+async def test_an_error_in_the_reply_is_the_error_of_the_chat(tmp_path: Path) -> None:
+    found = await chat(Listed(broken("Half", UnavailableError("went away"))), tmp_path)
+    assert (found["status"], found["error"], found["isError"]) == ("error", "went away", True)
+    assert [part.get("text") for part in found["last"]["parts"]] == [None, "Half"]

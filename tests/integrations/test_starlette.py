@@ -1,0 +1,340 @@
+"""Replies as responses of an ASGI application: what is sent before, during and after the body."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from starlette.background import BackgroundTask
+from starlette.responses import Response
+
+from dragoman import (
+    AuthenticationError,
+    ContextOverflowError,
+    InvalidModelError,
+    InvalidRequestError,
+    NetworkError,
+    OverloadedError,
+    Provider,
+    ProviderError,
+    RateLimitError,
+    StructuredOutputError,
+    TimedOutError,
+    UnavailableError,
+    connect,
+)
+from dragoman.events import Assembler, MessageComplete, MessageStart, TextDelta, Usage
+from dragoman.integrations.starlette import ndjson_response, sse_response, ui_message_stream_response
+from dragoman.integrations.ui_messages import UIMessageChunks
+from dragoman.messages import Audio, Continuity, Image, Inline, Text, Thinking, Tool, Url
+from dragoman.sim import Answer, Call, Fault, ScriptedProvider, ScriptRule, SimServer
+
+from ..gateway.serving import serving
+from ..listed import Listed, broken, speak
+
+HELPERS = {"sse": sse_response, "ndjson": ndjson_response, "ui": ui_message_stream_response}
+HEADERS = {
+    "sse": "text/event-stream; charset=utf-8",
+    "ndjson": "application/x-ndjson",
+    "ui": "text/event-stream; charset=utf-8",
+}
+each_helper = pytest.mark.parametrize("kind", HELPERS)
+
+
+def serve(model: Provider) -> FastAPI:
+    app = FastAPI()
+
+    @app.post("/{kind}")
+    async def ask(kind: str) -> Response:
+        return await HELPERS[kind](model.stream("Hi"))
+
+    return app
+
+
+async def post(model: Provider, kind: str) -> httpx.Response:
+    transport = httpx.ASGITransport(app=serve(model))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        return await client.post(f"/{kind}")
+
+
+def read(body: str) -> list[Any]:
+    """Return the JSON objects of a body; ``[DONE]`` as a string."""
+    lines = [line.removeprefix("data: ") for line in body.splitlines() if line]
+    return [line if line == "[DONE]" else json.loads(line) for line in lines]
+
+
+async def collect_text(reply: httpx.Response, pieces: list[str]) -> None:
+    async for piece in reply.aiter_text():
+        pieces.append(piece)
+
+
+@each_helper
+async def test_a_reply_ends_with_its_finish_reason_and_usage(kind: str) -> None:
+    reply = await post(ScriptedProvider(Answer("Hello there.", usage=Usage(10, 5))), kind)
+    assert (reply.status_code, reply.headers["content-type"]) == (200, HEADERS[kind])
+    assert reply.headers["cache-control"] == "no-cache"
+    sent = read(reply.text)
+    if kind == "ui":
+        assert reply.headers["x-vercel-ai-ui-message-stream"] == "v1"
+        assert "".join(chunk.get("delta", "") for chunk in sent[:-1]) == "Hello there."
+        assert sent[-1] == "[DONE]"
+        assert (sent[-2]["type"], sent[-2]["finishReason"]) == ("finish", "stop")
+        assert sent[-2]["messageMetadata"]["usage"]["output_tokens"] == 5
+    else:
+        assert "".join(event["text"] for event in sent if event["type"] == "text.delta") == "Hello there."
+        assert (sent[0]["type"], sent[-1]["type"]) == ("message.start", "message.complete")
+        assert (sent[-1]["finish_reason"], sent[-1]["usage"]["output_tokens"]) == ("stop", 5)
+
+
+@each_helper
+async def test_an_error_before_the_first_event_is_a_status_with_a_json_body(kind: str) -> None:
+    script = ScriptedProvider(ScriptRule(Answer("x"), fault=Fault(status=429, message="slow down", retry_after=3)))
+    with SimServer(script) as server:
+        async with connect("sim", base_url=server.base_urls["openai"]) as model:
+            reply = await post(model, kind)
+    assert (reply.status_code, reply.headers["retry-after"]) == (429, "3")
+    assert reply.headers["content-type"] == "application/json"
+    error = reply.json()["error"]
+    assert (error["type"], error["message"], error["retryable"]) == ("provider_rate_limit", "slow down", True)
+
+
+STATUSES = [
+    (RateLimitError("x"), 429),
+    (OverloadedError("x", status=529), 503),
+    (UnavailableError("x", status=500), 500),
+    (UnavailableError("x"), 502),
+    (UnavailableError("x", status=302), 502),
+    (NetworkError("x"), 502),
+    (TimedOutError("x"), 504),
+    (InvalidRequestError("x"), 400),
+    (InvalidRequestError("x", status=422), 422),
+    (ContextOverflowError("x", status=400), 400),
+    (AuthenticationError("x", status=401), 502),  # the application's key is wrong, not the client's
+    (InvalidModelError("x", status=404), 502),
+    (ProviderError("x"), 502),
+]
+
+
+@pytest.mark.parametrize(("error", "status"), STATUSES, ids=lambda value: repr(value))
+async def test_statuses_of_errors(error: ProviderError, status: int) -> None:
+    assert (await sse_response(Listed(error).stream("Hi"))).status_code == status
+
+
+async def test_an_error_that_repeats_a_prompt_is_not_sent() -> None:
+    error = InvalidRequestError("x", provider_message="cannot read: the secret system prompt of the application")
+    error.hide([], ["the secret system prompt of the application"])
+    body = (await sse_response(Listed(error).stream("Hi"))).body
+    assert json.loads(bytes(body))["error"]["message"] == "provider_invalid_request"
+
+
+@each_helper
+async def test_an_error_after_the_first_event_is_the_last_event_of_an_incomplete_body(kind: str) -> None:
+    model = Listed(broken("Half", UnavailableError("went away")))
+    pieces: list[str] = []
+    async with serving(serve(model)) as url, httpx.AsyncClient() as client:
+        reply = await client.send(client.build_request("POST", f"{url}/{kind}"), stream=True)
+        with pytest.raises(httpx.RemoteProtocolError, match="incomplete"):
+            await collect_text(reply, pieces)
+    assert reply.status_code == 200
+    sent = read("".join(pieces))
+    assert sent[-1]["type"] == "error"
+    assert "went away" in json.dumps(sent[-1])
+    assert "Half" in json.dumps(sent[:-1])
+    assert "finish" not in [chunk["type"] for chunk in sent]
+
+
+@each_helper
+async def test_a_structured_reply_that_violates_its_schema_does_not_look_complete(kind: str) -> None:
+    response = await HELPERS[kind](Listed("no JSON").stream("Hi", response_schema=dict[str, int]))
+    sent: list[Any] = []
+    with pytest.raises(StructuredOutputError):
+        await run(response, sent, asyncio.Event())
+    assert sent[-1]["more_body"]
+    assert b'"type":"error"' in sent[-1]["body"]
+
+
+async def run(response: Response, sent: list[Any], gone: asyncio.Event, spec: str = "2.4") -> None:
+    """Call a response as a server would; set ``gone`` to disconnect the client."""
+
+    async def receive() -> dict[str, Any]:
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await response({"type": "http", "asgi": {"spec_version": spec}}, receive, send)
+
+
+def stalling(request: Any) -> list[Any]:
+    out = Assembler(request_id=request.request_id, model="m", provider="listed")
+    out.start()
+    out.text("Half")
+    return [*out.take(), asyncio.Event()]  # never set
+
+
+@each_helper
+@pytest.mark.parametrize("spec", ["2.3", "2.4"])
+async def test_a_client_that_disconnects_cancels_the_call(kind: str, spec: str) -> None:
+    model = Listed(stalling)
+    stream = model.stream("Hi")
+    response = await HELPERS[kind](stream)
+    sent: list[Any] = []
+    gone = asyncio.Event()
+    running = asyncio.create_task(run(response, sent, gone, spec))
+    while not any(b"Half" in message.get("body", b"") for message in sent):
+        await asyncio.sleep(0)
+    assert model.running == 1
+    gone.set()
+    async with asyncio.timeout(10):
+        await running
+    assert model.running == 0
+    assert stream.response.finish_reason == "cancelled"
+    assert sent[-1]["more_body"]
+
+
+async def test_a_client_that_disconnects_on_a_socket_closes_the_upstream() -> None:
+    model = Listed(stalling)
+    async with serving(serve(model)) as url, httpx.AsyncClient() as client:
+        async with client.stream("POST", f"{url}/sse") as reply:
+            async for piece in reply.aiter_text():
+                if "Half" in piece:
+                    break
+            assert model.running == 1
+        async with asyncio.timeout(10):
+            while model.running:
+                await asyncio.sleep(0.001)
+
+
+async def test_a_server_that_is_stopped_cancels_the_call() -> None:
+    model = Listed(stalling)
+    running = asyncio.create_task(run(await sse_response(model.stream("Hi")), sent := [], asyncio.Event()))
+    while len(sent) < 3:
+        await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert model.running == 0
+
+
+async def test_failures_of_the_server() -> None:
+    """A send that fails as the client is gone is not an error; a failed receive is."""
+
+    async def fail(*_: Any) -> Any:
+        raise failure
+
+    model = Listed("Hello.", "Hello.")
+    failure: Exception = OSError("the client is gone")
+    scope = {"type": "http"}
+    await (await sse_response(model.stream("Hi")))(scope, asyncio.Event().wait, fail)  # type: ignore[arg-type]
+    failure = RuntimeError("unexpected message")
+    with pytest.raises(RuntimeError, match="unexpected message"):
+        await (await sse_response(model.stream("Hi")))(scope, fail, lambda _: asyncio.sleep(0))
+    assert model.running == 0
+
+
+async def test_a_background_task_runs_after_the_reply() -> None:
+    ran: list[int] = []
+    response = await sse_response(Listed("Hello.").stream("Hi"))
+    response.background = BackgroundTask(ran.append, 1)
+    await run(response, sent := [], asyncio.Event())
+    assert (ran, sent[-1]["more_body"]) == ([1], False)
+
+
+async def test_a_stream_that_was_read_is_rejected() -> None:
+    stream = Listed("Hello.").stream("Hi")
+    async for _ in stream:
+        pass
+    with pytest.raises(RuntimeError, match="has not been read"):
+        await sse_response(stream)
+
+
+# --- chunks of the UI message stream ----------------------------------------------------------------
+
+
+LOOK = Tool("look", "Look at a place.", {"type": "object", "properties": {"place": {"type": "string"}}})
+
+
+async def chunks_of(model: Provider, **settings: Any) -> list[Any]:
+    response = await ui_message_stream_response(model.stream("Hi", tools=[LOOK]), **settings)
+    await run(response, sent := [], asyncio.Event())
+    return read(b"".join(message.get("body", b"") for message in sent).decode())
+
+
+async def test_every_kind_of_block_has_its_chunks() -> None:
+    answer = Answer(thinking="Hm.", text="Hi.", tool_calls=[Call("look", {"place": "x"}, id="c1")])
+    sent = await chunks_of(ScriptedProvider(answer), message_id="m1")
+    assert sent[0] == {
+        "type": "start",
+        "messageMetadata": {"provider": "sim", "model": "sim"},
+        "messageId": "m1",
+    }
+    assert sent[1:8] == [
+        {"type": "start-step"},
+        {"type": "reasoning-start", "id": "reasoning-0"},
+        {"type": "reasoning-delta", "id": "reasoning-0", "delta": "Hm."},
+        {"type": "reasoning-end", "id": "reasoning-0"},
+        {"type": "text-start", "id": "text-1"},
+        {"type": "text-delta", "id": "text-1", "delta": "Hi."},
+        {"type": "text-end", "id": "text-1"},
+    ]
+    assert sent[8] == {"type": "tool-input-start", "toolCallId": "c1", "toolName": "look"}
+    fragments = [chunk["inputTextDelta"] for chunk in sent[:-1] if chunk["type"] == "tool-input-delta"]
+    assert json.loads("".join(fragments)) == {"place": "x"}
+    available = {"type": "tool-input-available", "toolCallId": "c1", "toolName": "look", "input": {"place": "x"}}
+    assert sent[-4:-2] == [available, {"type": "finish-step"}]
+    assert sent[-2]["finishReason"] == "tool-calls"
+
+
+async def test_a_signature_of_reasoning_comes_with_its_end() -> None:
+    def sign(out: Assembler) -> None:
+        out.thinking("Hm.")
+        out.attach(Thinking, "s")
+
+    ends = [chunk for chunk in (await chunks_of(Listed(speak(sign))))[:-1] if chunk["type"] == "reasoning-end"]
+    assert ends == [
+        {"type": "reasoning-end", "id": "reasoning-0", "providerMetadata": {"dragoman": {"signature": "s"}}}
+    ]
+
+
+async def test_a_cancelled_reply_is_aborted_with_its_open_call() -> None:
+    stream = ScriptedProvider(Answer(tool_calls=[Call("look", {"place": "far away"}, id="c1")], piece=4)).stream("Hi")
+    chunks = UIMessageChunks()
+    sent: list[Any] = []
+    async for event in stream:
+        sent += chunks.convert(event)
+        if event.type == "tool.use_input_delta":
+            await stream.cancel()
+    failed = next(chunk for chunk in sent if chunk["type"] == "tool-input-error")
+    assert (failed["toolCallId"], failed["toolName"]) == ("c1", "look")
+    assert failed["errorText"]
+    ending = chunks.finish()
+    assert [chunk["type"] for chunk in ending] == ["message-metadata", "abort"]
+    assert ending[0]["messageMetadata"]["finishReason"] == "cancelled"
+
+
+def test_images_audio_and_sources_are_sent_at_the_end() -> None:
+    cited = {"annotations": [{"type": "url_citation", "url_citation": {"url": "https://a.example", "title": "A"}}]}
+    content = (
+        Text("A.", Continuity(opaque=cited)),
+        Text("Again.", Continuity(opaque=cited)),
+        Text(
+            "B.", Continuity(opaque={"annotations": [{"type": "file_citation", "file_id": "f1", "filename": "b.txt"}]})
+        ),
+        Image(Inline("aGk="), "image/webp"),
+        Audio(Url("https://a.example/x")),
+    )
+    chunks = UIMessageChunks()
+    chunks.convert(MessageStart("m", "r", "model"))
+    chunks.convert(TextDelta("m", "r", 0, "A."))
+    assert chunks.convert(MessageComplete("m", "r", "stop", content)) == [
+        {"type": "text-end", "id": "text-0"},
+        {"type": "source-url", "sourceId": "https://a.example", "url": "https://a.example", "title": "A"},
+        {"type": "source-document", "sourceId": "f1", "mediaType": "text/plain", "title": "b.txt"},
+        {"type": "file", "url": "data:image/webp;base64,aGk=", "mediaType": "image/webp"},
+        {"type": "file", "url": "https://a.example/x", "mediaType": "audio/wav"},
+    ]
