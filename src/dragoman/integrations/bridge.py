@@ -1,0 +1,205 @@
+"""The bridge from other frameworks: a LangChain model, or an SDK's stream, as a ``Provider``.
+
+::
+
+    provider = from_langchain(ChatVendor(model="vendor-1", max_retries=0))
+    provider = BridgeProvider("vendor", "vendor-1", read_sdk)
+
+``read_sdk(request)`` is an asynchronous generator that calls the SDK and yields pieces of the reply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import aclosing
+from importlib import import_module
+from typing import Any, TypeAlias
+
+import msgspec
+
+from ..capabilities import Capabilities
+from ..errors import InvalidResponseError, NetworkError, ProviderError, StreamInterruptedError, TimedOutError, cut
+from ..events import Assembler, Event, FinishReason, Usage
+from ..messages import LossWarning, Request, Thinking, ToolCall
+from ..provider import Provider
+from ..validate import Expectation
+from ..wire.errors import build_error, read_failure
+from ..wire.openai.errors import ROWS
+
+__all__ = ["BridgeProvider", "CallPiece", "Finish", "Piece", "from_langchain", "read_error"]
+
+
+class CallPiece(msgspec.Struct, frozen=True):
+    """A fragment of the arguments of a tool call. ``key`` is the SDK's handle on the call; the first piece names it."""
+
+    key: Any
+    fragment: str = ""
+    id: str | None = None
+    name: str | None = None
+
+
+class Finish(msgspec.Struct, frozen=True):
+    """Why the reply ended; ``raw`` is the SDK's own name for it."""
+
+    reason: FinishReason
+    raw: str | None = None
+
+
+Piece: TypeAlias = str | Thinking | ToolCall | CallPiece | Usage | LossWarning | Finish
+"""A piece of a reply; a string is text, a ``LossWarning`` what the SDK could not be sent."""
+
+Read: TypeAlias = Callable[[Request], AsyncGenerator[Piece, None]]
+
+
+class BridgeProvider(Provider):
+    """A provider whose replies are read from ``read(request)``, an asynchronous generator of pieces.
+
+    The reply ends when the generator does; without a ``Finish`` it has stopped by itself. An exception of the
+    generator becomes an error of the tree: ``read_error`` converts it, and by default recognises HTTP statuses,
+    deadlines and broken connections. ``close`` is called when the provider is closed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model: str,
+        read: Read,
+        *,
+        capabilities: Capabilities | Mapping[str, Any] | None = None,
+        read_error: Callable[[Exception], ProviderError | None] | None = None,
+        close: Callable[[], Awaitable[object]] | None = None,
+    ) -> None:
+        self.name, self.model = name, model
+        known = capabilities or {}
+        self.capabilities = known if isinstance(known, Capabilities) else Capabilities.of(known)
+        self._read = read
+        self._read_error = read_error
+        self._close = close
+
+    async def events(self, request: Request) -> AsyncIterator[Event]:
+        out = Assembler(
+            request_id=request.request_id,
+            model=request.model or self.model,
+            provider=self.name,
+            expected=Expectation(request),
+            structured_path="native" if request.response_schema is not None else None,
+        )
+        reading = _Reading(out)
+        try:
+            async with aclosing(self._read(request)) as pieces:
+                async for piece in pieces:
+                    reading.add(piece)
+                    for event in out.take():
+                        yield event
+            reading.end()
+        except Exception as error:
+            out.fail(self._convert(error, request, started=out.started))
+        for event in out.take():
+            yield event
+        if out.error is not None:
+            raise out.error
+
+    async def close(self) -> None:
+        """Call the ``close`` that was given, once."""
+        close, self._close = self._close, None
+        if close is not None:
+            await close()
+
+    def _convert(self, error: Exception, request: Request, *, started: bool) -> ProviderError:
+        found = self._read_error(error) if self._read_error is not None else None
+        found = found or read_error(error)
+        if found is None:
+            kind = StreamInterruptedError if started else InvalidResponseError
+            found = kind(f"the SDK raised {type(error).__name__}", provider_message=cut(str(error)), advice="")
+        if found is not error:
+            found.__cause__ = error
+        found.provider, found.model = found.provider or self.name, found.model or self.model
+        found.request_id = found.request_id or request.request_id
+        return found
+
+
+class _Reading:
+    """Passes the pieces of one reply to its assembler."""
+
+    def __init__(self, out: Assembler) -> None:
+        self._out = out
+        self._keys: set[Any] = set()
+        self._finish: Finish | None = None
+
+    def add(self, piece: Piece) -> None:
+        out = self._out
+        if isinstance(piece, LossWarning):
+            out.warnings = (*out.warnings, piece)
+            return
+        if not out.started:
+            out.start()
+        if isinstance(piece, str):
+            out.text(piece)
+        elif isinstance(piece, Thinking):
+            out.thinking(piece.text)
+        elif isinstance(piece, Usage):
+            out.usage(piece)
+        elif isinstance(piece, Finish):
+            self._finish = piece
+        elif isinstance(piece, CallPiece):
+            self._add_call(piece)
+        else:
+            key = object()
+            arguments = msgspec.json.encode(piece.arguments or {}).decode()
+            self._add_call(CallPiece(key, arguments, piece.id, piece.name))
+            out.block_end(key)
+
+    def _add_call(self, piece: CallPiece) -> None:
+        if piece.key not in self._keys:
+            self._keys.add(piece.key)
+            self._out.tool_start(piece.key, piece.id, piece.name or "")
+        self._out.tool_input(piece.key, piece.fragment)
+
+    def end(self) -> None:
+        if not self._out.started:
+            self._out.start()
+        reason, raw = (self._finish.reason, self._finish.raw) if self._finish is not None else ("stop", None)
+        if reason == "stop" and self._out.has_calls:
+            reason = "tool_calls"
+        self._out.finish(reason, raw)
+
+
+def read_error(error: Exception) -> ProviderError | None:
+    """Return the error of the tree that an SDK's exception stands for, or ``None`` if it is unknown.
+
+    An error of the tree that is the exception itself or its cause is returned as it is. A status is looked for in
+    ``status_code`` and ``response.status_code``, where the SDKs of vendors, httpx and Pydantic AI have it.
+    """
+    for each in _walk_causes(error):
+        if isinstance(each, ProviderError):
+            return each
+        response = getattr(each, "response", None)
+        status = getattr(each, "status_code", None) or getattr(response, "status_code", None)
+        if isinstance(status, int) and status >= 400:
+            headers = {str(name).lower(): str(value) for name, value in dict(getattr(response, "headers", {})).items()}
+            body = getattr(each, "body", None)
+            failure = read_failure(body if isinstance(body, dict | str | bytes) else str(each))
+            return build_error(status, headers, failure, ROWS)
+        name = type(each).__name__
+        if isinstance(each, TimeoutError) or "Timeout" in name:
+            return TimedOutError("the SDK gave up waiting", which="total")
+        if isinstance(each, OSError) or name in ("APIConnectionError", "ConnectError", "ReadError", "NetworkError"):
+            return NetworkError(f"the connection of the SDK failed: {name}")
+    return None
+
+
+def _walk_causes(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    found: BaseException | None = error
+    while found is not None and id(found) not in seen:
+        seen.add(id(found))
+        yield found
+        found = found.__cause__
+
+
+def from_langchain(
+    model: Any, *, name: str = "langchain", capabilities: Capabilities | Mapping[str, Any] | None = None
+) -> BridgeProvider:
+    """Return any LangChain chat model as a provider. Create it with ``max_retries=0``: only ``Retry`` retries."""
+    reader = import_module(".bridge_langchain", __package__).LangchainReader(model)
+    return BridgeProvider(name, reader.name, reader.read, capabilities=capabilities)

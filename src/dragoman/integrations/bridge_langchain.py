@@ -1,0 +1,243 @@
+"""Call a LangChain chat model with a Dragoman request, and read its reply."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from typing import Any
+
+import msgspec
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages.ai import UsageMetadata, add_usage
+from langchain_core.messages.tool import tool_call
+
+from ..errors import InvalidResponseError, UnsupportedContentError, UnsupportedFeatureError
+from ..events import FinishReason, Usage
+from ..messages import (
+    Assistant,
+    Audio,
+    ForceTool,
+    Inline,
+    LossWarning,
+    Message,
+    Request,
+    System,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    UserBlock,
+)
+from .bridge import CallPiece, Finish, Piece
+
+_SETTINGS = ("temperature", "max_tokens", "top_p", "seed", "frequency_penalty", "presence_penalty")
+_REASONS = ("finish_reason", "stop_reason", "done_reason")
+_FINISH: dict[str, FinishReason] = {
+    "length": "length",
+    "max_tokens": "length",
+    "model_length": "length",
+    "content_filter": "content_filter",
+    "safety": "content_filter",
+    "refusal": "content_filter",
+}
+
+
+class LangchainReader:
+    """Reads the replies of one LangChain chat model."""
+
+    def __init__(self, model: BaseChatModel) -> None:
+        self._model = model
+        found = getattr(model, "model", None) or getattr(model, "model_name", None)
+        self.name = found if isinstance(found, str) else type(model).__name__
+
+    async def read(self, request: Request) -> AsyncGenerator[Piece, None]:
+        """Call the model, and yield the pieces of its reply."""
+        if request.server_tools:
+            raise UnsupportedFeatureError("tools that a server runs cannot be offered over a bridge")
+        messages, losses = write_messages(request.messages)
+        for loss in [*losses, *_find_losses(request)]:
+            yield loss
+        settings = _make_settings(request)
+        if request.response_schema is not None:
+            async for piece in self._read_structured(request, messages, settings):
+                yield piece
+            return
+        model: Any = self._model
+        if request.tools and request.tool_choice != "none":
+            model = _offer_tools(model, request)
+        reply = _Reply()
+        source = model.astream(messages, **settings) if request.stream else _once(model.ainvoke(messages, **settings))
+        async for message in source:
+            for piece in reply.read(message):
+                yield piece
+        for piece in reply.end():
+            yield piece
+
+    async def _read_structured(
+        self, request: Request, messages: list[BaseMessage], settings: dict[str, Any]
+    ) -> AsyncGenerator[Piece, None]:
+        """Request structured output in the model's own way, which LangChain returns in one piece."""
+        if request.tools and request.tool_choice != "none":
+            raise UnsupportedFeatureError("LangChain offers either tools or structured output in one call, not both")
+        schema = {"title": "output", "description": "The reply.", **(request.response_schema or {})}
+        try:
+            model = self._model.with_structured_output(schema, include_raw=True)
+        except NotImplementedError as error:
+            raise UnsupportedFeatureError("this LangChain model has no structured output") from error
+        found: Any = await model.ainvoke(messages, **settings)
+        reply, raw = _Reply(), found["raw"]
+        by_call = bool(raw.tool_calls)  # the model was made to call a tool of this schema
+        for piece in reply.read(raw):
+            if not by_call or not isinstance(piece, str | ToolCall | CallPiece):
+                yield piece
+        if by_call:
+            yield msgspec.json.encode(raw.tool_calls[0]["args"]).decode()
+        for piece in reply.end():
+            yield piece
+
+
+async def _once(call: Any) -> AsyncIterator[Any]:
+    yield await call
+
+
+# --- requests ---------------------------------------------------------------------------------------
+
+
+def _make_settings(request: Request) -> dict[str, Any]:
+    """Return the settings by the names that LangChain's models share."""
+    config = request.config
+    given = {name: getattr(config, name) for name in _SETTINGS}
+    made = {name: value for name, value in given.items() if value is not None}
+    if config.stop_sequences:
+        made["stop"] = [*config.stop_sequences]
+    return made | config.extras
+
+
+def _find_losses(request: Request) -> Iterator[LossWarning]:
+    if request.config.reasoning is not None:
+        detail = "LangChain has no setting for it; set it on the model"
+        yield LossWarning("reasoning_dropped", "config.reasoning", detail)
+    if request.config.cache not in (None, "off"):
+        yield LossWarning("cache_dropped", "config.cache", "LangChain has no setting for it")
+
+
+def _offer_tools(model: Any, request: Request) -> Any:
+    tools = [
+        {
+            "type": "function",
+            "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
+        }
+        for tool in request.tools
+    ]
+    choice = request.tool_choice
+    given: dict[str, Any] = {}
+    if isinstance(choice, ForceTool):
+        given["tool_choice"] = choice.name
+    elif choice == "required":
+        given["tool_choice"] = "any"
+    try:
+        return model.bind_tools(tools, **given)
+    except NotImplementedError as error:
+        raise UnsupportedFeatureError("this LangChain model takes no tools") from error
+
+
+def write_messages(messages: Sequence[Message]) -> tuple[list[BaseMessage], list[LossWarning]]:
+    """Convert a conversation to LangChain's messages; return also what has no place in them."""
+    losses: list[LossWarning] = []
+    return [_write_message(each, f"messages[{at}]", losses) for at, each in enumerate(messages)], losses
+
+
+def _write_message(message: Message, path: str, losses: list[LossWarning]) -> BaseMessage:
+    if isinstance(message, System):
+        return SystemMessage(message.content)
+    if isinstance(message, Assistant):
+        return _write_reply(message, path, losses)
+    content: Any = message.content
+    if not isinstance(content, str):
+        content = [_write_block(block, f"{path}.content[{at}]") for at, block in enumerate(content)]
+    if isinstance(message, ToolResult):
+        status: Any = "error" if message.is_error else "success"
+        return ToolMessage(content, tool_call_id=message.tool_call_id, status=status)
+    return HumanMessage(content)
+
+
+def _write_reply(message: Assistant, path: str, losses: list[LossWarning]) -> AIMessage:
+    for at, block in enumerate(message.content):
+        if not isinstance(block, Text | ToolCall):
+            detail = f"a block of type {type(block).__name__} is not sent back"
+            losses.append(LossWarning("block_dropped", f"{path}.content[{at}]", detail))
+    calls = [tool_call(name=call.name, args=call.arguments or {}, id=call.id) for call in message.tool_calls]
+    return AIMessage(message.text, tool_calls=calls)
+
+
+def _write_block(block: UserBlock, path: str) -> dict[str, Any]:
+    if isinstance(block, Text):
+        return {"type": "text", "text": block.text}
+    if isinstance(block, Audio):
+        raise UnsupportedContentError(f"{path}: audio cannot be sent over a bridge")
+    source = block.source
+    made = {"base64": source.base64_data} if isinstance(source, Inline) else {"url": source.url}
+    kind = "image" if not hasattr(block, "name") else "file"
+    media_type = block.media_type or ("image/png" if isinstance(source, Inline) else None)
+    return {"type": kind, **made, **({"mime_type": media_type} if media_type else {})}
+
+
+# --- replies ----------------------------------------------------------------------------------------
+
+
+class _Reply:
+    """The state of one reply: LangChain's chunks are sums, and its usage is spread over them."""
+
+    def __init__(self) -> None:
+        self._usage: UsageMetadata | None = None
+        self._reason = ""
+        self._last: Any = None
+        self._calls = 0
+
+    def read(self, message: Any) -> Iterator[Piece]:
+        """Yield the pieces of a message or chunk."""
+        if not isinstance(message, AIMessage):
+            raise InvalidResponseError(f"the LangChain model returned {type(message).__name__}, not an AIMessage")
+        for block in message.content_blocks:
+            if block["type"] == "text":
+                yield block["text"]
+            elif block["type"] == "reasoning":
+                yield Thinking(block.get("reasoning") or "")
+        if isinstance(message, AIMessageChunk):
+            yield from [self._read_chunk(chunk) for chunk in message.tool_call_chunks]
+        else:
+            yield from [ToolCall(call["id"] or "", call["name"], call["args"]) for call in message.tool_calls]
+            for broken in message.invalid_tool_calls:
+                self._calls += 1
+                yield CallPiece(("invalid", self._calls), broken["args"] or "", broken["id"], broken["name"])
+        if message.usage_metadata is not None:
+            self._usage = add_usage(self._usage, message.usage_metadata)
+        for name in _REASONS:
+            self._reason = str(message.response_metadata.get(name) or self._reason)
+
+    def _read_chunk(self, chunk: Any) -> CallPiece:
+        """Return a fragment of a call; a chunk without an index belongs to the last call that was named."""
+        if chunk["index"] is not None:
+            self._last = chunk["index"]
+        elif chunk["name"]:
+            self._calls += 1
+            self._last = ("call", self._calls)
+        return CallPiece(self._last, chunk["args"] or "", chunk["id"], chunk["name"])
+
+    def end(self) -> Iterator[Piece]:
+        """Yield the usage and the reason."""
+        if self._usage is not None:
+            yield _make_usage(self._usage)
+        yield Finish(_FINISH.get(self._reason.lower(), "stop"), self._reason or None)
+
+
+def _make_usage(usage: UsageMetadata) -> Usage:
+    asked: Any = usage.get("input_token_details") or {}
+    written: Any = usage.get("output_token_details") or {}
+    return Usage(
+        usage["input_tokens"],
+        usage["output_tokens"],
+        cached_input_tokens=asked.get("cache_read"),
+        cache_creation_input_tokens=asked.get("cache_creation"),
+        reasoning_tokens=written.get("reasoning"),
+    )

@@ -1,0 +1,344 @@
+"""Models of other frameworks and streams of SDKs as providers, held by the conformance kit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import httpx
+import pytest
+from langchain_core.callbacks import CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.messages.tool import invalid_tool_call, tool_call, tool_call_chunk
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+
+from dragoman import (
+    Assistant,
+    AuthenticationError,
+    Document,
+    Image,
+    InvalidResponseError,
+    LossWarning,
+    MalformedToolCallError,
+    NetworkError,
+    ProviderError,
+    RateLimitError,
+    Request,
+    Retry,
+    StreamInterruptedError,
+    Text,
+    Thinking,
+    TimedOutError,
+    Tool,
+    ToolCall,
+    ToolResult,
+    UnsupportedFeatureError,
+    Usage,
+    User,
+)
+from dragoman.conformance import suite
+from dragoman.integrations.bridge import BridgeProvider, CallPiece, Finish, Piece, from_langchain, read_error
+from dragoman.integrations.langchain import ChatDragoman
+from dragoman.messages import Inline
+from dragoman.sim import Answer, Call, ScriptedProvider, ScriptRule
+
+CAN = {"supports_images": True}
+
+
+class HttpFailure(Exception):
+    """An exception as the SDKs of vendors raise it."""
+
+    def __init__(self, status: int, **headers: str) -> None:
+        super().__init__("refused: hello")
+        self.response = httpx.Response(status, headers={name.replace("_", "-"): text for name, text in headers.items()})
+        self.status_code = status
+
+
+def answer(request: Request) -> Answer | str:
+    if request.response_schema is not None:
+        return '{"city": "Bern", "population": 137000}'
+    if request.tools and request.tool_choice not in (None, "none"):
+        return Answer(tool_calls=[Call("get_weather", {"city": "Bern"})])
+    return "Hello there, all of you."
+
+
+# --- an SDK's stream --------------------------------------------------------------------------------
+
+
+async def read_sdk(request: Request) -> AsyncGenerator[Piece, None]:
+    """Stand in for a stream of an SDK."""
+    await asyncio.sleep(0)
+    said = answer(request)
+    if isinstance(said, str):
+        for word in said.split(" "):
+            yield word + " "
+    else:
+        yield CallPiece(0, '{"city": ', "c1", "get_weather")
+        yield CallPiece(0, '"Bern"}')
+    yield Usage(12, 4)
+
+
+async def refuse(request: Request) -> AsyncGenerator[Piece, None]:
+    if request:
+        raise HttpFailure(429, retry_after="7")
+    yield ""
+
+
+async def break_off(request: Request) -> AsyncGenerator[Piece, None]:
+    yield "Hello "
+    raise RuntimeError("lost")
+
+
+def bridge(read: Any, **settings: Any) -> BridgeProvider:
+    return BridgeProvider("vendor", "vendor-1", read, **settings)
+
+
+@pytest.mark.parametrize(
+    "case",
+    suite(
+        lambda: bridge(read_sdk, capabilities=CAN),
+        capabilities=CAN,
+        failing={RateLimitError: lambda: bridge(refuse)},
+        breaking=lambda: bridge(break_off),
+    ),
+    ids=str,
+)
+async def test_an_sdk_keeps_the_contract(case: Any) -> None:
+    await case.run()
+
+
+async def test_every_piece_becomes_a_part_of_the_reply() -> None:
+    async def read(request: Request) -> AsyncGenerator[Piece, None]:
+        yield LossWarning("x_dropped", "config.x", "no place for it")
+        yield Thinking("Let me see.")
+        yield "It rains."
+        yield ToolCall("c1", "look", {"at": "Bern"})
+        yield CallPiece("k", "{}", None, "look")
+        yield Usage(3, 4)
+        yield Finish("stop", "END")
+
+    reply = await bridge(read).complete("Hi.", tools=[Tool("look")])
+    assert [type(block) for block in reply.message.content] == [Thinking, Text, ToolCall, ToolCall]
+    assert [call.arguments for call in reply.tool_calls] == [{"at": "Bern"}, {}]
+    assert (reply.finish_reason, reply.finish_raw, reply.usage.output_tokens) == ("tool_calls", "END", 4)
+    assert [warning.code for warning in reply.warnings] == ["x_dropped"]
+
+
+async def test_an_empty_stream_is_an_empty_reply() -> None:
+    async def read(request: Request) -> AsyncGenerator[Piece, None]:
+        nothing: list[Piece] = []
+        for piece in nothing:
+            yield piece
+
+    reply = await bridge(read).complete("Hi.")
+    assert (reply.text, reply.finish_reason) == ("", "stop")
+
+
+async def test_failures_are_retried_and_closing_is_passed_on() -> None:
+    closed: list[int] = []
+    calls: list[int] = []
+
+    async def read(request: Request) -> AsyncGenerator[Piece, None]:
+        calls.append(1)
+        if len(calls) == 1:
+            raise HttpFailure(503)
+        yield "Done."
+
+    async def close() -> None:
+        closed.append(1)
+
+    async with Retry(bridge(read, close=close), backoff=lambda _: 0.0) as model:
+        assert (await model.complete("Hi.")).text == "Done."
+    assert (len(calls), closed) == (2, [1])
+
+
+async def test_a_cancelled_stream_closes_the_generator() -> None:
+    ended: list[str] = []
+
+    async def read(request: Request) -> AsyncGenerator[Piece, None]:
+        try:
+            yield "one "
+            yield "two "
+        finally:
+            ended.append("closed")
+
+    async with bridge(read).stream("Hi.") as stream:
+        await anext(stream)
+        await stream.cancel()
+    assert ended == ["closed"]
+
+
+class ReadTimeout(Exception):
+    pass
+
+
+def caused(cause: Exception) -> Exception:
+    error = RuntimeError("wrapped")
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind"),
+    [
+        (HttpFailure(401), AuthenticationError),
+        (HttpFailure(429), RateLimitError),
+        (TimeoutError(), TimedOutError),
+        (ReadTimeout(), TimedOutError),
+        (ConnectionResetError(), NetworkError),
+        (httpx.ConnectError("no"), NetworkError),
+        (caused(RateLimitError("slow")), RateLimitError),
+        (caused(HttpFailure(401)), AuthenticationError),
+        (ValueError("odd"), None),
+    ],
+    ids=str,
+)
+def test_exceptions_are_read(raised: Exception, kind: type[ProviderError] | None) -> None:
+    assert (type(read_error(raised)) if kind else read_error(raised)) == kind
+
+
+async def test_own_translation_comes_first_and_unknown_exceptions_keep_their_cause() -> None:
+    async def read(request: Request) -> AsyncGenerator[Piece, None]:
+        if request:
+            raise KeyError("odd")
+        yield ""
+
+    with pytest.raises(InvalidResponseError, match="KeyError") as caught:
+        await bridge(read).complete("Hi.")
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert (caught.value.provider, caught.value.model) == ("vendor", "vendor-1")
+    with pytest.raises(NetworkError):
+        await bridge(read, read_error=lambda error: NetworkError("gone")).complete("Hi.")
+    with pytest.raises(StreamInterruptedError) as broken:
+        await bridge(break_off).complete("Hi.")
+    assert broken.value.response.text == "Hello "
+    with pytest.raises(RateLimitError) as limited:
+        await bridge(refuse).complete("Hi.")
+    assert limited.value.retry_after == 7
+
+
+# --- LangChain --------------------------------------------------------------------------------------
+
+
+def chat(*rules: Any) -> ChatDragoman:
+    return ChatDragoman(provider=ScriptedProvider(*(rules or (ScriptRule(answer),)), model="chat-1"))
+
+
+class Foreign(BaseChatModel):
+    """A chat model of LangChain alone: it replies with messages or chunks, or raises."""
+
+    said: list[Any]
+    seen: list[Any] = []
+    given: dict[str, Any] = {}
+
+    @property
+    def _llm_type(self) -> str:
+        return "foreign"
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        self.seen.append(messages)
+        self.given.update(kwargs, stop=stop)
+        [message] = self.said
+        if isinstance(message, Exception):
+            raise message
+        return ChatResult(generations=[ChatGeneration(message=message)])
+
+
+class Streaming(Foreign):
+    def _stream(self, *arguments: Any, **kwargs: Any) -> Any:
+        for message in self.said:
+            if isinstance(message, Exception):
+                raise message
+            yield ChatGenerationChunk(message=message)
+
+
+@pytest.mark.parametrize(
+    "case",
+    suite(
+        lambda: from_langchain(chat(), capabilities=CAN),
+        capabilities=CAN,
+        failing={RateLimitError: lambda: from_langchain(Foreign(said=[HttpFailure(429)]))},
+        breaking=lambda: from_langchain(Streaming(said=[AIMessageChunk(content="Hello "), RuntimeError("lost")])),
+    ),
+    ids=str,
+)
+async def test_a_langchain_model_keeps_the_contract(case: Any) -> None:
+    await case.run()
+
+
+async def test_chunks_of_langchain_are_joined() -> None:
+    usage: Any = {"input_tokens": 9, "output_tokens": 0, "total_tokens": 9, "input_token_details": {"cache_read": 4}}
+    more: Any = {"input_tokens": 0, "output_tokens": 3, "total_tokens": 3, "output_token_details": {"reasoning": 2}}
+    model = Streaming(
+        said=[
+            AIMessageChunk(content=[{"type": "reasoning", "reasoning": "Hm."}], usage_metadata=usage),
+            AIMessageChunk(content=[{"type": "text", "text": "Look: "}]),
+            AIMessageChunk(content="", tool_call_chunks=[tool_call_chunk(name="look", args='{"at"', id="c1", index=0)]),
+            AIMessageChunk(content="", tool_call_chunks=[tool_call_chunk(args=': "Bern"}', index=0)]),
+            AIMessageChunk(content="", tool_call_chunks=[tool_call_chunk(name="look", args="{}", id="c2")]),
+            AIMessageChunk(content="", usage_metadata=more, response_metadata={"stop_reason": "tool_use"}),
+        ]
+    )
+    stream = from_langchain(model).stream("Hi.", tools=[Tool("look")], tool_choice="none")
+    assert [event async for event in stream]
+    reply = stream.response
+    assert (reply.thinking, reply.text) == ("Hm.", "Look: ")
+    assert [(call.id, call.arguments) for call in reply.tool_calls] == [("c1", {"at": "Bern"}), ("c2", {})]
+    assert (reply.usage.input_tokens, reply.usage.output_tokens) == (9, 3)
+    assert (reply.usage.cached_input_tokens, reply.usage.reasoning_tokens) == (4, 2)
+    assert (reply.finish_reason, reply.finish_raw) == ("tool_calls", "tool_use")
+
+
+async def test_messages_and_settings_reach_langchain() -> None:
+    model = Foreign(said=[AIMessage("Fine.", response_metadata={"finish_reason": "MAX_TOKENS"})])
+    conversation: list[Any] = [
+        User([Text("Look."), Image(Inline("iVBORw0KGgo="), "image/png"), Document(Inline("JVBERi0="))]),
+        Assistant([Thinking("Hm."), Text("So."), ToolCall("c1", "look", {"at": "Bern"})]),
+        ToolResult("c1", "no", is_error=True),
+    ]
+    reply = await from_langchain(model).complete(
+        conversation, [Tool("look")], tool_choice="none", temperature=0.5, stop_sequences=["x"], reasoning="low"
+    )
+    assert reply.finish_reason == "length"
+    assert [warning.code for warning in reply.warnings] == ["block_dropped", "reasoning_dropped"]
+    human, said, result = model.seen[-1]
+    assert [block["type"] for block in human.content_blocks] == ["text", "image", "file"]
+    assert said.tool_calls == [tool_call(name="look", args={"at": "Bern"}, id="c1")]
+    assert (result.status, result.tool_call_id) == ("error", "c1")
+    assert (model.given["temperature"], model.given["stop"]) == (0.5, ["x"])
+
+
+async def test_what_a_langchain_model_cannot_do_is_rejected() -> None:
+    model = from_langchain(Foreign(said=[AIMessage("Hi.")]))
+    schema = {"type": "object", "properties": {}}
+    with pytest.raises(UnsupportedFeatureError, match="takes no tools"):
+        await model.complete("Hi.", [Tool("look")])
+    with pytest.raises(UnsupportedFeatureError, match="structured output"):
+        await model.complete("Hi.", response_schema=schema)
+    with pytest.raises(UnsupportedFeatureError, match="either tools or structured output"):
+        await model.complete("Hi.", [Tool("look")], response_schema=schema)
+
+
+async def test_invalid_calls_of_langchain_are_errors() -> None:
+    broken = AIMessage("", invalid_tool_calls=[invalid_tool_call(name="look", args="{oops", id="c1")])
+    with pytest.raises(MalformedToolCallError):
+        await from_langchain(Foreign(said=[broken])).complete("Hi.", [Tool("look")], tool_choice="none")
+
+
+async def test_structured_output_by_a_forced_call_is_text() -> None:
+    class ByCall(Foreign):
+        def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
+            return self.bind()
+
+    model = ByCall(said=[AIMessage("", tool_calls=[tool_call(name="output", args={"name": "Aare"}, id="c1")])])
+    schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+    reply = await from_langchain(model).complete("Name a river.", response_schema=schema)
+    assert (reply.parsed, reply.tool_calls) == ({"name": "Aare"}, ())
