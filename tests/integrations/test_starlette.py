@@ -105,6 +105,7 @@ async def test_an_error_before_the_first_event_is_a_status_with_a_json_body(kind
 STATUSES = [
     (RateLimitError("x"), 429),
     (OverloadedError("x", status=529), 503),
+    (OverloadedError("x", status=429), 429),
     (UnavailableError("x", status=500), 500),
     (UnavailableError("x"), 502),
     (UnavailableError("x", status=302), 502),
@@ -114,6 +115,7 @@ STATUSES = [
     (InvalidRequestError("x", status=422), 422),
     (ContextOverflowError("x", status=400), 400),
     (AuthenticationError("x", status=401), 502),  # the application's key is wrong, not the client's
+    (AuthenticationError("x", status=400), 502),
     (InvalidModelError("x", status=404), 502),
     (ProviderError("x"), 502),
 ]

@@ -138,7 +138,8 @@ async def _respond(
 
 
 def _choose_status(error: ProviderError) -> int:
-    status = status_of(error)
+    # Some servers report an overload as 429, for which status_of returns 503.
+    status = 429 if error.status == 429 else status_of(error)
     if status in _KEPT:
         return status
     return error.status if error.status is not None and 500 <= error.status <= 599 else 502
