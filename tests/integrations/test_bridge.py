@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import httpx
@@ -13,6 +13,10 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.messages.tool import invalid_tool_call, tool_call, tool_call_chunk
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from pydantic_ai.exceptions import ModelHTTPError
+from pydantic_ai.messages import BinaryContent, FilePart, ModelResponse, TextPart, ThinkingPart, ToolCallPart
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.usage import RequestUsage
 
 from dragoman import (
     Assistant,
@@ -28,6 +32,7 @@ from dragoman import (
     Request,
     Retry,
     StreamInterruptedError,
+    System,
     Text,
     Thinking,
     TimedOutError,
@@ -39,8 +44,17 @@ from dragoman import (
     User,
 )
 from dragoman.conformance import suite
-from dragoman.integrations.bridge import BridgeProvider, CallPiece, Finish, Piece, from_langchain, read_error
+from dragoman.integrations.bridge import (
+    BridgeProvider,
+    CallPiece,
+    Finish,
+    Piece,
+    from_langchain,
+    from_pydantic_ai,
+    read_error,
+)
 from dragoman.integrations.langchain import ChatDragoman
+from dragoman.integrations.pydantic_ai import DragomanModel
 from dragoman.messages import Inline
 from dragoman.sim import Answer, Call, ScriptedProvider, ScriptRule
 
@@ -342,3 +356,76 @@ async def test_structured_output_by_a_forced_call_is_text() -> None:
     schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
     reply = await from_langchain(model).complete("Name a river.", response_schema=schema)
     assert (reply.parsed, reply.tool_calls) == ({"name": "Aare"}, ())
+
+
+# --- Pydantic AI ------------------------------------------------------------------------------------
+
+
+def limited(messages: Any, info: AgentInfo) -> ModelResponse:
+    raise ModelHTTPError(429, "m", {"error": {"message": "slow down"}})
+
+
+async def limited_stream(messages: Any, info: AgentInfo) -> AsyncIterator[str]:
+    if messages:
+        raise ModelHTTPError(429, "m")
+    yield ""
+
+
+async def broken_stream(messages: Any, info: AgentInfo) -> AsyncIterator[str]:
+    yield "Hello "
+    raise RuntimeError("lost")
+
+
+@pytest.mark.parametrize(
+    "case",
+    suite(
+        lambda: from_pydantic_ai(DragomanModel(ScriptedProvider(ScriptRule(answer))), capabilities=CAN),
+        capabilities=CAN,
+        failing={RateLimitError: lambda: from_pydantic_ai(FunctionModel(limited, stream_function=limited_stream))},
+        breaking=lambda: from_pydantic_ai(FunctionModel(stream_function=broken_stream)),
+    ),
+    ids=str,
+)
+async def test_a_pydantic_ai_model_keeps_the_contract(case: Any) -> None:
+    await case.run()
+
+
+async def test_requests_and_replies_of_pydantic_ai_are_translated() -> None:
+    seen: list[Any] = []
+
+    def reply_with(messages: Any, info: AgentInfo) -> ModelResponse:
+        seen.append((messages, info))
+        parts: list[Any] = [
+            ThinkingPart("Hm."),
+            TextPart("Look: "),
+            ToolCallPart("look", {"at": "Bern"}, "c9"),
+            FilePart(BinaryContent(b"x", media_type="image/png")),
+        ]
+        usage = RequestUsage(input_tokens=9, output_tokens=3, cache_read_tokens=4)
+        return ModelResponse(parts, usage=usage, finish_reason="tool_call")
+
+    conversation: list[Any] = [
+        System("Be terse."),
+        User([Text("Look."), Image(Inline("iVBORw0KGgo="), "image/png"), Document("https://example.com/a.pdf")]),
+        Assistant([Thinking("Hm."), Text("So."), ToolCall("c1", "look", {"at": "Bern"})]),
+        ToolResult("c1", "no", is_error=True),
+    ]
+    found = await from_pydantic_ai(FunctionModel(reply_with)).complete(
+        conversation, [Tool("look")], temperature=0.5, stop_sequences=["x"], reasoning="low", extras={"k": 1}
+    )
+    assert (found.thinking, found.text, found.finish_reason) == ("Hm.", "Look: ", "tool_calls")
+    assert [(call.id, call.arguments) for call in found.tool_calls] == [("c9", {"at": "Bern"})]
+    assert (found.usage.input_tokens, found.usage.output_tokens, found.usage.cached_input_tokens) == (9, 3, 4)
+    assert [warning.code for warning in found.warnings] == ["block_dropped", "part_dropped"]
+    [(messages, info)] = seen
+    kinds = [[part.part_kind for part in message.parts] for message in messages]
+    assert kinds == [["system-prompt", "user-prompt"], ["text", "tool-call"], ["tool-return"]]
+    assert (messages[2].parts[0].outcome, messages[2].parts[0].tool_name) == ("failed", "look")
+    assert [tool.name for tool in info.function_tools] == ["look"]
+    given = info.model_settings
+    assert (given["temperature"], given["stop_sequences"], given["extra_body"]) == (0.5, ["x"], {"k": 1})
+
+
+async def test_a_budget_of_reasoning_is_rejected_by_pydantic_ai() -> None:
+    with pytest.raises(UnsupportedFeatureError, match="budget"):
+        await from_pydantic_ai(FunctionModel(limited)).complete("Hi.", reasoning=2000)

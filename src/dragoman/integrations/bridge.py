@@ -1,4 +1,4 @@
-"""The bridge from other frameworks: a LangChain model, or an SDK's stream, as a ``Provider``.
+"""The bridge from other frameworks: a LangChain or Pydantic AI model, or an SDK's stream, as a ``Provider``.
 
 ::
 
@@ -26,7 +26,7 @@ from ..validate import Expectation
 from ..wire.errors import build_error, read_failure
 from ..wire.openai.errors import ROWS
 
-__all__ = ["BridgeProvider", "CallPiece", "Finish", "Piece", "from_langchain", "read_error"]
+__all__ = ["BridgeProvider", "CallPiece", "Finish", "Piece", "from_langchain", "from_pydantic_ai", "read_error"]
 
 
 class CallPiece(msgspec.Struct, frozen=True):
@@ -203,3 +203,11 @@ def from_langchain(
     """Return any LangChain chat model as a provider. Create it with ``max_retries=0``: only ``Retry`` retries."""
     reader = import_module(".bridge_langchain", __package__).LangchainReader(model)
     return BridgeProvider(name, reader.name, reader.read, capabilities=capabilities)
+
+
+def from_pydantic_ai(
+    model: Any, *, name: str | None = None, capabilities: Capabilities | Mapping[str, Any] | None = None
+) -> BridgeProvider:
+    """Return any Pydantic AI ``Model`` as a provider."""
+    reader = import_module(".bridge_pydantic_ai", __package__).PydanticAIReader(model)
+    return BridgeProvider(name or model.system, model.model_name, reader.read, capabilities=capabilities)

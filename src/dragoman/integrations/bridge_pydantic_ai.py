@@ -1,0 +1,248 @@
+"""Call a model of Pydantic AI with a Dragoman request, and read its reply."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from pydantic_ai.direct import model_request, model_request_stream
+from pydantic_ai.messages import (
+    BinaryContent,
+    DocumentUrl,
+    ImageUrl,
+    ModelMessage,
+    ModelRequest,
+    ModelRequestPart,
+    ModelResponse,
+    ModelResponsePart,
+    PartDeltaEvent,
+    PartStartEvent,
+    SystemPromptPart,
+    TextPart,
+    TextPartDelta,
+    ThinkingPart,
+    ThinkingPartDelta,
+    ToolCallPart,
+    ToolCallPartDelta,
+    ToolReturnPart,
+    UserPromptPart,
+)
+from pydantic_ai.models import Model, ModelRequestParameters
+from pydantic_ai.output import OutputObjectDefinition
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.tools import ToolDefinition
+from pydantic_ai.usage import RequestUsage
+
+from ..errors import UnsupportedContentError, UnsupportedFeatureError
+from ..events import FinishReason, Usage
+from ..messages import (
+    Assistant,
+    Audio,
+    ForceTool,
+    Image,
+    Inline,
+    LossWarning,
+    Message,
+    Request,
+    System,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    UserBlock,
+)
+from .bridge import CallPiece, Finish, Piece
+
+_SETTINGS = (
+    "temperature",
+    "max_tokens",
+    "top_p",
+    "seed",
+    "frequency_penalty",
+    "presence_penalty",
+)
+_FINISH: dict[str, FinishReason] = {
+    "stop": "stop",
+    "length": "length",
+    "content_filter": "content_filter",
+    "tool_call": "tool_calls",
+    "error": "error",
+}
+
+
+class PydanticAIReader:
+    """Reads the replies of one model of Pydantic AI."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+
+    async def read(self, request: Request) -> AsyncGenerator[Piece, None]:
+        """Call the model, and yield the pieces of its reply."""
+        if request.server_tools:
+            raise UnsupportedFeatureError("tools that a server runs cannot be offered over a bridge")
+        messages, losses = write_messages(request.messages)
+        if request.config.cache not in (None, "off"):
+            losses.append(LossWarning("cache_dropped", "config.cache", "it is not sent over a bridge"))
+        for loss in losses:
+            yield loss
+        settings, parameters = _make_settings(request), _make_parameters(request)
+        if not request.stream:
+            reply = await model_request(
+                self._model, messages, model_settings=settings, model_request_parameters=parameters
+            )
+            for at, part in enumerate(reply.parts):
+                for piece in _read_part(at, part):
+                    yield piece
+        else:
+            async with model_request_stream(
+                self._model, messages, model_settings=settings, model_request_parameters=parameters
+            ) as stream:
+                async for event in stream:
+                    for piece in _read_event(event):
+                        yield piece
+                reply = stream.get()
+        for piece in _read_end(reply):
+            yield piece
+
+
+# --- requests ---------------------------------------------------------------------------------------
+
+
+def _make_settings(request: Request) -> ModelSettings:
+    config = request.config
+    given: dict[str, Any] = {name: getattr(config, name) for name in _SETTINGS}
+    if config.stop_sequences:
+        given["stop_sequences"] = [*config.stop_sequences]
+    if config.extras:
+        given["extra_body"] = config.extras
+    if isinstance(config.reasoning, int):
+        raise UnsupportedFeatureError("config.reasoning: Pydantic AI has no budget in tokens; give a level")
+    if config.reasoning is not None:
+        given["thinking"] = False if config.reasoning in ("off", "none") else config.reasoning
+    if request.tools and request.tool_choice is not None:
+        choice = request.tool_choice
+        given["tool_choice"] = [choice.name] if isinstance(choice, ForceTool) else choice
+    made: Any = {name: value for name, value in given.items() if value is not None}
+    settings: ModelSettings = made
+    return settings
+
+
+def _make_parameters(request: Request) -> ModelRequestParameters:
+    tools = [
+        ToolDefinition(name=tool.name, description=tool.description or None, parameters_json_schema=tool.parameters)
+        for tool in request.tools
+    ]
+    if request.response_schema is None:
+        return ModelRequestParameters(function_tools=tools)
+    output = OutputObjectDefinition(json_schema=request.response_schema, name="output")
+    return ModelRequestParameters(function_tools=tools, output_mode="native", output_object=output)
+
+
+def write_messages(messages: Sequence[Message]) -> tuple[list[ModelMessage], list[LossWarning]]:
+    """Convert a conversation to messages of Pydantic AI; return also what has no place in them."""
+    made: list[ModelMessage] = []
+    losses: list[LossWarning] = []
+    names = {call.id: call.name for each in messages if isinstance(each, Assistant) for call in each.tool_calls}
+    for at, message in enumerate(messages):
+        path = f"messages[{at}]"
+        if isinstance(message, Assistant):
+            made.append(ModelResponse(_write_reply(message, path, losses)))
+            continue
+        part = _write_part(message, path, names)
+        last = made[-1] if made else None
+        if isinstance(last, ModelRequest):  # one request holds all parts up to the next reply
+            made[-1] = ModelRequest([*last.parts, part])
+        else:
+            made.append(ModelRequest([part]))
+    return made, losses
+
+
+def _write_part(message: Any, path: str, names: dict[str, str]) -> ModelRequestPart:
+    if isinstance(message, System):
+        return SystemPromptPart(message.content)
+    content: Any = message.content
+    if not isinstance(content, str):
+        content = [_write_block(block, f"{path}.content[{at}]") for at, block in enumerate(content)]
+    if isinstance(message, ToolResult):
+        outcome: Any = "failed" if message.is_error else "success"
+        return ToolReturnPart(names[message.tool_call_id], content, message.tool_call_id, outcome=outcome)
+    return UserPromptPart(content)
+
+
+def _write_reply(message: Assistant, path: str, losses: list[LossWarning]) -> list[ModelResponsePart]:
+    parts: list[ModelResponsePart] = []
+    for at, block in enumerate(message.content):
+        if isinstance(block, Text):
+            parts.append(TextPart(block.text))
+        elif isinstance(block, ToolCall):
+            parts.append(ToolCallPart(block.name, block.arguments or {}, block.id))
+        else:
+            detail = f"a block of type {type(block).__name__} is not sent back"
+            losses.append(LossWarning("block_dropped", f"{path}.content[{at}]", detail))
+    return parts
+
+
+def _write_block(block: UserBlock, path: str) -> Any:
+    if isinstance(block, Text):
+        return block.text
+    if isinstance(block, Audio):
+        raise UnsupportedContentError(f"{path}: audio cannot be sent over a bridge")
+    if isinstance(block.source, Inline):
+        return BinaryContent(base64.b64decode(block.source.base64_data), media_type=block.media_type or "image/png")
+    kind = ImageUrl if isinstance(block, Image) else DocumentUrl
+    return kind(block.source.url, media_type=block.media_type)
+
+
+# --- replies ----------------------------------------------------------------------------------------
+
+
+def _read_event(event: Any) -> Iterator[Piece]:
+    if isinstance(event, PartStartEvent):
+        yield from _read_part(event.index, event.part)
+    elif isinstance(event, PartDeltaEvent):
+        delta = event.delta
+        if isinstance(delta, TextPartDelta):
+            yield delta.content_delta
+        elif isinstance(delta, ThinkingPartDelta) and delta.content_delta:
+            yield Thinking(delta.content_delta)
+        elif isinstance(delta, ToolCallPartDelta):
+            yield CallPiece(event.index, _write_arguments(delta.args_delta), delta.tool_call_id, delta.tool_name_delta)
+
+
+def _read_part(index: int, part: ModelResponsePart) -> Iterator[Piece]:
+    if isinstance(part, TextPart):
+        yield part.content
+    elif isinstance(part, ThinkingPart):
+        yield Thinking(part.content)
+    elif isinstance(part, ToolCallPart):
+        yield CallPiece(index, _write_arguments(part.args), part.tool_call_id, part.tool_name)
+    else:
+        detail = f"a part of kind {part.part_kind!r} is not read"
+        yield LossWarning("part_dropped", f"parts[{index}]", detail)
+
+
+def _write_arguments(given: str | Mapping[str, Any] | None) -> str:
+    if given is None or isinstance(given, str):
+        return given or ""
+    return msgspec.json.encode(given).decode()
+
+
+def _read_end(reply: ModelResponse) -> Iterator[Piece]:
+    if (usage := _make_usage(reply.usage)) is not None:
+        yield usage
+    reason = _FINISH.get(reply.finish_reason or "stop", "stop")
+    yield Finish(reason, reply.finish_reason)
+
+
+def _make_usage(usage: RequestUsage) -> Usage | None:
+    if not usage.input_tokens and not usage.output_tokens:
+        return None
+    return Usage(
+        usage.input_tokens,
+        usage.output_tokens,
+        cached_input_tokens=usage.cache_read_tokens or None,
+        cache_creation_input_tokens=usage.cache_write_tokens or None,
+        reasoning_tokens=usage.details.get("reasoning_tokens"),
+    )
