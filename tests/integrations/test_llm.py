@@ -13,10 +13,10 @@ from typing import Any
 import llm
 import pytest
 
-from dragoman.integrations.llm import AsyncDragomanModel, DragomanModel, find_names
+from dragoman.integrations.llm import AsyncDragomanModel, DragomanEmbeddingModel, DragomanModel, find_names
 from dragoman.messages import Document, Image, ToolResult
 from dragoman.provider import connect
-from dragoman.sim import Answer, Call, ScriptedProvider, SimServer
+from dragoman.sim import Answer, Call, ScriptedProvider, SimServer, SimulatedEmbedder
 
 from .obliging import obliging
 
@@ -47,19 +47,22 @@ def test_llm_command_lists_and_calls_the_models(config: Path, tmp_path: Path) ->
         "import llm.cli, llm.plugins as p, dragoman.integrations.llm as own\n"
         "p.load_plugins()\n"
         "p.pm.is_registered(own) or p.pm.register(own)\n"
-        "for words in (['models'], ['-m', 'dragoman/quick', 'Hello?'], ['logs', '--json']):\n"
+        "embed = ['embed', '-m', 'dragoman/quick', '-c', 'a red fox']\n"
+        "for words in (['models'], ['-m', 'dragoman/quick', 'Hello?'], ['logs', '--json'], ['embed-models'], embed):\n"
         "    llm.cli.cli(words, standalone_mode=False)\n"
         "    print('====')"
     )
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    listed, answer, logged, _ = done.stdout.split("====\n")
+    listed, answer, logged, embedding, vector, _ = done.stdout.split("====\n")
     assert "dragoman/quick" in listed
     assert "dragoman/local" in listed
     assert answer.startswith("Hello from the scripted model")
     [entry] = json.loads(logged)
     assert (entry["model"], entry["input_tokens"], entry["output_tokens"]) == ("dragoman/quick", 20, 10)
+    assert "Dragoman: dragoman/quick" in embedding
+    assert len(json.loads(vector)) == 64
 
 
 def test_the_entry_point_is_declared() -> None:
@@ -136,3 +139,15 @@ async def test_async_model_works(server: SimServer, stream: bool) -> None:
     response = model.prompt("Hello?", stream=stream, max_tokens=50)
     assert (await response.text()).startswith("Hello from")
     assert (await response.usage()).output == 10
+
+
+def test_texts_are_embedded_in_batches() -> None:
+    embedder = SimulatedEmbedder()
+    model = DragomanEmbeddingModel("scripted", lambda name: embedder)
+    texts = [f"text {number}" for number in range(150)]
+    vectors = [*model.embed_multi(texts)]
+    assert vectors[149] == model.embed("text 149")
+    assert [len(request.texts) for request in embedder.requests] == [100, 50, 1]
+    assert [*model.embed_multi([])] == []
+    with pytest.raises(ValueError, match="binary"):
+        model.embed(b"x")

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from typing import Any
 
 import llm
+from llm.models import EmbeddingModel
 from llm.parts import (
     AttachmentPart,
     ReasoningPart,
@@ -42,8 +43,10 @@ from ..messages import (
 )
 from ..provider import Provider, connect
 from ..registry import Registry
-from ..sync import SyncProvider
-from .loops import PerLoop, open_blocking
+from ..retrieval import Embedder, connect_embedder
+from ..sync import SyncEmbedder, SyncProvider
+from .loops import PerLoop, open_blocking, open_blocking_embedder
+from .losses import warn_of_losses
 
 PREFIX = "dragoman/"
 _IMAGES = {"image/png", "image/jpeg", "image/gif", "image/webp"}
@@ -123,6 +126,39 @@ class AsyncDragomanModel(_Described, llm.AsyncModel):  # type: ignore[misc]
                         yield made
             reply = events.response
         finish(response, reply)
+
+
+class DragomanEmbeddingModel(EmbeddingModel):
+    """An embedding model of the ``llm`` command."""
+
+    batch_size = 100  # llm reads this many texts at a time from a file or database
+    _embedder: SyncEmbedder | None = None
+
+    def __init__(self, name: str, open_embedder: Callable[[str], Embedder] = connect_embedder) -> None:
+        self.name = name
+        self.model_id = PREFIX + name
+        self._open = open_embedder
+
+    def embed_batch(self, items: Iterable[str | bytes], *, key: str | None = None) -> Iterator[list[float]]:
+        """Yield a vector for each text; ``llm`` rejects binary data before, and has no input types."""
+        texts = [item for item in items if isinstance(item, str)]
+        if not texts:
+            return
+        if self._embedder is None:
+            self._embedder = open_blocking_embedder(self._open(self.name))
+        answer = self._embedder.embed(texts)
+        warn_of_losses(answer.warnings, stacklevel=2)
+        yield from answer.vectors.tolist()
+
+    def __str__(self) -> str:
+        return f"Dragoman: {self.model_id}"
+
+
+@llm.hookimpl
+def register_embedding_models(register: Callable[..., None]) -> None:
+    """Register the same names for embeddings; ``models.yaml`` does not state which models embed."""
+    for name in find_names():
+        register(DragomanEmbeddingModel(name))
 
 
 @llm.hookimpl
