@@ -233,6 +233,19 @@ async def test_own_translation_comes_first_and_unknown_exceptions_keep_their_cau
     assert limited.value.retry_after == 7
 
 
+async def test_errors_show_neither_keys_nor_prompts() -> None:
+    async def read(request: Request) -> AsyncGenerator[Piece, None]:
+        if request:
+            raise ValueError("cannot send 'Name the secret river.' with sk-abcdefghijklmnop")
+        yield ""
+
+    for prompt in ("Name the secret river.", [User([Text("Name the secret river.")])]):
+        with pytest.raises(InvalidResponseError) as caught:
+            await bridge(read).complete(prompt)
+        assert "river" not in str(caught.value)
+        assert "sk-abc" not in str(caught.value.provider_message)
+
+
 # --- LangChain --------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from importlib import import_module
 from typing import Any, TypeAlias
@@ -20,7 +20,7 @@ import msgspec
 from ..capabilities import Capabilities
 from ..errors import InvalidResponseError, NetworkError, ProviderError, StreamInterruptedError, TimedOutError, cut
 from ..events import Assembler, Event, FinishReason, Usage
-from ..messages import LossWarning, Request, Thinking, ToolCall
+from ..messages import LossWarning, Message, Request, Text, Thinking, ToolCall
 from ..provider import Provider
 from ..validate import Expectation
 from ..wire.errors import build_error, read_failure
@@ -115,6 +115,7 @@ class BridgeProvider(Provider):
             found.__cause__ = error
         found.provider, found.model = found.provider or self.name, found.model or self.model
         found.request_id = found.request_id or request.request_id
+        found.hide((), [*_find_texts(request.messages)])
         return found
 
 
@@ -186,6 +187,15 @@ def read_error(error: Exception) -> ProviderError | None:
         if isinstance(each, OSError) or name in ("APIConnectionError", "ConnectError", "ReadError", "NetworkError"):
             return NetworkError(f"the connection of the SDK failed: {name}")
     return None
+
+
+def _find_texts(messages: Sequence[Message]) -> Iterator[str]:
+    """Yield the texts of a conversation, which the message of an exception may repeat."""
+    for message in messages:
+        if isinstance(message.content, str):
+            yield message.content
+        else:
+            yield from [block.text for block in message.content if isinstance(block, Text)]
 
 
 def _walk_causes(error: BaseException) -> Iterator[BaseException]:
