@@ -55,7 +55,7 @@ from dragoman.integrations.bridge import (
 )
 from dragoman.integrations.langchain import ChatDragoman
 from dragoman.integrations.pydantic_ai import DragomanModel
-from dragoman.messages import Inline
+from dragoman.messages import ForceTool, Inline
 from dragoman.sim import Answer, Call, ScriptedProvider, ScriptRule
 
 CAN = {"supports_images": True}
@@ -352,6 +352,20 @@ async def test_what_a_langchain_model_cannot_do_is_rejected() -> None:
         await model.complete("Hi.", response_schema=schema)
     with pytest.raises(UnsupportedFeatureError, match="either tools or structured output"):
         await model.complete("Hi.", [Tool("look")], response_schema=schema)
+
+
+@pytest.mark.parametrize("choice", ["auto", "required", ForceTool("look")], ids=str)
+@pytest.mark.parametrize("framework", ["langchain", "pydantic_ai"])
+async def test_tool_choices_survive_both_translations(framework: str, choice: Any) -> None:
+    inner = ScriptedProvider(Answer(tool_calls=[Call("look", {})]))
+    if framework == "langchain":
+        model = from_langchain(ChatDragoman(provider=inner))
+    else:
+        model = from_pydantic_ai(DragomanModel(inner))
+    await model.complete("Hi.", [Tool("look"), Tool("wait")], tool_choice=choice)
+    [request] = inner.requests
+    found = request.tool_choice or "auto"
+    assert found == choice or (isinstance(choice, ForceTool) and [tool.name for tool in request.tools] == ["look"])
 
 
 async def test_invalid_calls_of_langchain_are_errors() -> None:
