@@ -29,6 +29,7 @@ from ..messages import (
     UserBlock,
 )
 from .bridge import CallPiece, Finish, Piece
+from .losses import find_marks
 
 _SETTINGS = ("temperature", "max_tokens", "top_p", "seed", "frequency_penalty", "presence_penalty")
 _REASONS = ("finish_reason", "stop_reason", "done_reason")
@@ -117,8 +118,7 @@ def _find_losses(request: Request) -> Iterator[LossWarning]:
     if request.config.reasoning is not None:
         detail = "LangChain has no setting for it; set it on the model"
         yield LossWarning("reasoning_dropped", "config.reasoning", detail)
-    if request.config.cache not in (None, "off"):
-        yield LossWarning("cache_dropped", "config.cache", "LangChain has no setting for it")
+    yield from find_marks(request)
 
 
 def _offer_tools(model: Any, request: Request) -> Any:

@@ -54,6 +54,7 @@ from ..messages import (
     UserBlock,
 )
 from .bridge import CallPiece, Finish, Piece
+from .losses import find_marks
 
 _SETTINGS = (
     "temperature",
@@ -83,9 +84,7 @@ class PydanticAIReader:
         if request.server_tools:
             raise UnsupportedFeatureError("tools that a server runs cannot be offered over a bridge")
         messages, losses = write_messages(request.messages)
-        if request.config.cache not in (None, "off"):
-            losses.append(LossWarning("cache_dropped", "config.cache", "it is not sent over a bridge"))
-        for loss in losses:
+        for loss in (*losses, *find_marks(request)):
             yield loss
         settings, parameters = _make_settings(request), _make_parameters(request)
         if not request.stream:

@@ -1,11 +1,11 @@
-"""Report as Python warnings what a wire could not carry."""
+"""Report what was not sent: as Python warnings, or as losses of a request over a bridge."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from ..messages import LossWarning
+from ..messages import Document, LossWarning, Request
 
 
 class DragomanLossWarning(UserWarning):
@@ -16,3 +16,18 @@ def warn_of_losses(losses: Iterable[LossWarning], stacklevel: int) -> None:
     """Issue a Python warning for each loss, at the caller ``stacklevel`` frames above."""
     for loss in losses:
         warnings.warn(str(loss), DragomanLossWarning, stacklevel=stacklevel + 1)
+
+
+def find_marks(request: Request) -> Iterator[LossWarning]:
+    """Return the cache marks and document names of a request, which no bridge sends."""
+    if request.config.cache not in (None, "off"):
+        yield LossWarning("cache_dropped", "config.cache", "it is not sent over a bridge")
+    for number, message in enumerate(request.messages):
+        if getattr(message, "cache", False):
+            yield LossWarning("cache_dropped", f"messages[{number}].cache", "it is not sent over a bridge")
+        for at, block in enumerate(() if isinstance(message.content, str) else message.content):
+            path = f"messages[{number}].content[{at}]"
+            if getattr(block, "cache", False):
+                yield LossWarning("cache_dropped", f"{path}.cache", "it is not sent over a bridge")
+            if isinstance(block, Document) and block.name is not None:
+                yield LossWarning("name_dropped", f"{path}.name", "it is not sent over a bridge")
