@@ -290,7 +290,7 @@ def weather(
 
 def test_tool_from_function() -> None:
     tool = Tool.from_function(weather)
-    assert (tool.name, tool.description) == ("weather", "Tell the weather.")
+    assert (tool.name, tool.description) == ("weather", "Return the weather.")
     assert tool.parameters == {
         "type": "object",
         "properties": {
@@ -327,8 +327,8 @@ class Forecast:
         (Forecast(), "Forecast", "Look ahead.", ["city", "days"]),
         (Forecast().__call__, "__call__", "Call it.", ["city", "days"]),
         (partial(Forecast(), days=1), "Forecast", "Look ahead.", ["city"]),
-        (partial(weather, "Oslo", units=["metric"]), "weather", "Tell the weather.", ["days", "anything"]),
-        (partial(partial(weather, days=1), units=[]), "weather", "Tell the weather.", ["city", "anything"]),
+        (partial(weather, "Oslo", units=["metric"]), "weather", "Return the weather.", ["days", "anything"]),
+        (partial(partial(weather, days=1), units=[]), "weather", "Return the weather.", ["city", "anything"]),
     ],
 )
 def test_partial_or_object_is_described_by_its_function(
