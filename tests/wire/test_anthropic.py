@@ -935,3 +935,9 @@ def test_every_compatible_server_is_parsed() -> None:
         else:
             error = connect().error(status, {}, reply)
             assert isinstance(error, UnavailableError) == (status == 500), record["id"]
+
+
+def test_event_with_a_wrong_type_is_an_invalid_response() -> None:
+    data = b'event: content_block_delta\ndata: {"type": "content_block_delta", "index": 0, "delta": 5}\n\n'
+    heard = hear_freely(data, stream=True)
+    assert isinstance(heard.error, InvalidResponseError)

@@ -49,6 +49,7 @@ from dragoman.messages import Issuer
 from dragoman.transport import FixtureTransport
 from dragoman.wire import CODECS, SERVER_CODECS, Asked
 from dragoman.wire.bedrock import BedrockCodec, Quirks
+from dragoman.wire.codec import _decode_stream
 
 from .cases import (
     RECORDED,
@@ -535,3 +536,11 @@ def test_recorded_invocations_are_read_by_the_wires_of_their_bodies(count: Any) 
     assert sum(found.values()) == 162
     for name, number in found.items():
         count(f"recorded invocations: {name}", number)
+
+
+def test_raw_shows_a_stream_with_a_wrong_checksum_as_text() -> None:
+    data = b"\x00\x00\x00\x10not an event stream"
+    assert _decode_stream(EventStreamDecoder, {"seen": 1}, data) == {
+        "chunks": [data.decode("utf-8", "replace")],
+        "seen": 1,
+    }

@@ -18,6 +18,7 @@ from dragoman.events import Assembler, Event, Usage
 from dragoman.messages import Opaque, RedactedThinking, Request, Thinking, Tool, User
 from dragoman.validate import Expectation
 from dragoman.wire import SERVER_CODECS, Asked
+from dragoman.wire.server import total_tokens
 
 
 def make(*, finish: str = "stop", **usage: int) -> list[Event]:
@@ -137,3 +138,15 @@ def test_unknown_thread_error_lets_a_tool_runner_continue() -> None:
     error.provider_code = "thread_unsupported_request"
     reply = msgspec.json.decode(SERVER_CODECS["anthropic"].error(error).body)
     assert reply["error"]["details"] == {"error_code": "thread_unsupported_request"}
+
+
+def test_body_of_a_response_leaves_redacted_thinking_out() -> None:
+    body = msgspec.json.decode(write("responses", make(input_tokens=1, output_tokens=2), stream=False))
+    assert [item["type"] for item in body["output"]] == ["reasoning", "message", "opaque"]
+
+
+@pytest.mark.parametrize(
+    ("usage", "total"), [(Usage(1, 2), 3), (Usage(1, 2, total_tokens=9), 9), (Usage(1, None), None)]
+)
+def test_total_is_reported_or_the_sum(usage: Usage, total: int | None) -> None:
+    assert total_tokens(usage) == total
