@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from typing import Any
@@ -218,3 +220,13 @@ def test_a_for_loop_raises_mistakes_and_the_prompts_own_errors() -> None:
 
     with pytest.raises(RuntimeError, match="no more"):
         list(blocking_gather(model, broken(), concurrency=1))
+
+
+def test_interrupting_a_for_loop_cancels_what_runs() -> None:
+    slow = Slow({"slow": 60})
+    items = blocking_gather(SyncProvider(slow), ["slow", "slow"], concurrency=2)
+    here = threading.get_ident()
+    threading.Timer(0.3, signal.pthread_kill, (here, signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        next(items)
+    assert slow.flying == 0

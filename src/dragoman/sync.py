@@ -398,14 +398,21 @@ def gather(
         concurrency=concurrency, ordered=ordered, session_id=session_id, metadata=metadata, **settings,
     )  # fmt: skip
 
+    one_at_a_time = asyncio.Lock()  # an interrupt leaves a read behind that is still closing the calls
+
     async def take() -> Gathered[Parsed] | None:
-        return await anext(items, None)
+        async with one_at_a_time:
+            return await anext(items, None)
+
+    async def close() -> None:
+        async with one_at_a_time:
+            await items.aclose()
 
     try:
         while (item := _portal.run(take())) is not None:
             yield item
     finally:
-        _portal.run(items.aclose())
+        _portal.run(close())
 
 
 async def _take_in_thread(prompts: Iterable[Messages]) -> AsyncIterator[Messages]:

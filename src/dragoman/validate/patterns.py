@@ -65,7 +65,11 @@ def start_meter() -> None:
     _meter.left = MAX_STEPS
 
 
-_meter = local()
+class _Meter(local):
+    left = MAX_STEPS
+
+
+_meter = _Meter()
 
 
 def _backtracks(pattern: str) -> bool:
