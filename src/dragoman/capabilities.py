@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import fields, replace
+from msgspec.structs import replace
 
 __all__ = ["UNKNOWN", "Capabilities", "Fact", "Refusal", "Source"]
 
@@ -117,11 +117,11 @@ class Capabilities(Struct, frozen=True, omit_defaults=True):
     def merged(self, other: Capabilities) -> Capabilities:
         """Return both sets of facts merged; the stronger source has precedence, then the later one."""
         changes = {}
-        for each in fields(self):
-            mine, theirs = getattr(self, each.name), getattr(other, each.name)
-            if theirs.value is not None and _STRENGTH[theirs.source] >= _STRENGTH[mine.source]:
-                changes[each.name] = theirs
-        return replace(self, **changes)
+        for name in self.__struct_fields__:
+            theirs = getattr(other, name)
+            if theirs.value is not None and _STRENGTH[theirs.source] >= _STRENGTH[getattr(self, name).source]:
+                changes[name] = theirs
+        return replace(self, **changes) if changes else self
 
 
 def _check(name: str, value: Any) -> bool | int | tuple[str, ...]:

@@ -27,6 +27,7 @@ from ..transport import Timeouts
 from ..wire import CODECS
 from ..wire.urls import is_loopback
 from .auth import AuthSettings, read_auth
+from .folders import user_folder
 from .groups import Group, check_names, read_group
 from .keys import read_key
 from .limits import RateLimits, read_connection, read_rate_limit, read_retries, read_thresholds, read_timeouts
@@ -258,9 +259,7 @@ def config_path() -> Path:
     """Return the path of ``models.yaml``."""
     if chosen := os.environ.get("DRAGOMAN_CONFIG"):
         return Path(chosen)
-    import platformdirs  # a local import: it takes a fifth of the package's import time
-
-    return platformdirs.user_config_path("dragoman") / "models.yaml"
+    return user_folder("config") / "models.yaml"
 
 
 def read_file(path: Path) -> File:

@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from ..config import ConfigError
+from .folders import user_folder
 
 log = logging.getLogger("dragoman")
 
@@ -43,9 +44,7 @@ def keys_path() -> Path:
     """Return the file of stored keys: ``$DRAGOMAN_KEYS``, else ``keys.json`` in the settings folder."""
     if chosen := os.environ.get("DRAGOMAN_KEYS"):
         return Path(chosen)
-    import platformdirs  # a slow import
-
-    return platformdirs.user_config_path("dragoman") / "keys.json"
+    return user_folder("config") / "keys.json"
 
 
 def stored_keys() -> dict[str, Place]:

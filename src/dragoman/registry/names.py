@@ -151,7 +151,7 @@ class Names(Struct, frozen=True):
     def find_typo(self, entry: ModelEntry) -> str | None:
         """Return a warning for an unlisted model whose name nearly matches one of its vendor's."""
         vendor = self.adapter(entry.adapter).vendor
-        if vendor is None or entry.id in self.models or entry.wire_name in vendor.listed_models():
+        if vendor is None or entry.id in self.models or vendor.lists(entry.wire_name):
             return None
         near = difflib.get_close_matches(entry.wire_name, vendor.models, 1, 0.85)
         # probably a newer version of the same model

@@ -20,6 +20,7 @@ import msgspec
 from ..capabilities import Capabilities, Fact
 from ..events import MessageComplete
 from ..messages import Request, Thinking, ToolCall
+from .folders import user_folder
 
 log = logging.getLogger("dragoman")
 
@@ -33,9 +34,7 @@ def observed_path() -> Path | None:
         return None
     if chosen:
         return Path(chosen)
-    import platformdirs  # a slow import
-
-    return platformdirs.user_cache_path("dragoman") / "observed.json"
+    return user_folder("cache") / "observed.json"
 
 
 class ObservedFacts:

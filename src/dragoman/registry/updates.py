@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct, field
 
 from ..prices import Match, PriceRow, PriceTable
+from .folders import user_folder
 from .lists import Listed, ListedModel
 
 _MAX_FACTOR = Decimal(20)
@@ -40,9 +41,7 @@ def update_path() -> Path:
     """Return the path of the update file."""
     if chosen := os.environ.get("DRAGOMAN_CATALOG"):
         return Path(chosen)
-    import platformdirs  # a slow import
-
-    return platformdirs.user_data_path("dragoman") / "catalog.json"
+    return user_folder("data") / "catalog.json"
 
 
 def read_update() -> CatalogUpdate:

@@ -138,6 +138,10 @@ class Vendor(Struct, frozen=True):
         """Return the models of the bundled file and those that the user's update adds."""
         return list(dict.fromkeys([*self.models, *read_update().models(self.id)]))
 
+    def lists(self, model: str) -> bool:
+        """Return whether a model is in the bundled file or in the user's update."""
+        return model in self.models or model in read_update().models(self.id)
+
     def token_family(self, model: str) -> str:
         """Return the tokenizer family used to estimate a model's tokens."""
         return self.families.get(model, self.tokens)

@@ -1,0 +1,24 @@
+"""The user's folders, in which settings, updates and observations are stored."""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+# A change of these variables in a running process takes effect at the next call.
+_VARIABLES = ("HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME")
+
+
+def user_folder(kind: Literal["config", "data", "cache"]) -> Path:
+    """Return the user's folder for settings, data or caches; it may not exist."""
+    return _find(kind, tuple([os.environ.get(name) for name in _VARIABLES]))
+
+
+@lru_cache(maxsize=16)
+def _find(kind: str, variables: tuple[str | None, ...]) -> Path:
+    import platformdirs  # a slow import
+
+    path: Path = getattr(platformdirs, f"user_{kind}_path")("dragoman")
+    return path
