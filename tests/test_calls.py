@@ -23,7 +23,7 @@ from .gateway.serving import serving
 from .listed import Clock, Listed, speak
 
 HEADERS = {"content-type": "application/json", "x-request-id": "req", "x-ratelimit-remaining-requests": "9"}
-FULL = Usage(10, 5, 1, 1, 1, stated_cost_usd=Decimal("0.1"), estimated=True)
+FULL = Usage(10, 5, 1, 1, 1, None, True, Decimal("0.1"), billed_input_tokens=9, billed_output_tokens=4)
 
 
 def completed(**facts: Any) -> Any:

@@ -313,6 +313,18 @@ def test_cached_tokens_are_not_billed_twice() -> None:
     assert plain == D("0.0125") + D("0.00225")
 
 
+def test_counts_that_the_provider_bills_take_precedence() -> None:
+    rates = row(input="2.5", output="10", cache_read="1", reasoning="20")
+    processed = Usage(1000, 100, 900, reasoning_tokens=60, billed_input_tokens=40, billed_output_tokens=70)
+    bill = price(processed, rates)
+    assert bill.parts == {**dict.fromkeys(PARTS, D(0)), "input": D("0.0001"), "output": D("0.0007")}
+    assert bill.notes == ()
+    # each side by itself: a count of zero is billed as zero, an unreported one as it was processed
+    assert price(Usage(1000, 100, billed_input_tokens=0), row(input="2.5", output="10")).total == D("0.001")
+    assert price(Usage(1000, 100, billed_output_tokens=0), row(input="2.5", output="10")).total == D("0.0025")
+    assert price(Usage(10, 10, billed_input_tokens=4, billed_output_tokens=4), rates).notes == ()
+
+
 def test_cost_has_its_parts() -> None:
     bill = price(Usage(1_000_000, 200_000, 600_000, 100_000, 50_000), PLAIN)
     assert bill.parts == {
@@ -385,6 +397,8 @@ def test_a_missing_cache_rate_is_the_input_rate() -> None:
         (Usage(5, 5, -1), "usage is negative: cached_input_tokens"),
         (Usage(5, 5, 0, -1), "usage is negative: cache_creation_input_tokens"),
         (Usage(5, 5, 0, 0, -1), "usage is negative: reasoning_tokens"),
+        (Usage(5, 5, billed_input_tokens=-1), "usage is negative: billed_input_tokens"),
+        (Usage(5, 5, billed_output_tokens=-1), "usage is negative: billed_output_tokens"),
     ],
 )
 def test_usage_that_cannot_be_billed_is_unpriced(usage: Usage, reason: str) -> None:

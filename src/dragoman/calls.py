@@ -150,6 +150,8 @@ class _End(_Call, frozen=True, kw_only=True, omit_defaults=True):
     reasoning_tokens: int | None = None
     estimated: bool = False
     search_units: int | None = None
+    billed_input_tokens: int | None = None
+    billed_output_tokens: int | None = None
     cost_usd: Decimal | None = None
     pricing_version: str | None = None
     cost_unknown: str | None = None
@@ -209,7 +211,7 @@ class CallFailed(_End, frozen=True, tag="llm.call_failed", kw_only=True, omit_de
 
 _USAGE = (
     "input_tokens", "output_tokens", "cached_input_tokens", "cache_creation_input_tokens", "reasoning_tokens",
-    "estimated", "stated_cost_usd", "search_units",
+    "estimated", "stated_cost_usd", "search_units", "billed_input_tokens", "billed_output_tokens",
 )  # fmt: skip
 
 

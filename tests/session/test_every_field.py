@@ -54,7 +54,7 @@ PARTS: tuple[type[msgspec.Struct], ...] = (
     Routing,
 )  # values inside records
 EVERY = Usage(
-    100, 50, 10, cache_creation_input_tokens=5, reasoning_tokens=7, total_tokens=150, stated_cost_usd=Decimal("0.01")
+    100, 50, 10, 5, 7, 150, stated_cost_usd=Decimal("0.01"), billed_input_tokens=90, billed_output_tokens=40
 )
 Run = Callable[[EventLog, list[Any]], Awaitable[None]]
 

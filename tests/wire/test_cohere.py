@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from datetime import date
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -41,6 +43,7 @@ from dragoman.citations import Citation
 from dragoman.errors import UnsupportedFeatureError
 from dragoman.events import MessageComplete, MessageStart, TextDelta, ThinkingDelta, ToolUseEnd, ToolUseStart
 from dragoman.messages import Issuer
+from dragoman.prices import Cost, cost
 from dragoman.transport import FixtureTransport
 from dragoman.wire import CODECS, SERVER_CODECS, Asked
 from dragoman.wire.cohere import CohereCodec, Quirks
@@ -430,6 +433,7 @@ def add_event(said: dict[str, Any], event: dict[str, Any]) -> None:
 @pytest.mark.no_cover
 @pytest.mark.skipif(not RECORDS, reason="no recordings beside this repository")
 def test_every_recording_is_read(count: Any) -> None:
+    priced = 0
     for record in RECORDS:
         if record.status >= 300:
             assert record.codec().error(record.status, {}, record.body).provider_message, record
@@ -446,6 +450,15 @@ def test_every_recording_is_read(count: Any) -> None:
         assert reply.usage.input_tokens == tokens.get("input_tokens"), record
         assert reply.usage.output_tokens == tokens.get("output_tokens"), record
         assert reply.usage.cached_input_tokens == plain["usage"].get("cached_tokens"), record
+        billed = plain["usage"].get("billed_units") or {}
+        assert reply.usage.billed_input_tokens == billed.get("input_tokens"), record
+        assert reply.usage.billed_output_tokens == billed.get("output_tokens"), record
+        bill = cost(reply.usage, "cohere:command-r-08-2024", date(2026, 11, 1))
+        if billed:
+            priced += 1
+            owed = billed["input_tokens"] * Decimal("0.15") + billed["output_tokens"] * Decimal("0.6")
+            assert isinstance(bill, Cost), record
+            assert bill.total == owed / 1_000_000, record
         blocks = [block for block in reply.message.content if isinstance(block, Text)]
         assert sum([len(block.citations) for block in blocks]) == plain["cited"], record
         if heard.error is None:
@@ -453,4 +466,4 @@ def test_every_recording_is_read(count: Any) -> None:
         if len(record.body) < 3000:
             assert decode(record.codec(), record.request(), bytewise(record.body), judged=False).facts == heard.facts
     count("recorded exchanges of cohere held against an independent reading", len(RECORDS))
-    assert len(RECORDS) == 137
+    assert (len(RECORDS), priced) == (137, 123)

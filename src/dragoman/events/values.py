@@ -43,7 +43,8 @@ class Usage(Struct, frozen=True, omit_defaults=True):
     wire; the other input fields are subsets of it, so no token is billed twice.
     ``stated_cost_usd`` is the cost that the provider itself reported. ``from_cache`` is set when a
     ``Cache`` returned the reply: no call was made, and the counts are zero. ``search_units`` is what some
-    rerankers bill in place of tokens.
+    rerankers bill in place of tokens. ``billed_input_tokens`` and ``billed_output_tokens`` are the counts that the
+    provider bills, if it reports them apart; they exclude, for example, the provider's own prompt template.
     """
 
     input_tokens: int | None = None
@@ -56,6 +57,8 @@ class Usage(Struct, frozen=True, omit_defaults=True):
     stated_cost_usd: Decimal | None = None
     from_cache: bool = False
     search_units: int | None = None
+    billed_input_tokens: int | None = None
+    billed_output_tokens: int | None = None
 
     @property
     def prompt_tokens(self) -> int | None:

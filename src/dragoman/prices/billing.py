@@ -106,7 +106,7 @@ def _split(usage: Usage) -> dict[str, int] | Unpriced:
         if getattr(usage, name) is None:
             return Unpriced(f"usage not reported: {name}")
     whole, produced, cached, written, reasoned = (getattr(usage, name) or 0 for name in _COUNTERS)
-    for name in _COUNTERS:
+    for name in (*_COUNTERS, "billed_input_tokens", "billed_output_tokens"):
         if (getattr(usage, name) or 0) < 0:
             return Unpriced(f"usage is negative: {name}")
     if cached + written > whole:
@@ -116,13 +116,19 @@ def _split(usage: Usage) -> dict[str, int] | Unpriced:
         )
     if reasoned > produced:
         return Unpriced(f"usage contradicts itself: reasoning_tokens {reasoned} are more than output_tokens {produced}")
-    return {
+    counts = {
         "input": whole - cached - written,
         "cached_input": cached,
         "cache_write": written,
         "output": produced - reasoned,
         "reasoning": reasoned,
     }
+    # Counts that the provider bills are not split further: it reports no cached or reasoning part of them.
+    if usage.billed_input_tokens is not None:
+        counts |= {"input": usage.billed_input_tokens, "cached_input": 0, "cache_write": 0}
+    if usage.billed_output_tokens is not None:
+        counts |= {"output": usage.billed_output_tokens, "reasoning": 0}
+    return counts
 
 
 def _bill(counts: dict[str, int], row: PriceRow, input_tokens: int) -> tuple[dict[str, Decimal], list[str]]:
@@ -146,11 +152,11 @@ def _caveats(usage: Usage, row: PriceRow, model: str) -> Iterator[str]:
     counted = (usage.input_tokens or 0) + (usage.output_tokens or 0)
     if usage.total_tokens not in (None, counted):
         yield f"total_tokens is {usage.total_tokens}, but input and output add up to {counted}"
-    if usage.cached_input_tokens is None and row.cache_read is not None:
+    if usage.cached_input_tokens is None and usage.billed_input_tokens is None and row.cache_read is not None:
         yield "cached_input_tokens not reported: all input is billed as not cached"
     if usage.cache_creation_input_tokens and "cache_write_1h" in row.ignored:
         yield "cache writes are billed at the rate of the shortest lifetime; longer ones cost more"
-    if usage.reasoning_tokens is None and row.reasoning is not None:
+    if usage.reasoning_tokens is None and usage.billed_output_tokens is None and row.reasoning is not None:
         yield "reasoning_tokens not reported: all output is billed at the output rate"
     seller = model.partition(":")[0].lower()
     if row.provider != seller:

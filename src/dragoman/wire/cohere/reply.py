@@ -317,12 +317,10 @@ def _listed(record: dict[str, Any], body: dict[str, Any]) -> list[dict[str, Any]
 
 
 def _read_usage(record: dict[str, Any]) -> Usage:
-    """Return the input and output tokens, including the template of the server.
-
-    ``billed_units`` exclude the template; they are in ``raw``.
-    """
-    tokens, billed = record.get("tokens"), record.get("billed_units")
-    counts = next((each for each in (tokens, billed) if isinstance(each, dict)), {})
+    """Return the token counts, which include the template of the server, and the billed ones, which exclude it."""
+    tokens, units = record.get("tokens"), record.get("billed_units")
+    billed = units if isinstance(units, dict) else {}
+    counts = tokens if isinstance(tokens, dict) else billed
     asked, made = read_count(counts.get("input_tokens")), read_count(counts.get("output_tokens"))
     return Usage(
         asked,
@@ -331,4 +329,6 @@ def _read_usage(record: dict[str, Any]) -> Usage:
         None,
         read_count(counts.get("reasoning_tokens")),
         None if asked is None or made is None else asked + made,
+        billed_input_tokens=read_count(billed.get("input_tokens")),
+        billed_output_tokens=read_count(billed.get("output_tokens")),
     )

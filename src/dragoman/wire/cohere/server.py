@@ -348,7 +348,8 @@ def _write_usage(usage: Usage) -> dict[str, Any]:
     tokens = known(
         input_tokens=usage.input_tokens, output_tokens=usage.output_tokens, reasoning_tokens=usage.reasoning_tokens
     )
-    return known(tokens=tokens, cached_tokens=usage.cached_input_tokens)
+    billed = known(input_tokens=usage.billed_input_tokens, output_tokens=usage.billed_output_tokens)
+    return known(billed_units=billed or None, tokens=tokens, cached_tokens=usage.cached_input_tokens)
 
 
 # --- errors ---------------------------------------------------------------------------------------
