@@ -61,12 +61,9 @@ def read_lists(paths: list[Path]) -> Listed:
             for name, model in models.items():
                 known = joined.setdefault(vendor, {}).get(name, ListedModel({}, {}))
                 facts = {**model.facts, **known.facts}
-                joined[vendor][name] = ListedModel(facts, known.prices or model.prices)
+                priced = known if known.prices else model
+                joined[vendor][name] = ListedModel(facts, priced.prices, priced.tiers)
     return joined
-
-
-# Not names of models: sizes that a price is for, and regions of deployments, whose names the operator chooses.
-_UNUSABLE = re.compile(r"^(eu|us|us-gov|global|global-standard|apac|au|in|jp|uk)/|-ai-\d|container|\*")
 
 
 def withdrawn_models(paths: list[Path], as_of: str) -> set[str]:
@@ -78,6 +75,9 @@ def withdrawn_models(paths: list[Path], as_of: str) -> set[str]:
         for name, record in content.items() if isinstance(content, dict) else ():
             if isinstance(record, dict) and str(record.get("deprecation_date") or "9") < as_of:
                 gone |= {name, name.partition("/")[2]}
+            models = record.get("models") if isinstance(record, dict) else None
+            if isinstance(models, dict):
+                gone |= {each for each, fields in models.items() if fields.get("status") == "deprecated"}
     return gone
 
 
@@ -91,7 +91,7 @@ def add_new(listed: Listed, source: str, as_of: str, gone: set[str]) -> None:
         rest = [line for line in rows.splitlines() if not line.startswith('  "')]
         before = len(lines)
         for name, model in models.items():
-            if name in known or name in gone or "context" not in model.facts or _UNUSABLE.search(name):
+            if name in known or name in gone or "context" not in model.facts:
                 continue
             tokens = family(name)
             facts = {**model.facts, **({"tokens": tokens or "default"} if tokens != usual else {}), "listed": True}

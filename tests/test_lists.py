@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import runpy
 import sys
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from dragoman import Registry
+from dragoman import Registry, Usage
 from dragoman.cli import main
+from dragoman.prices import Cost
 from dragoman.registry import ListError, load_vendor, read_list
 from dragoman.registry.lists import ListedModel
 
@@ -25,20 +27,37 @@ ROOT = Path(__file__).parents[1]
 
 def test_mapping_of_models_is_read() -> None:
     kind, found = read_list((LISTS / "by_key.json").read_bytes())
-    assert (kind, set(found), set(found["openai"])) == ("by_key", {"openai", "groq"}, {"gpt-5", "gpt-9-sample"})
+    assert (kind, set(found)) == ("by_key", {"openai", "groq", "google", "bedrock"})
+    assert set(found["openai"]) == {"gpt-5", "gpt-9-sample"}
     known = found["openai"]["gpt-5"]
     assert known.facts["context"] == 272_000
     assert known.facts["parallel_tools"] is True
     assert known.prices == {"input": "1.25", "output": "10", "cache_read": "0.125"}
     assert found["groq"]["llama-9-sample"].facts == {"context": 8192}
+    assert list(found["google"]) == ["gemini-9-pro"]  # a model that answers with speech is left out
+    long = found["google"]["gemini-9-pro"]
+    assert long.tiers == {200_000: {"input": "2.5", "output": "15"}}
+    assert long.facts["streaming"] is True
+    assert found["bedrock"]["us.sample.model-v1:0"].facts["tools"] is False
 
 
 def test_mapping_of_vendors_and_list_are_read() -> None:
     kind, found = read_list((LISTS / "by_vendor.json").read_bytes())
     assert (kind, list(found)) == ("by_vendor", ["anthropic"])
     assert found["anthropic"]["claude-sonnet-4-6"].prices["cache_write"] == "3.75"
+    newer = found["anthropic"]["claude-sample-9"]
+    assert newer.tiers == {200_000: {"input": "8", "output": "30"}}
+    assert [newer.facts[fact] for fact in ("tools", "streaming_tools", "parallel_tools")] == [True, True, False]
+    older = found["anthropic"]["claude-sample-1"]
+    assert (older.facts["context"], "output" in older.facts, older.prices, older.tiers) == (100_000, False, {}, {})
     kind, found = read_list((LISTS / "as_list.json").read_bytes())
-    assert (kind, list(found["openrouter"])) == ("as_list", ["sample/new-model", "sample/free:free"])
+    assert (kind, list(found["openrouter"])) == (
+        "as_list",
+        ["sample/new-model", "sample/free:free", "sample/auto", "sample/bare"],
+    )
+    # the price of a router is that of the model that it chooses, and a missing list is not an empty one
+    assert found["openrouter"]["sample/auto"].prices == {}
+    assert found["openrouter"]["sample/bare"].facts == {"context": 8192}
     model = found["openrouter"]["sample/new-model"]
     assert (model.facts["tools"], model.facts["thinking"], model.prices["output"]) == (True, False, "0.8")
 
@@ -95,6 +114,9 @@ def test_user_updates_the_catalogue(kept: Path) -> None:
     assert entry.priced_as.find_problem() is None
     assert "openai:gpt-9-sample" in registry.names()
     assert registry.find("openrouter:sample/free:free").priced_as.find_problem() is None
+    priced = registry.find("google:gemini-9-pro").priced_as
+    bills = [priced.cost(Usage(tokens, 0)) for tokens in (100_000, 300_000)]
+    assert [bill.total for bill in bills if isinstance(bill, Cost)] == [Decimal("0.125"), Decimal("0.75")]
     known = registry.find("openai:gpt-5").capabilities
     assert known.known("max_context_tokens") == 272_000
     assert known.supports_prompt_caching.by == "https://platform.openai.com/docs/guides/prompt-caching"
@@ -164,12 +186,14 @@ def test_new_models_are_added_with_their_source(tmp_path: Path, monkeypatch: pyt
         "gpt-9": {"context": 9, "output": 9, "tools": True},
         "gpt-8": {"context": 9, "output": 3},
         "gpt-gone": {"context": 9},
-        "eu/gpt-9": {"context": 9},
+        "gpt-old": {"context": 9},
         "gpt-empty": {},
     }
     listed = {"openai": {name: ListedModel(facts, {}) for name, facts in records.items()}}
     gone = tmp_path / "list.json"
-    gone.write_text(json.dumps({"openai/gpt-gone": {"deprecation_date": "2026-01-01"}, "gpt-9": {}, "spec": 5}))
+    old = {"models": {"gpt-old": {"status": "deprecated"}, "gpt-8": {"status": "beta"}}}
+    dated = {"openai/gpt-gone": {"deprecation_date": "2026-01-01"}, "gpt-9": {}, "spec": 5, "openai": old}
+    gone.write_text(json.dumps(dated))
     build["add_new"](listed, "a list", "2026-11-16", build["withdrawn_models"]([gone], "2026-11-16"))
     written = (tmp_path / "openai.yaml").read_text()
     assert 'as_of: 2026-05-21\nlisted: {source: "a list", as_of: 2026-11-16}\nmodels:\n' in written

@@ -53,9 +53,7 @@ PARTS: tuple[type[msgspec.Struct], ...] = (
     LossWarning,
     Routing,
 )  # values inside records
-EVERY = Usage(
-    100, 50, 10, 5, 7, 150, stated_cost_usd=Decimal("0.01"), billed_input_tokens=90, billed_output_tokens=40
-)
+EVERY = Usage(100, 50, 10, 5, 7, 150, stated_cost_usd=Decimal("0.01"), billed_input_tokens=90, billed_output_tokens=40)
 Run = Callable[[EventLog, list[Any]], Awaitable[None]]
 
 

@@ -15,6 +15,7 @@ corrected.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from decimal import Decimal, InvalidOperation
 from functools import cache
@@ -29,6 +30,8 @@ _MAX_TOKENS = 100_000_000
 _MAX_PRICE = Decimal(10_000)  # US dollars for a million tokens
 _MILLION = Decimal(1_000_000)
 _RATES = ("input", "output", "cache_read", "cache_write")
+# Not names of models: regions and sizes that a price is for, and what is sold next to models.
+_UNUSABLE = re.compile(r"^(eu|us|us-gov|global|global-standard|apac|au|in|jp|uk)/|-ai-\d|container|\*")
 
 
 class ListError(ValueError):
@@ -37,11 +40,12 @@ class ListError(ValueError):
 
 class ListedModel(Struct, frozen=True):
     """One model of a list: capabilities under the catalogue's keys, and prices in US dollars per
-    million tokens.
+    million tokens. ``tiers`` are other prices, by the number of input tokens above which they hold.
     """
 
     facts: dict[str, Any]
     prices: dict[str, str]
+    tiers: dict[int, dict[str, str]] = {}
 
 
 Listed = dict[str, dict[str, ListedModel]]
@@ -59,7 +63,7 @@ def read_list(data: bytes) -> tuple[str, Listed]:
     vendors = read_sources()[kind]["vendors"]
     found: Listed = {}
     for theirs, name, record in _READERS[kind](content):
-        if theirs in vendors:
+        if theirs in vendors and not _UNUSABLE.search(name):
             _check_name(name)
             model = _WRITERS[kind](record)
             _check_model(f"{vendors[theirs]}:{name}", model)
@@ -98,7 +102,7 @@ def _check_model(name: str, model: ListedModel) -> None:
         value = model.facts.get(fact)
         if value is not None and not 0 < value <= _MAX_TOKENS:
             raise ListError(f"{name}: {fact} of {value} tokens cannot be")
-    for rate, text in model.prices.items():
+    for rate, text in [rate for prices in (model.prices, *model.tiers.values()) for rate in prices.items()]:
         price = Decimal(text)
         if not 0 <= price <= _MAX_PRICE:
             raise ListError(f"{name}: {rate} of {price} dollars for a million tokens cannot be")
@@ -110,22 +114,34 @@ def _check_model(name: str, model: ListedModel) -> None:
 def _by_key(content: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
     for key, record in content.items():
         if isinstance(record, dict) and record.get("mode") in ("chat", "responses"):
+            if _holds("text", record.get("supported_output_modalities")) is False:  # speech or music
+                continue
             vendor = next((value for field, value in record.items() if field.endswith("_provider")), "")
             yield vendor, key.removeprefix(f"{vendor}/"), record
 
 
 def _by_vendor(content: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
     for vendor, group in content.items():
-        for name, record in (group.get("models") or {}).items() if isinstance(group, dict) else ():
-            if record.get("modalities", {}).get("output") == ["text"] and "embedding" not in name:
+        for name, record in _part(group, "models").items():
+            if _part(record, "modalities").get("output") == ["text"] and "embedding" not in name:
                 yield vendor, name, record
 
 
 def _as_list(content: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
     named = [record for record in content["data"] if isinstance(record, dict) and isinstance(record.get("id"), str)]
     for record in named:
-        if "text" in record.get("architecture", {}).get("output_modalities", ["text"]):
+        if "text" in (_part(record, "architecture").get("output_modalities") or ["text"]):
             yield "", record["id"], record
+
+
+_KEYS = {
+    "input": "input_cost_per_token",
+    "output": "output_cost_per_token",
+    "cache_read": "cache_read_input_token_cost",
+    "cache_write": "cache_creation_input_token_cost",
+}
+_RATE_OF = {key: rate for rate, key in _KEYS.items()}
+_ABOVE = re.compile(rf"({'|'.join(_RATE_OF)})_above_(\d+)k_tokens")
 
 
 def _write_key(record: dict[str, Any]) -> ListedModel:
@@ -140,44 +156,63 @@ def _write_key(record: dict[str, Any]) -> ListedModel:
         "system": record.get("supports_system_messages"),
         "parallel_tools": record.get("supports_parallel_function_calling"),
         "caching": record.get("supports_prompt_caching"),
+        "streaming": record.get("supports_native_streaming"),
     }
-    costs = {
-        "input": record.get("input_cost_per_token"),
-        "output": record.get("output_cost_per_token"),
-        "cache_read": record.get("cache_read_input_token_cost"),
-        "cache_write": record.get("cache_creation_input_token_cost"),
-    }
-    return ListedModel(_known(facts), _price(costs, _MILLION))
+    costs = {rate: record.get(theirs) for rate, theirs in _KEYS.items()}
+    tiers: dict[int, dict[str, Any]] = {}
+    for key, value in record.items():
+        if found := _ABOVE.fullmatch(key):
+            tiers.setdefault(int(found[2]) * 1000, {})[_RATE_OF[found[1]]] = value
+    prices = _price(costs, _MILLION)
+    return ListedModel(_known(facts), prices, _price_tiers(prices, tiers, _MILLION))
 
 
 def _write_vendor(record: dict[str, Any]) -> ListedModel:
-    seen, limit = record.get("modalities", {}).get("input", []), record.get("limit", {})
+    seen, limit, cost = _part(record, "modalities").get("input"), _part(record, "limit"), _part(record, "cost")
+    calls = _part(record, "tool_call")
     facts = {
         "context": _count(limit.get("context")),
         "output": _count(limit.get("output")),
-        "images": "image" in seen,
-        "documents": "pdf" in seen,
-        "tools": record.get("tool_call"),
+        "images": _holds("image", seen),
+        "documents": _holds("pdf", seen),
+        "tools": calls.get("supported", record.get("tool_call")),
+        "streaming_tools": calls.get("streaming"),
+        "parallel_tools": calls.get("parallel"),
         "thinking": record.get("reasoning"),
         "structured": record.get("structured_output"),
     }
-    return ListedModel(_known(facts), _price({rate: record.get("cost", {}).get(rate) for rate in _RATES}, Decimal(1)))
+    prices = _price({rate: cost.get(rate) for rate in _RATES}, Decimal(1))
+    long = {rate: _part(cost, "context_over_200k").get(rate) for rate in _RATES}
+    return ListedModel(_known(facts), prices, _price_tiers(prices, {200_000: long}, Decimal(1)))
 
 
 def _write_entry(record: dict[str, Any]) -> ListedModel:
-    seen = record.get("architecture", {}).get("input_modalities", [])
-    taken, pricing = record.get("supported_parameters", []), record.get("pricing", {})
+    seen = _part(record, "architecture").get("input_modalities")
+    taken, pricing = record.get("supported_parameters"), _part(record, "pricing")
     facts = {
         "context": _count(record.get("context_length")),
-        "output": _count(record.get("top_provider", {}).get("max_completion_tokens")),
-        "images": "image" in seen,
-        "documents": "file" in seen,
-        "tools": "tools" in taken,
-        "thinking": "reasoning" in taken,
-        "structured": "structured_outputs" in taken,
+        "output": _count(_part(record, "top_provider").get("max_completion_tokens")),
+        "images": _holds("image", seen),
+        "documents": _holds("file", seen),
+        "tools": _holds("tools", taken),
+        "thinking": _holds("reasoning", taken),
+        "structured": _holds("structured_outputs", taken),
     }
     named = zip(_RATES, ("prompt", "completion", "input_cache_read", "input_cache_write"), strict=True)
-    return ListedModel(_known(facts), _price({rate: pricing.get(theirs) for rate, theirs in named}, _MILLION))
+    costs = {rate: pricing.get(theirs) for rate, theirs in named}
+    # A router such as openrouter/auto has the price -1: it is that of the model that it chooses.
+    return ListedModel(_known(facts), {} if "-1" in costs.values() else _price(costs, _MILLION))
+
+
+def _part(record: Any, key: str) -> dict[str, Any]:
+    """Return a part of a record; an empty one if it is missing, null or not a mapping."""
+    part = record.get(key) if isinstance(record, dict) else None
+    return part if isinstance(part, dict) else {}
+
+
+def _holds(word: str, words: Any) -> bool | None:
+    """Return whether a word is in a list; ``None`` if the record has no list."""
+    return word in words if isinstance(words, list) else None
 
 
 def _known(facts: dict[str, Any]) -> dict[str, Any]:
@@ -191,6 +226,19 @@ def _count(value: Any) -> int | None:
 
 
 def _price(costs: dict[str, Any], factor: Decimal) -> dict[str, str]:
+    rates = _convert(costs, factor)
+    return rates if "input" in rates and "output" in rates else {}
+
+
+def _price_tiers(
+    prices: dict[str, str], tiers: dict[int, dict[str, Any]], factor: Decimal
+) -> dict[int, dict[str, str]]:
+    """Return the prices of long inputs; a rate that a tier omits is that of the model."""
+    found = {above: _convert(costs, factor) for above, costs in sorted(tiers.items())}
+    return {above: rates for above, rates in found.items() if prices and rates}
+
+
+def _convert(costs: dict[str, Any], factor: Decimal) -> dict[str, str]:
     found = {}
     for rate, cost in costs.items():
         try:
@@ -199,7 +247,7 @@ def _price(costs: dict[str, Any], factor: Decimal) -> dict[str, str]:
             continue
         if price.is_finite():
             found[rate] = format(price.normalize(), "f")
-    return found if "input" in found and "output" in found else {}
+    return found
 
 
 _READERS = {"by_key": _by_key, "by_vendor": _by_vendor, "as_list": _as_list}

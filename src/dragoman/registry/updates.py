@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from ..prices import Match, PriceRow, PriceTable
+from ..prices import Match, PriceRow, PriceTable, Tier
 from .folders import user_folder
 from .lists import Listed, ListedModel
 
@@ -82,16 +82,17 @@ def update_prices(table: PriceTable, update: CatalogUpdate) -> PriceTable:
     for vendor, models in update.vendors.items():
         for name, model in models.items():
             if model.prices and not isinstance(table.find(f"{vendor}:{name}"), PriceRow):
-                rows.append(_make_row(vendor, name, model.prices))
+                rows.append(_make_row(vendor, name, model))
     return table.with_overrides(rows) if rows else table
 
 
-def _make_row(vendor: str, name: str, prices: dict[str, str]) -> PriceRow:
-    rates: dict[str, Any] = {rate: Decimal(price) for rate, price in prices.items()}
+def _make_row(vendor: str, name: str, model: ListedModel) -> PriceRow:
+    rates: dict[str, Any] = {rate: Decimal(price) for rate, price in model.prices.items()}
     is_free = not rates.get("input") and not rates.get("output")
     if is_free:
         return PriceRow(vendor, Match(equals=(name.lower(),)), free=True)
-    return PriceRow(vendor, Match(equals=(name.lower(),)), **rates)
+    tiers = [Tier(above, **{rate: Decimal(price) for rate, price in own.items()}) for above, own in model.tiers.items()]
+    return PriceRow(vendor, Match(equals=(name.lower(),)), **rates, tiers=tuple(tiers))
 
 
 class Difference(Struct, frozen=True):

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ..capabilities import Capabilities
 from ..config import Section, parse_yaml, unparsed
@@ -296,6 +297,10 @@ def _read_facts(
         for rule in rules:
             if rule.match.search(name):
                 known = known.merged(rule.facts)
+    if known.supports_tools.value is False:  # rules are for the models that call tools
+        known = replace(
+            known, supports_streaming_tool_calls=known.supports_tools, supports_parallel_tool_calls=known.supports_tools
+        )
     return known
 
 
