@@ -95,6 +95,12 @@ async def answer_everything(connection: Connection) -> None:
         body = {"model": "m", "data": vectors, "usage": {"prompt_tokens": 4, "total_tokens": 4}}
     elif path.endswith("/responses"):
         body = _responses()
+    elif path.endswith("/converse"):
+        body = {"output": {"message": {"role": "assistant", "content": [{"text": ANSWER}]}}, "stopReason": "end_turn",
+                "usage": {"inputTokens": 12, "outputTokens": 8, "totalTokens": 20}}  # fmt: skip
+    elif path.endswith("/v2/chat"):
+        body = {"id": "c", "message": {"role": "assistant", "content": [{"type": "text", "text": ANSWER}]},
+                "finish_reason": "COMPLETE", "usage": {"tokens": {"input_tokens": 12, "output_tokens": 8}}}  # fmt: skip
     elif path.endswith("/api/chat"):
         body = {"message": {"role": "assistant", "content": ANSWER}, "done": True, "done_reason": "stop"}
     else:
@@ -181,7 +187,8 @@ def world(folder: Path) -> Iterator[str]:
     """An empty folder, a server that answers everything, keys for every vendor, and no network
     beyond this machine.
     """
-    keys = {f"{name}_API_KEY": "k" for name in ("ANTHROPIC", "OPENAI", "GEMINI", "GROQ", "MISTRAL", "DRAGOMAN")}
+    sold = ("ANTHROPIC", "OPENAI", "GEMINI", "GROQ", "MISTRAL", "COHERE", "DRAGOMAN")
+    keys = {f"{name}_API_KEY": "k" for name in sold} | {"AWS_BEARER_TOKEN_BEDROCK": "k"}
     settings = {**keys, "DRAGOMAN_CONFIG": str(folder / "models.yaml"), "DRAGOMAN_LOG": str(folder / "log.db")}
     (folder / "models.yaml").touch()
     before = Path.cwd()

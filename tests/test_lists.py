@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from dragoman import Registry, Usage
+from dragoman import Capabilities, Registry, Usage
 from dragoman.cli import main
 from dragoman.prices import Cost
 from dragoman.registry import ListError, load_vendor, read_list
@@ -212,3 +212,46 @@ def test_listed_models_name_their_list() -> None:
     found = models["gpt-5-2025-08-07"].max_context_tokens
     assert (found.by or "").startswith("LiteLLM")
     assert found.at is not None
+
+
+CONTRACT = Capabilities.__struct_fields__[:13]  # the rest are for embedding and reranking
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["openai:gpt-5", "openai:gpt-5-mini", "openai:gpt-5-pro", "openai:gpt-5.5-pro", "anthropic:claude-sonnet-4-6",
+     "google:gemini-2.5-pro", "google:gemini-2.5-flash", "google:gemini-2.5-flash-lite"],
+)  # fmt: skip
+def test_every_fact_of_a_well_known_model_has_a_source_and_a_date(name: str) -> None:
+    known = Registry().find(name).capabilities
+    facts = {fact: getattr(known, fact) for fact in CONTRACT}
+    assert [fact for fact, found in facts.items() if found.value is None or not found.by or not found.at] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "fact", "value"),
+    [
+        ("cohere:command-a-vision-07-2025", "supports_parallel_tool_calls", False),  # it calls no tools
+        (
+            "cohere:command-a-plus-05-2026",
+            "accepted_image_media_types",
+            ("image/png", "image/jpeg", "image/webp", "image/gif"),
+        ),
+        ("cohere:command-r-plus", "supports_structured_output", True),
+        ("cohere:command-a-translate-08-2025", "supports_structured_output", None),
+        ("bedrock:us.meta.llama4-scout-17b-instruct-v1:0", "supports_streaming_tool_calls", False),
+        ("bedrock:openai.gpt-oss-120b-1:0", "supports_streaming_tool_calls", True),
+        ("bedrock:amazon.titan-text-express-v1", "supports_system_prompt", False),
+        ("bedrock:us.anthropic.claude-sonnet-4-5-20250929-v1:0", "supports_structured_output", True),
+        ("bedrock:us.anthropic.claude-3-haiku-20240307-v1:0", "supports_prompt_caching", False),
+        ("openai:o1-pro", "supports_streaming", False),
+        ("openrouter:openai/gpt-5", "supports_system_prompt", True),
+    ],
+)
+def test_facts_that_the_vendors_document(name: str, fact: str, value: Any) -> None:
+    assert Registry().find(name).capabilities.known(fact) == value
+
+
+def test_model_that_answers_with_speech_is_not_listed_as_a_chat_model() -> None:
+    vendor = load_vendor("google")
+    assert {"gemini-2.5-pro-preview-tts", "lyria-3.5"} <= vendor.not_chat
