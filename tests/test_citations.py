@@ -293,7 +293,8 @@ def test_native_block_has_a_one_line_summary(data: Any, summary: str) -> None:
         ("openai", {"logprobs": False}, []),
         ("openai", {"logprobs": True}, ["logprobs_in_raw"]),
         ("gemini", {"candidateCount": 1}, []),
-        ("gemini", {"candidateCount": 2}, []),  # a note, for plans
+        ("gemini", {"candidateCount": 2}, ["choices_dropped"]),
+        ("cohere", {"n": 2}, ["choices_dropped"]),
         ("gemini", {"responseLogprobs": True}, ["logprobs_in_raw"]),
     ],
 )
@@ -301,3 +302,113 @@ def test_further_choices_and_logprobs_are_in_raw(wire: str, extras: dict[str, An
     codec = CODECS[wire].connect("m", "https://api.example.com", None, Capabilities())
     encoded = codec.encode(Request([User("x")], config=RuntimeConfig(extras=extras)))
     assert [warning.code for warning in encoded.warnings] == codes
+
+
+TWO: dict[str, dict[str, Any]] = {
+    "openai": {
+        "choices": [
+            {"index": at, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+            for at, text in enumerate("ab")
+        ]
+    },
+    "gemini": {
+        "candidates": [
+            {"index": at, "content": {"parts": [{"text": text}]}, "finishReason": "STOP"}
+            for at, text in enumerate("ab")
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("wire", TWO)
+def test_choices_that_nothing_requested_are_reported(wire: str) -> None:
+    reply = reply_of(wire, TWO[wire])
+    assert (reply.text, [warning.code for warning in reply.warnings]) == ("a", ["choices_dropped"])
+    asked = {"openai": {"n": 2}, "gemini": {"candidateCount": 2}}[wire]  # reported with the request
+    assert reply_of(wire, TWO[wire], config=RuntimeConfig(extras=asked)).warnings == ()
+
+
+# --- references among the parts of a text -----------------------------------------------------------
+
+
+def reference(*ids: Any) -> dict[str, Any]:
+    return {"type": "reference", "reference_ids": list(ids)}
+
+
+def test_references_cite_the_text_before_them() -> None:
+    parts = [
+        {"type": "text", "text": "Paris"}, reference(0, "s"), reference(2),
+        {"type": "text", "text": " is big"}, reference(1), {"type": "text", "text": "."},
+    ]  # fmt: skip
+    expected = tuple(
+        Citation(start=start, end=end, source=source)
+        for start, end, source in [(0, 5, "0"), (0, 5, "s"), (0, 5, "2"), (5, 12, "1")]
+    )
+    whole = reply_of("openai", chat(content=parts))
+    deltas: list[Any] = ["Pa", "ris", parts[1:3], " is big", [parts[4]], "."]
+    chunks: list[Any] = [{"choices": [{"index": 0, "delta": {"content": delta}}]} for delta in deltas]
+    chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+    for reply in (whole, reply_of("openai", chunks, stream=True)):
+        assert (reply.text, reply.citations, reply.warnings) == ("Paris is big.", expected, ())
+    codec = CODECS["openai"].connect("m", "https://api.example.com", None, Capabilities())
+    assert codec.encode(Request([User("x"), whole.message, User("y")])).warnings == ()
+
+
+def test_references_belong_to_their_own_text() -> None:
+    thought = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
+    said = [{"type": "text", "text": "One"}, reference(0), thought, {"type": "text", "text": "Three"}, reference(1)]
+    first, _, second = reply_of("openai", chat(content=said)).message.content
+    assert first.citations == (Citation(start=0, end=3, source="0"),)
+    assert second.citations == (Citation(start=0, end=5, source="1"),)
+    quoted = {**reference(0), "text": "20 degrees"}
+    reply = reply_of("openai", chat(content=[{"type": "text", "text": "It is "}, quoted]))
+    assert (reply.text, reply.citations) == ("It is 20 degrees", (Citation(start=0, end=16, source="0"),))
+
+
+def test_references_without_a_text_are_reported() -> None:
+    thought = {"type": "thinking", "thinking": [reference(0), "x", {"type": "text", "text": "hm"}]}
+    reply = reply_of("openai", chat(content=[reference(1), thought, {"type": "text", "text": "a"}]))
+    assert [warning.code for warning in reply.warnings] == ["reference_in_raw", "thinking_in_raw"]
+    assert (reply.message.thinking, reply.text, reply.citations) == ("hm", "a", ())
+
+
+def test_other_parts_of_a_text_are_opaque_blocks() -> None:
+    part = {"type": "document_url", "document_url": URL}
+    reply = reply_of("openai", chat(content=[{"type": "text", "text": "a"}, part, {"type": "text"}, {}, 5]))
+    said, kept = reply.message.content
+    assert (said.text, kept.data, reply.warnings) == ("a", part, ())
+
+
+# --- what a server ran or found ---------------------------------------------------------------------
+
+RAN = {"index": 0, "type": "search", "arguments": '{"query": "Rhine"}', "output": "1233 km"}
+
+
+def test_tools_that_a_server_ran_are_opaque_blocks() -> None:
+    begun = {name: value for name, value in RAN.items() if name != "output"}
+    chunks = [
+        {"choices": [{"index": 0, "delta": {"executed_tools": [begun]}}]},
+        {"choices": [{"index": 0, "delta": {"executed_tools": [RAN, {"type": "python"}]}}]},
+        {"choices": [{"index": 0, "delta": {"content": "Long.", "executed_tools": 5}, "finish_reason": "stop"}]},
+    ]
+    for reply in (
+        reply_of("openai", chat(content="Long.", executed_tools=[RAN, {"type": "python"}])),
+        reply_of("openai", chunks, stream=True),
+    ):
+        assert [block.data for block in reply.message.content[1:]] == [RAN, {"type": "python"}]
+        assert reply.message.content[1].summary == "search: 1233 km"
+        codec = CODECS["openai"].connect("m", "https://api.example.com", None, Capabilities())
+        encoded = codec.encode(Request([User("x"), reply.message, User("y")]))
+        assert ([note.code for note in encoded.notes], encoded.warnings) == (["opaque_dropped"] * 2, ())
+
+
+def test_images_and_questions_of_a_search_are_kept_with_the_text() -> None:
+    found = {"images": [{"image_url": URL}], "related_questions": ["Why?"]}
+    (said,) = reply_of("openai", {**chat(), **found, "citations": [URL]}).message.content
+    assert said.continuity.opaque == {**found, "citations": [URL]}
+    assert said.citations == (Citation(URL),)
+    (said,) = reply_of("openai", {**chat(), **found}).message.content
+    assert (said.continuity.opaque, said.citations) == (found, ())
+    codec = CODECS["openai"].connect("m", "https://api.example.com", None, Capabilities())
+    encoded = codec.encode(Request([User("x"), reply_of("openai", {**chat(), **found}).message, User("y")]))
+    assert ([note.code for note in encoded.notes], encoded.warnings) == (["citations_dropped"], ())

@@ -12,8 +12,10 @@ import pytest
 from dragoman import (
     Assistant,
     BillingError,
+    Continuity,
     Image,
     Inline,
+    Issuer,
     Text,
     Tool,
     ToolCall,
@@ -109,6 +111,16 @@ async def test_invalid_requests_are_rejected_with_their_path(messages: Any, fiel
     assert caught.value.category == "provider_invalid_request"
     assert caught.value.message.startswith(path)
     assert transport.requests == []
+
+
+async def test_a_signed_empty_text_may_be_sent_back() -> None:
+    signed = Assistant([Text("", Continuity("c2ln", issuer=Issuer("gemini", None, "m")))])
+    model, transport = fixed(
+        (200, {"candidates": [{"content": {"parts": [{"text": "ok"}]}, "finishReason": "STOP"}]}), wire="gemini"
+    )
+    assert (await model.complete([HI, signed, HI])).text == "ok"
+    sent = json.loads(transport.requests[0].body)["contents"][1]["parts"]
+    assert sent == [{"text": "", "thoughtSignature": "c2ln"}]
 
 
 async def test_media_type_of_a_url_is_ignored() -> None:
@@ -309,6 +321,17 @@ async def test_unreadable_reply_is_kept_on_the_error(body: bytes) -> None:
     error = await refusal(200, body)
     assert isinstance(error, InvalidResponseError)
     assert error.body_text == body.decode()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_error_inside_a_success_keeps_the_text_beside_it(stream: bool) -> None:
+    part = {"role": "assistant", "content": "so far"}
+    body: Any = {"choices": [{"index": 0, "delta" if stream else "message": part}], "error": {"message": "no"}}
+    body = b"data: " + json.dumps(body).encode() + b"\n\n" if stream else body
+    error = await refusal(200, body)
+    assert (error.response.text, error.response.finish_reason) == ("so far", "error")
+    empty = {"choices": [{"index": 0, "message": {"content": ""}}], "error": {"message": "no"}}
+    assert (await refusal(200, empty)).response is None
 
 
 async def test_an_error_inside_a_success_keeps_its_body() -> None:

@@ -11,10 +11,12 @@ from typing import Any
 
 from msgspec import Struct
 
-__all__ = ["SOURCES", "Citation", "read_citations"]
+__all__ = ["FOR_READERS", "SOURCES", "Citation", "read_citations"]
 
 SOURCES = frozenset({"annotations", "citations", "search_results", "groundingMetadata", "citationMetadata"})
 """The names of the records that citations are read from."""
+FOR_READERS = SOURCES | {"images", "related_questions"}
+"""The names of the records of a text that no provider takes back: also what a search found besides pages."""
 
 
 class Citation(Struct, frozen=True, omit_defaults=True):
@@ -47,9 +49,13 @@ def _read_annotations(value: Any) -> list[Citation]:
     """Return the citations among annotations, of Chat Completions and of Responses.
 
     ``{"type": "url_citation", "url_citation": {...}}`` and the same fields without the inner object; files by their id.
+    A reference (Mistral) has the numbers or names of its sources.
     """
     found = []
     for record in _records(value):
+        ids = record.get("reference_ids")
+        place = (_count(record, "start_index"), _count(record, "end_index"))
+        found += [Citation(None, None, None, *place, str(each)) for each in (ids if isinstance(ids, list) else ())]
         inner = record.get(str(record.get("type")))
         fields = inner if isinstance(inner, Mapping) else record
         source = _text(fields, "file_id") or _text(fields, "container_id")

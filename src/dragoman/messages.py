@@ -556,7 +556,10 @@ NO_CONFIG = RuntimeConfig()
 
 
 class LossWarning(Struct, frozen=True):
-    """A part of a request that the wire cannot express, and that was sent in a reduced form or not at all."""
+    """A part of a request that the wire cannot express, and that was sent in a reduced form or not at all.
+
+    Or a part of a reply that a message has no field for, and that is only in ``raw``.
+    """
 
     code: str
     path: str

@@ -200,6 +200,7 @@ REPLIES: dict[str, dict[str, Any]] = {
         "gemini": _parts({"functionCall": {"name": "f", "args": {}}, "thoughtSignature": "c2ln"}),
     },
     "a provider's own block": {
+        "openai": _chat(content="b", executed_tools=[{"index": 0, "type": "search", "output": "a"}]),
         "anthropic": _message(_SEARCH, {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}),
         "gemini": _parts({"executableCode": {"language": "PYTHON", "code": "1"}}),
         "responses": _output({"type": "web_search_call", "id": "ws_1", "status": "completed"}),

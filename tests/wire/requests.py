@@ -1,7 +1,8 @@
 """Recorded requests, read and written again, compared with the body that the vendor's own client sent.
 
-``python -m tests.wire.requests`` prints the share of each wire, and the reasons for the rest. Bodies are compared after
-the normalisers below, each with its reason: what is left is a difference that the server could see.
+``python -m tests.wire.requests`` prints the share of each wire, and the reasons for the rest; ``--write`` writes the
+table into ``docs/concepts/wires.md``, which ``test_request_bytes.py`` compares. Bodies are compared after the
+normalisers below, each with its reason: what is left is a difference that the server could see.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -22,7 +23,7 @@ from dragoman.messages import Request
 from dragoman.validate import check_request
 from dragoman.wire import CODECS, SERVER_CODECS
 
-from .cases import RECORDED, WIRES
+from .cases import RECORDED, ROOT, WIRES
 
 Body = dict[str, Any]
 
@@ -414,6 +415,27 @@ def plain_cohere(body: Body) -> Body:
     return body
 
 
+def plain_converse(body: Body) -> Body:
+    """Converse: SDKs send empty fields and defaults, and the model, which is in the address; two turns of one role."""
+    body.pop("modelId", None)
+    for name in ("inferenceConfig", "system"):
+        if not body.get(name):
+            body.pop(name, None)
+    merged: list[Any] = []
+    for turn in body.get("messages", ()):
+        for block in turn["content"]:
+            if block.get("toolResult", {}).get("status") == "success":
+                del block["toolResult"]["status"]
+            if block.get("toolUse", {}).get("type") == "tool_use":
+                del block["toolUse"]["type"]
+        if merged and merged[-1]["role"] == turn["role"]:
+            merged[-1]["content"] += turn["content"]
+        else:
+            merged.append(turn)
+    body["messages"] = merged
+    return body
+
+
 def _read(text: Any) -> Any:
     try:
         return json.loads(text) if isinstance(text, str) else text
@@ -428,6 +450,7 @@ STEPS: dict[str, list[Callable[[Body], Body]]] = {
     "responses": [drop_defaults, plain_input],
     "ollama": [plain_ollama],
     "cohere": [drop_defaults, plain_cohere, plain_chat],
+    "bedrock": [plain_converse],
 }
 
 
@@ -457,6 +480,8 @@ REASONS: dict[str, str] = {
     r"contents\[\]\.parts\[\]\.functionResponse": "a result is text in our values: an object is sent as its JSON",
     r"contents$": "a call that nothing answers is left out",
     r"toolConfig\.functionCallingConfig": "several allowed functions are sent as that subset of the tools",
+    r"messages\[\]\.content\[\]\.toolResult\.content": "a result is text in our values: an object is sent as its JSON",
+    r"messages\[\]\.content\[\]\.document\.name": "the wire takes no underscore in the name of a document",
     r"messages\[\]\.(tool_calls\[\]\.id|tool_call_id)": "this wire has no ids; a client sent another wire's",
 }
 
@@ -478,7 +503,9 @@ def recorded() -> Iterator[tuple[str, str, Body, str]]:
             if wire not in STEPS or data["op"] != "create" or data["request_elided"] or not isinstance(body, dict):
                 continue
             path = urlsplit(data["url"] or "").path
-            if wire != "gemini":
+            if wire == "bedrock":
+                path = f"/model/{data['model'] or 'm'}/converse{'-stream' * data['stream']}"
+            elif wire != "gemini":
                 body = {"model": data["model"] or "m", **body}  # some clients name it in the address
             elif ":" not in path.rpartition("/")[2]:
                 path = f"/v1beta/models/{data['model'] or 'm'}:generateContent"
@@ -519,9 +546,36 @@ def _describe(same: int, expressed: int, lost: int) -> str:
     return f"{same} of {expressed} the same ({same / expressed:.1%}); {lost} not expressed"
 
 
-if __name__ == "__main__":
-    most = int(sys.argv[1]) if len(sys.argv) > 1 else 12
-    shares = report()
+# --- the table of the page ----------------------------------------------------------------------------
+
+PAGE = ROOT / "docs/concepts/wires.md"
+START, END = "<!-- requests -->\n", "<!-- /requests -->\n"
+
+
+def total(shares: Mapping[str, Share]) -> tuple[int, int, int]:
+    """Return the requests of all wires: those that are the same, those that are expressed, and the others."""
+    found = shares.values()
+    return sum([one.same for one in found]), sum([one.expressed for one in found]), sum([one.lost for one in found])
+
+
+def write_table(shares: Mapping[str, Share]) -> str:
+    """Return the table of the page: a row for each wire, and their sum."""
+    same, expressed, lost = total(shares)
+    rows = [(wire, shares[wire].same, shares[wire].expressed, shares[wire].lost) for wire in STEPS]
+    lines = [f"{expressed + lost:,} requests were compared:", ""]
+    lines += ["| wire | expressed | the same | not expressed |", "|---|---|---|---|"]
+    for name, alike, of, rest in [*rows, ("all", same, expressed, lost)]:
+        lines.append(f"| {name} | {of:,} | {alike:,}, {alike / of:.1%} | {rest:,} |")
+    return "\n".join(lines) + "\n"
+
+
+def with_table(page: str, shares: Mapping[str, Share]) -> str:
+    """Return the page with the shares of today."""
+    before, _, rest = page.partition(START)
+    return f"{before}{START}\n{write_table(shares)}\n{END}{rest.partition(END)[2]}"
+
+
+def _print(shares: Mapping[str, Share], most: int) -> None:
     for name, share in shares.items():
         print(f"{name}: {_describe(share.same, share.expressed, share.lost)}")
         for place, count in share.differing.most_common(most):
@@ -530,5 +584,12 @@ if __name__ == "__main__":
             print(f"  {count:5} reported: {code}")
         for reason, count in share.refused.most_common(most):
             print(f"  {count:5} refused: {reason}")
-    same, expressed, lost = [sum([share[at] for share in shares.values()]) for at in (1, 0, 5)]  # type: ignore[misc]
-    print(f"all: {_describe(same, expressed, lost)}")
+    print(f"all: {_describe(*total(shares))}")
+
+
+if __name__ == "__main__":
+    counted = report()
+    if "--write" in sys.argv:
+        PAGE.write_text(with_table(PAGE.read_text(), counted))
+    else:
+        _print(counted, int(sys.argv[1]) if len(sys.argv) > 1 else 12)

@@ -25,6 +25,7 @@ from dragoman import (
     RedactedThinking,
     Request,
     RuntimeConfig,
+    ServerTool,
     StreamInterruptedError,
     System,
     Text,
@@ -193,7 +194,8 @@ def test_what_does_not_fit_is_noted_or_refused() -> None:
         Image(Inline("aGk="), "image/tiff"),
         Image(Inline("aGk=")),
         Document(Url("data:text/x,aGk")),
-        Audio(Inline("aGk="), "audio/wav"),
+        Audio(Inline("aGk="), "audio/midi"),
+        Audio(Url("https://a.test/a.wav"), "audio/wav"),
     ):
         with pytest.raises(UnsupportedContentError):
             codec().encode(Request([User([wrong])]))
@@ -275,6 +277,10 @@ def test_a_request_is_read_as_it_was_written() -> None:
     messages = [
         System("S", cache=True),
         User([Text("a"), Image(Inline("aGk="), "image/png"), Document(Inline("aGk="), "application/pdf", "d")]),
+        Assistant(
+            [Opaque({"type": "toolUse", "toolUse": {"name": "g", "type": "server_tool_use"}}, hidden), Text("x")]
+        ),
+        User([Audio(Inline("aGk="), "audio/mpeg"), Audio(Url("s3://b/a.flac"), "audio/flac")]),
         Assistant([Thinking("t", state), RedactedThinking("ZW5j", hidden), ToolCall("c", "f", {"a": 1})]),
         ToolResult("c", [Text("done"), Image(Url("s3://b/a.png"), "image/png")], is_error=True),
         Assistant([Text("b", cited)]),
@@ -282,17 +288,16 @@ def test_a_request_is_read_as_it_was_written() -> None:
     ]
     config = RuntimeConfig(0.5, 9, 0.9, stop_sequences=("x",), extras={"requestMetadata": {"a": "b"}})
     for choice in ("auto", "required", None):
-        request = Request(messages, (Tool("f", "F"),), config, None, choice, CLAUDE, stream=True)  # type: ignore[arg-type]
+        tools = (Tool("f", "F", {**SCHEMA, "additionalProperties": False}, strict=True), Tool("g"))
+        theirs = (ServerTool("web_search"), ServerTool("other", {"a": 1}))
+        request = Request(
+            messages, tools, config, None, choice, CLAUDE, stream=True, server_tools=theirs,  # type: ignore[arg-type]
+        )  # fmt: skip
         http = codec(CLAUDE).encode(request).http
         asked = SERVER.decode(http.body, http.url.partition(".com")[2])
         assert (asked.request.model, asked.request.stream, asked.request.tool_choice) == (CLAUDE, True, choice)
-        again = json.loads(codec(CLAUDE).encode(asked.request).http.body)
-        written = json.loads(http.body)
-        for body in (written, again):  # a mark for the cache is a setting of the client's own endpoint
-            body["system"] = body["system"][:1]
-            body["messages"][-1]["content"] = body["messages"][-1]["content"][:1]
-        assert again["messages"][:2] == written["messages"][:2]
-        assert again["toolConfig"] == written["toolConfig"]
+        assert codec(CLAUDE).encode(asked.request).http == http
+        assert asked.warnings == ()
 
 
 def test_other_forms_of_a_request() -> None:
@@ -303,7 +308,7 @@ def test_other_forms_of_a_request() -> None:
                                                {"reasoningContent": {"reasoningText": {"text": "t"}}}]},
             {"role": "user", "content": [{"toolResult": {"toolUseId": "c", "content": [{"json": {"a": 1}}]}}]},
         ],
-        "toolConfig": {"tools": [{"toolSpec": {"name": "f", "inputSchema": {"json": {}}}}, {"cachePoint": {}}],
+        "toolConfig": {"tools": [{"toolSpec": {"name": "f", "inputSchema": {"json": {}}}}],
                        "toolChoice": {"tool": {"name": "f"}}},
     }  # fmt: skip
     asked = SERVER.decode(body, "/model/m/converse")
@@ -311,8 +316,71 @@ def test_other_forms_of_a_request() -> None:
     assert (asked.request.tool_choice.name, asked.request.stream) == ("f", False)  # type: ignore[union-attr]
     plain = SERVER.decode({"messages": body["messages"][:1]}, "/model/a%3A0/converse")
     assert plain.request.model == "a:0"
+    for source in ({"text": "hi"}, {"bytes": "aGk="}):
+        said = {"role": "user", "content": [{"document": {"name": "d", "format": "txt", "source": source}}]}
+        (read,) = SERVER.decode({"messages": [said]}, "/model/m/converse").request.messages
+        assert read == User([Document(Inline("aGk="), "text/plain", "d")])
+    untyped = {"role": "user", "content": [{"document": {"name": "d", "source": {"text": "hi"}}}, {"text": "a"}]}
+    (read,) = SERVER.decode({"messages": [untyped]}, "/model/m/converse").request.messages
+    assert read == User([Document(Inline("aGk="), "text/plain", "d"), Text("a")])
+    mixed = [{"text": "a"}, {"toolResult": {"toolUseId": "c", "content": []}}]
+    found = SERVER.decode({"messages": [{"role": "user", "content": mixed}]}, "/model/m/converse").request.messages
+    assert found == (User([Text("a")]), ToolResult("c", []))
     with pytest.raises(InvalidRequestError):
         SERVER.decode(body, "/model/m/invoke")
+
+
+TEXT = {"name": "d", "format": "txt", "source": {"bytes": "aGk="}}
+POINT = {"cachePoint": {"type": "default"}}
+LOST: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "a mark before any block": ({"system": [POINT, {"text": "a"}]}, ["cache_point_dropped"]),
+    "a mark on the tools": (
+        {"toolConfig": {"tools": [{"toolSpec": {"name": "f", "inputSchema": {"json": {}}}}, POINT]}},
+        ["cache_point_dropped"],
+    ),
+    "a mark on audio": (
+        {"messages": [{"role": "user", "content": [{"audio": {"format": "mp3", "source": {"bytes": "aGk="}}}, POINT]}]},
+        ["cache_point_dropped"],
+    ),
+    "a mark on a call": (
+        {"messages": [{"role": "assistant", "content": [{"toolUse": {"toolUseId": "c", "name": "f"}}, POINT]}]},
+        ["cache_point_dropped"],
+    ),
+    "hints for a document": (
+        {"messages": [{"role": "user", "content": [{"document": {**TEXT, "context": "c", "citations": {}}}]}]},
+        ["citations_dropped", "context_dropped"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "codes"), LOST.values(), ids=LOST)
+def test_what_our_values_cannot_hold_is_reported(body: dict[str, Any], codes: list[str]) -> None:
+    hi = {"messages": [{"role": "user", "content": [{"text": "hi"}]}]}
+    asked = SERVER.decode({**hi, **body}, "/model/m/converse")
+    assert [warning.code for warning in asked.warnings] == codes
+
+
+@pytest.mark.parametrize(
+    ("block", "path"),
+    [
+        ({"guardContent": {"text": {"text": "a"}}}, "messages[0].content[0]: content of type 'guardContent'"),
+        ({"video": {}}, "messages[0].content[0]: content of type 'video'"),
+        ({"document": {"source": {"content": [{"text": "a"}]}}}, "messages[0].content[0].document.source.content"),
+        ({"toolResult": {"toolUseId": "t", "content": [], "other": 1}}, "messages[0].content[0].toolResult.other"),
+    ],
+)
+def test_content_that_our_values_cannot_hold_is_refused(block: dict[str, Any], path: str) -> None:
+    with pytest.raises((InvalidRequestError, UnsupportedContentError)) as caught:
+        SERVER.decode({"messages": [{"role": "user", "content": [block]}]}, "/model/m/converse")
+    assert caught.value.message.startswith(path)
+
+
+def test_audio_in_a_result_is_left_out() -> None:
+    call = Assistant([ToolCall("c", "f", {})])
+    result = ToolResult("c", [Audio(Inline("aGk="), "audio/wav")])
+    body, codes = sent(Request([User("x"), call, result], (Tool("f"),)))
+    assert codes == ["audio_omitted"]
+    assert "aGk=" not in json.dumps(body)
 
 
 def serve(heard: DecodedReply, *, stream: bool) -> DecodedReply:

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from .cases import RECORDED
-from .requests import compare, normalise, reason_of, report
+from .requests import PAGE, compare, normalise, reason_of, report, with_table
 
 TOOL = {"type": "object", "properties": {"z": {"type": "string"}, "a": {"type": "string"}}, "required": ["z"]}
+CLOSED = {**TOOL, "additionalProperties": False}
 OWN: dict[str, tuple[str, dict[str, Any], str]] = {
     "chat": (
         "openai",
@@ -69,6 +70,39 @@ OWN: dict[str, tuple[str, dict[str, Any], str]] = {
         },
         "",
     ),
+    "turns": (
+        "bedrock",
+        {
+            "modelId": "m",
+            "system": [{"text": "Be terse."}, {"cachePoint": {"type": "default", "ttl": "1h"}}],
+            "messages": [
+                {
+                    "role": "user",
+                    "content": [{"text": "Hi"}, {"audio": {"format": "wav", "source": {"bytes": "aGk="}}}],
+                },
+                {
+                    "role": "assistant",
+                    "content": [{"toolUse": {"toolUseId": "t1", "name": "f", "input": {"z": "1"}, "type": "tool_use"}}],
+                },
+                {
+                    "role": "user",
+                    "content": [
+                        {"toolResult": {"toolUseId": "t1", "content": [{"text": "r"}], "status": "success"}},
+                        {"cachePoint": {"type": "default", "ttl": "1h"}},
+                    ],
+                },
+            ],
+            "toolConfig": {
+                "tools": [
+                    {"toolSpec": {"name": "f", "inputSchema": {"json": CLOSED}, "strict": True}},
+                    {"systemTool": {"name": "nova_grounding"}},
+                ]
+            },
+            "inferenceConfig": {},
+            "requestMetadata": {"a": "b"},
+        },
+        "/model/m/converse",
+    ),
     "lines": (
         "ollama",
         {
@@ -102,6 +136,10 @@ def test_a_difference_is_found() -> None:
         "response_format.json_schema.name",
     )
     assert compare("openai", {"model": "m", "messages": [{"role": "user", "content": 5}]}).verdict == "refused"
+    wire, body, path = OWN["turns"]
+    point = {"cachePoint": {"type": "default"}}
+    marked = {**body, "toolConfig": {"tools": [*body["toolConfig"]["tools"], point]}}
+    assert compare(wire, marked, path) == ("reported", ("cache_point_dropped",))
     assert normalise("openai", {"n": 1, "messages": []}) == {"messages": []}
 
 
@@ -114,6 +152,7 @@ LEAST = {
     "responses": (0.99, 1000),
     "ollama": (0.97, 75),
     "cohere": (0.90, 80),
+    "bedrock": (0.97, 200),
 }
 
 
@@ -127,3 +166,4 @@ def test_recorded_requests_are_re_encoded_except_for_explained_differences() -> 
         assert share.same / share.expressed >= least, (wire, share.differing)
         assert share.same >= number, (wire, share.reported, share.refused)
         assert [place for place in share.differing if reason_of(place) is None] == [], wire
+    assert PAGE.read_text() == with_table(PAGE.read_text(), found), "run: python -m tests.wire.requests --write"

@@ -149,6 +149,10 @@ SENT: list[tuple[str, bool | None, dict[str, Any], Any, bool]] = [
     ("gemini", False, FITTING, None, False),
     ("ollama", True, FITTING, None, True),
     ("ollama", False, FITTING, None, False),
+    ("cohere", False, FITTING, None, False),
+    ("bedrock", None, FITTING, None, False),
+    ("bedrock", True, FITTING, True, False),
+    ("bedrock", True, {"type": "object", "additionalProperties": TEXT}, None, True),
 ]
 
 
@@ -157,8 +161,9 @@ def test_strict_flag_of_a_tool(wire: str, strict: bool | None, parameters: Any, 
     codec = CODECS[wire].connect("m", "http://127.0.0.1:9", None, Capabilities())
     tool = Tool("f", "d", parameters, strict)
     encoded = codec.encode(Request((User("hi"),), (tool,), RuntimeConfig(max_tokens=9), model="m"))
-    [written] = msgspec.json.decode(encoded.http.body)["tools"]
-    assert written.get("function", written).get("strict") is sent
+    body = msgspec.json.decode(encoded.http.body)
+    [written] = body.get("toolConfig", body)["tools"]
+    assert written.get("function", written.get("toolSpec", written)).get("strict") is sent
     assert [warning.code for warning in encoded.warnings] == ["strict_dropped"] * loss
     if loss:
         assert encoded.warnings[0].path == "tools[0].strict"

@@ -230,8 +230,8 @@ class Assembler:
         """Attach opaque state to the call ``key``, or to the open block of ``kind``.
 
         If no block of ``kind`` is open, an empty one is opened. With the key ``LAST`` the state is added to
-        that of the last text, even if it has ended: sources arrive after the text that they support. A
-        message without text ignores them.
+        that of the last text, even if it has ended: sources arrive after the text that they support. ``opaque``
+        may then be a function of that text and its state. A message without text ignores them.
         """
         self._refuse_late("attach")
         if key is LAST:

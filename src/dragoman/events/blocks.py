@@ -18,8 +18,8 @@ A block that the wire ended while it was waiting goes through its turn at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
@@ -49,6 +49,8 @@ _CHUNK = 4096  # a chunk of this many characters is closed and the next one begi
 
 LAST = object()
 """The key of the last text of a message."""
+Citing: TypeAlias = Callable[[str, dict[str, Any]], dict[str, Any]]
+"""Return the sources of a text, from the text so far and its state."""
 
 
 class GrowingText:
@@ -192,13 +194,14 @@ class Blocks:
             self.all.append(block)
         return block
 
-    def cite(self, sources: dict[str, Any], issuer: Issuer | None) -> None:
+    def cite(self, sources: dict[str, Any] | Citing, issuer: Issuer | None) -> None:
         """Add the provider's own record of sources to the state of the last text, if there is one."""
         texts = [block for block in self.all if block.kind is Text]
         if texts:
             state = texts[-1].continuity or Continuity(issuer=issuer)
             held = state.opaque if isinstance(state.opaque, dict) else {}
-            texts[-1].continuity = replace(state, opaque={**held, **sources})
+            found = sources if isinstance(sources, dict) else sources(texts[-1].text, held)
+            texts[-1].continuity = replace(state, opaque={**held, **found})
 
     def skip(self) -> None:
         """Mark all blocks as ended, without emitting events."""

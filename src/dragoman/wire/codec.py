@@ -290,6 +290,7 @@ class Decoder(ABC):
     def __init__(self, request: Request, out: Assembler, *, keep_raw: bool = True) -> None:
         self.out = out
         self.done = False
+        self.several = False  # whether the request asks for several choices
         self._asked_for_stream = request.stream
         self._keep_raw = keep_raw
         self._kept: list[bytes] = []
@@ -351,6 +352,16 @@ class Decoder(ABC):
         return {}
 
     # --- private
+
+    def lose(self, code: str, path: str, detail: str) -> None:
+        """Report a part of the reply that the message has no field for, once for each code."""
+        if all(warning.code != code for warning in self.out.warnings):
+            self.out.warnings = (*self.out.warnings, LossWarning(code, path, detail))
+
+    def lose_choice(self, path: str) -> None:
+        """Report a further choice, unless the request asked for several, which was reported then."""
+        if not self.several:
+            self.lose("choices_dropped", path, "a reply has one choice; the others are in raw")
 
     def interrupted(self) -> None:
         """Fail the message, because the stream ended before its end mark."""

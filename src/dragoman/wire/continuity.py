@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ..citations import SOURCES
+from ..citations import FOR_READERS
 from ..messages import Continuity, Image, Issuer, Text, ToolResult, User
 from .codec import Note, Notes
 
@@ -39,7 +39,7 @@ def is_welcome(state: Continuity | None, home: Issuer) -> bool:
 
 def drop_state(state: Continuity, wire: str, path: str, notes: Notes, why: str) -> None:
     """Report state of a text or a call that is not sent. Omitting citations of the same wire is not a loss."""
-    sources = isinstance(state.opaque, dict) and bool(state.opaque) and state.opaque.keys() <= SOURCES
+    sources = isinstance(state.opaque, dict) and bool(state.opaque) and state.opaque.keys() <= FOR_READERS
     if sources and state.signature is None and state.issuer is not None and state.issuer.wire == wire:
         note = "citations are for the reader; the provider does not take them back"
         notes.items.append(Note("dropped", "citations_dropped", f"{path}.continuity", note, loss=False))

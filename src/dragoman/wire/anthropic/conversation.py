@@ -134,6 +134,12 @@ class _Writer:
     def _blocks(self, blocks: Sequence[UserBlock], path: str) -> list[dict[str, Any]]:
         return [self.write_block(block, f"{path}.content[{at}]", self._notes) for at, block in enumerate(blocks)]
 
+    def _try_block(self, block: Image | Document | Audio, path: str) -> None:
+        """Raise an error if a tool result cannot contain a medium; audio is only for users, on every wire of turns."""
+        if isinstance(block, Audio):
+            refuse_audio(block, path)
+        self.write_block(block, path, Notes())
+
     def assistant(self, message: Assistant, at: int, path: str) -> None:
         blocks = _AssistantWriter(message, at, path, self._pairs, self._home, self._notes).write()
         if blocks:
@@ -147,9 +153,7 @@ class _Writer:
         if call is None:
             self._notes.drop(path, "orphan_result_dropped", "the call it answers cannot be sent")
             return
-        message = fit_result(
-            message, path, self._notes, lambda block, at: self.write_block(block, at, Notes()), omit=self._omit_media
-        )  # fmt: skip
+        message = fit_result(message, path, self._notes, self._try_block, omit=self._omit_media)
         block: dict[str, Any] = {"type": "tool_result", "tool_use_id": self._pairs.ids[call]}
         if isinstance(message.content, str):
             block["content"] = message.content

@@ -32,14 +32,13 @@ from ...validate.data_url import read_data_url
 from ..anthropic.breakpoints import mark_of, place_breakpoints
 from ..anthropic.conversation import write_turns
 from ..anthropic.quirks import Quirks as TurnRules
+from ..anthropic.schema import fits_format, project_format
 from ..caching import note_unplaced, read_cache
 from ..codec import Notes
 from ..json import merge_extras, ordered_json
-from ..media import refuse_audio
 from ..reasoning import reasoning_fields
 from ..schema import schema_directive, schema_name
 from ..server_tools import write_server_tools
-from ..strict import note_strict
 from .quirks import Quirks
 
 _Path = Literal["tool", "prompt"]
@@ -56,6 +55,23 @@ DOCUMENTS = {
     "application/vnd.ms-excel": "xls",
     "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": "xlsx",
 }
+AUDIO = {
+    "audio/wav": "wav",
+    "audio/x-wav": "wav",
+    "audio/wave": "wav",
+    "audio/mpeg": "mp3",
+    "audio/mp3": "mp3",
+    "audio/aac": "aac",
+    "audio/flac": "flac",
+    "audio/mp4": "m4a",
+    "audio/x-m4a": "m4a",
+    "audio/ogg": "ogg",
+    "audio/opus": "opus",
+    "audio/pcm": "pcm",
+    "audio/webm": "webm",
+}
+# The tools of Amazon's own models; any other name is sent unchanged.
+SERVER_TOOLS = {"web_search": {"name": "nova_grounding"}, "code_execution": {"name": "nova_code_interpreter"}}
 _OBJECTS = frozenset({"inferenceConfig", "additionalModelRequestFields", "toolConfig"})
 
 
@@ -84,7 +100,6 @@ def write_request(request: Request, home: Issuer, quirks: Quirks, path: _Path | 
     if settings := _write_config(request.config):
         body["inferenceConfig"] = settings
     body |= reasoning_fields(request.config, quirks.reasoning, home, notes, request.config.max_tokens) or {}
-    write_server_tools(request.server_tools, {}, None)
     cache = read_cache(request, default=quirks.cache == "auto")
     note_unplaced(cache, ("ttl",), notes)
     rules = TurnRules(result_media=quirks.result_media, cache=quirks.cache)
@@ -111,6 +126,8 @@ def _draw(request: Request, home: Issuer, rules: TurnRules, path: _Path | None, 
     system = [{"type": "text", "text": each.content, **mark_of(each)} for each in leading]
     if schema is not None and path == "prompt":
         system.append({"type": "text", "text": schema_directive(schema)})
+    theirs = write_server_tools(request.server_tools, SERVER_TOOLS, lambda name: {"name": name})
+    tools += [{"systemTool": tool} for tool in theirs]
     turns = write_turns(rest, first, home, rules, notes, _write_user_block)
     return {"tools": tools, "system": system, "messages": turns}
 
@@ -129,9 +146,16 @@ def _write_config(config: RuntimeConfig) -> dict[str, Any]:
 
 
 def _write_tool(tool: Tool, path: str, notes: Notes) -> dict[str, Any]:
-    note_strict(tool, path, notes)
-    described = {"description": tool.description} if tool.description else {}
-    return {"toolSpec": {"name": tool.name, **described, "inputSchema": {"json": ordered_json(tool.parameters)}}}
+    spec: dict[str, Any] = {"name": tool.name}
+    if tool.description:
+        spec["description"] = tool.description
+    schema = tool.parameters
+    if tool.strict and fits_format(schema):  # recorded with Claude, whose grammar decides
+        schema = project_format(schema, notes, f"{path}.parameters")
+        spec["strict"] = True
+    elif tool.strict:
+        notes.drop(f"{path}.strict", "strict_dropped", "the parameters cannot be decoded strictly on this wire")
+    return {"toolSpec": {**spec, "inputSchema": {"json": ordered_json(schema)}}}
 
 
 def _write_tools(
@@ -166,7 +190,7 @@ def _write_user_block(block: UserBlock, path: str, notes: Notes) -> dict[str, An
     if isinstance(block, Text):
         return {"type": "text", "text": block.text, **mark_of(block)}
     if isinstance(block, Audio):
-        refuse_audio(block, path)
+        return {"type": "medium", "converse": {"audio": _write_medium(block, AUDIO, path)}}
     if isinstance(block, Image):
         if block.detail is not None:
             notes.drop(f"{path}.detail", "detail_dropped", "this wire has no such hint")
@@ -179,7 +203,7 @@ def _write_user_block(block: UserBlock, path: str, notes: Notes) -> dict[str, An
     return {"type": "medium", "converse": made, **mark_of(block)}
 
 
-def _write_medium(block: Image | Document, kinds: Mapping[str, str], path: str) -> dict[str, Any]:
+def _write_medium(block: Image | Document | Audio, kinds: Mapping[str, str], path: str) -> dict[str, Any]:
     kind, data = block.media_type, None
     if isinstance(block.source, Inline):
         data = block.source.base64_data
@@ -187,7 +211,8 @@ def _write_medium(block: Image | Document, kinds: Mapping[str, str], path: str) 
         kind, data = found[0] or kind, found[1]
     word = kinds.get(kind or "")
     if word is None:
-        raise UnsupportedContentError(f"{path}: this wire takes {', '.join(kinds.values())}, not {quote(kind or '')}")
+        formats = ", ".join(dict.fromkeys(kinds.values()))
+        raise UnsupportedContentError(f"{path}: this wire takes {formats}, not {quote(kind or '')}")
     if data is not None:
         return {"format": word, "source": {"bytes": data}}
     if isinstance(block.source, Url) and block.source.url.startswith("s3://"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
-from urllib.parse import unquote
 
 from ...errors import (
     AuthenticationError,
@@ -33,36 +32,10 @@ from ...events import (
     Usage,
 )
 from ...eventstream import encode_message
-from ...messages import (
-    Assistant,
-    AssistantBlock,
-    Audio,
-    Continuity,
-    Document,
-    ForceTool,
-    Image,
-    Inline,
-    Issuer,
-    Message,
-    RedactedThinking,
-    Request,
-    RuntimeConfig,
-    System,
-    Text,
-    Thinking,
-    Tool,
-    ToolCall,
-    ToolChoice,
-    ToolResult,
-    Url,
-    User,
-    UserBlock,
-)
-from ...validate.fields import Fields
+from ...messages import AssistantBlock, Audio, Image, RedactedThinking, Text, Thinking, ToolCall
 from ..codec import HttpReply
-from ..fields import Losses, read_body, read_stops
 from ..media import describe_medium
-from ..seal import seal, unseal
+from ..seal import seal
 from ..server import (
     Asked,
     BodyEncoder,
@@ -75,7 +48,7 @@ from ..server import (
 )
 from ..server_errors import find_class, headers_of, message_with, status_of
 from .reply import FINISH
-from .request import DOCUMENTS, IMAGES
+from .server_request import read_request
 
 
 class BedrockServer:
@@ -85,25 +58,7 @@ class BedrockServer:
 
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
         """Decode the body of a request; the model and the mode are in the path."""
-        head, mark, mode = path.rpartition("/converse")
-        model = head.partition("/model/")[2]
-        if not mark or not model or mode not in ("", "-stream"):
-            raise InvalidRequestError("the path must be /model/MODEL/converse or /model/MODEL/converse-stream")
-        fields, losses = read_body(body), Losses()
-        system = [System(each.need_text("text")) for each in fields.inners("system") if "cachePoint" not in each]
-        messages = [each for turn in fields.inners("messages", required=True) for each in _read_turn(turn)]
-        tools, choice = _read_tools(fields)
-        inner = fields.inner("inferenceConfig") or Fields({}, "inferenceConfig")
-        config = RuntimeConfig(
-            inner.number("temperature"),
-            inner.whole("maxTokens"),
-            inner.number("topP"),
-            stop_sequences=read_stops(inner, "stopSequences"),
-            extras=fields.rest(),
-        )
-        inner.done()
-        request = Request([*system, *messages], tools, config, None, choice, unquote(model), stream=bool(mode))
-        return Asked(request, losses.warnings)
+        return read_request(body, path)
 
     def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
         """Return an encoder for the reply, a body or a stream."""
@@ -118,89 +73,6 @@ class BedrockServer:
     def key(self, headers: Mapping[str, str]) -> str | None:
         """Return the bearer token."""
         return bearer_token(headers)
-
-
-# --- reading --------------------------------------------------------------------------------------
-
-
-def _read_tools(fields: Fields) -> tuple[tuple[Tool, ...], ToolChoice | None]:
-    inner = fields.inner("toolConfig")
-    if inner is None:
-        return (), None
-    found = []
-    for record in inner.inners("tools"):
-        if "cachePoint" not in record:
-            spec = record.need_inner("toolSpec")
-            schema = spec.need_inner("inputSchema").take("json")
-            found.append(Tool(spec.need_text("name"), spec.text("description") or "", schema))
-    choice = inner.inner("toolChoice")
-    inner.done()
-    if choice is None:
-        return tuple(found), None
-    if "tool" in choice:
-        return tuple(found), ForceTool(choice.need_inner("tool").need_text("name"))
-    return tuple(found), "required" if "any" in choice else "auto"
-
-
-def _read_turn(fields: Fields) -> list[Message]:
-    role = fields.choice("role", ("user", "assistant"))
-    blocks = [block for block in fields.inners("content", required=True) if "cachePoint" not in block]
-    fields.done()
-    if role == "assistant":
-        return [Assistant([_read_spoken(block) for block in blocks])]
-    results: list[Message] = [_read_result(block.need_inner("toolResult")) for block in blocks if "toolResult" in block]
-    rest = [_read_block(block) for block in blocks if "toolResult" not in block]
-    return [*results, User(rest)] if rest else results
-
-
-def _read_result(fields: Fields) -> ToolResult:
-    content = [_read_block(block) for block in fields.inners("content")]
-    failed = fields.choice("status", ("success", "error")) == "error"
-    return ToolResult(fields.need_text("toolUseId"), content, failed)
-
-
-def _read_block(fields: Fields) -> UserBlock:
-    if "text" in fields:
-        return Text(fields.need_text("text"))
-    if "json" in fields:
-        return Text(encode_json(fields.take("json")).decode())
-    if "image" in fields:
-        inner = fields.need_inner("image")
-        return Image(_read_source(inner), _kind_of(inner, IMAGES))
-    inner = fields.need_inner("document")
-    return Document(_read_source(inner), _kind_of(inner, DOCUMENTS), inner.text("name"))
-
-
-def _read_source(fields: Fields) -> Inline | Url:
-    source = fields.need_inner("source")
-    if "s3Location" in source:
-        return Url(source.need_inner("s3Location").need_text("uri"))
-    return Inline(source.need_text("bytes"))
-
-
-def _kind_of(fields: Fields, kinds: Mapping[str, str]) -> str:
-    word = fields.choice("format", tuple(kinds.values()))
-    return next(kind for kind, format_word in kinds.items() if format_word == (word or format_word))
-
-
-def _read_spoken(fields: Fields) -> AssistantBlock:
-    if "toolUse" in fields:
-        inner = fields.need_inner("toolUse")
-        return ToolCall(inner.need_text("toolUseId"), inner.need_text("name"), inner.take("input") or {})
-    if "reasoningContent" in fields:
-        inner = fields.need_inner("reasoningContent")
-        if "redactedContent" in inner:
-            return RedactedThinking(inner.need_text("redactedContent"), Continuity(issuer=Issuer("bedrock")))
-        text = inner.need_inner("reasoningText")
-        signature = text.text("signature")
-        made, issuer = unseal(signature, "bedrock") if signature else (None, Issuer("bedrock"))
-        return Thinking(text.text("text") or "", Continuity(made, issuer=issuer) if made else None)
-    if "citationsContent" in fields:
-        inner = fields.need_inner("citationsContent")
-        said = "".join([part.need_text("text") for part in inner.inners("content")])
-        state = Continuity(None, {"citations": inner.take("citations")}, Issuer("bedrock"))
-        return Text(said, state)
-    return Text(fields.need_text("text"))
 
 
 # --- writing --------------------------------------------------------------------------------------

@@ -195,6 +195,7 @@ class GeminiDecoder(Decoder):
         self._cut = False
         self._count = 0
         self._sources: dict[str, Any] = {}
+        self.several = request.config.extras.get("candidateCount") not in (None, 1)
 
     def frame(self, frame: Frame) -> None:
         data = frame.data.strip()
@@ -256,10 +257,12 @@ class GeminiDecoder(Decoder):
         if not self.out.started:
             self.out.start(chunk.model_version if isinstance(chunk.model_version, str) else None)
         for place, candidate in enumerate(chunk.candidates or ()):
-            # The index is often omitted. Further candidates (requested through extras) are only in raw (case:
-            # gemini/several-candidates).
+            # The index is often omitted. Further candidates are only in raw (case: gemini/several-candidates);
+            # those that the extras request were reported with the request.
             if (place if candidate.index is None else candidate.index) == 0:
                 self._read_candidate(candidate)
+            else:
+                self.lose_choice(f"candidates[{place}]")
         if not chunk.candidates and chunk.prompt_feedback is not None:
             self._blocked = _word(chunk.prompt_feedback.block_reason, _BLOCKS) or self._blocked
         if isinstance(chunk.usage_metadata, dict):

@@ -133,7 +133,7 @@ def _write_config(
         written["responseMimeType"] = "application/json"
         written["responseJsonSchema"] = ordered_json(schema)
     extras = {name: value for name, value in config.extras.items() if name in SETTINGS}
-    note_raw_only(extras, notes, choices="candidateCount", logprobs="responseLogprobs", loss=False)
+    note_raw_only(extras, notes, choices="candidateCount", logprobs="responseLogprobs")
     if "thinkingConfig" in written and isinstance(extras.get("thinkingConfig"), Mapping):
         # ``includeThoughts`` in extras is merged with the effort of the config; only a
         # contradiction is rejected.

@@ -1,4 +1,4 @@
-"""Parts of a reply other than text: citations, images and audio, complete or in fragments."""
+"""Parts of a reply other than text: citations, images, audio and results of server-side tools."""
 
 from __future__ import annotations
 
@@ -16,24 +16,39 @@ _TYPES = {"mp3": "audio/mpeg", "pcm16": "audio/pcm"}
 
 
 class OtherParts:
-    """Collect citations, images and audio, and add them at the end of the message."""
+    """Collect citations, images, audio and executed tools, and add them at the end of the message."""
 
     def __init__(self, request: Request) -> None:
         asked = request.config.extras.get("audio")
         self._format = asked.get("format") if isinstance(asked, dict) else None
         self._sources: dict[str, Any] = {}
+        self._found: dict[str, Any] = {}
+        self._executed: dict[Any, Any] = {}
         self._annotations: list[Any] = []
         self._images: list[Any] = []
         self._speech: dict[str, list[str]] = {}
         self._id: str | None = None
 
-    def note(self, citations: Any, results: Any) -> None:
-        """Record the citations of the reply, which some servers repeat with every chunk."""
-        found = {"citations": citations, "search_results": results}
-        self._sources = {name: value for name, value in found.items() if value}
+    def note(self, citations: Any, results: Any, images: Any, questions: Any) -> None:
+        """Record what a search found for the reply. Some servers repeat it with every chunk.
 
-    def read(self, annotations: Any, images: Any, audio: Any) -> None:
-        """Collect the parts of a delta or a message; join fragments of audio."""
+        Perplexity sends the images and the related questions of a search, which are not parts of the answer
+        (case: openai/images-of-a-search).
+        """
+        listed = {"citations": citations, "search_results": results}
+        self._sources = {name: value for name, value in listed.items() if value} or self._sources
+        found = {"images": images, "related_questions": questions}
+        self._found |= {name: value for name, value in found.items() if value}
+
+    def read(self, annotations: Any, images: Any, audio: Any, executed: Any = None) -> None:
+        """Collect the parts of a delta or a message; join fragments of audio.
+
+        Groq sends a tool that it runs twice in a stream, with the same index: before and after it ran (case:
+        openai/tools-that-the-server-ran).
+        """
+        for at, tool in enumerate(executed if isinstance(executed, list) else ()):
+            index = tool.get("index") if isinstance(tool, dict) else None
+            self._executed[index if type(index) is int else f"{len(self._executed)}.{at}"] = tool
         self._annotations += annotations if isinstance(annotations, list) else []
         self._images += images if isinstance(images, list) else []
         if isinstance(audio, dict):
@@ -44,8 +59,11 @@ class OtherParts:
 
     def emit(self, out: Assembler) -> None:
         """Add the parts to the message: citations to its text, images and audio as blocks."""
-        if sources := {"annotations": self._annotations} if self._annotations else self._sources:
-            out.attach(Text, opaque=sources, key=LAST)
+        sources = {"annotations": self._annotations} if self._annotations else self._sources
+        if sources or self._found:
+            out.attach(Text, opaque={**sources, **self._found}, key=LAST)
+        for tool in self._executed.values():
+            out.whole(Opaque(tool))
         for image in self._images:
             out.whole(_read_picture(image))
         speech = {name: "".join(pieces) for name, pieces in self._speech.items()}
@@ -55,6 +73,26 @@ class OtherParts:
             out.whole(Audio(Inline(speech["data"]), kind, speech.get("transcript"), continuity=state))
         elif speech.get("transcript"):
             out.text(speech["transcript"])
+
+
+def read_reference(part: dict[str, Any], out: Assembler) -> bool:
+    """Attach a reference to the text that it follows; return whether there is one.
+
+    Mistral puts the numbers or names of the sources between the parts of a text. They support the text since
+    the reference before; two in a row support the same text (case: openai/references).
+    """
+    found: list[Any] = []
+
+    def add(text: str, state: dict[str, Any]) -> dict[str, Any]:
+        found.extend(state.get("annotations", ()))
+        start, end = (found[-1]["start_index"], found[-1]["end_index"]) if found else (0, 0)
+        if len(text) > end:
+            start, end = end, len(text)
+        found.append({**part, "start_index": start, "end_index": end})
+        return {"annotations": found}
+
+    out.attach(Text, opaque=add, key=LAST)
+    return bool(found)
 
 
 def _read_picture(record: Any) -> Image | Opaque:
@@ -72,7 +110,10 @@ def _read_picture(record: Any) -> Image | Opaque:
 
 
 def write_pictures(blocks: Sequence[AssistantBlock]) -> list[dict[str, Any]]:
-    """Return the generated images in the form of this wire."""
+    """Return the generated images in the form of this wire.
+
+    The assistant message of OpenRouter has the same field ``images`` in requests and in replies.
+    """
     return [
         {"type": "image_url", "image_url": {"url": media_url(block)}} for block in blocks if isinstance(block, Image)
     ]

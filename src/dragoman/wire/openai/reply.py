@@ -11,13 +11,13 @@ from msgspec import Struct
 
 from ...errors import InvalidResponseError
 from ...events import Assembler, FinishReason, Usage, read_json, read_object
-from ...messages import Request, Thinking
+from ...messages import Opaque, Request, Thinking
 from ...sse import Frame
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
 from ..json import json_text, sorted_json
 from .errors import inband_error
-from .other_parts import OtherParts
+from .other_parts import OtherParts, read_reference
 from .quirks import Quirks
 
 
@@ -43,6 +43,7 @@ class _Part(Struct):
     annotations: Any = None
     images: Any = None
     audio: Any = None
+    executed_tools: Any = None
     tool_calls: list[_Call] | None = None
     function_call: _Function | None = None
 
@@ -66,6 +67,8 @@ class _Chunk(Struct):
     error: Any = None
     citations: Any = None
     search_results: Any = None
+    images: Any = None
+    related_questions: Any = None
 
 
 _chunks = msgspec.json.Decoder(_Chunk)
@@ -142,6 +145,7 @@ class OpenAIDecoder(Decoder):
         self, request: Request, out: Assembler, quirks: Quirks, *, coerced: bool = False, keep_raw: bool = True
     ) -> None:
         super().__init__(request, out, keep_raw=keep_raw)
+        self.several = request.config.extras.get("n") not in (None, 1)
         self._quirks = quirks
         self._coerced: list[str] | None = [] if coerced else None
         self._usage_key = quirks.usage_path.partition(".")[0].encode() if quirks.usage_path else None
@@ -178,7 +182,7 @@ class OpenAIDecoder(Decoder):
             return
         chunk = _read_chunk(data)
         if chunk.error or frame.event == b"error" or (chunk.choices is chunk.usage is None and is_failure(data)):
-            self._fail(chunk.error or data)
+            self._fail_with(chunk, data)
             return
         self._read(chunk, data)
 
@@ -186,7 +190,7 @@ class OpenAIDecoder(Decoder):
         self._whole = True
         chunk = _read_chunk(data)
         if chunk.error or (chunk.choices is None and is_failure(data)):
-            self._fail(chunk.error or data)
+            self._fail_with(chunk, data)
             return
         if not chunk.choices:
             raise InvalidResponseError("the reply has no choices")
@@ -211,6 +215,15 @@ class OpenAIDecoder(Decoder):
 
     # --- private
 
+    def _fail_with(self, chunk: _Chunk, data: bytes) -> None:
+        """Fail with the error of a chunk or a body, after the text and calls next to it.
+
+        Case: ``openai/error-beside-choices-unary``.
+        """
+        if any(_has_content(choice) for choice in chunk.choices or ()):
+            self._read(chunk, data)
+        self._fail(chunk.error or data)
+
     def _fail(self, error: Any) -> None:
         self.out.fail(inband_error(read_failure({"error": error} if not isinstance(error, bytes) else error)))
 
@@ -223,8 +236,8 @@ class OpenAIDecoder(Decoder):
             place = _place_of(choice, at)
             if self._chosen is None:
                 self._chosen = place
-            # With n > 1 in extras, further choices are only in raw (case: openai/n-greater-than-1).
             if place != self._chosen:
+                self.lose_choice(f"choices[{place}]")  # case: openai/n-greater-than-1
                 continue
             part = choice.delta
             if part is None or self._whole:
@@ -242,14 +255,14 @@ class OpenAIDecoder(Decoder):
             self._note_usage(chunk.usage)
         if self._usage_key is not None and self._usage_key in data:
             self._note_usage(_dig(read_json(data), self._quirks.usage_path or ""))
-        self._note_sources(chunk.citations, chunk.search_results)
+        self._note_sources(chunk)
         if error:
             self._fail(error)
 
-    def _note_sources(self, citations: Any, results: Any) -> None:
-        if citations or results:
+    def _note_sources(self, chunk: _Chunk) -> None:
+        if chunk.citations or chunk.search_results or chunk.images or chunk.related_questions:
             self._other_parts = self._other_parts or OtherParts(self._request)
-            self._other_parts.note(citations, results)
+            self._other_parts.note(chunk.citations, chunk.search_results, chunk.images, chunk.related_questions)
 
     def _message_of(self, choice: _Choice) -> _Part | None:
         # Perplexity sends the complete message so far next to each delta, and an empty delta next to the message of a
@@ -283,9 +296,9 @@ class OpenAIDecoder(Decoder):
                 self._read_call(call)
         elif part.function_call is not None:
             self._read_call(_Call("function_call", None, part.function_call))
-        if part.annotations or part.images or part.audio:
+        if part.annotations or part.images or part.audio or part.executed_tools:
             self._other_parts = self._other_parts or OtherParts(self._request)
-            self._other_parts.read(part.annotations, part.images, part.audio)
+            self._other_parts.read(part.annotations, part.images, part.audio, part.executed_tools)
 
     def _note_details(self, part: _Part, details: list[Any]) -> None:
         """Collect reasoning details, and attach them to the thinking block before the next block begins."""
@@ -329,11 +342,19 @@ class OpenAIDecoder(Decoder):
                 for piece in inner if isinstance(inner, list) else [{"text": inner}]:
                     if isinstance(piece, dict) and isinstance(text := piece.get("text"), str):
                         self.out.thinking(text)
-            elif isinstance(part.get("text"), str):
+                    elif piece:
+                        self.lose("thinking_in_raw", "content", "thinking that is not text is only in raw")
+                return
+            if isinstance(part.get("text"), str):
                 self._text(part["text"])
+            if part.get("type") == "reference":
+                if not read_reference(part, self.out):
+                    self.lose("reference_in_raw", "content", "a reference without a text before it is only in raw")
             elif part.get("type") == "image_url":
                 self._other_parts = self._other_parts or OtherParts(self._request)
                 self._other_parts.read(None, [part], None)
+            elif not isinstance(part.get("text"), str) and part.get("type") not in (None, "text"):
+                self.out.whole(Opaque(part))
 
     # --- tool calls: a new index, id or name begins a new call; in a body, each entry does
 
@@ -492,6 +513,11 @@ _GROWING = {"reasoning.text": "text", "reasoning.summary": "summary"}
 def _place_of(choice: _Choice, at: int) -> int:
     """Return the index of a choice, or its position if it has none."""
     return choice.index if type(choice.index) is int else at
+
+
+def _has_content(choice: _Choice) -> bool:
+    part = choice.message or choice.delta
+    return part is not None and bool(part.content or part.tool_calls or part.reasoning_content or part.reasoning)
 
 
 def _is_answer(choice: _Choice) -> bool:

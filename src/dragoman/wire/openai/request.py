@@ -12,12 +12,15 @@ from ...errors import InvalidRequestError, UnsupportedContentError, UnsupportedF
 from ...messages import (
     NO_CONFIG,
     Assistant,
+    AssistantBlock,
     Audio,
+    Continuity,
     ForceTool,
     Image,
     Inline,
     Issuer,
     Message,
+    Opaque,
     Request,
     RuntimeConfig,
     System,
@@ -32,7 +35,7 @@ from ...messages import (
 )
 from ...reasoning import merge_fields
 from ..caching import read_cache, write_key
-from ..codec import Notes
+from ..codec import Note, Notes
 from ..continuity import drop_state, is_ours, note_state
 from ..extras import note_raw_only
 from ..ids import IdMap
@@ -353,7 +356,7 @@ def _sort_blocks(message: Assistant, path: str, quirks: Quirks, links: _Links, n
         elif type(block) is Audio:
             texts += [said] if (said := transcribe(block, where, notes)) else []
         else:
-            notes.drop(where, f"{block.__struct_config__.tag}_dropped", "this wire has no place for it")
+            _drop_block(block, where, notes)
         if type(block) in (Text, ToolCall) and block.continuity is not None:
             drop_state(block.continuity, "openai", where, notes, "opaque state of another issuer is not sent")
     return texts, thoughts, calls, details, pictures
@@ -367,10 +370,21 @@ def _details_of(block: Thinking, home: Issuer | None) -> list[Any]:
     return [ordered_json(detail) for detail in state.opaque]
 
 
+def _drop_block(block: AssistantBlock, path: str, notes: Notes) -> None:
+    """Report a block that is not sent. Omitting a record of what this server ran itself is not a loss."""
+    is_record = type(block) is Opaque and block.continuity is not None and _is_of_wire(block.continuity)
+    why = "it is for the reader; the server does not take it back" if is_record else "this wire has no place for it"
+    notes.items.append(Note("dropped", f"{block.__struct_config__.tag}_dropped", path, why, loss=not is_record))
+
+
+def _is_of_wire(state: Continuity) -> bool:
+    return state.issuer is not None and state.issuer.wire == "openai"
+
+
 def _may_return(block: Thinking) -> bool:
     """Return whether thinking is complete and not signed by another issuer."""
     state = block.continuity
-    return state is None or (state.replayable and state.issuer is not None and state.issuer.wire == "openai")
+    return state is None or (state.replayable and _is_of_wire(state))
 
 
 def _write_call(call: ToolCall, ids: IdMap) -> dict[str, Any]:
