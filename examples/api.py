@@ -1,13 +1,17 @@
-"""A FastAPI endpoint that streams text: `MODEL=openai:gpt-5 uvicorn examples.api:app`."""
+"""A FastAPI endpoint that streams events: `MODEL=openai:gpt-5 uvicorn examples.api:app`.
+
+An error before the first event is an HTTP status with a JSON body, so that a 429 stays a 429; a later one is the last
+event. If the client disconnects, the call to the model is cancelled.
+"""
 
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from fastapi import FastAPI, HTTPException
-from fastapi.responses import StreamingResponse
+from fastapi import FastAPI, Response
 
-from dragoman import ProviderError, connect
+from dragoman import connect
+from dragoman.integrations.starlette import sse_response
 
 
 @asynccontextmanager
@@ -20,16 +24,5 @@ app = FastAPI(lifespan=lifespan)
 
 
 @app.post("/ask")
-async def ask(prompt: str) -> StreamingResponse:
-    texts = app.state.model.stream(prompt).text()
-    try:  # wait for the first text before the status is sent, so that a 429 stays a 429
-        first = await anext(texts, "")
-    except ProviderError as error:
-        raise HTTPException(error.status or 502, str(error)) from error
-
-    async def body() -> AsyncIterator[str]:
-        yield first
-        async for text in texts:
-            yield text
-
-    return StreamingResponse(body(), media_type="text/plain")
+async def ask(prompt: str) -> Response:
+    return await sse_response(app.state.model.stream(prompt))

@@ -13,9 +13,10 @@ from starlette.responses import Response
 
 from dragoman import Provider, RateLimitError, Tool, UnavailableError
 from dragoman.integrations.starlette import ui_message_stream_response
+from dragoman.messages import Opaque, RedactedThinking
 from dragoman.sim import Answer, Call, ScriptedProvider
 from tests.gateway.serving import serving
-from tests.listed import Listed, broken
+from tests.listed import Listed, broken, speak
 
 from .running import INSTALLED, find_program, in_full_run, run_program
 
@@ -55,6 +56,16 @@ async def test_a_reply_becomes_a_message_with_all_its_parts(tmp_path: Path) -> N
     metadata = found["last"]["metadata"]
     assert (metadata["model"], metadata["finishReason"]) == ("sim", "tool_calls")
     assert metadata["usage"]["output_tokens"] > 0
+
+
+async def test_blocks_that_only_the_provider_understands_are_data_parts(tmp_path: Path) -> None:
+    result = {"type": "web_search_tool_result", "content": []}
+    blocks = (RedactedThinking("c2VjcmV0"), Opaque(result))
+    words = [lambda out, block=block: out.whole(block) for block in blocks]
+    found = await chat(Listed(speak(*words, lambda out: out.text("Found."))), tmp_path)
+    assert (found["status"], found["isError"]) == ("ready", False)
+    kept = [part for part in found["last"]["parts"] if part["type"] == "data-dragoman-block"]
+    assert [(part["data"]["index"], part["data"]["block"]["data"]) for part in kept] == [(0, "c2VjcmV0"), (1, result)]
 
 
 async def test_a_tool_call_that_cannot_be_used_is_an_error(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from fastapi import FastAPI
 from starlette.background import BackgroundTask
@@ -30,7 +31,21 @@ from dragoman import (
 from dragoman.events import Assembler, MessageComplete, MessageStart, TextDelta, Usage
 from dragoman.integrations.starlette import ndjson_response, sse_response, ui_message_stream_response
 from dragoman.integrations.ui_messages import UIMessageChunks
-from dragoman.messages import Audio, Continuity, Image, Inline, Text, Thinking, Tool, Url
+from dragoman.messages import (
+    AssistantBlock,
+    Audio,
+    Continuity,
+    Image,
+    Inline,
+    Issuer,
+    Opaque,
+    RedactedThinking,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    Url,
+)
 from dragoman.sim import Answer, Call, Fault, ScriptedProvider, ScriptRule, SimServer
 
 from ..gateway.serving import serving
@@ -339,4 +354,36 @@ def test_images_audio_and_sources_are_sent_at_the_end() -> None:
         {"type": "source-document", "sourceId": "f1", "mediaType": "text/plain", "title": "b.txt"},
         {"type": "file", "url": "data:image/webp;base64,aGk=", "mediaType": "image/webp"},
         {"type": "file", "url": "https://a.example/x", "mediaType": "audio/wav"},
+        *[
+            {
+                "type": "data-dragoman-continuity",
+                "id": f"continuity-{index}",
+                "data": {"index": index, "continuity": msgspec.to_builtins(content[index].continuity)},
+            }
+            for index in range(3)
+        ],
     ]
+
+
+def test_a_ui_message_keeps_what_only_the_provider_understands() -> None:
+    issuer = Issuer("anthropic", "anthropic", "m")
+    content = (
+        Thinking("Hm.", Continuity("signed", issuer=issuer)),  # the signature is in the part of the reasoning
+        RedactedThinking("c2VjcmV0", Continuity(issuer=issuer)),
+        Opaque({"type": "web_search_tool_result", "content": [{"url": "https://a.example"}]}),
+        Text("Found.", None),
+        ToolCall("c1", "look", {}, Continuity("thought-signature", issuer=issuer)),
+    )
+    chunks = UIMessageChunks()
+    chunks.convert(MessageStart("m", "r", "model"))
+    sent = chunks.convert(MessageComplete("m", "r", "stop", content))
+    assert [(chunk["type"], chunk["id"]) for chunk in sent] == [
+        ("data-dragoman-block", "block-1"),
+        ("data-dragoman-block", "block-2"),
+        ("data-dragoman-continuity", "continuity-4"),
+    ]
+    blocks = json.loads(msgspec.json.encode([chunk["data"] for chunk in sent]))
+    assert [each["index"] for each in blocks] == [1, 2, 4]
+    read_back = [msgspec.convert(each["block"], AssistantBlock) for each in blocks[:2]]  # type: ignore[arg-type]
+    assert read_back == [content[1], content[2]]
+    assert msgspec.convert(blocks[2]["continuity"], Continuity) == content[4].continuity

@@ -2,11 +2,16 @@
 
 Pure conversion; ``dragoman.integrations.starlette`` sends the chunks. A chunk is a JSON object with a ``type``.
 Text and reasoning are parts with a start, deltas and an end under one id; the id of a tool call is the provider's.
+What the protocol has no part for is sent as data parts, which the client keeps and sends back with the message:
+``data-dragoman-block`` is a block that only its provider understands, such as redacted thinking or the result of a
+server-side tool; ``data-dragoman-continuity`` is the provider's state of a block. ``index`` is its place in the reply.
 """
 
 from __future__ import annotations
 
 from typing import Any
+
+import msgspec
 
 from ..events import (
     Event,
@@ -19,7 +24,7 @@ from ..events import (
     ToolUseInputDelta,
     ToolUseStart,
 )
-from ..messages import AssistantBlock, Audio, Citation, Image, Inline, Text
+from ..messages import AssistantBlock, Audio, Citation, Image, Inline, Opaque, RedactedThinking, Text, Thinking
 
 __all__ = ["Chunk", "UIMessageChunks"]
 
@@ -61,7 +66,7 @@ class UIMessageChunks:
             return self._start(event)
         if isinstance(event, MessageComplete):
             self._complete = event
-            return [*self._close(), *_write_media(event.final_content)]
+            return [*self._close(), *_write_media(event.final_content), *_write_state(event.final_content)]
         return [*self._close(), self._convert_call(event)]
 
     def finish(self) -> list[Chunk]:
@@ -138,6 +143,27 @@ def _write_media(content: tuple[AssistantBlock, ...]) -> list[Chunk]:
             sources = [_write_source(citation) for citation in block.citations]
             chunks += [source for at, source in enumerate(sources) if source not in [*chunks, *sources[:at]]]
     return chunks
+
+
+def _write_state(content: tuple[AssistantBlock, ...]) -> list[Chunk]:
+    """Return the blocks and the state that only their provider understands, as data parts."""
+    chunks: list[Chunk] = []
+    for index, block in enumerate(content):
+        if isinstance(block, Opaque | RedactedThinking):
+            kind, state = "block", msgspec.to_builtins(block)
+        elif _has_state(block):
+            kind, state = "continuity", msgspec.to_builtins(block.continuity)
+        else:
+            continue
+        data = {"index": index, kind: state}
+        chunks.append({"type": f"data-dragoman-{kind}", "id": f"{kind}-{index}", "data": data})
+    return chunks
+
+
+def _has_state(block: AssistantBlock) -> bool:
+    """Return whether a block has state that its part does not have; the part of reasoning has the signature."""
+    kept = getattr(block, "continuity", None)
+    return kept is not None and (kept.opaque is not None or not isinstance(block, Thinking))
 
 
 def _write_source(citation: Citation) -> Chunk:
