@@ -21,6 +21,7 @@ PACKAGE = Path(dragoman.__file__).parent
 # docs/design.md prints it: ``python -m tests.test_docs`` updates the page.
 FLOORS = {
     "errors": "the error tree",
+    "display": "results as HTML and Markdown, for notebooks",
     "signatures": "types and functions as JSON Schemas",
     "citations": "the sources that a provider names",
     "summaries": "a provider's own blocks in a line",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 from typing import Any, get_args
 
 import msgspec
@@ -27,7 +29,7 @@ from dragoman.events import (
     read_json,
     read_object,
 )
-from dragoman.messages import Assistant, LossWarning, Text, Thinking, ToolCall
+from dragoman.messages import Assistant, Image, Inline, LossWarning, Text, Thinking, ToolCall, Url
 from tests import strategies as some
 
 # --- events as JSON -------------------------------------------------------------------------------
@@ -319,3 +321,39 @@ def test_reply_separates_thinking_from_text() -> None:
 )
 def test_paused_turn_is_recognised_by_the_raw_finish_reason(reason: Any, raw: str | None, paused: bool) -> None:
     assert Response(Assistant("hi"), reason, finish_raw=raw).is_paused is paused
+
+
+# --- notebooks ---
+
+REPLY: Response[Any] = Response(
+    Assistant(
+        [
+            Thinking("Let me see."),
+            Text("The <Rhine>."),
+            ToolCall("c", "look", {"place": "a|b"}),
+            Image(Inline("aGk="), "image/webp"),
+            Image(Inline("aGk=")),
+            Image(Url("https://evil.example/x.png")),
+        ]
+    ),
+    "tool_calls",
+    Usage(10, 5),
+    model="m",
+    provider="p",
+    latency_ms=12.4,
+    warnings=(LossWarning("dropped", "config.seed", "the wire has no seed"),),
+)
+
+
+def test_notebooks_show_the_parts_of_a_response() -> None:
+    page, markdown = html.unescape(REPLY._repr_html_()), REPLY._repr_markdown_()
+    for text in ("p:m", "tool_calls · 10 tokens in · 5 tokens out · 12 ms", "Let me see.", "The <Rhine>."):
+        assert text in page
+    assert '{"place":"a|b"}' in page
+    assert "the wire has no seed" in page
+    assert re.findall('src="(.*?)"', page) == ["data:image/webp;base64,aGk=", "data:image/png;base64,aGk="]
+    assert "evil.example" not in page  # no address is loaded
+    assert "2 images" in markdown
+    assert "The <Rhine>." in markdown
+    empty = Response(Assistant(""), "stop")
+    assert empty._repr_html_() == "<div><strong>?:?</strong><div><small>stop</small></div></div>"

@@ -148,3 +148,11 @@ def test_fits_compares_the_estimate_with_the_window(
     made = plan(estimated_tokens=estimated, context_tokens=context)
     assert made.fits is fits
     assert (made.estimated_tokens, made.context_tokens) == (estimated, context)
+
+
+def test_a_plan_shows_each_item() -> None:
+    items = (PlanItem("messages[0]", "user", "kept"), PlanItem("messages[1]", "thinking", "dropped", "r", "why", True))
+    page = SwapPlan("p:m", items, 10, 5, refused="too long")._repr_html_()
+    assert "2 items · 1 lose content · does not fit the context window · refused: too long" in page
+    assert 'messages[1]</td><td style="text-align:left">thinking</td>' in page
+    assert "window unknown" in SwapPlan("p:m", ())._repr_markdown_()

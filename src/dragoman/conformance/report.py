@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from ..capabilities import Capabilities
+from ..display import Displayed, Sheet, Table
 
 Status: TypeAlias = Literal["pass", "fail", "unsupported", "not_applicable"]
 
@@ -46,7 +47,7 @@ class CheckOutcome(Struct, frozen=True, omit_defaults=True):
     """Whether the outcome is about the server. A lost connection is not."""
 
 
-class Report(Struct, frozen=True):
+class Report(Struct, Displayed, frozen=True):
     """The report of a complete server check."""
 
     url: str
@@ -85,6 +86,12 @@ class Report(Struct, frozen=True):
         return msgspec.json.format(
             msgspec.json.encode({**record, "capabilities": known, "probes": dict(self.probes)}), indent=2
         )
+
+    def _sheet(self) -> Sheet:
+        outcomes = [(each.name, WORDS[each.status], _found(each)) for each in self.outcomes]
+        probed = [(name, _fact_word(value)) for name, value in _facts(self).items()]
+        tables = [Table(("check", "outcome", "what was found"), outcomes), Table(("capability", "probed"), probed)]
+        return Sheet(f"Check of {self.model} over the {self.wire} wire", [self.summary], tables=tables)
 
 
 # --- for people ---------------------------------------------------------------------------------------

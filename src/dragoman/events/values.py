@@ -14,7 +14,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..messages import Assistant, AssistantBlock, Citation, Image, LossWarning, ToolCall
+from ..display import Displayed, Passage, Sheet, Table
+from ..messages import Assistant, AssistantBlock, Citation, Image, Inline, LossWarning, ToolCall
 
 if TYPE_CHECKING:  # type checkers bundle typing_extensions; programs need not install it
     from typing_extensions import TypeVar
@@ -199,7 +200,7 @@ class Billed(Protocol):
         """Which model answered."""
 
 
-class Response(Struct, Generic[Parsed], frozen=True):
+class Response(Struct, Displayed, Generic[Parsed], frozen=True):
     """A complete reply: the message, why it ended, what it used, and the provider's own JSON.
 
     ``parsed`` is the structured value: an instance of the type given as ``response_schema``, or plain data
@@ -260,6 +261,25 @@ class Response(Struct, Generic[Parsed], frozen=True):
     def citations(self) -> tuple[Citation, ...]:
         """The sources that the provider names for the message's texts."""
         return self.message.citations
+
+    def _sheet(self) -> Sheet:
+        counts = {
+            "tokens in": self.usage.input_tokens,
+            "tokens out": self.usage.output_tokens,
+            "ms": None if self.latency_ms is None else round(self.latency_ms),
+        }
+        facts = [self.finish_reason, *[f"{count} {name}" for name, count in counts.items() if count is not None]]
+        passages = [Passage("thinking", self.thinking, folded=True), Passage("", self.text)]
+        calls = [(call.name, msgspec.json.encode(call.arguments).decode()) for call in self.tool_calls]
+        warnings = [(warning.path, warning.detail) for warning in self.warnings]
+        sources = [(each.media_type or "image/png", each.source) for each in self.images]
+        return Sheet(
+            f"{self.provider or '?'}:{self.model or '?'}",
+            facts,
+            [passage for passage in passages if passage.text],
+            [Table(("tool", "arguments"), calls), Table(("not sent", "reason"), warnings)],
+            [(media_type, source.base64_data) for media_type, source in sources if isinstance(source, Inline)],
+        )
 
 
 # --- events ---------------------------------------------------------------------------------------

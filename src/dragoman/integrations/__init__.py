@@ -4,6 +4,7 @@
 - ``dragoman.integrations.pydantic_ai``: ``DragomanModel``, a Pydantic AI model
 - ``dragoman.integrations.llm``: a plugin of the ``llm`` command, found by its entry point
 - ``dragoman.integrations.starlette``: replies as responses of Starlette and FastAPI, also for ``useChat``
+- ``dragoman.integrations.notebook``: ``show``, which displays a reply in a notebook while it arrives
 - ``dragoman.integrations.bridge``: the other way, models of frameworks and streams of SDKs as providers
 """
 

@@ -15,6 +15,7 @@ from typing import Any, Generic, Self, cast
 from msgspec import to_builtins
 
 from ..calls import redact
+from ..display import Displayed
 from ..errors import InvalidRequestError, MalformedToolCallError, ProviderError, StructuredOutputError, cut
 from ..events import Event, Parsed, Response, Usage
 from ..log import (
@@ -47,6 +48,7 @@ from .journal import Journal, Watcher
 from .outcome import Ending, Outcome, SessionError, Step, find_ending, make_outcome
 from .projector import Projector
 from .records import Price, new_message_id
+from .sheet import describe_session
 from .state import State, reduce_records
 from .supervisor import Supervisor
 from .turn import RUNNABLE, Corrections, Turn, TurnSettings
@@ -55,7 +57,7 @@ _HARMLESS = Rule("allow", side_effect="none", name="tools without side effects")
 _FINAL = "Now give the final answer in the required form, as JSON alone."
 
 
-class Session(Generic[Parsed]):
+class Session(Displayed, Generic[Parsed]):
     """Run an agent: a provider and tools, usually with a policy and a log.
 
     ::
@@ -267,6 +269,8 @@ class Session(Generic[Parsed]):
     def __repr__(self) -> str:
         where = ", log in memory" if isinstance(self.log, MemoryLog) else ""
         return f"<Session {self.id} {_name(self.provider)}{where}>"
+
+    _sheet = describe_session
 
     # --- the loop -------------------------------------------------------------------------------------
 

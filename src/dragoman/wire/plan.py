@@ -10,6 +10,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from ..display import Displayed, Sheet, Table
 from ..errors import ProviderError
 from ..messages import Message, Request
 from .codec import Codec, Note
@@ -26,7 +27,7 @@ class PlanItem(Struct, frozen=True):
     loss: bool = False
 
 
-class SwapPlan(Struct, frozen=True):
+class SwapPlan(Struct, Displayed, frozen=True):
     """The plan of a conversation. ``fits`` is ``None`` if the context window of the target is unknown."""
 
     target: str
@@ -46,6 +47,13 @@ class SwapPlan(Struct, frozen=True):
         if self.context_tokens is None or self.estimated_tokens is None:
             return None
         return self.estimated_tokens <= self.context_tokens
+
+    def _sheet(self) -> Sheet:
+        fits = {True: "fits the context window", False: "does not fit the context window", None: "window unknown"}
+        facts = [f"{len(self.items)} items", f"{len(self.losses)} lose content", fits[self.fits]]
+        facts += [] if self.refused is None else [f"refused: {self.refused}"]
+        rows = [(item.path, item.kind, item.outcome, item.reason or item.rule) for item in self.items]
+        return Sheet(f"Swap to {self.target}", facts, tables=[Table(("where", "what", "outcome", "reason"), rows)])
 
 
 def make_plan(

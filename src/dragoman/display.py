@@ -1,0 +1,135 @@
+"""Results as HTML and Markdown, for notebooks.
+
+A class that notebooks display derives from ``Displayed`` and returns a ``Sheet``. The sheet holds plain text only:
+everything is escaped when it is written, because texts of a model and of a server may contain markup. No address is
+loaded: an image is shown only if its bytes are part of the result.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+__all__ = [
+    "Displayed",
+    "Passage",
+    "Sheet",
+    "Table",
+    "escape_markdown",
+    "shorten",
+    "write_html",
+    "write_markdown",
+]
+
+
+class Table(NamedTuple):
+    """Rows of cells under a heading each."""
+
+    heads: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+
+
+class Passage(NamedTuple):
+    """A text that is shown as it is; ``folded`` ones are opened with a click."""
+
+    title: str
+    text: str
+    folded: bool = False
+
+
+class Sheet(NamedTuple):
+    """What is shown of a result: a title, facts in one line, texts, tables, and images as media type and base64."""
+
+    title: str
+    facts: Sequence[str]
+    passages: Sequence[Passage] = ()
+    tables: Sequence[Table] = ()
+    images: Sequence[tuple[str, str]] = ()
+
+
+class Displayed:
+    """Adds the methods by which notebooks display a value; a subclass implements ``_sheet``."""
+
+    __slots__ = ()
+
+    def _sheet(self) -> Sheet:
+        raise NotImplementedError
+
+    def _repr_html_(self) -> str:
+        return write_html(self._sheet())
+
+    def _repr_markdown_(self) -> str:
+        return write_markdown(self._sheet())
+
+
+def shorten(text: str, most: int = 200) -> str:
+    """Return a text in one line, cut after ``most`` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
+# --- HTML -------------------------------------------------------------------------------------------
+
+_PRE = "white-space:pre-wrap;overflow-wrap:anywhere;margin:.4em 0"
+
+
+def write_html(sheet: Sheet) -> str:
+    """Return a fragment of HTML without scripts, links or styles for other elements."""
+    parts = [f"<strong>{html.escape(sheet.title)}</strong>"]
+    parts += [f"<div><small>{html.escape(' · '.join(sheet.facts))}</small></div>"] if sheet.facts else []
+    parts += [_write_passage(passage) for passage in sheet.passages]
+    parts += [
+        f'<img alt="image" style="max-width:100%" src="data:{html.escape(media_type)};base64,{html.escape(data)}">'
+        for media_type, data in sheet.images
+    ]
+    parts += [_write_table(table) for table in sheet.tables if table.rows]
+    return f"<div>{''.join(parts)}</div>"
+
+
+def _write_passage(passage: Passage) -> str:
+    text = f'<div style="{_PRE}">{html.escape(passage.text)}</div>'
+    if passage.folded:
+        return f"<details><summary>{html.escape(passage.title)}</summary>{text}</details>"
+    return f"<div>{html.escape(passage.title)}</div>{text}" if passage.title else text
+
+
+def _write_table(table: Table) -> str:
+    heads = "".join([f"<th>{html.escape(head)}</th>" for head in table.heads])
+    rows = ["".join([f'<td style="text-align:left">{html.escape(cell)}</td>' for cell in row]) for row in table.rows]
+    return f"<table><thead><tr>{heads}</tr></thead><tbody><tr>{'</tr><tr>'.join(rows)}</tr></tbody></table>"
+
+
+# --- Markdown ---------------------------------------------------------------------------------------
+
+_MARKUP = re.compile(r"([\\`*_{}\[\]()#+\-.!|<>~$&])")
+_TICKS = re.compile(r"`+")
+
+
+def write_markdown(sheet: Sheet) -> str:
+    """Return Markdown in which every text is literal: passages are code blocks, other texts are escaped."""
+    parts = [f"**{escape_markdown(sheet.title)}**"]
+    parts += [escape_markdown(" · ".join(sheet.facts))] if sheet.facts else []
+    for passage in sheet.passages:
+        parts += [escape_markdown(passage.title)] if passage.title else []
+        parts.append(_fence(passage.text))
+    if sheet.images:
+        parts.append("1 image" if len(sheet.images) == 1 else f"{len(sheet.images)} images")
+    for table in sheet.tables:
+        if table.rows:
+            lines = [table.heads, ("---",) * len(table.heads)]
+            lines += [tuple([escape_markdown(shorten(cell, 2000)) for cell in row]) for row in table.rows]
+            parts.append("\n".join([f"| {' | '.join(line)} |" for line in lines]))
+    return "\n\n".join(parts) + "\n"
+
+
+def escape_markdown(text: str) -> str:
+    """Return a text that Markdown shows literally, in one line."""
+    return _MARKUP.sub(r"\\\1", " ".join(text.split()))
+
+
+def _fence(text: str) -> str:
+    """Return a code block whose fence is longer than every run of backticks in the text."""
+    ticks = "`" * max(3, 1 + max([len(run) for run in _TICKS.findall(text)], default=0))
+    return f"{ticks}text\n{text}\n{ticks}"

@@ -1,0 +1,82 @@
+"""Show a reply in a notebook while it arrives.
+
+::
+
+    from dragoman.integrations.notebook import show
+
+    response = await show(model.stream("Name a river."))
+
+Complete values need no helper: ``Response``, ``SwapPlan``, ``Report`` and ``Session`` are displayed when a cell ends
+with one.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from ..display import Displayed, Passage, Sheet
+from ..events import Parsed, Response, TextDelta, ThinkingDelta, ToolUseStart
+from ..provider import EventStream
+
+__all__ = ["show"]
+
+
+async def show(stream: EventStream[Parsed], *, seconds: float = 0.1) -> Response[Parsed]:
+    """Display a reply as it grows, in one output that is updated at most every ``seconds``, and return it.
+
+    The last update displays the complete response. If the call fails, the output keeps what had arrived, and the error
+    is raised. Assign the result, or end the line with a semicolon: a cell displays its last value again.
+    """
+    try:
+        from IPython.display import display
+    except ImportError as error:
+        raise ImportError("show needs IPython, which notebooks run on: pip install ipython") from error
+    growing = _GrowingReply()
+    handle: Any = display(growing, display_id=True)  # None outside of IPython, where display prints
+    shown = time.monotonic()
+    async with stream:
+        try:
+            async for event in stream:
+                if growing.add(event) and time.monotonic() - shown >= seconds:
+                    _update(handle, growing)
+                    shown = time.monotonic()
+        except BaseException:
+            _update(handle, growing)
+            raise
+    _update(handle, stream.response)
+    return stream.response
+
+
+def _update(handle: Any, value: Displayed) -> None:
+    if handle is not None:
+        handle.update(value)
+
+
+class _GrowingReply(Displayed):
+    """What has arrived of a reply."""
+
+    def __init__(self) -> None:
+        self._thinking: list[str] = []
+        self._text: list[str] = []
+        self._calls: list[str] = []
+
+    def add(self, event: object) -> bool:
+        """Add an event; return whether it changes what is shown."""
+        if isinstance(event, TextDelta):
+            self._text.append(event.text)
+        elif isinstance(event, ThinkingDelta):
+            self._thinking.append(event.text)
+        elif isinstance(event, ToolUseStart):
+            self._calls.append(event.tool_name)
+        else:
+            return False
+        return True
+
+    def __repr__(self) -> str:
+        return "".join(self._text) or "…"
+
+    def _sheet(self) -> Sheet:
+        passages = [Passage("thinking", "".join(self._thinking), folded=True), Passage("", "".join(self._text))]
+        facts = ["receiving", *[f"calls {name}" for name in self._calls]]
+        return Sheet("…", facts, [passage for passage in passages if passage.text])

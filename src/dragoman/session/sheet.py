@@ -1,0 +1,42 @@
+"""A session as a sheet, which notebooks display: what it has used, and the beginning of each message."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ..calls import redact
+from ..display import Sheet, Table, shorten
+from ..messages import Assistant, Message, System
+from ..provider import Provider
+from .state import State
+
+
+class Shown(Protocol):
+    """What is shown of a session; ``Session`` has it."""
+
+    id: str
+    provider: Provider
+
+    @property
+    def state(self) -> State: ...  # pragma: no cover - a protocol
+
+
+def describe_session(session: Shown) -> Sheet:
+    """Return the sheet of a session; keys and passwords in messages are removed."""
+    state, spent = session.state, session.state.spent
+    facts = [session.id, f"{spent.turns} turns", f"{spent.tokens} tokens", spent.describe_cost()]
+    facts += [f"{len(state.open_intents)} open calls"] if state.open_intents else []
+    rows = [(_role(each.message), shorten(redact(_summarise(each.message)))) for each in state.messages]
+    title = f"Session with {session.provider.name}:{session.provider.model}"
+    return Sheet(title, facts, tables=[Table(("role", "message"), rows)])
+
+
+def _role(message: Message) -> str:
+    return type(message).__name__.lower()
+
+
+def _summarise(message: Message) -> str:
+    """Return the text of a message and the names of the tools it calls."""
+    calls = message.tool_calls if isinstance(message, Assistant) else ()
+    text = message.content if isinstance(message, System) else message.text
+    return " ".join([text, *[f"→ {call.name}" for call in calls]])

@@ -1,0 +1,129 @@
+"""Results in notebooks: both forms show every text literally, load nothing and contain no keys."""
+
+from __future__ import annotations
+
+import html.parser
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from dragoman import connect
+from dragoman.conformance import CheckOutcome, Report
+from dragoman.display import Displayed, Passage, Sheet, Table, shorten, write_html, write_markdown
+from dragoman.session import Session
+from dragoman.sim import Answer, Call, ScriptedProvider
+from dragoman.tools import tool
+
+NASTY = (
+    '<script>alert(1)</script> ![x](https://evil.example/?q=1) [y](javascript:z) | a `b` ```\n```` & "quoted" '
+    "<img src=x>"
+)
+SHEETS = {
+    "title": Sheet(NASTY, []),
+    "facts": Sheet("t", [NASTY, NASTY]),
+    "passages": Sheet("t", [], [Passage(NASTY, NASTY), Passage("", NASTY), Passage(NASTY, NASTY, folded=True)]),
+    "tables": Sheet("t", [], [], [Table(("a", "b"), [(NASTY, "1"), ("2", NASTY)])]),
+}
+HARMLESS = {
+    "div", "strong", "small", "details", "summary", "table", "thead", "tbody", "tr", "th", "td", "p", "pre", "code",
+}  # fmt: skip
+
+
+class Page(html.parser.HTMLParser):
+    """The tags, addresses and text of a fragment, as a browser reads it."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.sources: list[str] = []
+        self.text = ""
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.sources += [value or "" for name, value in attrs if name in ("src", "href")]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def render(markdown: str) -> Page:
+    """Return what a notebook shows of Markdown: HTML in it counts as HTML."""
+    return Page(MarkdownIt("commonmark", {"html": True}).enable("table").render(markdown))
+
+
+@pytest.mark.parametrize("name", SHEETS)
+def test_texts_are_shown_literally(name: str) -> None:
+    for page in (Page(write_html(SHEETS[name])), render(write_markdown(SHEETS[name]))):
+        assert set(page.tags) <= HARMLESS
+        assert page.sources == []
+        seen = " ".join(page.text.split())
+        assert " ".join(NASTY.split()) in seen
+
+
+@settings(max_examples=20)
+@given(st.text(max_size=40))
+def test_any_text_is_shown_without_markup(text: str) -> None:
+    sheet = Sheet(f"t {text}", [text], [Passage(text, text)], [Table(("a",), [(text,)])])
+    assert set(Page(write_html(sheet)).tags) <= HARMLESS
+    assert set(render(write_markdown(sheet)).tags) <= HARMLESS
+
+
+def test_a_cell_has_one_line() -> None:
+    assert shorten("a\n b  c") == "a b c"
+    assert shorten("x" * 300) == "x" * 199 + "…"
+    table = write_markdown(Sheet("t", [], [], [Table(("a",), [("x\ny",)]), Table(("b",), [])]))
+    assert table.splitlines()[2:] == ["| a |", "| --- |", "| x y |"]
+
+
+def test_one_image_is_counted_in_the_singular() -> None:
+    assert "1 image\n" in write_markdown(Sheet("t", [], images=[("image/png", "aGk=")]))
+
+
+def test_a_report_shows_each_check_and_no_address() -> None:
+    outcomes = (CheckOutcome("a.b", "does b", "fail", "not so"), CheckOutcome("a.c", "does c", "pass"))
+    report = Report("https://user:secret@h/v1", "openai", "m", "dragoman", "2026-01-01T00:00:00Z", outcomes)
+    page = Page(report._repr_html_())
+    assert "Check of m over the openai wire" in page.text
+    assert "1 pass, 1 fail" in page.text
+    assert "a.bFAILnot so (wanted: does b)" in page.text
+    assert "secret" not in report._repr_html_() + report._repr_markdown_()
+
+
+async def test_a_session_shows_its_conversation_without_keys() -> None:
+    session = Session(ScriptedProvider("Done & <b>well</b>."))
+    await session.run("Use the key sk-proj-abcdefghijklmnopqrstuvwxyz0123456789 at https://u:hunter22@h.example")
+    page = Page(session._repr_html_())
+    assert "Session with sim:sim" in page.text
+    assert "1 turns" in page.text
+    assert "assistantDone & <b>well</b>." in page.text
+    shown = session._repr_html_() + session._repr_markdown_()
+    assert "sk-proj" not in shown
+    assert "hunter22" not in shown
+
+
+async def test_a_session_shows_calls_by_name_and_no_credentials() -> None:
+    script = ScriptedProvider(Answer("Looking.", tool_calls=[Call("look", {"password": "hunter22"})]), Answer("Seen."))
+
+    @tool(side_effect="none")
+    def look(password: str) -> str:
+        """Look around."""
+        return "nothing"
+
+    session = Session(script, [look], system="Be brief.")
+    await session.run("Look around.")
+    page = Page(session._repr_html_())
+    assert "assistantLooking. → look" in page.text
+    assert "toolresultnothing" in page.text
+    async with connect("m", base_url="http://127.0.0.1:9/v1", api_key="sk-secret-key-0123456789") as model:
+        shown = Session(model)._repr_html_()
+    assert "secret" not in shown
+    assert "hunter22" not in shown + session._repr_html_()
+
+
+def test_a_class_without_a_sheet_is_a_mistake() -> None:
+    with pytest.raises(NotImplementedError):
+        Displayed()._repr_html_()
