@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dragoman import (
     Budget,
+    Capabilities,
     ContextOverflowError,
     DropOldToolResults,
     KeepAll,
@@ -32,6 +36,7 @@ from dragoman.sim import Answer, Call, ScriptedProvider, ScriptRule
 from dragoman.tokens import estimate_input_tokens
 from dragoman.tools import tool
 from dragoman.validate import build_request, check_request
+from dragoman.wire import CODECS
 
 from ..listed import Listed, reply
 from .playing import call, check_evidence, of, propose, types
@@ -99,6 +104,40 @@ async def test_forty_turns_fit_a_small_window(name: str) -> None:
     assert pages == [read_page._function(number) for number in range(1, TURNS + 1)]  # noqa: SLF001
     assert [type(message) for message in provider.requests[-1].messages[:2]] == [System, User]
     assert provider.requests[-1].messages[1].text == "Read all pages."  # type: ignore[union-attr]
+
+
+def encode(wire: str, request: Request) -> tuple[str, Any]:
+    """Return the conversation as the wire sends it, and every other field of the body."""
+    codec = CODECS[wire].connect("m", "http://127.0.0.1:9/v1", None, Capabilities())
+    body = json.loads(codec.encode(replace(request, config=RuntimeConfig(max_tokens=9))).http.body)
+    turns = next(body.pop(key) for key in ("messages", "contents", "input") if key in body)
+    return json.dumps(turns).removesuffix("]"), body
+
+
+@pytest.mark.parametrize(("name", "reply"), [("both", None), ("both", 2_000), ("window", 2_000)])
+async def test_prefix_stays_identical_between_projections(name: str, reply: int | None) -> None:
+    """Prompt caches match a prefix: a projection leaves room for the next turns, whatever the reply may take."""
+
+    @tool(side_effect="read")
+    async def look(number: int) -> str:
+        """Look."""
+        return f"{number}: " + "the quick brown fox " * 30
+
+    calls = [propose(call("look", call_id=f"c{at}", number=at)) for at in range(TURNS)]
+    log, provider = MemoryLog(), Listed(*calls, "Done.", capabilities={"max_context_tokens": 4_000})
+    config = RuntimeConfig(max_tokens=reply)
+    session = Session(provider, [look], ALL, log, context=POLICIES[name], system="Look.", config=config)
+    await session.run("Look everywhere.")
+    changed = [
+        later for early, later in pairwise(provider.requests) if later.messages[: len(early.messages)] != early.messages
+    ]
+    projected = {record.turn for record in log.read(session.id) if record.type == "context.projected"}
+    assert len(changed) == len(projected) <= TURNS / 4
+    for wire in sorted(CODECS) if reply is None else ():
+        sent = [encode(wire, request) for request in provider.requests]
+        assert all(rest == sent[0][1] for _, rest in sent)
+        moved = [later for (early, _), (later, _) in pairwise(sent) if not later.startswith(early)]
+        assert len(moved) == len(projected)
 
 
 async def test_same_task_is_rejected_without_a_policy() -> None:

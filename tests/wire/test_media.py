@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from dragoman import RuntimeConfig, connect
 from dragoman.capabilities import Capabilities
 from dragoman.messages import (
     Assistant,
+    Audio,
     Continuity,
     Document,
     Image,
@@ -25,6 +28,7 @@ from dragoman.messages import (
     Request,
     Text,
     Thinking,
+    Tool,
     ToolCall,
     ToolResult,
     Url,
@@ -93,12 +97,23 @@ ARGUMENTS = st.dictionaries(TEXTS, JSON, max_size=2)
 STATES = st.none() | st.builds(
     Continuity, st.none() | TEXTS, JSON, st.none() | st.builds(Issuer, st.sampled_from(WIRES), st.none(), st.just("m"))
 )
+ISSUED = st.builds(
+    Continuity, st.none() | TEXTS, JSON, st.builds(Issuer, st.sampled_from(WIRES), st.none(), st.just("m"))
+)
+MADE = st.builds(Inline, st.binary(min_size=1, max_size=9).map(lambda data: base64.b64encode(data).decode()))
 SAID = (
-    st.builds(Text, TEXTS, STATES)
+    st.builds(Image, MADE, st.just("image/png"), continuity=ISSUED)
+    | st.builds(Audio, MADE, st.just("audio/wav"), st.none() | TEXTS, continuity=ISSUED)
+    | st.builds(Text, TEXTS, STATES)
     | st.builds(Thinking, TEXTS, STATES)
     | st.builds(RedactedThinking, TEXTS, STATES)
     | st.builds(Opaque, st.dictionaries(st.text(max_size=5), JSON, max_size=3), STATES)
 )
+# Models call tools that are not offered, by names that servers refuse.
+NAMES = st.sampled_from(
+    ["look", "a.b", "multi_tool_use.parallel", "functions.look:0", "日本", "9 lives", "-", "x" * 99]
+)
+OFFERED = (Tool("look"), Tool("a.b"))
 
 
 @st.composite
@@ -107,7 +122,7 @@ def conversations(draw: Any) -> list[Message]:
     messages: list[Message] = [User("Go.")]
     for turn in range(draw(st.integers(1, 3))):
         calls = [
-            ToolCall(f"{draw(TEXTS)}-{turn}-{number}", "look", draw(ARGUMENTS), draw(STATES))
+            ToolCall(f"{draw(TEXTS)}-{turn}-{number}", draw(NAMES), draw(ARGUMENTS), draw(STATES))
             for number in range(draw(st.integers(1, 3)))
         ]
         messages.append(Assistant([*draw(st.lists(SAID, max_size=3)), *calls]))
@@ -117,13 +132,26 @@ def conversations(draw: Any) -> list[Message]:
     return messages
 
 
+def called(body: Any) -> Iterator[str]:
+    """Return the name of each call in a body."""
+    if isinstance(body, dict):
+        if "name" in body and {"arguments", "args", "input"} & set(body):
+            yield body["name"]
+        for value in body.values():
+            yield from called(value)
+    elif isinstance(body, list):
+        for value in body:
+            yield from called(value)
+
+
 @pytest.mark.parametrize("wire", WIRES)
 @given(messages=conversations(), sees=st.sampled_from(SEES))
 def test_any_results_and_replies_can_be_sent(wire: str, sees: bool | None, messages: list[Message]) -> None:
-    request = ask(*messages)
+    request = Request(tuple(messages), OFFERED, RuntimeConfig(max_tokens=9), model="m")
     check_request(request)
     encoded = connect_codec(wire, sees=sees).encode(request)
     body = json.loads(encoded.http.body)
+    assert all(name == "a.b" or re.fullmatch(r"[A-Za-z_][\w-]{0,63}", name, re.ASCII) for name in called(body))
     omitted = [note for note in encoded.notes if note.code.endswith("_omitted")]
     orphans = sum(note.code == "orphan_result_dropped" for note in encoded.notes)
     assert json.dumps(body).count("left out: ") >= len(omitted) - orphans
@@ -204,3 +232,19 @@ def test_plan_reports_what_happens_to_an_image(sees: bool | None, rule: str) -> 
     assert plan.refused is None
     [item] = [item for item in plan.items if item.path == "messages[2].content[1]"]
     assert (item.rule, item.loss) == (rule, rule == "image_omitted")
+
+
+# --- one name ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_name_of_an_unknown_tool_is_sent_in_characters_that_servers_accept(wire: str) -> None:
+    """OpenAI's models call ``multi_tool_use.parallel``, and OpenAI's API refuses a conversation with that name."""
+    calls = [ToolCall("1", "multi_tool_use.parallel", {}), ToolCall("2", "9", {}), ToolCall("3", "a.b", {})]
+    messages = [User("Go."), Assistant(calls), *[ToolResult(call.id, "?", is_error=True) for call in calls]]
+    request = Request(tuple(messages), OFFERED, RuntimeConfig(max_tokens=9), model="m")
+    encoded = connect_codec(wire).encode(request)
+    assert list(called(json.loads(encoded.http.body))) == ["multi_tool_use_parallel", "_9", "a.b"]
+    renamed = [(note.path, note.loss) for note in encoded.notes if note.code == "name_projected"]
+    assert renamed == [("messages[1].content[0]", False), ("messages[1].content[1]", False)]
+    assert b"multi_tool_use.parallel" not in encoded.http.body  # nor in the results

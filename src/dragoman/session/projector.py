@@ -50,15 +50,14 @@ class Projector:
         window = self._find_window(provider)
         if window is None or self.keeps_all or tokens <= self._find_limit(window):
             return messages, tokens
-        goal = min(int(self.policies[0].target * window), self._find_limit(window))
-        await self._shorten(provider, tools, "share", goal, parent, turn)
+        await self._shorten(provider, tools, "share", self._find_goal(window), parent, turn)
         return self._measure(provider, tools)
 
     async def shrink(self, provider: Provider, tools: Sequence[Tool] | None, parent: str, turn: str) -> bool:
         """Shorten a conversation that the model rejected; return ``False`` if nothing can be omitted."""
         _, tokens = self._measure(provider, tools)
         window = self._find_window(provider)
-        goal = tokens // 2 if window is None else min(tokens // 2, int(self.policies[0].target * window))
+        goal = tokens // 2 if window is None else min(tokens // 2, self._find_goal(window))
         return await self._shorten(provider, tools, "overflow", goal, parent, turn)
 
     def _measure(self, provider: Provider, tools: Sequence[Tool] | None) -> tuple[list[Message], int]:
@@ -90,6 +89,15 @@ class Projector:
         limit = int(self.policies[0].share * window)
         reply = self._config.max_tokens
         return limit if reply is None or reply >= window else max(min(limit, window - reply), 1)
+
+    def _find_goal(self, window: int) -> int:
+        """Return the number of tokens to shorten to: below the limit by the policy's ratio of target and share.
+
+        With the limit itself as the goal every turn would change what is sent, and the prompt
+        cache of the provider would never match.
+        """
+        policy = self.policies[0]
+        return int(self._find_limit(window) * policy.target / policy.share)
 
     async def _shorten(
         self,

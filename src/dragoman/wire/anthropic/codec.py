@@ -16,6 +16,7 @@ from ...messages import Request
 from ..codec import Encoded, Endpoint, HttpReply, HttpRequest, Notes, encode_post, read_quirks
 from ..errors import build_error, read_failure
 from ..lessons import is_about_field
+from ..names import rename_calls
 from ..readiness import entries_of, get_json, read_success, serves_one_model
 from ..schema import schema_name
 from ..urls import join_url
@@ -75,6 +76,7 @@ class AnthropicCodec(Endpoint[Quirks]):
     def encode(self, request: Request) -> Encoded:
         """Encode a request as a ``POST``. Messages come last, so that the next turn extends the same bytes."""
         notes, quirks = Notes(), self.quirks_for(request)
+        request = rename_calls(request, notes)
         path = structured_path(request, self.home(request), quirks)
         body = write_request(request, self.home(request), quirks, path, self._max_output_tokens, notes)
         url = self._url

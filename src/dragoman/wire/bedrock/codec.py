@@ -16,6 +16,7 @@ from ...messages import Request
 from ..codec import Encoded, Endpoint, HttpReply, HttpRequest, Notes, encode_post
 from ..errors import build_error
 from ..lessons import is_about_field
+from ..names import rename_calls
 from ..readiness import get_json, read_success
 from ..schema import schema_name
 from ..urls import join_url
@@ -53,6 +54,7 @@ class BedrockCodec(Endpoint[Quirks]):
     def encode(self, request: Request) -> Encoded:
         """Encode a request as a ``POST``; messages come last."""
         notes, quirks, home = Notes(), self.quirks_for(request), self.home(request)
+        request = rename_calls(request, notes)
         path = structured_path(request, home, quirks)
         body = write_request(request, home, quirks, path, notes)
         verb, headers = ("converse-stream", _STREAM) if request.stream else ("converse", _JSON)

@@ -16,6 +16,7 @@ from ...messages import Request
 from ..codec import Encoded, Endpoint, HttpReply, HttpRequest, Notes, encode_post
 from ..errors import build_error, read_failure
 from ..lessons import is_about_field
+from ..names import rename_calls
 from ..readiness import get_json, read_success
 from ..urls import join_url, root_of
 from .errors import ROWS
@@ -48,6 +49,7 @@ class CohereCodec(Endpoint[Quirks]):
     def encode(self, request: Request) -> Encoded:
         """Encode a request as a ``POST``; messages come last."""
         notes, quirks = Notes(), self.quirks_for(request)
+        request = rename_calls(request, notes)
         path = structured_path(request, quirks)
         body = write_request(request, self.home(request), quirks, path, notes)
         return encode_post(f"{self._root}/v2/chat", body, notes, path, native=request.native.get(self.wire))

@@ -12,6 +12,7 @@ from ...events import Assembler
 from ...messages import Request
 from ..codec import Encoded, Endpoint, HttpReply, HttpRequest, Notes, encode_post
 from ..errors import build_error
+from ..names import rename_calls
 from ..readiness import get_json, read_success
 from ..urls import join_url
 from .errors import ROWS, read_refusal
@@ -45,6 +46,7 @@ class GeminiCodec(Endpoint[Quirks]):
     def encode(self, request: Request) -> Encoded:
         """Encode a request as a ``POST``. Contents come last, so that the next turn extends the same bytes."""
         notes, quirks = Notes(), self.quirks_for(request)
+        request = rename_calls(request, notes)
         home, path = self.home(request), structured_path(request, quirks)
         body = write_request(request, home, quirks, path, notes)
         verb = ":streamGenerateContent" if request.stream else ":generateContent"

@@ -11,6 +11,7 @@ from ...messages import Request
 from ..codec import Encoded, Endpoint, HttpReply, HttpRequest, Notes, encode_post
 from ..errors import build_error, read_failure
 from ..lessons import is_about_field
+from ..names import rename_calls
 from ..openai.errors import ROWS
 from ..readiness import entries_of, get_json, read_success
 from ..urls import join_url, root_of
@@ -35,6 +36,7 @@ class OllamaCodec(Endpoint[Quirks]):
     def encode(self, request: Request) -> Encoded:
         """Encode a request as a ``POST``; messages come last."""
         notes, quirks = Notes(), self.quirks_for(request)
+        request = rename_calls(request, notes)
         path = None if request.response_schema is None else quirks.structured
         body = write_request(request, self.home(request), quirks, path, notes)
         return encode_post(f"{self._root}/api/chat", body, notes, path, _HEADERS, request.native.get(self.wire))

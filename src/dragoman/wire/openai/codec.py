@@ -15,6 +15,7 @@ from ...messages import Request
 from ..codec import Encoded, Endpoint, HttpReply, HttpRequest, Notes, encode_post
 from ..errors import build_error, read_failure
 from ..lessons import is_about_field
+from ..names import rename_calls
 from ..readiness import entries_of, get_json, refuse_failure, serves_one_model
 from ..strict import strict_form
 from ..urls import join_url, root_of
@@ -44,6 +45,7 @@ class OpenAICodec(Endpoint[Quirks]):
     def encode(self, request: Request) -> Encoded:
         """Encode a request as a ``POST``. Messages come last, so that the next turn extends the same bytes."""
         notes, quirks = Notes(), self.quirks_for(request)
+        request = rename_calls(request, notes)
         path = structured_path(request, quirks)
         body = write_request(request, self.home(request), quirks, path, notes)
         return encode_post(self._url, body, notes, path, native=request.native.get(self.wire))

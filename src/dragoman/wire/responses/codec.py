@@ -15,6 +15,7 @@ from ...messages import Request
 from ..codec import Encoded, Endpoint, HttpReply, HttpRequest, Notes, encode_post
 from ..errors import build_error
 from ..lessons import is_about_field
+from ..names import rename_calls
 from ..openai import OpenAICodec
 from ..openai import Quirks as OpenAIQuirks
 from ..strict import strict_form
@@ -45,6 +46,7 @@ class ResponsesCodec(Endpoint[Quirks]):
     def encode(self, request: Request) -> Encoded:
         """Encode a request as a ``POST``. The input comes last, so that the next turn extends the same bytes."""
         notes, quirks = Notes(), self.quirks_for(request)
+        request = rename_calls(request, notes)
         path = structured_path(request, quirks)
         body = write_request(request, self.home(request), quirks, path, notes)
         return encode_post(self._url, body, notes, path, native=request.native.get(self.wire))
