@@ -15,6 +15,7 @@ from dragoman.messages import ToolResult
 from dragoman.permission import Policy, Rule
 from dragoman.session import Budget, ContextPolicy, Session
 from dragoman.tools import tool
+from dragoman.transport import Timeouts
 
 from ..session.playing import check_evidence, of, types
 
@@ -83,7 +84,8 @@ async def test_forty_turns_of_a_small_model_fit_its_window(size: str, tmp_path: 
     policy, config = Policy([Rule("allow", tool="read_page")]), RuntimeConfig(temperature=0, max_tokens=40)
     settings: dict[str, Any] = {"config": config, "context": [first, Window()]}
     with SqliteLog(tmp_path / "log.db") as log:
-        async with LocalProvider("qwen", context=WINDOW) as model:
+        patient = Timeouts(first_event=None, idle=None, total=None)  # the other work of the machine may be much
+        async with LocalProvider("qwen", context=WINDOW, timeouts=patient) as model:
             session = Session(
                 model, [read_page], policy, log, session_id="s1", **settings, budget=Budget(steps=TURNS),
             )  # fmt: skip
