@@ -57,7 +57,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def two(file: Path, first: str, second: str, more: str = "", group: str = "candidates: [a:m, b:m]") -> None:
     file.write_text(
-        f"adapters:\n  a: {{type: openai-compatible, base_url: {first}/v1}}\n"
+        f"adapters:\n  a: {{type: openai-compatible, base_url: {first}/v1, timeouts: {{connect: 4}}}}\n"
         f"  b: {{type: openai-compatible, base_url: {second}/v1}}\n"
         f"groups:\n  both:\n    {group}\n{more}"
     )
@@ -120,7 +120,8 @@ async def test_each_candidate_has_its_own_settings(file: Path) -> None:
         assert model.availability.thresholds.failures == 3
         ends: list[Any] = [part for part in walk(model) if isinstance(part, HttpProvider)]
         assert [end._timeouts.total for end in ends] == [5, 7]
-        assert (ends[0]._timeouts.idle, ends[0]._timeouts.connect) == (None, 10)
+        # a timeout that the candidate does not give is the adapter's
+        assert (ends[0]._timeouts.idle, ends[0]._timeouts.connect) == (None, 4)
         entry = registry.find("pair")
         assert (entry.id, entry.status, entry.aliases) == ("both", "configured", ("pair",))
         assert registry.names()[0] == "both"

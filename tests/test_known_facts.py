@@ -38,6 +38,8 @@ def said(*calls: str, cached: int = 0) -> bytes:
         ("anthropic", {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}),
         ("gemini", {}),
         ("ollama", {}),
+        ("cohere", {}),
+        ("bedrock", {}),
     ],
 )
 def test_model_without_parallel_calls_is_limited_to_one(wire: str, found: dict[str, Any]) -> None:

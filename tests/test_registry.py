@@ -329,7 +329,7 @@ def _rewrite(path: Path, text: str) -> None:
     [
         ("adapters: [1]", r"models\.yaml:1: adapters: must be a mapping, not a list"),
         ("- a", r"models\.yaml:1: must be a mapping"),
-        ("adapters:\n\tanthropic: {}", r"models\.yaml:2: found character"),
+        ("adapters:\n\tanthropic: {}", r"models\.yaml:2: a tab cannot indent a line; use spaces"),
         ("adapters: {a: {type: openai}}\nadapters: {}", r"models\.yaml:2: 'adapters' is there twice"),
         (
             "adapters:\n  a:\n    type: openia",
@@ -352,7 +352,15 @@ def _rewrite(path: Path, text: str) -> None:
             "models:\n  openai:b: {aliases: [x]}\n  openai:c: {aliases: [x]}",
             r"models\.yaml:3: .*'x' belongs to openai:b",
         ),
-        ("models:\n  openai:b: {capabilities: {flies: true}}", r"capabilities: unknown name 'flies'"),
+        ("models:\n  openai:b: {capabilities: {flies: true}}", r"capabilities\.flies: unknown key; one of supports_im"),
+        (
+            "models:\n  openai:b:\n    capabilities:\n      supports_tool: true",
+            r"models\.yaml:4: .*b\.capabilities\.supports_tool: unknown key; did you mean supports_tools\?",
+        ),
+        (
+            "models:\n  openai:b:\n    capabilities:\n      supports_tools: true\n      max_output_tokens: -1",
+            r"models\.yaml:5: models\.openai:b\.capabilities\.max_output_tokens: must be a positive whole number",
+        ),
         ("a: !!python/object:os.system {}", r"unknown key|tag"),
         ("? [a]\n: b", r"a key must be text"),
         ("a: &a [*a]", r"models\.yaml:1: the alias \*a stands inside what it stands for"),

@@ -169,6 +169,8 @@ def parse_yaml(data: bytes, shown: str, problems: list[ConfigError] | None = Non
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "not YAML"
+        if mark and problem.startswith("found character") and text[mark.index : mark.index + 1] == "\t":
+            problem = "a tab cannot indent a line; use spaces"
         raise ConfigError(shown, mark.line + 1 if mark else 1, problem) from None
     if node is None:
         return Section(shown, {}, {}, problems)

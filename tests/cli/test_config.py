@@ -66,7 +66,7 @@ def bad_files(folder: Path) -> dict[str, Any]:
     return {
         "loop": "cannot be read",
         "large": "larger than 4 MiB",
-        "tabs": ":2: found character",
+        "tabs": ":2: a tab cannot indent a line; use spaces",
         "twice": ":2: 'models' is there twice, first on line 1",
         "latin": "not UTF-8",
         "broken": ":2: did not find",

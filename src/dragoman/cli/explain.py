@@ -10,7 +10,6 @@ from msgspec import to_builtins
 from ..middleware import Availability, Fallback, describe
 from ..provider import SCHEMES
 from ..registry import Adapter, Group, ModelEntry, Registry
-from ..transport import Timeouts
 
 
 def explain_name(registry: Registry, name: str) -> dict[str, Any]:
@@ -34,9 +33,7 @@ def _explain_model(registry: Registry, entry: ModelEntry, group: Group | None) -
     candidate = (
         next((each for each in group.candidates if registry.find(each.model).id == entry.id), None) if group else None
     )
-    timeouts = (
-        (candidate.timeouts if candidate else None) or adapter.timeouts or Timeouts(total=adapter.timeout_seconds)
-    )
+    timeouts = adapter.deadlines(candidate.timeouts if candidate else None)
     return {
         "id": entry.id,
         "status": entry.status,

@@ -181,12 +181,16 @@ class Adapter(Struct, frozen=True):
             "base_url": self.base_url or "https://not-configured.invalid",
             "api_key": self._credentials(),
             "quirks": self.all_quirks or None,
-            "timeouts": self.timeouts or Timeouts(total=self.timeout_seconds),
+            "timeouts": self.deadlines(),
             "name": self.name,
             "vendor": vendor.id if vendor else None,
             "headers": headers,
             "hint": vendor.hint if vendor else None,
         }
+
+    def deadlines(self, own: Mapping[str, float | None] | None = None) -> Timeouts:
+        """Return the timeouts of its calls, some replaced by those of a candidate."""
+        return replace(self.timeouts or Timeouts(total=self.timeout_seconds), **(own or {}))
 
     def retrieval_settings(self, side: Literal["embed", "rerank"]) -> dict[str, Any]:
         """Return the arguments of ``connect_embedder`` or ``connect_reranker`` other than the
@@ -374,7 +378,7 @@ def _read_adapter(name: str, section: Section, remarks: list[ConfigError]) -> Ad
         section.section("quirks").plain(),
         tuple([variable for variable in variables[1:] if variable is not None]),
         read_rate_limit(section),
-        read_timeouts(section),
+        None if (timeouts := read_timeouts(section)) is None else Timeouts(**timeouts),
         read_connection(section),
         wire,
         read_auth(section),
@@ -489,6 +493,19 @@ def _check_dialect(adapter: Adapter, section: Section) -> None:
         section.complain(said, "base_url" if "base_url" in said and "base_url" in section.data else "quirks")
 
 
+def _read_declared(section: Section) -> Capabilities:
+    """Read the facts that the user declares; each mistake is reported with its line."""
+    section.allow(*Capabilities.__struct_fields__)
+    found = Capabilities()
+    for name, value in section.plain().items():
+        if name in Capabilities.__struct_fields__:
+            try:
+                found = found.merged(Capabilities.of({name: value}, "declared", by=section.path))
+            except ValueError as error:
+                section.complain(str(error).removeprefix(f"capabilities: {name} "), name)
+    return found
+
+
 def _read_probed(section: Section) -> Capabilities:
     """Read the capabilities that a check of the server found; a relative path starts at the file's folder."""
     path = section.get("probed", str)
@@ -509,13 +526,7 @@ def _read_model(name: str, section: Section, adapters: set[str]) -> ModelEntry:
     adapter = section.get("adapter", str, prefix)
     if adapter not in adapters and adapter not in vendor_names():
         section.complain(f"no adapter {adapter!r}{_nearest(adapter, {*adapters, *vendor_names()})}", "adapter")
-    declared = section.section("capabilities")
-    capabilities = Capabilities()
-    try:
-        capabilities = Capabilities.of(declared.plain(), "declared", by=section.path)
-    except ValueError as error:
-        declared.complain(str(error))
-    capabilities = _read_probed(section).merged(capabilities)
+    capabilities = _read_probed(section).merged(_read_declared(section.section("capabilities")))
     return ModelEntry(
         name,
         adapter,

@@ -13,18 +13,17 @@ from ..capabilities import Capabilities, Fact
 from ..config import Section
 from ..middleware import STRATEGIES, StrategyName
 from ..middleware.strategy import HALF_LIFE
-from ..transport import Timeouts
 from .limits import RateLimits, read_rate_limit, read_retries, read_timeouts
 
 
 class Candidate(Struct, frozen=True):
-    """One model of a group, with settings of its own."""
+    """One model of a group, with settings of its own. ``timeouts`` has those that replace the adapter's."""
 
     model: str
     weight: float = 1.0
     max_retries: int = 0
     rate_limit: RateLimits | None = None
-    timeouts: Timeouts | None = None
+    timeouts: dict[str, float | None] | None = None
 
 
 class Group(Struct, frozen=True):

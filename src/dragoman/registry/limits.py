@@ -54,13 +54,13 @@ def read_rate_limit(section: Section) -> RateLimits | None:
     return RateLimits(**found) if found else None
 
 
-def read_timeouts(section: Section) -> Timeouts | None:
+def read_timeouts(section: Section) -> dict[str, float | None] | None:
     """Read ``timeouts:``, a mapping of the four deadlines, or a number of seconds for ``total``."""
     given = section.take("timeouts")
     if given is None:
         return None
     if isinstance(given, int | float) and not isinstance(given, bool):
-        return Timeouts(total=_check_seconds(section, "timeouts", given))
+        return {"total": _check_seconds(section, "timeouts", given)}
     inner = section.enter("timeouts", given)
     inner.allow(*_TIMEOUTS)
     found: dict[str, float | None] = {}
@@ -71,7 +71,7 @@ def read_timeouts(section: Section) -> Timeouts | None:
         value = inner.get(name, (int, float))
         if value is not None:
             found[name] = _check_seconds(inner, name, value)
-    return Timeouts(**found)
+    return found
 
 
 def _check_seconds(section: Section, name: str, value: float) -> float | None:

@@ -34,6 +34,7 @@ from ..middleware import (
 )
 from ..provider import Provider, bind, open_scheme
 from ..retrieval import RetrievalModel, bind_embedder, bind_reranker, open_embed_scheme
+from ..transport import Timeouts
 from ..wire import CODECS
 from .entries import Adapter, ModelEntry, config_path
 from .groups import Candidate, Group
@@ -154,14 +155,16 @@ class Stacks:
     def _build_candidate(self, names: Names, group: Group, candidate: Candidate, order: Order) -> Provider:
         retries = candidate.max_retries if order.retries is None else order.retries
         settings = dict(order.settings)
-        if candidate.timeouts is not None:
-            settings.setdefault("timeouts", candidate.timeouts)
-        order = msgspec.structs.replace(order, settings=settings)
         if names.is_scheme(candidate.model):
+            if candidate.timeouts is not None:
+                settings.setdefault("timeouts", Timeouts(**candidate.timeouts))
             return _retry(_observe(open_scheme(candidate.model, settings), order), retries)
         entry = names.find(candidate.model)
+        adapter = names.adapter(entry.adapter)
+        if candidate.timeouts is not None:
+            settings.setdefault("timeouts", adapter.deadlines(candidate.timeouts))
+        order = msgspec.structs.replace(order, settings=settings)
         if entry.status != "configured" and not order.planning:
-            adapter = names.adapter(entry.adapter)
             return NotConfigured(adapter.name, entry.wire_name, find_missing(adapter))
         limiters = []
         if candidate.rate_limit is not None:
