@@ -1,6 +1,8 @@
 """LangChain's own chat models of the vendors, unchanged, in front of the gateway, over models of every wire.
 
-The standard tests run for every pair of client and wire with ``make test-exhaustive``; a slice of them runs always.
+The standard tests run for every pair of client and wire with ``make test-exhaustive``, and for every client without
+the gateway, straight at the simulator; a slice of them runs always. The client of the Gemini wire needs an environment
+of its own: ``tests/clients/test_langchain_google.py``.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import os
 import threading
 import warnings
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import httpx
 import pytest
@@ -53,10 +55,15 @@ def answer(request: Request) -> Answer:
     return made if made.content else replace(made, thinking="")
 
 
+class Addresses(NamedTuple):
+    gateway: str
+    upstream: str
+
+
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Addresses]:
     """Serve a gateway in a thread of its own: the clients block."""
-    found: list[str] = []
+    found: list[Addresses] = []
     ready, over = threading.Event(), threading.Event()
 
     async def run() -> None:
@@ -64,7 +71,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             models = {wire: connect("sim", wire=wire, base_url=upstream.base_urls[wire]) for wire in WIRES}
             store = ResponseStore(tmp_path_factory.mktemp("store") / "store.db")
             async with serving(create_app(models, store=store)) as address:
-                found.append(address)
+                found.append(Addresses(address, upstream.url))
                 ready.set()
                 await asyncio.to_thread(over.wait)
             store.close()
@@ -78,6 +85,11 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         gc.collect()  # what the clients left behind is not the next test's fault
+
+
+@pytest.fixture
+def url(addresses: Addresses) -> str:
+    return addresses.gateway
 
 
 def make(client: str, wire: str, url: str) -> BaseChatModel:
@@ -121,9 +133,9 @@ class Standard(ChatModelIntegrationTests):
     address: ClassVar[str]
 
     @pytest.fixture(autouse=True)
-    def _world(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def _world(self, addresses: Addresses, monkeypatch: pytest.MonkeyPatch) -> None:
         """Set the address; the pictures that the tests fetch come from here, not from the network."""
-        type(self).address = url
+        type(self).address = addresses.upstream if self.wire == "sim" else addresses.gateway
         monkeypatch.setattr(httpx, "get", lambda url, **_: httpx.Response(200, content=PNG))
 
     @property
@@ -143,7 +155,7 @@ class Standard(ChatModelIntegrationTests):
 
 if os.environ.get("DRAGOMAN_EXHAUSTIVE"):
     for _client in ("openai", "responses", "anthropic", "ollama"):
-        for _wire in WIRES:
+        for _wire in (*WIRES, "sim"):  # the last is the model of the simulator itself
             _name = f"Test{_client.title()}Over{_wire.title()}"
             _made = type(_name, (Standard,), {"client": _client, "wire": _wire, "__module__": __name__})
             # One event loop for all: the clients keep their connections from one test to the next.
