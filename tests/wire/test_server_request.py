@@ -302,7 +302,30 @@ def test_reasoning_object_is_read_or_kept(record: Any, reasoning: Any, extras: d
 
 
 def test_empty_list_is_not_an_unknown_field() -> None:
-    assert decode("gemini", safetySettings=[]).request.messages == (User("Hello"),)
+    request = decode("gemini", safetySettings=[]).request
+    assert (request.messages, request.config.extras) == ((User("Hello"),), {})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("safetySettings", [{"category": "A", "threshold": "B"}]), ("labels", {"a": "b"}), ("serviceTier", "flex")],
+)
+def test_gemini_fields_without_a_place_are_extras(name: str, value: Any) -> None:
+    assert decode("gemini", **{name: value, "model": "models/m"}).request.config.extras == {name: value}
+
+
+@pytest.mark.parametrize(("data", "standard"), [("-_8", "+/8="), ("-_-_", "+/+/"), ("aGk=", "aGk=")])
+def test_gemini_names_and_base64_of_both_styles_are_read(data: str, standard: str) -> None:
+    picture = [{"inline_data": {"mime_type": "image/png", "data": data}}]
+    fields = {"contents": [{"role": "user", "parts": picture}], "generation_config": {"max_output_tokens": 5}}
+    request = decode("gemini", **fields, labels={"a_b": "c"}).request
+    assert request.messages == (User([Image(Inline(standard), "image/png")]),)
+    assert (request.config.max_tokens, request.config.extras) == (5, {"labels": {"a_b": "c"}})
+
+
+def test_unknown_gemini_field_is_rejected() -> None:
+    with pytest.raises(InvalidRequestError, match=r"safetySetings .*did you mean safetySettings"):
+        decode("gemini", safetySetings=[{}])
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"5", b"{", b'{"model": "\xff"}', b"[" * 100_000, b'{"a":' * 5000])

@@ -9,6 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ...messages import EFFORTS
+from ...wire.gemini.names import to_camel, to_standard_base64
 from ...wire.schema import schema_directive
 from .hosted import read_hosted
 from .rules import NOTHING, UNKNOWN, Prepared, Rule, Sorter, is_among
@@ -73,20 +74,6 @@ CONFIG: dict[str, Rule] = {
 _PART_NAMES = ("text", "thought", "thoughtSignature", "inlineData", "fileData", "functionCall", "functionResponse")
 _PART = Rule("refused", "send text, images, files, calls and their responses")
 _SERVER_TOOL = Rule("refused", "offer functions of your own, or ask a model of the same wire")
-# Values that contain client data: their keys are not field names of the wire.
-_DATA = frozenset(
-    [
-        "args",
-        "response",
-        "parameters",
-        "parametersJsonSchema",
-        "responseSchema",
-        "responseJsonSchema",
-        "labels",
-        "responseFormat",
-    ]
-)
-_UNDERSCORE = re.compile("_([a-z0-9])")
 
 
 def prepare(body: Mapping[str, Any]) -> Prepared:
@@ -102,19 +89,6 @@ def prepare(body: Mapping[str, Any]) -> Prepared:
     if isinstance(made.get("generationConfig"), dict):
         _sort_config(made, sorter)
     return sorter.done(made, client)
-
-
-def to_camel(value: Any) -> Any:
-    """Return a body with camel-case field names; this wire accepts both styles, and clients send both."""
-    if isinstance(value, list):
-        return [to_camel(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    made = {}
-    for name, item in value.items():
-        camel = _UNDERSCORE.sub(lambda found: found[1].upper(), name) if "_" in name else name
-        made[camel] = item if camel in _DATA else to_camel(item)
-    return made
 
 
 # --- contents -------------------------------------------------------------------------------------
@@ -180,16 +154,6 @@ def _sort_part(part: Any, path: str, role: Any, sorter: Sorter) -> Any:
     if isinstance(response, dict):
         made["functionResponse"] = sorter.keep(response, f"{path}.functionResponse", ("id", "name", "response"))
     return made
-
-
-def to_standard_base64(data: str) -> str:
-    """Return base64 in the standard alphabet, padded; clients of this wire also use the URL-safe
-    alphabet.
-    """
-    if "-" not in data and "_" not in data and len(data) % 4 == 0:
-        return data
-    data = data.replace("-", "+").replace("_", "/").rstrip("=")
-    return data + "=" * (-len(data) % 4)
 
 
 # --- tools ----------------------------------------------------------------------------------------

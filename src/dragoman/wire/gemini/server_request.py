@@ -40,12 +40,15 @@ from ..fields import Losses, read_body, read_stops
 from ..json import json_text
 from ..seal import unseal
 from ..server import Asked
+from .names import to_camel, to_standard_base64
 from .reply import read_medium
 from .request import LEVELS, SETTINGS
 
 _ISSUER = Issuer("gemini")
 # the model and whether the reply is streamed
 _VERBS = {"generateContent": False, "streamGenerateContent": True}
+# Root fields without a place in our values; they stay extras, as the API accepts them.
+_ROOT = ("safetySettings", "labels", "serviceTier", "store")
 _MODES: dict[str, ToolChoice] = {"AUTO": "auto", "ANY": "required", "NONE": "none", "VALIDATED": "auto"}
 
 
@@ -55,7 +58,8 @@ def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
     model, _, verb = name.rpartition(":")
     if not found or not model or verb not in _VERBS:
         raise InvalidRequestError("the path must end with models/NAME:generateContent or :streamGenerateContent")
-    fields, losses = read_body(body), Losses()
+    # a body that is decoded already has camel-case names: see the policy of the gateway
+    fields, losses = read_body(to_camel(read_body(body).data) if isinstance(body, bytes) else body), Losses()
     messages = [*_read_system(fields), *_Reader().read(fields.inners("contents", required=True))]
     choice, allowed = _read_choice(fields)
     tools = [tool for tool in _read_tools(fields) if not allowed or tool.name in allowed]
@@ -84,10 +88,17 @@ def _read_config(fields: Fields) -> tuple[RuntimeConfig, dict[str, Any] | None]:
         inner.number("presencePenalty"),
         read_stops(inner, "stopSequences"),
         _read_thinking(inner),  # type: ignore[arg-type]
-        {name if name in SETTINGS else f"generationConfig.{name}": value for name, value in inner.rest().items()},
+        _read_extras(fields, inner),
         _read_cache(fields),
     )
     return config, schema
+
+
+def _read_extras(fields: Fields, inner: Fields) -> dict[str, Any]:
+    """Return the fields that are kept as they are; call it after the known settings are read."""
+    settings = {name if name in SETTINGS else f"generationConfig.{name}": value for name, value in inner.rest().items()}
+    fields.take("model")  # a few clients repeat the name from the path
+    return settings | {name: value for name in _ROOT if (value := fields.take(name)) not in Fields.EMPTY}
 
 
 def _read_cache(fields: Fields) -> PromptCache | None:
@@ -279,7 +290,7 @@ def _read_block(record: Fields) -> UserBlock:
     if "text" in record:
         block = Text(record.need_text("text"))
     elif (data := record.inner("inlineData")) is not None:
-        kind, source = data.need_text("mimeType"), Inline(data.need_text("data"))
+        kind, source = data.need_text("mimeType"), Inline(to_standard_base64(data.need_text("data")))
         data.done()
         block = _read_medium(source, kind)
     elif (file := record.inner("fileData")) is not None:
