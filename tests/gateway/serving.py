@@ -12,15 +12,21 @@ import uvicorn
 
 from dragoman.gateway.http_protocol import BoundedHttpProtocol
 
+from .official import ReplyChecker
+
 
 @contextlib.asynccontextmanager
 async def serving(app: Any, **settings: Any) -> AsyncIterator[str]:
-    """Serve an application with uvicorn in this event loop; yields its address."""
+    """Serve an application with uvicorn in this event loop; yields its address.
+
+    Every reply of a gateway is checked against the vendors' descriptions.
+    """
+    checker = ReplyChecker(app) if hasattr(getattr(app, "state", None), "service") else None
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     listener.listen(4096)
     config = uvicorn.Config(
-        app,
+        checker or app,
         log_config=None,
         access_log=False,
         ws="none",
@@ -43,6 +49,8 @@ async def serving(app: Any, **settings: Any) -> AsyncIterator[str]:
             await asyncio.sleep(0.005)
         await server.shutdown(sockets=[listener])
         listener.close()
+    if checker is not None and checker.faults:
+        raise AssertionError("\n".join(checker.faults[:20]))
 
 
 async def raw(url: str, data: bytes, *, wait: float = 5.0, keep: bool = False) -> bytes:

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
+import aiohttp
 import pytest
 
+from dragoman.gateway.app import create_app
 from dragoman.gateway.policy import TABLES, Rule
 from dragoman.gateway.policy.translate import merge
+from dragoman.sim import ScriptedProvider
 
+from .serving import serving
 from .test_policy import OPENAI_TOOL, RESPONSES_TOOL, limited
-from .upstream import bench, models_for
+from .upstream import BODIES, PATHS, bench, models_for
 
 # Fields that take no text, or have a meaning only together with another field.
 VALUES: dict[str, Any] = {
     "n": 2,
     "parallel_tool_calls": False,
     "top_k": 77,
+    "truncation": "auto",
+    "max_tool_calls": 3,
+    "service_tier": "priority",
+    "prompt_cache_retention": "24h",
     "min_p": 0.7,
     "repetition_penalty": 1.3,
     "repeat_penalty": 1.3,
@@ -113,3 +121,33 @@ async def test_every_field_arrives_or_is_reported_or_refused() -> None:
                     )
                 except AssertionError as error:
                     raise AssertionError((client, field, model, rule, status, warned, said)) from error
+
+
+@pytest.mark.parametrize("client", TABLES)
+async def test_a_stream_reports_every_dropped_field_in_its_header(client: str) -> None:
+    dropped = [field for wire, field, rule in CASES if wire == client and rule.effect == "hint"]
+    body: dict[str, Any] = {**limited(client, BODIES[client]), "an_unknown_field": "x"}
+    for field in dropped:
+        body = merge(body, nest(field, VALUES.get(field, "some text")))
+    body |= {} if client == "gemini" else {"model": "m"}
+    shown = []
+    async with serving(create_app({"m": ScriptedProvider("Hello")})) as url, aiohttp.ClientSession(url) as http:
+        for stream in (False, True):
+            path = PATHS[client].format(model="m").replace("generate", "streamGenerate" if stream else "generate")
+            asked = body if client == "gemini" else {**body, "stream": stream}
+            async with http.post(path, json=asked) as reply:
+                assert reply.status == 200, await reply.text()
+                shown.append(reply.headers["x-dragoman-warnings"])
+    assert shown[0] == shown[1]
+    assert [field for field in dropped if f" {field};" not in f"{shown[0]};"] == []
+    assert "field_dropped " in shown[0]
+
+
+async def test_warnings_that_do_not_fit_the_header_are_counted() -> None:
+    fields = {f"unknown_{at:03}": at for at in range(200)}
+    async with bench() as gateway:
+        _, headers, _ = await gateway.ask("openai", "ollama", fields)
+    *shown, rest = headers["x-dragoman-warnings"].split("; ")
+    assert shown == [f"field_dropped unknown_{at:03}" for at in range(len(shown))]
+    assert rest == f"{200 - len(shown)} more"
+    assert len(shown) > 100

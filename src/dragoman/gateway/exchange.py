@@ -6,8 +6,10 @@ import asyncio
 import logging
 import re
 import time
+from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -525,7 +527,12 @@ def _parse(bounds: Bounds, body: bytes) -> dict[str, Any]:
     return dict(read_body(body).data)
 
 
+_HEADER = 4000  # characters; clients limit all headers together to 8 KB or more
+
+
 def _shown(warnings: Sequence[LossWarning]) -> str:
-    """Return losses for a header: codes and paths, which contain no client data."""
-    said = "; ".join([f"{warning.code} {warning.path}" for warning in warnings])
-    return "".join([letter if " " <= letter <= "~" else "?" for letter in said])[:1000]
+    """Return losses for a header: codes and paths, which contain no client data. What does not fit is counted."""
+    said = [f"{warning.code} {warning.path}" for warning in warnings]
+    fitting = bisect_right(list(accumulate([len(each) + 2 for each in said])), _HEADER)
+    shown = "; ".join([*said[:fitting], f"{len(said) - fitting} more"] if fitting < len(said) else said)
+    return "".join([letter if " " <= letter <= "~" else "?" for letter in shown])

@@ -18,7 +18,7 @@ from ..errors import InvalidModelError, InvalidRequestError, ProviderError, cut
 from ..events import Event, MessageComplete
 from ..messages import new_ulid
 from ..wire import ReplyEncoder
-from .policy.responses import as_items
+from .policy.responses import as_items, show_tools
 from .store import ResponseStore
 
 log = logging.getLogger("dragoman")
@@ -179,6 +179,7 @@ def new_response(response_id: str, fields: Mapping[str, Any], status: str, **fac
     return {
         "id": response_id,
         "object": "response",
+        "access_programs": None,
         "created_at": int(time.time()),
         "status": status,
         "background": True,
@@ -191,11 +192,10 @@ def new_response(response_id: str, fields: Mapping[str, Any], status: str, **fac
         "parallel_tool_calls": fields.get("parallel_tool_calls") is not False,
         "temperature": fields.get("temperature"),
         "tool_choice": fields.get("tool_choice") or "auto",
-        "tools": fields.get("tools") or [],
+        "tools": show_tools(fields.get("tools")),
         "top_p": fields.get("top_p"),
         "text": fields.get("text") or {"format": {"type": "text"}},
         "store": True,
-        "usage": None,
         **facts,
     }
 

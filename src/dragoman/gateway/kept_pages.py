@@ -153,6 +153,18 @@ def _show(name: str, metadata: Any) -> dict[str, Any]:
 
 
 def _list(items: list[Any]) -> dict[str, Any]:
-    shown = [{"id": f"item_{at}", **item} for at, item in enumerate(items) if isinstance(item, dict)]
+    shown = [{"id": f"item_{at}", **_show_item(item)} for at, item in enumerate(items) if isinstance(item, dict)]
     first, last = (shown[0]["id"], shown[-1]["id"]) if shown else (None, None)
     return {"object": "list", "data": shown, "first_id": first, "last_id": last, "has_more": False}
+
+
+def _show_item(item: dict[str, Any]) -> dict[str, Any]:
+    """Return an item with the fields that the short form of a message leaves out."""
+    if item.get("type", "message") != "message":
+        return item
+    content = item.get("content")
+    if isinstance(content, str):
+        is_said = item.get("role") == "assistant"
+        part = {"type": "output_text" if is_said else "input_text", "text": content}
+        content = [{**part, "annotations": []} if is_said else part]
+    return {"status": "completed", **item, "type": "message", "content": content}

@@ -261,4 +261,16 @@ def write_echo(body: Mapping[str, Any]) -> dict[str, Any]:
     text = found.get("text")
     if isinstance(text, dict):
         found["text"] = {"format": {"type": "text"}, **text}
+    if "tools" in found:
+        found["tools"] = show_tools(found["tools"])
     return found
+
+
+def show_tools(tools: Any) -> list[Any]:
+    """Return the tools of a request as a response repeats them: with the fields that it requires."""
+    if not isinstance(tools, list):
+        return []
+    required = {"parameters": None, "strict": None}
+    return [
+        {**required, **tool} if isinstance(tool, dict) and tool.get("type") == "function" else tool for tool in tools
+    ]

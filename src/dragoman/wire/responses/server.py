@@ -328,9 +328,11 @@ def _id(reply: ReplyEncoder) -> str:
 def _response(
     reply: ReplyEncoder, status: str, items: list[dict[str, Any]], asked: Asked, created: int
 ) -> dict[str, Any]:
+    usage = _write_usage(reply.complete.usage) if reply.complete is not None else {}
     return {
         "id": f"resp_{_id(reply)}",
         "object": "response",
+        "access_programs": None,
         "created_at": created,
         "status": status,
         "error": None,
@@ -347,7 +349,7 @@ def _response(
         "store": False,
         "text": {"format": {"type": "text"}},
         **asked.echo,
-        "usage": (_write_usage(reply.complete.usage) if reply.complete is not None else None) or None,
+        **({"usage": usage} if usage else {}),  # the specification allows no null
     }
 
 

@@ -1,0 +1,240 @@
+"""Check every reply of a gateway under test against the vendors' own descriptions of their APIs.
+
+``ReplyChecker`` wraps the gateway's application and reads what it sends. There are two checks: the JSON Schemas in
+``schemas`` for the OpenAI wires (required fields, nulls, values of enumerations), and the models of the vendors' Python
+clients in strict mode for every wire (integers; for Gemini unknown fields too).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+import anthropic.types
+import google.genai.types
+import jsonschema_rs
+import ollama
+import openai.types.chat
+import openai.types.conversations
+import openai.types.responses
+import openai.types.responses.input_token_count_response
+import openai.types.shared
+import pydantic
+
+_SCHEMAS = Path(__file__).parent / "schemas" / "openai.json"
+_LIMIT = 4 * 1024 * 1024  # bytes of a reply that are read; longer ones are cut at their last event
+_UNIONS: dict[str, Any] = {
+    "ResponseStreamEvent": openai.types.responses.ResponseStreamEvent,
+    "RawMessageStreamEvent": anthropic.types.RawMessageStreamEvent,
+}
+
+
+class GeminiError(pydantic.BaseModel):
+    code: int
+    message: str
+    status: str
+
+
+class GeminiFailure(pydantic.BaseModel):
+    error: GeminiError
+
+
+class GeminiModels(pydantic.BaseModel):
+    models: list[google.genai.types.Model]
+
+
+class OllamaFailure(pydantic.BaseModel):
+    error: str
+
+
+class OllamaVersion(pydantic.BaseModel):
+    version: str
+
+
+MODELS: dict[str, Any] = {
+    "ChatCompletion": openai.types.chat.ChatCompletion,
+    "ChatCompletionChunk": openai.types.chat.ChatCompletionChunk,
+    "Response": openai.types.responses.Response,
+    "ResponseItemList": openai.types.responses.ResponseItemList,
+    "InputTokenCountResponse": openai.types.responses.input_token_count_response.InputTokenCountResponse,
+    "Conversation": openai.types.conversations.Conversation,
+    "CreateEmbeddingResponse": openai.types.CreateEmbeddingResponse,
+    "Model": openai.types.Model,
+    "Message": anthropic.types.Message,
+    "MessageTokensCount": anthropic.types.MessageTokensCount,
+    "ErrorResponse": anthropic.types.ErrorResponse,
+    "GeminiFailure": GeminiFailure,
+    "GeminiModels": GeminiModels,
+    "GenerateContentResponse": google.genai.types.GenerateContentResponse,
+    "CountTokensResponse": google.genai.types.CountTokensResponse,
+    "OllamaFailure": OllamaFailure,
+    "OllamaVersion": OllamaVersion,
+    "ChatResponse": ollama.ChatResponse,
+    "GenerateResponse": ollama.GenerateResponse,
+    "EmbedResponse": ollama.EmbedResponse,
+    "ListResponse": ollama.ListResponse,
+    "ProcessResponse": ollama.ProcessResponse,
+    "ShowResponse": ollama.ShowResponse,
+}
+"""The strict models. Those of a stream's events are found by their type."""
+
+
+class Form(NamedTuple):
+    """The forms of a route: of a whole reply, of an event of a stream, and of an error."""
+
+    whole: str
+    event: str = ""
+    failure: str = "Failure"
+
+
+_ROUTES: list[tuple[str, str, Form]] = [
+    ("POST", r"/v1/chat/completions", Form("ChatCompletion", "ChatCompletionChunk")),
+    ("POST", r"/v1/responses/input_tokens", Form("InputTokenCountResponse")),
+    ("GET", r"/v1/responses/[^/]+/input_items", Form("ResponseItemList")),
+    ("POST|GET", r"/v1/responses(/[^/]+(/cancel)?)?", Form("Response", "ResponseStreamEvent")),
+    ("POST|GET", r"/v1/conversations(/[^/]+)?", Form("Conversation")),
+    ("POST", r"/v1/embeddings", Form("CreateEmbeddingResponse")),
+    ("GET", r"/v1/models", Form("Models", failure="")),
+    ("POST", r"/v1/messages", Form("Message", "RawMessageStreamEvent", "ErrorResponse")),
+    ("POST", r"/v1/messages/count_tokens", Form("MessageTokensCount", failure="ErrorResponse")),
+    ("POST", r".*:(g|streamG)enerateContent", Form(*["GenerateContentResponse"] * 2, "GeminiFailure")),
+    ("POST", r".*:countTokens", Form("CountTokensResponse", failure="GeminiFailure")),
+    ("GET", r"/v1beta/models", Form("GeminiModels", failure="GeminiFailure")),
+    ("POST", r"/api/chat", Form(*["ChatResponse"] * 2, "OllamaFailure")),
+    ("POST", r"/api/generate", Form(*["GenerateResponse"] * 2, "OllamaFailure")),
+    ("POST", r"/api/embed", Form("EmbedResponse", failure="OllamaFailure")),
+    ("POST", r"/api/show", Form("ShowResponse", failure="OllamaFailure")),
+    ("GET", r"/api/tags", Form("ListResponse", failure="OllamaFailure")),
+    ("GET", r"/api/ps", Form("ProcessResponse", failure="OllamaFailure")),
+    ("GET", r"/api/version", Form("OllamaVersion", failure="OllamaFailure")),
+]
+
+
+class ReplyChecker:
+    """An application around another; ``faults`` holds what is wrong with its replies."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+        self.faults: list[str] = []
+        self.checked = 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        form = find_form(scope["method"], scope["path"]) if scope["type"] == "http" else None
+        if form is None:
+            await self.app(scope, receive, send)
+            return
+        start: dict[str, Any] = {}
+        pieces: list[bytes] = []
+
+        async def watch(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                start.update(message)
+            elif sum(map(len, pieces)) < _LIMIT:
+                pieces.append(message.get("body", b""))
+            await send(message)
+
+        try:
+            await self.app(scope, receive, watch)
+        finally:
+            if start:
+                kind = dict(start["headers"]).get(b"content-type", b"").decode()
+                for fault in check_reply(form, start["status"], kind, b"".join(pieces)):
+                    self.faults.append(f"{scope['method']} {scope['path']} {start['status']}: {fault}")
+                self.checked += 1
+
+
+def find_form(method: str, path: str) -> Form | None:
+    """Return the forms of a route; ``None`` for one that no vendor describes."""
+    for methods, pattern, form in _ROUTES:
+        if re.fullmatch(methods, method) and re.fullmatch(pattern, path):
+            return form
+    return None
+
+
+def check_reply(form: Form, status: int, kind: str, body: bytes) -> Iterator[str]:
+    """Yield what is wrong with a reply."""
+    if status >= 400 and form.failure and "json" in kind:
+        yield from check(form.failure, body)
+    elif status == 200 and kind.startswith("text/event-stream"):
+        yield from check_events(form, body)
+    elif status == 200 and kind.startswith("application/x-ndjson"):
+        for line in body.splitlines(keepends=True):
+            if line.endswith(b"\n"):  # the last line of a stream that was left is cut
+                yield from check(form.failure if line.startswith(b'{"error"') else form.event, line)
+    elif status == 200 and body.startswith(b"["):
+        for item in json.loads(body) if body.endswith(b"]") else ():
+            yield from check(form.failure if "error" in item else form.event, json.dumps(item).encode())
+    elif status == 200 and "json" in kind and body:
+        whole = "GeminiModels" if form.whole == "Models" and b'"models"' in body else form.whole
+        yield from check(whole, body)
+
+
+def check_events(form: Form, body: bytes) -> Iterator[str]:
+    """Yield what is wrong with the events of a stream, as far as they are complete."""
+    for block in body.split(b"\n\n")[:-1]:
+        lines = block.splitlines()
+        data = b"\n".join([line[5:].strip() for line in lines if line.startswith(b"data:")])
+        if data in (b"", b"[DONE]") or data == b'{"type":"ping"}':
+            continue
+        record = json.loads(data)
+        named = [line[6:].strip().decode() for line in lines if line.startswith(b"event:")]
+        if form.event in _UNIONS and named != [record.get("type")]:
+            yield f"the event {named} holds {record.get('type')}"
+        is_failure = form.event != "ResponseStreamEvent" and "error" in record
+        yield from check(form.failure if is_failure else form.event, data, record.get("type"))
+
+
+def check(name: str, data: bytes, kind: str | None = None) -> Iterator[str]:
+    """Yield how a JSON text differs from the schema and from the strict model of this name."""
+    if name in _UNIONS:
+        model = find_classes(name).get(str(kind))
+        if model is None:
+            yield f"no event of type {kind!r} is described"
+            return
+        validator = find_validator(model.__name__)
+    else:
+        if name == "CreateEmbeddingResponse" and b'"embedding":"' in data:
+            return  # in base64, which the clients decode before their models are made
+        if name == "GeminiModels":  # the client renames the field before its models are made
+            data = data.replace(b'"supportedGenerationMethods"', b'"supportedActions"')
+        validator, model = find_validator(name), MODELS.get(name)
+    if validator is not None:
+        for error in validator.iter_errors(json.loads(data)):
+            yield f"{name} at {'.'.join(map(str, error.instance_path))}: {error.message[:300]}"
+    if model is not None:
+        try:
+            read_strictly(model, data)
+        except pydantic.ValidationError as error:
+            yield f"{name}, strictly: {str(error)[:500]}"
+
+
+@functools.cache
+def find_validator(name: str) -> Any:
+    """Return the validator of a definition; ``None`` if the schemas have none of this name."""
+    schemas = read_schemas()
+    if name not in schemas:
+        return None
+    return jsonschema_rs.Draft7Validator({"$ref": f"#/definitions/{name}", "definitions": schemas})
+
+
+@functools.cache
+def read_schemas() -> dict[str, Any]:
+    """Return the definitions."""
+    found: dict[str, Any] = json.loads(_SCHEMAS.read_text())["definitions"]
+    return found
+
+
+@functools.cache
+def find_classes(name: str) -> dict[str, Any]:
+    """Return the classes of a union of events by their type."""
+    classes = get_args(get_args(_UNIONS[name])[0])
+    return {str(get_args(each.model_fields["type"].annotation)[0]): each for each in classes}
+
+
+def read_strictly(model: Any, data: bytes) -> None:
+    """Read a JSON text into a model that converts nothing."""
+    model.model_validate_json(data, strict=True)
