@@ -366,7 +366,7 @@ def test_references_belong_to_their_own_text() -> None:
 
 
 def test_references_without_a_text_are_reported() -> None:
-    thought = {"type": "thinking", "thinking": [reference(0), "x", {"type": "text", "text": "hm"}]}
+    thought = {"type": "thinking", "thinking": [reference(0), "x", None, {"type": "text", "text": "hm"}]}
     reply = reply_of("openai", chat(content=[reference(1), thought, {"type": "text", "text": "a"}]))
     assert [warning.code for warning in reply.warnings] == ["reference_in_raw", "thinking_in_raw"]
     assert (reply.message.thinking, reply.text, reply.citations) == ("hm", "a", ())

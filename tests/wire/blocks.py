@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dragoman.capabilities import Capabilities
-from dragoman.errors import UnsupportedContentError
+from dragoman.errors import UnsupportedContentError, UnsupportedFeatureError
 from dragoman.events import Assembler, fold
 from dragoman.messages import (
     Assistant,
@@ -26,6 +26,7 @@ from dragoman.messages import (
     RedactedThinking,
     Request,
     RuntimeConfig,
+    ServerTool,
     Text,
     Thinking,
     ToolCall,
@@ -35,6 +36,7 @@ from dragoman.messages import (
 )
 from dragoman.validate import check_request
 from dragoman.wire import CODECS, Codec
+from dragoman.wire.server_tools import PORTABLE
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/concepts/wires.md"
@@ -42,7 +44,9 @@ START, END = "<!-- blocks -->\n", "<!-- /blocks -->\n"
 WIRES = ("openai", "anthropic", "gemini", "responses", "ollama", "cohere", "bedrock")
 MODEL = "test-model"
 
-CALL = ToolCall("call_1", "f", {})
+WORD = "xylophone"  # occurs nowhere else in a request
+TOOL = "zither"
+CALL = ToolCall("call_1", TOOL, {})
 DONE = ToolResult("call_1", "done")
 PNG = Image(Inline("aGk="), "image/png")
 
@@ -57,26 +61,27 @@ class Kind(NamedTuple):
 # The blocks of users and of tools' results, then those of models.
 USER, RESULT, MODELS = "messages[0].content[1]", "messages[2].content[0]", "messages[1].content[0]"
 KINDS: dict[str, Kind] = {
-    "text of the user": Kind(Text("a"), USER),
+    "text of the user": Kind(Text(WORD), USER),
     "image, inline": Kind(PNG, USER),
     "image, by URL": Kind(Image(Url("https://example.test/a.png"), "image/png"), USER),
     "document, inline": Kind(Document(Inline("aGk="), "application/pdf", "a.pdf"), USER),
     "document, by URL": Kind(Document(Url("https://example.test/a.pdf"), "application/pdf"), USER),
-    "text in a tool's result": Kind(Text("a"), RESULT),
+    "text in a tool's result": Kind(Text(WORD), RESULT),
     "image in a tool's result": Kind(PNG, RESULT),
     "document in a tool's result": Kind(Document(Inline("aGk="), "application/pdf", "a.pdf"), RESULT),
-    "text of the model": Kind(Text("a"), MODELS),
-    "text, signed": Kind(Text("a", Continuity("c2ln")), MODELS),
-    "thinking": Kind(Thinking("a"), MODELS),
-    "thinking, signed": Kind(Thinking("a", Continuity("c2ln")), MODELS),
+    "text of the model": Kind(Text(WORD), MODELS),
+    "text, signed": Kind(Text(WORD, Continuity("c2ln")), MODELS),
+    "text with citations": Kind(Text(WORD, Continuity(opaque={"citations": ["https://example.test/a"]})), MODELS),
+    "thinking": Kind(Thinking(WORD), MODELS),
+    "thinking, signed": Kind(Thinking(WORD, Continuity("c2ln")), MODELS),
     "redacted thinking": Kind(RedactedThinking("ZW5j", Continuity()), MODELS),
     "tool call": Kind(CALL, MODELS),
-    "tool call, signed": Kind(ToolCall("call_1", "f", {}, Continuity("c2ln")), MODELS),
+    "tool call, signed": Kind(ToolCall("call_1", TOOL, {}, Continuity("c2ln")), MODELS),
     "a provider's own block": Kind(Opaque({"type": "x"}, Continuity()), MODELS),
     "image of the model": Kind(Image(Inline("aGk="), "image/png", continuity=Continuity()), MODELS),
     "audio of the user": Kind(Audio(Inline("aGk="), "audio/wav"), USER),
     "audio in a tool's result": Kind(Audio(Inline("aGk="), "audio/wav"), RESULT),
-    "audio of the model": Kind(Audio(Inline("aGk="), "audio/wav", "a"), MODELS),
+    "audio of the model": Kind(Audio(Inline("aGk="), "audio/wav", WORD), MODELS),
 }
 
 
@@ -89,14 +94,46 @@ def send(wire: str, name: str) -> str:
     request = Request(_converse(kind, blocks), config=RuntimeConfig(max_tokens=9), model=MODEL)
     check_request(request)
     try:
-        notes = _codec(wire, reply).encode(request).notes
+        encoded = _codec(wire, reply).encode(request)
     except UnsupportedContentError:
         return "refused"
-    found = [note for note in notes if note.path.startswith(kind.path)]
+    found = [note for note in encoded.notes if note.path.startswith(kind.path)]
     whole = [note for note in found if note.path == kind.path]
     if whole:
         return f"{whole[0].outcome}: `{whole[0].code}`"
+    body = encoded.http.body.decode()
+    missing = [block for block in blocks if not any(mark in body for mark in _marks(block))]
+    assert not missing, f"{wire}: nothing reports that {missing} is not sent"
+    if not found and name.endswith("signed"):
+        assert any(mark in body for block in blocks for mark in _marks(block.continuity)), f"{wire}: {name}"
     return f"sent; {found[0].outcome}: `{found[0].code}`" if found else "sent"
+
+
+def _marks(value: Any) -> list[str]:
+    """Return the strings of a block that a request with it contains: texts, data, addresses, ids."""
+    data = msgspec.to_builtins(value)
+    left, found = [data], []
+    while left:
+        each = left.pop()
+        if isinstance(each, dict):
+            left += [inner for name, inner in each.items() if name not in ("type", "issuer", "media_type", "status")]
+        elif isinstance(each, list):
+            left += each
+        elif isinstance(each, str):
+            found.append(each)
+    return found
+
+
+def send_tool(wire: str, name: str) -> str:
+    """Return what becomes of a server-side tool; its results are a provider's own blocks."""
+    request = Request([User("Go.")], config=RuntimeConfig(max_tokens=9), model=MODEL, server_tools=(ServerTool(name),))
+    check_request(request)
+    try:
+        encoded = _codec(wire, None).encode(request)
+    except UnsupportedFeatureError:
+        return "refused"
+    assert encoded.notes == ()
+    return "sent"
 
 
 def _converse(kind: Kind, blocks: list[Any]) -> list[Message]:
@@ -153,54 +190,83 @@ def _cohere(*content: Any, **message: Any) -> dict[str, Any]:
     return {"id": "1", "message": {"content": list(content), **message}, "finish_reason": "COMPLETE"}
 
 
+_URL = "https://example.test/a"
 _SEARCH = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
-_SUMMARY = [{"type": "summary_text", "text": "a"}]
+_SUMMARY = [{"type": "summary_text", "text": WORD}]
 # What brings each kind, by wire. A kind without an entry does not exist in the replies of that wire.
 REPLIES: dict[str, dict[str, Any]] = {
     "text of the model": {
-        "openai": _chat(content="a"),
-        "anthropic": _message({"type": "text", "text": "a"}),
-        "gemini": _parts({"text": "a"}),
-        "responses": _output({"type": "message", "content": [{"type": "output_text", "text": "a"}]}),
-        "ollama": _ollama(content="a"),
-        "cohere": _cohere({"type": "text", "text": "a"}),
-        "bedrock": _converse_reply({"text": "a"}),
+        "openai": _chat(content=WORD),
+        "anthropic": _message({"type": "text", "text": WORD}),
+        "gemini": _parts({"text": WORD}),
+        "responses": _output({"type": "message", "content": [{"type": "output_text", "text": WORD}]}),
+        "ollama": _ollama(content=WORD),
+        "cohere": _cohere({"type": "text", "text": WORD}),
+        "bedrock": _converse_reply({"text": WORD}),
     },
-    "text, signed": {"gemini": _parts({"text": "a", "thoughtSignature": "c2ln"})},
+    "text, signed": {"gemini": _parts({"text": WORD, "thoughtSignature": "c2ln"})},
+    "text with citations": {
+        "openai": _chat(content=WORD, annotations=[{"type": "url_citation", "url_citation": {"url": _URL}}]),
+        "anthropic": _message({"type": "text", "text": WORD, "citations": [{"url": _URL, "cited_text": "b"}]}),
+        "gemini": {
+            "candidates": [
+                {
+                    "content": {"role": "model", "parts": [{"text": WORD}]},
+                    "finishReason": "STOP",
+                    "groundingMetadata": {"groundingChunks": [{"web": {"uri": _URL}}]},
+                }
+            ]
+        },
+        "responses": _output(
+            {
+                "type": "message",
+                "content": [
+                    {"type": "output_text", "text": WORD, "annotations": [{"type": "url_citation", "url": _URL}]}
+                ],
+            }
+        ),
+        "cohere": _cohere(
+            {"type": "text", "text": WORD},
+            citations=[{"start": 0, "end": 1, "sources": [{"type": "document", "id": "doc_0", "document": {}}]}],
+        ),
+        "bedrock": _converse_reply({"citationsContent": {"content": [{"text": WORD}], "citations": [{"title": "t"}]}}),
+    },
     "thinking": {
-        "openai": _chat(content="b", reasoning_content="a"),
-        "anthropic": _message({"type": "thinking", "thinking": "a", "signature": ""}),
-        "gemini": _parts({"text": "a", "thought": True}, {"text": "b"}),
+        "openai": _chat(content="b", reasoning_content=WORD),
+        "anthropic": _message({"type": "thinking", "thinking": WORD, "signature": ""}),
+        "gemini": _parts({"text": WORD, "thought": True}, {"text": "b"}),
         "responses": _output({"type": "reasoning", "id": "rs_1", "summary": _SUMMARY}),
-        "ollama": _ollama(content="b", thinking="a"),
-        "cohere": _cohere({"type": "thinking", "thinking": "a"}, {"type": "text", "text": "b"}),
-        "bedrock": _converse_reply({"reasoningContent": {"reasoningText": {"text": "a"}}}, {"text": "b"}),
+        "ollama": _ollama(content="b", thinking=WORD),
+        "cohere": _cohere({"type": "thinking", "thinking": WORD}, {"type": "text", "text": "b"}),
+        "bedrock": _converse_reply({"reasoningContent": {"reasoningText": {"text": WORD}}}, {"text": "b"}),
     },
     "thinking, signed": {
-        "openai": _chat(content="b", reasoning="a", reasoning_details=[{"type": "reasoning.encrypted", "data": "x"}]),
-        "anthropic": _message({"type": "thinking", "thinking": "a", "signature": "c2ln"}),
-        "gemini": _parts({"text": "a", "thought": True, "thoughtSignature": "c2ln"}, {"text": "b"}),
+        "openai": _chat(
+            content="b", reasoning=WORD, reasoning_details=[{"type": "reasoning.encrypted", "data": "c2ln"}]
+        ),
+        "anthropic": _message({"type": "thinking", "thinking": WORD, "signature": "c2ln"}),
+        "gemini": _parts({"text": WORD, "thought": True, "thoughtSignature": "c2ln"}, {"text": "b"}),
         "responses": _output({"type": "reasoning", "id": "rs_1", "summary": _SUMMARY, "encrypted_content": "ZW5j"}),
-        "bedrock": _converse_reply({"reasoningContent": {"reasoningText": {"text": "a", "signature": "c2ln"}}}),
+        "bedrock": _converse_reply({"reasoningContent": {"reasoningText": {"text": WORD, "signature": "c2ln"}}}),
     },
     "redacted thinking": {
         "anthropic": _message({"type": "redacted_thinking", "data": "ZW5j"}),
         "bedrock": _converse_reply({"reasoningContent": {"redactedContent": "ZW5j"}}),
     },
     "tool call": {
-        "openai": _chat(tool_calls=[{"id": "c", "function": {"name": "f", "arguments": "{}"}}]),
-        "anthropic": _message({"type": "tool_use", "id": "c", "name": "f", "input": {}}),
-        "gemini": _parts({"functionCall": {"name": "f", "args": {}}}),
-        "responses": _output({"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}),
-        "ollama": _ollama(content="", tool_calls=[{"function": {"name": "f", "arguments": {}}}]),
-        "cohere": _cohere(tool_calls=[{"id": "c", "function": {"name": "f", "arguments": "{}"}}]),
-        "bedrock": _converse_reply({"toolUse": {"toolUseId": "c", "name": "f", "input": {}}}),
+        "openai": _chat(tool_calls=[{"id": "c", "function": {"name": TOOL, "arguments": "{}"}}]),
+        "anthropic": _message({"type": "tool_use", "id": "c", "name": TOOL, "input": {}}),
+        "gemini": _parts({"functionCall": {"name": TOOL, "args": {}}}),
+        "responses": _output({"type": "function_call", "call_id": "c", "name": TOOL, "arguments": "{}"}),
+        "ollama": _ollama(content="", tool_calls=[{"function": {"name": TOOL, "arguments": {}}}]),
+        "cohere": _cohere(tool_calls=[{"id": "c", "function": {"name": TOOL, "arguments": "{}"}}]),
+        "bedrock": _converse_reply({"toolUse": {"toolUseId": "c", "name": TOOL, "input": {}}}),
     },
     "tool call, signed": {
-        "gemini": _parts({"functionCall": {"name": "f", "args": {}}, "thoughtSignature": "c2ln"}),
+        "gemini": _parts({"functionCall": {"name": TOOL, "args": {}}, "thoughtSignature": "c2ln"}),
     },
     "a provider's own block": {
-        "openai": _chat(content="b", executed_tools=[{"index": 0, "type": "search", "output": "a"}]),
+        "openai": _chat(content="b", executed_tools=[{"index": 0, "type": "search", "output": WORD}]),
         "anthropic": _message(_SEARCH, {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}),
         "gemini": _parts({"executableCode": {"language": "PYTHON", "code": "1"}}),
         "responses": _output({"type": "web_search_call", "id": "ws_1", "status": "completed"}),
@@ -214,7 +280,7 @@ REPLIES: dict[str, dict[str, Any]] = {
         "responses": _output({"type": "image_generation_call", "id": "ig_1", "status": "completed", "result": "aGk="}),
     },
     "audio of the model": {
-        "openai": _chat(content=None, audio={"id": "audio_1", "data": "aGk=", "transcript": "a"}),
+        "openai": _chat(content=None, audio={"id": "audio_1", "data": "aGk=", "transcript": WORD}),
         "gemini": _parts({"inlineData": {"mimeType": "audio/wav", "data": "aGk="}}),
     },
 }
@@ -227,6 +293,8 @@ def write_table() -> str:
         reads = REPLIES.get(name, {})
         cells = [f"{send(wire, name)} / {'read' if wire in reads else '–'}" for wire in WIRES]
         lines.append(f"| {name} | {' | '.join(cells)} |")
+    for name in PORTABLE:
+        lines.append(f'| `ServerTool("{name}")` | {" | ".join([f"{send_tool(wire, name)} / –" for wire in WIRES])} |')
     return "\n".join(lines) + "\n"
 
 

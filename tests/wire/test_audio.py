@@ -117,6 +117,10 @@ def test_audio_is_sent_where_supported() -> None:
         "type": "input_audio",
         "input_audio": {"data": "UklGRg==", "format": "wav"},
     }
+    body, _ = encode("openai", User([Audio(Inline("SUQz"), "audio/mpeg")]))
+    assert body["messages"][0]["content"][0]["input_audio"] == {"data": "SUQz", "format": "mp3"}
+    body, _ = encode("bedrock", User([WAV]))
+    assert body["messages"][0]["content"] == [{"audio": {"format": "wav", "source": {"bytes": "UklGRg=="}}}]
     body, _ = encode("gemini", User([WAV]))
     assert body["contents"][0]["parts"] == [{"inlineData": {"mimeType": "audio/wav", "data": "UklGRg=="}}]
     body, _ = encode("gemini", User([Audio(Url("https://a.test/b.mp3"))]))
@@ -131,6 +135,8 @@ def test_audio_is_sent_where_supported() -> None:
         ("anthropic", WAV),
         ("responses", WAV),
         ("ollama", WAV),
+        ("cohere", WAV),
+        ("bedrock", Audio(Url("https://a.test/b.wav"), "audio/wav")),
     ],
 )
 def test_audio_is_rejected_by_path_where_unsupported(wire: str, block: Audio) -> None:

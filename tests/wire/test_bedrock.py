@@ -278,7 +278,11 @@ def test_a_request_is_read_as_it_was_written() -> None:
         System("S", cache=True),
         User([Text("a"), Image(Inline("aGk="), "image/png"), Document(Inline("aGk="), "application/pdf", "d")]),
         Assistant(
-            [Opaque({"type": "toolUse", "toolUse": {"name": "g", "type": "server_tool_use"}}, hidden), Text("x")]
+            [
+                Opaque({"type": "toolUse", "toolUse": {"name": "g", "type": "server_tool_use"}}, hidden),
+                Opaque({"type": "toolResult", "toolResult": {"toolUseId": "t"}}, hidden),
+                Text("x"),
+            ]
         ),
         User([Audio(Inline("aGk="), "audio/mpeg"), Audio(Url("s3://b/a.flac"), "audio/flac")]),
         Assistant([Thinking("t", state), RedactedThinking("ZW5j", hidden), ToolCall("c", "f", {"a": 1})]),
@@ -373,6 +377,15 @@ def test_content_that_our_values_cannot_hold_is_refused(block: dict[str, Any], p
     with pytest.raises((InvalidRequestError, UnsupportedContentError)) as caught:
         SERVER.decode({"messages": [{"role": "user", "content": [block]}]}, "/model/m/converse")
     assert caught.value.message.startswith(path)
+
+
+def test_tools_of_the_service_have_portable_names() -> None:
+    tools = (ServerTool("web_search"), ServerTool("code_execution"), ServerTool("other", {"a": 1}))
+    body, codes = sent(Request([User("x")], server_tools=tools))
+    names = [{"name": "nova_grounding"}, {"name": "nova_code_interpreter"}, {"name": "other", "a": 1}]
+    assert (body["toolConfig"]["tools"], codes) == ([{"systemTool": tool} for tool in names], [])
+    with pytest.raises(UnsupportedFeatureError, match=r"server_tools\[0\]"):
+        sent(Request([User("x")], server_tools=(ServerTool("url_context"),)))
 
 
 def test_audio_in_a_result_is_left_out() -> None:
