@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import keyring.core
 import pytest
+from click.testing import CliRunner, Result
 
+from dragoman.cli import main
 from dragoman.registry import Registry, keys_path, remove_key, store_key, stored_keys
 
 from .terminal import Terminal
 
 KEY = "sk-canary-0123456789abcdef"
-Run = Callable[..., subprocess.CompletedProcess[str]]
+Run = Callable[..., Result]
 
 
 @pytest.fixture(params=["keyring", "file"])
@@ -30,16 +30,14 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "models.yaml").write_text("adapters: {}\n")
     for variable in ("OPENAI_API_KEY", "GROQ_API_KEY", "MY_KEY"):
         monkeypatch.delenv(variable, raising=False)
+    keyring.core.init_backend()  # the package reads the variable once, when it is first used
     return str(request.param)
 
 
 @pytest.fixture
 def run(place: str) -> Run:
-    def start(*words: str, given: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "dragoman", *words],
-            input=given, capture_output=True, text=True, env={**os.environ, **variables}, check=False,
-        )  # fmt: skip
+    def start(*words: str, given: str = "", **variables: str) -> Result:
+        return CliRunner().invoke(main, list(words), input=given, env=variables)
 
     return start
 
@@ -55,7 +53,7 @@ def test_keys_are_set_listed_and_removed(run: Run, place: str, tmp_path: Path) -
         run("config", "check"),
         run("keys", "rm", "groq"),
     ]
-    assert all(each.returncode == 0 for each in outputs), outputs
+    assert all(each.exit_code == 0 for each in outputs), outputs
     said, listed, as_json, over, model, *_ = [each.stdout for each in outputs]
     assert "GROQ_API_KEY is stored in" in said
     assert listed.splitlines()[1].split() == ["GROQ_API_KEY", place, "groq"]
@@ -66,7 +64,7 @@ def test_keys_are_set_listed_and_removed(run: Run, place: str, tmp_path: Path) -
     everything = "".join(each.stdout + each.stderr for each in outputs)
     assert "canary" not in everything
     assert run("keys", "list").stdout.startswith("no keys")
-    assert run("keys", "rm", "groq").returncode == 1
+    assert run("keys", "rm", "groq").exit_code == 1
     kept = [path.read_text() for path in tmp_path.rglob("*.json")]
     assert KEY not in "".join(kept)
 
@@ -77,7 +75,7 @@ def test_key_file_is_readable_by_its_owner_only(run: Run, place: str) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
     assert (KEY in path.read_text()) == (place == "file")
     path.chmod(0o644)
-    assert run("keys", "list").returncode == 0
+    assert run("keys", "list").exit_code == 0
     assert path.stat().st_mode & 0o777 == 0o600
 
 
@@ -93,7 +91,7 @@ def test_key_file_is_readable_by_its_owner_only(run: Run, place: str) -> None:
 )
 def test_invalid_keys_are_not_stored(run: Run, words: list[str], given: str, complaint: str) -> None:
     result = run("keys", "set", *words, given=given)
-    assert result.returncode == 2
+    assert result.exit_code == 2
     assert complaint in result.stderr
     assert "canary" not in result.stdout + result.stderr
     assert stored_keys() == {}
@@ -123,10 +121,10 @@ def test_damaged_file_is_reported_in_one_line(run: Run, tmp_path: Path) -> None:
     keys_path().parent.mkdir()
     keys_path().write_text(f"{{'{KEY}")
     result = run("keys", "list")
-    assert result.returncode == 2
+    assert result.exit_code == 2
     assert result.stderr.endswith("the file of stored keys is not a file of keys\n")
     assert "canary" not in result.stderr
-    assert run("models", "groq:*", "--json").returncode == 0
+    assert run("models", "groq:*", "--json").exit_code == 0
 
 
 def test_the_prompt_hides_what_is_typed(place: str) -> None:
