@@ -209,7 +209,7 @@ def run_page(page: Path, folder: Path) -> int:
     blocks = read_blocks(page)
     with world(folder) as url, asyncio.Runner() as runner:
         scope = names()
-        if "readonly=True" in page.read_text():  # it reads a log, so there is one
+        if "readonly=True" in page.read_text():  # the page reads a log, which must exist
             with SqliteLog(folder / "log.db") as log:
                 tell(log, "fix-tests")
         for number, block in enumerate(blocks):

@@ -99,7 +99,8 @@ async def serve(handler: Handler) -> AsyncIterator[Server]:
                     server.in_flight -= 1
                     for each in (handling, gone):
                         each.cancel()
-                    await asyncio.gather(handling, gone, return_exceptions=True)  # passes on a cancellation
+                    # A cancellation of this task is passed on.
+                    await asyncio.gather(handling, gone, return_exceptions=True)
                 if seen.headers.get("connection") == "close":
                     return
         except (ConnectionError, asyncio.CancelledError):

@@ -175,10 +175,11 @@ def split(draw: st.DrawFn, text: str) -> list[str]:
 
 
 arguments = st.one_of(
-    json_objects.map(json.dumps),  # sound
+    json_objects.map(json.dumps),  # valid objects
     st.sampled_from(["", " ", "{}", '{"city": "Oslo"}', '{"city": 1}']),
-    json_objects.map(lambda value: json.dumps(value)[:-1]),  # cut off
-    st.sampled_from(["[1]", "null", '"text"', "{}{}", "{'a': 1}", "NaN"]),  # not an object
+    json_objects.map(lambda value: json.dumps(value)[:-1]),  # truncated objects
+    # Values that are not objects.
+    st.sampled_from(["[1]", "null", '"text"', "{}{}", "{'a': 1}", "NaN"]),
 )
 
 
@@ -192,7 +193,7 @@ def verbs(draw: st.DrawFn) -> list[Verb]:
     The keys of calls are numbers, in the order in which the calls begin.
     """
     said: list[Verb] = []
-    waiting: dict[int, list[str]] = {}  # fragments yet to come
+    waiting: dict[int, list[str]] = {}  # fragments of each call that are not sent yet
     tail: int | None = None  # the call that the wire opened last, while nothing came after it
     count = 0
     for _ in range(draw(st.integers(0, 14))):

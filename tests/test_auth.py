@@ -65,7 +65,7 @@ async def test_token_is_renewed_before_it_expires_and_only_once() -> None:
             now[0] += 200
             await model.complete("Hi")
             assert len(made) == 1
-            now[0] += 50  # less than a minute is left
+            now[0] += 50  # the token expires in less than a minute
             await asyncio.gather(*[model.complete("Hi") for _ in range(5)])
             assert len(made) == 2
     assert server.requests[-1].headers["authorization"] == "Bearer token-2"

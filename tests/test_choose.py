@@ -55,7 +55,7 @@ OWN = ("lab:all", "lab:dear", "lab:blind", "lab:unknown")
 def test_models_are_chosen_by_needs_with_reasons(registry: Registry, needs: Any) -> None:
     choice = registry.choose(needs=needs, among=OWN)
     assert [entry.id for entry in choice.models] == ["lab:all", "lab:dear"]
-    assert choice.best.id == "lab:all"  # the cheaper one
+    assert choice.best.id == "lab:all"  # both fit, and this one is cheaper
     assert choice.excluded == {
         "lab:blind": ("no_vision_support", "exceeds_context_window"),
         "lab:unknown": ("unknown_supports_tools", "unknown_supports_images", "unknown_max_context_tokens"),

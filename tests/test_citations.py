@@ -324,7 +324,8 @@ TWO: dict[str, dict[str, Any]] = {
 def test_choices_that_nothing_requested_are_reported(wire: str) -> None:
     reply = reply_of(wire, TWO[wire])
     assert (reply.text, [warning.code for warning in reply.warnings]) == ("a", ["choices_dropped"])
-    asked = {"openai": {"n": 2}, "gemini": {"candidateCount": 2}}[wire]  # reported with the request
+    # Several choices were requested, which is reported with the request.
+    asked = {"openai": {"n": 2}, "gemini": {"candidateCount": 2}}[wire]
     assert reply_of(wire, TWO[wire], config=RuntimeConfig(extras=asked)).warnings == ()
 
 

@@ -338,7 +338,7 @@ def test_echoed_prompts_are_not_quoted(prompt: str, message: str, echoed: bool) 
     error = InvalidRequestError("refused", provider_message=message)
     error.hide([], ["another prompt", prompt])
     assert error.quotable is not echoed
-    assert error.provider_message == message  # for whoever asks
+    assert error.provider_message == message  # the attribute keeps the full message
     assert (message in str(error)) is not echoed
     assert (message in repr(error)) is not echoed
 

@@ -49,7 +49,8 @@ class Names:
         if name == "__all__":
             assert value is not None
             self.listed = list(ast.literal_eval(value))
-        self._bind(name, public=False)  # limits, loggers and shorthands may stay in the workshop
+        # Limits, loggers and shorthands may stay private to the module.
+        self._bind(name, public=False)
 
     def _bind(self, name: str, *, public: bool) -> None:
         self.bound.add(name)

@@ -69,7 +69,7 @@ async def test_group_is_opened_like_a_model(file: Path) -> None:
         async with connect("both") as model:
             for _ in range(7):
                 assert (await model.complete("Hi")).text == "Hi"
-    assert len(bad.requests) == 5  # then it is unavailable
+    assert len(bad.requests) == 5  # after five failures the circuit breaker opens
     assert len(good.requests) == 7
 
 
@@ -189,7 +189,7 @@ async def test_adapter_has_limits_and_deadlines(file: Path) -> None:
             await asyncio.gather(*[model.complete("Hi") for model in models * 4])
             end: Any = list(walk(models[0]))[-1]
             assert (end._timeouts.total, end._timeouts.connect) == (33, 3)
-    assert most == 2  # of both models together
+    assert most == 2  # both models share one limit
 
 
 def make_certificate(folder: Path, name: str) -> tuple[Path, Path]:
@@ -290,7 +290,7 @@ async def test_closing_one_provider_does_not_affect_others(file: Path) -> None:
             gate.set()
             assert (await running).text == "Hi"
             await one.close()
-            assert (await one.complete("Hi")).text == "Hi"  # and it can be used again
+            assert (await one.complete("Hi")).text == "Hi"  # the provider can be used again
 
 
 def test_provider_of_a_registry_works_in_every_event_loop(file: Path) -> None:

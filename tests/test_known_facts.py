@@ -143,7 +143,8 @@ async def test_proven_facts_are_stored_and_the_user_overrides_them(tmp_path: Pat
             await model.complete("Hi", tools=TOOLS)
             written = observed.stat().st_mtime_ns
             await model.complete("Hi", tools=TOOLS)
-            assert observed.stat().st_mtime_ns == written  # nothing new
+            # Nothing new was observed, so the file is not written.
+            assert observed.stat().st_mtime_ns == written
         known = Registry.load(file).find("a:m").capabilities
         for fact in ("supports_tools", "supports_parallel_tool_calls", "supports_prompt_caching"):
             assert (known.known(fact), getattr(known, fact).source) == (True, "observed")
@@ -171,7 +172,7 @@ async def test_rejected_schema_is_stored(tmp_path: Path, observed: Path) -> None
                 await registry.open("a:m").complete("Hi", response_schema={"type": "object", "properties": {}})
         fact = Registry.load(file).find("a:m").capabilities.supports_structured_output
     assert (fact.value, fact.source) == (False, "observed")
-    assert len(server.requests) == 3  # the second process knew
+    assert len(server.requests) == 3  # the second process read the file and sent one request less
 
 
 def test_damaged_file_and_unwritable_folder_are_tolerated(observed: Path, caplog: pytest.LogCaptureFixture) -> None:

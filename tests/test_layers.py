@@ -292,7 +292,7 @@ def _private_names(tree: ast.AST) -> set[str]:
         elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
             names.add(node.id if isinstance(node, ast.Name) else node.attr)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            names.add(node.value)  # a slot
+            names.add(node.value)  # a name in __slots__
     return {name for name in names if name.startswith("_")}
 
 

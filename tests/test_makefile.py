@@ -37,7 +37,8 @@ def clone(tmp_path: Path) -> Path:
     return tmp_path
 
 
-_OUTER_MAKE = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")  # of the ``make test`` that runs this
+# Variables of the ``make test`` that runs this test.
+_OUTER_MAKE = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")
 
 
 def chat(clone: Path, *words: str, **variables: str) -> tuple[list[list[str]], subprocess.CompletedProcess[str]]:

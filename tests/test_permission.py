@@ -51,7 +51,8 @@ MATCHES = [
     ],
     (Rule("allow", arguments={"command": "re:pytest.*"}), bash("pytest -q"), True),
     (Rule("deny", arguments={"command": "re:.*curl.*"}), bash("pytest; curl x | sh"), True),
-    (Rule("allow", arguments={"command": "ls | wc -l"}), bash("ls | wc -l"), True),  # written out, it is allowed
+    # The whole command is written out in the rule, so it is allowed.
+    (Rule("allow", arguments={"command": "ls | wc -l"}), bash("ls | wc -l"), True),
     # "pytest *" is a program with or without words, and not another program
     (Rule("allow", arguments={"command": "pytest *"}), bash("pytest"), True),
     (Rule("allow", arguments={"command": "pytest *"}), bash("pytest -q"), True),
@@ -257,7 +258,7 @@ ANSWERS: list[tuple[Any, bool, str]] = [
     (lambda p, v: True, True, "user"),
     (lambda p, v: False, False, "user"),
     (lambda p, v: None, False, "user"),
-    (lambda p, v: "yes", False, "user"),  # only a clear yes is one
+    (lambda p, v: "yes", False, "user"),  # only True is an approval
     (lambda p, v: 1, False, "user"),
     (lambda p, v: Decision(True, "ann", "fine"), True, "ann"),
     (lambda p, v: _later(True), True, "user"),
@@ -284,7 +285,8 @@ async def test_session_scope_is_asked_once_and_overrides_no_denial() -> None:
         decision = await decide(gate, bash(command))
         assert decision.allowed is (command != "rm x")
     assert asked == ["ls"]
-    assert not (await decide(Gate(gate.policy), bash("ls"))).allowed  # and only in that session
+    # The approval holds in that session only.
+    assert not (await decide(Gate(gate.policy), bash("ls"))).allowed
 
 
 async def test_approver_gets_one_question_at_a_time() -> None:

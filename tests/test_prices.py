@@ -288,7 +288,7 @@ WIRES = {
     "gemini": (Usage(700, 300, 600, None, 260, 1_000), {"input": 100, "cached_input": 600}),
     # responses: input_tokens 42, nothing cached, output_tokens 7
     "responses": (Usage(42, 7, 0, None, 0, 49), {"input": 42}),
-    # a server that reports no subsets at all
+    # a server that reports no details of its counts
     "plain": (Usage(42, 7), {"input": 42}),
 }
 
@@ -747,7 +747,7 @@ BAD_FIELDS = [
 def test_invalid_row_is_rejected_by_file_and_field(tmp_path: Path, fields: dict[str, Any], problem: str) -> None:
     good = {"provider": "p", "match": {"equals": ["m"]}, "input": "1", "output": "2"}
     bad = {key: value for key, value in {**good, **fields}.items() if value is not None}
-    for name in ("mine.json", "mine.yaml"):  # JSON of this kind is YAML too
+    for name in ("mine.json", "mine.yaml"):  # this JSON file is valid YAML too
         file = tmp_path / name
         file.write_text(json.dumps({"rows": [good, bad]}))
         with pytest.raises(ValueError) as caught:

@@ -474,7 +474,8 @@ async def test_a_cancelled_call_closes_its_socket_soon(stream: bool) -> None:
 
 
 async def test_completed_message_cannot_be_cancelled_and_its_error_is_raised() -> None:
-    model, _ = fixed(b'data: {"choices": [{"delta": {"content": "Hi"}}]}\n\n')  # and then the connection ends
+    # The connection ends without an end mark.
+    model, _ = fixed(b'data: {"choices": [{"delta": {"content": "Hi"}}]}\n\n')
     stream = model.stream("Hi")
     while not isinstance(event := await anext(stream), MessageComplete):
         pass
@@ -571,7 +572,7 @@ async def test_stream_cancelled_from_outside_ends_as_cancelled() -> None:
         await _collect(stream, events)
         check_events(events)
         assert (events[-1].finish_reason, stream.response.text) == ("cancelled", "Hello")  # type: ignore[union-attr]
-        await model.stream("Hi", request_id="r5").aclose()  # the id is free
+        await model.stream("Hi", request_id="r5").aclose()  # the request id can be used again
 
 
 @pytest.mark.parametrize("how", ["aclose", "with", "cancel"])

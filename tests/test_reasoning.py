@@ -66,7 +66,7 @@ ENABLED = {"thinking": {"type": "enabled"}}
 
 # The wire, the vendor, the model, the amount; then the fields, and whether they are approximate.
 TRANSLATIONS: list[tuple[str, str | None, str, Any, dict[str, Any], bool]] = [
-    # A budget in tokens.
+    # Models that take a budget in tokens.
     ("anthropic", None, "claude-sonnet-4-5", 4096, claude(4096), False),
     ("anthropic", None, "claude-sonnet-4-5", 100, claude(1024), True),
     ("anthropic", None, "claude-3-7-sonnet-20250219", "low", claude(1024), True),
@@ -75,7 +75,7 @@ TRANSLATIONS: list[tuple[str, str | None, str, Any, dict[str, Any], bool]] = [
     ("anthropic", None, "claude-sonnet-4-5", "off", DISABLED, False),
     ("anthropic", None, "claude-sonnet-4-5", "none", DISABLED, False),
     ("anthropic", None, "claude-sonnet-4-5", 0, DISABLED, False),
-    # Adaptive thinking.
+    # Models with adaptive thinking.
     ("anthropic", None, "claude-opus-4-6", "medium", adaptive("medium"), False),
     ("anthropic", None, "claude-opus-4-6", "minimal", adaptive("low"), True),
     ("anthropic", None, "claude-opus-4-6", 4096, claude(4096), False),
@@ -100,7 +100,7 @@ TRANSLATIONS: list[tuple[str, str | None, str, Any, dict[str, Any], bool]] = [
     ("gemini", None, "gemini-3-pro-preview", "off", thinking(thinkingLevel="low"), True),
     ("gemini", None, "gemini-3.1-pro-preview", "medium", thinking(thinkingLevel="medium"), False),
     ("gemini", None, "gemini-2.0-flash", "high", {}, True),
-    # Efforts.
+    # Models that take an effort.
     ("openai", None, "gpt-5", "minimal", {"reasoning_effort": "minimal"}, False),
     ("openai", None, "gpt-5", "off", {"reasoning_effort": "minimal"}, True),
     ("openai", None, "gpt-5.1", "off", {"reasoning_effort": "none"}, False),
@@ -115,11 +115,11 @@ TRANSLATIONS: list[tuple[str, str | None, str, Any, dict[str, Any], bool]] = [
     ("responses", None, "gpt-5", 900, {"reasoning": {"effort": "low"}}, True),
     ("responses", None, "gpt-5.4", "off", {"reasoning": {"effort": "none"}}, False),
     ("responses", None, "unheard-of", "off", {"reasoning": {"effort": "none"}}, False),
-    # A router's object.
+    # OpenRouter takes an object.
     ("openai", "openrouter", "anthropic/claude-sonnet-4.5", "low", {"reasoning": {"effort": "low"}}, False),
     ("openai", "openrouter", "anthropic/claude-sonnet-4.5", 2000, {"reasoning": {"max_tokens": 2000}}, False),
     ("openai", "openrouter", "qwen/qwen3-32b", "off", {"reasoning": {"effort": "none"}}, False),
-    # Switches.
+    # Servers that can only switch thinking on or off.
     ("openai", "deepseek", "deepseek-v4-pro", "off", DISABLED, False),
     ("openai", "deepseek", "deepseek-v4-pro", "high", {**ENABLED, "reasoning_effort": "high"}, False),
     ("openai", "deepseek", "deepseek-v4-pro", 500, {**ENABLED, "reasoning_effort": "low"}, True),

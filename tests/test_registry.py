@@ -253,7 +253,7 @@ def test_name_without_its_vendor_is_suggested(wrong: str, right: str) -> None:
         ("anthropic:claude-sonet-4-6", "anthropic:claude-sonnet-4-6"),
         ("openai:gtp-5-mini", "openai:gpt-5-mini"),
         ("anthropic:claude-sonnet-4-6", None),
-        ("anthropic:claude-sonnet-4-99", None),  # newer than the catalogue
+        ("anthropic:claude-sonnet-4-99", None),  # a model that is newer than the catalogue
         ("anthropic:claude-sonnet-4-6-20990101", None),
         ("anthropic:my-own", None),
         ("ollama:anything", None),
@@ -708,7 +708,7 @@ def test_vendor_offers_another_wire(
     assert provider.codec.wire == wire
     asked = provider.codec.encode(build_request("Hi", config={"max_tokens": 9}, model="gpt-5"))
     assert asked.http.url == url
-    if "openai" in adapter and "ollama" not in adapter:  # what is known of the model stays
+    if "openai" in adapter and "ollama" not in adapter:  # the known facts of the model are kept
         entry = registry.find("a:gpt-5")
         assert entry.priced_as.model == "openai:gpt-5"
         assert entry.priced_as.find_problem() is None

@@ -91,7 +91,8 @@ async def test_does_not_execute_tools() -> None:
     await collect(model, "fix the tests")
     response = await model.complete("fix the tests", TOOLS)
     assert [call.name for call in response.tool_calls] == ["bash"]
-    assert len(transport.requests) == 2  # one each: no loop around the model either
+    # One request for each call: the provider runs no agent loop.
+    assert len(transport.requests) == 2
     assert executions == []
     for name in ("execute", "execute_tool", "run_loop", "continue_until_done", "approve_tool", "append_tool_result"):
         assert not hasattr(model, name)

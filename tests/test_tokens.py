@@ -166,7 +166,7 @@ def test_unknown_family_is_rejected_by_name() -> None:
 
 # --- properties of every estimate -------------------------------------------------------------------
 
-_LONE_SURROGATE = st.integers(0xD800, 0xDFFF).map(chr)  # characters() leaves them out
+_LONE_SURROGATE = st.integers(0xD800, 0xDFFF).map(chr)  # characters() does not generate surrogates
 _ANY_CHARACTER = st.characters() | st.characters(categories=("Cc", "Cf", "Co")) | _LONE_SURROGATE
 _ANY_TEXT = st.text(_ANY_CHARACTER, max_size=300)
 _LIKELY_TEXT = st.lists(

@@ -50,10 +50,10 @@ from ..session.playing import check_evidence, of, types
 
 INVOICES = 9
 REFUSED, FENCED = 3, 4  # exit codes of a life, besides 0 and death by a signal
-WINDOW = 3_000  # tokens: the results of a few payments
+WINDOW = 3_000  # the model's context window in tokens: a few payments fill it
 RECEIPT = "with a receipt of many words " * 90
 RECORDS = 50  # a session that nothing disturbs has about twice as many
-SETTLED = "settled:"  # begins the summary that the model writes
+SETTLED = "settled:"  # the first word of each summary that the model writes
 
 
 class Tally(msgspec.Struct):
@@ -74,7 +74,7 @@ class Tally(msgspec.Struct):
     summaries: int = 0
     edits: int = 0
     rejections: int = 0
-    # All of these must be empty.
+    # Each list collects one kind of violation and must stay empty.
     lost: list[str] = []
     paid_twice: list[str] = []
     unrecorded: list[str] = []
@@ -183,7 +183,7 @@ async def live(place: str, folder: Path, name: str, acknowledge: int, *, takeove
             await session.run("Pay everything.")
             return
         session = await Session.resume(Payer(), tools, policy, log, name, takeover=takeover, **settings)
-        if session.state.finished is None:  # else it was killed when all was done
+        if session.state.finished is None:  # a kill after the last record leaves nothing to resume
             await session.run()
 
 
@@ -219,7 +219,7 @@ class World:
         self.acknowledged: list[tuple[str, int, str]] = []
         self.pipes: dict[int, tuple[int, bytearray]] = {}  # by process: the end to read from, and what came
         self.stopped: set[int] = set()
-        self.silent: set[int] = set()  # whose pipe is closed: they are about to end
+        self.silent: set[int] = set()  # processes that closed their pipe and are about to exit
 
     def play(self, name: str, kills: int) -> None:
         """Run one session until it is finished, with at most this many kills."""
@@ -285,7 +285,7 @@ class World:
                     self.silent.add(pid)
             if self.silent:
                 return
-        time.sleep(self.draw.uniform(0, 0.003))  # somewhere within what the last record leads to
+        time.sleep(self.draw.uniform(0, 0.003))  # kill the process while it acts on its last record
 
     def _read(self, pid: int) -> bytes:
         end, came = self.pipes[pid]
@@ -321,7 +321,7 @@ class World:
         elif code != 0:
             self.tally.problems.append(f"a life ended with {code}")
 
-    # the evidence
+    # records of the log
 
     def check(self, names: list[str]) -> Tally:
         tally = self.tally

@@ -66,7 +66,8 @@ async def _client(port: int, act: Callable[[Send], Awaitable[None]]) -> None:
     loop = asyncio.get_running_loop()
     while True:
         with socket.socket() as client, contextlib.suppress(OSError):
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # replies are not read
+            # A small receive buffer, because this client never reads a reply.
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.setblocking(False)
             await loop.sock_connect(client, ("127.0.0.1", port))
             await act(lambda data, client=client: loop.sock_sendall(client, data))  # type: ignore[misc]

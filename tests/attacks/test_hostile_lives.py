@@ -14,7 +14,8 @@ import pytest
 from .hostile_lives import Tally
 
 EXHAUSTIVE = bool(os.environ.get("DRAGOMAN_EXHAUSTIVE"))
-KILLS = int(os.environ.get("DRAGOMAN_SESSION_KILLS", "400" if EXHAUSTIVE else "10"))  # more of them for a longer run
+# Set the variable for a longer run.
+KILLS = int(os.environ.get("DRAGOMAN_SESSION_KILLS", "400" if EXHAUSTIVE else "10"))
 Count = Callable[[str, int], None]
 
 
@@ -41,7 +42,8 @@ def test_session_killed_at_random_moments_loses_nothing(place: str, tmp_path: Pa
     assert tally.kills >= KILLS
     assert min(tally.projections, tally.summaries, tally.edits, tally.rejections) > 0
     if KILLS >= 100:  # a few kills may miss some of these by chance
-        assert tally.projections > tally.summaries  # of the other policy
+        # The rest are projections of the policy that drops tool results.
+        assert tally.projections > tally.summaries
         assert tally.unknown_outcomes > 0
 
 

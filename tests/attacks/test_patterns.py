@@ -26,15 +26,16 @@ def test_every_pattern_of_the_package_is_found() -> None:
 def test_every_pattern_is_found() -> None:
     """A pattern that a function makes is in none of the places where patterns are looked for, but for these."""
     assert find_made() == {
-        "config.py:_loader",  # the scalars of YAML, which are among the data
-        "permission.py:_compile_text",  # the operator's own, after "re:"
+        "config.py:_loader",  # patterns of YAML scalars; the test reads them as data
+        "permission.py:_compile_text",  # a pattern that the operator writes after "re:"
         "prices/rows.py:__post_init__",
-        "prices/rows.py:covers",  # among the data, or the user's own
-        "reasoning.py:find_style",  # among the data
-        "registry/vendors.py:_read_rule",  # data that is compared with data
+        "prices/rows.py:covers",  # patterns of the price files, or of the user
+        "reasoning.py:find_style",  # patterns of the data files
+        # Patterns of the data files, compared with names of the data files.
+        "registry/vendors.py:_read_rule",
         "sim/script.py:__post_init__",
-        "sim/script.py:fits",  # the author's of a script
-        "wire/errors.py:row",  # the rows of tables, which are looked through
+        "sim/script.py:fits",  # a pattern that the author of a script writes
+        "wire/errors.py:row",  # patterns of the error tables, tested as data
     }
 
 

@@ -135,7 +135,8 @@ async def test_no_service_below_run_is_reachable(root: Path, monkeypatch: pytest
             said = await bash(root, connect)
             assert "FileNotFoundError" in said
             assert heard == []
-            assert "exit code: 0" in await bash(root, connect, NONE)  # the service does listen
+            # Without a sandbox the service can be reached.
+            assert "exit code: 0" in await bash(root, connect, NONE)
         finally:
             place.unlink()
 
@@ -168,7 +169,8 @@ async def test_no_file_in_the_home_is_readable(root: Path, monkeypatch: pytest.M
     assert SECRET not in said
     assert "minereadable" in said
     assert not (home / "x").exists()
-    assert sorted(said.splitlines()[-3:]) == ["tools", "work", "x"]  # a home that is thrown away
+    # The home folder is temporary and contains nothing else.
+    assert sorted(said.splitlines()[-3:]) == ["tools", "work", "x"]
 
 
 @LIVE
@@ -248,7 +250,8 @@ async def test_other_processes_and_namespaces_are_unavailable(root: Path) -> Non
     if "--disable-userns" in offered.stdout:
         unshare = "import ctypes; print('namespace', ctypes.CDLL(None).unshare(0x10000000))"
         (root / "unshare.py").write_text(unshare)
-        bare = Sandbox(find_sandbox().program, "", find_sandbox().options)  # without the filter
+        # The same sandbox without the seccomp filter.
+        bare = Sandbox(find_sandbox().program, "", find_sandbox().options)
         assert "namespace -1" in await bash(root, f"{sys.executable} unshare.py", bare)
 
 
@@ -293,7 +296,8 @@ async def test_daemons_do_not_outlive_the_call(root: Path, kind: str, number: st
 @pytest.mark.parametrize("way", ["timeout", "cancelled", "stopped"])
 async def test_daemons_do_not_outlive_a_cancelled_call(root: Path, way: str, number: str) -> None:
     box = Toolbox(workspace_tools(root, sandbox=NONE, timeout=30 if way == "cancelled" else 0.7))
-    stop = "kill -STOP $PPID;" if way == "stopped" else ""  # the supervisor itself
+    # The parent of the command is the supervisor.
+    stop = "kill -STOP $PPID;" if way == "stopped" else ""
     nap = f"sleep 3{number}"
     command = f"{stop} trap '' TERM INT HUP; setsid {nap} & (setsid {nap} &); echo x > up; {nap}"
     call = asyncio.create_task(box.execute("bash", {"command": command}))

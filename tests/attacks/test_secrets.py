@@ -184,7 +184,7 @@ async def test_cassettes_sessions_and_exports_contain_no_secret(search: Search, 
                 except dragoman.ProviderError as error:
                     search.look_at_error(f"session {kind}", error)
                 log.export(folder / "export.jsonl")
-                search.look_at_files(folder)  # with the write-ahead log
+                search.look_at_files(folder)  # the folder contains the write-ahead log too
     assert len(list(tmp_path.rglob("*.jsonl"))) >= len(ECHOES)
     search.look_at_files(tmp_path)
     assert search.looked > 30

@@ -181,7 +181,8 @@ async def test_reply_with_many_blocks_takes_little_time(wire: str, shape: str, i
     transport = FixtureTransport(*[(status, {}, [reply])] * 6)
     provider = dragoman.connect("m", wire=wire, base_url="http://127.0.0.1:9", transport=transport)
     units: list[float] = []
-    while len(units) < 3 and min(units, default=cpu.QUARTER_SECOND) >= cpu.QUARTER_SECOND:  # the best of three
+    # Take the best of three measurements.
+    while len(units) < 3 and min(units, default=cpu.QUARTER_SECOND) >= cpu.QUARTER_SECOND:
         with cpu.spending() as spent, contextlib.suppress(ProviderError):
             await provider.complete("Hi", [Tool("t", "", {"type": "object"})], {"max_tokens": 5})
         units.append(spent.units)

@@ -90,7 +90,8 @@ async def test_session_started_after_it_was_loaded_is_rejected(open_store: Open)
         await second.run()
     till.let.set()
     await running
-    with pytest.raises(LogConflictError, match="continued elsewhere"):  # what it loaded is out of date
+    # The state that it loaded is out of date.
+    with pytest.raises(LogConflictError, match="continued elsewhere"):
         await second.run("Pay 4711.")
     assert till.payments == 1
 
@@ -109,7 +110,7 @@ async def test_taking_over_a_session_stops_the_first_runner(open_store: Open) ->
     records = list(log.read("s1"))
     [resumed] = of(records, "session.resumed")
     assert (resumed.epoch, resumed.takeover) == (2, True)
-    check_evidence(records)  # every intent has one end
+    check_evidence(records)  # checks that every intent has exactly one end
     assert [note for step in read_steps(log, "s1") for note in step.notes] == []
     assert log.verify().ok
 

@@ -59,7 +59,8 @@ async def gateway(folder: Path) -> AsyncIterator[tuple[str, psutil.Process]]:
             connection.reply(200, completion())
             return
         link = connection.writer.get_extra_info("socket")
-        link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 * 1024)  # or the kernel takes all of it
+        # A larger buffer would take all 4 MB at once.
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 * 1024)
         connection.begin_stream()
         for _ in range(200):  # 4 MB, as fast as the gateway takes it
             connection.chunk(chunk("x" * 20_000))

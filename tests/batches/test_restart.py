@@ -25,7 +25,7 @@ class Counting:
 
     def __init__(self, seed: int) -> None:
         self.total = 0
-        self.acknowledged: set[str] = set()  # at the last kill
+        self.acknowledged: set[str] = set()  # rows on disk when the process was last killed
         self.asked_again: list[str] = []
         self.dice = random.Random(seed)
         self.arrived = asyncio.Condition()

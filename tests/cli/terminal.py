@@ -84,7 +84,7 @@ class Terminal:
             return False
         try:
             data = os.read(self._own, 65536)
-        except OSError:  # the other end is gone
+        except OSError:  # the program has closed its end of the terminal
             return False
         self.raw += data.decode(errors="replace")
         return bool(data)

@@ -233,7 +233,8 @@ def test_answers_are_read_from_standard_input(server: Server, workspace: Path) -
         ("bash", "user", "once"),
     ]
     assert "   denied  edit_file, by user: looks wrong to me" in result.stdout
-    assert "           - one\n           + two" in result.stdout  # all of it was shown before it was asked
+    # The whole diff is shown before the question.
+    assert "           - one\n           + two" in result.stdout
     assert "allow? [y]es" in result.stderr
 
 
@@ -393,9 +394,9 @@ def test_user_is_asked_at_the_terminal(server: Server, workspace: Path) -> None:
         terminal.type("\n")
         assert terminal.wait() == 0
     assert (workspace / "a.txt").read_text() == "two\n"
-    assert "\x1b[31m- one" in terminal.raw  # before it is allowed
+    assert "\x1b[31m- one" in terminal.raw  # the diff is coloured in the question
     assert "\x1b[32m+ two" in terminal.raw
-    assert "\x1b[32m           +two" in terminal.raw  # and when it is done
+    assert "\x1b[32m           +two" in terminal.raw  # the diff is coloured in the result
 
 
 def test_interrupt_during_a_question_is_recorded(server: Server, workspace: Path) -> None:

@@ -74,8 +74,8 @@ def chatting(server: Background, *words: str, **variables: str) -> Iterator[Term
     ("keys", "sent"),
     [
         ("\x1b[200~first\nsecond\n\nthird\x1b[201~\r", "first\nsecond\n\nthird"),  # bracketed paste
-        ("one\x1b\rtwo\r", "one\ntwo"),  # Alt-Enter
-        ("one\\\rtwo\r", "one\ntwo"),  # a backslash, then Enter
+        ("one\x1b\rtwo\r", "one\ntwo"),  # Alt-Enter starts a new line
+        ("one\\\rtwo\r", "one\ntwo"),  # a backslash before Enter starts a new line
         ("a\\b\r", "a\\b"),
     ],
 )
@@ -92,7 +92,7 @@ def test_history_is_kept_and_private(tmp_path: Path) -> None:
             terminal.type("remember me\r")
             terminal.see("Hello")
         with chatting(server, XDG_DATA_HOME=str(tmp_path)) as terminal:
-            terminal.type("\x1b[A\r")  # the arrow up
+            terminal.type("\x1b[A\r")  # the up arrow recalls the last prompt
             terminal.see("Hello")
     assert heard(server) == [["remember me"], ["remember me"]]
     history = tmp_path / "dragoman" / "chat-history"
@@ -134,7 +134,7 @@ def test_keys_typed_during_a_reply_are_not_lost() -> None:
         terminal.drain(0.2)
         terminal.type("\x03")
         terminal.see("(stopped)")
-        terminal.see("typed ahead")  # the next prompt has it
+        terminal.see("typed ahead")  # the next prompt contains what was typed during the answer
         terminal.type("\r")
         terminal.see("Done")
     assert heard(server)[-1] == ["one", "Working", "typed ahead"]
@@ -197,12 +197,13 @@ def test_markdown_is_rendered_while_streaming_and_an_interrupt_keeps_the_chat() 
         terminal.type("slowly\n")
         terminal.see("First half")
         terminal.type("\x03")
-        assert "^C" not in terminal.see("(stopped)")  # nothing is drawn into the answer
+        # The terminal does not echo ^C into the answer.
+        assert "^C" not in terminal.see("(stopped)")
         terminal.see(">")
         terminal.type("three\n")
         terminal.see("bold words.")
         terminal.see(">")
-        terminal.type("\x03")  # at the prompt it is not the end
+        terminal.type("\x03")  # Ctrl-C at the prompt does not end the program
         terminal.see(">")
         leave(terminal)
     assert heard(server)[-1] == ["one", "## A title\n\nSome **bold** words.\n", "slowly", "First half", "three"]

@@ -43,7 +43,8 @@ def run(*words: str, **variables: str) -> Result:
 def test_errors_use_option_names(error: ProviderError, shown: str) -> None:
     assert str(name_options(error)).startswith(shown)
     assert "error." not in str(error)
-    assert str(name_options(error)).startswith(shown)  # again changes nothing
+    # Naming the options twice gives the same text.
+    assert str(name_options(error)).startswith(shown)
 
 
 def test_stopped_server_is_named_with_a_hint(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_ask_is_recorded(place: Path, mode: str) -> None:
     assert KEY.encode() not in place.read_bytes()
     for words in (["log", "show"], ["replay"], ["log", "verify"], ["log", "cost"], ["log", "export"]):
         assert run(*words, "last").exit_code == 0
-    assert "!" not in run("replay", "last").stdout  # nothing that does not follow from the records
+    assert "!" not in run("replay", "last").stdout  # replay marks no record as inconsistent
 
 
 def test_chat_is_one_session_and_its_text_is_searchable(place: Path) -> None:
@@ -93,7 +93,7 @@ def test_chat_is_one_session_and_its_text_is_searchable(place: Path) -> None:
     assert (found["kind"], found["goal"]) == ("chat", "one giraffe")
     listed = run("log", "list", "--kind", "chat").stdout
     assert "one giraffe" in listed
-    assert "unknown" in listed  # the cost
+    assert "unknown" in listed  # the price of this model is unknown
     assert run("log", "list", "--kind", "agent").stdout == ""
 
 

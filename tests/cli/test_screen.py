@@ -87,7 +87,7 @@ def test_answers_are_shown(
     for words in unseen:
         assert words not in shown
     if kind == "drawn":
-        assert drawing.file.getvalue().count("\x1b[?25h") == 1  # the cursor is back
+        assert drawing.file.getvalue().count("\x1b[?25h") == 1  # the cursor is shown again
     else:
         assert printed.out == "" or printed.out.endswith("\n")
 

@@ -731,7 +731,7 @@ def test_invalid_structured_text_raises(text: str, reason: str) -> None:
 @pytest.mark.parametrize(
     ("text", "reason", "call", "expected"),
     [
-        ("", "length", False, None),  # thought until the limit
+        ("", "length", False, None),  # the model reached the token limit while it was thinking
         ("no", "tool_calls", True, None),
         ("no", "stop", True, None),
         ("no", "content_filter", False, None),
@@ -1079,8 +1079,8 @@ CALLED = ToolCall("x", "any", {}, replace(NEVER, signature="call"))
 SEARCHED = Opaque({"type": "search"}, NEVER)
 # Delivered events, and the blocks at that point.
 HEARD: dict[int, tuple[AssistantBlock, ...]] = {
-    0: (),  # nothing at all
-    1: (),  # the start
+    0: (),  # before the first event
+    1: (),  # after the start event
     2: (Thinking("h", Continuity(None, 1, ISSUER, replayable=False)),),
     3: (Thinking("hm", Continuity(None, 1, ISSUER, replayable=False)),),
     4: (SIGNED, REDACTED),

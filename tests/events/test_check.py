@@ -80,7 +80,7 @@ def signed(text: str, signature: str | None) -> Thinking:
     return Thinking(text, Continuity(signature))
 
 
-ANY: Any = None  # for what the types forbid, as the next
+ANY: Any = None  # typed Any, to build events that the types forbid
 TIRED: Any = "tired"
 ONE = {"n": 1}
 SEARCH = ToolCall("a", "search", {})

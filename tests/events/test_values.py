@@ -154,7 +154,7 @@ DAMAGED: list[tuple[bytes | str, Any]] = [
 @pytest.mark.parametrize(("data", "value"), DAMAGED)
 def test_damaged_text_is_repaired(data: bytes | str, value: Any) -> None:
     assert read_json(data) == value
-    msgspec.json.encode(read_json(data))  # and every encoder takes it
+    msgspec.json.encode(read_json(data))  # what was read can be encoded again
 
 
 REFUSED: list[tuple[bytes | str, str]] = [

@@ -43,7 +43,7 @@ async def serving(app: Any, **settings: Any) -> AsyncIterator[str]:
     try:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
-        for _ in range(20):  # connections that the client has closed
+        for _ in range(20):  # wait until the server has closed its side of closed connections
             if not server.server_state.connections:
                 break
             await asyncio.sleep(0.005)

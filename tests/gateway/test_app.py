@@ -132,7 +132,7 @@ async def test_endless_request_head_times_out(before: bytes) -> None:
     async with serving(create_app({"fast": Listed("Hello")}, bounds=Bounds(head_seconds=0.3))) as url:
         began = time.perf_counter()
         said = await raw(url, before + b"POST /v1/messages HTTP/1.1\r\nx-slow: ")
-        assert time.perf_counter() - began < 12  # by default a head may take 15
+        assert time.perf_counter() - began < 12  # the default limit is 15 seconds
         assert said.startswith(b"HTTP/1.1 400" if before else b"HTTP/1.1 408")
         assert b"HTTP/1.1 408" in said
         status, _, _ = await post(f"{url}/v1/chat/completions", BODY)
@@ -261,7 +261,7 @@ async def test_budget_of_a_key_holds() -> None:
     app = create_app({"fast": model, "unpriced": Listed("x", name="nobody")}, keys=keys, ledger=ledger)
     async with serving(app) as url:
         found = [await post(f"{url}/v1/messages", MESSAGES, {"x-api-key": ANN}) for _ in range(3)]
-        assert ledger.spent("ann") == Decimal("0.6")  # 3 dollars a million
+        assert ledger.spent("ann") == Decimal("0.6")  # 3 dollars per million tokens
         unpriced = await post(f"{url}/v1/messages", {**MESSAGES, "model": "unpriced"}, {"x-api-key": ANN})
     assert [status for status, _, _ in found] == [200, 200, 402]
     assert found[2][1]["x-should-retry"] == "false"
@@ -281,7 +281,8 @@ async def test_concurrency_limit_of_a_key_holds() -> None:
         assert status == 429
         gate.set()
         assert (await first)[0] == 200
-        assert (await post(f"{url}/v1/chat/completions", BODY, bearer(ANN)))[0] == 200  # the slot is free again
+        # The finished call has released its slot.
+        assert (await post(f"{url}/v1/chat/completions", BODY, bearer(ANN)))[0] == 200
 
 
 def test_leases_are_shared_by_processes_and_end_with_them(tmp_path: Path) -> None:
@@ -296,14 +297,14 @@ def test_leases_are_shared_by_processes_and_end_with_them(tmp_path: Path) -> Non
     ledgers[0].settle(leases[1], "ann")
     ledgers[3].admit(key, 100)
     now[0] += 101
-    ledgers[0].admit(key, 100)  # no call lasts that long
+    ledgers[0].admit(key, 100)  # a slot held longer than any call lasts is released
     code = (
         "import sys; from dragoman.gateway.ledger import Ledger; from dragoman.gateway.keys import Key\n"
         "ledger = Ledger(sys.argv[1], clock=lambda: 701.0)\n"
         "for _ in range(2): ledger.admit(Key('ann', 'x', max_concurrency=3), 100)"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "used.db")], check=True)
-    ledgers[1].admit(key, 100)  # that process has ended
+    ledgers[1].admit(key, 100)  # a slot of a process that has ended is released
     for ledger in ledgers:
         ledger.close()
 
@@ -338,7 +339,7 @@ def test_a_ledger_of_several_processes_counts_together(tmp_path: Path) -> None:
     with pytest.raises(ProviderError, match="requests a minute") as caught:
         one.admit(key)
     assert caught.value.retry_after == 60
-    now[0] = 690  # half of the last minute still counts
+    now[0] = 690  # the sliding window still counts half of the last minute
     two.admit(key)
     with pytest.raises(ProviderError):
         two.admit(key)
@@ -365,9 +366,9 @@ def test_keys_are_stored_as_hashes_and_reloaded(tmp_path: Path) -> None:
     assert ring.find(key[:-1]) is None
     assert ring.find(None) is None
     _write(file, f"keys:\n  bob:\n    hash: {hash_key('dg-other')}\n    budget_usd: 5\n")
-    assert ring.find(key) is None  # revoked
+    assert ring.find(key) is None
     _write(file, "keys: [")
-    assert ring.find("dg-other") is not None  # a file that is wrong changes nothing
+    assert ring.find("dg-other") is not None  # an invalid file leaves the keys as they are
     _write(file, f"keys:\n  old:\n    hash: {digest}\n    expires: 2020-01-01\n")
     assert ring.find(key) is None
 
@@ -477,7 +478,7 @@ async def test_killed_upstream_ends_every_stream_with_an_error(path: str, body: 
     for said in endings:
         assert said.startswith(b"HTTP/1.1 200")
         assert b"Bonj" in said
-        assert said.endswith(b"\r\n0\r\n\r\n")  # the chunks end as they should
+        assert said.endswith(b"\r\n0\r\n\r\n")  # the last chunk is followed by the end mark
         last = said.split(b"data: ")[-1].split(b"\n")[0]
         assert "message" in json.loads(last)["error"]
 
@@ -606,7 +607,8 @@ async def test_concurrent_readiness_checks_share_one_probe() -> None:
     model.gate.set()
     expected = (503, {"status": "not ready", "models": {"fast": "provider_unavailable"}})
     assert await asyncio.gather(*callers[1:]) == [expected, expected]
-    assert await late == (503, {"status": "not ready", "models": {}})  # not one of his
+    # The second key may use none of the models.
+    assert await late == (503, {"status": "not ready", "models": {}})
     assert await call(app, "GET", "/ready", HELD) == expected
     assert model.asked == 1
 

@@ -74,7 +74,7 @@ async def test_trailers_are_limited(name: str, sent: bytes) -> None:
     async with serving(app(model)) as url:
         reader, writer = await _connect(url)
         writer.write(CHUNKED)
-        await asyncio.sleep(0.05)  # the request is being read by now
+        await asyncio.sleep(0.05)  # give the server time to start reading the request
         writer.write(sent)
         assert statuses(await asyncio.wait_for(reader.read(), 5)) == [431], name
         writer.close()

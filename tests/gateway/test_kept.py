@@ -63,7 +63,7 @@ async def test_conversation_continues_by_the_previous_response_id(tmp_path: Path
         ("User", "Second?"),
         ("Assistant", "Two."),
         ("User", "Third?"),
-    ]  # instructions belong to one request alone
+    ]  # instructions of an earlier request are not carried over
 
 
 async def test_items_are_referenced_by_id(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ async def ask(session: aiohttp.ClientSession, url: str, number: int, dice: rando
         received = b""
         while b"three" not in received:
             received += await reply.content.readany()
-        reply.close()  # hang up in the middle
+        reply.close()  # disconnect in the middle of the reply
 
 
 @pytest.mark.exhaustive
@@ -131,7 +131,7 @@ async def test_all_accounts_of_a_gateway_agree(tmp_path: Path, caplog: pytest.Lo
     assert len(bills.calls) == len(KINDS) - 1  # all but the refused ones are billed
     ends = [event for event in observed if isinstance(event, CallCompleted | CallFailed)]
     lines = [json.loads(record.message) for record in caplog.records if record.name == "dragoman.access"]
-    assert len(ends) == len(records) == len(lines) > COUNT  # retries are records of their own
+    assert len(ends) == len(records) == len(lines) > COUNT  # each retry has its own record
     assert bills.total == sum([event.cost_usd or 0 for event in ends])
     assert bills.total == sum([use.old or 0 for use in uses])
     assert bills.total == sum([Decimal(line.get("cost_usd", 0)) for line in lines])

@@ -332,7 +332,8 @@ async def test_options_that_a_provider_lacks_are_reported() -> None:
         asked = {"tools": [{"type": "web_search", "search_context_size": "low"}, {"type": "web_search_preview"}]}
         _, headers, _ = await gateway.ask("responses", "anthropic", limited("responses", asked))
         assert headers["x-dragoman-warnings"].count("tool_option_dropped") == 1
-        assert gateway.seen[0]["tools"] == [SEARCHING]  # once, although the client names it twice
+        # The tool is sent once, although the client names it twice.
+        assert gateway.seen[0]["tools"] == [SEARCHING]
 
 
 def test_two_wires_share_a_tool_only_without_options() -> None:

@@ -66,7 +66,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "parallel_tool_calls": {"openai": {"tools": [OPENAI_TOOL]}, "responses": {"tools": [RESPONSES_TOOL]}},
     "generationConfig.responseSchema": {"gemini": {"generationConfig": {"responseMimeType": "application/json"}}},
 }
-UNREPORTED = {("responses", "store")}  # both of its values ask for what happens anyway
+UNREPORTED = {("responses", "store")}  # both values have the same effect here
 CASES = [
     (client, field, rule)
     for client, rules in TABLES.items()

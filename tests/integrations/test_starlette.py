@@ -191,7 +191,7 @@ def stalling(request: Any) -> list[Any]:
     out = Assembler(request_id=request.request_id, model="m", provider="listed")
     out.start()
     out.text("Half")
-    return [*out.take(), asyncio.Event()]  # never set
+    return [*out.take(), asyncio.Event()]  # an event that is never set, so the stream hangs
 
 
 @each_helper

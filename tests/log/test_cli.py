@@ -138,12 +138,12 @@ def test_last_session_of_an_empty_log_is_reported(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sessions"),
     [
-        ("RM -rf", ["fix"]),  # in the command of a tool
+        ("RM -rf", ["fix"]),  # matches the command of a tool call
         ("only look", ["look"]),
         ("claude-sonnet", ["look", "fix"]),
-        ("private", []),  # a column of the store
-        ("tool_name", []),  # the name of a field
-        ("assistant", []),  # a role
+        ("private", []),  # the name of a database column does not match
+        ("tool_name", []),  # the name of a JSON field does not match
+        ("assistant", []),  # the role of a message does not match
     ],
 )
 def test_search_finds_records(path: Path, text: str, sessions: list[str]) -> None:
@@ -322,7 +322,7 @@ def test_every_grouping_has_the_same_total(by: str, path: Path) -> None:
     assert [line[by] for line in lines] == [row[by] for row in rows]
     assert [line["recorded_usd"] for line in lines] == [row["recorded_usd"] for row in rows]
     assert all(row[by][:10] in table for row in rows)
-    assert "%)" in table  # the share of cached input
+    assert "%)" in table  # the table shows the cached share of the input
 
 
 def test_bars_are_proportional_to_costs(capsys: pytest.CaptureFixture[str]) -> None:

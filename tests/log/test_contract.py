@@ -125,7 +125,8 @@ async def test_a_long_session_is_read_in_pages(open_store: Open) -> None:
         first = next(reading)
         await log.append("s1", TurnStarted(9999))
         rest = list(reading)
-        assert [record.seq for record in (first, *rest)] == list(range(1, 1204))  # as far as it went at the start
+        # The read ends at the length that the session had when it began.
+        assert [record.seq for record in (first, *rest)] == list(range(1, 1204))
         assert log.verify().records == 1204
 
 
@@ -203,7 +204,7 @@ async def test_threads_and_tasks_share_a_session_without_gaps(open_store: Open) 
 async def test_a_cancelled_append_is_still_written(open_store: Open) -> None:
     log = open_store()
     task = asyncio.create_task(log.append("s1", TurnStarted(1)))
-    await asyncio.sleep(0)  # it has been handed over
+    await asyncio.sleep(0)  # the writer thread has received the record
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -324,7 +325,8 @@ def test_retention_removes_complete_sessions_and_records_it(open_store: Open) ->
         assert (record.type, record.payload) == ("log.pruned", pruned[0])
         assert log.retain(timedelta(days=1)) == ()
         assert {gone.session for gone in log.retain(timedelta(0))} == {"going on", "new"}
-        assert [entry.session for entry in log.sessions()] == [ADMINISTRATION]  # itself it keeps
+        # Pruning keeps the administration session.
+        assert [entry.session for entry in log.sessions()] == [ADMINISTRATION]
         assert log.verify().records == 3
         again = log.append_sync("old", TurnStarted(1))
         assert (again.seq, again.previous) == (1, genesis("old"))
@@ -399,11 +401,11 @@ def test_forked_child_must_open_its_own_log(tmp_path: Path) -> None:
         log.append_sync("s1", TurnStarted(1))
         child = os.fork()
         if child == 0:
-            signal.alarm(10)  # waiting for ever is what it would do
+            signal.alarm(10)  # without the fix this would wait for ever
             try:
                 log.append_sync("s1", TurnStarted(2))
             except LogClosedError as error:
-                log.close()  # not its to close
+                log.close()  # the log belongs to the parent process
                 os._exit(7 if "another process" in str(error) else 1)
             os._exit(2)
         _, status = os.waitpid(child, 0)

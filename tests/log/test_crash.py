@@ -19,7 +19,7 @@ from dragoman.log.record import draft_record
 
 from .children import killing, start
 
-KILLS = int(os.environ.get("DRAGOMAN_LOG_KILLS", "20"))  # more of them for a longer run
+KILLS = int(os.environ.get("DRAGOMAN_LOG_KILLS", "20"))  # set the variable for a longer run
 
 
 def check(log: EventLog, acknowledged: list[str]) -> None:
@@ -40,7 +40,8 @@ def kill_again_and_again(where: str, opener: Callable[[], EventLog], kills: int)
             acknowledged += kill_after(draw.randrange(1, 60), draw.choice([1, 8]))
             with opener() as log:
                 check(log, acknowledged)
-                record = log.append_sync("s0", TurnStarted(1))  # life goes on, on the same chain
+                # The new process continues the same chain.
+                record = log.append_sync("s0", TurnStarted(1))
                 acknowledged.append(f"{record.session} {record.seq} {record.hash}")
     assert len(acknowledged) > 2 * kills
 
@@ -76,7 +77,7 @@ def run_out_of_room(process: subprocess.Popen[str]) -> tuple[list[str], set[str]
     assert process.returncode == 0
     lines = output.splitlines()[1:]
     failed = [line for line in lines if line.startswith("!")]
-    assert len(failed) == 4  # each of its threads got the error
+    assert len(failed) == 4  # each of the four threads got the error
     return [line for line in lines if not line.startswith("!")], {line.split()[1] for line in failed}
 
 

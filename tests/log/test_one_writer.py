@@ -34,7 +34,8 @@ async def test_an_append_follows_the_record_it_expects(open_store: Open) -> None
             log.append_sync("s1", TurnStarted(9), expected=wrong)
     with pytest.raises(LogConflictError, match="ends at record 0"):
         await log.append("s2", TurnStarted(9), expected=1)
-    assert (await log.append("s1", TurnStarted(3))).seq == 4  # without an expectation nothing is checked
+    # Without an expected sequence number nothing is checked.
+    assert (await log.append("s1", TurnStarted(3))).seq == 4
     assert log.verify().ok
 
 
@@ -112,7 +113,8 @@ async def test_other_processes_see_the_lease(conninfo: str) -> None:
                 pass
         async with two.hold("s1", takeover=True):
             await first.__aexit__(None, None, None)
-            await two.append("s1", TurnStarted(1))  # it writes, and has the lease from now on
+            # The second log writes and holds the lease from now on.
+            await two.append("s1", TurnStarted(1))
             with pytest.raises(LogLockedError):
                 async with one.hold("s1"):
                     pass
@@ -137,7 +139,7 @@ async def test_lost_connection_ends_the_lease_and_the_next_append_renews_it(conn
                 admin.execute("SELECT pg_terminate_backend(%s, 5000)", (one._connection.info.backend_pid,))  # noqa: SLF001
             async with two.hold("s1"):
                 pass
-            for _ in range(2):  # the first fails on the lost connection
+            for _ in range(2):  # the first attempt fails on the lost connection
                 await asyncio.gather(one.append("s1", TurnStarted(1)), return_exceptions=True)
             with pytest.raises(LogLockedError):
                 async with two.hold("s1"):

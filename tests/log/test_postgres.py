@@ -71,7 +71,8 @@ def test_unique_key_stops_a_writer_without_the_lock(conninfo: str, monkeypatch: 
 
     with PostgresLog(conninfo) as log:
         log.append_sync("s1", TurnStarted(1))
-        monkeypatch.setattr(module, "_read_heads", lambda *_: {})  # as if another had written in between
+        # As if another process had written in between.
+        monkeypatch.setattr(module, "_read_heads", lambda *_: {})
         with pytest.raises(LogLockedError, match="Another writer appended"):
             log.append_sync("s1", TurnStarted(2))
         monkeypatch.undo()
@@ -103,7 +104,7 @@ def test_synchronous_commit_is_turned_on(conninfo: str) -> None:
         assert log._connection is not None
         assert log._connection.execute("SHOW synchronous_commit").fetchone() == (
             "remote_apply",
-        )  # stronger: left alone
+        )  # a stricter setting is kept
 
 
 def test_role_without_write_permission_gets_a_read_only_error(conninfo: str) -> None:

@@ -102,9 +102,10 @@ def test_program_that_locks_the_database_is_named(path: Path) -> None:
 
 def test_a_reader_never_blocks_the_writer(path: Path) -> None:
     with SqliteLog(path) as log:
-        log._connection.execute("PRAGMA busy_timeout = 0")  # whatever blocked would fail at once
+        # Without a timeout, a blocked statement fails at once.
+        log._connection.execute("PRAGMA busy_timeout = 0")
         with log._view() as view:
-            assert view.length("s1") == 10  # an open transaction, from here on
+            assert view.length("s1") == 10  # this read opens a transaction
             for _ in range(50):
                 log.append_sync("s1", ToolObserved("tu", "bash", "x" * 100_000))
             assert view.length("s1") == 10
@@ -134,7 +135,7 @@ def test_closing_does_not_wait_for_an_active_reader(path: Path) -> None:
         assert view.length("s1") == 11
         begin = time.monotonic()
         log.close()
-        assert time.monotonic() - begin < 4  # SQLite would wait its five seconds
+        assert time.monotonic() - begin < 4  # a busy SQLite waits five seconds by default
         assert view.length("s1") == 11
     with SqliteLog(path) as again:
         assert len(list(again.read("s1"))) == 11
@@ -381,7 +382,7 @@ def test_deleted_lock_file_does_not_admit_a_second_writer(path: Path) -> None:
     first = SqliteLog(path)
     first.append_sync("s1", TurnStarted(1))
     lock.unlink()
-    first.append_sync("s1", TurnStarted(2))  # it takes the lock again
+    first.append_sync("s1", TurnStarted(2))  # the first log takes the lock again
     with pytest.raises(LogLockedError, match=f"by process {os.getpid()}"):
         SqliteLog(path)
     lock.unlink()
@@ -390,7 +391,7 @@ def test_deleted_lock_file_does_not_admit_a_second_writer(path: Path) -> None:
         for _ in range(2):
             with pytest.raises(LogLockedError, match="is being written"):
                 first.append_sync("s1", TurnStarted(4))
-    assert first.append_sync("s1", TurnStarted(4)).seq == 14  # the other one is gone
+    assert first.append_sync("s1", TurnStarted(4)).seq == 14  # the second log is closed
     assert first.verify().ok
     first.close()
 

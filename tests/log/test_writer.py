@@ -55,7 +55,7 @@ def test_the_queue_is_bounded_in_records_and_bytes(size: int, most: int) -> None
     assert len(taken) == 1 + most
     assert not waiting.done()
     gate.opened.set()
-    waiting.result(timeout=10)  # room again
+    waiting.result(timeout=10)  # the queue has space again
     accepted, last = writer.offer(draft())
     assert accepted
     last.result(timeout=10)

@@ -165,7 +165,7 @@ def test_unrelated_errors_never_count(kind: type[ProviderError]) -> None:
     for _ in range(20):
         machine.fail("m", kind("x"))
     assert machine.events == []
-    machine.fails(1)  # nor does it break the row
+    machine.fails(1)  # the fifth failure counts: unrelated errors did not reset the count
     assert len(machine.events) == 1
 
 
@@ -215,7 +215,7 @@ def test_cancelled_probe_allows_the_next_one() -> None:
     probe = machine.availability.admit("p", "m")
     assert probe is not None
     probe.release()
-    probe.succeed()  # too late to have an effect
+    probe.succeed()  # the probe was released, so its result has no effect
     probe.fail(AuthenticationError("late as well"))
     assert not machine.availability.is_available("p", "m")
     assert machine.availability.admit("p", "m") is not None

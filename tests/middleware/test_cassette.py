@@ -428,7 +428,7 @@ async def test_secret_in_content_is_hidden_and_part_of_the_key(tmp_path: Path) -
     await collect(Record(Listed("ok"), path, "record").events(called("hunter2")))
     assert "hunter2" not in path.read_text()
     assert (await collect(Record(Listed(), path, "replay").events(called("hunter2"))))[1] is None
-    with pytest.raises(CassetteMiss) as caught:  # another conversation
+    with pytest.raises(CassetteMiss) as caught:  # the cassette does not contain this conversation
         await Record(Listed(), path, "replay").events(called("hunter3")).__anext__()  # type: ignore[attr-defined]
     assert "hunter" not in str(caught.value)
 

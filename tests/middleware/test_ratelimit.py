@@ -186,7 +186,8 @@ async def test_cancelling_a_waiter_at_its_turn_wakes_the_next() -> None:
     for name in "abc":
         queue.ask(name)
     await queue.clock.run_to(0)
-    await queue.limiter.settle(queue.leases.pop("a"), None)  # b's turn, though it does not know yet
+    # B is next in the queue, but has not been woken yet.
+    await queue.limiter.settle(queue.leases.pop("a"), None)
     queue.tasks["b"].cancel()
     await queue.clock.settle()
     assert [name for name, _ in queue.passed] == ["a", "c"]

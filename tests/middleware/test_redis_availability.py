@@ -87,7 +87,7 @@ async def test_limits_and_availability_work_over_redis(tmp_path: Path, redis_url
         group = "candidates: [a:m, {model: b:m, rate_limit: {requests_per_minute: 100}}]"
         file = tmp_path / "models.yaml"
         two(file, bad.url, good.url, more, group)
-        for _ in range(2):  # as two processes would
+        for _ in range(2):  # two objects stand for two processes
             async with Registry.load(file) as registry:
                 model = registry.open("both")
                 assert (await model.complete("Hi")).text == "Hi"

@@ -102,7 +102,8 @@ async def test_slots_are_shared_and_released(make: Make) -> None:
 async def test_slots_of_a_dead_process_are_reclaimed(make: Make) -> None:
     limiter = make(max_concurrency=1, lease_seconds=0.05, poll_seconds=0.02)
     await limiter.acquire()
-    await asyncio.wait_for(limiter.acquire(), 5)  # the first never settles
+    # The first lease is never settled, so it must expire.
+    await asyncio.wait_for(limiter.acquire(), 5)
 
 
 async def test_waiters_of_a_process_are_served_in_order(make: Make) -> None:

@@ -64,7 +64,8 @@ async def test_when_all_keys_fail_the_last_error_is_raised(caplog: pytest.LogCap
         (a, b), model, _ = keys(AuthenticationError("one"), AuthenticationError("two"))
         with pytest.raises(AuthenticationError, match="two"):
             await model.complete("hi")
-        with pytest.raises(AuthenticationError, match="one"):  # all rest: the one that is due first
+        # Every key is resting; the one that is due first is used.
+        with pytest.raises(AuthenticationError, match="one"):
             await model.complete("hi")
     assert (len(a.requests), len(b.requests)) == (2, 1)
     assert "key 1 of 2 is not used for 300 s (auth)" in caplog.text

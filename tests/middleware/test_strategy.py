@@ -85,7 +85,7 @@ async def test_lowest_latency_prefers_the_fast_and_retests_the_slow() -> None:
     taking(slow, 0.01)
     for _ in range(3000):
         await model.complete("hi")
-    assert len(slow.requests) > len(fast.requests)  # it was found to be fast
+    assert len(slow.requests) > len(fast.requests)  # the strategy measured it as fast
 
 
 async def test_cheapest_compares_price_and_size() -> None:
@@ -180,7 +180,7 @@ def test_balancing_beats_round_robin_with_one_slow_upstream(rate: float, gain: f
     found = {name: simulate(name, rate=rate) for name in ("weighted", "least_busy", "lowest_latency")}
     for name, latencies in found.items():
         print(f"{rate}/s {name}: mean {mean(latencies):.2f} s, p95 {quantiles(latencies, n=20)[-1]:.2f} s")
-    worst = mean(found["weighted"])  # equal weights are round-robin
+    worst = mean(found["weighted"])  # with equal weights, weighted is round-robin
     assert mean(found["least_busy"]) < worst / gain
     assert mean(found["lowest_latency"]) < worst / gain
     assert quantiles(found["lowest_latency"], n=20)[-1] < quantiles(found["weighted"], n=20)[-1] / gain

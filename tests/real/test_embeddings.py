@@ -26,7 +26,7 @@ async def test_the_local_server_embeds(tiny: Path) -> None:
         assert found.vectors[0].tolist() != pytest.approx(found.vectors[1].tolist(), abs=1e-2)
         assert found.usage.input_tokens
         assert found.raw["data"][0]["index"] == 0
-        assert isinstance(found.raw["data"][0]["embedding"], str)  # base64 is what it was asked for
+        assert isinstance(found.raw["data"][0]["embedding"], str)  # the request asked for base64
         assert embedder.priced_as.model.startswith("local:")
 
 

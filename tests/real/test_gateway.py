@@ -74,4 +74,4 @@ async def test_gateway_in_front_of_a_real_server(tmp_path: Path) -> None:
 @pytest.mark.skipif(not find_model(None).path.exists(), reason="the embedded model's weights are not here")
 async def test_gateway_in_front_of_the_embedded_model() -> None:
     async with serving(create_app({"small": connect("local")})) as url:
-        await ask_both(url, "small", structured=False)  # it is slow
+        await ask_both(url, "small", structured=False)  # structured output is slow on this model

@@ -148,7 +148,7 @@ async def test_final_failures_are_replayed_and_retried_ones_are_not(log: EventLo
     log.append_sync("s", failed("network", "gone", request_id="r2"))
     log.append_sync("s", started("r2", attempt=1))
     log.append_sync("s", MessageRecorded(Assistant("Hello"), "m", "p", "r2", "stop"))
-    log.append_sync("s", started("r3"))  # the process did not survive this one
+    log.append_sync("s", started("r3"))  # the process died during this call
     provider = ReplayProvider(log, "s")
     with pytest.raises(RateLimitError) as caught:
         await provider.complete("Hi")

@@ -89,9 +89,9 @@ async def test_recorded_tools_return_observations_and_run_nothing() -> None:
     assert seen == ["ox: 1", "ox: 2", "ox: 2", "ox: 2"]  # a read may be repeated
     assert (await write_again.execute({"word": "a"})).content == "written 3"
     for each, word, why in (
-        (write_again, "a", "never ran"),  # a write may not
+        (write_again, "a", "never ran"),  # a write may not be repeated
         (write_again, "z", "never ran"),
-        (erase_again, "b", "never ran"),  # denied
+        (erase_again, "b", "never ran"),  # this call was denied
         (crash_again, "c", "gone"),
     ):
         with pytest.raises(ToolFailure, match=why):
@@ -111,7 +111,8 @@ async def test_rerun_with_recorded_tools_is_the_same_run() -> None:
     check_evidence(list(log.read("second")))
     changed = compare_runs(read_steps(log, "first"), read_steps(log, "second"))
     places = {where.path.partition(".")[0].partition("[")[0] for change in changed for where in change.where}
-    assert places <= {"side_effect", "context", "definitions", "tool_digests"}  # what a recorded tool is
+    # A recorded tool has no more than these.
+    assert places <= {"side_effect", "context", "definitions", "tool_digests"}
 
 
 async def test_edited_call_is_found_by_its_proposed_and_its_executed_input() -> None:

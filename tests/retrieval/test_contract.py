@@ -128,7 +128,7 @@ async def test_large_call_is_split_and_reassembled_in_order() -> None:
     assert found.vectors.tolist() == [[1, 0], [2, 1], [3, 0], [4, 1], [5, 0]]
     assert [list(request.texts) for request in embedder.requests] == [["a", "bb"], ["ccc", "dddd"], ["eeeee"]]
     rest = {msgspec.json.encode(msgspec.structs.replace(request, texts=[])) for request in embedder.requests}
-    assert len(rest) == 1  # every other field is the same
+    assert len(rest) == 1  # all vectors share the other fields
     assert (found.model, found.response_id, found.usage) == ("m0", "id0", Usage(input_tokens=5))
     assert found.latency_ms is not None
 

@@ -174,7 +174,7 @@ async def test_a_rate_limit_counts_the_requests_that_are_sent() -> None:
 
     inner = Plain()
     embedder: Any = RateLimit(inner, requests_per_minute=2, clock=lambda: now[0], sleep=sleep)  # type: ignore[arg-type]
-    await embedder.embed(["a"] * 7)  # four requests
+    await embedder.embed(["a"] * 7)  # seven texts in batches of two are four requests
     assert len(inner.requests) == 4
     assert now[0] == pytest.approx(60.0)
 
@@ -290,7 +290,7 @@ async def test_cache_sends_only_missing_texts(tmp_path: Path) -> None:
     assert len(inner.requests) == 2
     await embedder.embed(["a"], metadata={CACHE: "off"})
     await embedder.embed(["a"], metadata={CACHE: "refresh"})
-    await embedder.embed(["a"], dimensions=2)  # another setting is another answer
+    await embedder.embed(["a"], dimensions=2)  # another setting has its own cache entry
     assert len(inner.requests) == 5
     await embedder.close()
     assert inner.closed

@@ -89,7 +89,7 @@ async def play(turns: list[Any], answer_yes: Any, window: int, folder: Path) -> 
                 await session.run(goal)
                 break
             except ProviderError:
-                goal = None  # and once more
+                goal = None  # the second run goes on without a goal
         records = list(log.read("s1"))
         assert log.verify().ok
     steps = check_evidence(records)

@@ -43,7 +43,8 @@ from .playing import call, check_evidence, of, propose, types
 
 ALL = Policy([Rule("allow")])
 TURNS = 40
-TENTH = 100 if os.environ.get("DRAGOMAN_EXHAUSTIVE") else 30  # of the turns whose cost is counted
+# A tenth of the turns whose cost is counted.
+TENTH = 100 if os.environ.get("DRAGOMAN_EXHAUSTIVE") else 30
 
 
 @tool(side_effect="read")
@@ -226,7 +227,8 @@ async def test_a_second_overflow_of_the_same_turn_is_raised(log: SqliteLog) -> N
     session = Session(provider, [read_page], ALL, log, context=Window())
     with pytest.raises(ContextOverflowError):
         await session.run("word " * 100)
-    assert len(provider.requests) == 1  # there is nothing to leave out
+    # The history has nothing to leave out, so the call is not repeated.
+    assert len(provider.requests) == 1
     provider = Narrow(10, *pages(2), "Done.")
     session = Session(provider, [read_page], ALL, log, context=Window())
     provider.window = 10_000

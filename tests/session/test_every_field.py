@@ -52,7 +52,7 @@ PARTS: tuple[type[msgspec.Struct], ...] = (
     LeftOut,
     LossWarning,
     Routing,
-)  # values inside records
+)  # types of the values inside records
 EVERY = Usage(100, 50, 10, 5, 7, 150, stated_cost_usd=Decimal("0.01"), billed_input_tokens=90, billed_output_tokens=40)
 Run = Callable[[EventLog, list[Any]], Awaitable[None]]
 
@@ -153,7 +153,7 @@ async def use_tools(log: EventLog, seen: list[Any]) -> None:
     session = Session(sonnet(*script), [bash, wait, WRITE], ALL, log, config=RuntimeConfig(max_tokens=9), **settings)
     await session.run("Go.")
     await session.swap(over_wire((200, HEADERS, body("More."))), "cheaper")
-    await session.run("Go on.")  # without the thinking of the other model
+    await session.run("Go on.")  # the thinking of the other model is not sent
 
 
 async def approve(log: EventLog, seen: list[Any]) -> None:

@@ -68,8 +68,8 @@ async def test_session_can_be_resumed_after_every_record() -> None:
         outcome = await session.run("Do something else.")
         assert (outcome.outcome, outcome.text) == ("completed", "Other.")
         records = list(log.read("s1"))
-        assert records[:length] == before  # nothing is lost
-        assert ran == done  # and nothing runs again
+        assert records[:length] == before  # the earlier records are unchanged
+        assert ran == done  # no tool runs a second time
         resumed = of(records, "session.resumed")[0]
         assert resumed.at == at
         check_evidence(records)

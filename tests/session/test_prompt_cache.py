@@ -100,7 +100,7 @@ async def test_agent_pays_for_its_history_once(log: SqliteLog) -> None:
     assert len(usages) == TURNS
     assert [usage.input_tokens for usage in usages] == server.prompts
     paid = sum(usage.input_tokens - usage.cached_input_tokens for usage in usages)
-    assert paid == server.prompts[-1]  # every token of the longest prompt, once
+    assert paid == server.prompts[-1]  # every token of the longest prompt is paid for once
     for before, usage in pairwise(usages):
         assert usage.cached_input_tokens == before.input_tokens
 

@@ -198,7 +198,8 @@ async def test_calls_run_concurrently_only_if_all_of_them_read(log: SqliteLog, e
     await session.run("Go.")
     assert most == (2 if together else 1)
     results = [message for message in session.messages if isinstance(message, ToolResult)]
-    assert [result.tool_call_id for result in results] == ["1", "2"]  # shown in the order they were proposed
+    # Results are in the order of the proposals.
+    assert [result.tool_call_id for result in results] == ["1", "2"]
     check_evidence(list(log.read(session.id)))
 
 
@@ -227,7 +228,8 @@ async def test_denial_is_a_decision_and_not_a_tool_error(log: SqliteLog) -> None
     records = list(log.read(session.id))
     assert ran == []
     assert not [record for record in records if record.type.startswith("tool.")]
-    assert of(records, "tool_intent.proposed")[0].input == {"text": "rm -rf /"}  # the evidence stays
+    # The denied input stays on record.
+    assert of(records, "tool_intent.proposed")[0].input == {"text": "rm -rf /"}
     [denied] = of(records, "permission.denied")
     assert (denied.by, denied.reason) == ("policy", "no notes")
     assert provider.requests[1].messages[-1] == ToolResult("call_1", "Not run: permission denied by policy: no notes")

@@ -53,7 +53,8 @@ async def test_2_an_adapter_holds_no_messages(log: SqliteLog) -> None:
     """Every object that a provider references is searched in ``test_keeps_provider_request_scoped``."""
     session, transport = await run_over_a_wire(log)
     assert not [value for value in vars(session.provider).values() if isinstance(value, list)]
-    assert len(json.loads(transport.requests[1].body)["messages"]) == 3  # all of them come from the session
+    # The provider kept none of these messages; the session sent them all.
+    assert len(json.loads(transport.requests[1].body)["messages"]) == 3
 
 
 async def test_3_an_adapter_does_not_run_the_agent_loop(log: SqliteLog) -> None:
@@ -138,4 +139,4 @@ def test_7_no_private_field_of_a_provider_reaches_core_or_cli() -> None:
     for module in PRESENT:
         if module.layer in ("permission", "tools", "session"):
             imported |= {target for _, _, target in module.imports(known) if target[:1] == ("wire",)}
-    assert imported <= {("wire",)}  # the plan of a swap, and no wire
+    assert imported <= {("wire",)}  # the swap plan is imported, a wire is not

@@ -116,7 +116,7 @@ async def test_partial_reply_is_kept_and_not_sent_back(log: SqliteLog) -> None:
 
     def half(request: Any) -> list[Any]:
         events = propose(call("look", word="a"), words="Let me see.")(request)
-        return [*events[:-3], gate]  # in the middle of the call's arguments
+        return [*events[:-3], gate]  # the stream stops in the middle of the call's arguments
 
     session = Session(Listed(half, "Done."), [look], READS, log)
     running = asyncio.ensure_future(session.run("Go."))

@@ -141,7 +141,7 @@ async def test_same_story_is_denied_without_an_approver(log: SqliteLog, workspac
 async def test_replayed_intent_gets_its_own_id(log: SqliteLog, workspace: Path) -> None:
     policy = Policy([Rule("allow", side_effect=["read"])])
     answer = Answer(tool_calls=[Call("read_file", {"path": "add.py"})])
-    for goal in ("First.", "Second."):  # the simulator restarts its ids
+    for goal in ("First.", "Second."):  # the simulator uses the same ids for each run
         provider = ScriptedProvider(answer, "Done.", seed=7)
         tools = workspace_tools(workspace)
         if goal == "First.":

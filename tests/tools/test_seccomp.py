@@ -43,7 +43,7 @@ def run(program: bytes, number: int, arch: int, first: int = 0, second: int = 0)
 def test_filter_blocks_exactly_the_listed_calls(machine: str) -> None:
     program, arch = build_filter(machine), ARCHES[machine]
     assert program is not None
-    assert len(program) < 4096  # it must fit the buffer of a pipe
+    assert len(program) < 4096  # the program must fit into the buffer of a pipe
     _, clone, clone3, ioctl = NUMBERS[machine]
     blocked = {numbers[machine == "aarch64"] for numbers in BLOCKED.values()}
     expected = dict.fromkeys(blocked, EPERM) | {clone3: ENOSYS}
@@ -58,10 +58,13 @@ def test_arguments_decide_for_clone_and_ioctl(machine: str) -> None:
     program, arch = build_filter(machine), ARCHES[machine]
     assert program is not None
     _, clone, _, ioctl = NUMBERS[machine]
-    assert run(program, clone, arch, first=0x01200011) == ALLOW  # as fork() does
-    assert run(program, clone, arch, first=0x10000011) == EPERM  # with a user namespace
-    assert run(program, ioctl, arch, second=0x5413) == ALLOW  # the size of the window
-    assert run(program, ioctl, arch, second=0x5412) == EPERM  # TIOCSTI
+    assert run(program, clone, arch, first=0x01200011) == ALLOW  # the flags that fork() passes
+    # The flags that create a user namespace.
+    assert run(program, clone, arch, first=0x10000011) == EPERM
+    # TIOCGWINSZ, which reads the window size.
+    assert run(program, ioctl, arch, second=0x5413) == ALLOW
+    # TIOCSTI, which types into the terminal.
+    assert run(program, ioctl, arch, second=0x5412) == EPERM
     assert run(program, ioctl, arch, second=0x5412 | 1 << 32) == EPERM  # the kernel ignores the upper half
     assert run(program, ioctl, arch, second=0x541C) == EPERM
 
@@ -73,6 +76,6 @@ def test_other_architectures_are_rejected() -> None:
         assert run(program, 0, other) == EPERM
     x86 = build_filter("x86_64")
     assert x86 is not None
-    assert run(x86, 0x40000000 + 101, ARCHES["x86_64"]) == EPERM  # x32
+    assert run(x86, 0x40000000 + 101, ARCHES["x86_64"]) == EPERM  # a system call of the x32 ABI
     assert build_filter("riscv64") is None
     assert build_filter() == build_filter(platform.machine())

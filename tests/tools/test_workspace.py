@@ -118,7 +118,7 @@ async def test_links_are_listed_and_not_followed(root: Path) -> None:
 
 async def test_special_files_are_not_opened(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(root / "pipe")
-    monkeypatch.chdir(root)  # the path of a socket may not be long
+    monkeypatch.chdir(root)  # the path of a Unix socket is limited to about 100 bytes
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind("sock")
         for path in ("pipe", "src", "."):
@@ -149,7 +149,8 @@ async def test_truncated_file_is_marked(root: Path) -> None:
     assert str(seen.content).endswith("\n[lines 1 to 2000 of 2500]")
     assert seen.truncated
     assert not (await call(root, "read_file", path="long.txt", first_line=2001)).truncated
-    assert not (await call(root, "read_file", path="long.txt", lines=5)).truncated  # as asked
+    # Five lines were requested and returned, so nothing was cut.
+    assert not (await call(root, "read_file", path="long.txt", lines=5)).truncated
 
 
 async def test_only_line_feeds_end_a_line(root: Path) -> None:
@@ -186,7 +187,8 @@ async def test_files_are_listed_and_searched(root: Path) -> None:
     assert (await call(root, "search", text="two", path="a.txt")).content == "a.txt:2: two"
     assert (await call(root, "search", text="x = 1", pattern="*.txt")).content == "(none)"
     assert (await call(root, "search", text="")).is_error
-    assert (await call(root, "search", text=".*")).content == "(none)"  # it is not a pattern
+    # The search text is literal, not a pattern.
+    assert (await call(root, "search", text=".*")).content == "(none)"
 
 
 async def test_long_lists_are_truncated_with_a_mark(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -359,7 +361,7 @@ def test_bubblewrap_allows_only_the_workspace_and_no_network(root: Path) -> None
     assert argv[:4] == ["/usr/bin/bwrap", "--ro-bind", "/", "/"]
     at = argv.index("--bind")
     assert argv[at : at + 3] == ["--bind", str(root), str(root)]
-    assert argv.index("--tmpfs") < at  # a workspace below /tmp is put back
+    assert argv.index("--tmpfs") < at  # a workspace below /tmp is mounted after the empty /tmp
     assert "--unshare-all" in argv
     assert "--share-net" not in argv
     assert "--share-net" in confined.wrap(["ls"], root, network=True)

@@ -17,7 +17,7 @@ from dragoman.trace.approval import Approvals
 
 FLAGS = [
     "--headless",
-    "--no-sandbox",  # root may not have one
+    "--no-sandbox",  # Chromium refuses to run its sandbox as root
     "--disable-gpu",
     "--disable-quic",
     "--no-first-run",

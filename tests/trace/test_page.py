@@ -47,7 +47,7 @@ def open_page(watched: Watched, url: str, session: str = "") -> Page:
 def test_a_session_from_proposal_to_observation(watched: Watched, log: SqliteLog, url: str) -> None:
     tell(log, "look", LEFT_OPEN)
     tell(log, "fix")
-    page = open_page(watched, url)  # the newest is opened
+    page = open_page(watched, url)  # the page opens the newest session
     expect(page.locator("h1")).to_have_text(GOAL)
     expect(page.locator("#sessions a")).to_have_count(2)
     expect(page.locator("#outcome")).to_have_text("completed")
@@ -103,7 +103,7 @@ def test_raw_record_and_exchange_are_shown_on_demand(watched: Watched, log: Sqli
     expect(window).to_contain_text('"estimated_input_tokens": 1300')
     expect(window).to_contain_text("expected 4, received 5")
     expect(window).to_contain_text("I will clear the disk.")
-    expect(window).not_to_contain_text("The sign is wrong.")  # that came later
+    expect(window).not_to_contain_text("The sign is wrong.")  # this message came later
     assert watched.complaints == []
 
 
@@ -117,7 +117,7 @@ def test_page_is_usable_with_the_keyboard(watched: Watched, log: SqliteLog, url:
         assert page.evaluate(focused) == seq
     page.keyboard.press("r")
     expect(page.locator("#window-title")).to_have_text("Record 2: message.recorded")
-    page.keyboard.press("j")  # means nothing while the window is open
+    page.keyboard.press("j")  # the shortcut has no effect while the window is open
     page.keyboard.press("Escape")
     assert page.evaluate(focused) == "2"
     page.keyboard.press("j")
@@ -350,7 +350,8 @@ def test_markdown_diffs_and_json_are_rendered(watched: Watched, log: SqliteLog, 
     assert len(colours) == 3
     assert "<b>now</b>" in shown.inner_text()  # markup of the text stays text
     assert "https://example.org/add" in shown.inner_text()
-    assert page.locator("#timeline a, #timeline img, #timeline b").count() == 0  # nothing to follow, nothing to load
+    # The Markdown has created no link and no picture.
+    assert page.locator("#timeline a, #timeline img, #timeline b").count() == 0
     # The read that a rule allowed is folded to a line with its path.
     card = page.locator(".proposal")
     assert card.get_attribute("open") is None
@@ -426,7 +427,8 @@ def test_new_sessions_and_records_appear_by_themselves(watched: Watched, log: Sq
     watched.page.clock.install()
     page = open_page(watched, url, "fix")
     tell(log, "look", LEFT_OPEN)
-    log.append_sync("fix", MessageRecorded(User("One more thing")))  # a finished session that goes on
+    # A finished session is continued.
+    log.append_sync("fix", MessageRecorded(User("One more thing")))
     page.clock.run_for(6000)
     expect(page.locator("#sessions a")).to_have_count(2)
     expect(page.locator("#timeline")).to_contain_text("One more thing")
@@ -486,7 +488,7 @@ def test_a_person_decides_on_the_page(watched: Watched, log: SqliteLog, url: str
     assert (granted.by, granted.input, denied.by) == ("ann", {"command": "git push --dry-run"}, "ann")
     assert denied.reason == "keep x"
     assert watched.complaints == []
-    watched.page.goto(url + "#s1")  # the same log without --approve
+    watched.page.goto(url + "#s1")  # the second server shows the same log without --approve
     expect(watched.page.locator(".proposal")).to_have_count(2)
     expect(watched.page.locator("#waiting, .decide:visible")).to_have_count(1)
 

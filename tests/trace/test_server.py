@@ -160,9 +160,11 @@ def test_pages_equal_the_complete_session(log: SqliteLog) -> None:
         while steps := each.read_page("odd", after, 7)["steps"]:
             paged += [(step["seq"], step.get("intent"), list(step.get("notes", []))) for step in steps]
             after = steps[-1]["seq"]
-            each = reader if each is reader else Reader(log)  # one that remembers, one that never does
+            # The first reader has a cache, the other is new each time.
+            each = reader if each is reader else Reader(log)
         assert paged == whole
-    again = reader.read_page("odd", 7, 7)["steps"]  # what is remembered has not changed by being used
+    # Using the cache does not change what it contains.
+    again = reader.read_page("odd", 7, 7)["steps"]
     assert [(step["seq"], step.get("intent"), list(step.get("notes", []))) for step in again] == whole[7:14]
 
 

@@ -19,7 +19,7 @@ from .raw import call, listen, read_request, replying
 OK = b"HTTP/1.1 200 OK\r\n"
 TWO = OK + b"content-length: 2\r\n"
 CHUNKED = OK + b"transfer-encoding: chunked\r\n\r\n"
-KEPT, CLOSED = True, False  # what becomes of the connection
+KEPT, CLOSED = True, False  # whether the connection is kept after the reply
 
 # name: (bytes, body, whether the connection serves again). The server closes after the bytes if it is not to.
 ACCEPTED: dict[str, tuple[bytes, bytes, bool]] = {
@@ -149,7 +149,7 @@ async def test_invalid_replies_are_rejected(name: str, stream: bool) -> None:
         await read_request(reader)
         writer.write(data)
         if not ended:
-            await reader.read()  # until the client closes
+            await reader.read()  # read until the client closes the connection
 
     transport = HttpTransport()
     async with listen(handler) as server:
@@ -205,7 +205,7 @@ async def test_early_reply_ends_the_call_and_the_connection() -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 413 Too large\r\ncontent-length: 2\r\n\r\nno")
         await writer.drain()
-        await asyncio.Event().wait()  # the body stays unread
+        await asyncio.Event().wait()  # the server never reads the body
 
     transport = HttpTransport()
     async with listen(handler) as server:
@@ -245,7 +245,7 @@ async def test_server_that_closes_after_each_reply_loses_no_request() -> None:
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
-        writer.write(TWO + b"\r\nhi")  # keep-alive, and then it closes
+        writer.write(TWO + b"\r\nhi")  # the head promises keep-alive, but the server closes
         await writer.drain()
 
     transport = HttpTransport()
@@ -267,7 +267,7 @@ async def test_request_is_not_resent_on_a_lost_connection() -> None:
         requests += 1
         if requests == 1:
             writer.write(TWO + b"\r\nhi")
-            await read_request(reader)  # and the second one is dropped
+            await read_request(reader)  # the server closes the connection at the second request
             requests += 1
 
     transport = HttpTransport()

@@ -194,10 +194,10 @@ async def test_slow_reader_applies_backpressure(secure: bool, tmp_path: Path, ma
         request = HttpRequest("POST", f"{server.url}/v1", {}, b"{}")
         async with transport.send(request, {}, PATIENT, stream=True) as reply:
             before = -1
-            while before != written:  # until the server is stuck
+            while before != written:  # write until backpressure stops the server
                 before = written
                 await asyncio.sleep(0.1)
-            assert written < 16 * 1024 * 1024  # what the kernel buffers, most of it
+            assert written < 16 * 1024 * 1024  # most of it is in the kernel's buffers
             received = 0
             while received < 3 * before:
                 received += len(await reply.receive())

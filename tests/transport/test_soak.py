@@ -128,7 +128,8 @@ async def test_many_calls_leak_nothing(count: Callable[[str, int], None]) -> Non
     files, tasks = open_files(), len(asyncio.all_tasks())
     transport = HttpTransport()
     async with listen(serve_by_name) as server:
-        await run_calls(transport, server, 10_000 if WHOLE else 400, dice)  # everything that is made once is made now
+        # Warm up: create everything that is created once.
+        await run_calls(transport, server, 10_000 if WHOLE else 400, dice)
         if not WHOLE:
             tracemalloc.start()
         try:

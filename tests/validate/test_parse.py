@@ -57,7 +57,7 @@ READ: dict[str, tuple[Any, list[Message]]] = {
     "values and records": ([System("s"), {"role": "user", "content": "u"}], [System("s"), User("u")]),
     "no message": ([], []),
     "any mapping": ([MappingProxyType({"role": "user", "content": "u"})], [User("u")]),
-    # the seed's records
+    # records in the shape of the specification
     "seed: a conversation": (
         [
             {"role": "system", "content": "s"},
@@ -193,7 +193,7 @@ READ: dict[str, tuple[Any, list[Message]]] = {
         ],
         [Assistant("t"), User("u")],
     ),
-    # other shapes
+    # content parts of other wires
     "responses: output_text": ([assistant(content=[{"type": "output_text", "text": "t"}])], [Assistant("t")]),
     "a failed result": (
         [{"role": "tool", "tool_call_id": "1", "content": "r", "is_error": True}],

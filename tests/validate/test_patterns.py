@@ -32,7 +32,7 @@ LOOKAHEAD = "(?=(a+)+$)b"
 def test_patterns_match_as_before(pattern: str, good: str, bad: str) -> None:
     schema = {"type": "object", "properties": {"x": {"pattern": pattern}}}
     assert check(schema, {"x": good}) is None
-    assert check(schema, {"x": 5}) is None  # a pattern is about strings only
+    assert check(schema, {"x": 5}) is None  # a pattern applies to strings only
     error = check(schema, {"x": bad})
     assert error is not None
     assert "does not match" in error

@@ -77,7 +77,7 @@ SOUND: list[Request] = [
     req(User([Text("u"), PNG, Image(Url("https://x")), Document(Url("u")), Document(Inline("aGk="))])),
     req(U, Assistant([Text(""), ToolCall("1", "f", {"a": [1, {"b": None}]})]), R),
     req(U, GOOD_CALL, R, tools=[Tool("f", "", NUMBER)]),
-    req(U, BAD_CALL, R, tools=[Tool("g", "", NUMBER)]),  # a tool that is not offered any more
+    req(U, BAD_CALL, R, tools=[Tool("g", "", NUMBER)]),  # the request no longer offers this tool
     req(U, BAD_CALL, ToolResult("1", "a must be an integer", True), tools=[Tool("f", "", NUMBER)]),
     req(User([Image(Inline("aGk="), "Image/PNG", "low"), Document(Url("u"), "application/pdf", "a.pdf")])),
     req(User([Text("a", Continuity("s", issuer=Issuer("gemini")))])),
@@ -114,7 +114,7 @@ REFUSED: list[tuple[Request, str]] = [
     (req(A, U), "messages[0]: the conversation must begin with the user"),
     (req(S, R), "messages[1]: the conversation must begin with the user"),
     (req(U, 5, U), "messages[1] is not a message but int"),
-    # the user
+    # user messages
     (req(User("")), "messages[0].content is empty"),
     (req(User(())), "messages[0].content is empty"),
     (req(User(5)), "messages[0].content must be text or blocks, not int"),
@@ -186,7 +186,7 @@ REFUSED: list[tuple[Request, str]] = [
         req(U, BAD_CALL, R, tools=[Tool("f", "", NUMBER)]),
         "messages[1].content[0].arguments violate the parameters of 'f': \"no\" is not of type \"integer\" at /a",
     ),
-    # the assistant
+    # assistant messages
     (req(U, Assistant(), U), "messages[1]: an assistant message needs text or tool calls"),
     (req(U, Assistant([Text("")]), U), "messages[1]: an assistant message needs text or tool calls"),
     (req(U, Assistant([Text(""), Text("")]), U), "messages[1]: an assistant message needs text or tool calls"),
@@ -203,7 +203,7 @@ REFUSED: list[tuple[Request, str]] = [
         req(U, Assistant([ToolCall("1", "f", None)]), U),
         "messages[1].content[0].arguments could not be read when it arrived; repair or remove it",
     ),
-    # results
+    # tool results
     (req(U, R), "messages[1].tool_call_id matches no earlier tool call"),
     (req(U, R, CALL, U), "messages[1].tool_call_id matches no earlier tool call"),
     (req(U, CALL, R, R), "messages[3].tool_call_id: this call was answered before"),
@@ -213,7 +213,7 @@ REFUSED: list[tuple[Request, str]] = [
         req(U, CALL, ToolResult("1", [Thinking("t")])),
         "messages[2].content[0]: Thinking cannot be said by this role",
     ),
-    # tools
+    # definitions of tools
     (req(tools=[T, {"name": "t"}]), "tools[1] is not a Tool but dict"),
     (req(tools=[Tool("")]), "tools[0].name is empty"),
     (req(tools=[T, Tool("u"), T]), "tools[2].name: 't' is used twice"),
@@ -241,7 +241,7 @@ REFUSED: list[tuple[Request, str]] = [
     (req(response_schema={"type": "object", "required": 1}), "response_schema is not a valid JSON Schema: "),
     (req(response_schema={"$ref": "http://127.0.0.1:1/x"}), "response_schema is not a valid JSON Schema: "),
     (req(response_schema=[]), "response_schema must be a JSON Schema object, not list"),
-    # settings
+    # numeric and other settings
     *[
         (req(config=RuntimeConfig(**{name: value})), f"config.{name} must be a finite number")
         for name in ("temperature", "top_p", "frequency_penalty", "presence_penalty")

@@ -57,7 +57,7 @@ SHARED = ROOT / "../shared"
 RECORDED = SHARED / "corpus/recorded.jsonl.gz"
 SERVERS = SHARED / "corpus/servers.jsonl.gz"
 
-# Whose recordings speak which wire.
+# The wire of each server whose exchanges are recorded.
 WIRES = {
     "openai-chat": "openai",
     "anthropic-messages": "anthropic",

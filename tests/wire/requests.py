@@ -180,7 +180,7 @@ def plain_chat(body: Body) -> Body:
             del message["content"]
         if not message.get("tool_calls"):
             message.pop("tool_calls", None)
-        if not message.get("annotations"):  # dumped by the SDK from a reply
+        if not message.get("annotations"):  # the SDK dumped an empty list from a reply
             message.pop("annotations", None)
         if not message.get("citations"):
             message.pop("citations", None)
@@ -199,10 +199,12 @@ def plain_chat(body: Body) -> Body:
         if function.get("strict") is False:
             del function["strict"]
     thinking = body.get("reasoning")
-    if isinstance(thinking, dict) and set(thinking) == {"effort"}:  # a router's form of the one setting
+    # OpenRouter's form of reasoning_effort.
+    if isinstance(thinking, dict) and set(thinking) == {"effort"}:
         body["reasoning_effort"] = body.pop("reasoning")["effort"]
     for message in body.get("messages", ()):
-        if message.get("reasoning") == message.get("reasoning_content"):  # some servers send both, and take both
+        # Some servers send and accept both names.
+        if message.get("reasoning") == message.get("reasoning_content"):
             message.pop("reasoning", None)
     choice = body.get("tool_choice")
     if isinstance(choice, dict) and choice.get("type") == "tool":  # another wire's form, which compatible servers take
@@ -221,7 +223,7 @@ def plain_messages(body: Body) -> Body:
                 part["content"] = one_text(part.get("content", ""))
                 if part.get("is_error") is False:
                     del part["is_error"]
-            if part.get("caller") == {"type": "direct"}:  # the default of every call
+            if part.get("caller") == {"type": "direct"}:  # "direct" is the default for every call
                 del part["caller"]
     for tool in body.get("tools", ()):
         if not tool.get("description"):
@@ -233,7 +235,7 @@ def plain_messages(body: Body) -> Body:
     if body.get("tool_choice", {}).get("disable_parallel_tool_use") is False:
         del body["tool_choice"]["disable_parallel_tool_use"]
     for marked in _marked(body):
-        if marked["cache_control"].get("ttl") == "5m":  # what a mark without one has
+        if marked["cache_control"].get("ttl") == "5m":  # the default time to live of a cache mark
             del marked["cache_control"]["ttl"]
     return drop_nulls(body)  # type: ignore[no-any-return]
 
@@ -275,7 +277,7 @@ def _marked(value: Any) -> Iterator[Body]:
 
 def plain_contents(body: Body) -> Body:
     """Gemini: JSON Schema under its newer name, types in lower case, and a result of one text."""
-    body.pop("model", None)  # the address names it
+    body.pop("model", None)  # the URL names the model
     body.get("systemInstruction", {}).pop("role", None)
     if not "".join([part.get("text", "") for part in body.get("systemInstruction", {}).get("parts", ())]):
         body.pop("systemInstruction", None)
@@ -285,7 +287,7 @@ def plain_contents(body: Body) -> Body:
                 del part["thought"]
     calling = body.get("toolConfig", {}).get("functionCallingConfig", {})
     if "mode" in calling:
-        calling["mode"] = calling["mode"].upper()  # an enum is read in both cases
+        calling["mode"] = calling["mode"].upper()  # Gemini reads its enums in upper and lower case
     for tool in body.get("tools", ()):
         for function in tool.get("functionDeclarations", ()):
             schema = function.pop("parameters", None) or function.pop("parametersJsonSchema", None) or {}
@@ -394,7 +396,7 @@ def plain_ollama(body: Body) -> Body:
     for name in ("format", "tools"):
         if body.get(name) in ("", []):
             del body[name]
-    if body.get("format") == "json":  # any object
+    if body.get("format") == "json":  # "json" means any object
         body["format"] = {"type": "object"}
     if body.get("think") is True:  # the effort that a model has by default
         body["think"] = "medium"
@@ -521,7 +523,7 @@ class Share(NamedTuple):
     differing: Counter[str]
     reported: Counter[str]
     refused: Counter[str]
-    lost: int  # requests, not reasons
+    lost: int  # the number of requests, each with one or more reasons
 
 
 def report() -> dict[str, Share]:

@@ -572,8 +572,9 @@ def wire_of(first: dict[str, Any]) -> str | None:
     if first.get("type") in ("message_start", "message"):
         return "anthropic"
     if "choices" in first:
-        return None if "text" in first["choices"][0] else "openai"  # a completion, which no wire here has
-    if "text" in first and "finish_reason" in first:  # the first version of the vendor's chat
+        # A legacy text completion, which Dragoman does not decode.
+        return None if "text" in first["choices"][0] else "openai"
+    if "text" in first and "finish_reason" in first:  # the first version of Cohere's chat
         return "cohere"
     return "bedrock" if "messageStart" in first or ("output" in first and "stopReason" in first) else None
 

@@ -246,7 +246,8 @@ def check_reading(record: Record, heard: DecodedReply) -> None:
     for call, expected in zip(reply.tool_calls, plain["calls"], strict=True):
         assert call.id == expected["id"] or not expected["id"]
         arguments = arguments_of(expected["arguments"])
-        missing = not expected["arguments"].strip() and heard.error is not None  # cut off before they came
+        # The reply was cut off before the arguments.
+        missing = not expected["arguments"].strip() and heard.error is not None
         assert call.arguments == (None if missing else arguments)
     if heard.error is None:
         assert reply.finish_reason == plain["end"]

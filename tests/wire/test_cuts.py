@@ -38,13 +38,14 @@ from .cases import (
 
 EXHAUSTIVE = os.environ.get("DRAGOMAN_EXHAUSTIVE") == "1"
 CASE_OFFSETS = 10**9 if EXHAUSTIVE else 40
-RECORD_OFFSETS = 4  # unless all
+RECORD_OFFSETS = 4  # offsets per recording, unless all are tested
 # A partial event is parsed again for each cut: a complete image, cut at every byte, would take
 # minutes.
 LONG_EVENT = 8192
 ENDS_OF_EVENT = 1024
-EVERY_NTH = 1 if EXHAUSTIVE else 12  # of the recordings
-SHARES = range(120 if EXHAUSTIVE else 1)  # so that no test of the whole takes minutes
+EVERY_NTH = 1 if EXHAUSTIVE else 12  # test every twelfth recording
+# The exhaustive run is split, so that no single test takes minutes.
+SHARES = range(120 if EXHAUSTIVE else 1)
 
 pytestmark = pytest.mark.exhaustive
 

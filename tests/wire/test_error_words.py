@@ -207,7 +207,7 @@ FAILURES = [(wire, *example) for wire, examples in EXAMPLES.items() for example 
 
 def failure_of(words: str) -> Failure:
     kind, bar, message = words.rpartition("|")
-    if not bar and "_" in message and " " not in message:  # a code and nothing else
+    if not bar and "_" in message and " " not in message:  # the message is a code without any text
         return Failure(code=message)
     return Failure(message, kind=kind)
 

@@ -37,7 +37,7 @@ from tests import strategies as some
 # --- waiting --------------------------------------------------------------------------------------
 
 NOON = "Wed, 21 Oct 2015 12:00:00 GMT"
-EPOCH = 1_445_428_800.0  # of NOON
+EPOCH = 1_445_428_800.0  # NOON in seconds since the epoch
 WAITS: list[tuple[dict[str, str], float | None]] = [
     ({}, None),
     ({"Retry-After": "30"}, 30),
@@ -72,7 +72,7 @@ WAITS: list[tuple[dict[str, str], float | None]] = [
     ({"x-ratelimit-reset": "6m0s"}, None),
     ({"retry-after": "7", "x-ratelimit-reset": "1445428805000"}, 7),
     ({"retry-after": "soon", "x-ratelimit-reset": "1445428805000"}, 5),
-    # anything else
+    # values that are not a delay
     *[
         ({"retry-after": text}, None)
         for text in ("", "soon", "-5", "+5", "1e3", "NaN", "inf", "s", "ms", "5 s", "5x", "1,5", "1.", ".5", "5m5h")

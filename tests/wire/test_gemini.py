@@ -131,13 +131,14 @@ def test_stream_cut_anywhere_is_interrupted_or_complete(case: Case) -> None:
     assert whole.response is not None
     intents = [event.intent.input for event in whole.events if isinstance(event, ToolUseEnd) and event.intent]
     reply = case.reply or b""
-    for end in range(0, len(reply), 7):  # every offset is cut at in test_cuts
+    for end in range(0, len(reply), 7):  # every seventh offset; test_cuts tests all
         cut = hear(case, reply[:end])
         text = cut.response.text if cut.response else ""
         made = [event.intent.input for event in cut.events if isinstance(event, ToolUseEnd) and event.intent]
         assert whole.response.text.startswith(text)
         assert made == intents[: len(made)]
-        if not isinstance(cut.error, StreamInterruptedError):  # then the mark that ends it had come
+        # Otherwise the finish reason had already arrived.
+        if not isinstance(cut.error, StreamInterruptedError):
             assert type(cut.error) is type(whole.error)
             assert cut.error or (cut.response and cut.response.finish_raw)
 
@@ -453,7 +454,7 @@ def test_an_id_that_only_looks_like_it_is(provided: str) -> None:
     ("issuer", "goes"),
     [
         (OURS, True),
-        (None, True),  # signed text is this wire's, by its kind
+        (None, True),  # only this wire signs text
         (Issuer("gemini"), True),
         (Issuer("gemini", "one", MODEL), True),
         (Issuer("gemini", "two", MODEL), False),
@@ -740,7 +741,7 @@ def test_unknown_parts_are_kept_and_empty_ones_dropped() -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ('{"a": 1}', None),  # imitators send text
+        ('{"a": 1}', None),  # compatible servers send the arguments as text
         ("{", "malformed"),
         ([1], "malformed"),
         (5, "malformed"),
@@ -798,7 +799,7 @@ def test_call_in_pieces_tolerates_empty_parts_and_late_signatures() -> None:
         {"functionCall": {"name": "any", "id": "7", "args": {"begun": 1}, "willContinue": True}},
         {"text": ""},
         {**piece("$.a", more=True, stringValue="x"), "thoughtSignature": "late"},
-        piece("$.a"),  # an end without a value
+        piece("$.a"),  # the end of a value that never came
         piece("$.b", last=True, stringValue="y"),
     ]
     heard = listen(stream_of(*[reply_of(part, finish=None) for part in parts], reply_of()), ANY)
@@ -1203,8 +1204,8 @@ def test_rejections_with_different_statuses_are_recognised(status: int) -> None:
 @pytest.mark.parametrize(
     ("message", "status", "request_"),
     [
-        (LESSONS[0][0], 400, HELLO),  # no schema was sent
-        (LESSONS[3][0], 400, HELLO),  # no tools were
+        (LESSONS[0][0], 400, HELLO),  # the request had no schema, so nothing is learned
+        (LESSONS[3][0], 400, HELLO),  # the request had no tools, so nothing is learned
         (LESSONS[0][0], 401, TALK),
         (LESSONS[0][0], 503, TALK),
         ("Request contains an invalid argument.", 400, TALK),
@@ -1342,7 +1343,8 @@ def recorded_chunks(record: dict[str, Any]) -> list[Any]:
 
 def hear_recorded(record: dict[str, Any], pieces: Sequence[bytes] | None = None) -> DecodedReply:
     request = Request((User("Hello"),), model=MODEL, stream=record["stream"])
-    decoder = CODEC.decoder(request, Assembler(model=MODEL, issuer=OURS))  # without the tools, of which we know nothing
+    # The recording does not contain the tools.
+    decoder = CODEC.decoder(request, Assembler(model=MODEL, issuer=OURS))
     events: list[Event] = []
     for piece_ in pieces or [record["response_body"].encode()]:
         events += decoder.feed(piece_)

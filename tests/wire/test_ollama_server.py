@@ -113,7 +113,7 @@ def test_any_reply_round_trips(verbs: list[some.Verb], ending: str, stream: bool
     raised: list[ProviderError] = []
     try:
         again = hear("ollama", request, serve("ollama", request, heard.events, heard.error))
-    except ProviderError as error:  # a body cannot express it
+    except ProviderError as error:  # a complete body cannot express this error
         raised.append(error)
     if raised:
         assert not stream

@@ -100,7 +100,7 @@ def check_reply(wire: str, request: Request, heard: DecodedReply) -> None:
     rules = WIRES[wire]
     losses = rules.reply_losses | (rules.stream_losses if request.stream else rules.body_losses)
     pieces = None
-    with contextlib.suppress(ProviderError):  # a body cannot express it
+    with contextlib.suppress(ProviderError):  # a complete body cannot express this error
         pieces = serve(wire, request, heard.events, heard.error) if heard.events else None
     if pieces is not None:
         hidden = hides(heard, losses)

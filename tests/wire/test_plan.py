@@ -128,7 +128,8 @@ def test_message_is_marked_for_its_fields() -> None:
 def test_rejection_is_reported_and_not_raised() -> None:
     made = plan(error=UnsupportedContentError("messages[2].content[1]: no images"))
     assert made.refused is not None
-    assert made.refused.startswith("messages[2].content[1]: no images. ")  # and what to do about it
+    # The text goes on with advice.
+    assert made.refused.startswith("messages[2].content[1]: no images. ")
     assert {item.outcome for item in made.items} == {"kept"}
     assert plan().refused is None
 

@@ -139,7 +139,7 @@ KEEPALIVE = b'event: keepalive\ndata: {"type":"keepalive","sequence_number":7}\n
 def test_keepalives_between_events_change_nothing(case: Case) -> None:
     codec = case.codec(ResponsesCodec)
     data = case.reply or b""
-    if b"event: error\n" in data:  # there the framing itself carries a meaning
+    if b"event: error\n" in data:  # in an error event the event name carries the meaning
         return
     assert (
         decode(codec, case.request, [with_between(data, KEEPALIVE)]).facts == decode(codec, case.request, [data]).facts
@@ -428,7 +428,7 @@ def test_reasoning_round_trips(data: str, more: dict[str, Any], text: str) -> No
         assert not back.warnings
     else:
         assert [each["type"] for each in sent] == ["message", "message", "message"]
-        assert bool(back.warnings) is bool(text)  # an empty shell is not even a block
+        assert bool(back.warnings) is bool(text)  # reasoning without text and state is not a block
 
 
 STATES = st.none() | st.builds(
@@ -1111,7 +1111,8 @@ def test_every_recording_is_read(count: Callable[[str, int], None]) -> None:
         if usage:
             counted = (reply.usage.input_tokens, reply.usage.output_tokens, reply.usage.total_tokens)
             plain = [usage[name] for name in ("input_tokens", "output_tokens", "total_tokens")]
-            assert counted == tuple([count if count >= 0 else None for count in plain]), record  # one counts to -9
+            # One recording has counts down to -9.
+            assert counted == tuple([count if count >= 0 else None for count in plain]), record
     found = records(good=True)
     assert set(HELD) <= {record.id for record in found}
     count("recorded replies of responses read", len(found))

@@ -121,7 +121,7 @@ def errors() -> None:
         "E500": litellm.InternalServerError,
     }
     for text, kind in wanted.items():
-        if SIDE == "ollama":  # its errors are all of one class
+        if SIDE == "ollama":  # litellm raises one class for all errors of this wire
             raise NotOffered
         try:
             ask(text)

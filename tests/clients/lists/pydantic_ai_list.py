@@ -89,7 +89,7 @@ async def tools_streamed() -> None:
 
 @case
 async def structured() -> None:
-    if SIDE == "anthropic":  # it goes by the model's name
+    if SIDE == "anthropic":  # pydantic-ai decides this by the name of the model
         raise NotOffered
     expect((await agent(output_type=NativeOutput(River)).run("RIVER")).output.model_dump(), RIVER)
 
