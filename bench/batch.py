@@ -23,7 +23,7 @@ from typing import Any
 
 from . import server
 
-FEWEST = 3_000  # rows per CPU second that were promised
+FEWEST = 3_000  # the required number of rows per CPU second
 FLAT = 1.15  # how much more memory a hundred times as many rows may take
 
 

@@ -69,7 +69,7 @@ def reader(base: str, kind: str, mode: str) -> Read:
 
 async def main(base: str, streams: int, mode: str, *, later: bool) -> None:
     read = reader(base, "long", mode)
-    await read()  # everything that is made once is made now
+    await read()  # warm up: create everything that is created once
     if later:
         short = reader(base, "burst", mode)
         await asyncio.gather(*[short() for _ in range(streams)])

@@ -123,7 +123,7 @@ class Protocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport: asyncio.Transport = transport  # type: ignore[assignment]
         self.buffer = bytearray()
-        self.size: int | None = None  # of the request that is arriving
+        self.size: int | None = None  # the length of the request that is arriving
         self.resumed = asyncio.Event()
         self.resumed.set()
 

@@ -30,7 +30,7 @@ CLIENTS = {
     "langchain": "bench.peers:LangChain",
 }
 CHUNKS = 500
-TLS = ("floor", "dragoman")  # who is measured with TLS, too
+TLS = ("floor", "dragoman")  # the clients that are measured with TLS too
 
 
 class Case(NamedTuple):
@@ -93,7 +93,7 @@ def cases(client: Any, secure: Any = None) -> dict[str, Case]:
 
 async def measure(case: Case, seconds: float) -> float:
     """CPU seconds of one unit, over about as long as was asked for."""
-    await _once(case)  # connections, caches, specialised bytecode
+    await _once(case)  # warm up connections, caches and bytecode
     guess = await _once(case)
     times = max(1, min(case.most, int(seconds / max(guess, 1e-6))))
     gc.collect()

@@ -26,8 +26,8 @@ PAGES = ("README.md", "CONTRIBUTING.md", "AGENTS.md", "SECURITY.md", "docs")
 
 ALLOWED = (
     "words of ``prefix``",  # a shell command has words
-    "first word of this one",  # the same
-    "begins with its words",  # the same
+    "first word of this one",  # a shell command has words
+    "begins with its words",  # a shell command has words
 )
 """Phrases that are never a violation. Each has a comment that gives the reason."""
 

@@ -80,7 +80,7 @@ def read_licenses(package: Distribution) -> list[dict[str, Any]]:
 def find(name: str) -> Distribution | None:
     try:
         return distribution(name)
-    except PackageNotFoundError:  # of another platform
+    except PackageNotFoundError:  # a package of another platform
         return None
 
 

@@ -158,7 +158,7 @@ def read_yaml(path: Path, problems: list[ConfigError] | None = None) -> Section:
 
 def parse_yaml(data: bytes, shown: str, problems: list[ConfigError] | None = None) -> Section:
     """Parse YAML that has been read already; see ``read_yaml``."""
-    import yaml  # see _loader
+    import yaml  # a slow import, needed only for configuration files
 
     try:
         text = data.decode("utf-8")
@@ -182,7 +182,7 @@ def parse_yaml(data: bytes, shown: str, problems: list[ConfigError] | None = Non
 
 def _check_depth(text: str, shown: str) -> None:
     """Reject YAML that is nested too deeply or contains itself: libyaml recurses and would crash."""
-    import yaml  # see _loader
+    import yaml  # a slow import, needed only for configuration files
 
     # for each open node: its anchor, and the depth inside it
     opened: list[tuple[str | None, int]] = []

@@ -161,7 +161,7 @@ class SseDecoder:
             self._dispatch(frames)
             return
         self._bound(len(line))
-        if line.startswith(b"data: "):  # nearly every line
+        if line.startswith(b"data: "):  # fast path: nearly every line begins like this
             value = line[6:]
         else:
             name, colon, value = line.partition(b":")

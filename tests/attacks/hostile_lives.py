@@ -53,7 +53,7 @@ REFUSED, FENCED = 3, 4  # exit codes of a life, besides 0 and death by a signal
 WINDOW = 3_000  # the model's context window in tokens: a few payments fill it
 RECEIPT = "with a receipt of many words " * 90
 RECORDS = 50  # a session that nothing disturbs has about twice as many
-SETTLED = "settled:"  # the first word of each summary that the model writes
+SETTLED = "settled:"  # each summary that the model writes begins with this
 
 
 class Tally(msgspec.Struct):

@@ -105,7 +105,7 @@ class Service:
         self.calls = calls
         self.metrics = Metrics()
         self.draining = False
-        self.held_bytes = 0  # of bodies being received or decoded
+        self.held_bytes = 0  # bytes of the bodies that are being received or decoded
         self.store: ResponseStore | None = None
         self.background: Background | None = None
         # origins whose web pages may call from a browser

@@ -22,7 +22,7 @@ from .routing import find_switches
 
 access = logging.getLogger("dragoman.access")
 
-_MAX_WARNINGS = 50  # of one request, in the access log
+_MAX_WARNINGS = 50  # the most warnings of one request in the access log
 
 
 class Ended(Protocol):

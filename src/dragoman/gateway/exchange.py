@@ -181,7 +181,7 @@ class Exchange:
         self.complete: MessageComplete | None = None
         self.size = 0  # size of the body
         self.held = 0  # bytes of it reserved from the shared memory budget
-        self.length = 0  # bytes sent
+        self.length = 0  # number of bytes sent
         self.status = 0
         self.error: ProviderError | None = None
         self.started = False
@@ -259,7 +259,7 @@ class Exchange:
         """Call a function, in a thread if the request is large enough to block the event loop."""
         return await asyncio.to_thread(function, *args) if self.size > LARGE else function(*args)
 
-    # admission
+    # --- admission
 
     def _identify(self) -> None:
         self.headers = read_headers(self.scope)
@@ -337,7 +337,7 @@ class Exchange:
         """The id of the key, which owns stored responses."""
         return "" if self.key is None else self.key.id
 
-    # the request and its permission
+    # --- reading and authorising the request
 
     async def _admit(self, asked: Asked) -> Provider:
         provider = self.provider = self._find(asked.request.model)
@@ -378,7 +378,7 @@ class Exchange:
             raise QuotaExceededError("this model has no known price, so this key's budget cannot be kept")
         self.lease = await self.service.ledger.admit(key, self.service.bounds.reply_seconds + _SPARE)
 
-    # the reply
+    # --- sending the reply
 
     async def _answer(self, provider: Provider, asked: Asked) -> None:
         assert self.request is not None
@@ -402,7 +402,7 @@ class Exchange:
         except ProviderError as error:
             last = self._fail(encoder, error)
         except asyncio.CancelledError:
-            await self._work(reply.cancel)  # what was received is billed, and this estimates it
+            await self._work(reply.cancel)  # cancelling estimates the usage, so that it is billed
             last = self._cancelled(encoder)
         finally:
             watcher.cancel()
@@ -472,7 +472,7 @@ class Exchange:
         if self.task is not None:
             self.task.cancel()
 
-    # bytes
+    # --- receiving and sending bytes
 
     async def _refuse(self, error: ProviderError) -> None:
         self.error = error

@@ -135,7 +135,7 @@ class _EndingProtocol(HttpToolsProtocol):
             cycle.disconnected = True
             cycle.message_event.set()
 
-    # closing
+    # --- closing the connection
 
     def _close(self, *, expects_data: bool = False) -> None:
         if self._is_closing:

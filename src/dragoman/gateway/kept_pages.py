@@ -60,7 +60,7 @@ class _KeptPages:
 
         return answer
 
-    # responses
+    # --- stored responses
 
     async def response(self, asked: HttpAsked, owner: str) -> Any:
         """Return the current state of a response."""
@@ -83,7 +83,7 @@ class _KeptPages:
             await self._service.background.cancel(owner, record["response"]["id"])
         return (await self._find(asked, owner, RESPONSE))["response"]
 
-    # conversations
+    # --- stored conversations
 
     async def create_conversation(self, asked: HttpAsked, owner: str) -> Any:
         """Create a conversation, with the items of the body."""
@@ -114,7 +114,7 @@ class _KeptPages:
         await self._store.put(owner, CONVERSATION, [(asked.path_params["name"], record)])
         return _list(added)
 
-    # internals
+    # --- internals
 
     async def _find(self, asked: HttpAsked, owner: str, kind: str) -> Any:
         name = asked.path_params["name"]

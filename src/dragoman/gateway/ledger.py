@@ -124,7 +124,7 @@ class Ledger:
                 total = EXACT.add(self.spent(key), money)
                 self._base.execute("insert or replace into spent values (?, ?)", (key, f"{total:f}"))
 
-    # internals
+    # --- internals
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -261,7 +261,7 @@ class LedgerWriter:
             self._jobs.put(None)
             await asyncio.to_thread(thread.join)
 
-    # internals
+    # --- internals
 
     def _put(self, job: _Admission | _Settlement) -> None:
         if self._thread is None:

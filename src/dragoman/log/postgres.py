@@ -234,7 +234,7 @@ class PostgresLog(EventLog):
                 try:
                     yield _PostgresView(connection)
                 except BaseException:
-                    connection.close()  # its state is unknown
+                    connection.close()  # the state of this connection is unknown
                     raise
             if self._closed:
                 connection.close()

@@ -281,7 +281,7 @@ class _Call:
     def _since_start(self, moment: float) -> float:
         return round((moment - self._began) * 1000, 3)
 
-    # built on delivery
+    # --- records that are built on delivery
 
     def _facts(self) -> dict[str, Any]:
         request, provider, reply = self.request, self.owner.inner, self.served.reply

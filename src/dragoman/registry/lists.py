@@ -114,7 +114,7 @@ def _check_model(name: str, model: ListedModel) -> None:
 def _by_key(content: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
     for key, record in content.items():
         if isinstance(record, dict) and record.get("mode") in ("chat", "responses"):
-            if _holds("text", record.get("supported_output_modalities")) is False:  # speech or music
+            if _holds("text", record.get("supported_output_modalities")) is False:  # models that output speech or music
                 continue
             vendor = next((value for field, value in record.items() if field.endswith("_provider")), "")
             yield vendor, key.removeprefix(f"{vendor}/"), record

@@ -205,7 +205,7 @@ class Registry:
     ) -> None:
         await self.close()
 
-    # internals
+    # --- internals
 
     def _open(self, name: str, order: Order, *, shared: bool = True) -> Provider:
         names = self._names()

@@ -121,7 +121,7 @@ class Stacks:
             if isinstance(limiter, RedisLimiter):
                 await limiter.close()
 
-    # internals
+    # --- internals
 
     def _build(self, names: Names, name: str, order: Order) -> Provider:
         if names.is_scheme(name):

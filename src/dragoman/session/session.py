@@ -352,7 +352,7 @@ class Session(Displayed, Generic[Parsed]):
     async def _wind_up(self) -> Step:
         stop = self._supervisor.stop
         ending, reason = (stop.ending, stop.reason) if stop else ("cancelled", "the task that ran it was cancelled")
-        over = self.state.finished  # it may have ended while it was being stopped
+        over = self.state.finished  # the session may have ended while it was being stopped
         if over is not None:
             outcome = make_outcome(self.id, self.state, over.outcome, over.detail)
         elif self.state.root is not None:
@@ -379,7 +379,7 @@ class Session(Displayed, Generic[Parsed]):
             self._loaded = False
             await self._continue("another goal" if goal is not None else "to go on")
         if goal is None and not any(isinstance(said.message, User) for said in self.state.messages):
-            goal = self.state.goal  # it ended before its first message was written
+            goal = self.state.goal  # the session ended before its first message was written
         if goal is not None:
             message = _as_user(goal)
             if self._system and not self.state.messages:

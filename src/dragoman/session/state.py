@@ -155,7 +155,7 @@ class State:
         if isinstance(payload, ToolObserved | ToolFailed | PermissionDenied | ToolIntentRejected | ToolIntentClosed):
             kept.end = payload
 
-    # derived facts
+    # --- derived facts
 
     @property
     def has_answered(self) -> bool:

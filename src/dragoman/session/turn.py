@@ -99,7 +99,7 @@ class Turn:
         self._final = final  # whether the reply is the session's structured answer
         self._ends: list[ToolUseEnd] = []
         self._begun: ToolUseStart | None = None  # the call that is being received
-        self._written: list[str] = []  # its arguments so far
+        self._written: list[str] = []  # the arguments of that call so far
         self._recorded = 0  # how many entries of the call's history are recorded
         self._attempt = 0  # the current attempt number
 

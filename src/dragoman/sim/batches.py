@@ -33,7 +33,7 @@ class BatchScript(Struct, frozen=True):
 class _Batch(Struct):
     id: str
     wire: str
-    rows: Sequence[tuple[str, Any]]  # keys and bodies
+    rows: Sequence[tuple[str, Any]]  # the key and the request body of each row
     path: str
     asked: int = 0
     is_cancelled: bool = False

@@ -138,7 +138,7 @@ class SimServer:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    # in the server's thread
+    # --- methods that run in the server's thread
 
     def _run(self, ready: threading.Event, failed: list[BaseException]) -> None:
         try:

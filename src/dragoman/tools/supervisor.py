@@ -96,7 +96,7 @@ def _kill_descendants() -> None:
             try:
                 os.kill(child, signal.SIGKILL)
             except OSError:
-                pass  # it ended, or belongs to another user
+                pass  # the process ended, or belongs to another user
         if not _collect()[1]:
             return
         time.sleep(0.002)

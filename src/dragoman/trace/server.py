@@ -162,7 +162,7 @@ class _Site:
             app.router.add_get(f"/{{token}}/api/{name}", self._answer(read))
         return app
 
-    # access control
+    # --- access control
 
     async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         name, _, port = request.host.rpartition(":")
@@ -185,7 +185,7 @@ class _Site:
     def _send(self, body: bytes, **facts: Any) -> web.Response:
         return self.web.Response(body=body, content_type="application/json", **facts)
 
-    # responses
+    # --- responses
 
     async def _send_file(self, request: web.Request) -> web.Response:
         name, kind = _FILES[request.match_info.get("name", "")]
@@ -222,7 +222,7 @@ class _Site:
         headers = {"Content-Disposition": 'attachment; filename="session.html"'}
         return self.web.Response(text=page, content_type="text/html", charset="utf-8", headers=headers)
 
-    # decisions
+    # --- decisions
 
     async def _send_questions(self, _: web.Request) -> web.Response:
         """Send the open questions and the token that an answer needs; nothing if answers are disabled."""

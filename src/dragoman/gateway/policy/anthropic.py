@@ -143,7 +143,7 @@ def _sort_block(block: Any, path: str, message: Mapping[str, Any], sorter: Sorte
         return block  # unknown fields are kept for its issuer
     kind = block.get("type")
     if not isinstance(kind, str):
-        return block  # the reader rejects it
+        return block  # left as it is, because reading the request rejects it
     if kind == "search_result":
         return _write_search_result(block, path, sorter)
     if not isinstance(kind, str) or kind not in _BLOCKS:
@@ -232,7 +232,7 @@ def _sort_thinking(made: dict[str, Any], sorter: Sorter) -> None:
     elif kind == "enabled" and isinstance(thinking, dict) and type(thinking.get("budget_tokens")) is int:
         made["thinking"] = {"type": "enabled", "budget_tokens": thinking["budget_tokens"]}
     elif thinking is not None:
-        made["thinking"] = thinking  # the reader rejects it
+        made["thinking"] = thinking  # left as it is, because reading the request rejects it
 
 
 def _sort_metadata(made: dict[str, Any], sorter: Sorter) -> None:

@@ -139,7 +139,7 @@ def _sort_part(part: Any, path: str, role: Any, sorter: Sorter) -> Any:
     part = {name: value for name, value in part.items() if value is not None}
     if not any(name in part for name in _PART_NAMES):
         if role == "model":
-            return part  # kept for its issuer
+            return part  # kept, to be sent back to the issuer
         sorter.leave(path, _PART, "content_dropped")
         return {"text": "[content of another kind]"}
     made = sorter.keep(part, path, _PART_NAMES) if role != "model" else part

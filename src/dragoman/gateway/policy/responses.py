@@ -110,7 +110,7 @@ def _sort_item(item: Any, path: str, sorter: Sorter) -> Any:
     if kind == "item_reference":
         sorter.leave(path, _REFERENCE)
         return None
-    return item  # kept for its issuer
+    return item  # kept, to be sent back to the issuer
 
 
 def _rewrite(item: dict[str, Any], path: str, sorter: Sorter) -> dict[str, Any]:

@@ -169,7 +169,7 @@ class _Translation:
         native = {wire: fields for wire, fields in self.native.items() if fields}
         return Translated(replace(self.request, native=native), tuple(self.warnings), self.stops)
 
-    # internals
+    # --- internals
 
     def _apply(self, rule: Rule, code: str, path: str) -> None:
         if rule.effect == "refused":

@@ -70,7 +70,7 @@ class CohereDecoder(Decoder):
         self._count = 0  # the number of calls
         self._calls: dict[Any, int] = {}  # the open call at each index
         self._empty: int | None = None  # a call that was closed without input
-        self._fed: set[int] = set()  # calls with input
+        self._fed: set[int] = set()  # calls whose input has begun
         self._citations: list[Any] = []  # citations of the open text
         self._plans = False  # whether the open block is a plan
         self._end: dict[str, Any] = {}
@@ -198,7 +198,7 @@ class CohereDecoder(Decoder):
             self._cite(own or (records if texts == [at] else []))
             self.out.block_end()
 
-    # calls
+    # --- tool calls
 
     def _call(self, index: Any, call: Any) -> None:
         call = call if isinstance(call, dict) else {}

@@ -124,7 +124,7 @@ FINISH: dict[str, FinishReason] = {
     "IMAGE_SAFETY": "content_filter",
     "IMAGE_PROHIBITED_CONTENT": "content_filter",
     "IMAGE_RECITATION": "content_filter",
-    "MODEL_ARMOR": "content_filter",  # Vertex
+    "MODEL_ARMOR": "content_filter",  # sent by Vertex AI
 }
 
 
@@ -286,7 +286,7 @@ class GeminiDecoder(Decoder):
     def _read_part(self, part: dict[str, Any]) -> None:
         if self._empty is not None:
             self._close_empty()
-        # nearly every part
+        # fast path: nearly every part is plain text
         if len(part) == 1 and self._call is None and type(part.get("text")) is str:
             if part["text"]:
                 self._in_thought = False
