@@ -128,11 +128,11 @@ class Rule(Struct, frozen=True, omit_defaults=True):
         for effect in self.side_effect or ():
             if effect not in _EFFECTS:
                 raise ValueError(f"side_effect: must be of {', '.join(_EFFECTS)}, not {effect!r}")
-        _compile_text("tool", self.tool, wary=False)
+        _check_text("tool", self.tool, wary=False)
         if self.arguments is not None:
             force_setattr(self, "arguments", dict(self.arguments))
         for name, pattern in (self.arguments or {}).items():
-            _compile_text(f"arguments.{name}", pattern, wary=True)
+            _check_text(f"arguments.{name}", pattern, wary=True)
         if self.path is not None:
             _compile_path(self.path)
 
@@ -232,10 +232,14 @@ _OPTIONAL = "(?"
 _Pattern: TypeAlias = "re.Pattern[str] | _Wildcards"
 
 
+def _check_text(name: str, pattern: object, *, wary: bool) -> None:
+    if not isinstance(pattern, str):  # a list or a mapping could not even be looked up in the cache
+        raise ValueError(f"{name}: must be text, not {type(pattern).__name__}")
+    _compile_text(name, pattern, wary=wary)
+
+
 @lru_cache(maxsize=1024)
 def _compile_text(name: str, pattern: str, *, wary: bool) -> _Pattern:
-    if not isinstance(pattern, str):
-        raise ValueError(f"{name}: must be text, not {type(pattern).__name__}")
     if pattern in ("", "re:"):
         raise ValueError(f"{name}: {_EMPTY}")
     if pattern.startswith("re:"):

@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 from collections.abc import Awaitable, Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from dragoman.conformance.cases import find_cases
 from dragoman.errors import StreamInterruptedError, TimedOutError
 from dragoman.events import MessageComplete, encode_event, fold
 from dragoman.gateway.app import create_app
+from dragoman.gateway.keys import KeyRing
+from dragoman.gateway.ledger import Ledger
 from dragoman.log import LogError, open_log
 from dragoman.permission import Policy, Proposal
 from dragoman.provider import HttpProvider
@@ -26,8 +29,8 @@ from dragoman.sim import ScriptedProvider
 from dragoman.transport import FixtureTransport
 from dragoman.wire import CODECS
 
-from .gateway_app import post
-from .mutations import Rng, cut_up, mutate_bytes, mutate_events, mutate_json, mutate_lines
+from .gateway_app import PATHS, post
+from .mutations import Rng, cut_up, mutate_bytes, mutate_events, mutate_json, mutate_lines, mutate_yaml
 
 CORPUS = Path(__file__).parent / "corpus"
 CANARY = "CANARY-of-no-shape-12345678"
@@ -43,13 +46,6 @@ class Broken(AssertionError):
 
 # --- requests: five wires, through the application ----------------------------------------------------
 
-ROUTES = {
-    "openai": "/v1/chat/completions",
-    "anthropic": "/v1/messages",
-    "responses": "/v1/responses",
-    "gemini": "/v1beta/models/fast:generateContent",
-    "ollama": "/api/chat",
-}
 APP = create_app({"fast": ScriptedProvider("Hello.")})
 SEEDS: dict[str, list[bytes]] = {}
 
@@ -83,7 +79,7 @@ logging.getLogger("dragoman").addHandler(FAILURES)
 
 async def fuzz_request(rng: Rng) -> str:
     """Send one mutated request; return the wire and the status."""
-    wire = rng.choice(list(ROUTES))
+    wire = rng.choice(list(PATHS))
     seed = rng.choice(request_seeds(wire))
     body = mutate_bytes(seed, rng, rng.choice([1, 2, 8])) if rng.random() < 0.15 else mutate_json(seed, rng)
     await send_request(wire, body, counting=wire == "anthropic" and rng.random() < 0.05)
@@ -93,7 +89,7 @@ async def fuzz_request(rng: Rng) -> str:
 async def send_request(wire: str, body: bytes, *, counting: bool = False) -> None:
     """Send a body and check what comes back."""
     FAILURES.seen.clear()
-    path = ROUTES[wire] + ("/count_tokens" if counting else "")
+    path = PATHS[wire] + ("/count_tokens" if counting else "")
     try:
         answer = await post(APP, wire, body, path=path)
     except Exception as error:
@@ -295,40 +291,107 @@ def _read_session(log: Any, session: str) -> None:
         ReplayProvider(log, session)
 
 
-POLICY = (
-    b"default: ask\nrules:\n  - {action: allow, tool: bash, arguments: {command: 'pytest*'}, path: 'src/**', name: x}\n"
-    b"  - {action: deny, side_effect: [write, read]}\n  - {action: ask, path: '**/a/**/b*', reason: looked at}\n"
-)
-MODELS = (
-    b"adapters:\n  up: {type: openai, api_key: k, base_url: 'http://127.0.0.1:1/v1', max_retries: 2}\n"
-    b"models:\n  up:m: {wire_name: m, aliases: [a], capabilities: {max_context_tokens: 5}, tokens: default}\n"
-)
-PROPOSAL = Proposal("bash", {"command": "pytest -x" * 200}, "execute", ("a/b/" * 300 + "x",))
+# Each has every key that is read, so that a mutation can reach all of them.
+POLICY = b"""
+default: ask
+rules:
+  - {action: allow, tool: bash, arguments: {command: 'pytest *', cwd: 're:src/.+'}, path: 'src/**', name: x}
+  - {action: deny, side_effect: [write, read], reason: 'not now'}
+  - {action: ask, tool: '*_file', path: '**/a/**/b*', reason: looked at}
+"""
+MODELS = b"""
+default: fast
+redis: 'redis://127.0.0.1:1/0'
+observed: false
+adapters:
+  up: {type: openai, api_key: k, base_url: 'http://127.0.0.1:1/v1', max_retries: 2, timeout_seconds: 60}
+  own:
+    type: openai-compatible
+    wire: openai
+    api_key_env: [A_KEY, B_KEY]
+    base_url: 'http://127.0.0.1:1'
+    timeouts: {connect: 10, first_event: 300, idle: none, total: 600.5}
+    rate_limit: {requests_per_minute: 60, tokens_per_minute: 1000, max_concurrency: 2}
+    proxy: none
+    extra_headers: {X-Team: rivers}
+    options: {organization: o, on_loss: warn, keep_raw: true}
+    quirks: {finish_words: {eos: stop}}
+    embed: {wire: openai, base_url: 'http://127.0.0.1:1/v1', quirks: {}}
+    rerank: {wire: jina}
+  paid: {type: anthropic, auth: {type: command, command: ['true'], seconds: 300}, quirks: {raw_predict: true}}
+models:
+  up:m: {wire_name: m, aliases: [a, b], capabilities: {max_context_tokens: 5}, tokens: default, priced_as: free}
+  own:n: {adapter: own, tier: deep, can_delegate: true}
+groups:
+  fast:
+    strategy: weighted
+    aliases: [quick]
+    max_retries: 1
+    half_life_seconds: 30
+    candidates: [up:m, {model: 'own:n', weight: 3, timeouts: {idle: 5}, rate_limit: {max_concurrency: 1}}]
+availability: {failures: 3, failure_seconds: 120, models: 3, quiet_seconds: 60.5, network_errors: 2}
+"""
+KEYS = b"""
+keys:
+  ann: {hash: 'sha256:%s', models: [fast, 'up:*'], budget_usd: 5.5, requests_per_minute: 60, on_loss: reject}
+  bob: {hash: 'sha256:%s', tokens_per_minute: 1000, max_concurrency: 2, expires: '2030-01-31', budget_usd: '1.25'}
+""" % (b"1" * 64, b"2" * 64)
+PROPOSAL = Proposal("bash", {"command": "pytest -x" * 200, "cwd": "src/a"}, "execute", ("a/b/" * 300 + "x",))
 
 
-def fuzz_policy(rng: Rng, folder: Path) -> str:
-    """Load a mutated policy, and use it if it loads."""
-    return _load(rng, POLICY, folder / "policy.yaml", lambda path: Policy.load(path).judge(PROPOSAL))
+def use_policy(path: Path) -> None:
+    """Load a policy and judge with it."""
+    policy = Policy.load(path)
+    policy.judge(PROPOSAL)
+    policy.find_idle([("bash", "execute", False), ("read_file", "read", True)])
+    withheld = policy.withheld(PROPOSAL)
+    if withheld is not None:
+        withheld("src/" * 300 + "x")
 
 
-def fuzz_configuration(rng: Rng, folder: Path) -> str:
-    """Load a mutated ``models.yaml``, and make a provider from it if it loads."""
-    return _load(rng, MODELS, folder / "models.yaml", lambda path: Registry.load(path).provider("up:m"))
+def use_configuration(path: Path) -> None:
+    """Load a ``models.yaml`` and open what it names."""
+    registry = Registry.load(path)
+    for name in ("up:m", "fast", "own:n"):
+        with contextlib.suppress(ProviderError):
+            registry.provider(name)
 
 
-def _load(rng: Rng, text: bytes, path: Path, load: Callable[[Path], object]) -> str:
-    data = mutate_bytes(text, rng, rng.choice([1, 1, 2, 3]))
+def use_keys(path: Path) -> None:
+    """Load a key file and count with its limits."""
+    ring, ledger = KeyRing.load(path), Ledger()
+    ring.find("dg-unknown")
+    for key in ring.keys:
+        key.allows("up:m")
+        with contextlib.suppress(ProviderError):
+            ledger.settle(ledger.admit(key, 60), key.id, 10, Decimal("0.5"))
+            ledger.describe_limits(key)
+
+
+FILES: dict[str, tuple[bytes, Callable[[Path], None]]] = {
+    "policy": (POLICY, use_policy),
+    "configuration": (MODELS, use_configuration),
+    "keys": (KEYS, use_keys),
+}
+
+
+def fuzz_file(kind: str, rng: Rng, folder: Path) -> str:
+    """Use a mutated file of a kind; return the name of what the caller got."""
+    text = FILES[kind][0]
+    data = mutate_bytes(text, rng, rng.choice([1, 1, 2, 3])) if rng.random() < 0.3 else mutate_yaml(text, rng)
+    return use_file(kind, data, folder)
+
+
+def use_file(kind: str, data: bytes, folder: Path) -> str:
+    """Use a file of a kind; only the errors of configuration may come."""
+    path = folder / f"{kind}.yaml"
     path.write_bytes(data)
     try:
-        load(path)
-    except (ConfigError, ProviderError) as error:
-        return type(error).__name__
-    except ValueError as error:
-        if type(error) is not ValueError:
-            raise Broken(f"{path.name}: {type(error).__name__}: {error}", data) from error
-        return "ValueError"
+        FILES[kind][1](path)
+    except ConfigError:
+        return "ConfigError"
     except Exception as stray:
-        raise Broken(f"{path.name}: {type(stray).__name__}: {stray}", data) from stray
+        raise Broken(f"{kind}: {type(stray).__name__}: {stray}", data) from stray
     return "loaded"
 
 

@@ -10,6 +10,7 @@ PATHS = {
     "anthropic": "/v1/messages",
     "responses": "/v1/responses",
     "gemini": "/v1beta/models/fast:generateContent",
+    "ollama": "/api/chat",
 }
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from .. import cpu
@@ -26,10 +27,11 @@ def check_held(seconds: float, what: str, most: float = MOST) -> None:
         raise HeldError(f"{what} took {units:.0f} units of CPU, and {most:.0f} are the most")
 
 
-def run_watched(work: Coroutine[Any, Any, T], most: float = MOST) -> T:
-    """Run a coroutine to its end; raise ``HeldError`` if one step of it took more CPU time than ``most``.
+@contextmanager
+def watching(most: float = MOST) -> Iterator[None]:
+    """Raise ``HeldError`` if one step of an event loop in the block took more CPU time than ``most``.
 
-    Thread CPU time is measured, in units of the machine's present speed. Every callback of the
+    Thread CPU time is measured, in units of the machine's present speed. Every callback of a
     loop counts, also those of tasks that the work started.
     """
     worst = 0.0
@@ -44,9 +46,14 @@ def run_watched(work: Coroutine[Any, Any, T], most: float = MOST) -> T:
     # asyncio has no public hook around a callback.
     asyncio.Handle._run = run  # type: ignore[method-assign]  # noqa: SLF001
     try:
-        result = asyncio.run(work)
+        yield
     finally:
         # asyncio has no public hook around a callback.
         asyncio.Handle._run = original  # type: ignore[method-assign]  # noqa: SLF001
     check_held(worst, "one step of the event loop", most)
-    return result
+
+
+def run_watched(work: Coroutine[Any, Any, T], most: float = MOST) -> T:
+    """Run a coroutine to its end; raise ``HeldError`` if one step of it took more CPU time than ``most``."""
+    with watching(most):
+        return asyncio.run(work)

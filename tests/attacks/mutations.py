@@ -1,4 +1,4 @@
-"""Mutations that know the structure of what they change: JSON values, event streams, lines and bytes."""
+"""Mutations that know the structure of what they change: JSON values, YAML, event streams, lines and bytes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import copy
 import json
 import random
 import re
+from collections.abc import Sequence
 from typing import Any
+
+import yaml
 
 Rng = random.Random
 
@@ -54,13 +57,13 @@ _NAMES = ["error", "type", "id", "index", "x", "", "stream", "model", "n", "__pr
 _PIECES = ["\x00", "\ud83d", "{", '"', "\\", "\n\n", "}", "]", "é", ""]
 
 
-def mutate_value(value: Any, rng: Rng, times: int = 1) -> Any:
-    """Return a changed copy of a JSON value."""
+def mutate_value(value: Any, rng: Rng, times: int = 1, names: Sequence[str] = _NAMES) -> Any:
+    """Return a changed copy of a JSON value; ``names`` are keys to add."""
     root = json.loads(json.dumps(value))
     for _ in range(times):
         path = rng.choice(list(_paths(root)))
         try:
-            root = _change(root, path, rng)
+            root = _change(root, path, rng, names)
         except (KeyError, IndexError, TypeError, OverflowError, ValueError):
             continue
     return root
@@ -93,7 +96,7 @@ def _odd(rng: Rng) -> Any:
     return copy.deepcopy(rng.choice(ODD))
 
 
-def _change(root: Any, path: tuple[Any, ...], rng: Rng) -> Any:
+def _change(root: Any, path: tuple[Any, ...], rng: Rng, names: Sequence[str]) -> Any:
     here, kind = _get(root, path), rng.randrange(11)
     if kind <= 3 or not path:
         return _put(root, path, _odd(rng))
@@ -102,7 +105,7 @@ def _change(root: Any, path: tuple[Any, ...], rng: Rng) -> Any:
     elif kind == 5 and isinstance(here, list) and here:
         here.insert(rng.randrange(len(here) + 1), copy.deepcopy(rng.choice(here)))
     elif kind == 5 and isinstance(here, dict):
-        here[rng.choice(_NAMES)] = _odd(rng)
+        here[rng.choice(names)] = _odd(rng)
     elif kind == 6:
         return _put(root, path, copy.deepcopy(_get(root, rng.choice(list(_paths(root))))))
     elif kind == 7 and isinstance(here, str):
@@ -192,6 +195,77 @@ def mutate_lines(data: bytes, rng: Rng) -> bytes:
         else:
             lines.insert(at, rng.choice(lines))
     return b"\n".join(lines)
+
+
+_YAML_MARKS = [
+    "!!python/object:os.system ",
+    "!!binary ",
+    "!x ",
+    "&a ",
+    "*a",
+    "<<: *a",
+    "|\n    ",
+    ">-\n    ",
+    "? ",
+    "\t",
+]
+_YAML_SCALARS = [
+    *(
+        [
+            "1e999",
+            "-.inf",
+            ".nan",
+            "0x1F",
+            "0o17",
+            "1_000",
+            "~",
+            "no",
+            "12:30:45",
+            "2026-01-01",
+            "{}",
+            "[]",
+            "'",
+            "re:(",
+            "re:(a+)+$",
+            "**/**/**",
+            "../x",
+        ]
+    ),
+    *("", "{a: {b: [", '"\\ud800"', '"\\0"', "/etc/passwd", "9" * 400, "1" + "0" * 400, "*" * 500),
+]
+
+
+def mutate_yaml(data: bytes, rng: Rng) -> bytes:
+    """Return a changed copy of a YAML text: its values, and its notation."""
+    value = yaml.safe_load(data)
+    names = [*dict.fromkeys(step for path in _paths(value) for step in path if isinstance(step, str)), *_NAMES]
+    changed = mutate_value(value, rng, rng.choice([0, 1, 1, 2, 5]), names)
+    try:
+        text = yaml.safe_dump(changed, sort_keys=False, default_flow_style=rng.choice([None, True, False]), width=10**6)
+    except (yaml.YAMLError, ValueError, UnicodeError):
+        return dump(changed, rng)
+    if _DEEP in text or rng.random() < 0.2:
+        return dump(changed, rng)
+    lines = text.split("\n")
+    for _ in range(rng.choice([0, 0, 1, 1, 3])):
+        _change_line(lines, rng)
+    return "\n".join(lines).encode("utf-8", "surrogatepass")
+
+
+def _change_line(lines: list[str], rng: Rng) -> None:
+    at = rng.randrange(len(lines))
+    start, colon, rest = lines[at].partition(": ")
+    kind = rng.randrange(6)
+    if kind == 0:
+        lines[at] = f"{start}{colon}{rng.choice(_YAML_MARKS)}{rest}"
+    elif kind <= 2:
+        lines[at] = f"{start}: {rng.choice(_YAML_SCALARS)}"
+    elif kind == 3:
+        lines[at] = " " * rng.randrange(5) + lines[at].lstrip()
+    elif kind == 4:
+        lines.insert(rng.randrange(len(lines) + 1), lines[at])
+    else:
+        lines.insert(at, rng.choice(["---", "...", "%YAML 1.1", "# x", "}", "- x", "x", "\ufeff"]))
 
 
 _EVENTS = [b"error", b"message", b"ping", b"", b"response.failed", b"message_stop", b"content_block_start"]

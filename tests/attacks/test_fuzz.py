@@ -7,6 +7,7 @@ of requests and of replies. A case that was found is kept in ``corpus/`` and run
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -19,13 +20,15 @@ from typing import Any
 import pytest
 
 from dragoman.conformance.cases import find_cases
+from dragoman.conformance.retrieval import find_retrieval_cases
+from dragoman.errors import ProviderError
 from dragoman.log import SqliteLog
 from tests.log.samples import WRITABLE
 
 from .. import cpu
 from . import fuzzers
 from .fuzzers import CASES, CORPUS, Broken, Fuzzer
-from .hold import MOST, HeldError, check_held, run_watched
+from .hold import MOST, HeldError, check_held, run_watched, watching
 
 FUZZ = int(os.environ.get("DRAGOMAN_FUZZ", "0"))
 SEED = int(os.environ.get("DRAGOMAN_FUZZ_SEED", "1"))
@@ -116,16 +119,17 @@ def test_fuzzed_logs_raise_log_errors(exported: bytes, tmp_path: Path) -> None:
     assert len(ends) >= 2
 
 
-def test_fuzzed_policies_raise_config_errors(tmp_path: Path) -> None:
-    ends = fuzz_files(lambda rng: fuzzers.fuzz_policy(rng, tmp_path))
-    assert ends["loaded"]
-    assert ends["ConfigError"]
+@pytest.mark.parametrize("kind", fuzzers.FILES)
+def test_fuzzed_policies_and_configuration_raise_config_errors(kind: str, tmp_path: Path) -> None:
+    fuzzers.use_file(kind, fuzzers.FILES[kind][0], tmp_path)  # the first use imports and reads the catalogue
+    ends = fuzz_files(lambda rng: fuzzers.fuzz_file(kind, rng, tmp_path))
+    assert ends["loaded"] > FILES // 20
+    assert ends["ConfigError"] > FILES // 20
 
 
-def test_fuzzed_configuration_raises_config_errors(tmp_path: Path) -> None:
-    ends = fuzz_files(lambda rng: fuzzers.fuzz_configuration(rng, tmp_path))
-    assert ends["loaded"]
-    assert ends["ConfigError"]
+@pytest.mark.parametrize("kind", fuzzers.FILES)
+def test_unchanged_files_load(kind: str, tmp_path: Path) -> None:
+    assert fuzzers.use_file(kind, fuzzers.FILES[kind][0], tmp_path) == "loaded"
 
 
 # --- earlier findings ---------------------------------------------------------------------------------
@@ -139,12 +143,12 @@ FOUND: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("case", FOUND, ids=[case["name"] for case in FOUND])
-def test_earlier_fuzz_findings_stay_fixed(case: dict[str, Any]) -> None:
+def test_earlier_fuzz_findings_stay_fixed(case: dict[str, Any], tmp_path: Path) -> None:
     """``body`` is text, in which ``times`` repeats ``unit`` where ``@@`` stands."""
     body = case["body"].replace("@@", case.get("unit", "") * case.get("times", 1)).encode("utf-8", "surrogatepass")
     for tries_left in (2, 1, 0):
         try:
-            _run_found(case, body)
+            _run_found(case, body, tmp_path)
         except HeldError:  # CPU time varies with the neighbours; a real hold is there each time
             if not tries_left:
                 raise
@@ -152,7 +156,10 @@ def test_earlier_fuzz_findings_stay_fixed(case: dict[str, Any]) -> None:
             return
 
 
-def _run_found(case: dict[str, Any], body: bytes) -> None:
+def _run_found(case: dict[str, Any], body: bytes, folder: Path) -> None:
+    if case["kind"] in fuzzers.FILES:
+        assert fuzzers.use_file(case["kind"], body, folder) == case["end"]
+        return
     if case["kind"] == "request":
         run_watched(fuzzers.send_request(case["wire"], body))
         return
@@ -186,14 +193,25 @@ def test_no_conformance_case_blocks_the_event_loop(wire: str) -> None:
     """Send every reply of the cases through a provider, and every request through a gateway."""
 
     async def run(case: Any) -> None:
-        for stream in (False, True):
+        for stream in (False, True) if case.reply else ():
             await fuzzers.read_reply(case, case.options.status, case.options.headers, [case.reply], stream=stream)
+        if not case.reply:  # the case is about what is sent
+            with contextlib.suppress(ProviderError):
+                case.codec().encode(case.request)
 
-    for case in CASES[wire]:
+    for case in find_cases(wire):
         run_watched(run(case))
-    if wire not in fuzzers.ROUTES:  # the gateway has no route for its clients
+    if wire not in fuzzers.PATHS:  # the gateway has no route for its clients
         return
     sent = fuzzers.request_seeds(wire)
     assert len(sent) > len(find_cases(wire)) * 0.8
     for body in sent:
         run_watched(fuzzers.send_request(wire, body))
+
+
+def test_no_retrieval_case_blocks_the_event_loop() -> None:
+    cases = find_retrieval_cases()
+    assert len(cases) > 50
+    for case in cases:
+        with watching():
+            case.run()

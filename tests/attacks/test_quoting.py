@@ -16,9 +16,12 @@ from dragoman.wire import CODECS
 from dragoman.wire.server_errors import message_of
 
 from .. import cpu
+from .fuzzers import APP
+from .gateway_app import post
 from .patterns import grows
 
-LONG = "-eyJaaaaaaaaaa" * 20_000
+LONG = "-eyJaaaaaaaaaa" * 20_000  # the slowest text for a pattern of secrets that is not linear
+PLAIN = "nothing secret. " * 20_000  # scrubbing makes the other one short, but not this one
 
 
 @pytest.mark.parametrize("unit", ["-eyJaaaaaaaaaa", "a-a-", "bearer ", "sk-", "AIza", "a.", "key_a-", "eyJaaaaaaaaaa."])
@@ -26,10 +29,13 @@ def test_scrub_takes_linear_time(unit: str) -> None:
     assert grows(lambda text: scrub(text, limit=None), lambda size: unit * (size // len(unit))) is None
 
 
-def test_error_keeps_a_bounded_part_of_every_text() -> None:
-    headers = {"x-ratelimit-a": LONG, "x-ratelimit-" + LONG: "1", "retry-after": "1"}
-    error = ProviderError(LONG, provider_code=LONG, provider_message=LONG, headers=headers)
-    error.hide(["k"], [LONG])
+@pytest.mark.parametrize("is_hidden", [False, True])
+@pytest.mark.parametrize("text", [LONG, PLAIN], ids=["like a key", "plain"])
+def test_error_keeps_a_bounded_part_of_every_text(text: str, is_hidden: bool) -> None:
+    headers = {"x-ratelimit-a": text, "x-ratelimit-" + text: "1", "retry-after": "1"}
+    error = ProviderError(text, provider_code=text, provider_message=text, headers=headers)
+    if is_hidden:
+        error.hide(["k"], [text])
     assert len(error.message) <= MAX_MESSAGE
     assert len(error.provider_code or "") <= MAX_CODE
     assert len(error.provider_message or "") <= MAX_PROVIDER_MESSAGE
@@ -38,8 +44,32 @@ def test_error_keeps_a_bounded_part_of_every_text() -> None:
     assert len(message_of(error)) <= MAX_MESSAGE
 
 
+HI = {"role": "user", "content": "x"}
+ASKED: dict[str, tuple[str, dict[str, Any]]] = {
+    "role": ("openai", {"messages": [{"role": PLAIN, "content": "x"}]}),
+    "tool choice": ("openai", {"messages": [HI], "tool_choice": PLAIN}),
+    "content type": ("openai", {"messages": [{"role": "user", "content": [{"type": PLAIN}]}]}),
+    "block type": ("anthropic", {"max_tokens": 9, "messages": [{"role": "user", "content": [{"type": PLAIN}]}]}),
+    "unknown field": ("gemini", {"contents": [{"parts": [{"text": "x"}]}], PLAIN: 1}),
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_an_answer_quotes_a_bounded_part_of_the_request(name: str) -> None:
+    wire, fields = ASKED[name]
+    answer = asyncio.run(post(APP, wire, json.dumps({"model": "fast", **fields}).encode()))
+    assert answer.status == (200 if name == "unknown field" else 400)
+    assert (b"nothing secret" in answer.body) == (name in ("role", "tool choice"))
+    assert len(answer.body) + len(str(answer.headers)) < 2000
+
+
 def body(**error: Any) -> bytes:
     return json.dumps({"error": {"message": "x", **error}}).encode()
+
+
+def call_tool(name: str) -> bytes:
+    call = {"id": "c", "function": {"name": name, "arguments": "{}"}}
+    return json.dumps({"choices": [{"message": {"tool_calls": [call]}, "finish_reason": "tool_calls"}]}).encode()
 
 
 REFUSALS: dict[str, tuple[int, bytes]] = {
@@ -51,19 +81,11 @@ REFUSALS: dict[str, tuple[int, bytes]] = {
     "code of many digits": (400, b'{"error":{"message":"x","code":1' + b"0" * 4000 + b"}}"),
     "nested message": (400, b'{"error":{"message":' + b"[" * 900 + b"]" * 900 + b"}}"),
     "nested body": (400, b"[" * 900 + b"]" * 900),
-    "tool name": (
-        200,
-        json.dumps(
-            {
-                "choices": [
-                    {
-                        "message": {"tool_calls": [{"id": "c", "function": {"name": LONG, "arguments": "{}"}}]},
-                        "finish_reason": "tool_calls",
-                    }
-                ]
-            }
-        ).encode(),
-    ),
+    "tool name": (200, call_tool(LONG)),
+    "plain code": (400, body(code=PLAIN)),
+    "plain type": (400, body(type=PLAIN)),
+    "plain message": (400, body(message=PLAIN)),
+    "plain tool name": (200, call_tool(PLAIN)),
 }
 
 
@@ -80,6 +102,9 @@ def test_a_server_cannot_make_an_error_long_or_slow(name: str) -> None:
     assert spent.units < 4 * cpu.QUARTER_SECOND  # a quadratic scrub would take minutes
     assert len(text) < 3000
     assert "aaaaaaaaaa" * 30 not in text
+    assert len(caught.value.provider_code or "") <= MAX_CODE
+    if "tool name" in name:
+        assert text.count("nothing secret") < 10
 
 
 def test_echoed_prompt_is_found_in_linear_time() -> None:

@@ -129,3 +129,13 @@ async def test_fenced_runner_starts_nothing(open_store: Open) -> None:
         await session.run("Pay 4711.")
     assert till.payments == 0
     assert "tool.started" not in types(list(log.read("s1")))
+
+
+async def test_every_resumption_has_its_own_epoch(open_store: Open) -> None:
+    log, till = open_store(), Till()
+    till.let.set()
+    await Session(Payer(), till.tools, ALL, log, session_id="s1").run("Pay 4711.")
+    for _ in range(2):
+        again = await Session.resume(Payer(), till.tools, ALL, log, "s1")
+        await again.run("Pay 4712.")
+    assert [resumed.epoch for resumed in of(list(log.read("s1")), "session.resumed")] == [2, 3]

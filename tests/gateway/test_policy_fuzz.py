@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+import time
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from dragoman.provider import connect
 from dragoman.validate import check_request
 from dragoman.wire import SERVER_CODECS
 from dragoman.wire.ollama.generate import to_chat
+from tests.attacks.hold import check_held
 
 from .upstream import EXHAUSTIVE, WIRES
 
@@ -157,6 +159,7 @@ def test_any_body_is_read_or_rejected(wire: str) -> None:
     read = 0
     for number in range(ROUNDS):
         body = mutate(BODIES[wire], dice) if number else copy.deepcopy(BODIES[wire])
+        began = time.thread_time()
         try:
             if wire == "ollama" and dice.random() < 0.3:
                 body = to_chat({**body, "prompt": dice.choice(VALUES), "system": dice.choice(VALUES)})
@@ -169,6 +172,7 @@ def test_any_body_is_read_or_rejected(wire: str) -> None:
             request = replace(asked.request, messages=messages)
             check_request(request)
         except ProviderError:
+            check_held(time.thread_time() - began, f"{wire}, round {number}")
             continue
         for target in (frozenset({each}) for each in (*WIRES,)):
             try:
@@ -177,4 +181,5 @@ def test_any_body_is_read_or_rejected(wire: str) -> None:
                 read += 1
             except ProviderError:
                 continue
+        check_held(time.thread_time() - began, f"{wire}, round {number}")
     assert read > ROUNDS // 20

@@ -17,7 +17,15 @@ import pytest
 from redis.asyncio import Redis
 
 from dragoman.errors import CallCancelledError
-from dragoman.middleware import Limiter, LimiterUnavailableError, RateLimit, RedisLimiter, describe
+from dragoman.middleware import (
+    Limiter,
+    LimiterUnavailableError,
+    RateLimit,
+    RedisAvailability,
+    RedisLimiter,
+    RedisStore,
+    describe,
+)
 from tests.listed import Clock, Listed, reply
 
 _names = itertools.count()
@@ -346,6 +354,15 @@ def test_invalid_settings_are_named(settings: dict[str, Any], field: str) -> Non
     given = {"key": "k", "max_concurrency": 1, **settings}
     with pytest.raises(ValueError, match=field):
         RedisLimiter("redis://127.0.0.1:1/0", **given)
+
+
+@pytest.mark.parametrize("url", ["redis://:PASS/word@h:1/0", "redis://u:PASS#word@h:1", "redis://h/0?db=PASS"])
+@pytest.mark.parametrize("make", [lambda url: RedisLimiter(url, "k", 1), RedisAvailability, RedisStore])
+def test_a_url_that_cannot_be_read_is_not_quoted(make: Callable[[str], object], url: str) -> None:
+    with pytest.raises(ValueError, match="percent-encoded") as caught:
+        make(url)
+    assert caught.value.__context__ is None
+    assert "PASS" not in str(caught.value)
 
 
 def test_missing_extra_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from ..messages import new_ulid
@@ -79,6 +80,17 @@ return '0'
 _ASK_SECONDS = 5.0  # timeout of one Redis command, in seconds
 
 
+def open_redis(url: str, **settings: Any) -> Redis:
+    """Return a client for a URL; ``ValueError`` if it cannot be read, without the URL, which may hold a password."""
+    from redis.asyncio import Redis  # an optional dependency
+
+    # The library quotes the part that it takes for the port: in "redis://:a/b@host" that is "a". Its error is not kept
+    # as the context of the one raised here.
+    with suppress(ValueError):
+        return Redis.from_url(url, **settings)
+    raise ValueError("the Redis URL cannot be read; characters of a password such as % @ / : # must be percent-encoded")
+
+
 class LimiterUnavailableError(RuntimeError):
     """Redis is unavailable, so the rate limit cannot be checked. Not a failure of the provider."""
 
@@ -123,7 +135,7 @@ class RedisLimiter(Limiter):
         self._redis: Redis
         self._owned = isinstance(client, str)
         if isinstance(client, str):
-            self._redis = redis.asyncio.Redis.from_url(client, socket_timeout=5, socket_connect_timeout=5)
+            self._redis = open_redis(client, socket_timeout=5, socket_connect_timeout=5)
         else:
             self._redis = client
         self._errors = (redis.RedisError, OSError)

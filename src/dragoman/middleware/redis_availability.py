@@ -12,6 +12,7 @@ import msgspec
 
 from ..calls import ProviderRecovered, ProviderUnavailable, Trigger
 from .availability import Admission, Availability, Thresholds
+from .redis import open_redis
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -72,7 +73,7 @@ class RedisAvailability(Availability):
         self._redis: Redis
         self._owned = isinstance(client, str)
         if isinstance(client, str):
-            self._redis = redis.asyncio.Redis.from_url(
+            self._redis = open_redis(
                 client, socket_timeout=_SECONDS, socket_connect_timeout=_SECONDS, decode_responses=True
             )
         else:

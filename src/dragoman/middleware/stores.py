@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .layer import check_number
+from .redis import open_redis
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -218,11 +219,11 @@ class RedisStore(Store):
     ) -> None:
         _check("RedisStore", ttl, max_bytes)
         try:
-            from redis.asyncio import Redis  # an optional dependency
+            import redis  # noqa: F401 - an optional dependency
         except ImportError as error:
             raise ImportError('RedisStore needs the extra "redis": pip install "dragoman[redis]"') from error
         self._owned = isinstance(client, str)
-        self._client: Any = Redis.from_url(client) if isinstance(client, str) else client
+        self._client: Any = open_redis(client) if isinstance(client, str) else client
         self.prefix = prefix
         self.ttl = ttl
         self.max_bytes = max_bytes

@@ -12,12 +12,14 @@ A layer is added only if the file, the caller or a second key requires it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
 
+from ..config import ConfigError
 from ..errors import AuthenticationError, InvalidModelError
 from ..middleware import (
     Availability,
@@ -46,6 +48,15 @@ Subscriber = Callable[..., Any]
 StackT = TypeVar("StackT", bound=Provider | RetrievalModel[Any, Any])
 
 _GROUP_SETTINGS = ("timeouts", "on_loss", "keep_raw", "transport")
+
+
+@contextmanager
+def _naming_redis() -> Iterator[None]:
+    """Raise ``ConfigError`` for a URL of Redis that its library cannot read."""
+    try:
+        yield
+    except ValueError as error:
+        raise ConfigError("redis", None, str(error)) from None
 
 
 class Order(Struct, frozen=True):
@@ -221,20 +232,22 @@ class Stacks:
         key = name, limits, names.redis
         if key not in self._limiters:
             given = limits.given()
-            self._limiters[key] = (
-                Limiter(**given) if names.redis is None else RedisLimiter(names.redis, f"limit:{name}", **given)
-            )
+            with _naming_redis():
+                self._limiters[key] = (
+                    Limiter(**given) if names.redis is None else RedisLimiter(names.redis, f"limit:{name}", **given)
+                )
         return self._limiters[key]
 
     def _share_availability(self, names: Names) -> Availability:
         settings = names.thresholds, names.redis
         if self._availability is None or self._shared_by != settings:
             self._shared_by = settings
-            self._availability = (
-                Availability(thresholds=names.thresholds)
-                if names.redis is None
-                else RedisAvailability(names.redis, thresholds=names.thresholds)
-            )
+            with _naming_redis():
+                self._availability = (
+                    Availability(thresholds=names.thresholds)
+                    if names.redis is None
+                    else RedisAvailability(names.redis, thresholds=names.thresholds)
+                )
         return self._availability
 
     def _digest(self, names: Names, name: str, order: Order) -> str:
