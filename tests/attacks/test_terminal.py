@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
+from pathlib import Path
 
+import msgspec
 import pytest
 
+from dragoman.cli import console
 from dragoman.cli.approval import _show_proposal
-from dragoman.cli.console import legible
+from dragoman.cli.console import echo_json, legible, show_json, show_pages, show_table
 from dragoman.permission import Proposal
 
 from .patterns import grows
@@ -21,6 +26,43 @@ def test_control_and_bidi_characters_are_escaped(monkeypatch: pytest.MonkeyPatch
     assert not set(shown) & set("\x1b\x07\x9b\u202e\u2066\x08\r\u200f")
     assert "\\x9b31mC\\u202eD\\u2066E" in shown
     assert legible("an émigré\n\t日本 👩‍💻") == "an émigré\n\t日本 👩‍💻"
+
+
+def is_safe(text: str) -> bool:
+    """Return whether a terminal interprets nothing in a text, but for colours."""
+    return not set(re.sub(r"\x1b\[[0-9;]*m", "", text)) & set("\x1b\x07\x9b\u202e\u2066\x08\r\u200f")
+
+
+def test_json_at_a_terminal_is_escaped(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    show_json({"x": HOSTILE})
+    assert HOSTILE[-3:] in capsys.readouterr().out  # a program gets it unchanged
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    show_json({"x": HOSTILE})
+    echo_json(msgspec.json.encode({"x": HOSTILE}))
+    shown = capsys.readouterr().out
+    assert is_safe(shown)
+    first, rest = json.JSONDecoder().raw_decode(shown)
+    assert first == json.loads(shown[rest:]) == {"x": HOSTILE}
+
+
+def test_tables_and_lists_at_a_terminal_are_escaped(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    for terminal in ("xterm", "dumb"):  # a dumb one gets plain lines
+        monkeypatch.setenv("TERM", terminal)
+        show_table(["MODEL"], [[HOSTILE]])
+        show_pages([HOSTILE], use_pager=False)
+    shown = capsys.readouterr().out
+    assert shown.count("x9b31m") == 4
+    assert is_safe(shown)
+
+
+def test_no_command_prints_json_unescaped() -> None:
+    """JSON leaves C1 and bidi characters as they are, so ``echo_json`` prints it."""
+    raw = re.compile(r"click\.echo\((?!.*make_printable).*(?:ensure_ascii=False|json\.encode|encode_event|\.line\b)")
+    found = [path.name for path in Path(console.__file__).parent.glob("*.py") if raw.search(path.read_text())]
+    assert found == []
 
 
 @pytest.mark.parametrize(
@@ -52,4 +94,5 @@ def test_edit_is_shown_in_bounded_time() -> None:
         old = "\n".join([f"    value_{at} = old_name.compute(i, {at})" for at in range(lines)])
         _show_proposal(Proposal("edit", {"old": old, "new": old.replace("old_name", "new_name")}, "write"))
 
-    assert grows(run, lambda size: size // 4) is None
+    # ndiff takes seconds for 100 lines and minutes for 500
+    assert grows(run, lambda size: size // 4, (100, 400, 1_600, 6_400)) is None

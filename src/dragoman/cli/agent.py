@@ -46,6 +46,7 @@ from ..tools import (
 from .agent_view import AgentView
 from .approval import Lines, make_approver
 from .completion import ModelName
+from .console import legible
 from .doctor import doctor
 from .errors import EXIT_CODES, WrongFile, report_errors
 from .log import log_option, open_log_at
@@ -247,7 +248,7 @@ async def _run(
     except (SessionError, ValueError) as error:
         raise click.UsageError(str(error)) from error
     except ToolFailure as error:
-        click.echo(f"error: {error}", err=True)
+        click.echo(legible(f"error: {error}", err=True), err=True)
         raise SystemExit(EXIT_CODES["session_failed"]) from None
 
 

@@ -28,7 +28,7 @@ from ..log import (
 from ..replay import make_headline, make_printable, shorten
 from ..session import Outcome
 from ..tools import Sandbox
-from .console import console, legible
+from .console import console, echo_json, legible
 from .screen import MarkdownScreen
 
 _SHOWN_LINES = 12  # lines of a result to show; the log has all of them
@@ -62,7 +62,7 @@ class AgentView:
     def show_record(self, record: LogRecord) -> None:
         """Show what happened, once it is recorded."""
         if self.as_json:
-            click.echo(record.line.decode())
+            echo_json(record.line)
             return
         payload = record.payload
         headline = make_headline(payload) if type(payload) in _COLOURS else None

@@ -20,7 +20,7 @@ from ..sync import SyncEventStream, SyncProvider
 from ..validate import parse_tools
 from .attachments import read_attachment
 from .completion import ModelName
-from .console import legible, show_json, working
+from .console import echo_json, legible, show_json, working
 from .errors import report_errors
 from .options import choose_model, is_model_name, json_option, model_options, open_model, read_json
 from .recording import Recording, make_metadata, no_log_option, open_recording
@@ -220,7 +220,7 @@ def _stream(
             for event in _stoppable(stream):
                 arrived()
                 if as_json:
-                    click.echo(encode_event(event).decode())
+                    echo_json(encode_event(event))
                 elif not quiet:
                     screen.show(event)
         finally:

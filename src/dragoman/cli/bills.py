@@ -14,7 +14,7 @@ import click
 from ..log import EventLog, LogRecord, SessionStarted, read_calls
 from ..prices import PriceTable, Repriced, Unpriced, reprice
 from ..prices.results import EXACT
-from .console import show_table
+from .console import legible, show_table
 from .cost import write_amount
 
 By: TypeAlias = Literal["model", "day", "provider", "session", "key", "project"]
@@ -128,11 +128,11 @@ def show_bills(rows: Sequence[dict[str, Any]], table: PriceTable, by: str, *, ch
     click.echo(f"\nnow: prices {table.version}; US dollars; + means that the cost of some calls is not known")
     for row in rows:
         for reason, count in row["unpriced"].items():
-            click.echo(f"not priced, {count} call{'s' * (count != 1)}: {reason}")
+            click.echo(legible(f"not priced, {count} call{'s' * (count != 1)}: {reason}"))
         if "stated_usd" in row:
             beyond = Decimal(row["stated_minus_recorded_usd"])
             stated = f"the provider states {row['stated_usd']}, {beyond:+f} against the recorded cost"
-            click.echo(f"{row[by]}: {stated}")
+            click.echo(legible(f"{row[by]}: {stated}"))
 
 
 def _show_bill(row: dict[str, Any], by: str) -> list[str]:

@@ -15,7 +15,7 @@ from ..errors import ProviderError
 from ..events import MessageComplete, encode_event
 from ..messages import Message, RuntimeConfig, System
 from ..sync import SyncEventStream, SyncProvider
-from .console import working
+from .console import echo_json, working
 from .conversation import COMMANDS, REASONING_LOSSES, Conversation, count
 from .errors import EXIT_CODES, report_errors, show_error
 from .log import open_log_at
@@ -190,7 +190,7 @@ class _Answer:
             for event in stream:
                 arrived()
                 if self._as_json:
-                    click.echo(encode_event(event).decode())
+                    echo_json(encode_event(event))
                     continue
                 screen = screen or open_screen()
                 if isinstance(event, MessageComplete):

@@ -16,7 +16,7 @@ from ..conformance import Report, check_server, write_html, write_junit, write_m
 from ..conformance.retrieval import check_retrieval_server
 from ..retrieval import EMBED_CODECS, RERANK_CODECS
 from ..wire import CODECS
-from .console import legible
+from .console import echo_json, legible
 from .errors import EXIT_CODES, report_errors
 
 _COLOURS = {"pass": "green", "fail": "red", "unsupported": "yellow", "not_applicable": "bright_black"}
@@ -110,7 +110,7 @@ async def _check_retrieval(
 
 def _finish(report: Report, forms: dict[Path | None, Callable[[Report], str]], as_json: bool) -> None:
     _write(report, forms)
-    click.echo(report.to_json().decode() if as_json else _show(report))
+    echo_json(report.to_json()) if as_json else click.echo(_show(report))
     if report.failed:
         sys.exit(EXIT_CODES["check_failed"])
 

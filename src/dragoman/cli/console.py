@@ -36,7 +36,13 @@ def console(*, err: bool = False) -> Any:
 
 def show_json(value: Any) -> None:
     """Print data as JSON."""
-    click.echo(json.dumps(value, ensure_ascii=False, indent=2))
+    echo_json(json.dumps(value, ensure_ascii=False, indent=2))
+
+
+def echo_json(text: str | bytes) -> None:
+    """Print a JSON text; at a terminal, with escapes for the characters that it would interpret."""
+    text = text.decode() if isinstance(text, bytes) else text
+    click.echo(_escape_hidden(text, lambda character: f"\\u{ord(character):04x}") if sys.stdout.isatty() else text)
 
 
 def show_table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> None:
@@ -52,13 +58,13 @@ def show_table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: Se
     for at, head in enumerate(heads):
         table.add_column(head, justify="right" if at in right else "left", overflow="fold")
     for row in rows:
-        table.add_row(*[Text(cell) for cell in row])
+        table.add_row(*[Text(legible(cell)) for cell in row])
     screen.print(table)
 
 
 def _show_plain_table(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]) -> None:
     for line in format_table(heads, rows, right=[heads[at] for at in right]):
-        click.echo(line)
+        click.echo(legible(line))
 
 
 def format_table(
@@ -87,19 +93,22 @@ def show_pages(lines: Sequence[str], *, use_pager: bool = True) -> None:
     is_long = len(lines) >= shutil.get_terminal_size().lines
     is_watched = sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     if use_pager and is_long and is_watched and os.environ.get("PAGER", "less") not in ("", "cat"):
-        click.echo_via_pager("\n".join(lines))
+        click.echo_via_pager(legible("\n".join(lines)))
         return
     for line in lines:
-        click.echo(line)
+        click.echo(legible(line))
 
 
 def legible(text: str, *, err: bool = False) -> str:
     """Return text that is safe for a terminal: a model could otherwise move the cursor or set the title."""
     if not (sys.stderr if err else sys.stdout).isatty():
         return text
+    return _escape_hidden(text, lambda character: character.encode("unicode_escape").decode())
+
+
+def _escape_hidden(text: str, escape: Callable[[str], str]) -> str:
     return "".join(
-        character if character in "\n\t" or not _is_hidden(character) else character.encode("unicode_escape").decode()
-        for character in text
+        [character if character in "\n\t" or not _is_hidden(character) else escape(character) for character in text]
     )
 
 

@@ -33,6 +33,7 @@ from ..sync import SyncProvider
 from ..validate import parse_messages, parse_tools
 from ..wire import SwapPlan
 from .ask import read_tools
+from .console import legible
 from .cost import write_amount
 from .plan import read_conversation, show_plan
 from .recording import Recording
@@ -228,7 +229,7 @@ class Conversation:
             except (ValueError, ProviderError) as error:
                 raise click.UsageError(f"{path}: {error}") from error
         for tool in self.tools:
-            click.echo(f"{tool.name}: {tool.description or ''}", err=True)
+            click.echo(legible(f"{tool.name}: {tool.description or ''}", err=True), err=True)
         click.echo(f"{count(len(self.tools), 'tool')}; calls are shown, never executed", err=True)
 
     def _give_result(self, rest: str) -> bool:
@@ -238,7 +239,7 @@ class Conversation:
         self.before = len(self.messages)
         self.messages.append(ToolResult(waiting[0].id, rest))
         if len(waiting) > 1:
-            click.echo(f"and {waiting[1].name}?", err=True)
+            click.echo(legible(f"and {waiting[1].name}?", err=True), err=True)
         return len(waiting) == 1
 
 

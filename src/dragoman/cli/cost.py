@@ -22,7 +22,7 @@ from ..prices import Cost, PriceTable, Unpriced, cost
 from ..prices.results import EXACT
 from ..registry import Registry
 from .completion import ModelName
-from .console import Bar, show_json, show_table
+from .console import Bar, legible, show_json, show_table
 from .errors import report_errors
 from .options import json_option, load_prices, load_registry
 
@@ -274,15 +274,15 @@ def _show(bill: _Bill) -> None:
         show_table(["MODEL", "CALLS", "USD"], rows, right=[1, 2])
         click.echo()
     else:
-        click.echo(next(iter(bill.models)))
+        click.echo(legible(next(iter(bill.models))))
     parts = [[part, write_amount(amount)] for part, amount in whole.parts.items() if amount]
     if parts:
         show_table(["PART", "USD"], parts, right=[1])
     click.echo(f"total: {_amount(whole)} (prices {bill.table.version})")
     for note in whole.notes:
-        click.echo(f"note: {note}")
+        click.echo(legible(f"note: {note}"))
     for reason, count in whole.unpriced.items():
-        click.echo(f"price unknown, {count} of {whole.calls}: {reason}")
+        click.echo(legible(f"price unknown, {count} of {whole.calls}: {reason}"))
 
 
 def _amount(each: _Sum) -> str:

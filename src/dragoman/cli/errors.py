@@ -13,7 +13,7 @@ import click
 
 from ..errors import ProviderError
 from ..local import LocalServerError, WeightsError
-from .console import legible
+from .console import echo_json, legible
 
 EXIT_CODES = {
     "provider_authentication": 10,
@@ -58,7 +58,7 @@ def report_errors(*, debug: bool = False, as_json: bool = False) -> Iterator[Non
         if as_json:
             _show_record({"category": "provider_model_not_loaded", "message": str(error)})
         else:
-            click.echo(f"error: {error}", err=True)
+            click.echo(legible(f"error: {error}", err=True), err=True)
         _exit(EXIT_CODES["provider_model_not_loaded"])
     except KeyboardInterrupt:
         if as_json:
@@ -103,7 +103,7 @@ def to_record(error: ProviderError) -> dict[str, Any]:
 
 
 def _show_record(record: dict[str, Any]) -> None:
-    click.echo(json.dumps({"error": record}, ensure_ascii=False))
+    echo_json(json.dumps({"error": record}, ensure_ascii=False))
 
 
 def show_error(error: ProviderError) -> None:

@@ -38,7 +38,7 @@ from ..session import Question, SessionError, answer_question, find_questions
 from ..trace import TraceServer, export_html
 from ..trace.approval import Approvals
 from .bills import GROUPS, add_up, show_bills, write_csv
-from .console import Bar, show_table, working
+from .console import Bar, echo_json, legible, show_table, working
 from .errors import EXIT_CODES, report_errors
 from .options import json_option, load_prices
 from .recording import find_marker, is_logging, set_logging
@@ -70,7 +70,7 @@ def open_log_at(where: str | None, *, readonly: bool = True) -> Iterator[EventLo
         with report_errors(), _open_patiently(find_place(where), readonly=readonly) as log:
             yield log
     except LogError as error:
-        click.echo(f"{click.style('error', fg='red')}: {scrub(str(error))}", err=True)
+        click.echo(f"{click.style('error', fg='red')}: {legible(scrub(str(error)), err=True)}", err=True)
         raise SystemExit(EXIT_CODES["log_unusable"]) from None
 
 
@@ -88,7 +88,7 @@ def _open_patiently(place: str | Path, *, readonly: bool) -> EventLog:
 
 def write_json(value: Any) -> None:
     """Print a value as JSON; decimals are strings, so that they are not rounded."""
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    echo_json(msgspec.json.format(msgspec.json.encode(value), indent=2))
 
 
 # --- on and off -------------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ def show(session: str, where: str | None, types: tuple[str, ...], after: int, *,
         session = find_session(log, session)
         for record in log.find(*types, session=session) if types else log.read(session, after):
             if record.seq > after:
-                click.echo(record.line.decode() if as_json else _line(record))
+                echo_json(record.line) if as_json else click.echo(_line(record))
 
 
 def _line(record: LogRecord) -> str:
@@ -266,7 +266,8 @@ def _show_questions(questions: list[Question], *, as_json: bool) -> None:
         write_json(questions)
         return
     for each in questions:
-        click.echo(f"{click.style(each.session, bold=True)}  {each.intent_id}  {each.tool_name} ({each.side_effect})")
+        place = f"{click.style(legible(each.session), bold=True)}  {legible(each.intent_id)}"
+        click.echo(f"{place}  {legible(each.tool_name)} ({legible(each.side_effect)})")
         click.echo(f"  {make_printable(json.dumps(each.input, ensure_ascii=False))}")
     if not questions:
         click.echo("no open questions", err=True)

@@ -20,7 +20,7 @@ from ..local import is_installed, list_models
 from ..prices import PricedAs, PriceRow, PriceTable, Unpriced
 from ..registry import NEEDS, Choice, ModelEntry, Registry, choose_among, list_served, load_vendor, read_wanted
 from .completion import ModelName
-from .console import format_table, show_json, show_pages, show_table
+from .console import format_table, legible, show_json, show_pages, show_table
 from .errors import report_errors
 from .options import json_option, load_registry
 from .update import update_command
@@ -337,7 +337,7 @@ def _show_one(catalogue: _Catalogue, entry: ModelEntry) -> None:
     missing, variable = catalogue.needs(entry), catalogue.key_variable(entry)
     if missing and missing == variable:
         missing = f"set {variable}, or: dragoman keys set {variable}"
-    click.echo(f"{entry.id}: {entry.status.replace('_', ' ')}{f'; {missing}' if missing else ''}")
+    click.echo(legible(f"{entry.id}: {entry.status.replace('_', ' ')}{f'; {missing}' if missing else ''}"))
     labels = {
         "adapter": entry.adapter,
         "sent as": entry.wire_name,
@@ -350,7 +350,7 @@ def _show_one(catalogue: _Catalogue, entry: ModelEntry) -> None:
     }
     for label, value in labels.items():
         if value:
-            click.echo(f"  {label}: {value}")
+            click.echo(legible(f"  {label}: {value}"))
     facts = [(name, getattr(entry.capabilities, name)) for name in Capabilities.__struct_fields__]
     known = [(name, fact) for name, fact in facts if name not in _RETRIEVAL or fact.value is not None]
     rows = [[name, _write(fact.value), fact.source, fact.by or "", fact.at or ""] for name, fact in known]

@@ -75,7 +75,7 @@ def show_plan(planned: SwapPlan, *, everything: bool = False) -> None:
         limit = f" of {planned.context_tokens}" if planned.context_tokens is not None else ""
         click.echo(f"about {planned.estimated_tokens}{limit} tokens: {window}")
     if planned.refused is not None:
-        click.echo(f"{click.style('refused', fg='red')}: {planned.refused}")
+        click.echo(f"{click.style('refused', fg='red')}: {legible(str(planned.refused))}")
 
 
 def _show_item(item: PlanItem, width: int) -> None:

@@ -14,7 +14,7 @@ import msgspec
 from ..log import ChainReport, EventLog
 from ..provider import Provider
 from ..replay import Change, ReplayStep, Totals, compare_runs, count_totals, make_printable, read_steps
-from .console import working
+from .console import echo_json, working
 from .errors import EXIT_CODES, report_errors
 from .log import log_option, open_log_at
 from .options import model_options, open_model
@@ -69,7 +69,7 @@ def command(
         steps = _sound_steps(log, session, report)
         if as_json:
             for step in steps:
-                click.echo(msgspec.json.encode(step))
+                echo_json(msgspec.json.encode(step))
         elif _show(steps, full=full, pause=pause) and report.ok:
             _show_totals(count_totals(log, session))
     _judge(report)
@@ -85,7 +85,7 @@ def _rerun(log: EventLog, session: str, model: str, options: dict[str, Any], *, 
         names = ("base_url", "wire", "api_key_env", "timeout")
         found = asyncio.run(ask(open_model(model, *[options[name] for name in names]).provider))
     if as_json:
-        click.echo(msgspec.json.encode(found))
+        echo_json(msgspec.json.encode(found))
     else:
         show_rerun(found)
     if found.differs:
@@ -114,7 +114,7 @@ def _show(steps: Iterator[ReplayStep], *, full: bool, pause: bool) -> bool:
             click.echo()
         click.echo(_line(step))
         for note in step.notes:
-            click.echo(click.style(f"     ! {note}", fg="red"))
+            click.echo(click.style(f"     ! {make_printable(note)}", fg="red"))
         if full:
             text = msgspec.json.format(msgspec.json.encode(step.data), indent=2).decode()
             for line in text.splitlines():
@@ -152,7 +152,7 @@ def _compare(log: EventLog, session: str, where: str | None, other: str, *, as_j
             sides = [_sound_steps(log, session, reports[0]), _sound_steps(second, other, reports[1])]
             changes = compare_runs(*sides)
     for change in changes:
-        click.echo(msgspec.json.encode(change)) if as_json else _show_change(change)
+        echo_json(msgspec.json.encode(change)) if as_json else _show_change(change)
     if not as_json:
         click.echo(f"{len(changes)} difference{'s' * (len(changes) != 1)}" if changes else "the runs are the same")
     for report in reports:
@@ -166,7 +166,7 @@ def _show_change(change: Change) -> None:
         numbers = f"{change.a.seq}/{change.b.seq}"
         click.echo(click.style(f"~ {numbers:>9}  {change.a.type}", fg="yellow"))
         for found in change.where:
-            click.echo(f"             {found}")
+            click.echo(f"             {make_printable(str(found))}")
     elif change.a is not None:
         click.echo(click.style(f"- {change.a.seq:>9}  {change.a.title}", fg="red"))
     elif change.b is not None:

@@ -330,10 +330,7 @@ def _report(
 
 
 def _split_lines(text: str) -> list[str]:
-    """Split at "\
-
-    " only, as editors do: ``splitlines`` also splits at form feeds and other characters.
-    """
+    """Split at line feeds only, as editors do: ``splitlines`` also splits at form feeds and other characters."""
     lines = text.split("\n")
     return lines[:-1] if lines[-1] == "" else lines
 
