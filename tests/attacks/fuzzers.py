@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,13 @@ from dragoman.gateway.keys import KeyRing
 from dragoman.gateway.ledger import Ledger
 from dragoman.log import LogError, open_log
 from dragoman.permission import Policy, Proposal
-from dragoman.provider import HttpProvider
+from dragoman.provider import HttpProvider, connect
 from dragoman.registry import ConfigError, Registry
 from dragoman.replay import ReplayProvider, count_totals, read_steps
 from dragoman.sim import ScriptedProvider
-from dragoman.transport import FixtureTransport
+from dragoman.transport import FixtureTransport, HttpStream, Secret, Timeouts, Transport
 from dragoman.wire import CODECS
+from dragoman.wire.codec import HttpRequest
 
 from .gateway_app import PATHS, post
 from .mutations import Rng, cut_up, mutate_bytes, mutate_events, mutate_json, mutate_lines, mutate_yaml
@@ -86,17 +88,49 @@ async def fuzz_request(rng: Rng) -> str:
     return wire
 
 
-async def send_request(wire: str, body: bytes, *, counting: bool = False) -> None:
-    """Send a body and check what comes back."""
+async def fuzz_passed_request(rng: Rng) -> str:
+    """Send one mutated request to a gateway that passes it on; return the wire of the server behind it."""
+    wire, upstream = rng.choice(list(PATHS)), rng.choice(list(CODECS))
+    await send_request(wire, mutate_json(rng.choice(request_seeds(wire)), rng), upstream=upstream)
+    return upstream
+
+
+class _Repeating(Transport):
+    """Answers every request with the same reply."""
+
+    def __init__(self, reply: bytes) -> None:
+        self._reply = reply
+
+    def send(
+        self, request: HttpRequest, credentials: Mapping[str, Secret], timeouts: Timeouts, *, stream: bool = False
+    ) -> contextlib.AbstractAsyncContextManager[HttpStream]:
+        return FixtureTransport((200, {}, [self._reply])).send(request, credentials, timeouts, stream=stream)
+
+
+@cache
+def _open_upstream(wire: str) -> Any:
+    """Return an application in front of a server that speaks this wire."""
+    reply = next(case.reply for case in CASES[wire] if case.options.status == 200)
+    provider = connect(
+        "m", wire=wire, base_url="http://127.0.0.1:9", api_key=CANARY, transport=_Repeating(reply or b"")
+    )
+    return create_app({"fast": provider})
+
+
+async def send_request(wire: str, body: bytes, *, counting: bool = False, upstream: str | None = None) -> None:
+    """Send a body, with ``upstream`` through to a server of that wire, and check what comes back."""
     FAILURES.seen.clear()
     path = PATHS[wire] + ("/count_tokens" if counting else "")
     try:
-        answer = await post(APP, wire, body, path=path)
+        answer = await post(_open_upstream(upstream) if upstream else APP, wire, body, path=path)
     except Exception as error:
         raise Broken(f"{wire}: {type(error).__name__} left the application: {error}", body) from error
     if FAILURES.seen:
         raise Broken(f"{wire}: the gateway logged a failure: {FAILURES.seen}", body)
-    if answer.status >= 500:
+    if CANARY.encode() in answer.body:
+        raise Broken(f"{wire}: the key of the server is in the reply", body)
+    # The server's reply need not fit the request.
+    if answer.status >= 500 and not (upstream and answer.status == 502):
         raise Broken(f"{wire}: status {answer.status}: {answer.body[:200]!r}", body)
     if b"Traceback" in answer.body or b'File "' in answer.body:
         raise Broken(f"{wire}: a traceback in the reply", body)

@@ -1,7 +1,7 @@
 """Mutated requests, replies, logs, policies and configuration: no traceback, no stray error, no held event loop.
 
-``make test`` runs a few thousand cases; ``DRAGOMAN_FUZZ=1000000`` with the marker ``exhaustive`` runs as many
-of requests and of replies. A case that was found is kept in ``corpus/`` and run each time.
+``make test`` runs a few thousand cases, ``make test-exhaustive`` 100,000 requests and as many replies;
+``DRAGOMAN_FUZZ=1000000`` sets another number. A case that was found is kept in ``corpus/`` and run each time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from . import fuzzers
 from .fuzzers import CASES, CORPUS, Broken, Fuzzer
 from .hold import MOST, HeldError, check_held, run_watched, watching
 
-FUZZ = int(os.environ.get("DRAGOMAN_FUZZ", "0"))
+# How many requests and how many replies a long run sends; a twentieth as many files of each kind.
+FUZZ = int(os.environ.get("DRAGOMAN_FUZZ", "100000" if os.environ.get("DRAGOMAN_EXHAUSTIVE") else "0"))
 SEED = int(os.environ.get("DRAGOMAN_FUZZ_SEED", "1"))
 BATCH = 200  # cases in one run of the event loop
 
@@ -57,6 +58,12 @@ def fuzz(fuzzer: Fuzzer, cases: int, first: int) -> Counter[str]:
     return ends
 
 
+def test_short_fuzz_run_of_passed_requests_finds_nothing(count: Callable[[str, int], None]) -> None:
+    ends = fuzz(fuzzers.fuzz_passed_request, 200, SEED * 10**9)
+    assert len(ends) == len(CASES)
+    count("cases of fuzz_passed_request", 200)
+
+
 @pytest.mark.parametrize("part", range(2))
 @pytest.mark.parametrize("fuzzer", [fuzzers.fuzz_request, fuzzers.fuzz_reply], ids=["requests", "replies"])
 def test_short_fuzz_run_finds_nothing(fuzzer: Fuzzer, part: int, count: Callable[[str, int], None]) -> None:
@@ -66,10 +73,14 @@ def test_short_fuzz_run_finds_nothing(fuzzer: Fuzzer, part: int, count: Callable
     count(f"cases of {fuzzer.__name__}", 1000)
 
 
+is_long = pytest.mark.skipif(not FUZZ, reason="a long run, for make test-exhaustive")
+FUZZERS = [fuzzers.fuzz_request, fuzzers.fuzz_reply, fuzzers.fuzz_passed_request]
+
+
 @pytest.mark.exhaustive
-@pytest.mark.skipif(not FUZZ, reason="a long run, whose length DRAGOMAN_FUZZ gives")
+@is_long
 @pytest.mark.parametrize("part", range(16))
-@pytest.mark.parametrize("fuzzer", [fuzzers.fuzz_request, fuzzers.fuzz_reply], ids=["requests", "replies"])
+@pytest.mark.parametrize("fuzzer", FUZZERS, ids=["requests", "replies", "passed"])
 def test_long_fuzz_run_finds_nothing(fuzzer: Fuzzer, part: int, count: Callable[[str, int], None]) -> None:
     share = FUZZ // 16
     assert sum(fuzz(fuzzer, share, SEED * 10**9 + 10**6 + part * share).values()) == share
@@ -77,8 +88,6 @@ def test_long_fuzz_run_finds_nothing(fuzzer: Fuzzer, part: int, count: Callable[
 
 
 # --- files ------------------------------------------------------------------------------------------
-
-FILES = max(FUZZ // 20, 150)
 
 
 @pytest.fixture(scope="module")
@@ -96,13 +105,19 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return (folder / "log.jsonl").read_bytes()
 
 
-def fuzz_files(fuzzer: Callable[[random.Random], str]) -> Counter[str]:
-    """Run a fuzzer of files; reading one is a single step, which must not hold an event loop either."""
+def fuzz_files(kind: str, cases: int, first: int, exported: bytes, folder: Path) -> Counter[str]:
+    """Use mutated files of a kind; using one is a single step, which must not hold an event loop either."""
+
+    def run(seed: int) -> str:
+        rng = random.Random(seed)
+        return fuzzers.fuzz_log(rng, exported, folder) if kind == "log" else fuzzers.fuzz_file(kind, rng, folder)
+
+    run(first)  # the first one imports, and reads the catalogue
     ends: Counter[str] = Counter()
-    for seed in range(SEED * 10**6, SEED * 10**6 + FILES):
+    for seed in range(first, first + cases):
         for is_last in (False, True):
             began = time.thread_time()
-            end = fuzzer(random.Random(seed))
+            end = run(seed)
             try:
                 check_held(time.thread_time() - began, f"a file, seed {seed}")
             except HeldError:  # CPU time varies with the neighbours; a real hold is there each time
@@ -114,17 +129,27 @@ def fuzz_files(fuzzer: Callable[[random.Random], str]) -> Counter[str]:
     return ends
 
 
-def test_fuzzed_logs_raise_log_errors(exported: bytes, tmp_path: Path) -> None:
-    ends = fuzz_files(lambda rng: fuzzers.fuzz_log(rng, exported, tmp_path))
-    assert len(ends) >= 2
+KINDS = ["log", *fuzzers.FILES]
 
 
-@pytest.mark.parametrize("kind", fuzzers.FILES)
-def test_fuzzed_policies_and_configuration_raise_config_errors(kind: str, tmp_path: Path) -> None:
-    fuzzers.use_file(kind, fuzzers.FILES[kind][0], tmp_path)  # the first use imports and reads the catalogue
-    ends = fuzz_files(lambda rng: fuzzers.fuzz_file(kind, rng, tmp_path))
-    assert ends["loaded"] > FILES // 20
-    assert ends["ConfigError"] > FILES // 20
+@pytest.mark.parametrize("kind", KINDS)
+def test_short_fuzz_run_of_files_raises_their_own_errors(kind: str, exported: bytes, tmp_path: Path) -> None:
+    cases = 50 if kind == "configuration" else 150  # it opens providers
+    ends = fuzz_files(kind, cases, SEED * 10**6, exported, tmp_path)
+    assert sum(ends.values()) == cases
+    assert len([end for end, times in ends.items() if times > 2]) >= 2
+
+
+@pytest.mark.exhaustive
+@is_long
+@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("kind", KINDS)
+def test_long_fuzz_run_of_files_raises_their_own_errors(
+    kind: str, part: int, exported: bytes, tmp_path: Path, count: Callable[[str, int], None]
+) -> None:
+    share = FUZZ // 80
+    fuzz_files(kind, share, SEED * 10**9 + part * share, exported, tmp_path)
+    count(f"mutated files: {kind}", share)
 
 
 @pytest.mark.parametrize("kind", fuzzers.FILES)
@@ -161,7 +186,8 @@ def _run_found(case: dict[str, Any], body: bytes, folder: Path) -> None:
         assert fuzzers.use_file(case["kind"], body, folder) == case["end"]
         return
     if case["kind"] == "request":
-        run_watched(fuzzers.send_request(case["wire"], body))
+        for upstream in (None, *CASES):
+            run_watched(fuzzers.send_request(case["wire"], body, upstream=upstream))
         return
     like = next(one for one in CASES[case["wire"]] if one.options.status == 200)
     status = case.get("status", 200)

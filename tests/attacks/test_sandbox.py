@@ -87,6 +87,23 @@ def test_private_folders_are_hidden_when_the_workspace_is_the_home(root: Path, m
     assert ("--ro-bind", str(home / ".netrc")) in found
 
 
+def link_venv(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make the interpreter's folder a link in the workspace; return its target."""
+    target = root.parent / "venvs" / "x"
+    target.mkdir(parents=True)
+    (root / ".venv").symlink_to(target)
+    monkeypatch.setenv("HOME", str(root.parent))
+    monkeypatch.setattr(sys, "prefix", str(root / ".venv"))
+    return target
+
+
+def test_a_link_in_the_workspace_is_not_a_mount_point(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = link_venv(root, monkeypatch)
+    found = mounts(Sandbox("bwrap", "").wrap(["ls"], root))
+    assert ("--ro-bind", str(target)) in found
+    assert str(root / ".venv") not in [place for _, place in found]
+
+
 def test_name_resolution_works_when_the_network_is_allowed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = root.parent.parent / "run" / "stub-resolv.conf"
     file.parent.mkdir()
@@ -116,6 +133,12 @@ def test_link_named_git_does_not_escape_the_workspace(root: Path) -> None:
 
 
 # --- in the sandbox ---------------------------------------------------------------------------------
+
+
+@LIVE
+async def test_commands_run_where_the_interpreter_is_behind_a_link(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (link_venv(root, monkeypatch) / "pyvenv.cfg").write_text("it is here")
+    assert "it is here" in await bash(root, "cat .venv/pyvenv.cfg")
 
 
 @LIVE
@@ -455,6 +478,18 @@ def test_doctor_tries_the_sandbox(root: Path, monkeypatch: pytest.MonkeyPatch) -
     assert not found["home hidden"]["active"]
     assert f"{root.parent}/secret" in found["home hidden"]["detail"]
     assert not found["version control read-only"]["active"]
+
+
+@LIVE
+def test_doctor_quotes_why_the_sandbox_does_not_start(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox_module, "_EMPTY", ())
+    monkeypatch.setattr(sandbox_module, "find_version_control", lambda _: [Path("/nowhere/.git")])
+    code, said = doctor(root)
+    assert code == 1
+    assert (
+        "missing  commands confined           the sandbox cannot be tried: bwrap: Can't find source path /nowhere"
+        in said
+    )
 
 
 def test_goal_that_starts_with_doctor_is_a_goal() -> None:

@@ -111,6 +111,8 @@ def _list_mounts(workspace: Path, readable: Sequence[Path], *, network: bool) ->
     # through a link there.
     kept = [*readable, Path("/run/current-system")]
     kept += [Path("/etc/resolv.conf").resolve()] if network else []
+    # A link inside the workspace, such as .venv, cannot be a mount point: its target is mounted.
+    kept = [place.resolve() if place.is_relative_to(workspace) else place for place in kept]
     return [
         ("--dev", "/dev"),
         ("--proc", "/proc"),
