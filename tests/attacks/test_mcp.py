@@ -17,6 +17,7 @@ from dragoman.log import SessionResumed, SessionStarted, SqliteLog
 from dragoman.replay import describe
 from dragoman.session import Session
 from dragoman.tools import McpServer, ToolChange, ToolFailure, ToolPins
+from dragoman.tools.process import KeptOutput
 
 from ..listed import Listed
 from .evil_mcp import NAMES
@@ -50,7 +51,9 @@ async def test_tools_with_odd_names_are_rejected_with_a_reason() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at its own files through /proc")
-async def test_standard_error_is_bounded() -> None:
+async def test_standard_error_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[KeptOutput] = []
+    monkeypatch.setattr("dragoman.tools.mcp.KeptOutput", lambda limit: kept.append(KeptOutput(limit)) or kept[-1])
     async with evil("flood", start_timeout=60) as server:
         assert len(server.tools) == 2
         files = []
@@ -63,6 +66,8 @@ async def test_standard_error_is_bounded() -> None:
     with pytest.raises(ToolFailure, match=r"Its standard error ends with: x+ ?the last words$") as caught:
         await evil("flood-and-die", start_timeout=60).open()
     assert len(caught.value.message) < 1000
+    assert [each.total > 1_000_000 for each in kept] == [True, True]
+    assert max(len(each.text()) for each in kept) < 5000
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import threading
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 import dragoman
 from dragoman import ProviderError, RuntimeConfig, Tool
 from dragoman.errors import InvalidRequestError
+from dragoman.gateway import exchange
 from dragoman.gateway.access import Bounds
 from dragoman.gateway.app import create_app
 from dragoman.messages import Assistant, Opaque, ToolCall, ToolResult, User
@@ -118,6 +120,27 @@ async def test_large_request_does_not_block_the_event_loop() -> None:
     assert json.loads(answer.body)["input_tokens"] > 100_000
     assert held.units < cpu.QUARTER_SECOND, "CPU time of the thread that runs the loop"
     assert ticks > 3
+
+
+@pytest.mark.parametrize("size", [1_000, 400_000])
+async def test_large_request_is_read_in_a_thread(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[threading.Thread] = []
+
+    def watch(name: str) -> None:
+        original = getattr(exchange, name)
+
+        def run(*args: Any, **settings: Any) -> Any:
+            threads.append(threading.current_thread())
+            return original(*args, **settings)
+
+        monkeypatch.setattr(exchange, name, run)
+
+    for name in ("_parse", "prepare", "check_request", "translate"):
+        watch(name)
+    answer = await post(APP, "openai", bodies(messages=[HI, {**HI, "content": "a" * size}])["openai"])
+    assert answer.status == 200
+    assert len(threads) >= 3
+    assert {each is threading.current_thread() for each in threads} == {size < 256 * 1024}
 
 
 # --- values passed by callers -------------------------------------------------------------------------

@@ -12,7 +12,9 @@ import pytest
 
 from dragoman.cli import console
 from dragoman.cli.approval import _show_proposal
+from dragoman.cli.check import _finish
 from dragoman.cli.console import echo_json, legible, show_json, show_pages, show_table
+from dragoman.conformance.report import CheckOutcome, RecordedExchange, Report
 from dragoman.permission import Proposal
 
 from .patterns import grows
@@ -55,6 +57,18 @@ def test_tables_and_lists_at_a_terminal_are_escaped(
         show_pages([HOSTILE], use_pager=False)
     shown = capsys.readouterr().out
     assert shown.count("x9b31m") == 4
+    assert is_safe(shown)
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_report_of_a_check_is_escaped(
+    as_json: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    outcome = CheckOutcome("text", "Text", "pass", HOSTILE, (RecordedExchange("POST", "/x", "a", 200, HOSTILE),))
+    _finish(Report("http://x", "openai", HOSTILE, "me", "now", (outcome,)), {}, as_json)
+    shown = capsys.readouterr().out
+    assert "9b31m" in shown
     assert is_safe(shown)
 
 
