@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from dragoman import Capabilities, Registry, Usage
+from dragoman import Capabilities, Registry, Usage, connect
 from dragoman.cli import main
 from dragoman.prices import Cost
 from dragoman.registry import ListError, load_vendor, read_list
@@ -255,3 +255,33 @@ def test_facts_that_the_vendors_document(name: str, fact: str, value: Any) -> No
 def test_model_that_answers_with_speech_is_not_listed_as_a_chat_model() -> None:
     vendor = load_vendor("google")
     assert {"gemini-2.5-pro-preview-tts", "lyria-3.5"} <= vendor.not_chat
+
+
+def test_model_of_one_wire_is_opened_over_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    file = tmp_path / "models.yaml"
+    file.write_text(
+        "adapters:\n"
+        "  chat: {type: openai, wire: openai}\n"
+        "  proxy: {type: openai, base_url: http://127.0.0.1:9/v1, api_key: k}\n"
+        "  work: {type: azure, base_url: https://r.openai.azure.com/openai/v1, api_key: k}\n"
+    )
+    monkeypatch.setenv("DRAGOMAN_CONFIG", str(file))
+
+    def wire_of(name: str, **settings: Any) -> str:
+        model: Any = connect(name, retries=0, **settings)
+        return str(model.codec.wire)
+
+    assert [wire_of(f"openai:{name}") for name in ("gpt-5-pro", "gpt-5.2-pro-2025-12-11", "o3-pro")] == [
+        "responses"
+    ] * 3
+    assert [wire_of(f"openai:{name}") for name in ("gpt-5", "gpt-5-mini", "o3")] == ["openai"] * 3
+    assert wire_of("work:gpt-5-codex") == "responses"
+    # the user's choice wins, and other servers than the vendor's may not have the wire
+    assert (
+        wire_of("chat:gpt-5-pro")
+        == wire_of("proxy:gpt-5-pro")
+        == wire_of("openai:gpt-5-pro", wire="openai")
+        == "openai"
+    )
+    assert "wire: responses" in CliRunner().invoke(main, ["config", "explain", "openai:gpt-5-pro"]).stdout

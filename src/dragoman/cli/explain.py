@@ -29,7 +29,7 @@ def explain_name(registry: Registry, name: str) -> dict[str, Any]:
 
 
 def _explain_model(registry: Registry, entry: ModelEntry, group: Group | None) -> dict[str, Any]:
-    adapter = registry.adapter(entry.adapter)
+    adapter = registry.adapter(entry.adapter).for_model(entry.wire_name)
     candidate = (
         next((each for each in group.candidates if registry.find(each.model).id == entry.id), None) if group else None
     )

@@ -129,6 +129,14 @@ class Adapter(Struct, frozen=True):
             base_url = vendor.address(wire)
         return replace(self, own_wire=wire, base_url=base_url)
 
+    def for_model(self, model: str) -> Adapter:
+        """Return the adapter over the only wire that serves a model, at the vendor's own address; else itself."""
+        vendor = self.vendor
+        if self.own_wire is not None or vendor is None or vendor.wire_of(model) == self.wire:
+            return self
+        is_home = vendor.base_url is None or _same_origin(self.base_url, vendor.address(self.wire))
+        return self.with_wire(vendor.wire_of(model)) if is_home else self
+
     @property
     def all_quirks(self) -> dict[str, Any]:
         """How its servers differ from the wire: the vendor's quirks, overridden by the adapter's

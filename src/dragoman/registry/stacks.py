@@ -186,6 +186,8 @@ class Stacks:
         adapter = names.adapter(entry.adapter)
         if order.settings.get("wire") in CODECS:
             adapter = adapter.with_wire(order.settings["wire"])
+        else:
+            adapter = adapter.for_model(entry.wire_name)
         given = {**_describe(entry, adapter), **order.settings}
         if adapter.vendor is not None and not adapter.vendor.chats:
             raise not_a_chat_model(entry, adapter)

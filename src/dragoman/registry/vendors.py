@@ -48,10 +48,11 @@ _KINDS: dict[str, type] = {"context": int, "output": int, "image_types": list, "
 
 
 class WireForm(Struct, frozen=True):
-    """How a vendor implements one wire."""
+    """How a vendor implements one wire. ``only`` matches the models that no other wire of the vendor serves."""
 
     base_url: str | None
     quirks: dict[str, Any] = field(default_factory=dict)
+    only: str | None = None
 
 
 class Side(Struct, frozen=True):
@@ -118,6 +119,11 @@ class Vendor(Struct, frozen=True):
         """Return the vendor's quirks on a wire."""
         form = self.wires.get(wire)
         return form.quirks if form is not None else {}
+
+    def wire_of(self, model: str) -> str:
+        """Return the wire of a model: the default, unless another wire alone serves it."""
+        forms = [name for name, form in self.wires.items() if form.only and re.search(form.only, model)]
+        return forms[0] if forms else self.wire
 
     def facts_of(self, model: str) -> Capabilities | None:
         """Return the capabilities of a model: the bundled file merged with the user's update."""
@@ -252,8 +258,9 @@ def _read_side(root: Section, key: str) -> Side | None:
 def _read_wires(section: Section, base_url: str | None) -> dict[str, WireForm]:
     found = {}
     for wire, form in section.sections():
-        form.allow("base_url", "quirks")
-        found[wire] = WireForm(form.get("base_url", str, base_url), form.section("quirks").plain())
+        form.allow("base_url", "quirks", "only")
+        quirks = form.section("quirks").plain()
+        found[wire] = WireForm(form.get("base_url", str, base_url), quirks, form.get("only", str))
     return found
 
 
