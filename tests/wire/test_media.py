@@ -186,9 +186,22 @@ def test_model_without_vision_gets_a_note_instead(wire: str) -> None:
 def test_image_handling_is_configurable(wire: str) -> None:
     body, codes = sent(wire, use(IMAGE), sees=True, quirks={"result_media": "omit"})
     assert (PNG in body, codes) == (False, ["image_omitted"])
-    if wire == "openai":
-        body, codes = sent(wire, use(IMAGE), quirks={"result_media": "after"})
-        assert (PNG in body, codes) == (True, ["image_moved"])
+
+
+@pytest.mark.parametrize("wire", ["cohere", "openai"])
+def test_image_is_moved_or_omitted_by_choice_where_results_are_text(wire: str) -> None:
+    """Cohere's vision models use no tools, so nothing is moved there unless asked for."""
+    messages = [*use(Text("Look: "), IMAGE, IMAGE), Assistant("I see."), *use(IMAGE)[1:]]
+    body, codes = sent(wire, messages, quirks={"result_media": "after"})
+    assert (body.count(PNG), body.count("[image 1]"), body.count("[image 2]")) == (3, 2, 1)
+    assert codes == ["image_moved"] * 3
+    roles = [each["role"] for each in json.loads(body)["messages"]]
+    assert roles == ["user", "assistant", "tool", "user", "assistant", "assistant", "tool", "user"]
+    body, codes = sent(wire, messages, quirks={"result_media": "omit"})
+    assert (PNG in body, codes, body.count("left out: this")) == (False, ["image_omitted"] * 3, 3)
+    if wire == "cohere":  # whose documents are part of the request
+        body, codes = sent(wire, use(Document(Inline(PNG), "text/plain")), quirks={"result_media": "after"})
+        assert (PNG in body, codes) == (False, ["document_omitted"])
 
 
 def test_images_follow_their_results() -> None:

@@ -19,3 +19,7 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
 
     reasoning: ReasoningStyle | None = None
     """How ``config.reasoning`` is sent; by default ``catalog/reasoning.json`` decides by the name of the model."""
+
+    result_media: Literal["after", "omit"] = "omit"
+    """What happens to an image in a tool's result, which is text on this wire. ``after``: it is sent in a
+    message of the user after the results. ``omit``: a text states what was left out."""

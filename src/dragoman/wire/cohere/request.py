@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from ...errors import UnsupportedContentError, quote
 from ...messages import (
@@ -127,6 +127,7 @@ class _Writer:
 
     def __init__(self, home: Issuer, quirks: Quirks, notes: Notes) -> None:
         self.documents: list[dict[str, Any]] = []
+        self._media: list[dict[str, Any]] = []  # of the tool results so far, to be sent after them
         self._home = home
         self._quirks = quirks
         self._notes = notes
@@ -137,10 +138,17 @@ class _Writer:
         said = "\n\n".join([part for part in (system, directive) if part])
         written: list[dict[str, Any]] = [{"role": "system", "content": said}] if said else []
         for at, message in enumerate(rest, len(request.messages) - len(rest)):
+            if not isinstance(message, ToolResult):
+                written += self._take_media()
             made = self._message(message, f"messages[{at}]")
             if made is not None:
                 written.append(made)
-        return written
+        return [*written, *self._take_media()]
+
+    def _take_media(self) -> list[dict[str, Any]]:
+        """Return the user message with the images of the preceding tool results, if there are any."""
+        media, self._media = self._media, []
+        return [{"role": "user", "content": media}] if media else []
 
     def _message(self, message: Message, path: str) -> dict[str, Any] | None:
         if isinstance(message, Assistant):
@@ -168,14 +176,25 @@ class _Writer:
         return None
 
     def _result(self, message: ToolResult, path: str) -> dict[str, Any]:
-        message = fit_result(message, path, self._notes, _refuse_medium, omit=False)
+        check = _check_image if self._quirks.result_media == "after" else _refuse_medium
+        message = fit_result(message, path, self._notes, check, omit=False)
         if message.is_error:
             why = "this wire cannot mark a result as an error"
             self._notes.rewrite(f"{path}.is_error", "is_error_dropped", why, loss=True)
         content: Any = message.content
         if not isinstance(content, str):
-            content = [{"type": "text", "text": block.text} for block in content if isinstance(block, Text)] or ""
+            texts = [self._result_text(block, f"{path}.content[{at}]") for at, block in enumerate(content)]
+            content = [{"type": "text", "text": text} for text in texts] or ""
         return {"role": "tool", "tool_call_id": message.tool_call_id, "content": content}
+
+    def _result_text(self, block: UserBlock, path: str) -> str:
+        """Return a block of a tool result as text; an image is numbered and sent after the results."""
+        if isinstance(block, Text):
+            return block.text
+        name = f"image {len(self._media) // 2 + 1}"
+        self._media += [{"type": "text", "text": f"[{name}]"}, self._part(block, path) or {}]
+        self._notes.rewrite(path, "image_moved", "sent as a message of the user after the results")
+        return f"[{name}: in the message after the results]"
 
     def _assistant(self, message: Assistant, path: str) -> dict[str, Any] | None:
         turn = _Turn()
@@ -265,5 +284,11 @@ def _kind_of(block: Document) -> str:
     return block.media_type or "one of an unknown type"
 
 
-def _refuse_medium(block: Image | Document | Audio, path: str) -> None:
+def _check_image(block: Image | Document | Audio, path: str) -> None:
+    if not isinstance(block, Image):
+        _refuse_medium(block, path)
+    media_url(block)
+
+
+def _refuse_medium(block: Image | Document | Audio, path: str) -> NoReturn:
     raise UnsupportedContentError(f"{path}: this wire takes text only in a tool's result")
