@@ -115,12 +115,15 @@ _ROUTES: list[tuple[str, str, Form]] = [
 
 
 class ReplyChecker:
-    """An application around another; ``faults`` holds what is wrong with its replies."""
+    """An application around another, which keeps its replies until ``find_faults`` checks them.
+
+    They are checked after the server has stopped: the first use of a validator takes long enough to delay other
+    requests, and on a busy machine to let their connections time out.
+    """
 
     def __init__(self, app: Any) -> None:
         self.app = app
-        self.faults: list[str] = []
-        self.checked = 0
+        self._replies: list[tuple[Form, str, int, str, bytes]] = []
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         form = find_form(scope["method"], scope["path"]) if scope["type"] == "http" else None
@@ -142,9 +145,14 @@ class ReplyChecker:
         finally:
             if start:
                 kind = dict(start["headers"]).get(b"content-type", b"").decode()
-                for fault in check_reply(form, start["status"], kind, b"".join(pieces)):
-                    self.faults.append(f"{scope['method']} {scope['path']} {start['status']}: {fault}")
-                self.checked += 1
+                about = f"{scope['method']} {scope['path']}"
+                self._replies.append((form, about, start["status"], kind, b"".join(pieces)))
+
+    def find_faults(self) -> Iterator[str]:
+        """Yield what is wrong with the replies."""
+        for form, about, status, kind, body in self._replies:
+            for fault in check_reply(form, status, kind, body):
+                yield f"{about} {status}: {fault}"
 
 
 def find_form(method: str, path: str) -> Form | None:
@@ -218,7 +226,14 @@ def find_validator(name: str) -> Any:
     schemas = read_schemas()
     if name not in schemas:
         return None
-    return jsonschema_rs.Draft7Validator({"$ref": f"#/definitions/{name}", "definitions": schemas})
+    needed: dict[str, Any] = {}
+    open_names = [name]
+    while open_names:  # all definitions together take ten times as long to compile
+        each = open_names.pop()
+        if each not in needed:
+            needed[each] = schemas[each]
+            open_names += re.findall(r'"#/definitions/([^"]+)"', json.dumps(schemas[each]))
+    return jsonschema_rs.Draft7Validator({"$ref": f"#/definitions/{name}", "definitions": needed})
 
 
 @functools.cache

@@ -49,8 +49,9 @@ async def serving(app: Any, **settings: Any) -> AsyncIterator[str]:
             await asyncio.sleep(0.005)
         await server.shutdown(sockets=[listener])
         listener.close()
-    if checker is not None and checker.faults:
-        raise AssertionError("\n".join(checker.faults[:20]))
+    faults = [] if checker is None else list(checker.find_faults())
+    if faults:
+        raise AssertionError("\n".join(faults[:20]))
 
 
 async def raw(url: str, data: bytes, *, wait: float = 5.0, keep: bool = False) -> bytes:
