@@ -180,6 +180,13 @@ async def test_choices_of_a_stream_are_read_by_index(extras: Any, indices: list[
     assert stream.response.text == text
 
 
+@pytest.mark.parametrize(("finish", "expected"), [("tool_calls", "stop"), (None, "stop"), ("unheard_of", "error")])
+async def test_finish_reasons_that_do_not_fit_the_reply(finish: str | None, expected: str) -> None:
+    model, _ = fixed((200, {"choices": [choice({"content": "x"}, finish)]}))
+    reply = await model.complete("hi")
+    assert (reply.finish_reason, reply.finish_raw) == (expected, finish)
+
+
 # --- degraded replies ----------------------------------------------------------------------------------
 
 

@@ -119,8 +119,11 @@ def test_audio_is_sent_where_supported() -> None:
     }
     body, _ = encode("openai", User([Audio(Inline("SUQz"), "audio/mpeg")]))
     assert body["messages"][0]["content"][0]["input_audio"] == {"data": "SUQz", "format": "mp3"}
-    body, _ = encode("bedrock", User([WAV]))
-    assert body["messages"][0]["content"] == [{"audio": {"format": "wav", "source": {"bytes": "UklGRg=="}}}]
+    body, _ = encode("bedrock", User([WAV, Audio(Url("s3://b/a.mp3"), "audio/mpeg")]))
+    assert [part["audio"] for part in body["messages"][0]["content"]] == [
+        {"format": "wav", "source": {"bytes": "UklGRg=="}},
+        {"format": "mp3", "source": {"s3Location": {"uri": "s3://b/a.mp3"}}},
+    ]
     body, _ = encode("gemini", User([WAV]))
     assert body["contents"][0]["parts"] == [{"inlineData": {"mimeType": "audio/wav", "data": "UklGRg=="}}]
     body, _ = encode("gemini", User([Audio(Url("https://a.test/b.mp3"))]))
