@@ -96,6 +96,8 @@ class _Call(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``at`` is when the attempt began, in seconds since 1970; ``attempt`` counts from 0. ``request`` is set
     only by an ``Observe`` that includes content. ``config`` is without its extras.
 
+    ``server`` is the host and port that the call goes to, if it goes over a network.
+
     ``operation`` is ``chat``, ``embed`` or ``rerank``. Of the latter two: ``settings`` as the caller gave them,
     ``input_count`` how many texts, ``document_count`` how many documents; with content also ``texts``, ``query`` and
     ``documents``.
@@ -112,6 +114,7 @@ class _Call(Struct, frozen=True, kw_only=True, omit_defaults=True):
     stream: bool = False
     config: RuntimeConfig = RuntimeConfig()
     request: Request | None = None
+    server: str | None = None
     operation: Operation = "chat"
     settings: dict[str, Any] = field(default_factory=dict)
     input_count: int | None = None

@@ -13,8 +13,12 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
+from opentelemetry.semconv._incubating.metrics import gen_ai_metrics
+from opentelemetry.semconv.attributes import error_attributes, http_attributes, server_attributes
 from opentelemetry.trace import SpanKind, StatusCode
 
+from dragoman import connect, connect_embedder
 from dragoman.errors import RateLimitError, UnavailableError
 from dragoman.events import Usage
 from dragoman.messages import (
@@ -32,6 +36,8 @@ from dragoman.messages import (
     User,
 )
 from dragoman.middleware import Observe, OpenTelemetry, Retry
+from dragoman.middleware.otel import NAMES, OPERATIONS
+from dragoman.sim import ScriptedProvider, SimServer
 from dragoman.validate import build_request
 from tests.listed import Clock, Listed, collect, reply
 
@@ -108,6 +114,34 @@ async def test_span_has_request_and_usage(sdk: Sdk) -> None:
         "dragoman.request_id": request.request_id,
         "dragoman.attempt": 0,
     }
+
+
+# Names of the conventions' own repository (semantic-conventions-genai) that no release of the package has yet.
+NEWER = {"gen_ai.usage.cache_write.input_tokens", "gen_ai.request.reasoning.level"}
+
+
+def test_names_are_those_of_the_conventions() -> None:
+    modules = [gen_ai_attributes, gen_ai_metrics, error_attributes, http_attributes, server_attributes]
+    constants = {value for module in modules for value in vars(module).values() if isinstance(value, str)}
+    ours = {name for name in NAMES.values() if not name.startswith("dragoman.")}
+    assert ours - constants == NEWER
+    operations = {each.value for each in gen_ai_attributes.GenAiOperationNameValues}
+    assert set(OPERATIONS.values()) - operations == {"rerank"}
+    assert {"invoke_agent", "execute_tool"} <= operations
+
+
+async def test_span_and_metrics_name_the_server(sdk: Sdk) -> None:
+    with SimServer(ScriptedProvider("Hello.")) as server:
+        url = server.base_urls["openai"]
+        async with Observe(connect("m", base_url=url), sdk.subscriber) as model:
+            await model.complete("Hi")
+        async with Observe(connect_embedder("m", base_url=url), sdk.subscriber) as embedder:
+            await embedder.embed(["Hi"])
+    port = int(url.rpartition(":")[2].partition("/")[0])
+    found = [dict(span.attributes or {}) for span in sdk.spans]
+    assert [(each["server.address"], each["server.port"]) for each in found] == [("127.0.0.1", port)] * 2
+    assert [each["gen_ai.operation.name"] for each in found] == ["chat", "embeddings"]
+    assert sdk.points("gen_ai.client.operation.duration")[1].attributes["server.address"] == "127.0.0.1"
 
 
 async def test_unknown_values_are_omitted(sdk: Sdk, caplog: pytest.LogCaptureFixture) -> None:

@@ -26,6 +26,7 @@ def describe_request(
         "operation": model.operation,
         "provider": model.name,
         "model": request.model or model.model,
+        "server": model.server,
         "request_id": request.request_id,
         "at": at,
         "attempt": read_attempt(request),

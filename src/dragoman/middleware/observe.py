@@ -285,9 +285,12 @@ class _Call:
 
     def _facts(self) -> dict[str, Any]:
         request, provider, reply = self.request, self.owner.inner, self.served.reply
+        name = (reply.provider if reply is not None else "") or provider.name
+        model = (reply.model if reply is not None else request.model) or provider.model
         return {
-            "provider": (reply.provider if reply is not None else "") or provider.name,
-            "model": (reply.model if reply is not None else request.model) or provider.model,
+            "provider": name,
+            "model": model,
+            "server": find_served(provider, name, model).server,
             "request_id": request.request_id,
             "at": self._at,
             "attempt": read_attempt(request),

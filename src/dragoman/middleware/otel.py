@@ -1,8 +1,13 @@
-"""Calls as OpenTelemetry spans and metrics, under the names of its generative AI conventions."""
+"""Calls as OpenTelemetry spans and metrics, under the names of its generative AI conventions.
+
+``dragoman.session.SessionTelemetry`` adds the spans of agents and tools.
+"""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -11,10 +16,13 @@ from ..messages import Assistant, Message, System, Text, Thinking, ToolCall, Too
 from .observe import CallEvent
 
 if TYPE_CHECKING:
+    from opentelemetry.context import Context
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import TracerProvider
 
-# The conventions are in development and names still change, so every name is defined here.
+# The conventions are in development and names still change, so every name is defined here. The package
+# opentelemetry-semantic-conventions still has ``cache_creation`` for what semantic-conventions-genai renamed to
+# ``cache_write`` (its pull request 440).
 NAMES = {
     "operation": "gen_ai.operation.name",
     "provider": "gen_ai.provider.name",
@@ -50,7 +58,18 @@ NAMES = {
     "retry_reason": "dragoman.retry_reason",
     "token_usage": "gen_ai.client.token.usage",
     "duration": "gen_ai.client.operation.duration",
+    "address": "server.address",
+    "port": "server.port",
+    "agent": "gen_ai.agent.name",
+    "tool": "gen_ai.tool.name",
+    "tool_type": "gen_ai.tool.type",
+    "tool_description": "gen_ai.tool.description",
+    "call_id": "gen_ai.tool.call.id",
+    "call_arguments": "gen_ai.tool.call.arguments",
+    "call_result": "gen_ai.tool.call.result",
+    "outcome": "dragoman.outcome",
 }
+"""The attributes and metrics, by our names."""
 
 OPERATIONS = {"chat": "chat", "embed": "embeddings", "rerank": "rerank"}
 """The name of each operation in the conventions, which have none for reranking yet."""
@@ -61,6 +80,7 @@ _SETTINGS = (
 _COUNTS = (
     "input_tokens", "output_tokens", "cached_input_tokens", "cache_creation_input_tokens", "reasoning_tokens",
 )  # fmt: skip
+_SESSIONS = 1000  # how many sessions' spans are remembered as parents of their calls
 _IDENTITY = ("session_id", "request_id", "attempt", "retry_reason")
 
 # The bucket boundaries that the conventions require.
@@ -85,7 +105,8 @@ class OpenTelemetry:
             raise ImportError("OpenTelemetry needs the API package: pip install 'dragoman[otel]'") from error
         self._kind = trace.SpanKind.CLIENT
         self._failed = trace.StatusCode.ERROR
-        self._tracer = trace.get_tracer("dragoman", tracer_provider=tracer_provider)
+        self._parents: OrderedDict[str, Context] = OrderedDict()
+        self.tracer = trace.get_tracer("dragoman", tracer_provider=tracer_provider)
         meter = metrics.get_meter("dragoman", meter_provider=meter_provider)
         self._tokens = meter.create_histogram(
             NAMES["token_usage"],
@@ -100,14 +121,25 @@ class OpenTelemetry:
             explicit_bucket_boundaries_advisory=_SECOND_BOUNDS,
         )
 
+    def adopt(self, session_id: str, parent: Context) -> None:
+        """Make the span of a context the parent of the calls of a session.
+
+        Calls are reported in the background, even after the session has ended, so the last 1000 sessions are kept.
+        """
+        self._parents[session_id] = parent
+        self._parents.move_to_end(session_id)
+        while len(self._parents) > _SESSIONS:
+            self._parents.popitem(last=False)
+
     def __call__(self, event: CallEvent) -> None:
         """Record a span and metrics for an attempt that has ended."""
         if not isinstance(event, CallCompleted | CallFailed):
             return
         common = _common(event)
         began = int(event.at * 1e9)
-        span = self._tracer.start_span(
+        span = self.tracer.start_span(
             f"{OPERATIONS[event.operation]} {event.model}",
+            context=self._parents.get(event.session_id or ""),
             kind=self._kind,
             attributes=common | _attributes(event),
             start_time=began,
@@ -128,11 +160,15 @@ class OpenTelemetry:
 
 
 def _common(event: CallCompleted | CallFailed) -> dict[str, Any]:
-    return {
+    common: dict[str, Any] = {
         NAMES["operation"]: OPERATIONS[event.operation],
         NAMES["provider"]: event.provider,
         NAMES["model"]: event.model,
     }
+    if event.server is not None:
+        at = urlsplit(f"//{event.server}")
+        common |= {NAMES["address"]: at.hostname, NAMES["port"]: at.port}
+    return common
 
 
 def _attributes(event: CallCompleted | CallFailed) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from .billing import PricedAs, cost
 from .repricing import PricedUse, Repriced, reprice
 from .results import Cost, Unpriced
 from .rows import Match, PriceRow, Tier
-from .sellers import find_seller, name_host
+from .sellers import find_seller, find_server, name_host
 from .table import PriceTable
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "Unpriced",
     "cost",
     "find_seller",
+    "find_server",
     "name_host",
     "reprice",
 ]

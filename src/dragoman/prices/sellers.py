@@ -31,6 +31,15 @@ def name_host(base_url: str) -> str:
     return _read_hosts().get(parts.hostname or "") or parts.netloc.rpartition("@")[2].lower()
 
 
+def find_server(base_url: str) -> str | None:
+    """Return the host and port of an address, without credentials; ``None`` if it has no host."""
+    parts = urlsplit(base_url)
+    if not parts.hostname:
+        return None
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{host}:{parts.port or (80 if parts.scheme == 'http' else 443)}"
+
+
 class _Address(Struct):
     base_url: str | None = None
     local: bool = False

@@ -45,6 +45,8 @@ class Provider(ABC):
     model: str = ""
     capabilities: Capabilities = Capabilities()
     token_family: str = "default"  # noqa: S105 - of vocabularies, see ``tokens``
+    server: str | None = None
+    """The host and port that calls go to, such as ``api.example.com:443``; ``None`` if they use no network."""
     _priced_as: PricedAs | None = None
 
     @property

@@ -24,7 +24,7 @@ from ..errors import (
 )
 from ..events import Assembler, Event, MessageComplete
 from ..messages import Issuer, LossWarning, Request, Text, Thinking, ToolCall
-from ..prices import PricedAs, find_seller
+from ..prices import PricedAs, find_seller, find_server
 from ..transport import MAX_ERROR_BODY, HttpStream, Secret, Timeouts, Transport
 from ..validate import Expectation, Messages
 from ..wire import Codec, Decoder, Encoded, HttpReply, HttpRequest, SwapPlan
@@ -90,6 +90,7 @@ class HttpProvider(ReplyProvider):
         observe: Observer | None = None,
     ) -> None:
         self._base_url = base_url
+        self.server = find_server(base_url)
         self._hint = hint
         self.name = name
         self.model = model

@@ -39,6 +39,8 @@ class RetrievalModel(ABC, Generic[RequestT, AnswerT]):
     capabilities: Capabilities = Capabilities()
     batch_size: int | None = None
     """How many texts or documents go into one request; ``None`` if there is no limit."""
+    server: str | None = None
+    """The host and port that calls go to; ``None`` if they use no network."""
     _priced_as: PricedAs | None = None
 
     @abstractmethod

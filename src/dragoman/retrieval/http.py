@@ -19,7 +19,7 @@ from ..errors import (
     without_frames,
 )
 from ..messages import LossWarning
-from ..prices import PricedAs, find_seller
+from ..prices import PricedAs, find_seller, find_server
 from ..transport import MAX_ERROR_BODY, Secret, Timeouts, Transport
 from ..wire.codec import Encoded, HttpReply
 from .contract import Embedder, Reranker, RetrievalModel, find_sale
@@ -128,6 +128,7 @@ def _bind(
 ) -> None:
     model.name = endpoint.name
     model.model = endpoint.codec.model
+    model.server = find_server(endpoint.codec.base_url)
     model.capabilities = known
     model.batch_size = batch_size or known.known("max_batch_size") or endpoint.codec.limit
 

@@ -92,7 +92,7 @@ class LayeredReranker(Reranker):
 
 
 def _copy_facts(inner: RetrievalModel[Any, Any], outer: RetrievalModel[Any, Any]) -> None:
-    outer.name, outer.model = inner.name, inner.model
+    outer.name, outer.model, outer.server = inner.name, inner.model, inner.server
     outer.capabilities, outer.batch_size = inner.capabilities, inner.batch_size
 
 

@@ -30,6 +30,7 @@ from .ids import ToolIds
 from .outcome import Outcome, SessionError, Step
 from .session import Session
 from .state import IntentState, State, reduce_records
+from .telemetry import SessionTelemetry
 
 __all__ = [
     "Budget",
@@ -46,6 +47,7 @@ __all__ = [
     "RemoteApprover",
     "Session",
     "SessionError",
+    "SessionTelemetry",
     "Spending",
     "State",
     "Step",

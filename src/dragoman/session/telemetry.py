@@ -1,0 +1,147 @@
+"""The run of a session as OpenTelemetry spans: one for the agent, one for each tool that runs.
+
+::
+
+    telemetry = OpenTelemetry()
+    session = Session(Observe(model, telemetry), tools, on_record=SessionTelemetry(telemetry))
+
+The spans of the model's calls, which ``Observe`` reports, become children of the agent's span, too. Spans are made of
+the records of the log, so they exist for what was recorded, and only for that: a call that was denied has no span.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..calls import CallCompleted, CallFailed, redact
+from ..log import LogRecord, SessionFinished, SessionStarted, ToolFailed, ToolObserved, ToolStarted
+from ..middleware.otel import NAMES, OpenTelemetry
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
+_COUNTS = ("input_tokens", "output_tokens")
+
+
+class SessionTelemetry:
+    """A watcher for ``Session(on_record=...)``; one may watch many sessions.
+
+    ``agent`` is the name of the agent. Arguments and results of tools are in the spans only with ``include_content``.
+    """
+
+    def __init__(self, telemetry: OpenTelemetry, *, agent: str | None = None, include_content: bool = False) -> None:
+        from opentelemetry import trace  # an optional dependency; ``telemetry`` has imported it
+
+        self._trace = trace
+        self._telemetry = telemetry
+        self._agent = agent
+        self._include_content = include_content
+        self._runs: dict[str, _Run] = {}
+
+    def __call__(self, record: LogRecord) -> None:
+        """Start or end the spans that a record is about."""
+        payload = record.payload
+        run = self._runs.get(record.session)
+        if run is None:
+            if isinstance(payload, SessionFinished):
+                return  # the session was not watched while it ran
+            run = self._runs[record.session] = self._start(record)
+        if isinstance(payload, SessionStarted):
+            _set(run.agent, {"model": payload.model, "provider": payload.provider})
+            run.descriptions = {tool.name: tool.description for tool in payload.definitions}
+        elif isinstance(payload, CallCompleted | CallFailed):
+            run.add_call(payload)
+        elif isinstance(payload, ToolStarted):
+            self._start_tool(run, record, payload)
+        elif isinstance(payload, ToolObserved | ToolFailed):
+            self._end_tool(run, record, payload)
+        elif isinstance(payload, SessionFinished):
+            del self._runs[record.session]
+            self._finish(run, record, payload)
+
+    def _start(self, record: LogRecord) -> _Run:
+        """Start the span of the agent, as a child of the span that is current where the session runs."""
+        name = "invoke_agent" if self._agent is None else f"invoke_agent {self._agent}"
+        facts = {"operation": "invoke_agent", "agent": self._agent, "session_id": record.session}
+        span = self._telemetry.tracer.start_span(name, attributes=_name(facts), start_time=_moment(record))
+        self._telemetry.adopt(record.session, self._trace.set_span_in_context(span))
+        return _Run(span)
+
+    def _start_tool(self, run: _Run, record: LogRecord, started: ToolStarted) -> None:
+        facts = {
+            "operation": "execute_tool",
+            "tool": started.tool_name,
+            "tool_type": "function",
+            "tool_description": run.descriptions.get(started.tool_name),
+            "call_id": started.intent_id,
+            "session_id": record.session,
+            "call_arguments": _write(started.input) if self._include_content else None,
+        }
+        run.tools[started.intent_id] = self._telemetry.tracer.start_span(
+            f"execute_tool {started.tool_name}",
+            context=self._trace.set_span_in_context(run.agent),
+            attributes=_name(facts),
+            start_time=_moment(record),
+        )
+
+    def _end_tool(self, run: _Run, record: LogRecord, end: ToolObserved | ToolFailed) -> None:
+        span = run.tools.pop(end.intent_id, None)
+        if span is None:
+            return
+        if isinstance(end, ToolFailed):
+            self._fail(span, end.kind, end.message)
+        else:
+            if self._include_content:
+                _set(span, {"call_result": _write(end.content)})
+            if end.is_error:
+                self._fail(span, "tool_error", "the tool returned an error")
+        span.end(_moment(record))
+
+    def _finish(self, run: _Run, record: LogRecord, finished: SessionFinished) -> None:
+        for span in run.tools.values():
+            self._fail(span, "interrupted", "the session ended before the tool")
+            span.end(_moment(record))
+        _set(run.agent, {"outcome": finished.outcome, **run.counts})
+        if finished.outcome == "failed":
+            self._fail(run.agent, "failed", finished.detail or "")
+        run.agent.end(_moment(record))
+
+    def _fail(self, span: Span, kind: str, message: str) -> None:
+        _set(span, {"error": kind})
+        span.set_status(self._trace.StatusCode.ERROR, redact(message))
+
+
+class _Run:
+    """The open spans of one session, and what its calls have used."""
+
+    def __init__(self, agent: Span) -> None:
+        self.agent = agent
+        self.tools: dict[str, Span] = {}
+        self.descriptions: dict[str, str] = {}
+        self.counts: dict[str, int] = {}
+
+    def add_call(self, call: CallCompleted | CallFailed) -> None:
+        for name in _COUNTS:
+            count = getattr(call, name)
+            if count is not None:
+                self.counts[name] = self.counts.get(name, 0) + count
+        _set(self.agent, {"model": call.model, "provider": call.provider})
+
+
+def _moment(record: LogRecord) -> int:
+    return int(record.timestamp.timestamp() * 1e9)
+
+
+def _name(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return facts under the names of the conventions, without those that are unknown."""
+    return {NAMES[name]: value for name, value in facts.items() if value is not None}
+
+
+def _set(span: Span, facts: dict[str, Any]) -> None:
+    span.set_attributes(_name(facts))
+
+
+def _write(value: Any) -> str:
+    return msgspec.json.encode(value).decode()

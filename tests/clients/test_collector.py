@@ -1,0 +1,97 @@
+"""Spans in a real OTLP collector: Phoenix, from the package index, which also converts them for its views.
+
+The program is started as the recipe has it, with ``opentelemetry-instrument`` and the settings of the page.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from .running import find_program, in_full_run, run_program
+
+pytestmark = [pytest.mark.exhaustive, in_full_run]
+
+PROGRAM = Path(__file__).parent / "traced_agent.py"
+
+
+@contextlib.asynccontextmanager
+async def phoenix(where: Path) -> AsyncIterator[str]:
+    """Run the server of Phoenix and yield its address."""
+    python = find_program("phoenix", "bin", "python")
+    with socket.socket() as first, socket.socket() as second:
+        first.bind(("127.0.0.1", 0))
+        second.bind(("127.0.0.1", 0))
+        port, grpc_port = first.getsockname()[1], second.getsockname()[1]
+    settings = {
+        "PHOENIX_WORKING_DIR": str(where),
+        "PHOENIX_HOST": "127.0.0.1",
+        "PHOENIX_PORT": str(port),
+        "PHOENIX_GRPC_PORT": str(grpc_port),
+        "PHOENIX_TELEMETRY_ENABLED": "false",
+    }
+    process = await asyncio.create_subprocess_exec(
+        python, "-m", "phoenix.server.main", "serve",
+        env={"PATH": os.environ["PATH"], "HOME": str(where), **settings},
+        stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+    url = f"http://127.0.0.1:{port}"
+    try:
+        async with asyncio.timeout(240), httpx.AsyncClient() as client:
+            while True:
+                with contextlib.suppress(httpx.HTTPError):
+                    if (await client.get(f"{url}/healthz")).status_code == 200:
+                        break
+                await asyncio.sleep(0.5)
+        yield url
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def read_spans(url: str, count: int) -> dict[str, Any]:
+    """Return the spans that have arrived, by name, once there are ``count``."""
+    async with asyncio.timeout(60), httpx.AsyncClient() as client:
+        while True:
+            reply = await client.get(f"{url}/v1/projects/default/spans")
+            found = reply.json()["data"] if reply.status_code == 200 else []
+            if len(found) >= count:
+                return {span["name"]: span for span in found}
+            await asyncio.sleep(0.5)
+
+
+async def test_an_agent_is_a_trace_in_phoenix(tmp_path: Path) -> None:
+    instrument = find_program("phoenix", "bin", "opentelemetry-instrument")
+    python = find_program("phoenix", "bin", "python")
+    async with phoenix(tmp_path) as url:
+        command = [instrument, "--traces_exporter", "otlp", "--metrics_exporter", "none", "--logs_exporter", "none"]
+        extra = {
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"{url}/v1/traces",
+            "PYTHONPATH": os.pathsep.join([path for path in sys.path if path]),
+        }
+        status, printed = await run_program([*command, python, str(PROGRAM)], tmp_path, extra)
+        assert status == 0, printed
+        spans = await read_spans(url, 4)
+    agent, call, used = (spans[name] for name in ("invoke_agent guide", "chat sim", "execute_tool look"))
+    assert (agent["span_kind"], call["span_kind"], used["span_kind"]) == ("AGENT", "LLM", "TOOL")
+    assert call["parent_id"] == used["parent_id"] == agent["context"]["span_id"]
+    shown = call["attributes"]  # what Phoenix makes of our names
+    assert (shown["llm.model_name"], shown["llm.token_count.prompt"], shown["llm.token_count.completion"]) == (
+        "sim", 20, 7,
+    )  # fmt: skip
+    assert shown["llm.token_count.prompt_details.cache_read"] == 12
+    assert shown["llm.input_messages.0.message.role"] == "system"
+    assert shown["llm.input_messages.1.message.content"] == "Look here."
+    assert used["attributes"]["tool.name"] == "look"
+    assert json.loads(used["attributes"]["gen_ai.tool.call.arguments"]) == {"place": "here"}

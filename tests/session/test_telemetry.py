@@ -1,0 +1,157 @@
+"""The run of a session as OpenTelemetry spans, with its real SDK: agent, calls and tools in one tree."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from dragoman import RateLimitError
+from dragoman.events import Usage
+from dragoman.middleware import Observe, OpenTelemetry
+from dragoman.session import Session, SessionTelemetry
+from dragoman.sim import Answer, Call, ScriptedProvider
+from dragoman.tools import tool
+
+
+@tool(side_effect="none")
+def look(place: str) -> str:
+    """Look at a place."""
+    if place == "nowhere":
+        raise ValueError("no such place")
+    return f"{place} is green"
+
+
+@tool(side_effect="execute")
+def remove(place: str) -> str:
+    """Remove a place."""
+    return "gone"
+
+
+class Watched:
+    """A session under telemetry, and its spans."""
+
+    def __init__(self, *script: Any, **settings: Any) -> None:
+        self.exporter = InMemorySpanExporter()
+        self.tracing = TracerProvider()
+        self.tracing.add_span_processor(SimpleSpanProcessor(self.exporter))
+        telemetry = OpenTelemetry(self.tracing)
+        self.model = Observe(ScriptedProvider(*script), telemetry)
+        self.watch = SessionTelemetry(telemetry, **settings)
+        self.session: Session[Any] = Session(self.model, [look, remove], on_record=self.watch)
+
+    async def spans(self) -> dict[str, ReadableSpan]:
+        await self.model.close()
+        return {span.name: span for span in self.exporter.get_finished_spans()}
+
+
+@pytest.fixture
+def watched() -> Iterator[Any]:
+    made: list[Watched] = []
+
+    def watch(*script: Any, **settings: Any) -> Watched:
+        made.append(Watched(*script, **settings))
+        return made[-1]
+
+    yield watch
+    for each in made:
+        each.tracing.shutdown()
+
+
+def calling(*calls: Call) -> Answer:
+    return Answer(tool_calls=list(calls), usage=Usage(10, 5))
+
+
+async def test_agent_calls_and_tools_are_one_tree(watched: Any) -> None:
+    run = watched(
+        calling(Call("look", {"place": "here"}, id="c1")), Answer("Green.", usage=Usage(20, 2)), agent="guide"
+    )
+    with run.tracing.get_tracer("app").start_as_current_span("request") as outer:
+        await run.session.run("Look here.")
+    spans = await run.spans()
+    assert set(spans) == {"invoke_agent guide", "chat sim", "execute_tool look", "request"}
+    agent, used = spans["invoke_agent guide"], spans["execute_tool look"]
+    assert agent.parent == outer.get_span_context()
+    assert [spans[name].parent.span_id for name in ("chat sim", "execute_tool look")] == [agent.context.span_id] * 2
+    assert {span.context.trace_id for span in spans.values()} == {outer.get_span_context().trace_id}
+    assert (agent.kind, used.kind, agent.status.status_code) == (SpanKind.INTERNAL, SpanKind.INTERNAL, StatusCode.UNSET)
+    assert dict(agent.attributes) == {
+        "gen_ai.operation.name": "invoke_agent",
+        "gen_ai.agent.name": "guide",
+        "gen_ai.conversation.id": run.session.id,
+        "gen_ai.provider.name": "sim",
+        "gen_ai.request.model": "sim",
+        "gen_ai.usage.input_tokens": 30,
+        "gen_ai.usage.output_tokens": 7,
+        "dragoman.outcome": "completed",
+    }
+    (intent,) = run.session.state.intents
+    assert dict(used.attributes) == {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": "look",
+        "gen_ai.tool.type": "function",
+        "gen_ai.tool.description": "Look at a place.",
+        "gen_ai.tool.call.id": intent,
+        "gen_ai.conversation.id": run.session.id,
+    }
+    assert agent.start_time <= used.start_time <= used.end_time <= agent.end_time
+
+
+async def test_each_run_has_a_span_of_its_own(watched: Any) -> None:
+    run = watched("One.", "Two.")
+    await run.session.run("First.")
+    await run.session.run("Second.")
+    await run.model.close()
+    assert [span.name for span in run.exporter.get_finished_spans()].count("invoke_agent") == 2
+
+
+async def test_content_of_tools_is_off_by_default_and_complete_on_request(watched: Any) -> None:
+    call = Call("look", {"place": "a secret"})
+    spans = await finish(watched(calling(call), "Done."))
+    assert "secret" not in str([dict(span.attributes) for span in spans.values()])
+    spans = await finish(watched(calling(call), "Done.", include_content=True))
+    found = spans["execute_tool look"].attributes
+    assert json.loads(found["gen_ai.tool.call.arguments"]) == {"place": "a secret"}
+    assert json.loads(found["gen_ai.tool.call.result"]) == "a secret is green"
+
+
+async def finish(run: Watched) -> dict[str, ReadableSpan]:
+    await run.session.run("Look.")
+    return await run.spans()
+
+
+async def test_failures_are_errors_of_their_span(watched: Any) -> None:
+    spans = await finish(watched(calling(Call("look", {"place": "nowhere"})), "Sorry."))
+    used = spans["execute_tool look"]
+    assert used.status.status_code == StatusCode.ERROR
+    assert used.attributes["error.type"]
+    assert spans["invoke_agent"].status.status_code == StatusCode.UNSET
+
+    run = watched(RateLimitError("slow down, the key is sk-abcdefghijklmnopqrstuvwxyz0123", status=429))
+    with pytest.raises(RateLimitError):
+        await run.session.run("Look.")
+    agent = (await run.spans())["invoke_agent"]
+    assert (agent.status.status_code, agent.attributes["dragoman.outcome"]) == (StatusCode.ERROR, "failed")
+    assert "sk-abc" not in agent.status.description
+
+
+async def test_a_call_that_was_denied_has_no_span(watched: Any) -> None:
+    spans = await finish(watched(calling(Call("remove", {"place": "here"})), "Not allowed."))
+    assert set(spans) == {"invoke_agent", "chat sim"}
+    assert spans["invoke_agent"].attributes["dragoman.outcome"] == "completed"
+
+
+async def test_calls_of_old_sessions_are_forgotten() -> None:
+    telemetry = OpenTelemetry(TracerProvider())
+    for number in range(1002):
+        telemetry.adopt(str(number), Context())
+    telemetry.adopt("2", Context())
+    assert len(telemetry._parents) == 1000  # noqa: SLF001 - the limit has no other effect
+    assert "1" not in telemetry._parents  # noqa: SLF001
