@@ -283,8 +283,10 @@ async def observe(log: EventLog, seen: list[Any]) -> None:
         async with chat.stream("Hi.", **given) as stream:
             async for _ in stream:
                 pass
-    served = Observe(over_wire((200, HEADERS, body("Hi."))), seen.append)
+    served = Observe(over_wire((200, HEADERS, body("Hi.")), (500, HEADERS, b"{}")), seen.append)
     await served.complete("Hi.", max_tokens=9)
+    with contextlib.suppress(ProviderError):
+        await served.complete("Hi.", max_tokens=9)
     with tempfile.TemporaryDirectory() as folder:
         cached = Cache(sonnet(reply("Done.", usage=EVERY)), Path(folder) / "cache.db")
         for _ in range(2):

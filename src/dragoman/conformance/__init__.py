@@ -1,13 +1,12 @@
 """The conformance kit: test whether a codec, a provider or a server keeps the contract.
 
 ``suite(wire="openai")`` returns the cases of a wire and ``suite(make_provider)`` those of a
-provider, for ``pytest.mark.parametrize`` or any loop. ``check_server(url)`` examines a live server
-and reports.
+provider, ``retrieval_suite(make_embedder)`` those of an embedder or a reranker, for
+``pytest.mark.parametrize`` or any loop. ``check_server(url)`` examines a live server and reports.
 """
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
@@ -19,8 +18,9 @@ from .cases import CASES, CodecCase, CodecType, find_cases
 from .codec import RULES, CodecRule
 from .contract import build_cases
 from .live import check_server
-from .provider import Factory, Kit, ProviderCase
+from .provider import Factory, Kit, ProviderCase, leave_out
 from .report import CheckOutcome, Report, write_html, write_junit, write_markdown, write_text
+from .retrieval import RetrievalKit, RetrievalModelCase, retrieval_suite
 from .violation import Violation
 
 __all__ = [
@@ -31,8 +31,11 @@ __all__ = [
     "Kit",
     "ProviderCase",
     "Report",
+    "RetrievalKit",
+    "RetrievalModelCase",
     "Violation",
     "check_server",
+    "retrieval_suite",
     "suite",
     "write_html",
     "write_junit",
@@ -94,14 +97,14 @@ def suite(
     if wire is not None:
         given = {"capabilities": capabilities, "failing": failing, "breaking": breaking, "unready": unready}
         _refuse(wire, {**{name: value for name, value in given.items() if value is not None}, **settings})
-        return _without(_codec_cases(wire, codec, Path(cases) if cases is not None else CASES), skip)
+        return leave_out(_codec_cases(wire, codec, Path(cases) if cases is not None else CASES), skip)
     assert factory is not None
     for name in settings:
         if name not in Kit.__dataclass_fields__:
             raise ValueError(f"suite: unknown setting {name!r}; one of {', '.join(Kit.__dataclass_fields__)}")
     known = capabilities if isinstance(capabilities, Capabilities) else Capabilities.of(capabilities or {})
     kit = Kit(factory, known, failing or {}, breaking, unready or {}, **settings)
-    return _without(build_cases(kit), skip)
+    return leave_out(build_cases(kit), skip)
 
 
 def _refuse(wire: str, given: Mapping[str, Any]) -> None:
@@ -117,13 +120,3 @@ def _codec_cases(wire: str, codec: CodecType | None, folder: Path) -> list[Codec
     if not found and folder != CASES:
         raise ValueError(f"suite: no cases found in {folder / wire}")
     return [*[CodecRule(name, check, kind) for name, check in RULES.items()], *found]
-
-
-def _without(cases: Iterable[Any], skip: Iterable[str]) -> list[Any]:
-    listed = list(cases)
-    for pattern in skip:
-        kept = [case for case in listed if not fnmatch.fnmatchcase(str(case), pattern)]
-        if len(kept) == len(listed):
-            raise ValueError(f"suite: skip has {pattern!r}, but no case has that name")
-        listed = kept
-    return listed

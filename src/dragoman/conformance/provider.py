@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import fnmatch
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from ..capabilities import Capabilities
 from ..errors import ProviderError
@@ -18,6 +19,8 @@ from .violation import Violation
 
 Factory = Callable[[], Provider | Awaitable[Provider]]
 """Returns a fresh provider for each case."""
+
+CaseT = TypeVar("CaseT")
 
 TOOL = Tool(
     "get_weather",
@@ -82,6 +85,32 @@ class Spy:
         provider.open = counting_open  # type: ignore[method-assign]
 
 
+async def run_case(name: str, check: Callable[[Any], Awaitable[None]], kit: Any) -> None:
+    """Run the check of a case within the time of its kit; turn every exception into ``Violation``."""
+    try:
+        async with asyncio.timeout(kit.seconds):
+            await check(copy.copy(kit))  # a copy: a case must not see another's changes to the settings
+    except TimeoutError:
+        raise Violation(f"{name}: still running after {kit.seconds:g} s") from None
+    except Violation as violation:
+        raise Violation(f"{name}: {violation}") from violation.__cause__
+    except ProviderError as error:
+        raise Violation(f"{name}: it raised {type(error).__name__}: {error}") from error
+    except Exception as error:
+        raise Violation(f"{name}: {type(error).__name__} came out: {error}") from error
+
+
+def leave_out(cases: Iterable[CaseT], skip: Iterable[str]) -> list[CaseT]:
+    """Return the cases without those that ``skip`` names, with ``*`` as a wildcard."""
+    listed = list(cases)
+    for pattern in skip:
+        kept = [case for case in listed if not fnmatch.fnmatchcase(str(case), pattern)]
+        if len(kept) == len(listed):
+            raise ValueError(f"suite: skip has {pattern!r}, but no case has that name")
+        listed = kept
+    return listed
+
+
 @dataclass(frozen=True)
 class ProviderCase:
     """One case, bound to the provider under test. Use ``await case.run()`` or ``case.run_sync()``."""
@@ -95,19 +124,7 @@ class ProviderCase:
 
     async def run(self) -> None:
         """Test the provider with the case; ``Violation`` describes how the contract is broken."""
-        # A copy: a case must not see another's changes to the settings.
-        kit = copy.copy(self.kit)
-        try:
-            async with asyncio.timeout(kit.seconds):
-                await self.check(kit)
-        except TimeoutError:
-            raise Violation(f"{self.name}: still running after {kit.seconds:g} s") from None
-        except Violation as violation:
-            raise Violation(f"{self.name}: {violation}") from violation.__cause__
-        except ProviderError as error:
-            raise Violation(f"{self.name}: it raised {type(error).__name__}: {error}") from error
-        except Exception as error:
-            raise Violation(f"{self.name}: {type(error).__name__} came out: {error}") from error
+        await run_case(self.name, self.check, self.kit)
 
     def run_sync(self) -> None:
         """Call ``run()`` in tests without an event loop."""

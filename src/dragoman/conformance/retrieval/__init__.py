@@ -1,6 +1,16 @@
-"""The conformance kit for embedders and rerankers: cases of wires, and checks of live servers."""
+"""The conformance kit for embedders and rerankers: cases of wires and of models, and checks of live servers."""
 
 from .cases import CASES, RetrievalCase, find_retrieval_cases
+from .contract import RetrievalKit, RetrievalModelCase, find_cosine, retrieval_suite
 from .live import check_retrieval_server
 
-__all__ = ["CASES", "RetrievalCase", "check_retrieval_server", "find_retrieval_cases"]
+__all__ = [
+    "CASES",
+    "RetrievalCase",
+    "RetrievalKit",
+    "RetrievalModelCase",
+    "check_retrieval_server",
+    "find_cosine",
+    "find_retrieval_cases",
+    "retrieval_suite",
+]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -12,6 +11,7 @@ from ...capabilities import Capabilities
 from ...errors import InvalidRequestError, ProviderError, UnsupportedFeatureError
 from ...retrieval import Embedder, Reranker, bind_embedder, bind_reranker
 from ..report import CheckOutcome, Report, Status
+from .contract import find_cosine
 
 _TEXTS = ("The Rhine rises in the Alps.", "Bread is made of flour.", "A prime has two divisors.")
 # minimum cosine for vectors of the same text: batched computation rounds differently
@@ -61,7 +61,7 @@ async def _check_embedder(embedder: Embedder) -> tuple[list[CheckOutcome], dict[
         together = await embedder.embed(_TEXTS)
         for text, row in zip(_TEXTS, together.vectors, strict=True):
             alone = (await embedder.embed([text])).vectors[0]
-            if _cosine(row, alone) < _NEAR:
+            if find_cosine(row, alone) < _NEAR:
                 raise _FailedError(f"the vector of {text!r} differs between a list and a separate call")
         return "texts have the same vectors in a list and alone"
 
@@ -152,9 +152,3 @@ async def _run(name: str, title: str, check: Callable[[], Awaitable[str]], optio
         status, detail = ("unsupported" if refused else "fail"), f"{type(error).__name__}: {error}"
         about = refused or not error.transient
     return CheckOutcome(name, title, status, detail, (), round(time.perf_counter() - began, 3), about)
-
-
-def _cosine(one: Sequence[float], other: Sequence[float]) -> float:
-    product = math.fsum([a * b for a, b in zip(one, other, strict=True)])
-    lengths = math.sqrt(math.fsum([a * a for a in one]) * math.fsum([b * b for b in other]))
-    return product / lengths if lengths else 0.0
