@@ -294,7 +294,7 @@ def test_leases_are_shared_by_processes_and_end_with_them(tmp_path: Path) -> Non
         ledgers[3].admit(key, 100)
     assert caught.value.retry_after == 1
     ledgers[0].admit(Key("bob", "y", max_concurrency=1), 100)
-    ledgers[0].settle(leases[1], "ann")
+    ledgers[0].settle(leases[1], key)
     ledgers[3].admit(key, 100)
     now[0] += 101
     ledgers[0].admit(key, 100)  # a slot held longer than any call lasts is released
@@ -326,7 +326,7 @@ async def test_later_limit_that_cannot_be_enforced_disables_its_key(tmp_path: Pa
         _write(file, f"keys:\n  ann:\n    hash: {hash_key(ANN)}\n    max_concurrency: 1\n")
         status, headers, said = await post(f"{url}/v1/chat/completions", BODY, bearer(ANN))
         assert (status, headers["x-should-retry"]) == (429, "false")
-        assert b"no file to count them in" in said
+        assert b"no shared ledger to count them in" in said
     assert len(model.requests) == 1
 
 
@@ -344,7 +344,7 @@ def test_a_ledger_of_several_processes_counts_together(tmp_path: Path) -> None:
     with pytest.raises(ProviderError):
         two.admit(key)
     now[0] = 800
-    one.settle(None, key.id, 150, Decimal("0.1"))
+    one.settle(None, key, 150, Decimal("0.1"))
     with pytest.raises(ProviderError, match="tokens a minute"):
         two.admit(key)
     assert two.spent("ann") == Decimal("0.1")

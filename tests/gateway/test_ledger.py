@@ -56,9 +56,9 @@ def tables(path: Path) -> tuple[int, int, int]:
     """Return the leases, the tokens and the money (in billionths) that are in the file."""
     base = sqlite3.connect(path)
     queries = (
-        "select count(*) from running",
-        "select sum(tokens) from used",
-        "select cast(round(sum(usd) * 1e9) as integer) from spent",
+        "select count(*) from dragoman_leases",
+        "select sum(tokens) from dragoman_used",
+        "select cast(round(sum(usd) * 1e9) as integer) from dragoman_spent where month = ''",
     )
     found = [base.execute(query).fetchone()[0] or 0 for query in queries]
     base.close()
@@ -171,10 +171,10 @@ async def test_calls_that_could_not_be_counted_are_reported(
 async def test_full_disk_rejects_calls_and_loses_nothing(tmp_path: Path) -> None:
     path = tmp_path / "used.db"
     ledger = Ledger(path)
-    pages = ledger._base.execute("pragma page_count").fetchone()[0]
+    pages = ledger._base.run("pragma page_count")[0][0]
     writer = LedgerWriter(ledger)
     lease = await writer.admit(LIMITED, 60)
-    ledger._base.execute(f"pragma max_page_count = {pages}")  # SQLite reports the same error as for a full disk
+    ledger._base.run(f"pragma max_page_count = {pages}")  # SQLite reports the same error as for a full disk
     wide = Key("w" * 50_000, "h", requests_per_minute=5)
     with pytest.raises(OverloadedError, match="cannot count"):
         await writer.admit(wide, 60)
@@ -184,7 +184,7 @@ async def test_full_disk_rejects_calls_and_loses_nothing(tmp_path: Path) -> None
     assert tables(path)[1:] == (0, 0)
     with pytest.raises(OverloadedError, match="cannot count"):  # a charge is still unwritten
         await writer.admit(LIMITED, 60)
-    ledger._base.execute("pragma max_page_count = 100000")
+    ledger._base.run("pragma max_page_count = 100000")
     await until(path, (0, 107, 2 * 10**9))
     await writer.close()
 
@@ -228,7 +228,7 @@ async def spend(model: Listed, *, hang_up: bool = False, stream: bool = False, *
             while model.running:
                 await asyncio.sleep(0.01)
         await asyncio.sleep(0.05)
-    assert ledger._base.execute("select count(*) from running").fetchone() == (0,)
+    assert ledger._base.run("select count(*) from dragoman_leases") == [(0,)]
     return ledger.spent("ann")
 
 
@@ -268,7 +268,7 @@ async def test_rejection_by_the_codec_is_not_charged(status: int) -> None:
         async with serving(create_app({"fast": model}, keys=KeyRing([LIMITED]), ledger=ledger)) as url:
             found, _, _ = await post(f"{url}/v1/chat/completions", BODY, bearer(ANN))
     assert found == status
-    assert ledger._base.execute("select sum(tokens) from used").fetchone() == (0,)
+    assert ledger._base.run("select sum(tokens) from dragoman_used") == [(0,)]
 
 
 # --- upstream failures ----------------------------------------------------------------------------

@@ -62,7 +62,10 @@ async def running(*options: str) -> AsyncIterator[tuple[str, asyncio.subprocess.
         yield url, process
     finally:
         if process.returncode is None:
-            process.kill()
+            # the workers as well: they would outlive their parent, and hold its standard error open
+            for each in [*psutil.Process(process.pid).children(recursive=True), process]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    each.kill()
         await process.wait()
 
 

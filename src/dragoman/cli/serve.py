@@ -9,13 +9,18 @@ import os
 import ssl
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
 from ..errors import ProviderError, scrub
 from ..gateway.access import Bounds
-from ..gateway.keys import KeyRing, new_key
+from ..gateway.database import is_postgres
+from ..gateway.keys import Key, KeyRing, new_key
+from ..gateway.keystore import load_keys
+from ..gateway.ledger import Ledger
+from ..gateway.limits import POLICIES, RedisLimits
 from ..log import LogError, PostgresLog, open_log
 from ..registry import ConfigError, Registry
 from ..wire.urls import is_loopback
@@ -34,9 +39,11 @@ _OTHER_FILES = 64  # open files besides connections: the log, the ledger, the ev
 @click.option("--port", default=8100, show_default=True, type=click.IntRange(0, 65535), help="The port to listen on.")
 @click.option("--tls-cert", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="Serve TLS with this certificate (PEM, with its chain).")  # fmt: skip # noqa: E501
 @click.option("--tls-key", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="The private key of --tls-cert.")  # fmt: skip # noqa: E501
-@click.option("--auth", "keys", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="The file of keys; requests without one are rejected. Required beyond loopback.")  # fmt: skip # noqa: E501
+@click.option("--auth", "keys", metavar="PLACE", help="The keys: a YAML file, or a database of dragoman keys gateway (a SQLite file or postgresql:// URL). Requests without a key are rejected. Required beyond loopback.")  # fmt: skip # noqa: E501
 @click.option("--new-key", metavar="NAME", help="Make a key, print it once and the lines for the file, and exit.")
-@click.option("--state", metavar="FILE", type=click.Path(dir_okay=False), help="A SQLite file for what keys have used; needed by limited keys with several workers.")  # fmt: skip # noqa: E501
+@click.option("--state", metavar="PLACE", help="What keys have used: a SQLite file, or a postgresql:// URL for several machines; needed by limited keys with several workers.")  # fmt: skip # noqa: E501
+@click.option("--redis", metavar="URL", envvar="DRAGOMAN_REDIS", show_envvar=True, help="Count requests, tokens and calls at a time of keys in this Redis, for all workers and machines.")  # fmt: skip # noqa: E501
+@click.option("--on-redis-failure", default="closed", show_default=True, type=click.Choice(POLICIES), help="While Redis is unavailable: reject calls of keys with such limits (503), admit them, or count in each worker.")  # fmt: skip # noqa: E501
 @click.option("--workers", default=1, show_default=True, type=click.IntRange(1, 64), help="How many processes.")
 @click.option("--max-body", default=8, show_default=True, type=click.IntRange(1, 1024), metavar="MIB", help="The longest body taken.")  # fmt: skip # noqa: E501
 @click.option("--timeout", default=900.0, show_default=True, type=click.FloatRange(min=1), metavar="SECONDS", help="The longest reply.")  # fmt: skip # noqa: E501
@@ -60,6 +67,8 @@ def command(
     keys: str | None,
     new_key: str | None,
     state: str | None,
+    redis: str | None,
+    on_redis_failure: str,
     workers: int,
     max_body: int,
     timeout: float,
@@ -90,8 +99,9 @@ def command(
     with report_errors():
         named, tls = _read_models(models), _read_tls(**tls_files)
         ring = _check(config, named, keys)
-        if workers > 1 and state is None and any(key.is_limited for key in ring.keys if ring):
-            raise click.UsageError("--workers: keys with limits are counted together in a file; give --state FILE")
+        if workers > 1 and state is None and any(_needs_ledger(key, redis) for key in ring.keys if ring):
+            raise click.UsageError("--workers: keys with limits are counted together; give --state PLACE")
+        _check_state(state, redis)
         _check_log(where, workers, log_content=log_content)
         bounds = {"body_bytes": max_body * _MIB, "reply_seconds": timeout, "media_urls": media_urls}
         bounds |= _bound_connections(max_connections, max_connections_per_peer)
@@ -100,6 +110,8 @@ def command(
             "models": named,
             "keys": keys,
             "state": state,
+            "redis": redis,
+            "on_redis_failure": on_redis_failure,
             "workers": workers,
             "check_host": is_loopback(host) and keys is None,
             "access_log": access_log,
@@ -112,6 +124,40 @@ def command(
             "store_days": store_days,
         }
         _run(settings, host, port, workers, drain, tls)
+
+
+def _needs_ledger(key: Key, redis: str | None) -> bool:
+    return key.has_budget or (key.has_rates and redis is None)
+
+
+def _check_state(state: str | None, redis: str | None) -> None:
+    """Open the ledger once, to report a wrong location before the first call."""
+    if redis is not None:
+        try:
+            RedisLimits(redis)
+        except (ValueError, ImportError) as error:
+            raise click.UsageError(f"--redis: {error}") from error
+    if state is None:
+        return
+    try:
+        Ledger(state).close()
+    except Exception as error:  # an exception of either driver
+        raise click.UsageError(f"--state: {scrub(str(error))}") from error
+
+
+def _load_keys(place: str) -> KeyRing:
+    if not is_postgres(place) and not Path(place).exists():
+        raise click.UsageError(f"--auth: {place} does not exist")
+    try:
+        ring = load_keys(place)
+    except ConfigError:
+        raise
+    except Exception as error:  # an exception of either driver
+        raise click.UsageError(f"--auth: {scrub(str(error))}") from error
+    ring.close()
+    if not ring.is_polled or len(ring):
+        return ring
+    raise click.UsageError(f"--auth: {scrub(place)} has no keys; create one with dragoman keys gateway new")
 
 
 def _read_tls(tls_cert: str | None, tls_key: str | None) -> dict[str, Any]:
@@ -204,7 +250,7 @@ def _check(config: str | None, named: dict[str, str], keys: str | None) -> KeyRi
                 registry.provider(target)
             except ProviderError as error:
                 raise click.UsageError(f"--model {name}: {error}") from error
-        return KeyRing.load(keys) if keys is not None else KeyRing()
+        return _load_keys(keys) if keys is not None else KeyRing()
     except ConfigError as error:
         raise WrongFile(str(error)) from error
     except ValueError as error:

@@ -17,6 +17,7 @@ from .background import Background
 from .evidence import CallLog
 from .keys import Key, KeyRing
 from .ledger import Ledger, LedgerWriter
+from .limits import RedisLimits
 from .metrics import Metrics
 from .models import Models
 from .store import ResponseStore
@@ -94,12 +95,13 @@ class Service:
         bounds: Bounds,
         calls: CallLog | None = None,
         *,
+        limits: RedisLimits | None = None,
         counts: bool,
         check_host: bool,
     ) -> None:
         self.models = models
         self.keys = keys
-        self.ledger = LedgerWriter(ledger)
+        self.ledger = LedgerWriter(ledger, limits)
         self.counts = counts  # false if each worker would count separately
         self.bounds = bounds
         self.calls = calls
@@ -145,6 +147,11 @@ class Service:
         if self._check_host and "origin" in headers and not _is_local(_ORIGIN.sub("", headers["origin"], count=1)):
             raise AuthenticationError("this gateway has no keys and answers to no web page", status=403)
         return None
+
+    def can_count(self, key: Key) -> bool:
+        """Return whether the use of a key is counted once, not by each worker separately."""
+        has_rates = key.has_rates and self.ledger.limits is None
+        return self.counts or not (key.has_budget or has_rates)
 
     def hold(self, size: int) -> None:
         """Reserve memory for a body, or reject it; the caller returns it with ``release``."""

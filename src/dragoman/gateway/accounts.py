@@ -18,6 +18,7 @@ from ..wire import ServerCodec
 from .access import Service
 from .evidence import CallEnd, GatewayCall, add_up, hide_messages
 from .keys import Key
+from .ledger import Lease
 from .routing import find_switches
 
 access = logging.getLogger("dragoman.access")
@@ -33,7 +34,7 @@ class Ended(Protocol):
     began: float
     first: float | None
     key: Key | None
-    lease: str | None
+    lease: Lease | None
     model: str
     status: int
     size: int

@@ -12,6 +12,7 @@ requests go, never a request.
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextlib
 import json
@@ -48,7 +49,9 @@ from .evidence import CallLog
 from .exchange import RouteHandler, read_headers
 from .kept_pages import kept_routes
 from .keys import Key, KeyRing
+from .keystore import load_keys
 from .ledger import Ledger
+from .limits import Policy, RedisLimits
 from .listings import list_models, show_gemini_model, show_model, show_ollama_running, show_ollama_tag
 from .models import Models, Served
 from .openapi import document
@@ -58,6 +61,7 @@ from .unserved import explain, find_codec
 
 SETTINGS = "DRAGOMAN_SERVE"
 """The environment variable with the settings for workers: names and paths, no keys."""
+_POLL_SECONDS = 1.0  # between two looks at the keys in a database
 
 
 def create_app(
@@ -65,6 +69,7 @@ def create_app(
     *,
     keys: KeyRing | None = None,
     ledger: Ledger | None = None,
+    limits: RedisLimits | None = None,
     bounds: Bounds | None = None,
     workers: int = 1,
     check_host: bool = True,
@@ -77,22 +82,25 @@ def create_app(
     """Return an ASGI application in front of these models.
 
     Only ``keys`` may use it; without keys every local program may, and ``check_host`` keeps web
-    pages and other machines out. ``ledger`` counts the usage of limited keys, by default in
-    memory. ``workers`` is the number of processes that share the keys; if keys have limits, they
-    must share a ledger too. ``log`` receives the records of every call, as one session per run; it
-    is not closed. With ``log_content`` it also receives the messages. ``cors`` are origins whose
-    web pages may call the gateway from a browser. ``url_keys`` allows clients of the Gemini wire
-    to send their key in the URL (``?key=``); by default only local ones may. ``store`` keeps
-    responses, so that clients of the Responses wire can refer to them; it is not closed.
+    pages and other machines out. ``ledger`` counts the usage of limited keys, by default in memory;
+    ``limits`` counts requests, tokens and calls at a time in Redis instead. ``workers`` is the
+    number of processes that share the keys; if keys have limits, they must share a ledger too.
+    ``log`` receives the records of every call, as one session per run; it is not closed. With
+    ``log_content`` it also receives the messages. ``cors`` are origins whose web pages may call the
+    gateway from a browser. ``url_keys`` allows clients of the Gemini wire to send their key in the
+    URL (``?key=``); by default only local ones may. ``store`` keeps responses, so that clients of
+    the Responses wire can refer to them; it is not closed.
     """
     if "*" in cors and keys is None:
         raise ValueError("cors: every web page could use a gateway without keys; name the origins, or give keys")
     ledger = ledger or Ledger()
-    counts = workers == 1 or ledger.is_shared
-    if not counts and keys is not None and any(key.is_limited for key in keys.keys):
-        raise ValueError("workers: keys with limits are counted together in a file; give ledger=Ledger(path)")
     calls = CallLog(log, include_content=log_content) if log is not None else None
-    service = Service(Models(models), keys, ledger, bounds or Bounds(), calls, counts=counts, check_host=check_host)
+    service = Service(
+        Models(models), keys, ledger, bounds or Bounds(), calls,
+        limits=limits, counts=workers == 1 or ledger.is_shared, check_host=check_host,
+    )  # fmt: skip
+    if keys is not None and not all(service.can_count(key) for key in keys.keys):
+        raise ValueError("workers: keys with limits are counted together in a ledger; give ledger=Ledger(place)")
     service.origins, service.url_keys = frozenset(cors), url_keys
     if store is not None:
         service.store, service.background = store, Background(store)
@@ -100,9 +108,12 @@ def create_app(
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[dict[str, Any]]:
         service.draining = False  # an application may be started again
+        polling = asyncio.ensure_future(_poll(keys)) if keys is not None and keys.is_polled else None
         # for ``BoundedHttpProtocol``, which enforces those of connections
         yield {"bounds": service.bounds}
         service.draining = True
+        if polling is not None:
+            polling.cancel()
         if service.background is not None:
             await service.background.close()
         await service.models.close()
@@ -120,6 +131,13 @@ def create_app(
     app.router.redirect_slashes = False
     app.state.service = service
     return app
+
+
+async def _poll(keys: KeyRing) -> None:
+    """Read the keys of a database again, every second."""
+    while True:
+        await asyncio.sleep(_POLL_SECONDS)
+        await asyncio.to_thread(keys.poll)
 
 
 # --- routes ---------------------------------------------------------------------------------------
@@ -305,6 +323,10 @@ def _log_access() -> None:
     log.setLevel(logging.INFO)
 
 
+def _open_limits(url: str | None, policy: Policy) -> RedisLimits | None:
+    return None if url is None else RedisLimits(url, on_failure=policy, spare=Ledger() if policy == "local" else None)
+
+
 def create_app_from_environment() -> Starlette:
     """Return the application of one worker, from the settings that ``dragoman serve`` put into the
     environment.
@@ -323,10 +345,14 @@ def create_app_from_environment() -> Starlette:
     if told["store"]:
         store = ResponseStore(told["store"], keep_seconds=told["store_days"] * DAY)
         atexit.register(store.close)
+    keys = load_keys(told["keys"]) if told["keys"] else None
+    if keys is not None:
+        atexit.register(keys.close)
     return create_app(
         models,
-        keys=KeyRing.load(told["keys"]) if told["keys"] else None,
+        keys=keys,
         ledger=Ledger(told["state"]),
+        limits=_open_limits(told["redis"], told["on_redis_failure"]),
         bounds=Bounds(**told["bounds"]),
         workers=told["workers"],
         check_host=told["check_host"],

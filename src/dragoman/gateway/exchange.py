@@ -40,6 +40,7 @@ from .counting import count_input, write_count
 from .evidence import LARGE, CallEnd
 from .kept import KeepingEncoder, Memory, keep
 from .keys import Key
+from .ledger import Lease
 from .listings import show_ollama_model
 from .models import find_losses, fit_reasoning, issuer_of, refuses_losses, wires_of
 from .policy import (
@@ -165,7 +166,7 @@ class Exchange:
         self.first: float | None = None
         self.headers: Mapping[str, str] = {}
         self.key: Key | None = None
-        self.lease: str | None = None
+        self.lease: Lease | None = None
         self.model = ""
         self.provider: Provider | None = None
         self.request: Request | None = None
@@ -372,9 +373,11 @@ class Exchange:
 
     async def _count(self, key: Key, provider: Provider) -> None:
         """Count the request for a key with limits, or raise the limit that is reached."""
-        if not self.service.counts:  # the key file has changed since the start
-            raise QuotaExceededError("this key has limits, and the gateway's workers have no file to count them in")
-        if key.budget_usd is not None and provider.priced_as.find_problem() is not None:
+        if not self.service.can_count(key):  # the keys have changed since the start
+            raise QuotaExceededError(
+                "this key has limits, and the gateway's workers have no shared ledger to count them in"
+            )
+        if key.has_budget and provider.priced_as.find_problem() is not None:
             raise QuotaExceededError("this model has no known price, so this key's budget cannot be kept")
         self.lease = await self.service.ledger.admit(key, self.service.bounds.reply_seconds + _SPARE)
 
@@ -497,7 +500,7 @@ class Exchange:
         if self.codec.wire == "anthropic":
             own["request-id"] = self.id
         if self.key is not None and self.key.is_limited:
-            own |= self.service.ledger.ledger.describe_limits(self.key)
+            own |= self.service.ledger.describe_limits(self.key)
         if self.warnings:
             own["x-dragoman-warnings"] = _shown(self.warnings)
         own |= show_route(self.provider, self.reply)

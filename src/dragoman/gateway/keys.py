@@ -5,11 +5,15 @@ The file is strict YAML; it contains hashes, never the keys themselves::
     keys:
       ann:
         hash: sha256:9f86d081...
+        team: research
         models: [fast, "anthropic:*"]
         budget_usd: 5
         requests_per_minute: 60
+    teams:
+      research: {budget_usd_month: 100}
 
-A key is 32 random bytes, so a plain digest cannot be reversed. It is compared in constant time
+``dragoman.gateway.keystore`` has the same keys in a database, which ``dragoman keys gateway``
+changes. A key is 32 random bytes, so a plain digest cannot be reversed. It is compared in constant time
 with every key of the file.
 """
 
@@ -21,25 +25,34 @@ import logging
 import re
 import secrets
 import stat
-from collections.abc import Iterable, Sequence
-from datetime import date
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from msgspec import Struct
 
 from ..config import ConfigError, Section, read_yaml
+from ..errors import scrub
 
 log = logging.getLogger("dragoman")
 
 PREFIX = "dg-"
+TEAM = "team:"
+"""What the account of a team begins with; no key is named like this."""
+
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
+_NOT_HASH = "must be sha256: and 64 hexadecimal digits"
 _FIELDS = [
     "hash",
+    "old_hash",
+    "old_until",
+    "team",
     "models",
     "budget_usd",
+    "budget_usd_month",
     "requests_per_minute",
     "tokens_per_minute",
     "max_concurrency",
@@ -60,16 +73,39 @@ class Key(Struct, frozen=True):
     max_concurrency: int | None = None
     expires: date | None = None
     on_loss: Literal["warn", "reject"] = "warn"
+    team: str | None = None
+    budget_usd_month: Decimal | None = None
+    # of all keys of the team together
+    team_budget_usd_month: Decimal | None = None
+    # the key before a rotation, which stays valid for some time
+    old_hash: str | None = None
+    old_until: datetime | None = None
 
     def allows(self, model: str) -> bool:
         """Return whether this key may use the model of this name."""
         return any(fnmatchcase(model, pattern) for pattern in self.models)
 
     @property
+    def has_budget(self) -> bool:
+        """Whether its cost has to be counted."""
+        budgets = (self.budget_usd, self.budget_usd_month, self.team_budget_usd_month)
+        return any(limit is not None for limit in budgets)
+
+    @property
+    def has_rates(self) -> bool:
+        """Whether its requests, tokens or calls at a time have to be counted."""
+        rates = (self.requests_per_minute, self.tokens_per_minute, self.max_concurrency)
+        return any(limit is not None for limit in rates)
+
+    @property
     def is_limited(self) -> bool:
         """Whether any limit has to be counted for it."""
-        counted = (self.budget_usd, self.requests_per_minute, self.tokens_per_minute, self.max_concurrency)
-        return any(limit is not None for limit in counted)
+        return self.has_budget or self.has_rates
+
+    @property
+    def accounts(self) -> tuple[str, ...]:
+        """The accounts that its cost is added to: its own, and that of its team."""
+        return (self.id,) if self.team is None else (self.id, TEAM + self.team)
 
 
 def hash_key(key: str) -> str:
@@ -83,17 +119,39 @@ def new_key() -> tuple[str, str]:
     return key, hash_key(key)
 
 
+class KeySource(Protocol):
+    """Where keys are stored: a database; ``KeyStore`` implements it."""
+
+    def version(self) -> int:
+        """Return a number that every change of the keys increases."""
+        ...
+
+    def read_keys(self) -> Sequence[Key]:
+        """Return every key."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection."""
+        ...
+
+
 class KeyRing:
     """The known keys. A changed file is read before the next lookup, all or nothing.
 
     A file without keys, or a deleted one, leaves no key valid. Earlier keys stay valid only while
-    the file is unreadable or invalid.
+    the file is unreadable or invalid. Keys of a ``source`` are read again by ``poll``, which the
+    gateway calls in a thread every second; while the source is unavailable, the keys stay as they are.
     """
 
-    def __init__(self, keys: Iterable[Key] = (), path: Path | None = None) -> None:
+    def __init__(self, keys: Iterable[Key] = (), path: Path | None = None, source: KeySource | None = None) -> None:
         self._keys: Sequence[Key] = tuple(keys)
         self._path = path
         self._stamp = _stamp(path)
+        self._source = source
+        self._version = -1
+        self._is_lost = False
+        if source is not None:
+            self._version, self._keys = source.version(), source.read_keys()
 
     @classmethod
     def load(cls, path: str | Path) -> KeyRing:
@@ -113,12 +171,41 @@ class KeyRing:
         self._renew()
         return self._keys
 
+    @property
+    def is_polled(self) -> bool:
+        """Whether the keys are in a database, so that ``poll`` has to be called."""
+        return self._source is not None
+
+    def poll(self) -> None:
+        """Read the keys of the source again if they changed."""
+        if self._source is None:
+            return
+        try:
+            version = self._source.version()
+            if version != self._version:
+                self._keys = self._source.read_keys()
+                self._version = version
+        except Exception as error:  # an exception of either driver
+            if not self._is_lost:
+                log.warning("the database of keys is unavailable; the keys stay as they are: %s", scrub(str(error)))
+            self._is_lost = True
+            return
+        self._is_lost = False
+
+    def close(self) -> None:
+        """Close the source, if there is one."""
+        if self._source is not None:
+            self._source.close()
+
     def find(self, presented: str | None, today: date | None = None) -> Key | None:
         """Return the key that a client presents, unless it is unknown or expired."""
-        digest = hash_key(presented or "")
+        digest, now = hash_key(presented or ""), datetime.now(UTC)
         found: Key | None = None
         for key in self.keys:  # compare with all keys, even after a match: constant time
             if hmac.compare_digest(key.hash, digest):
+                found = key
+            is_old = hmac.compare_digest(key.old_hash or "", digest)
+            if is_old and key.old_until is not None and now < key.old_until:
                 found = key
         if presented is None or found is None:
             return None
@@ -149,31 +236,70 @@ def _stamp(path: Path | None) -> tuple[int, int, int] | None:
     return (facts.st_mtime_ns, facts.st_size, facts.st_ino)
 
 
-def _read(path: Path) -> tuple[Key, ...]:
+def read_key_file(path: Path) -> tuple[tuple[Key, ...], dict[str, Decimal | None]]:
+    """Return the keys of a file, and its teams with their budgets for a month."""
     root = read_yaml(path)
-    root.allow("keys")
-    keys = tuple([_read_key(name, section) for name, section in root.section("keys").sections()])
-    if len({key.hash for key in keys}) != len(keys):
+    root.allow("keys", "teams")
+    teams = {name: _read_team(section) for name, section in root.section("teams").sections()}
+    keys = tuple([_read_key(name, section, teams) for name, section in root.section("keys").sections()])
+    hashes = [each for key in keys for each in (key.hash, key.old_hash) if each is not None]
+    if len(set(hashes)) != len(hashes):
         raise ConfigError(str(path), None, "two keys have the same hash")
-    return keys
+    return keys, teams
 
 
-def _read_key(name: str, section: Section) -> Key:
+def _read(path: Path) -> tuple[Key, ...]:
+    return read_key_file(path)[0]
+
+
+def _read_team(section: Section) -> Decimal | None:
+    section.allow("budget_usd_month")
+    return _read_money(section, "budget_usd_month")
+
+
+def _read_key(name: str, section: Section, teams: Mapping[str, Decimal | None]) -> Key:
     section.allow(*_FIELDS)
-    digest = section.get("hash", str)
-    if digest is None or not _HASH.fullmatch(digest):
-        raise section.fail("must be sha256: and 64 hexadecimal digits", "hash")
+    if name.startswith(TEAM):
+        raise section.fail(f"the name of a key does not begin with {TEAM}")
+    team = section.get("team", str)
+    old_hash, old_until = _read_hash(section, "old_hash"), _read_time(section, "old_until")
+    if (old_hash is None) != (old_until is None):
+        raise section.fail("old_hash and old_until go together")
+    digest = _read_hash(section, "hash")
+    if digest is None:
+        raise section.fail(_NOT_HASH, "hash")
     return Key(
         name,
         digest,
         section.texts("models") or ("*",),
-        _read_money(section),
+        _read_money(section, "budget_usd"),
         _read_count(section, "requests_per_minute"),
         _read_count(section, "tokens_per_minute"),
         _read_count(section, "max_concurrency"),
         _read_date(section),
         _read_on_loss(section),
+        team,
+        _read_money(section, "budget_usd_month"),
+        None if team is None else teams.get(team),
+        old_hash,
+        old_until,
     )
+
+
+def _read_hash(section: Section, name: str) -> str | None:
+    digest: str | None = section.get(name, str)
+    if digest is not None and not _HASH.fullmatch(digest):
+        raise section.fail(_NOT_HASH, name)
+    return digest
+
+
+def _read_time(section: Section, name: str) -> datetime | None:
+    value = section.get(name, str)
+    try:
+        found = None if value is None else datetime.fromisoformat(value)
+    except ValueError:
+        raise section.fail("must be a time such as 2030-01-31T12:00:00Z", name) from None
+    return found.replace(tzinfo=UTC) if found is not None and found.tzinfo is None else found
 
 
 def _read_count(section: Section, name: str) -> int | None:
@@ -183,14 +309,22 @@ def _read_count(section: Section, name: str) -> int | None:
     return value
 
 
-def _read_money(section: Section) -> Decimal | None:
-    value = section.get("budget_usd", (int, float, str))
+def _read_money(section: Section, name: str) -> Decimal | None:
+    value = section.get(name, (int, float, str))
     try:
-        money = None if value is None else Decimal(str(value))
+        return None if value is None else read_money(str(value))
+    except ValueError as error:
+        raise section.fail(str(error), name) from None
+
+
+def read_money(text: str) -> Decimal:
+    """Return an amount of money; ``ValueError`` if it is not one."""
+    try:
+        money = Decimal(text)
     except InvalidOperation:
-        raise section.fail("must be an amount of money", "budget_usd") from None
-    if money is not None and not (money.is_finite() and money >= 0):
-        raise section.fail("must be an amount of money", "budget_usd")
+        raise ValueError("must be an amount of money") from None
+    if not (money.is_finite() and money >= 0):
+        raise ValueError("must be an amount of money")
     return money
 
 

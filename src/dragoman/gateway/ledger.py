@@ -1,8 +1,9 @@
-"""Count what each key has used: total cost, requests and tokens this minute, and calls in flight.
+"""Count what each key has used: cost, requests and tokens this minute, and calls in flight.
 
-``Ledger`` counts in memory for one process, or in a SQLite file if several workers count together
-or a restart must not reset a budget. Costs are stored as decimal text, so that sums are exact.
-``LedgerWriter`` uses a ledger from an event loop without blocking it.
+``Ledger`` counts in memory for one process, in a SQLite file for the workers of one machine, or in
+PostgreSQL for several machines. Costs are stored as decimal text, so that sums are exact.
+``LedgerWriter`` uses a ledger from an event loop without blocking it, and Redis for rate limits if
+there is one.
 """
 
 from __future__ import annotations
@@ -13,37 +14,50 @@ import logging
 import math
 import os
 import queue
-import sqlite3
+import socket
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import OverloadedError, QuotaExceededError, RateLimitError
+from ..errors import OverloadedError, QuotaExceededError, RateLimitError, scrub
 from ..messages import new_ulid
 from ..prices.results import EXACT
+from .database import is_postgres, open_database
 from .keys import Key
+from .limits import RedisLimits
 
 log = logging.getLogger("dragoman")
 
-_SCHEMA = """
-create table if not exists spent (key text primary key, usd text not null);
-create table if not exists used (
-    key text, minute integer, requests integer not null, tokens integer not null, primary key (key, minute)
-);
-create table if not exists running (
-    id text primary key, key text not null, pid integer not null, life text not null, until real not null
-);
-"""
+_SCHEMA = [
+    # the month '' is the total
+    "create table if not exists dragoman_spent (key text, month text, usd text not null, primary key (key, month))",
+    "create table if not exists dragoman_used ("
+    "key text, minute bigint, requests bigint not null, tokens bigint not null, primary key (key, minute))",
+    "create table if not exists dragoman_leases ("
+    "id text primary key, key text not null, host text not null, pid integer not null, life text not null, "
+    "until double precision not null)",
+]
 _LIFE = new_ulid()  # identifies this process, since the operating system reuses process ids
-_BUSY_SECONDS = 2.0  # how long to wait for a file that another process has locked
+_BUSY_SECONDS = 2.0  # how long a call waits for its admission
 _RETRY_SECONDS = 1.0  # between two attempts to write the usage of a call
 _CLOSE_SECONDS = 10.0
+
+
+def _find_host() -> str:
+    """Return a name of the place where process ids of this process are valid: containers have their own."""
+    with contextlib.suppress(OSError):
+        return f"{socket.gethostname()} {Path('/proc/self/ns/pid').readlink()}"
+    return socket.gethostname()
+
+
+_HOST = _find_host()
 
 
 class Ledger:
@@ -51,22 +65,22 @@ class Ledger:
     a budget.
     """
 
-    def __init__(self, path: str | Path | None = None, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, place: str | Path | None = None, *, clock: Callable[[], float] | None = None) -> None:
         self._clock = clock
-        self.is_shared = path is not None
+        self.is_shared = place is not None
         # Used by one thread at a time, not necessarily the one that created it.
-        place = ":memory:" if path is None else str(path)
-        self._base = sqlite3.connect(place, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-        if path is not None:
-            self._base.execute("pragma journal_mode=wal")
-            self._base.execute("pragma synchronous=normal")
+        self._base = open_database(":memory:" if place is None else place, _SCHEMA)
+        self.errors = self._base.errors
         # what the last request of a key left of its limits
         self._standing: dict[str, dict[str, int]] = {}
-        self._base.executescript(_SCHEMA)
-        self._base.execute("delete from running where pid = ? and life <> ?", (os.getpid(), _LIFE))
+        if not is_postgres(place):
+            self._adopt()
+        self._base.run(
+            "delete from dragoman_leases where host = ? and pid = ? and life <> ?", (_HOST, os.getpid(), _LIFE)
+        )
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file or the connection."""
         self._base.close()
 
     def __del__(self) -> None:
@@ -74,21 +88,22 @@ class Ledger:
         if base is not None:
             base.close()
 
-    def spent(self, key: str) -> Decimal:
-        """Return the total cost of a key."""
-        row = self._base.execute("select usd from spent where key = ?", (key,)).fetchone()
-        return Decimal(row[0]) if row else Decimal(0)
+    def spent(self, key: str, month: str | None = None) -> Decimal:
+        """Return the cost of a key, in all or in a month such as ``2030-01`` (UTC)."""
+        return self._read_spent(key, month or "")[month or ""]
 
-    def admit(self, key: Key, seconds: float = 0.0) -> str | None:
+    def admit(self, key: Key, seconds: float = 0.0, *, rates: bool = True) -> str | None:
         """Count one more request of this key, or raise the limit that is reached.
 
         Return the lease of a key with ``max_concurrency``, to be released with ``settle``. The
-        lease of a dead process is reclaimed on demand, at the latest after ``seconds``.
+        lease of a dead process is reclaimed on demand, at the latest after ``seconds``. Without
+        ``rates``, only budgets are checked, which counts nothing and needs no lock.
         """
-        with self._transaction():
-            now = self._clock()
-            if key.budget_usd is not None and self.spent(key.id) >= key.budget_usd:
-                raise QuotaExceededError("the budget of this key is exhausted")
+        if not rates:
+            self._check_budgets(time.time() if self._clock is None else self._clock(), key)
+            return None
+        with self._transaction(key) as now:
+            self._check_budgets(now, key)
             if key.requests_per_minute is not None:
                 self._check_minute(now, key.id, "requests", key.requests_per_minute)
             if key.tokens_per_minute is not None:
@@ -102,58 +117,84 @@ class Ledger:
             }
         return lease
 
-    def describe_limits(self, key: Key) -> dict[str, str]:
-        """Return headers with the per-minute limits of a key, and what its last request left of them."""
-        left = self._standing.get(key.id, {})
-        headers = {}
-        for what, limit in (("requests", key.requests_per_minute), ("tokens", key.tokens_per_minute)):
-            if limit is not None:
-                headers[f"x-ratelimit-limit-{what}"] = str(limit)
-                headers[f"x-ratelimit-remaining-{what}"] = str(left.get(what, 0))
-        return headers
+    def find_standing(self, key: Key) -> dict[str, int]:
+        """Return what the last request of a key left of its limits per minute."""
+        return self._standing.get(key.id, {})
 
-    def settle(self, lease: str | None, key: str, tokens: int = 0, money: Decimal = Decimal(0)) -> None:
-        """Release a lease and count what the call used."""
-        with self._transaction():
-            if lease is not None:
-                self._base.execute("delete from running where id = ?", (lease,))
+    def settle(self, lease: str | None, key: Key, tokens: int = 0, money: Decimal = Decimal(0), *leases: str) -> None:
+        """Release a lease, or several, and count what the calls used."""
+        with self._transaction(key) as now:
+            for each in leases if lease is None else (lease, *leases):
+                self._base.run("delete from dragoman_leases where id = ?", (each,))
             if tokens:
-                self._add(self._clock(), key, tokens=tokens)
+                self._add(now, key.id, tokens=tokens)
             if money:
-                # the file is locked, so no other process can add in between
-                total = EXACT.add(self.spent(key), money)
-                self._base.execute("insert or replace into spent values (?, ?)", (key, f"{total:f}"))
+                for account in key.accounts:
+                    self._spend(account, _find_month(now), money)
 
     # --- internals
 
+    def _adopt(self) -> None:
+        """Take over the costs in a file of version 0.1.0, or its keys would get their budgets again."""
+        with self._base.transaction():
+            if self._base.run("select 1 from sqlite_master where name = 'spent'"):
+                self._base.run("insert or ignore into dragoman_spent select key, '', usd from spent")
+                self._base.run("drop table spent")
+
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """Lock the file before reading: checking and counting are atomic across processes."""
-        self._base.execute("begin immediate")
-        try:
-            yield
-            self._base.execute("commit")
-        except BaseException:
-            if self._base.in_transaction:  # SQLite rolls back by itself after some failures
-                self._base.execute("rollback")
-            raise
+    def _transaction(self, key: Key) -> Iterator[float]:
+        """Lock the accounts of a key before reading, and yield the time."""
+        with self._base.transaction(*key.accounts) as now:
+            yield now if self._clock is None else self._clock()
+
+    def _check_budgets(self, now: float, key: Key) -> None:
+        month, own, team = _find_month(now), key.accounts[0], key.accounts[-1]
+        if key.budget_usd is not None or key.budget_usd_month is not None:
+            spent = self._read_spent(own, month)
+            if key.budget_usd is not None and spent[""] >= key.budget_usd:
+                raise QuotaExceededError("the budget of this key is exhausted")
+            if key.budget_usd_month is not None and spent[month] >= key.budget_usd_month:
+                raise QuotaExceededError("the budget of this key for the month is exhausted")
+        limit = key.team_budget_usd_month
+        if limit is not None and self._read_spent(team, month)[month] >= limit:
+            raise QuotaExceededError("the budget of this key's team for the month is exhausted")
+
+    def _read_spent(self, account: str, month: str) -> dict[str, Decimal]:
+        """Return the cost of an account in a month, and in all under the empty month."""
+        rows = self._base.run(
+            "select month, usd from dragoman_spent where key = ? and month in ('', ?)", (account, month)
+        )
+        return {"": Decimal(0), month: Decimal(0), **{period: Decimal(usd) for period, usd in rows}}
+
+    def _spend(self, account: str, month: str, money: Decimal) -> None:
+        # the account is locked, so no other process can add in between
+        spent = self._read_spent(account, month)
+        total, here = EXACT.add(spent[""], money), EXACT.add(spent[month], money)
+        self._base.run(
+            "insert into dragoman_spent values (?, '', ?), (?, ?, ?) on conflict (key, month) "
+            "do update set usd = excluded.usd",
+            (account, f"{total:f}", account, month, f"{here:f}"),
+        )
 
     def _lease(self, now: float, key: Key, limit: int, seconds: float) -> str:
         if self._count_running(key.id, now) >= limit:
-            found = self._base.execute("select distinct pid from running where key = ?", (key.id,)).fetchall()
-            dead = [(pid,) for (pid,) in found if not _is_alive(pid)]
-            self._base.executemany("delete from running where pid = ?", dead)
-            self._base.execute("delete from running where until <= ?", (now,))
+            found = self._base.run(
+                "select distinct pid from dragoman_leases where key = ? and host = ?", (key.id, _HOST)
+            )
+            for (pid,) in found:
+                if not _is_alive(pid):
+                    self._base.run("delete from dragoman_leases where pid = ? and host = ?", (pid, _HOST))
+            self._base.run("delete from dragoman_leases where until <= ?", (now,))
             if self._count_running(key.id, now) >= limit:
                 raise RateLimitError(f"this key's limit of {limit} calls at a time is reached", retry_after=1)
         lease = new_ulid()
-        row = (lease, key.id, os.getpid(), _LIFE, now + seconds)
-        self._base.execute("insert into running values (?, ?, ?, ?, ?)", row)
+        row = (lease, key.id, _HOST, os.getpid(), _LIFE, now + seconds)
+        self._base.run("insert into dragoman_leases values (?, ?, ?, ?, ?, ?)", row)
         return lease
 
     def _count_running(self, key: str, now: float) -> int:
-        row = self._base.execute("select count(*) from running where key = ? and until > ?", (key, now)).fetchone()
-        return int(row[0])
+        rows = self._base.run("select count(*) from dragoman_leases where key = ? and until > ?", (key, now))
+        return int(rows[0][0])
 
     def _check_minute(self, now: float, key: str, what: str, limit: int) -> None:
         """Check a sliding window of one minute: the previous minute counts in proportion to its overlap."""
@@ -173,21 +214,25 @@ class Ledger:
     def _read_minutes(self, now: float, key: str, what: str) -> tuple[int, int]:
         """Return the requests or tokens of a key in the current minute and in the previous one."""
         minute = int(now // 60)
-        found = self._base.execute(
-            "select minute, requests, tokens from used where key = ? and minute >= ?", (key, minute - 1)
+        found = self._base.run(
+            "select minute, requests, tokens from dragoman_used where key = ? and minute >= ?", (key, minute - 1)
         )
         rows = {row[0]: row[1 if what == "requests" else 2] for row in found}
         return rows.get(minute, 0), rows.get(minute - 1, 0)
 
     def _add(self, now: float, key: str, requests: int = 0, tokens: int = 0) -> None:
         minute = int(now // 60)
-        self._base.execute(
-            "insert into used values (?, ?, ?, ?) on conflict (key, minute) do update set "
-            "requests = requests + excluded.requests, tokens = tokens + excluded.tokens",
+        self._base.run(
+            "insert into dragoman_used values (?, ?, ?, ?) on conflict (key, minute) do update set "
+            "requests = dragoman_used.requests + excluded.requests, tokens = dragoman_used.tokens + excluded.tokens",
             (key, minute, requests, tokens),
         )
         if requests:
-            self._base.execute("delete from used where key = ? and minute < ?", (key, minute - 1))
+            self._base.run("delete from dragoman_used where key = ? and minute < ?", (key, minute - 1))
+
+
+def _find_month(now: float) -> str:
+    return datetime.fromtimestamp(now, UTC).strftime("%Y-%m")
 
 
 def _is_alive(pid: int) -> bool:
@@ -208,7 +253,7 @@ def _is_alive(pid: int) -> bool:
 
 class _Settlement(NamedTuple):
     lease: str | None
-    key: str
+    key: Key
     tokens: int = 0
     money: Decimal = Decimal(0)
 
@@ -220,48 +265,95 @@ class _Admission(NamedTuple):
     result: Future[str | None]
 
 
-class LedgerWriter:
-    """Use a ledger's file in a separate thread, so that a locked or full one does not block the
-    event loop.
+class Lease(NamedTuple):
+    """What an admitted call holds until it is settled: a place in the ledger, and one in Redis."""
 
-    While the file cannot be written, admissions fail with ``OverloadedError`` within
-    ``_BUSY_SECONDS``, all together, and settlements are queued and written later, in order. A
-    ledger in memory cannot be locked or full and is used directly.
+    ledger: str | None = None
+    limits: str | None = None
+
+
+class LedgerWriter:
+    """Use a ledger in a separate thread, so that a locked, full or unreachable one does not block
+    the event loop.
+
+    While the ledger cannot be written, admissions fail with ``OverloadedError`` within seconds,
+    all together (a budget fails closed), and settlements are queued and written later, in order. A
+    ledger in memory is used directly. With ``limits``, Redis counts requests, tokens and calls at a
+    time, and the ledger counts money alone.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, limits: RedisLimits | None = None) -> None:
         self.ledger = ledger
+        self.limits = limits
         self._jobs: queue.SimpleQueue[_Admission | _Settlement | None] = queue.SimpleQueue()
         self._owed: deque[_Settlement] = deque()  # used by the thread only
         self._thread: threading.Thread | None = None
 
-    async def admit(self, key: Key, seconds: float) -> str | None:
+    async def admit(self, key: Key, seconds: float) -> Lease | None:
         """Count one more request as ``Ledger.admit`` does."""
-        if not self.ledger.is_shared:
-            return self.ledger.admit(key, seconds)
-        result: Future[str | None] = Future()
-        self._put(_Admission(key, seconds, time.monotonic() + _BUSY_SECONDS, result))
+        if self.limits is None or not key.has_rates:
+            place = await self._admit_counted(key, seconds)
+            return None if place is None else Lease(place)
+        limited = await self.limits.admit(key, seconds)
         try:
-            return await asyncio.shield(asyncio.wrap_future(result))
-        except asyncio.CancelledError:  # the client is gone, but its lease may still be granted
-            result.add_done_callback(lambda done: self._give_back(done, key))
+            if key.has_budget:
+                await self._admit_counted(key, seconds)
+        except BaseException:
+            if limited is not None:
+                self.limits.settle(limited, key, requests=1)
             raise
+        return None if limited is None else Lease(None, limited)
 
-    def settle(self, lease: str | None, key: Key, tokens: int = 0, money: Decimal = Decimal(0)) -> None:
-        """Release a lease and count what the call used, now or as soon as the file can be written."""
+    def settle(self, lease: Lease | None, key: Key, tokens: int = 0, money: Decimal = Decimal(0)) -> None:
+        """Release a lease and count what the call used, now or as soon as the ledger can be written."""
+        if self.limits is not None and key.has_rates:
+            if lease is not None and lease.limits is not None:
+                self.limits.settle(lease.limits, key, tokens)
+            lease, tokens = None, 0
+        place = None if lease is None else lease.ledger
+        if place is None and not tokens and not money:
+            return
         if not self.ledger.is_shared:
-            self.ledger.settle(lease, key.id, tokens, money)
+            self.ledger.settle(place, key, tokens, money)
         else:
-            self._put(_Settlement(lease, key.id, tokens, money))
+            self._put(_Settlement(place, key, tokens, money))
+
+    def describe_limits(self, key: Key) -> dict[str, str]:
+        """Return headers with the per-minute limits of a key, and what its last request left of them."""
+        left = self.ledger.find_standing(key) if self.limits is None else self.limits.describe(key)
+        headers = {}
+        for what, limit in (("requests", key.requests_per_minute), ("tokens", key.tokens_per_minute)):
+            if limit is not None:
+                headers[f"x-ratelimit-limit-{what}"] = str(limit)
+                headers[f"x-ratelimit-remaining-{what}"] = str(left.get(what, 0))
+        return headers
 
     async def close(self) -> None:
         """Write the pending settlements; wait at most a few seconds."""
+        if self.limits is not None:
+            await self.limits.close()
         thread, self._thread = self._thread, None
         if thread is not None:
             self._jobs.put(None)
             await asyncio.to_thread(thread.join)
 
     # --- internals
+
+    async def _admit_counted(self, key: Key, seconds: float) -> str | None:
+        if not self.ledger.is_shared:
+            return self.ledger.admit(key, seconds, rates=self.limits is None)
+        result: Future[str | None] = Future()
+        self._put(_Admission(key, seconds, time.monotonic() + _BUSY_SECONDS, result))
+        try:
+            # a database that hangs is reported here, while the thread still waits for it
+            async with asyncio.timeout(2 * _BUSY_SECONDS):
+                return await asyncio.shield(asyncio.wrap_future(result))
+        except (asyncio.CancelledError, TimeoutError) as error:
+            # the client is gone, but its lease may still be granted
+            result.add_done_callback(lambda done: self._give_back(done, key))
+            if isinstance(error, TimeoutError):
+                raise _overloaded() from error
+            raise
 
     def _put(self, job: _Admission | _Settlement) -> None:
         if self._thread is None:
@@ -271,7 +363,7 @@ class LedgerWriter:
 
     def _give_back(self, done: Future[str | None], key: Key) -> None:
         if done.exception() is None and (lease := done.result()) is not None:
-            self._put(_Settlement(lease, key.id))
+            self._put(_Settlement(lease, key))
 
     def _work(self) -> None:
         is_open = True
@@ -281,9 +373,10 @@ class LedgerWriter:
             self._owed.extend([job for job in jobs if isinstance(job, _Settlement)])
             # once for all waiting jobs: each attempt may last as long as the file is locked
             is_paid = self._pay()
+            decided: dict[str, QuotaExceededError | None] = {}
             for job in jobs:
                 if isinstance(job, _Admission):
-                    self._admit(job, is_writable=is_paid)
+                    self._admit(job, decided, is_writable=is_paid)
         deadline = time.monotonic() + _CLOSE_SECONDS
         while not self._pay() and time.monotonic() < deadline:
             time.sleep(_RETRY_SECONDS)
@@ -301,27 +394,56 @@ class LedgerWriter:
                 jobs.append(self._jobs.get_nowait())
         return jobs
 
-    def _admit(self, job: _Admission, *, is_writable: bool) -> None:
+    def _admit(self, job: _Admission, decided: dict[str, QuotaExceededError | None], *, is_writable: bool) -> None:
         try:
             if not is_writable or time.monotonic() > job.deadline:
                 raise _overloaded()
-            job.result.set_result(self.ledger.admit(job.key, job.seconds))
-        except sqlite3.Error as error:
-            log.warning("the ledger cannot be written: %s", error)
+            job.result.set_result(self._decide(job, decided))
+        except self.ledger.errors as error:
+            log.warning("the ledger cannot be written: %s", scrub(str(error)))
             job.result.set_exception(_overloaded())
         except Exception as error:
             job.result.set_exception(error)
 
-    def _pay(self) -> bool:
-        """Write the pending settlements; return whether none is left."""
-        while self._owed:
+    def _decide(self, job: _Admission, decided: dict[str, QuotaExceededError | None]) -> str | None:
+        if self.limits is None:
+            return self.ledger.admit(job.key, job.seconds)
+        # a budget alone: jobs that wait at the same time get the same answer
+        if job.key.id not in decided:
             try:
-                self.ledger.settle(*self._owed[0])
-            except sqlite3.Error as error:
-                log.warning("the ledger cannot be written, %d calls are to be counted: %s", len(self._owed), error)
+                decided[job.key.id] = None
+                self.ledger.admit(job.key, rates=False)
+            except QuotaExceededError as error:
+                decided[job.key.id] = error
+            except BaseException:
+                del decided[job.key.id]
+                raise
+        if (found := decided[job.key.id]) is not None:
+            raise QuotaExceededError(found.message)
+        return None
+
+    def _pay(self) -> bool:
+        """Write the pending settlements, in one transaction for each key; return whether none is left."""
+        while self._owed:
+            by_key: dict[Key, list[_Settlement]] = {}
+            for each in self._owed:
+                by_key.setdefault(each.key, []).append(each)
+            key, settlements = next(iter(by_key.items()))
+            try:
+                self._settle(key, settlements)
+            except self.ledger.errors as error:
+                count = len(self._owed)
+                log.warning("the ledger cannot be written, %d calls are to be counted: %s", count, scrub(str(error)))
                 return False
-            self._owed.popleft()
+            self._owed = deque([each for each in self._owed if each.key != key])
         return True
+
+    def _settle(self, key: Key, settlements: Sequence[_Settlement]) -> None:
+        money = Decimal(0)
+        for each in settlements:
+            money = EXACT.add(money, each.money)
+        leases = [each.lease for each in settlements if each.lease is not None]
+        self.ledger.settle(None, key, sum([each.tokens for each in settlements]), money, *leases)
 
 
 def _overloaded() -> OverloadedError:

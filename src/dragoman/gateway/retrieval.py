@@ -93,9 +93,11 @@ class RetrievalExchange(Exchange):
 
     async def _admit_key(self, model: RetrievalModel[Any, Any]) -> None:
         assert self.key is not None
-        if not self.service.counts:
-            raise QuotaExceededError("this key has limits, and the gateway's workers have no file to count them in")
-        if self.key.budget_usd is not None and model.priced_as.find_problem() is not None:
+        if not self.service.can_count(self.key):
+            raise QuotaExceededError(
+                "this key has limits, and the gateway's workers have no shared ledger to count them in"
+            )
+        if self.key.has_budget and model.priced_as.find_problem() is not None:
             raise QuotaExceededError("this model has no known price, so this key's budget cannot be kept")
         self.lease = await self.service.ledger.admit(self.key, self.service.bounds.reply_seconds + _SPARE)
 

@@ -8,16 +8,16 @@ several machines.
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from ..errors import OverloadedError
+from .database import open_database
 
 DAY = 86400.0
 KEEP_SECONDS = 30 * DAY
@@ -32,56 +32,11 @@ create table if not exists dragoman_kept (
 """
 
 
-class _Database(Protocol):
-    """A connection that runs one statement at a time."""
-
-    def run(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
-        """Run a statement in its own transaction and return its rows."""
-        ...
-
-    def close(self) -> None:
-        """Close the connection."""
-        ...
-
-
-class _Sqlite:
-    def __init__(self, path: str | Path) -> None:
-        self._base = sqlite3.connect(path, timeout=5, isolation_level=None, check_same_thread=False)
-        self._base.execute("pragma journal_mode = wal")
-        self._base.execute(_SCHEMA.format(bytes="blob"))
-
-    def run(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
-        return self._base.execute(statement, values).fetchall()
-
-    def close(self) -> None:
-        self._base.close()
-
-
-class _Postgres:
-    def __init__(self, url: str) -> None:
-        import psycopg  # a lazy import of an optional dependency
-
-        self._connect: Callable[[], Any] = lambda: psycopg.connect(url, autocommit=True, connect_timeout=5)
-        self._error = psycopg.Error
-        self._base = self._connect()
-        self.run(_SCHEMA.format(bytes="bytea"))
-
-    def run(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
-        if self._base.closed or self._base.broken:
-            self._base = self._connect()
-        cursor = self._base.execute(statement.replace("?", "%s"), values)
-        return list(cursor.fetchall()) if cursor.description is not None else []
-
-    def close(self) -> None:
-        self._base.close()
-
-
 class ResponseStore:
     """Store values by owner, kind and id, for a limited time."""
 
     def __init__(self, where: str | Path, *, keep_seconds: float = KEEP_SECONDS) -> None:
-        is_postgres = isinstance(where, str) and where.startswith(("postgresql://", "postgres://"))
-        self._base: _Database = _Postgres(str(where)) if is_postgres else _Sqlite(where)
+        self._base = open_database(where, [_SCHEMA])
         self._keep_seconds = keep_seconds
         self._lock = threading.Lock()
         self._swept = 0.0

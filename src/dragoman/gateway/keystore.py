@@ -1,0 +1,229 @@
+"""Keys in a database: a SQLite file, or PostgreSQL for gateways on several machines.
+
+The database has hashes, never the keys themselves. Every change adds an audit record in the same
+transaction: when, by whom, which key, and which fields.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import asdict, replace
+
+from .database import is_postgres, open_database
+from .keys import TEAM, Key, KeyRing, new_key
+
+_SCHEMA = [
+    "create table if not exists dragoman_keys (id text primary key, data text not null)",
+    "create table if not exists dragoman_teams (id text primary key, data text not null)",
+    "create table if not exists dragoman_audit (seq {serial}, at double precision not null, actor text not null, "
+    "action text not null, subject text not null, detail text not null)",
+]
+_LOCK = "keys"
+_SQLITE = b"SQLite format 3\0"
+_HIDDEN = frozenset({"hash", "old_hash", "team_budget_usd_month"})
+
+
+class Team(Struct, frozen=True):
+    """A team and the budget that its keys share in a month (UTC)."""
+
+    id: str
+    budget_usd_month: Decimal | None = None
+
+
+class AuditRecord(Struct, frozen=True):
+    """One change of the keys."""
+
+    seq: int
+    at: datetime
+    actor: str
+    action: str
+    subject: str
+    detail: dict[str, Any]
+
+
+def is_key_database(place: str | Path) -> bool:
+    """Return whether keys at this place are in a database, not in a YAML file."""
+    if is_postgres(place):
+        return True
+    path = Path(place)
+    if not path.is_file():  # a pipe can be read only once, as a key file
+        return path.suffix in (".db", ".sqlite")
+    with path.open("rb") as file:
+        return file.read(len(_SQLITE)) == _SQLITE
+
+
+def load_keys(place: str | Path) -> KeyRing:
+    """Return the keys of a YAML file, a SQLite file or a ``postgresql://`` URL."""
+    return KeyRing(source=KeyStore(place)) if is_key_database(place) else KeyRing.load(place)
+
+
+class KeyStore:
+    """The keys, teams and audit records of a database. ``actor`` names who changes them."""
+
+    def __init__(self, place: str | Path, *, actor: str | None = None) -> None:
+        if not is_postgres(place):  # who may read or change it is up to its owner
+            os.close(os.open(place, os.O_RDWR | os.O_CREAT, 0o600))
+        self._base = open_database(place, _SCHEMA)
+        self._actor = actor or _find_actor()
+        self._lock = threading.Lock()  # the gateway polls in threads
+
+    def version(self) -> int:
+        """Return the number of the last change."""
+        with self._lock:
+            return int(self._base.run("select coalesce(max(seq), 0) from dragoman_audit")[0][0])
+
+    def read_keys(self) -> Sequence[Key]:
+        """Return every key, sorted by name, with the budget of its team."""
+        with self._lock:
+            teams = {team.id: team for team in self._read_teams()}
+            rows = self._base.run("select data from dragoman_keys order by id")
+        keys = [msgspec.json.decode(data, type=Key) for (data,) in rows]
+        return tuple([replace(key, team_budget_usd_month=_find_budget(teams, key.team)) for key in keys])
+
+    def teams(self) -> Sequence[Team]:
+        """Return every team, sorted by name."""
+        with self._lock:
+            return self._read_teams()
+
+    def audit(self, subject: str | None = None, limit: int = 100) -> Sequence[AuditRecord]:
+        """Return the last changes, newest first: all, or those of one key or team."""
+        with self._lock:
+            rows = self._base.run(
+                "select seq, at, actor, action, subject, detail from dragoman_audit "
+                "where subject = ? or ? = '' order by seq desc limit ?",
+                (subject or "", subject or "", limit),
+            )
+        return tuple(
+            [
+                AuditRecord(seq, datetime.fromtimestamp(at, UTC), actor, action, of, msgspec.json.decode(detail))
+                for seq, at, actor, action, of, detail in rows
+            ]
+        )
+
+    def create(self, name: str, **fields: Any) -> str:
+        """Create a key with these fields of ``Key`` and return it; only its hash is stored."""
+        shown, digest = new_key()
+        self.add([Key(name, digest, **fields)])
+        return shown
+
+    def add(self, keys: Iterable[Key], action: str = "create") -> None:
+        """Add keys whose hashes are known; ``ValueError`` if a name or a hash is taken."""
+        with self._lock, self._base.transaction(_LOCK) as now:
+            known = [
+                msgspec.json.decode(data, type=Key) for (data,) in self._base.run("select data from dragoman_keys")
+            ]
+            names, hashes = {key.id for key in known}, {key.hash for key in known}
+            for key in keys:
+                _check_name(key.id)
+                if key.id in names:
+                    raise ValueError(f"there is a key named {key.id!r} already")
+                if key.hash in hashes:
+                    raise ValueError(f"the key {key.id!r} has the hash of another key")
+                names.add(key.id)
+                hashes.add(key.hash)
+                self._write(key)
+                self._record(now, action, key.id, _describe(key))
+
+    def change(self, name: str, fields: Mapping[str, Any]) -> Key:
+        """Change fields of a key; ``LookupError`` if there is none of this name."""
+        with self._lock, self._base.transaction(_LOCK) as now:
+            before = self._read(name)
+            after = replace(before, **fields)
+            self._write(after)
+            old, new = _describe(before), _describe(after)
+            changed = {field: new.get(field) for field in {*old, *new} if old.get(field) != new.get(field)}
+            self._record(now, "change", name, changed)
+        return after
+
+    def rotate(self, name: str, overlap: timedelta) -> tuple[str, datetime]:
+        """Replace a key and return the new one; the old one stays valid for ``overlap``."""
+        shown, digest = new_key()
+        with self._lock, self._base.transaction(_LOCK) as now:
+            key = self._read(name)
+            until = datetime.fromtimestamp(now, UTC) + overlap
+            self._write(replace(key, hash=digest, old_hash=key.hash, old_until=until))
+            self._record(now, "rotate", name, {"old_until": until.isoformat(timespec="seconds")})
+        return shown, until
+
+    def revoke(self, name: str) -> None:
+        """Delete a key; ``LookupError`` if there is none of this name."""
+        with self._lock, self._base.transaction(_LOCK) as now:
+            self._read(name)
+            self._base.run("delete from dragoman_keys where id = ?", (name,))
+            self._record(now, "revoke", name, {})
+
+    def set_team(self, name: str, budget_usd_month: Decimal | None) -> None:
+        """Create or change a team."""
+        _check_name(name)
+        with self._lock, self._base.transaction(_LOCK) as now:
+            data = msgspec.json.encode(Team(name, budget_usd_month)).decode()
+            self._base.run(
+                "insert into dragoman_teams values (?, ?) on conflict (id) do update set data = excluded.data",
+                (name, data),
+            )
+            budget = None if budget_usd_month is None else str(budget_usd_month)
+            self._record(now, "team", TEAM + name, {"budget_usd_month": budget})
+
+    def close(self) -> None:
+        """Close the file or the connection."""
+        with self._lock:
+            self._base.close()
+
+    # internals
+
+    def _read(self, name: str) -> Key:
+        rows = self._base.run("select data from dragoman_keys where id = ?", (name,))
+        if not rows:
+            raise LookupError(f"there is no key named {name!r}")
+        return msgspec.json.decode(rows[0][0], type=Key)
+
+    def _read_teams(self) -> tuple[Team, ...]:
+        rows = self._base.run("select data from dragoman_teams order by id")
+        return tuple([msgspec.json.decode(data, type=Team) for (data,) in rows])
+
+    def _write(self, key: Key) -> None:
+        data = msgspec.json.encode(replace(key, team_budget_usd_month=None)).decode()
+        self._base.run(
+            "insert into dragoman_keys values (?, ?) on conflict (id) do update set data = excluded.data",
+            (key.id, data),
+        )
+
+    def _record(self, now: float, action: str, subject: str, detail: Mapping[str, Any]) -> None:
+        self._base.run(
+            "insert into dragoman_audit (at, actor, action, subject, detail) values (?, ?, ?, ?, ?)",
+            (now, self._actor, action, subject, msgspec.json.encode(detail).decode()),
+        )
+
+
+def _find_budget(teams: Mapping[str, Team], team: str | None) -> Decimal | None:
+    return teams[team].budget_usd_month if team is not None and team in teams else None
+
+
+def _describe(key: Key) -> dict[str, Any]:
+    """Return the fields of a key that are set, as JSON values, without its hashes."""
+    made = msgspec.to_builtins({name: value for name, value in asdict(key).items() if name not in _HIDDEN})
+    return {name: value for name, value in made.items() if value is not None and name != "id"}
+
+
+def _check_name(name: str) -> None:
+    if not name or len(name) > 200 or not name.isprintable() or name.startswith(TEAM):
+        raise ValueError(f"the name of a key or team is 1 to 200 printable characters and does not begin with {TEAM}")
+
+
+def _find_actor() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container may run as a user without a name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"

@@ -1,0 +1,246 @@
+"""Rate limits of keys in Redis, shared by all workers and hosts: requests, tokens, and calls at a time.
+
+They are the same sliding windows as the ledger's, changed atomically by Lua scripts with the clock
+of Redis. When Redis is unavailable, a stated policy applies until it is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+
+from ..errors import OverloadedError, RateLimitError
+from ..messages import new_ulid
+from .keys import Key
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+log = logging.getLogger("dragoman")
+
+Policy = Literal["closed", "open", "local"]
+"""What happens to calls of keys with rate limits while Redis is unavailable: reject them (503), admit
+them, or count them in each process separately."""
+
+POLICIES: tuple[Policy, ...] = get_args(Policy)
+_SECONDS = 5.0  # timeout of one Redis command
+_RETRIES = 7  # of releasing a lease, with doubled pauses: two minutes
+_CONNECTIONS = 8  # of one process
+_PAUSE = 1.0  # seconds without a Redis command after a failure
+_LOCAL = "local:"  # begins the leases of the counter in memory
+
+# KEYS: the windows of a key, its leases. ARGV[1]: the time, or '' for that of Redis.
+_PRELUDE = """
+local now = tonumber(ARGV[1])
+if not now then
+  local clock = redis.call('TIME')
+  now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
+end
+local minute = math.floor(now / 60)
+local kept = redis.call('HMGET', KEYS[1], 'minute', 'requests', 'tokens', 'last_requests', 'last_tokens')
+local held = tonumber(kept[1] or '-9')
+local this = {requests = tonumber(kept[2] or '0'), tokens = tonumber(kept[3] or '0')}
+local last = {requests = tonumber(kept[4] or '0'), tokens = tonumber(kept[5] or '0')}
+if held == minute - 1 then last, this = this, {requests = 0, tokens = 0}
+elseif held ~= minute then this, last = {requests = 0, tokens = 0}, {requests = 0, tokens = 0} end
+local part = 1 - (now - minute * 60) / 60
+local function keep()
+  redis.call('HSET', KEYS[1], 'minute', minute, 'requests', this.requests, 'tokens', this.tokens,
+    'last_requests', last.requests, 'last_tokens', last.tokens)
+  redis.call('EXPIRE', KEYS[1], 180)
+end
+"""
+
+# ARGV: time, lease id, seconds of the lease, calls at a time, requests and tokens per minute; 0 means unlimited.
+# Returns what is exceeded or 'ok', the seconds to wait, and what is left of requests and tokens.
+_ADMIT = (
+    _PRELUDE
+    + """
+for at, what in ipairs({'requests', 'tokens'}) do
+  local limit = tonumber(ARGV[4 + at])
+  if limit > 0 and this[what] + last[what] * part >= limit then
+    local wait = part * 60
+    if this[what] < limit then wait = (1 - (limit - this[what]) / last[what]) * 60 - (now - minute * 60) end
+    return {what, string.format('%.3f', wait), '0', '0'}
+  end
+end
+local slots = tonumber(ARGV[4])
+if slots > 0 then
+  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)
+  if redis.call('ZCARD', KEYS[2]) >= slots then return {'calls', '1', '0', '0'} end
+  redis.call('ZADD', KEYS[2], string.format('%.17g', now + tonumber(ARGV[3])), ARGV[2])
+  redis.call('EXPIRE', KEYS[2], math.ceil(tonumber(ARGV[3])) + 60)
+end
+this.requests = this.requests + 1
+keep()
+local left = {}
+for at, what in ipairs({'requests', 'tokens'}) do
+  left[at] = tostring(math.max(0, math.floor(tonumber(ARGV[4 + at]) - this[what] - last[what] * part)))
+end
+return {'ok', '0', left[1], left[2]}
+"""
+)
+
+# ARGV: time, lease id, tokens to add, requests to take back.
+_SETTLE = (
+    _PRELUDE
+    + """
+redis.call('ZREM', KEYS[2], ARGV[2])
+this.tokens = this.tokens + tonumber(ARGV[3])
+this.requests = math.max(0, this.requests - tonumber(ARGV[4]))
+keep()
+return '0'
+"""
+)
+
+
+class Counter(Protocol):
+    """Counts in this process; ``Ledger`` in memory implements it."""
+
+    def admit(self, key: Key, seconds: float = 0.0) -> str | None:
+        """Count one more request, or raise the limit that is reached."""
+        ...
+
+    def settle(self, lease: str | None, key: Key, tokens: int = 0) -> None:
+        """Release a lease and count tokens."""
+        ...
+
+
+class RedisLimits:
+    """Count the requests, tokens and calls of keys in Redis.
+
+    ``on_failure`` is the policy while Redis is unavailable; ``local`` needs a counter in memory.
+    After a failure no command is sent for a second, so that calls do not wait for timeouts. The
+    slot of a process that died is freed when its lease expires.
+    """
+
+    def __init__(
+        self,
+        client: str | Redis,
+        *,
+        on_failure: Policy = "closed",
+        spare: Counter | None = None,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        try:
+            import redis.asyncio  # a lazy import of an optional dependency
+        except ImportError as error:
+            raise ImportError("limits in Redis need its extra: pip install 'dragoman[redis]'") from error
+        if on_failure not in POLICIES or (on_failure == "local" and spare is None):
+            raise ValueError(f"on_failure must be one of {', '.join(POLICIES)}, and local needs spare=")
+        self.failures = 0  # admissions that Redis could not decide
+        self._redis: Redis
+        self._owned = isinstance(client, str)
+        if isinstance(client, str):
+            # Bounded: a crowd of clients would otherwise open a connection each.
+            pool = redis.asyncio.BlockingConnectionPool.from_url(
+                client, max_connections=_CONNECTIONS, timeout=_SECONDS,
+                socket_timeout=_SECONDS, socket_connect_timeout=_SECONDS,
+            )  # fmt: skip
+            self._redis = redis.asyncio.Redis.from_pool(pool)
+        else:
+            self._redis = client
+        self._errors = (redis.RedisError, OSError, TimeoutError)
+        self._admitting = self._redis.register_script(_ADMIT)
+        self._settling = self._redis.register_script(_SETTLE)
+        self._on_failure = on_failure
+        self._spare = spare
+        self._clock = clock
+        self._paused_until = 0.0
+        self._standing: dict[str, dict[str, int]] = {}
+        self._closing = asyncio.Event()
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def admit(self, key: Key, seconds: float) -> str | None:
+        """Count one more request of this key, or raise the limit that is reached; return its lease."""
+        lease = new_ulid()
+        limits = (key.max_concurrency or 0, key.requests_per_minute or 0, key.tokens_per_minute or 0)
+        asking = self._start(self._run(self._admitting, key, lease, seconds, *limits))
+        try:
+            found = await asyncio.shield(asking)
+        except asyncio.CancelledError:  # Redis may grant it all the same
+            asking.add_done_callback(lambda done: self._undo(done, lease, key))
+            raise
+        except self._errors as error:
+            # Redis may run the script later and grant a lease that no call holds: free its slot.
+            self.settle(lease, key)
+            return self._admit_without(key, seconds, error)
+        what, wait, *left = [each.decode() if isinstance(each, bytes) else str(each) for each in found]
+        if what == "calls":
+            raise RateLimitError(f"this key's limit of {limits[0]} calls at a time is reached", retry_after=1)
+        if what != "ok":
+            seconds = max(0.1, round(float(wait), 1))
+            raise RateLimitError(f"this key's limit of {what} a minute is reached", retry_after=seconds)
+        self._standing[key.id] = dict(zip(("requests", "tokens"), map(int, left), strict=True))
+        return lease
+
+    def settle(self, lease: str, key: Key, tokens: int = 0, *, requests: int = 0) -> None:
+        """Release a lease and count tokens, in the background; ``requests`` are taken back."""
+        if lease.startswith(_LOCAL):
+            assert self._spare is not None
+            self._spare.settle(lease.removeprefix(_LOCAL) or None, key, tokens)
+        elif tokens or requests or key.max_concurrency is not None:
+            self._start(self._settle(lease, key, tokens, requests))
+
+    def describe(self, key: Key) -> dict[str, int]:
+        """Return what the last request of a key left of its limits per minute."""
+        return self._standing.get(key.id, {})
+
+    async def close(self) -> None:
+        """Wait for what is being settled; close the connection if it was opened here."""
+        self._closing.set()
+        while self._tasks:  # the end of one may start another
+            await asyncio.wait(self._tasks)
+        if self._owned:
+            await self._redis.aclose()
+
+    # internals
+
+    async def _run(self, script: Any, key: Key, *arguments: Any) -> Any:
+        if time.monotonic() < self._paused_until:
+            raise TimeoutError("Redis failed a moment ago")
+        now = "" if self._clock is None else repr(self._clock())
+        # One hash tag, so that both keys are on the same node of a cluster.
+        names = [f"dragoman:{{gateway:{key.id}}}:{part}" for part in ("used", "leases")]
+        try:
+            async with asyncio.timeout(_SECONDS):
+                return await script(keys=names, args=[now, *arguments])
+        except self._errors as error:
+            self._paused_until = time.monotonic() + _PAUSE
+            log.warning("Redis is unavailable for rate limits, policy %s: %s", self._on_failure, type(error).__name__)
+            raise
+
+    def _admit_without(self, key: Key, seconds: float, error: Exception) -> str | None:
+        self.failures += 1
+        self._standing.pop(key.id, None)
+        if self._on_failure == "closed":
+            raise OverloadedError("the gateway cannot check its rate limit at the moment", retry_after=2) from error
+        if self._on_failure == "open" or self._spare is None:
+            return None
+        return _LOCAL + (self._spare.admit(key, seconds) or "")
+
+    async def _settle(self, lease: str, key: Key, tokens: int, requests: int) -> None:
+        """Release a lease; try again for some time, since a slot that stays taken locks a key out."""
+        for attempt in range(_RETRIES):
+            try:
+                await self._run(self._settling, key, lease, tokens, requests)
+            except self._errors:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._closing.wait(), _PAUSE * 2**attempt)
+                    return
+            else:
+                return
+
+    def _undo(self, done: asyncio.Task[Any], lease: str, key: Key) -> None:
+        if not done.cancelled() and done.exception() is None and done.result()[0] in (b"ok", "ok"):
+            self.settle(lease, key, requests=1)
+
+    def _start(self, work: Any) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

@@ -1,0 +1,100 @@
+"""Real databases for what gateways share: PostgreSQL with an empty schema for each test, and Redis."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import psycopg
+import pytest
+
+from ..log.conftest import server as server
+from ..middleware.conftest import _find_server, _free_port, _wait_until_up
+from ..middleware.conftest import redis_url as redis_url
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def postgres_url(server: str) -> str:
+    """The URL of an empty schema."""
+    schema = f"gateway{next(_numbers)}"
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"create schema {schema}")
+    folder = dict(part.split("=") for part in server.split())["host"]
+    return f"postgresql://postgres@/postgres?host={folder}&options={quote(f'-c search_path={schema}')}"
+
+
+class OwnDatabase:
+    """A database of one test, which can be taken away and given back."""
+
+    def __init__(self, server: str, name: str) -> None:
+        self._server = server
+        self._name = name
+        self._run(f"create database {name}")
+        folder = dict(part.split("=") for part in server.split())["host"]
+        self.url = f"postgresql://postgres@/{name}?host={folder}"
+
+    def _run(self, statement: str) -> None:
+        with psycopg.connect(self._server, autocommit=True) as connection:
+            connection.execute(statement)
+
+    def cut(self) -> None:
+        """End every connection, as a restart of the server does."""
+        self._run(f"select pg_terminate_backend(pid) from pg_stat_activity where datname = '{self._name}'")
+
+    def stop(self) -> None:
+        self._run(f"alter database {self._name} allow_connections false")
+        self.cut()
+
+    def start(self) -> None:
+        self._run(f"alter database {self._name} allow_connections true")
+
+
+@pytest.fixture
+def own_postgres(server: str) -> OwnDatabase:
+    return OwnDatabase(server, f"own{next(_numbers)}")
+
+
+class OwnRedis:
+    """A Redis server of one test, which can be stopped and started again on its port."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._port = _free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        self.url = f"redis://127.0.0.1:{self._port}/0"
+        self.start()
+
+    def start(self) -> None:
+        binary = _find_server()
+        assert binary is not None, "there is no redis-server"
+        settings = ["--port", str(self._port), "--bind", "127.0.0.1", "--save", "", "--dir", str(self._folder)]
+        self._process = subprocess.Popen([binary, *settings], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        _wait_until_up(self._port, self._process)
+
+    def pause(self) -> None:
+        """Take commands without running them, as a machine that hangs does."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+@pytest.fixture
+def own_redis(tmp_path: Path) -> Iterator[OwnRedis]:
+    redis = OwnRedis(tmp_path)
+    yield redis
+    redis.stop()

@@ -1,0 +1,110 @@
+"""Several workers and hosts as real processes: keys and ledger in PostgreSQL, limits in Redis, and a racing crowd."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import Counter
+from decimal import Decimal
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from dragoman.gateway.keystore import KeyStore
+from dragoman.gateway.ledger import Ledger
+
+from ..server import Connection, completion, serve
+from .test_serve import BODY, running, write_config
+
+CLIENTS = 200
+WORKERS = 2  # of each of two gateways
+COST = Decimal("0.01")  # of one call, by the price row below
+BUDGET, RATE, SLOTS = Decimal("1.5"), 300, 20
+SECONDS = 3.0  # after every limit was reached
+
+
+def write_prices(folder: Path) -> None:
+    """Price the upstream's model at 2,000 dollars a million tokens: a call of five tokens costs a cent."""
+    (folder / "prices.yaml").write_text(
+        'version: "1"\nrows:\n  - {provider: up, match: {equals: [m]}, input: "2000", output: "2000"}\n'
+    )
+
+
+class Upstream:
+    """Counts the calls of each key, which clients send as their message, and those at the same time."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[str] = Counter()
+        self.running: Counter[str] = Counter()
+        self.most: Counter[str] = Counter()
+
+    async def handle(self, connection: Connection) -> None:
+        if connection.seen.method == "GET":
+            connection.reply(200, b'{"data": [{"id": "m"}]}')
+            return
+        name = connection.seen.json["messages"][0]["content"]
+        self.calls[name] += 1
+        self.running[name] += 1
+        self.most[name] = max(self.most[name], self.running[name])
+        try:
+            await asyncio.sleep(0.05)
+            connection.reply(200, completion())
+        finally:
+            self.running[name] -= 1
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif("DRAGOMAN_EXHAUSTIVE" not in os.environ, reason="five processes for ten seconds")
+async def test_limits_hold_over_four_workers_and_two_hundred_clients(
+    tmp_path: Path, postgres_url: str, redis_url: str
+) -> None:
+    store = KeyStore(postgres_url)
+    keys = {
+        "money": store.create("money", budget_usd=BUDGET),
+        "rate": store.create("rate", requests_per_minute=RATE),
+        "slots": store.create("slots", max_concurrency=SLOTS),
+    }
+    store.close()
+    upstream = Upstream()
+    statuses: Counter[tuple[str, int]] = Counter()
+    async with serve(upstream.handle) as server:
+        config = write_config(tmp_path, server.url)
+        Path(config).write_text(Path(config).read_text() + "    priced_as: up:m\nprices: prices.yaml\n")
+        write_prices(tmp_path)
+        options = ["--config", config, "--model", "fast=up:m", "--auth", postgres_url, "--state", postgres_url]
+        options += ["--redis", redis_url, "--workers", str(WORKERS), "--no-access-log"]
+        async with running(*options) as (one, first), running(*options) as (two, second):
+            connector = aiohttp.TCPConnector(limit=0)
+            async with aiohttp.ClientSession(connector=connector) as session:
+                ends: dict[str, float] = {}  # when clients of a key were first rejected
+                began = time.time()
+
+                async def ask(number: int) -> None:
+                    name = list(keys)[number % 3]
+                    headers = {"authorization": f"Bearer {keys[name]}"}
+                    body = {**BODY, "messages": [{"role": "user", "content": name}]}
+                    while time.time() < min(began + 100, max(ends.values(), default=began) + SECONDS) or len(ends) < 3:
+                        url = (one, two)[number % 2]
+                        async with session.post(f"{url}/v1/chat/completions", json=body, headers=headers) as answer:
+                            statuses[name, answer.status] += 1
+                            if answer.status in (402, 429):
+                                ends.setdefault(name, time.time())
+
+                await asyncio.gather(*[ask(number) for number in range(CLIENTS)])
+                took = time.time() - began
+            for process in (first, second):  # settlements are written until the workers end
+                process.terminate()
+                await asyncio.wait_for(process.wait(), 30)
+    ledger = Ledger(postgres_url)
+    spent = ledger.spent("money")
+    ledger.close()
+    print(f"\n{statuses=} {upstream.calls=} {upstream.most=} {spent=} {took=:.1f}")
+    assert statuses["money", 200] == upstream.calls["money"]
+    assert spent == upstream.calls["money"] * COST  # every call is counted, once
+    in_flight = CLIENTS // 3 + 1  # of one key: each client waits for its reply
+    assert BUDGET <= spent <= BUDGET + COST * in_flight
+    allowed = RATE * (1 + took / 60)  # a run over the end of a minute gets the share of the next
+    assert 0.98 * RATE <= upstream.calls["rate"] <= 1.02 * allowed
+    assert upstream.most["slots"] <= SLOTS

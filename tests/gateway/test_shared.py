@@ -1,0 +1,265 @@
+"""What keys may use is counted once by all workers and hosts: one suite for every store, then their failures."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from dragoman.errors import OverloadedError, QuotaExceededError, RateLimitError
+from dragoman.gateway import ledger as ledger_module
+from dragoman.gateway import limits as limits_module
+from dragoman.gateway.keys import Key
+from dragoman.gateway.ledger import Lease, Ledger, LedgerWriter
+from dragoman.gateway.limits import Policy, RedisLimits
+
+from .conftest import OwnDatabase, OwnRedis
+
+Open = Callable[[], LedgerWriter]
+_names = (f"key{number}" for number in itertools.count(1))  # the tests share one Redis
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 600.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres", "redis"])
+async def open_ledger(request: pytest.FixtureRequest, clock: Clock, tmp_path: Path) -> AsyncIterator[Open]:
+    """Opens a ledger as one more process would; in memory there is only one."""
+    opened: list[LedgerWriter] = []
+    places: dict[str, Any] = {"sqlite": tmp_path / "used.db", "redis": tmp_path / "used.db"}
+    if request.param == "postgres":
+        places["postgres"] = request.getfixturevalue("postgres_url")
+    url = request.getfixturevalue("redis_url") if request.param == "redis" else None
+
+    def opener() -> LedgerWriter:
+        if opened and request.param == "memory":
+            return opened[0]
+        ledger = Ledger(places.get(request.param), clock=clock)
+        opened.append(LedgerWriter(ledger, None if url is None else RedisLimits(url, clock=clock)))
+        return opened[-1]
+
+    yield opener
+    for each in opened:
+        await each.close()
+        each.ledger.close()
+
+
+async def settle(ledger: LedgerWriter, lease: Lease | None, key: Key, tokens: int = 0, usd: str = "0") -> None:
+    ledger.settle(lease, key, tokens, Decimal(usd))
+    await ledger.close()  # waits until it is written; the next call opens it again
+
+
+# --- one suite ------------------------------------------------------------------------------------
+
+
+async def test_windows_slide_and_are_shared(open_ledger: Open, clock: Clock) -> None:
+    key = Key(next(_names), "h", requests_per_minute=2, tokens_per_minute=100)
+    one, two = open_ledger(), open_ledger()
+    await one.admit(key, 60)
+    await two.admit(key, 60)
+    assert two.describe_limits(key)["x-ratelimit-remaining-requests"] == "0"
+    with pytest.raises(RateLimitError, match="requests a minute") as caught:
+        await one.admit(key, 60)
+    assert caught.value.retry_after == 60
+    clock.now = 690  # half of the last minute still counts
+    lease = await two.admit(key, 60)
+    with pytest.raises(RateLimitError) as caught:
+        await two.admit(key, 60)
+    assert caught.value.retry_after == 0.1
+    clock.now = 800
+    await settle(one, lease, key, 150)
+    with pytest.raises(RateLimitError, match="tokens a minute"):
+        await two.admit(key, 60)
+    clock.now = 1000
+    await two.admit(key, 60)
+
+
+async def test_calls_at_a_time_are_shared_and_expire(open_ledger: Open, clock: Clock) -> None:
+    key = Key(next(_names), "h", max_concurrency=2)
+    one, two = open_ledger(), open_ledger()
+    first = await one.admit(key, 60)
+    await two.admit(key, 60)
+    with pytest.raises(RateLimitError, match="2 calls at a time"):
+        await two.admit(key, 60)
+    await settle(one, first, key)
+    await two.admit(key, 60)
+    with pytest.raises(RateLimitError):
+        await one.admit(key, 60)
+    clock.now += 61  # both were lost with their process
+    await one.admit(key, 60)
+
+
+@pytest.mark.parametrize("budget", ["budget_usd", "budget_usd_month", "team_budget_usd_month"])
+async def test_budgets_are_shared(open_ledger: Open, clock: Clock, budget: str) -> None:
+    team: dict[str, Any] = {"team": "core"} if budget.startswith("team") else {}
+    names = [next(_names) for _ in range(2)] if team else [next(_names)] * 2
+    keys = [Key(name, "h", **{budget: Decimal("0.3")}, **team) for name in names]
+    one, two = open_ledger(), open_ledger()
+    for _ in range(3):
+        await settle(one, await one.admit(keys[0], 60), keys[0], usd="0.1")
+    with pytest.raises(QuotaExceededError, match="exhausted"):
+        await two.admit(keys[1], 60)
+    clock.now += 31 * 86400
+    if budget == "budget_usd":
+        with pytest.raises(QuotaExceededError):
+            await two.admit(keys[1], 60)
+    else:
+        await two.admit(keys[1], 60)
+    assert two.ledger.spent(keys[0].accounts[-1]) == Decimal("0.3")
+
+
+async def test_call_over_budget_is_not_counted_as_a_request(open_ledger: Open) -> None:
+    name = next(_names)
+    poor = Key(name, "h", budget_usd=Decimal(0), requests_per_minute=1, max_concurrency=1)
+    ledger = open_ledger()
+    for _ in range(3):
+        with pytest.raises(QuotaExceededError):
+            await ledger.admit(poor, 60)
+        await ledger.close()
+    await ledger.admit(Key(name, "h", budget_usd=Decimal(1), requests_per_minute=1, max_concurrency=1), 60)
+
+
+async def test_racing_calls_get_exactly_the_limit(open_ledger: Open) -> None:
+    key = Key(next(_names), "h", requests_per_minute=25, max_concurrency=30)
+    ledgers = [open_ledger() for _ in range(3)]
+    results = await asyncio.gather(*[ledgers[at % 3].admit(key, 60) for at in range(90)], return_exceptions=True)
+    assert sum([isinstance(each, Lease) for each in results]) == 25
+    assert {type(each) for each in results} == {Lease, RateLimitError}
+
+
+# --- files of earlier versions ---------------------------------------------------------------------
+
+
+def test_costs_of_a_file_of_the_first_version_still_count(tmp_path: Path) -> None:
+    path = tmp_path / "used.db"
+    with sqlite3.connect(path) as base:
+        base.execute("create table spent (key text primary key, usd text not null)")
+        base.execute("insert into spent values ('ann', '1.25')")
+    base.close()
+    for _ in range(2):
+        ledger = Ledger(path)
+        assert ledger.spent("ann") == Decimal("1.25")
+        ledger.close()
+
+
+# --- failures --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_module, "_BUSY_SECONDS", 0.5)
+    monkeypatch.setattr(ledger_module, "_RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(limits_module, "_PAUSE", 0.05)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_budget_fails_closed_without_postgres_and_recovers(own_postgres: OwnDatabase) -> None:
+    key = Key("ann", "h", budget_usd=Decimal(1), max_concurrency=5)
+    ledger = LedgerWriter(Ledger(own_postgres.url))
+    leases = [await ledger.admit(key, 60) for _ in range(3)]
+    own_postgres.cut()
+    leases.append(await ledger.admit(key, 60))  # a lost connection is opened again, and no call fails
+    own_postgres.stop()
+    with pytest.raises(OverloadedError, match="cannot count"):
+        await ledger.admit(key, 60)
+    for lease in leases:
+        ledger.settle(lease, key, 100, Decimal("0.2"))
+    own_postgres.start()
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            last = await ledger.admit(key, 60)
+            break
+        except OverloadedError:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.05)
+    ledger.settle(last, key, 0, Decimal("0.2"))
+    await ledger.close()
+    assert ledger.ledger.spent("ann") == Decimal("1.0")  # calls that ended without it were counted later
+    with pytest.raises(QuotaExceededError):
+        await ledger.admit(key, 60)
+    await ledger.close()
+    ledger.ledger.close()
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("policy", get_args(Policy))
+async def test_policy_without_redis_and_recovery(policy: Policy, own_redis: OwnRedis) -> None:
+    key = Key("ann", "h", requests_per_minute=3, max_concurrency=10)
+    limits = RedisLimits(own_redis.url, on_failure=policy, spare=Ledger(), clock=lambda: 600.0)
+    ledger = LedgerWriter(Ledger(), limits)
+    held = await ledger.admit(key, 60)
+    own_redis.stop()
+    ledger.settle(held, key, 10)  # is not lost to the caller, whatever Redis does
+    results = await asyncio.gather(*[ledger.admit(key, 60) for _ in range(8)], return_exceptions=True)
+    admitted = [each for each in results if each is None or isinstance(each, Lease)]
+    rejected = {type(each) for each in results if isinstance(each, BaseException)}
+    expected: dict[str, tuple[int, set[Any]]] = {
+        "closed": (0, {OverloadedError}),
+        "open": (8, set()),
+        "local": (3, {RateLimitError}),
+    }
+    assert (len(admitted), rejected) == expected[policy]
+    assert limits.failures == 8
+    for each in admitted:
+        ledger.settle(each, key, 10)
+    own_redis.start()
+    await asyncio.sleep(0.1)
+    results = await asyncio.gather(*[ledger.admit(key, 60) for _ in range(5)], return_exceptions=True)
+    assert sum([isinstance(each, Lease) for each in results]) == 3  # an empty Redis counts from the beginning
+    await ledger.close()
+
+
+@pytest.mark.usefixtures("quick")
+async def test_slot_that_redis_grants_after_the_timeout_is_freed(
+    own_redis: OwnRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits_module, "_SECONDS", 0.2)
+    key = Key("ann", "h", max_concurrency=1)
+    ledger = LedgerWriter(Ledger(), RedisLimits(own_redis.url))
+    ledger.settle(await ledger.admit(key, 600), key)
+    await asyncio.sleep(0.05)
+    own_redis.pause()
+    with pytest.raises(OverloadedError):
+        await ledger.admit(key, 600)
+    own_redis.resume()  # and runs what it has received
+    async with asyncio.timeout(10):
+        while True:
+            with contextlib.suppress(RateLimitError, OverloadedError):
+                await ledger.admit(key, 600)
+                break
+            await asyncio.sleep(0.02)
+    await ledger.close()
+
+
+@pytest.mark.usefixtures("quick")
+async def test_call_cancelled_while_redis_admits_it_leaves_nothing(redis_url: str) -> None:
+    key = Key(next(_names), "h", requests_per_minute=1, max_concurrency=1)
+    ledger = LedgerWriter(Ledger(), RedisLimits(redis_url, clock=lambda: 600.0))
+    await ledger.admit(Key(next(_names), "h", max_concurrency=1), 60)  # the connection is open
+    call = asyncio.ensure_future(ledger.admit(key, 60))
+    await asyncio.sleep(0)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    await ledger.close()
+    assert await ledger.admit(key, 60) is not None
+    await ledger.close()
