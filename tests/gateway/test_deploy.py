@@ -22,10 +22,9 @@ from dragoman.cli import main
 from dragoman.gateway.metrics import Metrics
 from dragoman.log import PostgresLog
 
-from ..log.conftest import server as postgres  # noqa: F401 - a fixture
 from ..server import answering, serve
 from ..transport.certificates import Authority
-from .test_serve import BODY, KEY, running, write_config, write_keys
+from .test_serve import BODY, running, write_config
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
@@ -89,24 +88,25 @@ def test_the_dashboard_shows_metrics_that_exist() -> None:
     assert len(dashboard["panels"]) >= 4
 
 
-async def test_gateways_of_the_compose_file_share_ledger_and_log(
-    tmp_path: Path,
-    postgres: str,  # noqa: F811
+async def test_gateways_of_the_compose_file_share_keys_limits_and_log(
+    tmp_path: Path, postgres_url: str, redis_url: str
 ) -> None:
-    folder = dict(part.split("=") for part in postgres.split())["host"]
-    log = f"postgresql://postgres@/postgres?host={folder}"
-    keys = write_keys(tmp_path, "requests_per_minute: 3")
+    log = postgres_url
+    words = ["keys", "gateway", "new", "ann", "--requests-per-minute", "3", "--budget", "5", "--json"]
+    made = CliRunner().invoke(main, [*words, "--auth", log])
+    key = json.loads(made.stdout)["key"]
     async with serve(answering("Hello")) as upstream:
         config = write_config(tmp_path, upstream.url)
-        places = {"--host": "127.0.0.1", "--config": config, "--auth": keys, "--log": log}
-        places["--state"] = str(tmp_path / "ledger.db")
+        Path(config).write_text(Path(config).read_text() + "    priced_as: openai:gpt-5-mini\n")
+        places = {"--host": "127.0.0.1", "--config": config, "--auth": log, "--state": log, "--log": log}
+        places["--redis"] = redis_url
         options = [each.partition("=") for each in COMMANDS["compose"][1:]]
         command = [f"{name}={places.get(name, value)}" for name, _, value in options] + ["--model=fast=up:m"]
         statuses: list[int] = []
         async with running(*command) as (one, first), running(*command) as (two, second):
             async with aiohttp.ClientSession() as session:
                 for url in (one, two, one, two):
-                    headers = {"authorization": f"Bearer {KEY}"}
+                    headers = {"authorization": f"Bearer {key}"}
                     async with session.post(f"{url}/v1/chat/completions", json=BODY, headers=headers) as reply:
                         statuses.append(reply.status)
             for process in (first, second):  # records are written while the gateway goes on; this waits for the rest

@@ -23,7 +23,7 @@ _COMMANDS = {
     "config": "Check your models.yaml and say where it is.",
     "cost": "Price a usage, a reply, or a log of calls.",
     "embed": "Turn texts into vectors.",
-    "keys": "Keep API keys in the system's keyring, or in a file that only you may read.",
+    "keys": "Keep API keys in the system's keyring or a private file; manage the keys of a gateway.",
     "local": "Manage the embedded model.",
     "log": "Look into the event log: list, search, show, verify, export, prune, cost; turn it on and off.",
     "models": "List models: what they can do, how we know, and what they cost.",

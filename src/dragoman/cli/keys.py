@@ -12,6 +12,7 @@ import click
 from ..registry import ConfigError, load_vendor, remove_key, store_key, stored_keys, vendor_names
 from .console import show_json, show_table
 from .errors import WrongFile
+from .gateway_keys import command as gateway_command
 from .options import json_option
 
 
@@ -21,8 +22,11 @@ def command() -> None:
 
     NAME is a vendor, such as openai, or an environment variable, such as OPENAI_API_KEY. An
     environment variable overrides the stored key. The keyring needs "pip install
-    'dragoman[keys]'".
+    'dragoman[keys]'". `dragoman keys gateway` manages the keys of a gateway's clients.
     """
+
+
+command.add_command(gateway_command)
 
 
 @command.command("set")

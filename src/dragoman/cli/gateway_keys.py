@@ -1,0 +1,285 @@
+"""``dragoman keys gateway``: the keys of a gateway's clients, in a database."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from ..config import ConfigError
+from ..errors import scrub
+from ..gateway.database import is_postgres
+from ..gateway.keys import Key, read_key_file, read_money
+from ..gateway.keystore import KeyStore, is_key_database
+from .console import show_json, show_table
+from .errors import WrongFile
+from .options import json_option
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_DURATION = re.compile(r"([0-9]{1,6})([smhd])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_NONE = "none"
+
+
+@click.group("gateway")
+def command() -> None:
+    """Manage the keys of a gateway's clients in a database, which `dragoman serve --auth` reads.
+
+    The database is a SQLite file (keys.db) or a postgresql:// URL. It has hashes, never the keys.
+    Every change is seen by running gateways within a second, and leaves an audit record.
+    """
+
+
+def _read_amount(_: click.Context, option: click.Parameter, value: str | None) -> Any:
+    if value is None or value == _NONE:
+        return value
+    try:
+        return read_money(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param=option) from None
+
+
+def _read_number(_: click.Context, option: click.Parameter, value: str | None) -> Any:
+    if value is None or value == _NONE:
+        return value
+    if not value.isdigit() or int(value) < 1:
+        raise click.BadParameter("must be 1 or more", param=option)
+    return int(value)
+
+
+def _read_day(_: click.Context, option: click.Parameter, value: str | None) -> Any:
+    if value is None or value == _NONE:
+        return value
+    try:
+        return date.fromisoformat(value)
+    except ValueError:
+        raise click.BadParameter("must be a date such as 2030-01-31", param=option) from None
+
+
+def _read_duration(_: click.Context, option: click.Parameter, value: str) -> timedelta:
+    found = _DURATION.fullmatch(value)
+    if found is None:
+        raise click.BadParameter("must be a duration such as 24h, 30m or 7d", param=option)
+    return timedelta(**{_UNITS[found[2]]: int(found[1])})
+
+
+def _auth_option(command: _Command) -> _Command:
+    return click.option(
+        "--auth", "place", metavar="PLACE", required=True, envvar="DRAGOMAN_AUTH", show_envvar=True,
+        help="The database: a SQLite file or a postgresql:// URL.",
+    )(command)  # fmt: skip
+
+
+def _right_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options for what a key may do."""
+    options = [
+        click.option("--team", metavar="NAME", help="The team whose budget it shares."),
+        click.option(
+            "--model",
+            "models",
+            multiple=True,
+            metavar="PATTERN",
+            help="A model it may use, such as fast or 'anthropic:*'. Again for more; all unless given.",
+        ),
+        click.option("--budget", "budget_usd", metavar="USD", callback=_read_amount, help="What it may spend in all."),
+        click.option(
+            "--budget-month",
+            "budget_usd_month",
+            metavar="USD",
+            callback=_read_amount,
+            help="What it may spend in a month (UTC).",
+        ),
+        click.option("--requests-per-minute", metavar="N", callback=_read_number, help="Requests in a minute."),
+        click.option("--tokens-per-minute", metavar="N", callback=_read_number, help="Tokens in a minute."),
+        click.option("--max-concurrency", metavar="N", callback=_read_number, help="Calls at a time."),
+        click.option("--expires", metavar="DATE", callback=_read_day, help="The last day on which it is valid."),
+        click.option(
+            "--on-loss",
+            type=click.Choice(["warn", "reject"]),
+            help="Whether to reject requests with fields that would be left out.",
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@command.command("new")
+@click.argument("name")
+@_right_options
+@_auth_option
+@json_option("the key")
+def new(name: str, place: str, *, as_json: bool, **rights: Any) -> None:
+    """Create the key NAME and print it, this once."""
+    fields = {field: value for field, value in _read_rights(rights).items() if value is not None}
+    with _open(place, create=True) as store:
+        key = store.create(name, **fields)
+    _show_key(name, key, as_json=as_json)
+
+
+@command.command("change")
+@click.argument("name")
+@_right_options
+@_auth_option
+def change(name: str, place: str, **rights: Any) -> None:
+    """Change what the key NAME may do. "none" removes a limit, the expiry or the team; --model '*' allows all."""
+    fields = _read_rights(rights)
+    if not fields:
+        raise click.UsageError("nothing to change: give an option, such as --budget-month 20")
+    with _open(place) as store:
+        store.change(name, fields)
+    click.echo(f"{name} is changed")
+
+
+@command.command("rotate")
+@click.argument("name")
+@click.option("--overlap", default="24h", show_default=True, metavar="TIME", callback=_read_duration, help="How long the old key stays valid: 30m, 24h, 7d, or 0s.")  # fmt: skip # noqa: E501
+@_auth_option
+@json_option("the key")
+def rotate(name: str, overlap: timedelta, place: str, *, as_json: bool) -> None:
+    """Replace the key NAME and print the new one, this once. Budget and limits stay."""
+    with _open(place) as store:
+        key, until = store.rotate(name, overlap)
+    _show_key(name, key, as_json=as_json, old_until=until.isoformat(timespec="seconds"))
+
+
+@command.command("revoke")
+@click.argument("name")
+@_auth_option
+def revoke(name: str, place: str) -> None:
+    """Delete the key NAME. What it has spent stays in the ledger."""
+    with _open(place) as store:
+        store.revoke(name)
+    click.echo(f"{name} is revoked")
+
+
+@command.command("team")
+@click.argument("name")
+@click.option("--budget-month", metavar="USD", callback=_read_amount, help="What its keys may spend together in a month (UTC); none for no limit.")  # fmt: skip # noqa: E501
+@_auth_option
+def team(name: str, budget_month: Any, place: str) -> None:
+    """Create or change the team NAME."""
+    with _open(place, create=True) as store:
+        store.set_team(name, None if budget_month == _NONE else budget_month)
+    click.echo(f"team {name} is stored")
+
+
+@command.command("list")
+@_auth_option
+@json_option("them")
+def list_keys(place: str, *, as_json: bool) -> None:
+    """List keys, teams and limits; the keys themselves are never shown."""
+    with _open(place) as store:
+        keys, teams = store.read_keys(), store.teams()
+    if as_json:
+        hidden = {"hash", "old_hash"}
+        shown = [
+            {name: value for name, value in msgspec.to_builtins(key).items() if name not in hidden} for key in keys
+        ]
+        show_json({"keys": shown, "teams": msgspec.to_builtins(teams)})
+        return
+    show_table(["NAME", "TEAM", "MODELS", "LIMITS", "EXPIRES"], [_row(key) for key in keys])
+    for each in teams:
+        budget = "no budget" if each.budget_usd_month is None else f"${each.budget_usd_month} a month"
+        click.echo(f"team {each.id}: {budget}")
+
+
+@command.command("audit")
+@click.argument("name", required=False)
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 100_000), help="How many.")
+@_auth_option
+@json_option("them")
+def audit(name: str | None, limit: int, place: str, *, as_json: bool) -> None:
+    """List the changes, newest first: all, or those of the key NAME (team:NAME for a team)."""
+    with _open(place) as store:
+        records = store.audit(name, limit)
+    if as_json:
+        show_json(msgspec.to_builtins(records))
+        return
+    rows = [
+        [
+            f"{each.at:%Y-%m-%d %H:%M:%S}",
+            each.actor,
+            each.action,
+            each.subject,
+            msgspec.json.encode(each.detail).decode(),
+        ]
+        for each in records
+    ]
+    show_table(["TIME (UTC)", "BY", "ACTION", "KEY", "CHANGE"], rows)
+
+
+@command.command("import")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+@_auth_option
+def import_keys(file: str, place: str) -> None:
+    """Add the keys and teams of a YAML FILE for --auth; clients go on with the keys they have."""
+    try:
+        keys, teams = read_key_file(Path(file))
+    except ConfigError as error:
+        raise WrongFile(str(error)) from error
+    with _open(place, create=True) as store:
+        store.add(keys, "import")
+        for name, budget in teams.items():
+            store.set_team(name, budget)
+    click.echo(f"{len(keys)} keys are stored")
+
+
+def _read_rights(rights: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a key that options set; ``none`` removes one."""
+    fields = {name: None if value == _NONE else value for name, value in rights.items() if value is not None}
+    if not fields.pop("models"):
+        return fields
+    return {**fields, "models": tuple(rights["models"])}
+
+
+def _row(key: Key) -> list[str]:
+    limits = [
+        f"{text.format(value)}"
+        for value, text in (
+            (key.budget_usd, "${} in all"),
+            (key.budget_usd_month, "${} a month"),
+            (key.requests_per_minute, "{} requests/min"),
+            (key.tokens_per_minute, "{} tokens/min"),
+            (key.max_concurrency, "{} at a time"),
+        )
+        if value is not None
+    ]
+    old = "" if key.old_until is None else f", old key until {key.old_until:%Y-%m-%d %H:%M}"
+    return [key.id, key.team or "", ", ".join(key.models), ", ".join(limits) + old, str(key.expires or "")]
+
+
+def _show_key(name: str, key: str, *, as_json: bool, **more: str) -> None:
+    if as_json:
+        show_json({"name": name, "key": key, **more})
+        return
+    click.echo(f"key: {key}")
+    until = f" The old key is valid until {more['old_until']}." if more else ""
+    click.echo(f"It is shown this once; give it to its owner.{until}", err=True)
+
+
+@contextmanager
+def _open(place: str, *, create: bool = False) -> Iterator[KeyStore]:
+    if not is_postgres(place):
+        if not create and not Path(place).exists():
+            raise click.UsageError(f"--auth: {place} does not exist")
+        if not is_key_database(place):
+            raise click.UsageError(
+                f"--auth: {place} is not a database; change a YAML file by hand, or import it into keys.db"
+            )
+    try:
+        store = KeyStore(place)
+    except Exception as error:  # an exception of either driver
+        raise click.UsageError(f"--auth: {scrub(str(error))}") from error
+    try:
+        yield store
+    except (ValueError, LookupError) as error:
+        raise click.UsageError(str(error)) from error
+    finally:
+        store.close()

@@ -1,0 +1,96 @@
+"""``dragoman keys gateway``: keys of clients in a database, shown once, changed with an audit record."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from dragoman.cli import main
+from dragoman.gateway.keys import new_key
+from dragoman.gateway.keystore import KeyStore, load_keys
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("DRAGOMAN_AUTH", str(tmp_path / "keys.db"))
+    return str(tmp_path / "keys.db")
+
+
+def run(*words: str, code: int = 0) -> Any:
+    done = CliRunner().invoke(main, ["keys", "gateway", *words])
+    assert done.exit_code == code, done.output
+    return done
+
+
+def find(place: str, key: str) -> Any:
+    ring = load_keys(place)
+    ring.close()
+    return ring.find(key)
+
+
+def test_life_of_a_key(place: str) -> None:
+    limits = ["--team", "core", "--model", "fast", "--model", "anthropic:*", "--budget-month", "20", "--expires"]
+    key = json.loads(run("new", "ann", *limits, "2999-01-31", "--requests-per-minute", "60", "--json").stdout)["key"]
+    run("team", "core", "--budget-month", "100")
+    found = find(place, key)
+    assert (found.models, str(found.budget_usd_month), found.requests_per_minute) == (("fast", "anthropic:*"), "20", 60)
+    assert found.team_budget_usd_month == 100
+    run("change", "ann", "--budget-month", "none", "--max-concurrency", "4", "--model", "*")
+    found = find(place, key)
+    assert (found.budget_usd_month, found.max_concurrency, found.models) == (None, 4, ("*",))
+    rotated = run("rotate", "ann", "--overlap", "2h")
+    new = rotated.stdout.removeprefix("key: ").strip()
+    assert find(place, key) == find(place, new) is not None
+    listed = run("list").stdout
+    assert "ann" in listed
+    assert "4 at a time, old key until" in listed
+    assert "team core: $100 a month" in listed
+    run("revoke", "ann")
+    assert find(place, new) is None
+    actions = [each["action"] for each in json.loads(run("audit", "--json").stdout)]
+    assert actions == ["revoke", "rotate", "change", "team", "create"]
+    everything = "".join([run(*words).output for words in (["list"], ["list", "--json"], ["audit"], ["audit", "ann"])])
+    assert not any(each in everything for each in (key, new, "sha256"))
+
+
+def test_keys_of_a_file_are_imported(place: str, tmp_path: Path) -> None:
+    key, digest = new_key()
+    file = tmp_path / "keys.yaml"
+    file.write_text(f"keys:\n  ann: {{hash: '{digest}', team: core}}\nteams:\n  core: {{budget_usd_month: 5}}\n")
+    run("import", str(file))
+    assert find(place, key).team_budget_usd_month == 5
+    assert "already" in run("import", str(file), code=2).stderr
+    file.write_text("keys: {ann: {hash: x}}\n")
+    assert "sha256" in run("import", str(file), code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["new", "ann"], "there is a key named 'ann' already"),
+        (["new", "bob", "--budget", "-1"], "must be an amount of money"),
+        (["new", "bob", "--max-concurrency", "0"], "must be 1 or more"),
+        (["new", "bob", "--expires", "soon"], "must be a date"),
+        (["rotate", "ann", "--overlap", "1y"], "must be a duration"),
+        (["rotate", "bob"], "there is no key named 'bob'"),
+        (["revoke", "bob"], "there is no key named 'bob'"),
+        (["change", "ann"], "nothing to change"),
+        (["change", "bob", "--budget", "1"], "there is no key named 'bob'"),
+        (["list", "--auth", "nothing.db"], "does not exist"),
+        (["list", "--auth", __file__], "is not a database"),
+        (["list", "--auth", "postgresql://ann:secret@127.0.0.1:1/x"], "--auth:"),
+    ],
+)
+def test_mistakes_are_reported_and_change_nothing(place: str, words: list[str], complaint: str) -> None:
+    store = KeyStore(place)
+    store.create("ann")
+    before = store.read_keys()
+    done = run(*words, code=2)
+    assert complaint in done.stderr
+    assert "secret" not in done.output
+    assert store.read_keys() == before
+    store.close()
