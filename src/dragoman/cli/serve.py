@@ -8,7 +8,7 @@ import logging
 import os
 import ssl
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import click
 from ..errors import ProviderError, scrub
 from ..gateway.access import Bounds
 from ..gateway.database import is_postgres
-from ..gateway.keys import Key, KeyRing, new_key
+from ..gateway.keys import Key, KeyRing, is_hash, new_key
 from ..gateway.keystore import load_keys
 from ..gateway.ledger import Ledger
 from ..gateway.limits import POLICIES, RedisLimits
@@ -29,6 +29,10 @@ from .errors import WrongFile, report_errors
 _ACCESS = logging.getLogger("dragoman.access")
 _MIB = 1024 * 1024
 _BOUNDS = Bounds()
+# options that the workers get as they are
+_PASSED = (
+    "state", "redis", "on_redis_failure", "access_log", "log", "log_content", "url_keys", "store", "store_days",
+)  # fmt: skip
 _OTHER_FILES = 64  # open files besides connections: the log, the ledger, the event loop's own
 
 
@@ -52,12 +56,13 @@ _OTHER_FILES = 64  # open files besides connections: the log, the ledger, the ev
 @click.option("--media-urls/--no-media-urls", default=True, show_default=True, help="Take images and documents as URLs. A server behind the gateway may fetch them: refuse where it could reach inner addresses.")  # fmt: skip # noqa: E501
 @click.option("--drain", default=30, show_default=True, type=click.IntRange(0, 3600), metavar="SECONDS", help="How long replies may go on after SIGTERM.")  # fmt: skip # noqa: E501
 @click.option("--access-log/--no-access-log", default=True, show_default=True, help="One line of JSON a request, to standard error, without content or keys.")  # fmt: skip # noqa: E501
-@click.option("--log", "where", metavar="PLACE", help="Record every call in this event log, a file or a postgresql:// URL: key, model, tokens, cost, warnings and times, without content.")  # fmt: skip # noqa: E501
+@click.option("--log", metavar="PLACE", help="Record every call in this event log, a file or a postgresql:// URL: key, model, tokens, cost, warnings and times, without content.")  # fmt: skip # noqa: E501
 @click.option("--log-content", is_flag=True, help="With --log: record the messages, too.")
 @click.option("--cors", multiple=True, metavar="ORIGIN", help="Let web pages of this origin (https://app.example) call the gateway from a browser. Again for more; '*' needs --auth.")  # fmt: skip # noqa: E501
 @click.option("--url-keys/--no-url-keys", default=None, help="Take the key of a Gemini client from the URL (?key=). Unless given, only from this machine: URLs are written to the logs of proxies.")  # fmt: skip # noqa: E501
 @click.option("--store", metavar="PLACE", help="Keep responses in this SQLite file or postgresql:// database, each for its key alone: previous_response_id, item references, conversations and background mode need it.")  # fmt: skip # noqa: E501
 @click.option("--store-days", default=30.0, show_default=True, type=click.FloatRange(min=0.001), metavar="DAYS", help="How long responses are kept.")  # fmt: skip # noqa: E501
+@click.option("--admin", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="Serve the admin page at /admin to the key whose hash (sha256:...) is in this file; --new-key makes one. Off unless given.")  # fmt: skip # noqa: E501
 @click.option("--json", "as_json", is_flag=True, help="Print a new key as JSON.")
 def command(
     models: tuple[str, ...],
@@ -66,26 +71,12 @@ def command(
     port: int,
     keys: str | None,
     new_key: str | None,
-    state: str | None,
-    redis: str | None,
-    on_redis_failure: str,
     workers: int,
-    max_body: int,
-    timeout: float,
-    max_connections: int,
-    max_connections_per_peer: int | None,
     drain: int,
-    where: str | None,
     cors: tuple[str, ...],
-    url_keys: bool | None,
-    store: str | None,
-    store_days: float,
     *,
-    media_urls: bool,
-    access_log: bool,
-    log_content: bool,
     as_json: bool,
-    **tls_files: str | None,
+    **options: Any,
 ) -> None:
     """Serve models to existing clients, over their own wires.
 
@@ -97,41 +88,47 @@ def command(
     if keys is None:
         _check_open(host, cors)
     with report_errors():
-        named, tls = _read_models(models), _read_tls(**tls_files)
+        named, tls = _read_models(models), _read_tls(options["tls_cert"], options["tls_key"])
         ring = _check(config, named, keys)
-        if workers > 1 and state is None and any(_needs_ledger(key, redis) for key in ring.keys if ring):
-            raise click.UsageError("--workers: keys with limits are counted together; give --state PLACE")
-        _check_state(state, redis)
-        _check_log(where, workers, log_content=log_content)
-        bounds = {"body_bytes": max_body * _MIB, "reply_seconds": timeout, "media_urls": media_urls}
-        bounds |= _bound_connections(max_connections, max_connections_per_peer)
-        settings = {
+        _check_state(ring, options["state"], options["redis"], workers)
+        _check_log(options["log"], workers, log_content=options["log_content"])
+        settings = {name: options[name] for name in _PASSED} | {
             "config": config,
             "models": named,
             "keys": keys,
-            "state": state,
-            "redis": redis,
-            "on_redis_failure": on_redis_failure,
             "workers": workers,
             "check_host": is_loopback(host) and keys is None,
-            "access_log": access_log,
-            "log": where,
-            "log_content": log_content,
-            "bounds": bounds,
+            "bounds": _read_bounds(options),
             "cors": cors,
-            "url_keys": url_keys,
-            "store": store,
-            "store_days": store_days,
+            "admin": _read_admin(options["admin"]),
         }
         _run(settings, host, port, workers, drain, tls)
+
+
+def _read_bounds(options: Mapping[str, Any]) -> dict[str, Any]:
+    bounds = {"body_bytes": options["max_body"] * _MIB, "reply_seconds": options["timeout"]}
+    bounds["media_urls"] = options["media_urls"]
+    return bounds | _bound_connections(options["max_connections"], options["max_connections_per_peer"])
+
+
+def _read_admin(file: str | None) -> str | None:
+    """Return the hash of the admin key."""
+    if file is None:
+        return None
+    digest = Path(file).read_text(encoding="utf-8", errors="replace").strip()
+    if not is_hash(digest):
+        raise click.UsageError(f"--admin: {file} must have one line, sha256: and 64 hexadecimal digits")
+    return digest
 
 
 def _needs_ledger(key: Key, redis: str | None) -> bool:
     return key.has_budget or (key.has_rates and redis is None)
 
 
-def _check_state(state: str | None, redis: str | None) -> None:
+def _check_state(ring: KeyRing, state: str | None, redis: str | None, workers: int) -> None:
     """Open the ledger once, to report a wrong location before the first call."""
+    if workers > 1 and state is None and any(_needs_ledger(key, redis) for key in ring.keys):
+        raise click.UsageError("--workers: keys with limits are counted together; give --state PLACE")
     if redis is not None:
         try:
             RedisLimits(redis)

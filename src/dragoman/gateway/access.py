@@ -21,6 +21,7 @@ from .limits import RedisLimits
 from .metrics import Metrics
 from .models import Models
 from .store import ResponseStore
+from .usage import UsageBook
 
 
 class Bounds(Struct, frozen=True):
@@ -110,6 +111,8 @@ class Service:
         self.held_bytes = 0  # bytes of the bodies that are being received or decoded
         self.store: ResponseStore | None = None
         self.background: Background | None = None
+        self.usage: UsageBook | None = None
+        self.live: set[Any] = set()  # the exchanges that are under way
         # origins whose web pages may call from a browser
         self.origins: frozenset[str] = frozenset()
         self.url_keys: bool | None = None

@@ -64,6 +64,9 @@ def account(exchange: Ended, record: Callable[[float], list[CallEnd]] | None = N
         service.metrics.use(exchange.model, usage)
     if exchange.key is not None and exchange.key.is_limited and (exchange.lease or tokens):
         service.ledger.settle(exchange.lease, exchange.key, tokens, money)
+    if service.usage is not None and exchange.model:  # not for requests that were rejected before
+        owner = "" if exchange.key is None else exchange.key.id
+        service.usage.count(owner, exchange.model, exchange.status, usage, money)
     if access.isEnabledFor(logging.INFO):
         lines: list[Any] = [*switches, *hide_messages(records)] or [
             _describe(exchange.request, describe_inbound(exchange), seconds)

@@ -18,7 +18,8 @@ import contextlib
 import json
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -43,6 +44,7 @@ from ..retrieval.wire.server import (
 from ..wire import SERVER_CODECS
 from ..wire.ollama.generate import OllamaGenerateServer, to_chat
 from .access import Bounds, Service
+from .admin import AdminPage
 from .background import Background
 from .cors import Cors
 from .evidence import CallLog
@@ -58,6 +60,7 @@ from .openapi import document
 from .retrieval import RetrievalHandler
 from .store import DAY, ResponseStore
 from .unserved import explain, find_codec
+from .usage import UsageBook
 
 SETTINGS = "DRAGOMAN_SERVE"
 """The environment variable with the settings for workers: names and paths, no keys."""
@@ -78,6 +81,8 @@ def create_app(
     cors: Sequence[str] = (),
     url_keys: bool | None = None,
     store: ResponseStore | None = None,
+    admin: str | None = None,
+    usage: UsageBook | None = None,
 ) -> Starlette:
     """Return an ASGI application in front of these models.
 
@@ -89,7 +94,8 @@ def create_app(
     ``log_content`` it also receives the messages. ``cors`` are origins whose web pages may call the
     gateway from a browser. ``url_keys`` allows clients of the Gemini wire to send their key in the
     URL (``?key=``); by default only local ones may. ``store`` keeps responses, so that clients of
-    the Responses wire can refer to them; it is not closed.
+    the Responses wire can refer to them; it is not closed. ``admin`` is the hash of a key for the
+    page ``/admin``, which shows ``usage``, by default that of this process.
     """
     if "*" in cors and keys is None:
         raise ValueError("cors: every web page could use a gateway without keys; name the origins, or give keys")
@@ -105,32 +111,49 @@ def create_app(
     if store is not None:
         service.store, service.background = store, Background(store)
 
-    @contextlib.asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[dict[str, Any]]:
-        service.draining = False  # an application may be started again
-        polling = asyncio.ensure_future(_poll(keys)) if keys is not None and keys.is_polled else None
-        # for ``BoundedHttpProtocol``, which enforces those of connections
-        yield {"bounds": service.bounds}
-        service.draining = True
-        if polling is not None:
-            polling.cancel()
-        if service.background is not None:
-            await service.background.close()
-        await service.models.close()
-        await service.ledger.close()
-        if calls is not None:
-            await calls.close()
+    if admin is not None:
+        service.usage = usage or UsageBook(None)
 
     app = Starlette(
-        routes=_routes(service),
+        routes=_routes(service, admin),
         middleware=[Middleware(Cors, origins=cors)] if cors else [],
         exception_handlers={404: _refuse_route, 405: _refuse_route},
-        lifespan=lifespan,
+        lifespan=partial(_live, service),
     )
     # a redirect would be sent before the key is checked, with the client's own Host
     app.router.redirect_slashes = False
     app.state.service = service
     return app
+
+
+@contextlib.asynccontextmanager
+async def _live(service: Service, app: Starlette) -> AsyncIterator[dict[str, Any]]:
+    """Run what the application needs from its start to its end."""
+    service.draining = False  # an application may be started again
+    tasks = [asyncio.ensure_future(work) for work in _list_work(service)]
+    # for ``BoundedHttpProtocol``, which enforces those of connections
+    yield {"bounds": service.bounds}
+    service.draining = True
+    for task in tasks:
+        task.cancel()
+    if service.usage is not None:
+        await service.usage.flush(())
+    if service.background is not None:
+        await service.background.close()
+    await service.models.close()
+    await service.ledger.close()
+    if service.calls is not None:
+        await service.calls.close()
+
+
+def _list_work(service: Service) -> list[Coroutine[Any, Any, None]]:
+    """Return what runs next to the requests, until the application ends."""
+    work: list[Coroutine[Any, Any, None]] = []
+    if service.keys is not None and service.keys.is_polled:
+        work.append(_poll(service.keys))
+    if service.usage is not None:
+        work.append(service.usage.keep_flushing(service.live))
+    return work
 
 
 async def _poll(keys: KeyRing) -> None:
@@ -169,7 +192,7 @@ _RETRIEVAL: dict[str, RetrievalServer] = {
 }
 
 
-def _routes(service: Service) -> list[Route]:
+def _routes(service: Service, admin: str | None) -> list[Route]:
     posts = [Route(path, RouteHandler(service, SERVER_CODECS[wire]), methods=["POST"]) for path, wire in _PATHS.items()]
     counting = RouteHandler(service, SERVER_CODECS["anthropic"], "count")
     counting_input = RouteHandler(service, SERVER_CODECS["responses"], "count")
@@ -177,7 +200,9 @@ def _routes(service: Service) -> list[Route]:
     generating = RouteHandler(service, OllamaGenerateServer(), rewrite=to_chat)
     pages = _Pages(service)
     retrieval = [Route(path, RetrievalHandler(service, codec), methods=["POST"]) for path, codec in _RETRIEVAL.items()]
+    page = AdminPage(service, service.usage, admin).routes() if admin and service.usage is not None else []
     return [
+        *page,
         *retrieval,
         *posts,
         Route("/v1/messages/count_tokens", counting, methods=["POST"]),
@@ -324,7 +349,8 @@ def _log_access() -> None:
 
 
 def _open_limits(url: str | None, policy: Policy) -> RedisLimits | None:
-    return None if url is None else RedisLimits(url, on_failure=policy, spare=Ledger() if policy == "local" else None)
+    spare = Ledger() if policy == "local" else None
+    return None if url is None else RedisLimits(url, on_failure=policy, spare=spare)
 
 
 def create_app_from_environment() -> Starlette:
@@ -361,4 +387,6 @@ def create_app_from_environment() -> Starlette:
         cors=told["cors"],
         url_keys=told["url_keys"],
         store=store,
+        admin=told["admin"],
+        usage=UsageBook(told["state"]) if told["admin"] else None,
     )

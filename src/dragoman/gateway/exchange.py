@@ -192,6 +192,7 @@ class Exchange:
     async def run(self, action: Action = "answer") -> None:
         """Run the complete exchange. Nothing escapes except an external cancellation."""
         self.service.metrics.in_flight += 1
+        self.service.live.add(self)
         try:
             await self._run(action)
         except GoneError:
@@ -211,6 +212,7 @@ class Exchange:
             await self._refuse(UnavailableError("the gateway failed; see its log"))
         finally:
             self.service.metrics.in_flight -= 1
+            self.service.live.discard(self)
             self.service.release(self.held)
             self.held = 0
             account(self, self.record)

@@ -113,6 +113,11 @@ def hash_key(key: str) -> str:
     return "sha256:" + hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
+def is_hash(text: str) -> bool:
+    """Return whether a text is the digest of a key."""
+    return _HASH.fullmatch(text) is not None
+
+
 def new_key() -> tuple[str, str]:
     """Return a new key, to be shown once, and its hash for the file."""
     key = PREFIX + secrets.token_urlsafe(32)
@@ -288,7 +293,7 @@ def _read_key(name: str, section: Section, teams: Mapping[str, Decimal | None]) 
 
 def _read_hash(section: Section, name: str) -> str | None:
     digest: str | None = section.get(name, str)
-    if digest is not None and not _HASH.fullmatch(digest):
+    if digest is not None and not is_hash(digest):
         raise section.fail(_NOT_HASH, name)
     return digest
 

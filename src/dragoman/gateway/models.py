@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from ..errors import AuthenticationError, InvalidModelError, ProviderError, UnsupportedFeatureError
 from ..messages import Effort, Issuer, LossWarning, Request
+from ..middleware import Fallback
 from ..middleware.layer import walk
 from ..provider import HttpProvider, Provider
 from ..registry import Registry
@@ -92,6 +93,18 @@ class Models:
             # waits without awaiting the task: a cancelled caller must not cancel it for all
             await asyncio.wait([self._probe])
         return self._problems
+
+    def describe_upstreams(self, problems: Mapping[str, str]) -> list[list[str]]:
+        """Return the open models: served name, provider and model, and state, by probe and circuit breaker."""
+        found = []
+        for name, provider in sorted(self._providers.items()):
+            problem = problems.get(name, "ready")
+            breakers = [part.availability for part in walk(provider) if isinstance(part, Fallback)]
+            for end in [part for part in walk(provider) if len([*walk(part)]) == 1]:
+                causes = [cause for each in breakers if (cause := each.trigger(end.name, end.model)) is not None]
+                state = f"unavailable: {causes[0]}" if causes else problem
+                found.append([name, f"{end.name}:{end.model}", state])
+        return found
 
     async def _find_problems(self) -> None:
         asked: dict[str, Served] = {**self._providers}

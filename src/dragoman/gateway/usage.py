@@ -1,0 +1,148 @@
+"""Statistics for the admin page: usage by hour, key and model, and the requests that are under way.
+
+Each process adds its numbers to the database of the ledger every two seconds; a process that is
+killed loses at most those. Budgets do not depend on them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from ..errors import scrub
+from ..events import Usage
+from ..messages import new_ulid
+from ..prices.results import EXACT
+from .database import open_database
+
+log = logging.getLogger("dragoman")
+
+_SCHEMA = [
+    "create table if not exists dragoman_usage (hour bigint, key text, model text, requests bigint not null, "
+    "failed bigint not null, input bigint not null, output bigint not null, usd text not null, "
+    "primary key (hour, key, model))",
+    "create table if not exists dragoman_live ("
+    "life text primary key, at double precision not null, data text not null)",
+]
+_FLUSH_SECONDS = 2.0
+_FRESH_SECONDS = 15.0  # a process that has written nothing for longer is gone
+_MAX_LIVE = 200  # requests of one process that are listed
+
+
+class Row(NamedTuple):
+    """The usage of a key with a model in one hour, counted in hours since 1970."""
+
+    hour: int
+    key: str
+    model: str
+    requests: int
+    failed: int
+    input: int
+    output: int
+    usd: Decimal
+
+
+class Running(Protocol):
+    """A request that is under way; ``Exchange`` implements it."""
+
+    id: str
+    began: float
+    model: str
+    length: int
+
+    @property
+    def owner(self) -> str:
+        """The id of its key."""
+        ...
+
+
+class UsageBook:
+    """Count usage in this process, and read that of all processes."""
+
+    def __init__(self, place: str | Path | None) -> None:
+        self._base = open_database(":memory:" if place is None else place, _SCHEMA)
+        self._life = new_ulid()
+        self._new: dict[tuple[int, str, str], list[Any]] = {}
+        self._turn = asyncio.Lock()  # one thread at a time uses the connection
+
+    def count(self, key: str, model: str, status: int, usage: Usage, money: Decimal) -> None:
+        """Count a finished request."""
+        row = self._new.setdefault((int(time.time() // 3600), key, model), [0, 0, 0, 0, Decimal(0)])
+        row[0] += 1
+        row[1] += status >= 400
+        row[2] += usage.input_tokens or 0
+        row[3] += usage.output_tokens or 0
+        row[4] = EXACT.add(row[4], money)
+
+    async def keep_flushing(self, live: Iterable[Running]) -> None:
+        """Write the numbers every two seconds, until cancelled."""
+        while True:
+            await asyncio.sleep(_FLUSH_SECONDS)
+            await self.flush(live)
+
+    async def flush(self, live: Iterable[Running]) -> None:
+        """Write the numbers and the list of requests under way; keep them if that fails."""
+        now = time.perf_counter()
+        shown = [
+            {"id": each.id, "key": each.owner, "model": each.model, "bytes": each.length, "seconds": now - each.began}
+            for each, _ in zip(live, range(_MAX_LIVE), strict=False)
+        ]
+        rows, self._new = self._new, {}
+        try:
+            async with self._turn:
+                await asyncio.to_thread(self._write, rows, msgspec.json.encode({"pid": os.getpid(), "live": shown}))
+        except self._base.errors as error:
+            log.warning("usage cannot be written: %s", scrub(str(error)))
+            for (_, key, model), (requests, failed, asked, written, money) in rows.items():
+                self.count(key, model, 0, Usage(asked, written), money)
+                counted = self._new[int(time.time() // 3600), key, model]
+                counted[0] += requests - 1
+                counted[1] += failed
+
+    async def read(self, hours: int) -> tuple[list[Row], list[dict[str, Any]]]:
+        """Return the usage of the last hours, and the requests under way, of all processes."""
+        async with self._turn:
+            return await asyncio.to_thread(self._read, hours)
+
+    def close(self) -> None:
+        """Close the file or the connection."""
+        self._base.close()
+
+    # in a thread
+
+    def _write(self, rows: Mapping[tuple[int, str, str], list[Any]], live: bytes) -> None:
+        with self._base.transaction("usage") as now:
+            for (hour, key, model), (requests, failed, asked, written, money) in rows.items():
+                found = self._base.run(
+                    "select usd from dragoman_usage where hour = ? and key = ? and model = ?", (hour, key, model)
+                )
+                total = EXACT.add(Decimal(found[0][0]) if found else Decimal(0), money)
+                self._base.run(
+                    "insert into dragoman_usage values (?, ?, ?, ?, ?, ?, ?, ?) on conflict (hour, key, model) "
+                    "do update set requests = dragoman_usage.requests + excluded.requests, "
+                    "failed = dragoman_usage.failed + excluded.failed, input = dragoman_usage.input + excluded.input, "
+                    "output = dragoman_usage.output + excluded.output, usd = excluded.usd",
+                    (hour, key, model, requests, failed, asked, written, f"{total:f}"),
+                )
+            self._base.run("delete from dragoman_live where at < ?", (now - _FRESH_SECONDS,))
+            self._base.run(
+                "insert into dragoman_live values (?, ?, ?) on conflict (life) "
+                "do update set at = excluded.at, data = excluded.data",
+                (self._life, now, live.decode()),
+            )
+
+    def _read(self, hours: int) -> tuple[list[Row], list[dict[str, Any]]]:
+        with self._base.transaction("usage") as now:
+            first = int(now // 3600) - hours + 1
+            rows = self._base.run("select * from dragoman_usage where hour >= ? order by hour", (first,))
+            live = self._base.run("select data from dragoman_live where at >= ?", (now - _FRESH_SECONDS,))
+        found = [Row(*row)._replace(usd=Decimal(row[7])) for row in rows]
+        return found, [each for (data,) in live for each in msgspec.json.decode(data)["live"]]
