@@ -158,7 +158,7 @@ def test_charts_are_plain_svg() -> None:
 
 
 def test_admin_file_must_have_a_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("uvicorn.run", lambda *args, **kwargs: pytest.fail("it listens"))
+    monkeypatch.setattr("dragoman.gateway.supervisor.run", lambda *args, **kwargs: pytest.fail("it listens"))
     file = tmp_path / "admin"
     file.write_text(ADMIN)
     done = CliRunner().invoke(main, ["serve", "--admin", str(file)])

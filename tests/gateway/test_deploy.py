@@ -75,8 +75,9 @@ def test_the_manifests_have_what_a_service_needs() -> None:
     assert set(MANIFESTS) == wanted
     assert CONTAINER["securityContext"]["readOnlyRootFilesystem"] is True
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-        assert CONTAINER[probe]["httpGet"]["path"] == "/health"
-    drain = next(int(each.partition("=")[2]) for each in CONTAINER["args"] if each.startswith("--drain"))
+        assert CONTAINER[probe]["httpGet"]["path"] == ("/ready" if probe == "readinessProbe" else "/health")
+    assert "--open-ready" in CONTAINER["args"]
+    drain = sum([int(each.partition("=")[2]) for each in CONTAINER["args"] if each.startswith("--drain")])
     assert MANIFESTS["Deployment"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > drain
 
 
@@ -101,7 +102,8 @@ async def test_gateways_of_the_compose_file_share_keys_limits_and_log(
         places = {"--host": "127.0.0.1", "--config": config, "--auth": log, "--state": log, "--log": log}
         places["--redis"] = redis_url
         options = [each.partition("=") for each in COMMANDS["compose"][1:]]
-        command = [f"{name}={places.get(name, value)}" for name, _, value in options] + ["--model=fast=up:m"]
+        command = [f"{name}{equals}{places.get(name, value)}" for name, equals, value in options]
+        command += ["--model=fast=up:m", "--drain-delay=0"]
         statuses: list[int] = []
         async with running(*command) as (one, first), running(*command) as (two, second):
             async with aiohttp.ClientSession() as session:

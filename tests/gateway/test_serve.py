@@ -195,7 +195,7 @@ REFUSED: list[tuple[list[str], str]] = [
 def test_invalid_options_prevent_the_start(
     options: list[str], complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("uvicorn.run", lambda *args, **kwargs: pytest.fail("it listens"))
+    monkeypatch.setattr("dragoman.gateway.supervisor.run", lambda *args, **kwargs: pytest.fail("it listens"))
     broken = tmp_path / "broken.yaml"
     broken.write_text("keys:\n  a:\n    hash: x\n")
     (tmp_path / "places").mkdir()

@@ -32,6 +32,7 @@ _BOUNDS = Bounds()
 # options that the workers get as they are
 _PASSED = (
     "state", "redis", "on_redis_failure", "access_log", "log", "log_content", "url_keys", "store", "store_days",
+    "drain_delay", "open_ready", "otel",
 )  # fmt: skip
 _OTHER_FILES = 64  # open files besides connections: the log, the ledger, the event loop's own
 
@@ -55,6 +56,9 @@ _OTHER_FILES = 64  # open files besides connections: the log, the ledger, the ev
 @click.option("--max-connections-per-peer", type=click.IntRange(1, 1_000_000), metavar="N", help="The most connections from one address; half of --max-connections unless given. Behind a proxy, give as many.")  # fmt: skip # noqa: E501
 @click.option("--media-urls/--no-media-urls", default=True, show_default=True, help="Take images and documents as URLs. A server behind the gateway may fetch them: refuse where it could reach inner addresses.")  # fmt: skip # noqa: E501
 @click.option("--drain", default=30, show_default=True, type=click.IntRange(0, 3600), metavar="SECONDS", help="How long replies may go on after SIGTERM.")  # fmt: skip # noqa: E501
+@click.option("--drain-delay", default=0.0, show_default=True, type=click.FloatRange(0, 600), metavar="SECONDS", help="How long /ready reports 503 after SIGTERM before the port is closed, so that load balancers stop sending requests.")  # fmt: skip # noqa: E501
+@click.option("--open-ready", is_flag=True, help="Answer /ready without a key, for load balancers; it then names no models.")  # fmt: skip # noqa: E501
+@click.option("--otel", is_flag=True, help="Record OpenTelemetry spans of requests and attempts with the global tracer provider; run it under opentelemetry-instrument.")  # fmt: skip # noqa: E501
 @click.option("--access-log/--no-access-log", default=True, show_default=True, help="One line of JSON a request, to standard error, without content or keys.")  # fmt: skip # noqa: E501
 @click.option("--log", metavar="PLACE", help="Record every call in this event log, a file or a postgresql:// URL: key, model, tokens, cost, warnings and times, without content.")  # fmt: skip # noqa: E501
 @click.option("--log-content", is_flag=True, help="With --log: record the messages, too.")
@@ -264,7 +268,7 @@ def _run(told: dict[str, Any], host: str, port: int, workers: int, drain: int, t
     shown = f"[{host}]" if ":" in host else host
     names = ", ".join(told["models"]) or "the registry's models"
     click.echo(f"serving {names} at {'https' if tls else 'http'}://{shown}:{port}", err=True)
-    uvicorn.run(
+    server = uvicorn.Config(
         f"{place.__name__}:create_app_from_environment",
         factory=True,
         host=host,
@@ -278,3 +282,4 @@ def _run(told: dict[str, Any], host: str, port: int, workers: int, drain: int, t
         http="dragoman.gateway.http_protocol:BoundedHttpProtocol",
         **tls,
     )
+    importlib.import_module("dragoman.gateway.supervisor").run(server)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -21,6 +21,7 @@ from .limits import RedisLimits
 from .metrics import Metrics
 from .models import Models
 from .store import ResponseStore
+from .tracing import Tracing
 from .usage import UsageBook
 
 
@@ -108,10 +109,17 @@ class Service:
         self.calls = calls
         self.metrics = Metrics()
         self.draining = False
+        # after SIGTERM, while requests are still served: load balancers stop sending them
+        self.leaving = False
+        self.drain_delay = 0.0
+        # opens the configured models again; set by ``dragoman serve``
+        self.reload: Callable[[], Models] | None = None
+        self.open_ready = False  # whether /ready needs no key
         self.held_bytes = 0  # bytes of the bodies that are being received or decoded
         self.store: ResponseStore | None = None
         self.background: Background | None = None
         self.usage: UsageBook | None = None
+        self.tracing: Tracing | None = None
         self.live: set[Any] = set()  # the exchanges that are under way
         # origins whose web pages may call from a browser
         self.origins: frozenset[str] = frozenset()

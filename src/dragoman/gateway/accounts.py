@@ -42,6 +42,8 @@ class Ended(Protocol):
     provider: Provider | None
     request: Request | None
     reply: Reply | None
+    span: Any
+    id: str
     complete: MessageComplete | None
     error: ProviderError | None
     warnings: tuple[LossWarning, ...]
@@ -64,6 +66,11 @@ def account(exchange: Ended, record: Callable[[float], list[CallEnd]] | None = N
         service.metrics.use(exchange.model, usage)
     if exchange.key is not None and exchange.key.is_limited and (exchange.lease or tokens):
         service.ledger.settle(exchange.lease, exchange.key, tokens, money)
+    if service.tracing is not None and exchange.span is not None:
+        owner = None if exchange.key is None else exchange.key.id
+        facts = {"http.response.status_code": exchange.status, "dragoman.model": exchange.model or None}
+        facts |= {"dragoman.key": owner, "dragoman.request_id": exchange.id}
+        service.tracing.end(exchange.span, facts, records)
     if service.usage is not None and exchange.model:  # not for requests that were rejected before
         owner = "" if exchange.key is None else exchange.key.id
         service.usage.count(owner, exchange.model, exchange.status, usage, money)

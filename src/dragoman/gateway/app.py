@@ -58,7 +58,9 @@ from .listings import list_models, show_gemini_model, show_model, show_ollama_ru
 from .models import Models, Served
 from .openapi import document
 from .retrieval import RetrievalHandler
+from .signals import handle_signals
 from .store import DAY, ResponseStore
+from .tracing import Tracing
 from .unserved import explain, find_codec
 from .usage import UsageBook
 
@@ -83,6 +85,8 @@ def create_app(
     store: ResponseStore | None = None,
     admin: str | None = None,
     usage: UsageBook | None = None,
+    tracing: Tracing | None = None,
+    open_ready: bool = False,
 ) -> Starlette:
     """Return an ASGI application in front of these models.
 
@@ -95,7 +99,8 @@ def create_app(
     gateway from a browser. ``url_keys`` allows clients of the Gemini wire to send their key in the
     URL (``?key=``); by default only local ones may. ``store`` keeps responses, so that clients of
     the Responses wire can refer to them; it is not closed. ``admin`` is the hash of a key for the
-    page ``/admin``, which shows ``usage``, by default that of this process.
+    page ``/admin``, which shows ``usage``, by default that of this process. ``tracing`` records
+    spans. With ``open_ready``, ``/ready`` needs no key and names no models.
     """
     if "*" in cors and keys is None:
         raise ValueError("cors: every web page could use a gateway without keys; name the origins, or give keys")
@@ -107,13 +112,12 @@ def create_app(
     )  # fmt: skip
     if keys is not None and not all(service.can_count(key) for key in keys.keys):
         raise ValueError("workers: keys with limits are counted together in a ledger; give ledger=Ledger(place)")
-    service.origins, service.url_keys = frozenset(cors), url_keys
+    service.origins, service.url_keys, service.open_ready = frozenset(cors), url_keys, open_ready
+    service.tracing = tracing
     if store is not None:
         service.store, service.background = store, Background(store)
 
-    if admin is not None:
-        service.usage = usage or UsageBook(None)
-
+    service.usage = None if admin is None else usage or UsageBook(None)
     app = Starlette(
         routes=_routes(service, admin),
         middleware=[Middleware(Cors, origins=cors)] if cors else [],
@@ -131,6 +135,9 @@ async def _live(service: Service, app: Starlette) -> AsyncIterator[dict[str, Any
     """Run what the application needs from its start to its end."""
     service.draining = False  # an application may be started again
     tasks = [asyncio.ensure_future(work) for work in _list_work(service)]
+    service.leaving = False
+    if service.reload is not None:
+        handle_signals(service)
     # for ``BoundedHttpProtocol``, which enforces those of connections
     yield {"bounds": service.bounds}
     service.draining = True
@@ -245,15 +252,21 @@ class _Pages:
         """Report whether calls can be expected to succeed, or which of this key's models are not
         ready.
 
-        Probing contacts upstream servers, so it requires a key.
+        Probing contacts upstream servers, so it requires a key, unless the operator opens it to
+        load balancers; then it names no models.
         """
+        service = self._service
         try:
-            key = self._identify(asked)
+            key = None if service.open_ready else self._identify(asked)
         except ProviderError as error:
             return _refusal(asked, error)
-        problems = await self._service.models.problems()
-        if problems is not None and not problems and not self._service.draining:
+        if service.draining or service.leaving:
+            return JSONResponse({"status": "draining"}, 503)
+        problems = await service.models.problems()
+        if problems is not None and not problems:
             return JSONResponse({"status": "ready"})
+        if service.open_ready:
+            return JSONResponse({"status": "not ready"}, 503)
         shown = {name: why for name, why in (problems or {}).items() if key is None or key.allows(name)}
         return JSONResponse({"status": "not ready", "models": shown}, 503)
 
@@ -353,6 +366,13 @@ def _open_limits(url: str | None, policy: Policy) -> RedisLimits | None:
     return None if url is None else RedisLimits(url, on_failure=policy, spare=spare)
 
 
+def _open_models(told: Mapping[str, Any]) -> Mapping[str, Served] | Registry:
+    registry = Registry.load(told["config"])
+    if not told["models"]:
+        return registry
+    return {name: registry.provider(target, keep_raw=False) for name, target in told["models"].items()}
+
+
 def create_app_from_environment() -> Starlette:
     """Return the application of one worker, from the settings that ``dragoman serve`` put into the
     environment.
@@ -360,10 +380,6 @@ def create_app_from_environment() -> Starlette:
     told = json.loads(os.environ[SETTINGS])
     if told["access_log"]:
         _log_access()
-    registry = Registry.load(told["config"])
-    models: Mapping[str, Served] | Registry = registry
-    if told["models"]:
-        models = {name: registry.provider(target, keep_raw=False) for name, target in told["models"].items()}
     log = open_log(told["log"]) if told["log"] else None
     if log is not None:
         atexit.register(log.close)
@@ -374,8 +390,8 @@ def create_app_from_environment() -> Starlette:
     keys = load_keys(told["keys"]) if told["keys"] else None
     if keys is not None:
         atexit.register(keys.close)
-    return create_app(
-        models,
+    app = create_app(
+        _open_models(told),
         keys=keys,
         ledger=Ledger(told["state"]),
         limits=_open_limits(told["redis"], told["on_redis_failure"]),
@@ -389,4 +405,9 @@ def create_app_from_environment() -> Starlette:
         store=store,
         admin=told["admin"],
         usage=UsageBook(told["state"]) if told["admin"] else None,
+        tracing=Tracing() if told["otel"] else None,
+        open_ready=told["open_ready"],
     )
+    app.state.service.drain_delay = told["drain_delay"]
+    app.state.service.reload = lambda: Models(_open_models(told))
+    return app

@@ -56,7 +56,9 @@ from .policy import (
     write_echo,
 )
 from .routing import show_route
+from .signals import release_models
 from .stops import StopCutter
+from .tracing import begin_trace
 
 log = logging.getLogger("dragoman")
 
@@ -132,6 +134,7 @@ class Exchange:
         "length",
         "memory",
         "model",
+        "models",
         "prepared",
         "provider",
         "receive",
@@ -144,6 +147,7 @@ class Exchange:
         "send",
         "service",
         "size",
+        "span",
         "started",
         "status",
         "stops",
@@ -165,9 +169,11 @@ class Exchange:
         self.began = time.perf_counter()
         self.first: float | None = None
         self.headers: Mapping[str, str] = {}
+        self.span: Any = None  # of OpenTelemetry
         self.key: Key | None = None
         self.lease: Lease | None = None
         self.model = ""
+        self.models = service.models
         self.provider: Provider | None = None
         self.request: Request | None = None
         self.encoder: ReplyEncoder | None = None
@@ -193,6 +199,8 @@ class Exchange:
         """Run the complete exchange. Nothing escapes except an external cancellation."""
         self.service.metrics.in_flight += 1
         self.service.live.add(self)
+        models = self.models = self.service.models  # a reload does not change them for this request
+        models.users += 1
         try:
             await self._run(action)
         except GoneError:
@@ -216,6 +224,7 @@ class Exchange:
             self.service.release(self.held)
             self.held = 0
             account(self, self.record)
+            await release_models(models)
 
     async def _run(self, action: Action) -> None:
         self._identify()
@@ -267,6 +276,7 @@ class Exchange:
     def _identify(self) -> None:
         self.headers = read_headers(self.scope)
         service = self.service
+        self.span = begin_trace(service.tracing, self.scope["path"], self.codec.wire, self.headers)
         self.key = service.identify(self.headers, service.find_key(self.scope, self.headers, self.codec))
         if service.draining:
             raise OverloadedError("the gateway is shutting down", retry_after=1)
@@ -354,7 +364,7 @@ class Exchange:
         if self.key is not None and not self.key.allows(name):
             # the same message as for an unserved name
             raise InvalidModelError("no model of this name is served here")
-        provider = self.service.models.find(name)
+        provider = self.models.find(name)
         self.model = name
         return provider
 

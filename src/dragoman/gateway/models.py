@@ -41,6 +41,8 @@ class Models:
         self._retrieval = {
             (name, each.operation): each for name, each in given.items() if isinstance(each, RetrievalModel)
         }
+        self.users = 0  # requests under way that use these models
+        self.is_retired = False
         self._asked: float | None = None
         self._problems: dict[str, str] | None = None
         self._probe: asyncio.Task[None] | None = None

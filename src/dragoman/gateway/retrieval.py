@@ -87,7 +87,7 @@ class RetrievalExchange(Exchange):
     def _find_model(self, name: str) -> RetrievalModel[Any, Any]:
         if self.key is not None and not self.key.allows(name):
             raise InvalidModelError("no model of this name is served here")
-        model = self.service.models.find_retrieval(name, self.retrieval.operation)
+        model = self.models.find_retrieval(name, self.retrieval.operation)
         self.model = name
         return model
 

@@ -142,7 +142,7 @@ class UsageBook:
     def _read(self, hours: int) -> tuple[list[Row], list[dict[str, Any]]]:
         with self._base.transaction("usage") as now:
             first = int(now // 3600) - hours + 1
-            rows = self._base.run("select * from dragoman_usage where hour >= ? order by hour", (first,))
+            rows: list[Any] = self._base.run("select * from dragoman_usage where hour >= ? order by hour", (first,))
             live = self._base.run("select data from dragoman_live where at >= ?", (now - _FRESH_SECONDS,))
-        found = [Row(*row)._replace(usd=Decimal(row[7])) for row in rows]
+        found = [Row(*[*counts, Decimal(usd)]) for *counts, usd in rows]
         return found, [each for (data,) in live for each in msgspec.json.decode(data)["live"]]

@@ -33,6 +33,7 @@ from .auth import Auth, TokenAuth, TokenSource
 from .contract import ReplyProvider
 from .fit import NO_LOSS, fit_request
 from .reply import AssembledReply, Reply
+from .tracing import TRACE_HEADERS
 
 log = logging.getLogger("dragoman")
 _T = TypeVar("_T")
@@ -172,9 +173,10 @@ class HttpProvider(ReplyProvider):
 
     async def _authorise(self, request: HttpRequest) -> Mapping[str, Secret]:
         """Return the headers with credentials: the fixed ones, and those that ``Auth`` creates for this request."""
+        traced = TRACE_HEADERS.get()
         if self._auth is None:
-            return self._credentials
-        return {**self._credentials, **await self._auth.headers(request, self.codec)}
+            return self._credentials if traced is None else {**traced, **self._credentials}
+        return {**(traced or {}), **self._credentials, **await self._auth.headers(request, self.codec)}
 
     def _learn(self, codec: Codec, error: ProviderError, request: Request) -> None:
         """Adapt to an error that names a rejected field, for this and later requests; raise any other error.
@@ -300,7 +302,7 @@ class WireReply(AssembledReply):
             encoded = provider._encode(codec, request, losses)
             self.out = out = self._assembler(encoded)
             credentials = provider._credentials
-            if provider._auth is not None:
+            if provider._auth is not None or TRACE_HEADERS.get() is not None:
                 credentials = await provider._authorise(encoded.http)  # type: ignore[assignment]
             transport = provider._transport
             exchange = transport.send(encoded.http, credentials, provider._timeouts, stream=request.stream)

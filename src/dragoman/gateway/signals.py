@@ -1,0 +1,68 @@
+"""Signals of a gateway process: SIGTERM drains it, SIGHUP reads its configuration again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+import threading
+from typing import Any
+
+from ..errors import scrub
+from .access import Service
+from .models import Models
+
+log = logging.getLogger("dragoman")
+
+
+def handle_signals(service: Service) -> None:
+    """Install the handlers in this process, around those of the HTTP server.
+
+    After SIGTERM, ``/ready`` reports 503 for ``drain_delay`` seconds while requests are served, so
+    that load balancers stop sending them; then the server drains. SIGHUP replaces the models for
+    new requests; running ones finish with the earlier models.
+    """
+    previous: Any = signal.getsignal(signal.SIGTERM)
+    if threading.current_thread() is not threading.main_thread() or not callable(previous):
+        return
+    loop = asyncio.get_running_loop()
+
+    def leave(number: int, frame: Any) -> None:
+        if service.leaving or not service.drain_delay:
+            previous(number, frame)
+            return
+        service.leaving = True
+        loop.call_soon_threadsafe(loop.call_later, service.drain_delay, previous, number, None)
+
+    signal.signal(signal.SIGTERM, leave)
+    if sys.platform != "win32":
+        loop.add_signal_handler(signal.SIGHUP, lambda: loop.create_task(reload_models(service)))
+
+
+async def reload_models(service: Service) -> bool:
+    """Open the configured models again and use them from now on; return whether that worked.
+
+    A configuration with a mistake is reported, and changes nothing.
+    """
+    assert service.reload is not None
+    try:
+        fresh = await asyncio.to_thread(service.reload)
+    except Exception as error:  # whatever a file may contain
+        log.error("the configuration was not read again: %s", scrub(str(error)))  # noqa: TRY400 - without a traceback
+        return False
+    earlier, service.models = service.models, fresh
+    earlier.is_retired = True
+    log.warning("the configuration was read again")
+    if not earlier.users:
+        await earlier.close()
+    return True
+
+
+async def release_models(models: Models) -> None:
+    """Note that a request is finished with its models; close those that were replaced in the meantime."""
+    models.users -= 1
+    if models.is_retired and not models.users:
+        with contextlib.suppress(Exception):
+            await models.close()
