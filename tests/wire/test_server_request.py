@@ -27,6 +27,7 @@ from dragoman.messages import (
     User,
 )
 from dragoman.wire import SERVER_CODECS, Asked
+from dragoman.wire.responses.echo import show_tools
 from tests import strategies as some
 
 HELLO = {"role": "user", "content": "Hello"}
@@ -312,6 +313,15 @@ def test_empty_list_is_not_an_unknown_field() -> None:
 )
 def test_gemini_fields_without_a_place_are_extras(name: str, value: Any) -> None:
     assert decode("gemini", **{name: value, "model": "models/m"}).request.config.extras == {name: value}
+
+
+def test_fields_that_a_response_repeats_are_read() -> None:
+    tools = [{"type": "function", "name": "f", "parameters": {"type": "object"}}]
+    form = {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}}
+    asked = decode("responses", tools=tools, text=form)
+    assert asked.echo == {"tools": [{**tools[0], "strict": None}], "text": form}
+    assert decode("responses").echo == {}
+    assert show_tools(None) == []
 
 
 @pytest.mark.parametrize(("data", "standard"), [("-_8", "+/8="), ("-_-_", "+/+/"), ("aGk=", "aGk=")])

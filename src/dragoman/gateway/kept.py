@@ -18,7 +18,8 @@ from ..errors import InvalidModelError, InvalidRequestError, ProviderError, cut
 from ..events import Event, MessageComplete
 from ..messages import new_ulid
 from ..wire import ReplyEncoder
-from .policy.responses import as_items, show_tools
+from ..wire.responses.echo import show_tools
+from .policy.responses import as_items
 from .store import ResponseStore
 
 log = logging.getLogger("dragoman")

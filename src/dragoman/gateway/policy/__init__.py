@@ -19,6 +19,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ...errors import InvalidRequestError
+from ...wire.responses import echo
 from . import anthropic, gemini, ollama, openai, responses
 from .gemini import unwrap_count
 from .rules import Leftover, Prepared, Rule, Sorter
@@ -95,7 +96,7 @@ def rename_settings(wire: str, message: str) -> str:
 
 def write_echo(wire: str, body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a request that the reply repeats."""
-    return responses.write_echo(body) if wire == "responses" else {}
+    return echo.write_echo(body) if wire == "responses" else {}
 
 
 _TOGETHER = {

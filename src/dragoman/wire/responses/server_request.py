@@ -40,6 +40,7 @@ from ...validate.fields import Fields
 from ..fields import Losses, read_body, read_key, read_media_url, read_schema
 from ..seal import read_opaque, read_sealed
 from ..server import Asked
+from .echo import write_echo
 from .output import read_picture
 
 _ISSUER = Issuer("responses")
@@ -61,7 +62,9 @@ def read_request(body: bytes | dict[str, Any]) -> Asked:
     choice = _read_choice(fields)
     schema = _read_format(fields, losses)
     config = _read_config(fields, losses)
-    return Asked(Request(messages, tools, config, schema, choice, model, stream=stream), losses.warnings)
+    request = Request(messages, tools, config, schema, choice, model, stream=stream)
+    # a body that is decoded already was changed: see the policy of the gateway, which repeats the original
+    return Asked(request, losses.warnings, echo=write_echo(fields.data) if isinstance(body, bytes) else {})
 
 
 # --- settings -------------------------------------------------------------------------------------
