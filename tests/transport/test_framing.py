@@ -12,7 +12,7 @@ import pytest
 
 from dragoman import HttpTransport, InvalidResponseError, NetworkError, StreamInterruptedError
 from dragoman.transport import Transport, connection
-from dragoman.transport.connection import MAX_HEAD
+from dragoman.transport.connection import JOINED_BODY, MAX_HEAD
 
 from .raw import call, listen, read_request, replying
 
@@ -198,6 +198,23 @@ async def test_reply_before_the_request_is_complete() -> None:
             status, fields, body = await call(transport, server.url)
             assert (status, fields["retry-after"], body) == (503, "1", b"no")
         await transport.close()
+
+
+@pytest.mark.parametrize("size", [JOINED_BODY, JOINED_BODY + 1, 600_000])
+async def test_body_follows_the_head_whole(size: int) -> None:
+    """A large body is written after the head, a small one together with it."""
+    body, received = bytes(range(256)) * (size // 256 + 1), b""
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal received
+        _, received = await read_request(reader)
+        writer.write(TWO + b"\r\nhi")
+
+    transport = HttpTransport()
+    async with listen(handler) as server:
+        assert (await call(transport, server.url, body=body[:size]))[2] == b"hi"
+        await transport.close()
+    assert received == body[:size]
 
 
 async def test_early_reply_ends_the_call_and_the_connection() -> None:

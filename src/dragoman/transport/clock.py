@@ -59,7 +59,9 @@ class Clock:
             self._schedule()
 
     def touch(self) -> None:
-        """Note that an event was received and handled."""
+        """Note that an event was received and handled. Only the deadlines of a stream count events."""
+        if not self._stream:
+            return
         self._touched = self.loop.time()
         if not self._received:
             self._received = True
