@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeGuard
 
 from msgspec.structs import replace
 
@@ -291,7 +291,7 @@ class Assembler:
         elif unsound:
             self.error = _unsound_call(unsound[0], reason)
             reason = reason if reason == "length" else "error"
-        elif not self._tools and reason in ("stop", "length"):
+        elif not self._tools and reason in ("stop", "length") and _is_structured(self._expected):
             texts = [block.text for block in self._blocks.all if block.kind is Text]
             parsed, self.error = _read_structured(self._expected, texts, reason, self.reported)
         self._complete(reason, raw, stop_sequence, parsed)
@@ -328,7 +328,7 @@ class Assembler:
 
     def _close_ended(self) -> None:
         """Emit the events that can be emitted now, up to the first block that is still open."""
-        for block in self._blocks.take_turns():
+        while (block := self._blocks.take_turn()) is not None:
             self._close(block)
 
     def _close_all(self, problem: Interruption | None, *, cut: bool = False) -> None:
@@ -337,7 +337,7 @@ class Assembler:
             raise AssemblerError("finish before start")
         if self.complete is not None:
             raise AssemblerError("finish called twice")
-        for block in self._blocks.take_turns(to_the_end=True):
+        while (block := self._blocks.take_turn(to_the_end=True)) is not None:
             if block.ended:
                 self._close(block)
             else:
@@ -419,12 +419,16 @@ def _unsound_call(block: Block, reason: str) -> MalformedToolCallError:
     return MalformedToolCallError(f"tool call {block.index} ({cut(block.name) or 'without a name'}): {detail}{hint}")
 
 
+def _is_structured(expected: Expected | None) -> TypeGuard[Expected]:
+    return expected is not None and expected.response_schema is not None
+
+
 def _read_structured(
-    expected: Expected | None, texts: list[str], reason: FinishReason, usage: Usage
+    expected: Expected, texts: list[str], reason: FinishReason, usage: Usage
 ) -> tuple[Any, StructuredOutputError | None]:
     """Return the value of a structured reply, and the error if its text does not satisfy the schema."""
     text = "".join(texts)
-    if expected is None or expected.response_schema is None or (not text and reason == "length"):
+    if not text and reason == "length":
         return None, None
     parsed, wrong = expected.read_text(text)
     if wrong is None:

@@ -18,7 +18,7 @@ A block that the wire ended while it was waiting goes through its turn at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from msgspec.structs import replace
@@ -177,7 +177,7 @@ class Blocks:
         self._next = 0  # position of the first block that has not ended
 
     def open(self, kind: type, offset: int) -> Block:
-        """Add a block; ``take_turns`` decides when its events are emitted."""
+        """Add a block; ``take_turn`` decides when its events are emitted."""
         if len(self.all) >= MAX_BLOCKS:
             raise InvalidResponseError(f"the reply has more than {MAX_BLOCKS} blocks")
         block = self.last = Block(kind, len(self.all), offset)
@@ -218,24 +218,24 @@ class Blocks:
         else:
             self._emit(block, piece)
 
-    def take_turns(self, *, to_the_end: bool = False) -> Iterator[Block]:
-        """Give the current block its turn, then each next block as long as the one before has ended.
+    def take_turn(self, *, to_the_end: bool = False) -> Block | None:
+        """Give the next block its turn; return it if it has ended, so that the caller closes it and calls again.
 
-        Yield each block that has ended; the caller closes it before it continues the iteration. With
-        ``to_the_end``, open blocks count as ended.
+        With ``to_the_end``, open blocks count as ended.
         """
-        while self._next < len(self.all):
-            block = self.all[self._next]
-            if block.waiting is not None:
-                self._begin_turn(block)
-            if not to_the_end:
-                block.ended = block.ended or (block is not self.last and block.is_complete())
-                if not block.ended:
-                    self.current = block
-                    return
-            yield block
-            self._next += 1
-        self.current = None
+        if self._next == len(self.all):
+            self.current = None
+            return None
+        block = self.all[self._next]
+        if block.waiting is not None:
+            self._begin_turn(block)
+        if not to_the_end:
+            block.ended = block.ended or (block is not self.last and block.is_complete())
+            if not block.ended:
+                self.current = block
+                return None
+        self._next += 1
+        return block
 
     def _begin_turn(self, block: Block) -> None:
         """Emit the fragments that a block collected while it waited."""

@@ -21,18 +21,18 @@ from .other_parts import OtherParts, read_reference
 from .quirks import Quirks
 
 
-class _Function(Struct):
+class _Function(Struct, gc=False):
     name: Any = None
     arguments: Any = None
 
 
-class _Call(Struct):
+class _Call(Struct, gc=False):
     index: Any = None
     id: Any = None
     function: _Function | None = None
 
 
-class _Part(Struct):
+class _Part(Struct, gc=False):
     """A ``delta`` of a stream or the ``message`` of a body; the same fields are read of both."""
 
     content: Any = None
@@ -48,7 +48,7 @@ class _Part(Struct):
     function_call: _Function | None = None
 
 
-class _Choice(Struct):
+class _Choice(Struct, gc=False):
     index: Any = None
     delta: _Part | None = None
     message: _Part | None = None
@@ -58,7 +58,7 @@ class _Choice(Struct):
     error: Any = None
 
 
-class _Chunk(Struct):
+class _Chunk(Struct, gc=False):
     """A streamed chunk or a complete body; only the used fields are decoded."""
 
     model: Any = None
@@ -194,7 +194,7 @@ class OpenAIDecoder(Decoder):
             return
         if not chunk.choices:
             raise InvalidResponseError("the reply has no choices")
-        if not [choice for choice in chunk.choices if _is_answer(choice)]:
+        if not any(map(_is_answer, chunk.choices)):
             raise InvalidResponseError("the reply's choice has no message")
         places = [_place_of(choice, at) for at, choice in enumerate(chunk.choices)]
         self._chosen = 0 if 0 in places else places[0]
