@@ -48,7 +48,8 @@ def check_request(request: Request, *, history: bool = True) -> None:
     are not checked against the current tools. The gateway relays them as its client sent them: the
     client's tools may have changed.
     """
-    _check_messages(request.messages, continues=request.continues)
+    _check_last(request.messages, continues=request.continues)
+    _check_messages(request.messages)
     if request.tools:
         schemas = _check_tools(request.tools)
         if history and request.check_calls:
@@ -63,11 +64,14 @@ def check_request(request: Request, *, history: bool = True) -> None:
         _check_config(request.config)
 
 
-def _check_messages(messages: Sequence[Message], *, continues: bool) -> None:
+def _check_last(messages: Sequence[Message], *, continues: bool) -> None:
     if not messages:
         raise InvalidRequestError("messages is empty")
     if type(messages[-1]) not in (User, ToolResult) and not (continues and type(messages[-1]) is Assistant):
         raise InvalidRequestError("the last message must be the user's or a tool's: there is nothing to answer")
+
+
+def _check_messages(messages: Sequence[Message]) -> None:
     began = False
     open_calls: dict[str, int] = {}
     for at, message in enumerate(messages):
@@ -76,6 +80,14 @@ def _check_messages(messages: Sequence[Message], *, continues: bool) -> None:
             began, content = True, message.content
             if type(content) is not str or not content:
                 _check_user(message, f"messages[{at}]")  # type: ignore[arg-type]
+        elif kind is Assistant and began:
+            content = message.content
+            # Nearly every message is one text, which is checked here without a loop or a call.
+            if len(content) == 1 and type(block := content[0]) is Text and block.continuity is None:
+                text = block.text
+                if type(text) is str and text:
+                    continue
+            _check_assistant(message, f"messages[{at}]", open_calls)  # type: ignore[arg-type]
         elif kind is System:
             if began:
                 raise InvalidRequestError(f"messages[{at}]: a system message may only lead the conversation")
@@ -83,17 +95,8 @@ def _check_messages(messages: Sequence[Message], *, continues: bool) -> None:
                 raise InvalidRequestError(f"messages[{at}].content must be non-empty text")
         elif not began:
             raise InvalidRequestError(f"messages[{at}]: the conversation must begin with the user")
-        elif kind is Assistant:
-            content = message.content
-            # Nearly every message is one text, which is checked here without a loop.
-            if len(content) != 1 or type(block := content[0]) is not Text or not _is_plain(block):
-                _check_assistant(message, f"messages[{at}]", open_calls)  # type: ignore[arg-type]
         else:
             _check_result(message, f"messages[{at}]", open_calls)  # type: ignore[arg-type]
-
-
-def _is_plain(block: Text) -> bool:
-    return type(block.text) is str and block.text != "" and block.continuity is None
 
 
 def _check_user(message: User, path: str) -> None:

@@ -201,14 +201,15 @@ def _write_messages(messages: Sequence[Message], quirks: Quirks, notes: Notes, h
     for at, message in enumerate(rest, first):
         if links is not None and links.media and type(message) is not ToolResult:
             written.append(links.take_media())
-        content = message.content
-        if type(message) is User and type(content) is str and not message.cache:
-            written.append(message)  # its JSON is already the form of this wire
-            continue
-        # the most frequent case in a long history
-        if type(message) is Assistant and len(content) == 1:
-            block = content[0]
-            if type(block) is Text and block.continuity is None:
+        # The two most frequent cases of a long history. Each reads ``content`` of one type only, so that the
+        # interpreter specialises the access.
+        if type(message) is User:
+            if type(message.content) is str and not message.cache:
+                written.append(message)  # its JSON is already the form of this wire
+                continue
+        elif type(message) is Assistant:
+            content = message.content
+            if len(content) == 1 and type(block := content[0]) is Text and block.continuity is None:
                 written.append(_Answer(block.text))
                 continue
         links = links or _Links(messages, quirks, home)
