@@ -39,6 +39,19 @@ class Authority:
         files[1].write_bytes(key.private_bytes(pem, plain, hidden))
         return str(files[0]), str(files[1])
 
+    def revoke(self, *certificates: str) -> str:
+        """Return a file with the certificate of the authority, and its list of these revoked certificates."""
+        now = datetime.datetime.now(datetime.UTC)
+        listed = x509.CertificateRevocationListBuilder(self._name, now - DAY, now + DAY)
+        for path in certificates:
+            serial = x509.load_pem_x509_certificate(Path(path).read_bytes()).serial_number
+            entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now - DAY).build()
+            listed = listed.add_revoked_certificate(entry)
+        signed = listed.sign(self._key, hashes.SHA256())
+        file = self._folder / f"{len(list(self._folder.iterdir()))}.crl.pem"
+        file.write_bytes(Path(self.path).read_bytes() + signed.public_bytes(serialization.Encoding.PEM))
+        return str(file)
+
 
 def server_context(files: tuple[str, str]) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -96,6 +96,30 @@ async def test_removed_authority_is_no_longer_trusted(
         await transport.close()
 
 
+@pytest.mark.parametrize("revoked", [True, False])
+async def test_revocation_lists_of_the_authority_are_applied(authority: Authority, revoked: bool) -> None:
+    mine, other = authority.issue("127.0.0.1"), authority.issue("127.0.0.1")
+    transport = HttpTransport(ca=authority.revoke((mine if revoked else other)[0]))
+    async with listen(replying(REPLY), ssl=server_context(mine)) as server:
+        if revoked:
+            with pytest.raises(NetworkError, match="was refused: certificate revoked"):
+                await call(transport, server.url)
+        else:
+            assert (await call(transport, server.url))[0] == 200
+        await transport.close()
+
+
+async def test_missing_revocation_list_rejects_the_certificate(authority: Authority, stranger: Authority) -> None:
+    """A file with a list of another authority only: nothing proves that the certificate is not revoked."""
+    both = Path(authority.path).with_name("both.pem")
+    both.write_text(Path(authority.path).read_text() + Path(stranger.revoke()).read_text())
+    transport = HttpTransport(ca=str(both))
+    async with listen(replying(REPLY), ssl=server_context(authority.issue("127.0.0.1"))) as server:
+        with pytest.raises(NetworkError, match="unable to get certificate CRL"):
+            await call(transport, server.url)
+        await transport.close()
+
+
 async def test_server_without_tls_is_reported(authority: Authority, make_transport: Make) -> None:
     async def plain(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")

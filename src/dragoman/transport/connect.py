@@ -125,7 +125,11 @@ def _is_in_network(host: str, proxies: dict[str, str]) -> bool:
 
 
 def make_context(ca: str | None, cert: Certificate | None) -> ssl.SSLContext:
-    """Return the TLS settings: a file or folder of authorities or ``"system"``, and a client certificate."""
+    """Return the TLS settings: a file or folder of authorities or ``"system"``, and a client certificate.
+
+    If the file has revocation lists as well, every certificate of a chain is looked up in the list of its issuer;
+    without such a list it is rejected.
+    """
     if ca == "system":
         try:
             import truststore
@@ -134,6 +138,8 @@ def make_context(ca: str | None, cert: Certificate | None) -> ssl.SSLContext:
         context: ssl.SSLContext = truststore.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     else:
         context = ssl.create_default_context(cafile=ca)
+        if ca is not None and context.cert_store_stats()["crl"]:
+            context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_CHAIN
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
     if cert is not None:

@@ -44,10 +44,10 @@ class HttpTransport(Transport):
 
     ``proxy`` is a URL, ``"env"`` for the proxy of the environment (never for loopback), or
     ``None``. ``ca`` is a file of certificate authorities, ``"system"`` for those of the operating
-    system (extra ``truststore``), or an ``ssl.SSLContext``. ``cert`` is a client certificate: a
-    file with its key, or the files of both, and a password. ``uds`` is the path of a Unix socket
-    that all requests go to. ``connections`` bounds how many are open to one origin at a time;
-    further calls wait, until their connect deadline.
+    system (extra ``truststore``), or an ``ssl.SSLContext``; revocation lists in the file are applied.
+    ``cert`` is a client certificate: a file with its key, or the files of both, and a password.
+    ``uds`` is the path of a Unix socket that all requests go to. ``connections`` bounds how many are
+    open to one origin at a time; further calls wait, until their connect deadline.
     """
 
     def __init__(
