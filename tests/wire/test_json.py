@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from dragoman.capabilities import Capabilities
 from dragoman.errors import InvalidRequestError
 from dragoman.messages import Assistant, Request, RuntimeConfig, Tool, ToolCall, ToolResult, User
+from dragoman.validate.content import MAX_DEPTH
 from dragoman.wire import CODECS
 from dragoman.wire.fields import read_body
 from dragoman.wire.json import merge_extras, put_over, sorted_json, to_bytes
@@ -189,3 +190,15 @@ def test_objects_merge_and_other_values_replace() -> None:
 
 def test_parsed_body_is_not_parsed_again() -> None:
     assert read_body({"model": "m"}).data == {"model": "m"}
+
+
+@pytest.mark.parametrize(("depth", "is_read"), [(MAX_DEPTH - 1, True), (MAX_DEPTH, False), (MAX_DEPTH * 2, False)])
+def test_deeply_nested_bodies_are_rejected(depth: int, is_read: bool) -> None:
+    """The object of the body is one level; many lists next to each other are not deep."""
+    body = b'{"wide": [' + b"[]," * MAX_DEPTH + b'[]], "deep": ' + b"[" * (depth - 1) + b"]" * (depth - 1) + b"}"
+    for data in (body, b'{"deep": ' + b"[" * (depth - 1) + b"]" * (depth - 1) + b"}"):
+        if is_read:
+            assert "deep" in read_body(data).data
+        else:
+            with pytest.raises(InvalidRequestError, match=f"nested more than {MAX_DEPTH} levels"):
+                read_body(data)

@@ -125,6 +125,7 @@ def _check_continuity(state: Any, path: str) -> None:
         need_text(state.signature, f"{path}.continuity.signature")
 
 
+_NESTING = (dict, list, tuple)
 _PLAIN = (str, int, float, type(None), dict, list, tuple)
 
 
@@ -138,7 +139,7 @@ def check_depth(value: Any, path: str, *, plain: bool = False) -> None:
     for _ in range(MAX_DEPTH):
         if plain:
             _refuse_foreign(level, path)
-        inner = [each for each in level if isinstance(each, dict | list | tuple)]
+        inner = [each for each in level if isinstance(each, _NESTING)]
         if not inner:
             return
         level = [part for each in inner for part in (each.values() if isinstance(each, dict) else each)]

@@ -9,7 +9,7 @@ import msgspec
 
 from ..errors import InvalidRequestError
 from ..messages import Inline, LossWarning, PromptCache, Url
-from ..validate.content import check_depth
+from ..validate.content import MAX_DEPTH, check_depth
 from ..validate.data_url import read_data_url
 from ..validate.fields import Fields
 from .schema import schema_name
@@ -48,7 +48,8 @@ def read_body(body: bytes | dict[str, Any]) -> Fields:
         data = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequestError(f"the body is not JSON: {_reason(error)}") from None
-    check_depth(data, "the body")
+    if body.count(b"{") + body.count(b"[") >= MAX_DEPTH:  # fewer brackets cannot nest deeper
+        check_depth(data, "the body")
     return Fields(data)
 
 
