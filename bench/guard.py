@@ -22,11 +22,11 @@ from .worker import CHUNKS, Growing
 
 # The maximum ratio of our cost to the floor's: 1.6 times the measured ratio, more where a busy machine adds noise.
 LIMITS = {
-    "complete, text": 1.6,
-    "complete, 64 at once": 1.7,
+    "complete, text": 1.3,
+    "complete, 64 at once": 1.4,
     "stream, a chunk": 2.2,
-    "history of 1,000 messages": 2.6,
-    "history of 1,000, one turn more": 2.6,
+    "history of 1,000 messages": 2.4,
+    "history of 1,000, one turn more": 2.4,
 }
 TURNS = 7
 SECONDS = 0.02
