@@ -58,6 +58,7 @@ class Standard(ChatModelIntegrationTests):
     def _world(self, server: SimServer, monkeypatch: pytest.MonkeyPatch) -> None:
         """Set the address; the pictures that the tests fetch come from here, not from the network."""
         type(self).address = server.base_urls[self.wire]
+        monkeypatch.setenv("LANGCHAIN_TESTS_USER_AGENT", "none: nothing is fetched")
         monkeypatch.setattr(httpx, "get", lambda url, **_: httpx.Response(200, content=PNG))
 
     @property
@@ -79,6 +80,10 @@ class Standard(ChatModelIntegrationTests):
     @property
     def supports_pdf_inputs(self) -> bool:
         return self.wire != "ollama"
+
+    @property
+    def supports_audio_inputs(self) -> bool:
+        return self.wire in ("openai", "gemini")
 
     supports_pdf_tool_message = supports_pdf_inputs
     supports_image_inputs = True

@@ -29,6 +29,7 @@ from ..events import Response, Usage
 from ..messages import (
     Assistant,
     AssistantBlock,
+    Audio,
     Document,
     Image,
     Inline,
@@ -80,6 +81,8 @@ def _read_block(block: Any, path: str) -> UserBlock:
         return Text(block["text"])
     if kind == "image":
         return Image(_read_source(block, path), block.get("mime_type"))
+    if kind == "audio":
+        return Audio(_read_source(block, path), block.get("mime_type"))
     if kind == "file":
         extras = block.get("extras") or {}
         name = extras.get("filename") or extras.get("name") or block.get("filename")
