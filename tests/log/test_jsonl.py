@@ -144,8 +144,8 @@ def test_an_export_is_imported(path: Path, tmp_path: Path) -> None:
         return CliRunner().invoke(main, ["log", "import", *words, "--log", str(tmp_path / "new.db")])
 
     assert take(str(path), "--session", "fix", "--json").stdout == '{\n  "records": 34\n}\n'
-    assert take(str(path)).stderr == "8 records taken over\n"
-    assert take(str(path)).stderr == "0 records taken over\n"
+    assert take(str(path)).stderr == "imported 8 records\n"
+    assert take(str(path)).stderr == "imported 0 records\n"
     with SqliteLog(tmp_path / "new.db", readonly=True) as log:
         log.export(tmp_path / "again.jsonl")
     assert (tmp_path / "again.jsonl").read_bytes() == path.read_bytes()

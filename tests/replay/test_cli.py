@@ -39,7 +39,7 @@ def test_replay_prints_each_step(path: Path) -> None:
     assert "allowed edit_file, by user: looks right" in result.stdout
     assert lines[-1] == (
         "4 turns, 4 calls answered, 1 failed, 5600 tokens in, 205 out, $0.008295 and 1 call of unknown cost; "
-        "3 proposed, 2 allowed, 1 denied, 2 ran. The chain is whole."
+        "3 proposed, 2 allowed, 1 denied, 2 ran. The hash chain is intact."
     )
     assert "\x1b" not in result.output
 

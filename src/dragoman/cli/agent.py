@@ -148,7 +148,7 @@ class _Agent(click.Command):
 def command(goal: str | None, workspace: Path, where: str | None, *, as_json: bool, **options: Any) -> None:
     """Let a model pursue GOAL with tools in a folder: read_file, list_files, search, edit_file and bash.
 
-    Reading is allowed. Everything else is asked about, or denied if there is no terminal. A RULE is a tool or a
+    Reading is allowed. Every other call asks for your approval, and is denied without a terminal. A RULE is a tool or a
     side effect (none, read, write, execute, network), optionally with a pattern for its command or its path:
     "write", "bash:pytest *", "edit_file:src/**". Every step is recorded in the log before it runs; see dragoman
     log and dragoman replay. At a terminal it asks what is next after an answer; an empty line or Ctrl-D ends it.

@@ -398,7 +398,7 @@ def take_over(source: str, session: str | None, where: str | None, *, as_json: b
     if as_json:
         write_json({"records": count})
     else:
-        click.echo(f"{count} record{'s' * (count != 1)} taken over", err=True)
+        click.echo(f"imported {count} record{'s' * (count != 1)}", err=True)
 
 
 @contextlib.contextmanager

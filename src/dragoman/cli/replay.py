@@ -137,7 +137,7 @@ def _show_totals(totals: Totals) -> None:
         f"\n{totals.turns} turns, {totals.calls} calls answered, {totals.failed_calls} failed, "
         f"{totals.input_tokens} tokens in, {totals.output_tokens} out, {cost}; "
         f"{totals.proposed} proposed, {totals.allowed} allowed, {totals.denied} denied, "
-        f"{totals.ran} ran. The chain is whole."
+        f"{totals.ran} ran. The hash chain is intact."
     )
 
 
