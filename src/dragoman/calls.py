@@ -1,8 +1,9 @@
 """Records of model calls: one family of values for ``Observe``, the log, the gateway and OpenTelemetry.
 
-Every attempt to call a model is a ``CallStarted``, then a ``CallCompleted`` or a ``CallFailed``. A change
-of route is a ``RoutingSwitched``; ``ProviderUnavailable`` and ``ProviderRecovered`` are the states of the
-circuit breaker. Each record has its ``type`` as JSON, and the log stores it under the same type.
+Every attempt to call a model produces a ``CallStarted``, then a ``CallCompleted`` or a ``CallFailed``. A
+change of route is recorded as a ``RoutingSwitched``, and a change of the circuit breaker as a
+``ProviderUnavailable`` or a ``ProviderRecovered``. The JSON of a record contains its ``type``, and the log
+stores the record under the same type.
 """
 
 from __future__ import annotations
@@ -44,10 +45,12 @@ __all__ = [
 ]
 
 TURN = "dragoman.turn"
-"""The key of ``Request.metadata`` for the turn of a session that a call belongs to."""
+"""The key in ``Request.metadata`` whose value is the id of the session turn that a call belongs
+to."""
 
 IS_WORKER = "dragoman.is_worker"
-"""The key of ``Request.metadata`` whose value ``"true"`` marks a call by a worker, not by the main agent."""
+"""The key in ``Request.metadata`` whose value ``"true"`` marks a call made by a worker, not by the
+main agent."""
 
 Operation: TypeAlias = Literal["chat", "embed", "rerank"]
 StopReason: TypeAlias = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "content_filter"]
@@ -76,9 +79,10 @@ def find_stop_reason(finish_reason: FinishReason | None, stop_sequence: str | No
 class Inbound(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The client side of a call through a gateway.
 
-    ``wire`` is the one that the client speaks, ``key`` the id of its key, ``name`` the name under which it
-    asked for the model; ``status`` and ``bytes`` are of the reply that it received, ``warnings`` what its
-    request lost on the way, ``error`` the category of the error that it received.
+    ``wire`` is the API that the client uses, ``key`` the id of the client's key, and ``name`` the
+    model name in its request. ``status`` and ``bytes`` are the HTTP status and the size of the
+    reply to the client. ``warnings`` lists the parts of the client's request that could not be
+    translated, and ``error`` is the category of the error in the reply, if any.
     """
 
     wire: str
@@ -91,15 +95,15 @@ class Inbound(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class _Call(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The fields of every record of an attempt.
+    """The fields that every record of an attempt has.
 
-    ``at`` is when the attempt began, in seconds since 1970; ``attempt`` counts from 0. ``request`` is set
-    only by an ``Observe`` that includes content. ``config`` is without its extras.
+    ``at`` is when the attempt began, in seconds since 1970; ``attempt`` counts from 0. ``request``
+    is set only by an ``Observe`` that includes content. ``config`` omits the caller's extras.
+    ``server`` is the host and port that the call goes to, if it uses a network.
 
-    ``server`` is the host and port that the call goes to, if it goes over a network.
-
-    ``operation`` is ``chat``, ``embed`` or ``rerank``. Of the latter two: ``settings`` as the caller gave them,
-    ``input_count`` how many texts, ``document_count`` how many documents; with content also ``texts``, ``query`` and
+    ``operation`` is ``chat``, ``embed`` or ``rerank``. For ``embed`` and ``rerank``, ``settings``
+    holds the caller's settings, ``input_count`` the number of texts and ``document_count`` the
+    number of documents. An ``Observe`` that includes content also sets ``texts``, ``query`` and
     ``documents``.
     """
 
@@ -136,13 +140,16 @@ class CallStarted(_Call, frozen=True, tag="llm.call_started", kw_only=True, omit
 class _End(_Call, frozen=True, kw_only=True, omit_defaults=True):
     """The common fields of ``CallCompleted`` and ``CallFailed``. A missing count or cost is unknown, not zero.
 
-    ``input_tokens`` includes cached and cache-written ones, as in ``Usage``; ``estimated`` marks counts that
-    the provider did not report. ``cost_usd`` is ours, by the price of ``priced_as`` (``"vendor:model"``);
-    ``cost_unknown`` is the reason if there is none, ``stated_cost_usd`` the cost that the provider
-    reported. In the log a cost is an exact decimal number. ``first_event_ms`` and ``latency_ms``
-    count from ``at``. ``response_model`` is the model that served, as the provider names it,
-    ``provider_request_id`` the provider's own id of the request, ``rate_limits`` the headers about
-    its limits, ``inbound`` the client's side of it in a gateway.
+    ``input_tokens`` includes cached and cache-written tokens, as in ``Usage``; ``estimated`` marks
+    counts that the provider did not report. ``cost_usd`` is computed here from the price of
+    ``priced_as`` (``"vendor:model"``); if it is missing, ``cost_unknown`` is the reason.
+    ``stated_cost_usd`` is the cost that the provider reported. In the log a cost is an exact
+    decimal number.
+
+    ``first_event_ms`` and ``latency_ms`` count from ``at``. ``response_model`` is the provider's
+    own name for the model that answered, ``provider_request_id`` the provider's id for the
+    request, ``rate_limits`` the reply headers about rate limits, and ``inbound`` the client side
+    of a call through a gateway.
     """
 
     finish_reason: FinishReason | None = None
@@ -168,15 +175,15 @@ class _End(_Call, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def usage(self) -> Usage:
-        """The counts as ``Usage``."""
+        """The token counts of the call, as a ``Usage``."""
         return Usage(**{name: getattr(self, name) for name in _USAGE})
 
 
 class CallCompleted(_End, frozen=True, tag="llm.call_completed", kw_only=True, omit_defaults=True):
     """An attempt succeeded.
 
-    ``response_id`` is the id of an embedding or a ranking, ``dimensions`` the length of its vectors, ``result_count``
-    how many documents were ranked.
+    For an embedding or a ranking, ``response_id`` is the id of the reply, ``dimensions`` the
+    length of the vectors and ``result_count`` the number of ranked documents.
     """
 
     stop_reason: StopReason
@@ -191,11 +198,12 @@ class CallCompleted(_End, frozen=True, tag="llm.call_completed", kw_only=True, o
 
 
 class CallFailed(_End, frozen=True, tag="llm.call_failed", kw_only=True, omit_defaults=True):
-    """An attempt failed or was cancelled. ``retry_count`` is the number of attempts before it.
+    """An attempt failed or was cancelled. ``retry_count`` is the number of earlier attempts.
 
-    Tokens and cost are set when a reply had begun: it is billed although it failed. A rejected
-    attempt has neither. ``category`` is OpenArmature's name of the error, ``wait_seconds`` the
-    pause before the next attempt, if there was one. Keys in the message are masked.
+    Tokens and cost are set if the reply had begun, because the provider bills what it generated.
+    They are not set for a rejected attempt. ``category`` is OpenArmature's name for the error, and
+    ``wait_seconds`` the pause before the next attempt, if there was one. Keys in the message are
+    masked.
     """
 
     error_class: ErrorClass
@@ -219,19 +227,19 @@ _USAGE = (
 
 
 def count_usage(usage: Usage) -> dict[str, Any]:
-    """Return the fields of a record that hold a usage."""
+    """Return the token counts of a usage as fields of a record."""
     return {name: getattr(usage, name) for name in _USAGE}
 
 
 def read_headers(headers: Mapping[str, str]) -> dict[str, Any]:
-    """Return the fields of a record from the headers of a reply: its id, and the state of the rate limits."""
+    """Return the record fields that come from the reply headers: the request id and the rate limits."""
     found = next((headers[name] for name in ("request-id", "x-request-id") if name in headers), None)
     limits = {name: value for name, value in headers.items() if "ratelimit" in name or name.startswith("retry-after")}
     return {"provider_request_id": found, "rate_limits": limits}
 
 
 def price_usage(usage: Usage, bill: Cost | Unpriced | None, priced_as: str) -> dict[str, Any]:
-    """Return the fields of a record that hold a usage and its cost; none if nothing was used."""
+    """Return the record fields for a usage and its cost; no fields if no usage was reported."""
     if usage == Usage():
         return {}
     found = {"cost_usd": bill.total, "pricing_version": bill.pricing_version} if bill is not None else {}
@@ -260,7 +268,7 @@ class RoutingSwitched(Struct, frozen=True, tag="routing.switched", omit_defaults
 
 
 class ProviderUnavailable(Struct, frozen=True, tag="routing.provider_unavailable", omit_defaults=True):
-    """A provider, or one model of it, receives no calls for a while."""
+    """The circuit breaker stopped sending calls to a provider, or to one of its models, for a while."""
 
     provider: str
     scope: Scope
@@ -270,7 +278,7 @@ class ProviderUnavailable(Struct, frozen=True, tag="routing.provider_unavailable
 
 
 class ProviderRecovered(Struct, frozen=True, tag="routing.provider_recovered", omit_defaults=True):
-    """A provider, or one model of it, answered and receives calls again."""
+    """A provider, or one of its models, answered again, so the circuit breaker sends calls to it."""
 
     provider: str
     scope: Scope

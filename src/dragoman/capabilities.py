@@ -1,8 +1,8 @@
-"""Capabilities: what a model is known to support, and the source of each fact.
+"""Capabilities: what a model is known to support, and how that is known.
 
-Every fact has a source: the user *declared* it, it is in the bundled *catalogue*, a conformance run
-*probed* it, a real reply *observed* it, or it is *unknown*. An unknown fact never blocks a call; only one
-that is known to be false does. A declared fact has precedence.
+Each capability is a ``Fact``: a value with its source. The user *declared* it, it is in the bundled
+*catalogue*, a conformance run *probed* it, a real reply *observed* it, or it is *unknown*. An unknown
+capability never blocks a call; only one that is known to be missing does. A declared value takes precedence.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _STRENGTH: dict[str, int] = {"declared": 4, "probed": 3, "observed": 2, "catalog
 
 
 class Fact(Struct, frozen=True, omit_defaults=True):
-    """One fact with its provenance: its source, when it was learned and by what."""
+    """The value of one capability, and its provenance: the source, when it was learned and by what."""
 
     value: bool | int | tuple[str, ...] | None = None
     source: Source = "unknown"
@@ -46,10 +46,11 @@ UNKNOWN = Fact()
 
 
 class Capabilities(Struct, frozen=True, omit_defaults=True):
-    """The adapter contract's flags and limits, each a ``Fact``.
+    """The capabilities of a model, under the names of the adapter contract; each is a ``Fact``.
 
-    Of embedding and reranking models: ``supports_dimensions`` is whether vectors can be shortened, ``max_dimensions``
-    their full length, ``max_batch_size`` how many texts or documents one request may hold.
+    Three of them apply to embedding and reranking models: ``supports_dimensions`` is whether
+    vectors can be shortened, ``max_dimensions`` is the full length of a vector, and
+    ``max_batch_size`` is how many texts or documents one request may hold.
     """
 
     supports_images: Fact = UNKNOWN
@@ -80,7 +81,7 @@ class Capabilities(Struct, frozen=True, omit_defaults=True):
         at: str | None = None,
         by: str | None = None,
     ) -> Capabilities:
-        """Build from plain values by the contract's names; ``ValueError`` names a wrong name or type."""
+        """Build capabilities from plain values by name; raise ``ValueError`` for a wrong name or type."""
         facts: dict[str, Fact] = {}
         for name, value in values.items():
             if name not in cls.__struct_fields__:
@@ -91,7 +92,7 @@ class Capabilities(Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def read(cls, path: str | Path) -> Capabilities:
-        """Read a file of ``dragoman check --save``, including provenance; ``ValueError`` names the problem."""
+        """Read a file that ``dragoman check --save`` wrote; raise ``ValueError`` if it is not valid."""
         try:
             data = msgspec.json.decode(Path(path).read_bytes())
         except OSError as error:
@@ -111,11 +112,14 @@ class Capabilities(Struct, frozen=True, omit_defaults=True):
         return cls(**facts)
 
     def known(self, name: str) -> Any:
-        """Return the value of a fact, or ``None`` if it is unknown."""
+        """Return the value of a capability, or ``None`` if it is unknown."""
         return getattr(self, name).value
 
     def merged(self, other: Capabilities) -> Capabilities:
-        """Return both sets of facts merged; the stronger source has precedence, then the later one."""
+        """Return both sets of capabilities merged.
+
+        For each the stronger source takes precedence, then the later value.
+        """
         changes = {}
         for name in self.__struct_fields__:
             theirs = getattr(other, name)

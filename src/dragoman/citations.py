@@ -1,7 +1,7 @@
 """Citations: the sources of passages of a reply, in one form for all wires.
 
-The provider's own record is kept with the text, because some of it must be sent back unchanged; a
-``Citation`` is a view of it. A record that cannot be read yields no citation.
+The provider's own citation record is kept with the text, because parts of it must be sent back
+unchanged; a ``Citation`` is a view of that record. A record that cannot be read yields no citation.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from msgspec import Struct
 __all__ = ["FOR_READERS", "SOURCES", "Citation", "read_citations"]
 
 SOURCES = frozenset({"annotations", "citations", "search_results", "groundingMetadata", "citationMetadata"})
-"""The names of the records that citations are read from."""
+"""The fields of a text's opaque state that citations are read from."""
 FOR_READERS = SOURCES | {"images", "related_questions"}
-"""The names of the records of a text that no provider takes back: also what a search found besides pages."""
+"""The fields of a text's opaque state that only inform the reader: citations and other search
+results. A wire without a field for them drops them without a loss."""
 
 
 class Citation(Struct, frozen=True, omit_defaults=True):
@@ -35,7 +36,7 @@ class Citation(Struct, frozen=True, omit_defaults=True):
 
 
 def read_citations(state: Any, text: str) -> tuple[Citation, ...]:
-    """Return the citations in the state of a text."""
+    """Return the citations in the opaque state of a text."""
     if not isinstance(state, Mapping) or not SOURCES & state.keys():
         return ()
     listed = state.get("citations")

@@ -108,11 +108,11 @@ class Section(Fields):
         return Section(self.path, {}, {}, self.problems, where=self.at(name), line=self._line_of(name))
 
     def plain(self) -> dict[str, Any]:
-        """Return the mapping and all inside it as ordinary values."""
+        """Return the section as a plain dictionary; nested sections become dictionaries as well."""
         return {key: plain(value) for key, value in self.data.items()}
 
     def find_line(self, path: str) -> int:
-        """Return the line of a value by a path such as ``rows[1].input``; of the nearest value around it if absent."""
+        """Return the line of the value at a path such as ``rows[1].input``, or of the nearest enclosing value."""
         line, value = self.line, self
         for name, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", path):
             if isinstance(value, Section) and name in value.data:
@@ -125,13 +125,16 @@ class Section(Fields):
         return line
 
     def _line_of(self, name: str | None) -> int:
-        """Return the line of a key, of the key that holds ``name[0]``, or of the section."""
+        """Return the line of a key.
+
+        ``name[0]`` has the line of ``name``; an unknown key has that of the section.
+        """
         name = name or ""
         return self.lines.get(name) or self.lines.get(name.partition("[")[0], self.line)
 
 
 def plain(value: Any) -> Any:
-    """Return a value of a section as ordinary values."""
+    """Return a value with each section in it converted to a plain dictionary."""
     if isinstance(value, Section):
         return value.plain()
     return [plain(item) for item in value] if isinstance(value, list) else value
@@ -141,9 +144,10 @@ KINDS[Section] = "a mapping"
 
 
 def read_yaml(path: Path, problems: list[ConfigError] | None = None) -> Section:
-    """Read a file whose root is a mapping; ``ConfigError`` in one line for any error.
+    """Read a YAML file whose root is a mapping; raise a one-line ``ConfigError`` if that fails.
 
-    With a list for ``problems``, later errors of its sections are collected there instead of raised.
+    With a list as ``problems``, errors that its sections find later are appended to it instead of
+    raised.
     """
     shown = str(path)
     try:
@@ -205,7 +209,7 @@ def _check_depth(text: str, shown: str) -> None:
 
 
 def unparsed(content: dict[str, Any], shown: str) -> Section:
-    """Return a section from plain values that were validated when they were written."""
+    """Return a section without line numbers from plain values that were validated before."""
     data = {key: unparsed(value, shown) if isinstance(value, dict) else value for key, value in content.items()}
     return Section(shown, data, {})
 

@@ -25,14 +25,14 @@ __all__ = [
 
 
 class Table(NamedTuple):
-    """Rows of cells under a heading each."""
+    """A table: one heading per column, and rows of cells."""
 
     heads: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
 
 
 class Passage(NamedTuple):
-    """A text that is shown as it is; ``folded`` ones are opened with a click."""
+    """A titled text that is shown literally. A ``folded`` text is collapsed until it is clicked."""
 
     title: str
     text: str
@@ -40,7 +40,11 @@ class Passage(NamedTuple):
 
 
 class Sheet(NamedTuple):
-    """What is shown of a result: a title, facts in one line, texts, tables, and images as media type and base64."""
+    """The contents of a displayed result.
+
+    It has a title, a line of short ``facts``, texts, tables, and images as pairs of media type and
+    base64 data.
+    """
 
     title: str
     facts: Sequence[str]

@@ -87,7 +87,7 @@ _HEADERS = frozenset(
 )
 _HEADER_FAMILIES = ("x-ratelimit-", "anthropic-ratelimit-")
 
-# How many characters of foreign text an error keeps. Text is truncated before patterns are matched.
+# How many characters of a provider's text an error keeps. Text is truncated before patterns are matched.
 MAX_QUOTE = 100
 MAX_CODE = 200
 MAX_MESSAGE = 2_000

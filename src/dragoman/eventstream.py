@@ -1,8 +1,9 @@
 """Decode the binary event streams of AWS, ``application/vnd.amazon.eventstream``, within bounds.
 
-A message is the lengths of itself and of its headers, a CRC of those two, headers, a payload of JSON, and a CRC of all
-before it. Both checksums are verified, so a byte that was lost or changed ends the stream as an error. A frame has the
-payload under the name of its event, as the vendor's own library returns it: ``{"messageStop": {...}}``.
+A message consists of its total length, the length of its headers, a CRC of these two numbers, the headers,
+a JSON payload, and a CRC of everything before. Both checksums are verified, so a lost or changed byte ends
+the stream with an error. The decoded frame has the payload under the name of its event, as the vendor's
+own library returns it: ``{"messageStop": {...}}``.
 """
 
 from __future__ import annotations

@@ -454,11 +454,12 @@ class Tool(Struct, frozen=True):
     def from_function(cls, function: Callable[..., Any], *, name: str | None = None) -> Tool:
         """Describe a function by its type hints and docstring. The function itself is not kept.
 
-        A parameter is described by ``Annotated[str, "a city"]``, by a Pydantic ``Field``, whose constraints are
-        kept too, or by the docstring: Google's ``Args:``, NumPy's ``Parameters`` or Sphinx' ``:param x:``, which
-        are then left out of the description. Types may be msgspec Structs, dataclasses, TypedDicts and
-        Pydantic models, also inside lists and the like. A ``functools.partial`` or an object with ``__call__``
-        is described by what it calls; what a partial has filled in is not the model's to choose.
+        A parameter is described by ``Annotated[str, "a city"]``, by a Pydantic ``Field``, whose constraints
+        are kept too, or by the docstring: Google's ``Args:``, NumPy's ``Parameters`` or Sphinx'
+        ``:param x:``, which are then left out of the description. Types may be msgspec Structs, dataclasses,
+        TypedDicts and Pydantic models, and containers of them. A ``functools.partial`` or an object with
+        ``__call__`` is described by the function that it calls, without the parameters that the partial has
+        already bound.
         """
         return cls(*describe_function(function, name))
 
@@ -556,9 +557,10 @@ NO_CONFIG = RuntimeConfig()
 
 
 class LossWarning(Struct, frozen=True):
-    """A part of a request that the wire cannot express, and that was sent in a reduced form or not at all.
+    """A part of a request or a reply that was lost in translation.
 
-    Or a part of a reply that a message has no field for, and that is only in ``raw``.
+    The wire could not express a part of the request, so that part was sent in a reduced form or not at all;
+    or a message has no field for a part of the reply, which is therefore only in ``raw``.
     """
 
     code: str
@@ -573,12 +575,12 @@ class Request(Struct, frozen=True):
     """One call as data: everything that a codec needs.
 
     ``response_type`` is the Python type that the schema was made of. No codec reads it; the reply
-    is converted to it, and ``Retry`` can retry if that fails. ``native`` holds fields in the form
-    of a wire, by the name of the wire; its codec overrides its own fields by them. The gateway uses
-    it for what these values cannot express. Without ``check_calls``, a call of a tool that was not
-    offered, or whose arguments violate the tool's schema, is an intent like any other, and the
-    caller checks it. With ``continues``, the last message may be the model's own: its provider
-    paused it, and goes on with it.
+    is converted to it, and ``Retry`` can retry if that fails. ``native`` maps the name of a wire to
+    fields in the form of that wire, which override the fields that its codec writes. The gateway
+    uses it for settings that ``Request`` cannot express. Without ``check_calls``, a call of a tool
+    that was not offered, or whose arguments violate the tool's schema, is an intent like any other,
+    and the caller checks it. With ``continues``, the last message may be an assistant message that
+    the provider paused: the reply continues it.
     """
 
     messages: Sequence[Message]

@@ -81,7 +81,7 @@ class Decision(Struct, frozen=True, omit_defaults=True):
 
 
 class Rule(Struct, frozen=True, omit_defaults=True):
-    """An action for the proposals that match; an omitted part matches everything.
+    """A rule: the action for every proposal that matches it. An omitted part matches everything.
 
     ``tool`` and ``arguments`` are patterns for the complete string: ``*`` and ``?`` stand for
     other characters, a final ``" *"`` for nothing or for further words, and ``re:`` starts a
@@ -383,7 +383,7 @@ coroutine function.
 
 
 class _Grant(Struct, frozen=True):
-    """What a decision allows for the rest of the session."""
+    """The permission that a decision grants for the rest of the session."""
 
     decision: Decision
     tool_name: str
@@ -432,10 +432,10 @@ class Gate:
         self.policy = policy
         self._approve = approve
         self._granted: list[_Grant] = []
-        self._asking = asyncio.Lock()  # ask one question at a time
+        self._asking = asyncio.Lock()  # the approver is asked one question at a time
 
     def settle(self, proposal: Proposal) -> tuple[Verdict, Decision | None]:
-        """Return the result of the rules, and the decision if no question is needed."""
+        """Return the result of the rules, and the decision if the approver need not be asked."""
         verdict = self.policy.judge(proposal)
         if verdict.action != "ask":
             return verdict, Decision(verdict.action == "allow", "policy", verdict.reason, verdict.rule)
@@ -446,7 +446,7 @@ class Gate:
         if self._approve is None:
             return Decision(False, "nobody", "there is no approver to ask", verdict.rule)
         async with self._asking:
-            earlier = self._find_earlier(proposal)  # decided while this one waited
+            earlier = self._find_earlier(proposal)  # a decision made while this call waited for the lock
             decision = earlier or await self._call_approver(self._approve, proposal, verdict)
             if earlier is None and (grant := _Grant.of(decision, proposal)) is not None:
                 self._granted.append(grant)

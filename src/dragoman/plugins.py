@@ -1,4 +1,4 @@
-"""Other packages that extend this one, found by entry points.
+"""Plugins: other packages that extend this one, found by their entry points.
 
 ====================  ====================================================================================
 ``dragoman.vendors``  a vendor: ``name = "package:file.yaml"``, in the form of the bundled catalogue

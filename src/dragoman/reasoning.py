@@ -32,26 +32,27 @@ class ReasoningStyle(Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     effort: str | None = None
-    """The field for an effort."""
+    """The request field for an effort."""
 
     efforts: tuple[str, ...] = _PORTABLE
-    """The efforts that it accepts."""
+    """The efforts that the model family accepts."""
 
     words: dict[str, str] = field(default_factory=dict)
-    """The name of an effort for the model, if it differs."""
+    """The model family's names for efforts, where they differ from ours."""
 
     budget: str | None = None
-    """The field for a number of tokens."""
+    """The request field for a budget in tokens."""
 
     least: int = 1
     most: int | None = None
-    """The bounds of the number of tokens."""
+    """The smallest and the largest budget (``least`` and ``most``), in tokens."""
 
     with_effort: dict[str, Any] = field(default_factory=dict)
-    """Fields that are sent with an effort, or that turn a switch on."""
+    """Fields that are sent with an effort; for a family with only a switch, those that turn
+    reasoning on."""
 
     with_budget: dict[str, Any] = field(default_factory=dict)
-    """Fields that are sent with a number of tokens."""
+    """Fields that are sent with a budget."""
 
     off: dict[str, Any] | None = None
     """Fields that turn reasoning off; ``None`` for a model that always reasons."""

@@ -1,4 +1,4 @@
-"""A provider's own block in one line, for people."""
+"""Summarise a block that only one provider has, in one readable line."""
 
 from __future__ import annotations
 

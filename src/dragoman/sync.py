@@ -76,7 +76,7 @@ _portal = _Portal()
 
 
 class SyncEventStream(Generic[Parsed]):
-    """A stream to iterate with ``for``."""
+    """A reply as a stream of events, to iterate with ``for``."""
 
     def __init__(self, stream: EventStream[Parsed]) -> None:
         self._stream = stream
@@ -84,12 +84,12 @@ class SyncEventStream(Generic[Parsed]):
 
     @property
     def ended(self) -> bool:
-        """See ``EventStream.ended``."""
+        """Whether the message is complete; see ``EventStream.ended``."""
         return self._stream.ended
 
     @property
     def response(self) -> Response[Parsed]:
-        """See ``EventStream.response``."""
+        """The complete reply, once the stream has ended; see ``EventStream.response``."""
         return self._stream.response
 
     def text(self) -> Iterator[str]:
@@ -99,7 +99,7 @@ class SyncEventStream(Generic[Parsed]):
                 yield event.text
 
     def partial(self) -> Iterator[Parsed | dict[str, Any] | list[Any] | str]:
-        """See ``EventStream.partial``."""
+        """Iterate over the structured value as it grows; see ``EventStream.partial``."""
         value = PartialValue(self._stream.request)
         for event in self:
             if type(event) is TextDelta:
@@ -121,7 +121,7 @@ class SyncEventStream(Generic[Parsed]):
         return _portal.run(self._stream.cancel())
 
     def close(self) -> None:
-        """Stop and close the connection."""
+        """Stop reading and close the connection."""
         _portal.run(self._stream.aclose())
 
     def __enter__(self) -> Self:
@@ -152,7 +152,7 @@ class SyncProvider:
         return self._provider
 
     def ready(self) -> None:
-        """See ``Provider.ready``."""
+        """Check that the next call is expected to succeed; see ``Provider.ready``."""
         _portal.run(self._provider.ready())
 
     def complete(
@@ -170,7 +170,7 @@ class SyncProvider:
         continues: bool = False,
         **settings: Unpack[Settings],
     ) -> Response[Parsed]:
-        """See ``Provider.complete``."""
+        """Call the model once and return its complete reply; see ``Provider.complete``."""
         call = self._provider.complete(
             messages, tools, config, response_schema, tool_choice,
             request_id=request_id, session_id=session_id, metadata=metadata, check_calls=check_calls,
@@ -193,7 +193,7 @@ class SyncProvider:
         continues: bool = False,
         **settings: Unpack[Settings],
     ) -> SyncEventStream[Parsed]:
-        """See ``Provider.stream``."""
+        """Call the model and return its reply as a stream of events; see ``Provider.stream``."""
 
         async def open_stream() -> EventStream[Parsed]:
             return self._provider.stream(
@@ -205,21 +205,21 @@ class SyncProvider:
         return SyncEventStream(_portal.run(open_stream()))
 
     def cancel(self, request_id: str) -> bool:
-        """See ``Provider.cancel``; meant to be called from another thread."""
+        """Cancel a call that another thread is waiting for; see ``Provider.cancel``."""
         return _portal.run(self._provider.cancel(request_id))
 
     def estimate_input_tokens(
         self, messages: Messages, tools: Tools | None = None, system_prompt: str | None = None
     ) -> int:
-        """See ``Provider.estimate_input_tokens``."""
+        """Estimate the input tokens of a request; see ``Provider.estimate_input_tokens``."""
         return self._provider.estimate_input_tokens(messages, tools, system_prompt)
 
     def plan(self, messages: Messages) -> SwapPlan:
-        """See ``Provider.plan``."""
+        """Return what this model's wire would keep, rewrite or drop; see ``Provider.plan``."""
         return self._provider.plan(messages)
 
     def close(self) -> None:
-        """See ``Provider.close``."""
+        """Release the connections; see ``Provider.close``."""
         _portal.run(self._provider.close())
 
     def __enter__(self) -> Self:
@@ -254,7 +254,7 @@ class SyncEmbedder:
         return self._embedder
 
     def ready(self) -> None:
-        """See ``Embedder.ready``."""
+        """Check that the next call is expected to succeed; see ``Embedder.ready``."""
         _portal.run(self._embedder.ready())
 
     def embed(
@@ -268,7 +268,7 @@ class SyncEmbedder:
         session_id: str | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> Embeddings:
-        """See ``Embedder.embed``."""
+        """Return the embeddings of texts; see ``Embedder.embed``."""
         call = self._embedder.embed(
             texts, input_type=input_type, dimensions=dimensions, extras=extras,
             request_id=request_id, session_id=session_id, metadata=metadata,
@@ -276,11 +276,11 @@ class SyncEmbedder:
         return _portal.run(call)
 
     def cancel(self, request_id: str) -> bool:
-        """See ``Embedder.cancel``; meant to be called from another thread."""
+        """Cancel a call that another thread is waiting for; see ``Embedder.cancel``."""
         return _portal.run(self._embedder.cancel(request_id))
 
     def close(self) -> None:
-        """See ``Embedder.close``."""
+        """Release the connections; see ``Embedder.close``."""
         _portal.run(self._embedder.close())
 
     def __enter__(self) -> Self:
@@ -307,7 +307,7 @@ class SyncReranker:
         return self._reranker
 
     def ready(self) -> None:
-        """See ``Reranker.ready``."""
+        """Check that the next call is expected to succeed; see ``Reranker.ready``."""
         _portal.run(self._reranker.ready())
 
     def rerank(
@@ -322,7 +322,7 @@ class SyncReranker:
         session_id: str | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> Ranking:
-        """See ``Reranker.rerank``."""
+        """Rank documents by relevance to a query; see ``Reranker.rerank``."""
         call = self._reranker.rerank(
             query, documents, top_k=top_k, return_documents=return_documents, extras=extras,
             request_id=request_id, session_id=session_id, metadata=metadata,
@@ -330,11 +330,11 @@ class SyncReranker:
         return _portal.run(call)
 
     def cancel(self, request_id: str) -> bool:
-        """See ``Reranker.cancel``; meant to be called from another thread."""
+        """Cancel a call that another thread is waiting for; see ``Reranker.cancel``."""
         return _portal.run(self._reranker.cancel(request_id))
 
     def close(self) -> None:
-        """See ``Reranker.close``."""
+        """Release the connections; see ``Reranker.close``."""
         _portal.run(self._reranker.close())
 
     def __enter__(self) -> Self:
@@ -364,13 +364,13 @@ def _blocking_reranker(function: Callable[P, Reranker]) -> Callable[P, SyncReran
 
 
 connect_embedder = _blocking_embedder(connect_embedder_async)
-"""See ``dragoman.connect_embedder``."""
+"""Open an embedding model whose calls block; see ``dragoman.connect_embedder``."""
 
 connect_reranker = _blocking_reranker(connect_reranker_async)
-"""See ``dragoman.connect_reranker``."""
+"""Open a reranking model whose calls block; see ``dragoman.connect_reranker``."""
 
 connect = _blocking(connect_async)
-"""See ``dragoman.connect``."""
+"""Open a model whose calls block; see ``dragoman.connect``."""
 
 
 def gather(
@@ -398,7 +398,9 @@ def gather(
         concurrency=concurrency, ordered=ordered, session_id=session_id, metadata=metadata, **settings,
     )  # fmt: skip
 
-    one_at_a_time = asyncio.Lock()  # an interrupt leaves a read behind that is still closing the calls
+    # A read that is interrupted continues in the portal until its calls are closed; the lock makes
+    # close() wait for it.
+    one_at_a_time = asyncio.Lock()
 
     async def take() -> Gathered[Parsed] | None:
         async with one_at_a_time:
@@ -422,7 +424,7 @@ async def _take_in_thread(prompts: Iterable[Messages]) -> AsyncIterator[Messages
 
 
 def _take(iterator: Iterator[Messages]) -> tuple[Messages] | None:
-    """Return the next prompt in a tuple: ``StopIteration`` cannot cross into a coroutine."""
+    """Return the next prompt in a tuple, or ``None`` at the end: a coroutine cannot raise ``StopIteration``."""
     for prompt in iterator:
         return (prompt,)
     return None

@@ -104,7 +104,7 @@ def dragoman_sim() -> Iterator[Callable[..., SimServer]]:
 
 
 class NetworkForbiddenError(AssertionError):
-    """A connection to another machine was attempted; the message has the address."""
+    """A test attempted a connection to another machine; the error message has the address."""
 
 
 @contextlib.contextmanager

@@ -104,7 +104,7 @@ _STARTS = [start for start, _ in _BLOCKS]
 
 
 class _Classes(dict[int, str]):
-    """Code point -> class, computed on first use."""
+    """Map a code point to its character class; each entry is computed on first use."""
 
     def __missing__(self, point: int) -> str:
         code = _CODES[_BLOCKS[bisect_right(_STARTS, point) - 1][1]]
@@ -436,7 +436,7 @@ def estimate_input_tokens(
     *,
     family: str = "default",
 ) -> int:
-    """Return only the number of ``estimate_request``, as the adapter contract requires."""
+    """Return the estimated number of input tokens as an integer, as the adapter contract requires."""
     return estimate_request(messages, tools, system_prompt, family=family).tokens
 
 
@@ -624,7 +624,7 @@ class Calibration(Struct, frozen=True):
     ratios: tuple[float, ...] = ()
 
     def calibrate(self, estimate: Estimate, reported: int | None) -> Calibration:
-        """Record the reported tokens of an estimated request; return the same calibration if there are none."""
+        """Return a calibration that includes the reported tokens of one request; itself if none are reported."""
         if estimate.method.endswith(_CALIBRATED):
             raise ValueError("estimate: calibrate with the estimate as it was before correct()")
         if not reported or reported < 0 or not estimate.tokens:
@@ -634,13 +634,16 @@ class Calibration(Struct, frozen=True):
 
     @property
     def factor(self) -> float:
-        """The factor for an estimate; 1 without any report."""
+        """The factor by which estimates are corrected; 1 before any usage was reported."""
         ordered = sorted(self.ratios) or [1.0]
         middle = len(ordered) // 2
         return (ordered[middle] + ordered[~middle]) / 2
 
     def correct(self, estimate: Estimate) -> Estimate:
-        """Apply the correction. With five or more reports, ``error_band`` is their deviation from the median."""
+        """Return the corrected estimate.
+
+        With five or more reports, ``error_band`` is their deviation from the median.
+        """
         if not self.ratios:
             return estimate
         band = estimate.error_band

@@ -40,17 +40,17 @@ Interruption = Literal["cancelled", "interrupted"]
 
 
 class Expected(Protocol):
-    """What the caller asked for; the assembler checks tool calls and structured text against it."""
+    """The caller's tools and schema, against which the assembler checks tool calls and structured text."""
 
     @property
     def response_schema(self) -> dict[str, Any] | None:
-        """The schema the final text must satisfy, if any."""
+        """The schema that the final text must satisfy, if any."""
 
     def tool_problem(self, name: str, arguments: dict[str, Any]) -> tuple[Problem, str] | None:
         """Return why a call does not match the tools that the caller offered, or ``None``."""
 
     def read_text(self, text: str) -> tuple[Any, str | None]:
-        """Return the final text parsed by the schema, and the first violation of the schema, if any."""
+        """Return the final text as parsed JSON, and the first violation of the schema, if any."""
         ...
 
 
@@ -133,7 +133,7 @@ class Assembler:
         return bool(self._tools)
 
     def calls_are_complete(self, *keys: Any) -> bool:
-        """Return whether the arguments of the calls ``keys``, or of all, form objects."""
+        """Return whether the arguments of the calls ``keys``, or of all calls, are complete JSON objects."""
         return all(self._tools[key].is_complete() for key in keys or self._tools)
 
     def take(self) -> list[Event]:
@@ -257,7 +257,7 @@ class Assembler:
     def whole(self, block: RedactedThinking | Opaque | Audio | Image) -> None:
         """Add a complete block that has no deltas.
 
-        Audio has state only if the provider sent some; all other blocks always have it.
+        Audio gets opaque state only if the provider sent some; every other block always gets it.
         """
         opened = self._open(type(block))
         opened.complete = block

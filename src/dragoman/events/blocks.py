@@ -42,15 +42,15 @@ from .values import (
 )
 
 MAX_BLOCKS = 4_000
-"""The most texts, thoughts and calls that one reply may have."""
+"""The largest number of texts, thoughts and calls in one reply."""
 _FRAGMENTS = 48  # number of loose fragments before they are joined
 _CHUNK = 4096  # a chunk of this many characters is closed and the next one begins
 
 
 LAST = object()
-"""The key of the last text of a message."""
+"""The key that stands for the last text of a message."""
 Citing: TypeAlias = Callable[[str, dict[str, Any]], dict[str, Any]]
-"""Return the sources of a text, from the text so far and its state."""
+"""A function that returns the sources of a text, given the text so far and its opaque state."""
 
 
 class GrowingText:
@@ -142,7 +142,7 @@ class Block:
         return self.tail.rstrip().endswith("}") and read_object(self.text) is not None
 
     def intent(self, intent_id: str, text: str, provider: str, model: str, request_id: str) -> ToolIntent:
-        """Return the intent of a call whose arguments are complete; ``text`` is what the model wrote."""
+        """Return the intent of a call whose arguments are complete; ``text`` is the arguments as received."""
         return ToolIntent(
             id=intent_id,
             provider_call_id=self.provider_id,
@@ -154,7 +154,7 @@ class Block:
         )
 
     def finished(self) -> AssistantBlock:
-        """Return the block as it is in the message."""
+        """Return the finished block as a value for the message."""
         if self.complete is not None:
             return replace(self.complete, continuity=self.continuity)
         if self.kind is ToolCall:
@@ -163,7 +163,7 @@ class Block:
 
 
 class Blocks:
-    """The blocks of one message and the events made of them, in ``out`` until they are taken."""
+    """The blocks of one message, and their events, which stay in ``out`` until they are taken."""
 
     __slots__ = ("_next", "all", "current", "last", "message_id", "out", "request_id")
 
@@ -185,7 +185,7 @@ class Blocks:
         return block
 
     def follow(self, kind: type, index: int) -> Block:
-        """Return the block ``index`` of a stream that is followed, and mark all blocks before it as ended."""
+        """Return block ``index`` of an existing stream, and mark all blocks before it as ended."""
         block = self.all[-1] if self.all else None
         if block is None or block.index != index:
             self.skip()
@@ -195,7 +195,7 @@ class Blocks:
         return block
 
     def cite(self, sources: dict[str, Any] | Citing, issuer: Issuer | None) -> None:
-        """Add the provider's own record of sources to the state of the last text, if there is one."""
+        """Add the provider's own record of sources to the opaque state of the last text, if any."""
         texts = [block for block in self.all if block.kind is Text]
         if texts:
             state = texts[-1].continuity or Continuity(issuer=issuer)

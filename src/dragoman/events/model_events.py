@@ -34,21 +34,21 @@ class ModelStarted(Struct, frozen=True, tag="model.started"):
 
 
 class ModelTextDelta(Struct, frozen=True, tag="model.text_delta"):
-    """More text."""
+    """A fragment of the reply's text."""
 
     text: str
     type: ClassVar[str] = "model.text_delta"
 
 
 class ModelReasoningDelta(Struct, frozen=True, tag="model.reasoning_delta"):
-    """More thinking."""
+    """A fragment of the model's thinking."""
 
     text: str
     type: ClassVar[str] = "model.reasoning_delta"
 
 
 class ToolIntentDelta(Struct, frozen=True, tag="tool_intent.delta"):
-    """More of a call that is still being proposed: ``raw_input_text`` is all of its arguments so far.
+    """A call that is still arriving: ``raw_input_text`` is the text of its arguments so far.
 
     ``provider_call_id`` is the ``tool_use_id`` of the stream: the provider's id, unless the call came without one
     or with one that was used before. ``intent.provider_call_id`` is always the provider's id, verbatim.
@@ -61,7 +61,7 @@ class ToolIntentDelta(Struct, frozen=True, tag="tool_intent.delta"):
 
 
 class ToolIntentProposed(Struct, frozen=True, tag="tool_intent.proposed"):
-    """A complete, parsed proposal.
+    """A tool call that is complete and parsed.
 
     The intent holds its ``id``, its provider, model and request (``source``), and how it was assembled
     (``assembled_from``).
@@ -72,7 +72,7 @@ class ToolIntentProposed(Struct, frozen=True, tag="tool_intent.proposed"):
 
 
 class ModelFinished(Struct, frozen=True, tag="model.finished"):
-    """The model is done."""
+    """The model has finished its reply."""
 
     finish_reason: FinishReason
     usage: Usage

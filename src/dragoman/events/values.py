@@ -73,7 +73,7 @@ class Usage(Struct, frozen=True, omit_defaults=True):
 
 
 class IntentSource(Struct, frozen=True):
-    """Where an intent came from."""
+    """The provider, the model, the request and the block that an intent came from."""
 
     provider: str
     model: str
@@ -130,7 +130,10 @@ class Raw:
 
     @property
     def value(self) -> Any:
-        """The parsed JSON; for a stream, ``{"chunks": [...], ...}`` with the facts of its end."""
+        """The parsed JSON.
+
+        For a stream: ``{"chunks": [...]}``, with further fields that summarise its end.
+        """
         if self._pieces is not None:
             self._value = self.decode(b"".join(self._pieces))
             self._pieces = None
@@ -185,23 +188,23 @@ class Billed(Protocol):
 
     @property
     def usage(self) -> Usage:  # pyright: ignore[reportReturnType]
-        """What it used."""
+        """The token counts of the reply."""
 
     @property
     def sale(self) -> Sale | None:
-        """Which price applies to the call."""
+        """The price that applies to the call."""
 
     @property
     def provider(self) -> str | None:
-        """Who answered."""
+        """The name of the provider that answered."""
 
     @property
     def model(self) -> str | None:
-        """Which model answered."""
+        """The name of the model that answered."""
 
 
 class Response(Struct, Displayed, Generic[Parsed], frozen=True):
-    """A complete reply: the message, why it ended, what it used, and the provider's own JSON.
+    """A complete reply: the message, its finish reason, its token counts, and the provider's own JSON.
 
     ``parsed`` is the structured value: an instance of the type given as ``response_schema``, or plain data
     for a JSON Schema.
@@ -224,7 +227,7 @@ class Response(Struct, Displayed, Generic[Parsed], frozen=True):
 
     @property
     def raw(self) -> Any:
-        """What the provider sent, verbatim as parsed JSON, or ``None`` when it was not kept."""
+        """The provider's reply as parsed JSON, unchanged; ``None`` if it was not kept."""
         return self.kept.value if self.kept is not None else None
 
     @property
@@ -259,7 +262,7 @@ class Response(Struct, Displayed, Generic[Parsed], frozen=True):
 
     @property
     def citations(self) -> tuple[Citation, ...]:
-        """The sources that the provider names for the message's texts."""
+        """The sources that the provider cites for the message's texts."""
         return self.message.citations
 
     def _sheet(self) -> Sheet:
@@ -297,7 +300,7 @@ class MessageStart(Struct, frozen=True, tag="message.start", gc=False):
 
 
 class TextDelta(Struct, frozen=True, tag="text.delta", gc=False):
-    """More text of the block at ``content_block_index``."""
+    """A fragment of the text block at ``content_block_index``."""
 
     message_id: str
     request_id: str
@@ -307,7 +310,7 @@ class TextDelta(Struct, frozen=True, tag="text.delta", gc=False):
 
 
 class ThinkingDelta(Struct, frozen=True, tag="thinking.delta", gc=False):
-    """More thinking; ``signature`` comes with the last delta of a signed block."""
+    """A fragment of thinking; ``signature`` comes with the last delta of a signed block."""
 
     message_id: str
     request_id: str

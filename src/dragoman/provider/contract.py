@@ -39,7 +39,10 @@ _NOTHING_KNOWN = Capabilities()
 
 
 class Provider(ABC):
-    """A model that answers. A subclass implements ``events``; callers use the rest."""
+    """One model that can be called.
+
+    A subclass implements ``events``; callers use the other methods.
+    """
 
     name: str = ""
     model: str = ""
@@ -51,7 +54,10 @@ class Provider(ABC):
 
     @property
     def priced_as(self) -> PricedAs:
-        """The price of calls: ``"vendor:model"`` of a price table, ``"free"``, or a ``PriceRow``; assignable."""
+        """The price of calls.
+
+        Assign ``"vendor:model"`` of a price table, ``"free"``, or a ``PriceRow``.
+        """
         return self._priced_as or self._find_seller()
 
     @priced_as.setter
@@ -73,7 +79,7 @@ class Provider(ABC):
         return reply
 
     async def ready(self) -> None:  # noqa: B027
-        """Check that the next call is expected to succeed; raise the error that it would meet otherwise."""
+        """Check that the next call is expected to succeed; raise the error that it would raise otherwise."""
 
     async def close(self) -> None:  # noqa: B027
         """Release connections."""
@@ -158,15 +164,15 @@ class Provider(ABC):
         return EventStream(self.open(request), request, self._calls, self.find_sold)
 
     async def cancel(self, request_id: str) -> bool:
-        """Cancel a call in flight; return ``False`` if there is none of this id. Idempotent."""
+        """Cancel the call in flight with this id; return ``False`` if there is none. Idempotent."""
         return await self._calls.cancel(request_id)
 
     def find_sold(self, name: str, model: str) -> PricedAs:
-        """Return the price of a call that the inner provider of this name and model answered."""
+        """Return the price of a call that the inner provider with this name and model answered."""
         return self.priced_as
 
     def check(self, request: Request) -> None:
-        """Raise if the model is known to lack what a request uses, before anything is sent."""
+        """Raise an error, before anything is sent, if the model is known not to support the request."""
         if self.capabilities == _NOTHING_KNOWN:
             return
         estimate = None
@@ -185,13 +191,13 @@ class Provider(ABC):
     def estimate_input_tokens(
         self, messages: Messages, tools: Tools | None = None, system_prompt: str | None = None
     ) -> int:
-        """Estimate how many tokens this is, without a call."""
+        """Estimate the number of input tokens without calling the model."""
         family = self.token_family
         return estimate_input_tokens(parse_messages(messages), parse_tools(tools), system_prompt, family=family)
 
     @property
     def lessons(self) -> tuple[str, ...]:
-        """What the endpoint has rejected so far, and what is sent instead; ``describe()`` shows it."""
+        """The fields that the endpoint has rejected so far, and what is sent instead; shown by ``describe()``."""
         return ()
 
     def plan(self, messages: Messages) -> SwapPlan:

@@ -16,7 +16,7 @@ from .contract import Provider
 
 
 class Gathered(Struct, Generic[Parsed], frozen=True):
-    """One call of ``gather``: the place of its prompt, the prompt, and the reply or the error."""
+    """One call of ``gather``: the position of its prompt, the prompt, and the reply or the error."""
 
     index: int
     prompt: Messages
@@ -126,7 +126,7 @@ class _Batch(Generic[Parsed]):
             self._queue.put_nowait(None)
 
     async def _take(self) -> tuple[int, Messages] | None:
-        """Return the next prompt and its place; ``None`` if there is none left."""
+        """Return the position of the next prompt, and the prompt; ``None`` if there is none left."""
         await self._slots.acquire()
         async with self._taking:
             if not self._exhausted:

@@ -71,7 +71,10 @@ def _read_auth(api_key: Any) -> Auth | None:
 
 @final
 class HttpProvider(ReplyProvider):
-    """A model behind a wire. To change what it does, put a provider around it."""
+    """A provider that calls a model over HTTP.
+
+    To change its behaviour, wrap it in another provider.
+    """
 
     def __init__(
         self,
@@ -108,7 +111,7 @@ class HttpProvider(ReplyProvider):
         if key:
             self._credentials |= {name: Secret(value) for name, value in codec.authorise(key).items()}
         self._auth = _read_auth(api_key)
-        # nothing is known of the model, so requests stay as they are
+        # no capability of the model is known, so requests stay unchanged
         self._fits = self.capabilities == _NOTHING_KNOWN
         self._observe = observe
 
@@ -119,9 +122,9 @@ class HttpProvider(ReplyProvider):
         await self._ask_all(self.codec.ready())
 
     async def count_input_tokens(self, request: Request) -> int | None:
-        """Return the input tokens of a request as the server counts them; ``None`` if its wire has no such route.
+        """Return the server's count of a request's input tokens; ``None`` if the wire has no endpoint for it.
 
-        A refusal is raised: a server may lack a route that its wire has.
+        An error reply is raised as an error, for example if a compatible server lacks the endpoint.
         """
         codec, (fitted, _) = self.codec, self._fit(request)
         return await self._ask_all(count_tokens(codec, codec.encode(fitted), self.model))
@@ -135,8 +138,8 @@ class HttpProvider(ReplyProvider):
     async def fetch(self, question: HttpRequest) -> AsyncIterator[bytes]:
         """Send a request that is not a call, such as to a batch API, and yield the body of the answer.
 
-        It goes out with this provider's key, so its URL must be of the same origin. An error status
-        is raised as an error.
+        The request is sent with this provider's key, so its URL must have the same origin. An error
+        status is raised as an error.
         """
         if urlsplit(question.url)[:2] != urlsplit(self._base_url)[:2]:
             raise ValueError("fetch: the URL is of another origin than the provider's base_url")
@@ -199,7 +202,7 @@ class HttpProvider(ReplyProvider):
 
     @property
     def lessons(self) -> tuple[str, ...]:
-        """What the endpoint has rejected so far, and what is sent instead."""
+        """The fields that the endpoint has rejected so far, and what is sent instead."""
         return tuple([lesson.detail for lesson in getattr(self.codec, "lessons", ())])
 
     def _annotate(self, error: ProviderError, request: Request | None = None) -> ProviderError:
@@ -218,7 +221,7 @@ class HttpProvider(ReplyProvider):
         return fixed if self._auth is None else [*fixed, *self._auth.secrets()]
 
     async def _ask_all(self, questions: Generator[HttpRequest, HttpReply, _T]) -> _T:
-        """Send each request that the generator yields, with its reply sent back; return the generator's result."""
+        """Send each request that a generator yields, pass it the reply, and return the generator's result."""
         try:
             question = next(questions)
             while True:

@@ -22,27 +22,27 @@ from ..tokens import estimate_input_tokens
 
 
 class Reply(ABC):
-    """One reply: its events as they arrive, and the facts that are known so far."""
+    """One reply: its events as they arrive, and its properties as far as they are known."""
 
     @property
     @abstractmethod
     def provider(self) -> str:
-        """The name of the provider that serves it; after a ``Fallback``, of the candidate."""
+        """The name of the provider that serves the request; with a ``Fallback``, that of the chosen candidate."""
 
     @property
     @abstractmethod
     def model(self) -> str:
-        """The model that serves it, as that provider calls it."""
+        """The provider's own name for the model that serves the request."""
 
     @property
     @abstractmethod
     def issuer(self) -> Issuer | None:
-        """The issuer of its opaque state, known once the request was sent."""
+        """The issuer of the reply's opaque state; ``None`` until the request is sent."""
 
     @property
     @abstractmethod
     def attempt(self) -> int:
-        """The number of the attempt, from 0; ``Retry`` counts them."""
+        """The number of the attempt, counted from 0 by ``Retry``."""
 
     @property
     @abstractmethod
@@ -51,42 +51,43 @@ class Reply(ABC):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The headers of the reply that are kept: the provider's id of the request, its rate limits."""
+        """The reply headers that are kept, such as the provider's request id and its rate limits."""
         return {}
 
     @property
     def history(self) -> Sequence[CallRecord]:
-        """What happened before this attempt: attempts that failed, and changes of route, in order."""
+        """Records of earlier failed attempts and changes of route, in order."""
         return ()
 
     @property
     @abstractmethod
     def raw(self) -> Any:
-        """What the provider sent so far, as parsed JSON, or ``None`` if it is not kept."""
+        """The data received from the provider so far, as parsed JSON; ``None`` if it is not kept."""
 
     @property
     @abstractmethod
     def warnings(self) -> tuple[LossWarning, ...]:
-        """What the request lost on its way to the provider."""
+        """Warnings about parts of the request that the wire could not express."""
 
     @abstractmethod
     async def next(self) -> list[Event]:
-        """Return the events of the next read; none at the end.
+        """Return the next batch of events; an empty list at the end of the reply.
 
-        The first call sends the request. A failure is raised after the events that close the message.
+        The first call sends the request. An error is raised after the events that close the
+        message.
         """
 
     @abstractmethod
     def cancel(self, undelivered: Sequence[Event] = ()) -> list[Event]:
         """End the message as cancelled and return the events that close it; none if it was complete.
 
-        ``undelivered`` are the last events of ``next`` that the caller did not pass on: the message ends
-        before them. This sends nothing and closes nothing; call ``aclose`` afterwards.
+        ``undelivered`` are the events at the end of the last batch that the caller did not pass
+        on; the message ends before them. The connection stays open until ``aclose`` is called.
         """
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Close the connection. The facts, and ``cancel``, stay usable."""
+        """Close the connection. The properties, and ``cancel``, stay usable."""
 
 
 async def read_events(reply: Reply) -> AsyncIterator[Event]:
@@ -216,7 +217,7 @@ class EventsReply(AssembledReply):
 
 
 class Served:
-    """What a layer reports of its call: the current inner reply, and the events that it holds back."""
+    """The state of a layer's call: the current inner reply, the events it holds back, and its history."""
 
     __slots__ = ("_recorded", "attempt", "cancelled", "held", "history", "reply")
 
@@ -237,7 +238,7 @@ class Served:
 
     @property
     def behind(self) -> Sequence[CallRecord]:
-        """The history of the call, including that of the current reply."""
+        """The history of the call, including the history of the current reply."""
         if self.reply is None or self.reply is self._recorded:
             return self.history
         return [*self.history, *self.reply.history]
@@ -247,9 +248,10 @@ Serve: TypeAlias = Callable[[Request, Served], AsyncGenerator[list[Event], None]
 
 
 class WrappedReply(Reply):
-    """A reply around another. ``serve`` is the layer's generator of batches, which sets ``Served.reply``.
+    """A layer's reply, which wraps the reply of the inner provider.
 
-    It is a generator, so that its ``finally`` runs even for a reply that is dropped. It does not refer to this
+    ``serve`` is the layer's generator of event batches, which sets ``Served.reply``. A generator is used because
+    its ``finally`` runs even if the reply is dropped without being closed. The generator does not refer to this
     object: a reference cycle would keep the connection open until the next garbage collection.
     """
 
@@ -260,7 +262,7 @@ class WrappedReply(Reply):
 
     @property
     def inner(self) -> Reply:
-        """The reply inside; before there is one, an empty reply."""
+        """The wrapped reply; an empty reply until the inner provider is called."""
         return self._served.reply or self._unserved
 
     @property
@@ -312,7 +314,7 @@ class WrappedReply(Reply):
 
 
 class _Unserved(AssembledReply):
-    """The reply of a layer that did not call its inner provider yet."""
+    """The empty reply of a layer that has not called its inner provider yet."""
 
     async def next(self) -> list[Event]:
         return []

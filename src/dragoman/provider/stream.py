@@ -19,7 +19,10 @@ from .reply import Reply
 
 
 class CallsInFlight:
-    """Calls by request id. It holds them weakly: a stream that was dropped is not in flight."""
+    """Calls in flight by request id.
+
+    References are weak: a dropped stream is no longer in flight.
+    """
 
     def __init__(self) -> None:
         self._calls: dict[str, ref[EventStream[Any] | WaitingCall]] = {}
@@ -37,17 +40,18 @@ class CallsInFlight:
         self._calls.pop(request_id, None)
 
     async def cancel(self, request_id: str) -> bool:
-        """Cancel a call; return ``False`` if there is none of this id."""
+        """Cancel the call with this id; return ``False`` if there is none."""
         known = self._calls.get(request_id)
         call = known() if known is not None else None
         return await call.cancel() if call is not None else False
 
 
 class _Interruptible:
-    """A call that one task waits in and another may stop.
+    """A call that one task waits for and that another task may stop.
 
-    The waiting task is cancelled and takes that cancellation back, as ``asyncio.timeout`` does: no task and
-    no queue stand between the socket and the caller, and cancellations from outside keep their meaning.
+    ``cancel`` cancels the waiting task, which then undoes that cancellation (``Task.uncancel``),
+    as ``asyncio.timeout`` does. Therefore no extra task and no queue is needed between the socket
+    and the caller, and other cancellations of the task still take effect.
     """
 
     _task: asyncio.Task[Any] | None = None
@@ -55,7 +59,7 @@ class _Interruptible:
     _others = 0
 
     def _wait(self) -> None:
-        """Begin to wait in the current task; cancellations that it has already are not ours."""
+        """Record the current task as the waiting one, and how many cancellations it already has."""
         self._task = asyncio.current_task()
         self._others = self._task.cancelling() if self._task is not None else 0
 
@@ -65,7 +69,7 @@ class _Interruptible:
             self._task.cancel()
 
     def is_interrupted(self) -> bool:
-        """Return whether only ``cancel`` cancelled the task; undo that cancellation."""
+        """Undo the cancellation by ``cancel``; return whether it was the only one."""
         if not self._interrupting or self._task is None:
             return False
         self._interrupting = False
@@ -123,7 +127,7 @@ class EventStream(_Interruptible, Generic[Parsed]):
 
     @property
     def ended(self) -> bool:
-        """Whether the message is complete, so that ``response`` is there."""
+        """Whether the message is complete, so that ``response`` is available."""
         return self._response is not None
 
     @property
@@ -142,9 +146,10 @@ class EventStream(_Interruptible, Generic[Parsed]):
     async def partial(self) -> AsyncIterator[Parsed | dict[str, Any] | list[Any] | str]:
         """Iterate over the structured value as it grows; the last item is the complete, validated instance.
 
-        The items before it are plain data: objects and lists without what has not arrived, strings as far as
-        they have. A number is there once it is complete. Finished parts satisfy the schema; from the first
-        one that does not, nothing follows but the ``StructuredOutputError`` at the end.
+        The items before it are plain data: objects and lists contain the members that have arrived,
+        and a string is as long as the part of it that has arrived. A number appears once it is
+        complete. Finished parts satisfy the schema; after the first part that violates it, no item
+        follows, and the stream ends with a ``StructuredOutputError``.
         """
         value = PartialValue(self.request)
         async for event in self:
@@ -212,7 +217,7 @@ class EventStream(_Interruptible, Generic[Parsed]):
         return True
 
     async def aclose(self) -> None:
-        """Stop and close the connection, without further events."""
+        """Stop reading and close the connection; no further events are delivered."""
         if self._task is not None:
             self._interrupt()
             return

@@ -1,6 +1,6 @@
-"""The same transport over aiohttp, for what aiohttp alone can do: SOCKS proxies and connectors of your own.
+"""A transport over aiohttp, for features that only aiohttp has: SOCKS proxies and custom connectors.
 
-Needs the extra ``aiohttp``. The rules are those of ``HttpTransport``, and ``tests/transport`` holds both to them.
+Needs the extra ``aiohttp``. The rules are those of ``HttpTransport``; ``tests/transport`` tests both.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _PROXY = "Check the variables HTTPS_PROXY, HTTP_PROXY and NO_PROXY."
 class AiohttpTransport(Transport):
     """HTTP/1.1 over aiohttp.
 
-    ``proxy`` is a URL, ``"env"`` for the proxy of the environment (never for loopback), or
-    ``None``; ``ca`` is a file of certificate authorities, or an ``ssl.SSLContext``. ``connector``
-    makes the connector of a session in place of aiohttp's ``TCPConnector``, for example one of
-    ``aiohttp_socks``; then neither of the others applies.
+    ``proxy`` is a URL, ``"env"`` for the proxy of the environment (never for loopback), or ``None``; ``ca``
+    is a file of certificate authorities, or an ``ssl.SSLContext``. ``connector`` makes the connector of a
+    session in place of aiohttp's ``TCPConnector``, for example one of ``aiohttp_socks``; then ``proxy`` and
+    ``ca`` are ignored.
     """
 
     def __init__(

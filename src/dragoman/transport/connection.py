@@ -150,7 +150,7 @@ class Connection(asyncio.BufferedProtocol):
         return data
 
     def drain(self) -> None:
-        """Read and drop a short rest of the body, so that the connection can be reused."""
+        """Read and discard a short remainder of the body, so that the connection can be reused."""
         if self.pieces:
             self.take()
         if self.state == "body":

@@ -41,7 +41,7 @@ class HttpStream(ABC):
 
     status: int
     headers: Mapping[str, str]
-    """The header fields. Names of ``HttpTransport`` are lower case; repeated fields are joined with a comma."""
+    """The header fields. ``HttpTransport`` writes names in lower case and joins repeated fields with a comma."""
     over: bool = False
     """Whether the body is known to be complete; then ``receive`` returns nothing more."""
 
@@ -63,7 +63,7 @@ class HttpStream(ABC):
 
 
 class Transport(ABC):
-    """Sends requests."""
+    """An HTTP client: sends each request once and returns its reply as it arrives."""
 
     @abstractmethod
     def send(
@@ -77,4 +77,4 @@ class Transport(ABC):
             return HttpReply(reply.status, reply.headers, await reply.read())
 
     async def close(self) -> None:  # noqa: B027
-        """Close the pool."""
+        """Close the connection pool."""

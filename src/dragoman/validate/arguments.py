@@ -1,6 +1,6 @@
-"""The types of what a caller may pass: messages, tools, settings and schemas, as values or as plain records.
+"""Types of the arguments that a caller may pass: messages, tools, settings and schemas, as values or plain records.
 
-Type checkers read these; at run time ``parse`` reads the arguments and names the path of what is wrong. Records
+Type checkers read these; at run time ``parse`` reads the arguments and reports the path of an invalid one. Records
 that are not known before run time, such as decoded JSON, go through ``parse_messages``.
 """
 
@@ -77,6 +77,6 @@ class ConfigRecord(TypedDict, total=False):
 
 
 class Settings(ConfigRecord, total=False):
-    """What ``complete`` and ``stream`` take as keywords: the fields of ``RuntimeConfig``, and ``system``."""
+    """The keyword settings of ``complete`` and ``stream``: the fields of ``RuntimeConfig``, and ``system``."""
 
     system: str | None

@@ -1,4 +1,4 @@
-"""How much work a JSON Schema can cause, counted before it is compiled.
+"""Bound the work that a JSON Schema can cause, before it is compiled.
 
 References make a graph of a schema: 40 definitions of which each refers twice to the one before it
 are 3 KB and 2^40 paths. The count follows every path once, so it is linear in the size of the schema.
@@ -88,7 +88,7 @@ def _edges_onward(node: _Node, further: list[int]) -> list[int]:
 
 
 def _total(node: _Node, further: list[int], counts: list[int]) -> int:
-    """Return the count for a subschema from those below it: all that apply to the same value, and the worst part."""
+    """Return the count for a subschema: those of all subschemas of the same value, plus the worst part's."""
     same = node.weight * sum([counts[each] for each in [*node.same, *further]])
     names = sum([counts[each] for each in node.any_name])
     indexes = sum([counts[each] for each in node.any_index])
@@ -115,7 +115,7 @@ class _Graph:
             self.nodes.append(self._read(schema))
 
     def _index(self, root: dict[str, Any]) -> None:
-        """Find what references may name: identified resources, and anchors."""
+        """Record the targets that references may name: resources with an ``$id``, and anchors."""
         identifies = "id" if "draft-04" in str(root.get("$schema")) else "$id"
         left: list[tuple[Any, str, int]] = [(root, "", 1)]
         while left:

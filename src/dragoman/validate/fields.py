@@ -68,12 +68,12 @@ class Fields:
     # --- reading one field
 
     def take(self, name: str) -> Any:
-        """Return a field of any kind."""
+        """Return the value of a field, of any type."""
         self._known[name] = None
         return self.data.get(name)
 
     def get(self, name: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
-        """Return a field of a kind, or the default when it is absent or wrong."""
+        """Return the value of a field if it has the type ``kind``, else the default; report a wrong type."""
         value = self.take(name)
         if value is None:
             return default
@@ -85,27 +85,27 @@ class Fields:
         return value
 
     def text(self, name: str) -> str | None:
-        """Return a string."""
+        """Return the value of a string field."""
         value: str | None = self.get(name, str)
         return value
 
     def number(self, name: str) -> float | None:
-        """Return a number."""
+        """Return the value of a number field."""
         value: float | None = self.get(name, (int, float))
         return value
 
     def whole(self, name: str) -> int | None:
-        """Return an integer."""
+        """Return the value of an integer field."""
         value: int | None = self.get(name, int)
         return value
 
     def flag(self, name: str) -> bool | None:
-        """Return true or false."""
+        """Return the value of a boolean field."""
         value: bool | None = self.get(name, bool)
         return value
 
     def choice(self, name: str, choices: Collection[C]) -> C | None:
-        """Return one of some strings."""
+        """Return the value of a field that must be one of ``choices``."""
         value = self.text(name)
         chosen = next((each for each in choices if each == value), None)
         if value is not None and chosen is None:
@@ -113,7 +113,7 @@ class Fields:
         return chosen
 
     def items(self, name: str, *, required: bool = False) -> Sequence[Any] | None:
-        """Return a list."""
+        """Return the value of a list field."""
         value = self.take(name)
         if value is None and required:
             self.refuse(name, "is required")
@@ -123,7 +123,7 @@ class Fields:
         return value
 
     def texts(self, name: str) -> tuple[str, ...] | None:
-        """Return a list of strings."""
+        """Return the value of a field that is a list of strings."""
         values = self.items(name)
         if values is not None and not all(isinstance(value, str) for value in values):
             self.complain("must be a list of strings", name)
@@ -131,25 +131,25 @@ class Fields:
         return None if values is None else tuple(values)
 
     def inner(self, name: str) -> Self | None:
-        """Return an object inside this one."""
+        """Return a reader for a nested object."""
         value = self.take(name)
         return None if value is None else self.enter(name, value)
 
     def inners(self, name: str, *, required: bool = False) -> list[Self]:
-        """Return a list of objects; an absent one is empty, unless it is required."""
+        """Return a reader for each object in a list; none for an absent list, unless it is required."""
         values = self.items(name, required=required)
         return [self.enter(f"{name}[{at}]", value) for at, value in enumerate(values or ())]
 
     def enter(self, name: str, value: Any) -> Self:
-        """Return a reader of a value inside this mapping."""
+        """Return a reader for a value inside this mapping."""
         return type(self)(value, self.at(name))
 
     def need_text(self, name: str) -> str:
-        """Return a required string."""
+        """Return the value of a string field; reject a missing one."""
         return self._need(name, self.text(name))
 
     def need_inner(self, name: str) -> Self:
-        """Return a required object."""
+        """Return a reader for a nested object; reject a missing one."""
         return self._need(name, self.inner(name))
 
     def _need(self, name: str, value: T | None) -> T:
@@ -160,7 +160,7 @@ class Fields:
     # --- fields that were not read
 
     def put(self, name: str, value: Any) -> None:
-        """Set a field, and treat it as one that was not read."""
+        """Set a field, and mark it as not read."""
         self.data = {**self.data, name: value}
         self._known.pop(name, None)
 
@@ -169,7 +169,7 @@ class Fields:
         return {name: value for name, value in self.data.items() if value is not None and name not in self._known}
 
     def allow(self, *names: str) -> None:
-        """Reject other fields than these."""
+        """Reject every field that is not among ``names`` and was not read."""
         self._known.update(dict.fromkeys(names))
         self.done()
 

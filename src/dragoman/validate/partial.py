@@ -58,7 +58,7 @@ class PartialJson:
                 self._follow(mark)
 
     def read(self) -> tuple[Any, int]:
-        """Return the value so far and how many of its parts, along the last ones, are unfinished."""
+        """Return the value so far, and how many nested values at its end are unfinished."""
         end, closing, unfinished = self._end
         if not unfinished and not self.is_complete:
             return _NOTHING, 0
@@ -99,7 +99,7 @@ class PartialValue:
     def feed(self, event: TextDelta) -> list[Any]:
         """Return the value so far, if this fragment changed it and its finished parts satisfy the schema.
 
-        The complete value is not returned: the reply has it, as an instance.
+        The complete value is not returned here: the reply contains it, as an instance of its type.
         """
         # a model may write a text block before its answer
         if event.content_block_index != self._block:
@@ -118,7 +118,7 @@ class PartialValue:
 
 
 def _open_path(value: Any, length: int) -> list[str | int]:
-    """Return the path to the last part of a value, of this length."""
+    """Return the path that leads ``length`` levels down to the last member of a value."""
     path: list[str | int] = []
     while len(path) < length and value:
         key = next(reversed(value)) if isinstance(value, dict) else len(value) - 1

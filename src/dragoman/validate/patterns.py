@@ -61,7 +61,7 @@ def weigh(pattern: str) -> int:
 
 
 def start_meter() -> None:
-    """Give the validation that follows in this thread its steps."""
+    """Reset the number of steps that the next validation in this thread may take."""
     _meter.left = MAX_STEPS
 
 
@@ -78,7 +78,7 @@ def _backtracks(pattern: str) -> bool:
 
 
 class _Matcher:
-    """A compiled pattern, and the steps that a string takes."""
+    """A compiled pattern, which counts the steps that it takes to match a string."""
 
     def __init__(self, pattern: str, size: int) -> None:
         from jsonschema_rs import FancyRegexOptions, RegexOptions, validator_for

@@ -10,7 +10,7 @@ from .schema import compile_schema, first_error
 
 
 class Expectation:
-    """What a request allows its reply to be: the tools it offers and the schema it asks for."""
+    """What a reply is checked against: the tools that the request offers, and its response schema."""
 
     def __init__(self, request: Request) -> None:
         self.response_schema = request.response_schema
@@ -28,7 +28,7 @@ class Expectation:
         return None if wrong is None else ("invalid_arguments", f"the arguments violate the tool's schema: {wrong}")
 
     def read_text(self, text: str) -> tuple[Any, str | None]:
-        """Return the final text parsed by the schema, and the first violation of the schema, if any."""
+        """Return the final text as parsed JSON, and the first violation of the schema, if any."""
         try:
             value = read_json(text)
         except ValueError as error:

@@ -42,7 +42,7 @@ from .schema import Schema, compile_schema, first_error
 
 
 def check_request(request: Request, *, history: bool = True) -> None:
-    """Raise ``InvalidRequestError`` at the first thing that breaks the contract, naming its place.
+    """Raise ``InvalidRequestError`` for the first violation of the contract, with its path.
 
     Without ``history``, or without ``check_calls`` of the request, the arguments of earlier calls
     are not checked against the current tools. The gateway relays them as its client sent them: the
@@ -119,7 +119,10 @@ def _check_assistant(message: Assistant, path: str, open_calls: dict[str, int]) 
 
 
 def _holds_something(block: Any) -> bool:
-    """Return whether a block is more than an empty text; a signature counts, because its issuer needs it back."""
+    """Return whether a block has content.
+
+    A signature counts as content: its issuer needs it back.
+    """
     return type(block) is not Text or block.text != "" or block.continuity is not None
 
 

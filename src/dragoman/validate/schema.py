@@ -15,7 +15,8 @@ from .patterns import MAX_STEPS, find_patterns, start_meter
 MAX_SCHEMA = 256 * 1024
 """The longest schema that is compiled, in bytes of JSON."""
 MAX_CHECKS = 2_000_000
-"""How many checks of a part against a subschema one validation may take."""
+"""How many checks one validation may take; a check compares one part of a value with one
+subschema."""
 _CACHED_SCHEMA = 64 * 1024  # bytes of JSON
 _CACHED_IN_ALL = 16 * 1024 * 1024  # bytes of memory
 _FEW_PATHS = 16  # below this, counting the parts of a value costs more than it saves
@@ -47,7 +48,10 @@ def compile_schema(schema: Any, path: str) -> Schema:
 
 
 def first_error(schema: Schema, value: Any) -> str | None:
-    """Return the first thing wrong with ``value``, with the place it is at, or ``None``. Never raises."""
+    """Return the first violation in ``value`` and its path, or ``None`` if it is valid.
+
+    Never raises.
+    """
     try:
         depth, parts = _measure_value(value) if schema.paths > _FEW_PATHS or schema.growth > 1 else (0, 1)
         if parts * schema.paths > MAX_CHECKS:
@@ -72,7 +76,7 @@ def first_error(schema: Schema, value: Any) -> str | None:
 def has_final_error(schema: Schema, value: Any, open_path: list[str | int]) -> bool:
     """Return whether a finished part of an unfinished value violates the schema.
 
-    The nodes along ``open_path`` are unfinished: what is wrong with them may be right once the rest arrives.
+    The nodes along ``open_path`` are unfinished: they may become valid when more text arrives.
     """
     if schema.growth > 1 or schema.paths > _FEW_PATHS or schema.names:  # too expensive to check with every fragment
         return False

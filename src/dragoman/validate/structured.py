@@ -1,4 +1,4 @@
-"""Structured output by type: the JSON Schema that is sent, and the instance that comes back.
+"""Structured output by Python type: make the JSON Schema to send, and convert the reply to an instance.
 
 Providers take a schema with an object at its root. Lists, unions, ``Literal`` and scalars are therefore sent
 inside an object with the one property ``value``, and taken out of it again.
