@@ -29,7 +29,7 @@ async def show(stream: EventStream[Parsed], *, seconds: float = 0.1) -> Response
     is raised. Assign the result, or end the line with a semicolon: a cell displays its last value again.
     """
     try:
-        from IPython.display import display
+        from IPython.display import display  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise ImportError("show needs IPython, which notebooks run on: pip install ipython") from error
     growing = _GrowingReply()

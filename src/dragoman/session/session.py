@@ -270,7 +270,7 @@ class Session(Displayed, Generic[Parsed]):
         where = ", log in memory" if isinstance(self.log, MemoryLog) else ""
         return f"<Session {self.id} {_name(self.provider)}{where}>"
 
-    _sheet = describe_session
+    _sheet = describe_session  # pyright: ignore[reportAssignmentType]
 
     # --- the loop -------------------------------------------------------------------------------------
 
