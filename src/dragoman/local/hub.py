@@ -65,7 +65,9 @@ def locate(hub: Hub, spec: str, sha256: str | None = None) -> Remote:
 
 
 def _read_facts(url: str, token: str, hub: Hub) -> tuple[str, int]:
-    """Request the digest and size of a file from the hub; empty and 0 if it does not report them."""
+    """Request the digest and size of a file from the hub; return an empty string and 0 if it does
+    not report them.
+    """
     try:
         for reply in _follow("HEAD", url, {}, token, hub):
             reply.close()
@@ -143,14 +145,19 @@ class _RefusedError(WeightsError):
 
 
 class _NoRedirects(HTTPRedirectHandler):
-    """Return redirects to the caller: urllib would send the token to any host."""
+    """Return redirects to the caller instead of following them: urllib would send the token to
+    any host.
+    """
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
 
 
 def _follow(method: str, url: str, headers: dict[str, str], token: str, hub: Hub) -> Iterator[Any]:
-    """Yield each redirect and the final reply. ``HEAD`` stops at the hub: signed URLs work for GET only."""
+    """Follow redirects; yield each redirect response and the final response.
+
+    ``HEAD`` does not leave the hub's origin, because signed storage URLs work for GET only.
+    """
     opener, home = build_opener(_NoRedirects), _origin(url)
     for _ in range(_REDIRECTS):
         sent = dict(headers)
@@ -188,7 +195,9 @@ def _refusal(status: int, url: str, hub: Hub) -> str:
 
 
 def _check_address(url: str, after: str = "") -> None:
-    """Raise unless ``url`` is http or https without credentials, and no downgrade from ``after``."""
+    """Raise unless ``url`` is http or https without credentials. A redirect from https
+    (``after``) to http is rejected.
+    """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
         raise WeightsError(

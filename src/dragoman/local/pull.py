@@ -175,7 +175,7 @@ def _pull_file(path: Path, name: str | None, sha256: str | None, progress: Progr
 
 
 def _new_name(name: str, source: str) -> str:
-    """Return ``name`` if it is not taken."""
+    """Return ``name`` if it is valid and not taken; raise otherwise."""
     check_name(name)
     known = receipts().get(name)
     if name in load_catalog().models or (known is not None and known[1].source != source):

@@ -29,7 +29,7 @@ class WeightsError(RuntimeError):
 
 
 class Receipt(Struct, frozen=True):
-    """What was known about a file when it was hashed."""
+    """The properties of a file at the time it was hashed."""
 
     name: str
     source: str
@@ -48,7 +48,7 @@ def models_folder() -> Path:
 
 
 def check_name(name: str) -> str:
-    """Return ``name`` if it is valid as a file name."""
+    """Return ``name`` if it is valid as a file name; raise otherwise."""
     if not _NAME.fullmatch(name):
         raise WeightsError(f"{name!r} cannot be a model's name: use letters, digits, dots, dashes and underscores")
     return name

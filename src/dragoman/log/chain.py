@@ -19,7 +19,8 @@ class Break(Struct, frozen=True):
     """The first broken link of a session.
 
     ``id`` is the id of the faulty record, or of the record found in place of a missing one;
-    ``None`` if there is neither. Damage outside every session has an empty ``session``.
+    ``None`` if there is neither. For damage that does not belong to any session, ``session`` is
+    empty.
     """
 
     session: str
@@ -36,7 +37,9 @@ class Break(Struct, frozen=True):
 
 
 class ChainReport(Struct, frozen=True):
-    """The result of ``verify``. It has one break per session: records after a break prove nothing."""
+    """The result of ``verify``. It has at most one break per session, since records after a break
+    cannot be verified.
+    """
 
     sessions: int
     records: int
@@ -80,7 +83,7 @@ def check_log(
 
 
 def found_nowhere(detail: str) -> Break:
-    """Return a break for damage outside every session."""
+    """Return a break for damage that does not belong to any session."""
     return _found("", 0, None, "unreadable", detail)
 
 
@@ -88,7 +91,7 @@ def check_session(session: str, page: Page, known: str | None = None) -> tuple[i
     """Walk a session's chain; return the number of valid records, and the first break.
 
     ``known`` is a hash that the chain had earlier. A truncated chain is valid in itself; only the
-    missing hash reveals it.
+    absence of the known hash reveals the truncation.
     """
     count, previous, seen = 0, _genesis(session), known is None
     for row in _walk(session, page):
@@ -110,7 +113,7 @@ def _genesis(session: str) -> str:
 
 
 def _walk(session: str, page: Page) -> Iterator[Row | LogCorruptError]:
-    """Yield rows in order, and at the end the error that stopped the reading, if any."""
+    """Yield a session's rows in order, then the error that stopped the reading, if any."""
     after, size = 0, _PAGE
     while True:
         try:

@@ -1,8 +1,8 @@
 """The conversation of a session: every recorded message, and which of them are sent.
 
-Both are derived from the records alone. A ``context.projected`` changes what is sent and removes
-nothing; a ``session.resumed`` with ``at`` returns to the conversation as it was after an earlier
-record.
+Both are derived from the records alone. A ``context.projected`` record changes what is sent and
+removes nothing; a ``session.resumed`` record with ``at`` returns to the conversation as it was
+after an earlier record.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ _Change: TypeAlias = MessageRecorded | ContextProjected | int  # an int rewinds 
 
 
 class Sent(Struct):
-    """A message that is sent. ``instead`` replaces the content of a tool result; a note is one we wrote."""
+    """A recorded message that is sent. ``instead`` replaces the content of a tool result;
+    ``is_note`` marks a message that a context policy wrote.
+    """
 
     seq: int
     said: MessageRecorded
@@ -32,7 +34,7 @@ class Sent(Struct):
 
     @property
     def message(self) -> Message:
-        """The message as it is sent, with the tool names of its own provider."""
+        """The message as it is sent: with ``instead`` as its content, if that is set."""
         message = self.said.message
         if self.instead is None or not isinstance(message, ToolResult):
             return message
@@ -73,13 +75,15 @@ class Conversation:
         self._take(seq, projected, False)
 
     def rewind(self, seq: int, at: int) -> None:
-        """Return to the conversation after the record ``at``; the record ``seq`` requests it."""
+        """Restore the conversation as it was after the record ``at``; ``seq`` is the record that
+        requests this.
+        """
         self._history.append((seq, at, False))
         self._take(seq, at, False)
 
     def list_changes(self, until: int | None = None) -> list[tuple[int, MessageRecorded | ContextProjected, bool]]:
-        """Return the messages and projections the conversation is built from, each with whether it
-        is a goal.
+        """Return the messages and projections that make up the conversation, each with the number
+        of its record and whether it is a goal.
         """
         changes: list[tuple[int, MessageRecorded | ContextProjected, bool]] = []
         for seq, change, is_goal in self._history:

@@ -68,11 +68,13 @@ class LogView(Protocol):
         ...
 
     def page(self, session: str, after: int, size: int) -> Sequence[Row]:
-        """Return the next rows of a session, in order."""
+        """Return at most ``size`` rows of a session after the record ``after``, in order."""
         ...
 
     def select(self, session: str, types: Sequence[str], after: int, size: int) -> Sequence[Row]:
-        """Return the next rows of a session with one of these types, in order."""
+        """Return at most ``size`` rows with one of these types after the record ``after``, in
+        order.
+        """
         ...
 
     def search(self, session: str, text: str, after: int, size: int) -> Sequence[Row]:
@@ -177,12 +179,13 @@ class EventLog(ABC):
         """Acquire or release the lease where other processes see it; return whether it was
         acquired.
 
-        A store with a single writing process needs none.
+        A store that only one process can write to needs no lease.
         """
         return True
 
     def retain(self, older_than: timedelta | datetime) -> tuple[LogPruned, ...]:
-        """Remove every session whose last record is older than that, and record the removal.
+        """Remove every session whose last record is older than an age or a time, and record the
+        removal.
 
         The session ``"dragoman.log"`` gets one ``log.pruned`` per removed session, with the hash
         its chain ended with; that session itself is never removed.
@@ -298,7 +301,8 @@ class EventLog(ABC):
     def export(
         self, target: str | Path | BinaryIO, session: str | None = None, *, progress: Progress | None = None
     ) -> int:
-        """Write records as JSON Lines, sorted by session and ``seq``; return how many.
+        """Write records as JSON Lines, sorted by session and ``seq``; return the number of
+        records.
 
         The same records give the same bytes. A file is written atomically.
         """
@@ -391,7 +395,7 @@ _NOT_TEXT = ("type", "role", "base64_data")
 
 
 def find_texts(value: Any) -> Iterator[str]:
-    """Yield the strings of a payload: its values, without types, roles and the data of attachments."""
+    """Yield the strings in a payload, except type names, roles and the data of attachments."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
@@ -418,7 +422,7 @@ def _count_shared(log: EventLog, source: EventLog, session: str) -> int:
 
 
 def _write_lines(log: EventLog, stream: BinaryIO, session: str | None, progress: Progress | None) -> int:
-    """Write records as JSON Lines; return how many."""
+    """Write records as JSON Lines; return the number of records."""
     count = 0
     with log._view() as view:
         page = _counting(view, session, progress)

@@ -35,7 +35,7 @@ SideEffect: TypeAlias = Literal["none", "read", "write", "execute", "network"]
 
 
 class ForkedFrom(Struct, frozen=True):
-    """A reference to a record of another session. Its hash proves all records before it."""
+    """A reference to a record of another session. Its hash covers all records before it."""
 
     session: str
     seq: int
@@ -118,9 +118,10 @@ class MessageRecorded(Struct, frozen=True, omit_defaults=True):
 
     It includes what only the caller of a provider knows: the message's own id, the model chosen,
     the cost (or ``cost_unknown``, the reason why there is none), and ``tool_ids``, which maps
-    every call id of the message, verbatim, to ours: the intent's, if the call became one. A
-    message that is stored as evidence only, such as a partial reply, has ``in_context`` false. A
-    reply that its provider paused, and continues when it is sent back, is ``paused``.
+    every call id of the message, verbatim, to our own id, which is the intent's id if the call
+    became an intent. A message that is stored as evidence only, such as a partial reply, has
+    ``in_context`` false. A reply that its provider paused, and continues when it is sent back, is
+    ``paused``.
     """
 
     message: Message

@@ -335,10 +335,10 @@ def _find_secrets(conninfo: str) -> tuple[str, ...]:
 
 
 def _empty(error: BaseException) -> None:
-    """Remove the connection, the message and the frames from a driver's error; all may contain the
-    password.
+    """Remove the connection, the message and the traceback from a driver's error, since each may
+    contain the password.
 
-    Python keeps the error as the context of the one raised instead.
+    Python keeps the original error as the context of the error that is raised in its place.
     """
     error.args = ()
     error.__traceback__ = error.__cause__ = error.__context__ = None

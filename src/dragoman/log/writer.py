@@ -26,7 +26,8 @@ class Writer:
 
     ``write`` stores a group in one transaction, or raises and stores none of it; a draft that
     conflicts with the chain gets its own error in the result. ``finish`` runs last, in the same
-    thread. An error in ``fatal`` stops the writer: later items are refused without a try.
+    thread. An error of a class in ``fatal`` stops the writer: later items are rejected without an
+    attempt to write them.
     """
 
     def __init__(self, write: Write, finish: Callable[[], None], fatal: tuple[type[LogError], ...] = ()) -> None:

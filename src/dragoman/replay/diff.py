@@ -1,4 +1,4 @@
-"""Find the differences of two values, two requests or two runs."""
+"""Find the differences between two values, two requests or two runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ _ABSENT = object()
 
 
 class Difference(Struct, frozen=True):
-    """One place where two values differ; a side without a value there is ``None`` and not ``held``."""
+    """A path at which two values differ; ``held_a`` or ``held_b`` is false if that value has
+    nothing there.
+    """
 
     path: str
     a: Any
@@ -34,7 +36,7 @@ def _show(value: Any, held: bool) -> str:
 
 
 def find_differences(a: Any, b: Any, path: str = "") -> Iterator[Difference]:
-    """Yield every place where two pieces of plain data differ, in order."""
+    """Yield every difference between two pieces of plain data, in order."""
     if isinstance(a, dict) and isinstance(b, dict):
         for key in [*a, *[key for key in b if key not in a]]:
             inner = f"{path}.{key}" if path else str(key)
@@ -51,7 +53,9 @@ def find_differences(a: Any, b: Any, path: str = "") -> Iterator[Difference]:
 
 
 def _differ_in_text(a: str, b: str, path: str) -> Difference:
-    """Return the difference of two long strings, from where they diverge."""
+    """Return the difference between two strings; of long strings, only the part around where they
+    diverge.
+    """
     at = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
     if at <= 40:
         return Difference(path, a, b)
@@ -98,7 +102,7 @@ class Change(Struct, frozen=True):
 
 
 def compare_runs(a: Iterable[ReplayStep], b: Iterable[ReplayStep]) -> tuple[Change, ...]:
-    """Return the differences of two runs, in order; empty if they are the same.
+    """Return the differences between two runs, in order; empty if they are the same.
 
     Ids, durations and the order of concurrent steps are ignored.
     """
@@ -116,7 +120,7 @@ def compare_runs(a: Iterable[ReplayStep], b: Iterable[ReplayStep]) -> tuple[Chan
 
 
 def _untangle(steps: Iterable[ReplayStep]) -> list[ReplayStep]:
-    """Return the steps with concurrent proposals sorted one after the other."""
+    """Return the steps, with those of concurrent proposals grouped by proposal."""
     order: dict[str, int] = {}
     untangled: list[ReplayStep] = []
     for is_tool, group in groupby(steps, key=lambda step: step.intent is not None):
@@ -138,7 +142,9 @@ def _essential(value: Any) -> Any:
 
 
 def _pair(left: list[ReplayStep], right: list[ReplayStep]) -> Iterator[Change]:
-    """Pair steps of the same type; report the rest as added or removed."""
+    """Pair steps of the same type and yield their differences; yield other steps as present in
+    one run only.
+    """
     matcher = SequenceMatcher(None, [step.type for step in left], [step.type for step in right], autojunk=False)
     for tag, i1, i2, j1, j2 in matcher.get_opcodes():
         if tag == "equal":

@@ -5,7 +5,7 @@
     provider = ReplayProvider(log, "fix-tests")
     reply = await provider.complete(messages)  # the recorded reply, or ReplayMismatch
 
-It only receives the requests of the new run. Whether a tool runs again is its caller's decision.
+This provider runs no tools; whether a tool runs again is the caller's decision.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _KINDS: dict[str, type[ProviderError]] = {
 
 
 class ReplayMismatch(LookupError):  # noqa: N818 - nothing failed: this is another run
-    """The new run diverges from the log. ``difference`` is the first place."""
+    """The new run diverges from the log; ``difference`` is the first difference."""
 
     def __init__(self, session: str, call: int, why: str, difference: Difference | None = None) -> None:
         super().__init__(f"session {session!r}, call {call}: {why}")
@@ -66,8 +66,8 @@ class ReplayMismatch(LookupError):  # noqa: N818 - nothing failed: this is anoth
 
 
 class _Call:
-    """One call of the recorded run: the recorded conversation, what was sent of it, and how the
-    call ended.
+    """One call of the recorded run: the recorded conversation, the part of it that was sent, and
+    how the call ended.
     """
 
     def __init__(self, conversation: Conversation) -> None:
@@ -80,12 +80,12 @@ class _Call:
 
     @property
     def complete(self) -> list[Message]:
-        """The recorded conversation."""
+        """The complete conversation at the time of the call."""
         return [said.message for said in self._messages[: self._count]]
 
     @property
     def sent(self) -> list[Message]:
-        """The messages that were sent."""
+        """The messages of the conversation that were sent."""
         return [entry.message for entry in self._entries[: self._sent]]
 
 
@@ -93,9 +93,9 @@ class ReplayProvider(ReplyProvider):
     """Answer each call with the model's reply in the run ``session``, in order.
 
     A call whose conversation differs from the recorded one raises ``ReplayMismatch`` with the
-    first difference, and so does an additional call. A call that failed finally fails again;
-    retried attempts, and calls that were cancelled or interrupted by a crash, are skipped. Intents
-    keep their ids. Nothing is sent.
+    first difference, and so does an additional call. A call whose last attempt failed fails
+    again; retried attempts, and calls that were cancelled or interrupted by a crash, are skipped.
+    Intents keep their ids. Nothing is sent.
     """
 
     def __init__(self, log: EventLog, session: str) -> None:
@@ -185,16 +185,18 @@ class ReplayProvider(ReplyProvider):
 
 
 def _forget_cut(calls: dict[str, _Call], end: SessionFinished) -> None:
-    """Drop a call that was interrupted because the session was stopped; it did not fail by itself."""
+    """Drop the last call if it failed because the session was stopped; it did not fail by itself."""
     last = next(reversed(calls), None)
     if last is not None and calls[last].failure is not None and end.outcome in ("cancelled", "exhausted"):
         del calls[last]
 
 
 def _to_plain(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Return the conversation as data, with each call and its result under the number of the call.
+    """Return the conversation as plain data, with every call id replaced by the number of the
+    call.
 
-    Ids are not compared, since a session may change them for a provider that repeats ids.
+    The ids themselves are not compared, since a session may change them for a provider that
+    repeats ids.
     """
     # A round trip through JSON, as for the recorded ones: tuples become lists.
     plain: list[dict[str, Any]] = msgspec.json.decode(msgspec.json.encode(messages))
@@ -231,8 +233,8 @@ def _to_error(failure: CallFailed | None, request: Request) -> ProviderError:
 
 
 def _find_kind(error_class: str, words: str) -> type[ProviderError]:
-    """Return the class of an error. The record has the family's name, and the message ends with
-    the class's advice.
+    """Return the exception class of a recorded error. The record names only the family of the
+    class; the advice at the end of the message identifies the class.
     """
     family = [kind for kind in _walk(ProviderError) if kind.error_class == error_class and kind.advice]
     return next((kind for kind in family if words.endswith(kind.advice)), _KINDS.get(error_class, InvalidResponseError))
@@ -257,7 +259,7 @@ class Recorded(Struct, frozen=True):
 
 
 class _RecordedReply(AssembledReply):
-    """A recorded reply, delivered at once; then its error, if it failed."""
+    """A recorded reply that is delivered at once, followed by its error if the call failed."""
 
     def __init__(self, provider: ReplayProvider, request: Request) -> None:
         super().__init__(request, provider.name, provider.model)
@@ -312,7 +314,9 @@ def _find_intent(reply: MessageRecorded, block: ToolCall, intents: dict[str, Too
 
 
 def _literal_arguments(block: ToolCall, intent: ToolIntent | None) -> str:
-    """Return the text of the arguments: the intent's, unless the log omitted or masked a part of it."""
+    """Return the arguments as the model wrote them, or as JSON if the log omitted or masked a
+    part of that text.
+    """
     if block.arguments is None:
         return ""
     text = intent.raw_input_text if intent is not None else ""

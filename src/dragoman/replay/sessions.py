@@ -21,7 +21,9 @@ from .summary import shorten
 
 
 class Summary(Struct):
-    """The row of a session in a list. An unknown cost is ``None``; ``unpriced`` counts such calls."""
+    """The row of a session in a list. An unknown cost is ``None``; ``unpriced`` is the number of
+    calls with an unknown cost.
+    """
 
     kind: str | None = None
     model: str | None = None

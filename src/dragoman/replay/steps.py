@@ -35,8 +35,8 @@ from .summary import describe
 class ReplayStep(Struct, frozen=True, omit_defaults=True):
     """One record of a run: a one-line summary and the stored record.
 
-    ``intent`` is the id of the proposal the step belongs to. ``notes`` are contradictions of the
-    evidence so far, such as a tool that ran without a decision.
+    ``intent`` is the id of the proposal the step belongs to. ``notes`` lists contradictions to
+    the earlier records, such as a tool that ran without a decision.
     """
 
     seq: int
@@ -51,7 +51,9 @@ class ReplayStep(Struct, frozen=True, omit_defaults=True):
 
 
 def read_steps(log: EventLog, session: str, after: int = 0) -> Iterator[ReplayStep]:
-    """Yield the steps of a run, after the record ``after``; ``LogCorruptError`` where one is missing."""
+    """Yield the steps of a run after the record ``after``; raise ``LogCorruptError`` where a
+    record is missing.
+    """
     for step in to_steps(log.read(session)):
         if step.seq > after:
             yield step
@@ -72,7 +74,7 @@ def to_steps(records: Iterable[LogRecord]) -> Iterator[ReplayStep]:
 
 
 class Evidence:
-    """The state of every proposal so far, and which events may follow."""
+    """Track the state of every proposal, and which events may follow."""
 
     def __init__(self) -> None:
         self._proposed: dict[str, ToolIntent] = {}
@@ -91,7 +93,9 @@ class Evidence:
         return other
 
     def add(self, record: LogRecord) -> tuple[str | None, tuple[str, ...]]:
-        """Process a record; return the proposal it belongs to, and its contradictions."""
+        """Process a record; return the proposal it belongs to, and how it contradicts earlier
+        records.
+        """
         payload = record.payload
         if isinstance(payload, ToolIntent):
             note = ("the same intent was proposed before",) if payload.id in self._proposed else ()

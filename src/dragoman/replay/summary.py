@@ -45,7 +45,7 @@ _LONGEST = 160
 
 
 class Headline(NamedTuple):
-    """The label of a record, and the rest of its line."""
+    """The one-line summary of a record: a label, and a text."""
 
     label: str
     text: str
@@ -93,7 +93,7 @@ def describe_action(name: str, arguments: dict[str, Any]) -> str:
 
 
 def shorten(text: str, longest: int = _LONGEST) -> str:
-    """Return one line of printable text, with a mark where it was cut."""
+    """Return a text as one printable line, with a mark where it was truncated."""
     # Only the start is processed, since a record may contain megabytes.
     line = make_printable(" ".join(text[: 8 * longest].split()))
     return line if len(line) <= longest and len(text) <= 8 * longest else line[: longest - 1] + "…"

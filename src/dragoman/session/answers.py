@@ -40,7 +40,9 @@ _TYPES = (
 
 
 class Question(Struct, frozen=True, omit_defaults=True):
-    """A proposal that waits for a decision, and the record of the question."""
+    """A proposed tool call that waits for permission; ``seq`` is the number of the record that
+    asks for it.
+    """
 
     session: str
     intent_id: str
@@ -55,7 +57,9 @@ class Question(Struct, frozen=True, omit_defaults=True):
 
 
 def find_questions(log: EventLog, session: str | None = None) -> list[Question]:
-    """Return the questions of one session, or of all, that have no recorded answer."""
+    """Return the permission requests of one session, or of all sessions, that have no recorded
+    answer.
+    """
     intents: dict[str, ToolIntent] = {}
     checked: dict[str, ToolIntentValidated] = {}
     found: dict[str, Question] = {}
@@ -98,13 +102,15 @@ def answer_question(log: EventLog, session: str, intent_id: str, decision: Decis
 
 
 def name_answers(session: str) -> str:
-    """Return the name of the session that stores the answers for another."""
+    """Return the name of the session in which the answers for a session are stored."""
     return f"{session}.answers"
 
 
 @contextmanager
 def _open_answers(log: EventLog, *, readonly: bool) -> Iterator[EventLog | None]:
-    """Open the log that stores answers; for reading, ``None`` if it does not exist yet."""
+    """Open the log that stores the answers; yield ``None`` if it is to be read and does not exist
+    yet.
+    """
     path = find_answers_file(log)
     if path is None and isinstance(log, PostgresLog) and not readonly:
         with log.reopen() as answers:  # commands open a log for reading only
@@ -119,7 +125,9 @@ def _open_answers(log: EventLog, *, readonly: bool) -> Iterator[EventLog | None]
 
 
 def find_answers_file(log: EventLog) -> Path | None:
-    """Return the file for the answers next to a log in a file; ``None`` if the log itself stores them."""
+    """Return the path of the file that stores the answers of a log in a file; ``None`` if the log
+    itself stores them.
+    """
     return log.path.with_name(f"{log.path.name}.answers") if isinstance(log, SqliteLog) else None
 
 
@@ -127,8 +135,8 @@ class RemoteApprover:
     """An approver that waits for ``answer_question`` or ``dragoman log approve`` in another
     process.
 
-    ``also`` is asked at the same time, and the first answer counts. The log is polled every
-    ``interval`` seconds.
+    The approver ``also`` is asked at the same time, and the first answer counts. The log is
+    polled every ``interval`` seconds.
     """
 
     def __init__(self, log: EventLog, also: Approver | None = None, *, interval: float = 0.2) -> None:

@@ -1,4 +1,4 @@
-"""The budget of a session, and what it has spent."""
+"""The budget of a session, and the count of what the session has spent."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ class Spending(Struct):
 
 
 class Budget(Struct, frozen=True, omit_defaults=True):
-    """Limits of a session; ``None`` means unlimited. The turn that reaches a limit is finished,
-    and no other begins.
+    """Limits of a session; ``None`` means unlimited.
 
-    The time limit restarts with every run and stops any activity. A cost limit requires known
-    prices: a call with an unknown cost ends the session, because unknown is not zero.
+    A turn that reaches a limit is completed, and no further turn begins. The time limit counts
+    from the start of each run, and interrupts any activity. A cost limit requires known prices: a
+    call with an unknown cost ends the session, because unknown is not zero.
     """
 
     steps: int | None = None
@@ -94,7 +94,7 @@ class Budget(Struct, frozen=True, omit_defaults=True):
             raise ValueError(f"budget.seconds: must be at most {MAX_SECONDS:g}, or None, not {self.seconds!r}")
 
     def find_excess(self, spent: Spending) -> BudgetExceeded | None:
-        """Return the first limit that is reached, or ``None``."""
+        """Return the event for the first limit that is reached, or ``None``."""
         if self.steps is not None and spent.turns >= self.steps:
             return BudgetExceeded("turns", Decimal(self.steps), Decimal(spent.turns), "turns")
         if self.tokens is not None and spent.tokens >= self.tokens:
@@ -109,7 +109,9 @@ class Budget(Struct, frozen=True, omit_defaults=True):
         return None
 
     def time_exceeded(self) -> BudgetExceeded:
-        """Return the event for the time limit, the only one that does not wait for the end of a turn."""
+        """Return the event for the time limit. It can interrupt a turn; the other limits are
+        checked between turns.
+        """
         limit = Decimal(str(self.seconds or 0))
         return BudgetExceeded("time", limit, limit, "seconds")
 

@@ -1,4 +1,6 @@
-"""Close what is still open: a call without a recorded end, intents without a result, unanswered calls."""
+"""Close what is still open when a session stops: model calls without a recorded end, intents
+without a result, and tool calls without an answer.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ from .records import new_message_id, record_completed, record_failed
 
 
 async def close_open(journal: Journal, reason: str) -> tuple[str, ...]:
-    """Close the open call and every open intent, answer the model's calls, and return the ids of
-    the intents.
+    """Close the open model call and all open intents, answer the model's tool calls, and return
+    the intents' ids.
     """
     await _close_call(journal, reason)
     closed = await close_intents(journal, reason)
@@ -32,8 +34,8 @@ async def close_intents(journal: Journal, reason: str) -> tuple[str, ...]:
 async def answer_calls(journal: Journal, problem: str | None = None) -> None:
     """Add a tool result to the conversation for every call of the last reply, in order.
 
-    A call whose intent is still open gets none. ``problem`` answers the calls that never became
-    intents.
+    A call whose intent is still open gets no result yet. ``problem`` is the text of the result
+    for calls that never became intents.
     """
     state = journal.state
     for call, intent_id in state.unanswered():

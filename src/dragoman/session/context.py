@@ -38,9 +38,9 @@ class Part(Struct, frozen=True):
     """A message that is currently sent: the number of its record, its estimated tokens, and its
     role.
 
-    ``call`` is the call that a tool result answers, ``side_effect`` that of the tool. A part is
-    ``unseen`` if the model has not been called since. ``is_goal`` marks a message of the user,
-    ``is_note`` one of a policy.
+    ``call`` is the tool call that a tool result answers, and ``side_effect`` the side effect of
+    its tool. A part is ``unseen`` if the model has not been called since the message was added.
+    ``is_goal`` marks a message of the user, ``is_note`` a message that a policy wrote.
     """
 
     seq: int
@@ -55,7 +55,7 @@ class Part(Struct, frozen=True):
 
 
 class Projection(Struct, frozen=True):
-    """What a policy omits, and the note that is sent instead."""
+    """The messages that a policy omits, and the note to send in their place."""
 
     left_out: tuple[LeftOut, ...]
     note: str | None = None
@@ -68,8 +68,9 @@ Summariser: TypeAlias = Callable[[Provider | None, str, str, Sequence[Part]], Aw
 class ContextView(Struct, frozen=True):
     """The input of a policy: the parts that are sent, their tokens, and the target.
 
-    ``summarise(provider, instructions, transcript, parts)`` calls a model (``None``: the session's
-    own), records the call and the summary, and returns the id of that record and the text.
+    ``summarise(provider, instructions, transcript, parts)`` calls a model (the session's own if
+    ``provider`` is ``None``), records the call and the summary, and returns the id of the
+    summary's record and its text.
     """
 
     parts: tuple[Part, ...]
@@ -86,10 +87,12 @@ class ContextView(Struct, frozen=True):
 
 
 class ContextPolicy(Struct, frozen=True, kw_only=True):
-    """A policy that shortens what is sent. A subclass implements ``project``.
+    """A policy that shortens the conversation that is sent to the model. A subclass implements
+    ``project``.
 
-    It runs when the estimate of a turn exceeds ``share`` of the window, and aims at ``target`` of
-    it. ``window`` is the context window in tokens, if the model's capabilities do not include it.
+    It runs when the estimated tokens of a turn exceed the fraction ``share`` of the context
+    window, and shortens the conversation to the fraction ``target``. ``window`` is the context
+    window in tokens, if the model's capabilities do not include it.
     """
 
     share: float = 0.8
@@ -161,8 +164,9 @@ class Window(ContextPolicy, frozen=True):
 class Summarise(ContextPolicy, frozen=True):
     """Summarise the older turns with a model, and send the summary instead.
 
-    ``provider`` writes it, by default the session's own; a cheaper model is sufficient. The last
-    ``keep`` turns stay. If the summary fails, the older turns are omitted without one.
+    ``provider`` writes the summary; by default it is the session's own, but a cheaper model is
+    sufficient. The last ``keep`` turns stay. If the summary fails, the older turns are omitted
+    without one.
     """
 
     provider: Provider | None = None
@@ -189,7 +193,10 @@ class Summarise(ContextPolicy, frozen=True):
 
 
 def _elide(results: Iterable[Part], view: ContextView) -> tuple[list[LeftOut], int]:
-    """Replace results by placeholders until enough tokens are saved."""
+    """Replace tool results by placeholders until enough tokens are saved.
+
+    Return the placeholders and the number of tokens saved.
+    """
     left_out: list[LeftOut] = []
     saved = 0
     for part in results:
@@ -245,9 +252,10 @@ def _shorten_unseen(view: ContextView, excess: int) -> list[LeftOut]:
 
 
 def _group(parts: Sequence[Part]) -> list[list[Part]]:
-    """Return the parts that may be omitted, a reply together with its tool results; oldest first.
+    """Return groups of messages that may be omitted, oldest first; a reply and its tool results
+    are one group.
 
-    System prompts stay, and so do the first and the last goal.
+    System prompts and the first and the last goal are never omitted.
     """
     goals = [part.seq for part in parts if part.is_goal]
     kept = {goals[0], goals[-1]} if goals else set()

@@ -1,7 +1,7 @@
 """Process an intent: validate, get permission, execute, observe; each step is a separate record.
 
-No tool runs before its ``tool.started`` is on disk, and after a crash only that record shows that
-it ran.
+No tool runs before its ``tool.started`` record is on disk, and after a crash only that record
+shows that it ran.
 """
 
 from __future__ import annotations
@@ -93,7 +93,9 @@ class Pipeline:
         return (proposal, record) if record is not None else None
 
     def _edit(self, intent: ToolIntent, proposal: Proposal, decision: Decision) -> tuple[Proposal, Decision]:
-        """Validate the input that a decision substitutes, as the proposal was validated."""
+        """Replace the proposed input by the one that a decision substitutes, if it is valid and
+        no rule denies it.
+        """
         if decision.input == proposal.input:
             return proposal, replace(decision, input=None)
         try:
@@ -159,7 +161,8 @@ def _refuse_edit(decision: Decision, why: str) -> Decision:
 def describe_end(kept: IntentState | None) -> tuple[object, bool]:
     """Return the tool result for a call, and whether it is an error.
 
-    If the call ran with another input than the model proposed, a note with that input comes first.
+    If the call ran with a different input than the model proposed, a note with that input comes
+    first.
     """
     content, is_error = _describe_end(kept)
     if kept is None or kept.edited is None or not kept.started:

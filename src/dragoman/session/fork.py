@@ -15,11 +15,12 @@ from .state import State, reduce_records
 
 
 async def write_fork(log: EventLog, session: str, at: int | None, name: str) -> None:
-    """Write the beginning of a session with the conversation of another after the record ``at``.
+    """Begin a session with a copy of the conversation that another session has after its record
+    ``at``.
 
     Messages and omissions of a context policy are copied; calls and their costs are not, so that
-    nothing is counted twice. Calls without a result at that record get one that describes what is
-    known.
+    nothing is counted twice. Calls that have no result at that record get a result that describes
+    what is known about them.
     """
     records = list(takewhile(lambda record: at is None or record.seq <= at, log.read(session)))
     if not records or (at is not None and records[-1].seq != at):

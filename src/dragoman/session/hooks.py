@@ -28,7 +28,7 @@ _LONGEST = 1024 * 1024  # maximum size of an answer in bytes
 
 
 class _Answer(Struct, forbid_unknown_fields=True):
-    """What a hook returns."""
+    """The object that a hook returns."""
 
     allowed: bool | None = None
     reason: str = ""
@@ -75,7 +75,9 @@ def hook(target: Sequence[str] | HookFunction, *, then: Approver | None = None, 
 
 
 def describe_proposal(proposal: Proposal, verdict: Verdict) -> dict[str, Any]:
-    """Return a proposal as plain data, with the rule that asks and its reason."""
+    """Return a proposal as plain data, with the policy rule that requires a decision and the
+    reason for it.
+    """
     plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(proposal))
     return {**plain, "rule": verdict.rule, "reason": verdict.reason}
 

@@ -16,7 +16,9 @@ class ToolIds:
         self._inward: dict[tuple[str, str], str] = {}
 
     def issue(self, provider: str, call_id: str, intent_id: str) -> None:
-        """Register a provider's id for an intent. An id that it used before keeps its earlier meaning."""
+        """Register the id that a provider gave to an intent. An id that already refers to another
+        intent keeps that meaning.
+        """
         if self._inward.get((provider, call_id), intent_id) != intent_id:
             # some servers start every reply with call_0, and others reject a repeated id
             call_id = intent_id
@@ -24,7 +26,7 @@ class ToolIds:
         self._inward[provider, call_id] = intent_id
 
     def to_provider(self, provider: str, intent_id: str) -> str:
-        """Return the call id of an intent to send to a provider."""
+        """Return the call id to send to a provider for an intent."""
         known = self._outward.get((provider, intent_id))
         if known is None:
             self.issue(provider, intent_id, intent_id)

@@ -1,4 +1,4 @@
-"""Write a session's records: a record is written before its action, and only while no other
+"""Write a session's records: each before the action that it describes, and only while no other
 process writes.
 """
 
@@ -20,9 +20,9 @@ Watcher: TypeAlias = Callable[[LogRecord], object]
 class Journal:
     """Append to one session and keep its state in sync.
 
-    Every record is appended with the ``seq`` that the state ends at. If another process has
-    continued the session, the append raises ``LogConflictError``, which stops this process before
-    it runs anything: no tool runs before its ``tool.started`` is written.
+    Every append names the ``seq`` of the last record that the state includes. If another process
+    has continued the session, the append raises ``LogConflictError``, which stops this process
+    before it runs anything: no tool runs before its ``tool.started`` is written.
     """
 
     def __init__(self, log: EventLog, session: str, state: State, watch: Watcher | None = None) -> None:
@@ -35,8 +35,8 @@ class Journal:
     async def write(
         self, payload: Payload, *, parent: str | None = None, turn: str | None = None, actor: Actor | None = None
     ) -> LogRecord:
-        """Append a record and wait until it is durable, even if cancelled, so that its fate is
-        known.
+        """Append a record and wait until it is durable. A cancellation does not end the wait, so
+        that it is known whether the record was written.
 
         Without a ``parent``, the record follows from the start of the session.
         """

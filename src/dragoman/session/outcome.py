@@ -16,7 +16,7 @@ Ending: TypeAlias = Literal["completed", "failed", "cancelled", "exhausted"]
 
 
 class SessionError(RuntimeError):
-    """The session cannot do this in its current state."""
+    """The requested operation is not possible in the session's current state."""
 
 
 class Outcome(Struct, Generic[Parsed], frozen=True):
@@ -33,7 +33,9 @@ class Outcome(Struct, Generic[Parsed], frozen=True):
 
     @property
     def output(self) -> Parsed:
-        """The final answer as an instance of the session's ``output``; ``SessionError`` if it has none."""
+        """The final answer as an instance of the session's ``output`` type; raise
+        ``SessionError`` if there is none.
+        """
         if self.parsed is None:
             why = self.detail or "the session was not given output="
             raise SessionError(f"the session {self.outcome} without a structured answer: {why}")
@@ -50,7 +52,9 @@ class Step(Struct, frozen=True):
 
 
 def find_ending(finish_reason: str) -> tuple[Ending, str | None]:
-    """Return how a session ends after a reply without calls to run, and the detail."""
+    """Return how a session ends after a reply without tool calls to run, and an explanation if it
+    did not complete.
+    """
     if finish_reason == "stop":
         return "completed", None
     if finish_reason == "length":

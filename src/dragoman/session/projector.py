@@ -1,4 +1,6 @@
-"""Apply a session's context policies: measure what is sent, shorten it, and record that."""
+"""Apply a session's context policies: estimate the tokens of the conversation, shorten it if
+necessary, and record the change.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,7 @@ class Projector:
         return entry.measured[1]
 
     def _frame(self, provider: Provider, tools: Sequence[Tool] | None) -> int:
-        """Return the estimated tokens of a request without messages."""
+        """Return the estimated tokens of a request apart from its messages."""
         key = f"{provider.name}:{provider.model}", bool(tools)
         if key not in self._frames:
             self._frames[key] = provider.estimate_input_tokens([], tools)
@@ -91,9 +93,10 @@ class Projector:
         return limit if reply is None or reply >= window else max(min(limit, window - reply), 1)
 
     def _find_goal(self, window: int) -> int:
-        """Return the number of tokens to shorten to: below the limit by the policy's ratio of target and share.
+        """Return the number of tokens to shorten to: the limit, times the policy's ``target``,
+        divided by its ``share``.
 
-        With the limit itself as the goal every turn would change what is sent, and the prompt
+        If the goal were the limit itself, every turn would change what is sent, and the prompt
         cache of the provider would never match.
         """
         policy = self.policies[0]

@@ -94,7 +94,7 @@ def is_repeatable(response: Response) -> bool:
 def record_completed(
     said: MessageRecorded, response: Response | None = None, reply: Reply | None = None
 ) -> CallCompleted:
-    """Return the record of a completed call, from its message.
+    """Return the record of a completed call, built from the recorded message.
 
     ``response`` and ``reply`` are ``None`` after a crash, when only the message is left.
     """
@@ -125,8 +125,9 @@ def record_failed(
     """Return the record of a call that failed in its last attempt; without an error, it was
     cancelled.
 
-    ``said``, ``response`` and ``reply`` are what was received. It is billed even though the call
-    failed. ``used`` are the fields of the usage and its cost if no message was received.
+    ``said``, ``response`` and ``reply`` are the parts that were received; they are billed even
+    though the call failed. ``used`` has the fields for the usage and its cost if no message was
+    received.
     """
     error_class: ErrorClass = "cancelled" if error is None else "other"
     message, status = error or "the call was cancelled", None

@@ -184,12 +184,12 @@ class Session(Displayed, Generic[Parsed]):
         new_id: str | None = None,
         **settings: Any,
     ) -> Session[Any]:
-        """Begin a new session with the conversation of another after its record ``at``, by default
-        its last one.
+        """Begin a new session with the conversation that another session has after its record
+        ``at``, by default its last one.
 
         The other session is not changed and may still run. The first record of the new session
-        names it, and the new session has its own budget. Nothing that was proposed there runs
-        here.
+        refers to it, and the new session has its own budget. Tool calls that the other session
+        proposed do not run in the new one.
         """
         owned = open_log(log) if isinstance(log, str | Path) else None
         name = new_id or f"session_{new_ulid()}"
@@ -219,11 +219,11 @@ class Session(Displayed, Generic[Parsed]):
         return step.outcome
 
     async def step(self, goal: str | User | None = None) -> Step:
-        """Do one turn: call the model once, and bring every intent of its reply to an end."""
+        """Run one turn: call the model once, and process every intent of its reply to its end."""
         return await self._supervise(goal, once=True)
 
     def follow_up(self, goal: str | User) -> None:
-        """Queue a goal for after the current one; a current run continues with it."""
+        """Queue a goal to pursue after the current one; a run in progress continues with it."""
         self._queued.append(_as_user(goal))
 
     async def cancel(self, reason: str = "cancelled by the caller") -> bool:
@@ -275,7 +275,7 @@ class Session(Displayed, Generic[Parsed]):
     # --- the loop -------------------------------------------------------------------------------------
 
     async def _supervise(self, goal: str | User | None, *, once: bool) -> Step:
-        """Run the session in its own task, while this process holds the lease."""
+        """Run the session in its own task, while this process holds the session's lease."""
         self._supervisor.refuse_running()
         async with self.log.hold(self.id, takeover=self._takeover):
             return await self._supervisor.run(self._drive(goal, once=once), self.budget.seconds)
@@ -402,7 +402,9 @@ class Session(Displayed, Generic[Parsed]):
         await self._journal.write(started)
 
     async def _continue(self, why: str) -> None:
-        """Record that the session continues, and close what was left open."""
+        """Record that the session is resumed, and close the call and the intents that were left
+        open.
+        """
         state = self.state
         dangling = tuple([kept.intent.id for kept in state.open_intents])
         ended = state.finished.outcome if state.finished is not None else "interrupted"

@@ -1,4 +1,6 @@
-"""A session as a sheet, which notebooks display: what it has used, and the beginning of each message."""
+"""Summarise a session for display in a notebook: what it has used, and the beginning of each
+message.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from .state import State
 
 
 class Shown(Protocol):
-    """What is shown of a session; ``Session`` has it."""
+    """The attributes of a ``Session`` that its summary needs."""
 
     id: str
     provider: Provider
@@ -22,7 +24,7 @@ class Shown(Protocol):
 
 
 def describe_session(session: Shown) -> Sheet:
-    """Return the sheet of a session; keys and passwords in messages are removed."""
+    """Return the summary of a session for display; keys and passwords in messages are removed."""
     state, spent = session.state, session.state.spent
     facts = [session.id, f"{spent.turns} turns", f"{spent.tokens} tokens", spent.describe_cost()]
     facts += [f"{len(state.open_intents)} open calls"] if state.open_intents else []

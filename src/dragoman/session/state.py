@@ -44,7 +44,7 @@ _ENDS = frozenset({"observed", "failed", "denied", "rejected", "closed"})
 
 
 class IntentState(Struct):
-    """The stage of an intent, and the record of it."""
+    """An intent with its stage; ``record`` is the id of the record that led to this stage."""
 
     intent: ToolIntent
     record: str
@@ -57,7 +57,7 @@ class IntentState(Struct):
 
     @property
     def is_open(self) -> bool:
-        """Whether its end is not recorded."""
+        """Whether no end of this intent is recorded yet."""
         return self.stage not in _ENDS
 
 
@@ -192,7 +192,7 @@ class State:
         return []
 
     def project(self, provider: str) -> list[Message]:
-        """Return the messages to send, every call with the id that the provider knows."""
+        """Return the messages to send, with the call ids that the provider knows."""
         return [self._rename(entry, provider) for entry in self.conversation.entries]
 
     def _rename(self, entry: Sent, provider: str) -> Message:

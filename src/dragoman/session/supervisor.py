@@ -23,7 +23,7 @@ class Stop(Struct, frozen=True):
 
 
 class Supervisor:
-    """Run one piece of work at a time; ``stop`` is set once it was asked to stop."""
+    """Run one coroutine at a time; ``stop`` is the reason why it is being stopped, if it is."""
 
     def __init__(self, session: str) -> None:
         self.stop: Stop | None = None
@@ -31,7 +31,7 @@ class Supervisor:
         self._task: asyncio.Task[Any] | None = None
 
     async def run(self, work: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
-        """Return the result of ``work``, which is stopped after ``seconds``."""
+        """Run ``work`` and return its result; stop it after ``seconds``."""
         if self._task is not None:
             work.close()
             raise SessionError("the session is running already")

@@ -1,12 +1,14 @@
-"""The run of a session as OpenTelemetry spans: one for the agent, one for each tool that runs.
+"""Report the run of a session as OpenTelemetry spans: one for the agent, one for each tool that
+runs.
 
 ::
 
     telemetry = OpenTelemetry()
     session = Session(Observe(model, telemetry), tools, on_record=SessionTelemetry(telemetry))
 
-The spans of the model's calls, which ``Observe`` reports, become children of the agent's span, too. Spans are made of
-the records of the log, so they exist for what was recorded, and only for that: a call that was denied has no span.
+The spans of the model's calls, which ``Observe`` reports, become children of the agent's span,
+too. Spans are built from the records of the log, so only recorded actions have one: a tool call
+that was denied has no span.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ _COUNTS = ("input_tokens", "output_tokens")
 
 
 class SessionTelemetry:
-    """A watcher for ``Session(on_record=...)``; one may watch many sessions.
+    """A callback for ``Session(on_record=...)``; one instance can serve many sessions.
 
     ``agent`` is the name of the agent. Arguments and results of tools are in the spans only with ``include_content``.
     """
@@ -41,7 +43,7 @@ class SessionTelemetry:
         self._runs: dict[str, _Run] = {}
 
     def __call__(self, record: LogRecord) -> None:
-        """Start or end the spans that a record is about."""
+        """Start or end the spans that a record belongs to."""
         payload = record.payload
         run = self._runs.get(record.session)
         if run is None:
@@ -114,7 +116,7 @@ class SessionTelemetry:
 
 
 class _Run:
-    """The open spans of one session, and what its calls have used."""
+    """The open spans of one session, and the tokens that its calls have used."""
 
     def __init__(self, agent: Span) -> None:
         self.agent = agent
@@ -135,7 +137,7 @@ def _moment(record: LogRecord) -> int:
 
 
 def _name(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return facts under the names of the conventions, without those that are unknown."""
+    """Return attributes under the names of OpenTelemetry's conventions, without unknown values."""
     return {NAMES[name]: value for name, value in facts.items() if value is not None}
 
 

@@ -44,7 +44,7 @@ from .records import (
 
 log = logging.getLogger("dragoman")
 
-RUNNABLE = ("tool_calls", "stop", "length")  # not for filtered replies and errors
+RUNNABLE = ("tool_calls", "stop", "length")  # finish reasons after which tool calls are run
 
 
 class TurnSettings(Struct, frozen=True):
@@ -60,21 +60,21 @@ class TurnSettings(Struct, frozen=True):
 
 
 class Corrections:
-    """Count the unusable replies in a row, ``used`` of at most ``limit``."""
+    """Count consecutive unusable replies: ``used`` so far, at most ``limit``."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self.used = 0
 
     def count(self, error: MalformedToolCallError | StructuredOutputError) -> None:
-        """Count one more, and raise it if there were too many."""
+        """Count one more unusable reply, and raise its error if the limit is exceeded."""
         self.used += 1
         if self.used > self._limit:
             raise error
 
 
 class Turn:
-    """One turn of a session, with the provider it calls and how that was chosen."""
+    """One turn of a session, with the provider that it calls and the reason for that choice."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Turn:
         """Call the model and process the intents of its reply, unless the reply ended as an error."""
         record = await self._write(TurnStarted(self.number, self._provider.model, self._provider.name))
         paused_by = self._journal.state.paused_by
-        # another provider cannot continue it
+        # another provider cannot continue a paused reply
         if paused_by is not None and paused_by != self._provider.name:
             await self._write(MessageRecorded(User("Continue."), message_id=new_message_id()), actor="system")
         response = await self._call(record.id)
@@ -128,7 +128,9 @@ class Turn:
         await self._write(MessageRecorded(User(text), message_id=new_message_id()), actor="system")
 
     async def correct_output(self, error: StructuredOutputError) -> None:
-        """Request the structured answer again, with the problem of this one."""
+        """Ask the model for the structured answer again, and include why the last one cannot be
+        used.
+        """
         text = f"This answer cannot be used: {error.error_message or error.message}. Answer again, as JSON alone."
         await self._write(MessageRecorded(User(text), message_id=new_message_id()), actor="system")
 
@@ -190,7 +192,7 @@ class Turn:
         return response
 
     def _is_usable(self, error: ProviderError) -> bool:
-        """Return whether a reply is complete although its provider rejects a call that violates
+        """Return whether a reply can be used although its provider rejected a call that violates
         its schema.
         """
         intents = [end.intent for end in self._ends]
@@ -216,7 +218,8 @@ class Turn:
             raise
 
     async def _record_end(self, end: ToolUseEnd, parent: str) -> None:
-        """Record the intent of a call. An id that was used before, as in a replay, is replaced.
+        """Record the intent of a finished call. An intent id that was used before, as in a
+        replay, is replaced.
 
         A provider that validates calls itself may omit the intent of a readable call; the session
         then creates it.
@@ -293,7 +296,7 @@ class Turn:
         return price_reply(self._provider, reply, usage, self._settings.price)
 
     async def _keep_raw(self, response: Response, parent: str) -> None:
-        """Record the provider's own JSON, if the session keeps it and there is any."""
+        """Record the JSON that the provider sent, if the session keeps it and there is any."""
         if not self._settings.keep_raw or response.raw is None:
             return
         names = response.provider or self._provider.name, response.model or self._provider.model

@@ -28,7 +28,7 @@ class FunctionTool(ExecutableTool):
 
     The return value is what the model receives: strings and blocks unchanged, anything else as
     JSON. An exception becomes an error result. A thread cannot be interrupted: after a timeout or
-    a cancellation the function may keep running, and the record includes that.
+    a cancellation the function may keep running, which the record notes.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ def tool(
 def tool(
     function: Callable[..., Any] | None = None, /, **settings: Any
 ) -> FunctionTool | Callable[[Callable[..., Any]], FunctionTool]:
-    """Make a tool of a function: ``@tool`` or ``@tool(side_effect="read")``."""
+    """Turn a function into a tool: ``@tool`` or ``@tool(side_effect="read")``."""
     if function is not None:
         return FunctionTool(function)
     return lambda decorated: FunctionTool(decorated, **settings)

@@ -108,7 +108,9 @@ class McpServer:
 
     @property
     def key(self) -> str:
-        """The name under which its tools are pinned: the label, and a hash of all arguments or the query."""
+        """The name under which the server's tools are pinned: the label, and a hash of all
+        arguments or the query.
+        """
         if self._target == self.label:
             return self.label
         given = self._target if isinstance(self._target, str) else [os.fspath(part) for part in self._target]
@@ -222,7 +224,9 @@ class McpServer:
         return streamable_http_client(url, http_client=await stack.enter_async_context(http))
 
     async def _check_pins(self) -> None:
-        """Omit the tools that differ from their pins, unless they are accepted; pin the others."""
+        """Omit the tools whose definition differs from the pinned one and is not accepted; pin
+        the others.
+        """
         if self._pins is None:
             return
         left_out: set[str] = set()

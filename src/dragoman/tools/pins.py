@@ -19,7 +19,9 @@ from .runtime import ExecutableTool, ToolFailure
 
 
 class ToolChange(Struct, frozen=True):
-    """A tool that is not as pinned: its definition now, and the pinned hash, ``None`` for a new tool."""
+    """A tool whose definition is not the pinned one: the current definition, and the pinned hash
+    (``None`` for a new tool).
+    """
 
     server: str
     tool: Tool
@@ -30,13 +32,15 @@ AcceptChange: TypeAlias = Callable[[ToolChange], "bool | Awaitable[bool]"]
 
 
 class ToolPins:
-    """The pinned tools of servers, in a file of JSON: by server and tool, the SHA-256 of the definition."""
+    """A JSON file with the SHA-256 of every pinned tool definition, by server and tool."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
 
     def find_changes(self, server: str, tools: Sequence[ExecutableTool]) -> list[ToolChange]:
-        """Return the tools that are not as pinned; none for a server that has no pins yet."""
+        """Return the tools whose definition is not the pinned one; empty for a server that has no
+        pins yet.
+        """
         pinned = self._load().get(server)
         if pinned is None:
             return []
@@ -44,7 +48,9 @@ class ToolPins:
         return [ToolChange(server, tool.description, pinned.get(tool.name)) for tool in changed]
 
     def keep(self, server: str, tools: Sequence[ExecutableTool]) -> None:
-        """Pin these tools. Pins of other tools stay: a tool that comes back in another form is a change."""
+        """Pin these tools. Pins of tools that are no longer listed stay, so that a tool that
+        returns with another definition counts as changed.
+        """
         pins = self._load()
         before = pins.get(server)
         after = {**(before or {}), **{tool.name: tool.digest for tool in tools}}

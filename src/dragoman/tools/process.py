@@ -51,7 +51,7 @@ class Finished(Struct, frozen=True):
 
 
 class KeptOutput:
-    """The beginning and the end of a stream of any length."""
+    """Keep the beginning and the end of an output stream of any length."""
 
     def __init__(self, limit: int) -> None:
         self._half = max(limit // 2, 1)
@@ -104,7 +104,7 @@ async def run_process(
     """Run a program to completion. Neither it nor its descendants outlive the call.
 
     On Linux a supervisor process kills descendants that left the process group. A program that
-    ends them itself, such as bubblewrap, needs none: ``supervised=False``.
+    kills its own descendants, such as bubblewrap, needs no supervisor: ``supervised=False``.
     """
     kept = KeptOutput(limit), KeptOutput(limit)
     async with contextlib.AsyncExitStack() as stack:
@@ -205,7 +205,7 @@ async def _start(
 
 
 class _Pipe(asyncio.Protocol):
-    """The read end of a pipe."""
+    """Collect the bytes that arrive at the read end of a pipe."""
 
     def __init__(self, kept: KeptOutput, write_end: int) -> None:
         self.write_end = write_end

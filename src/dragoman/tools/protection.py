@@ -66,7 +66,7 @@ async def _process_protections(sandbox: Sandbox) -> list[Protection]:
 
 
 async def _ends_daemons() -> bool:
-    """Start a daemon and check whether it survives the call."""
+    """Return whether a daemon that a command starts is killed when the call ends."""
     if sys.platform != "linux":
         return False
     done = await run_process(["sh", "-c", "setsid sleep 30 >/dev/null 2>&1 & echo $!"])
@@ -135,7 +135,9 @@ def _confinement(sandbox: Sandbox, workspace: Path) -> list[Protection]:
 
 
 def _visible(homes: dict[str, list[str]], workspace: Path) -> list[str]:
-    """Return the visible entries of a home folder, except the paths to the workspace and the interpreter."""
+    """Return the entries of the home folders that the sandbox shows, except the paths to the
+    workspace and the interpreter.
+    """
     kept = [workspace, Path(sys.prefix), Path(sys.base_prefix)]
     return [
         f"{home}/{name}"

@@ -91,7 +91,7 @@ class ExecutableTool(ABC):
 
     @property
     def name(self) -> str:
-        """The name the model calls it by."""
+        """The name by which the model calls the tool."""
         return self.description.name
 
     @property
@@ -100,7 +100,7 @@ class ExecutableTool(ABC):
         return hashlib.sha256(msgspec.json.encode(self.description, order="sorted")).hexdigest()
 
     def check(self, arguments: Mapping[str, Any]) -> str | None:
-        """Return the problem with arguments that match the schema, or ``None``."""
+        """Return what is wrong with arguments although they match the schema, or ``None``."""
         return None
 
     def locate(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
@@ -113,12 +113,14 @@ class ExecutableTool(ABC):
         return type(self).locate is not ExecutableTool.locate
 
     def context(self) -> dict[str, Any]:
-        """Return how the tool will run (folder, sandbox and similar), for the record."""
+        """Return how the tool will run (folder, sandbox and similar), for the log."""
         return {}
 
     @abstractmethod
     async def execute(self, arguments: Mapping[str, Any]) -> Observation:
-        """Run the tool and return the result. Raises ``ToolFailure`` when there is none."""
+        """Run the tool and return its observation; raise ``ToolFailure`` if it could not be run
+        to completion.
+        """
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name} ({self.side_effect})>"

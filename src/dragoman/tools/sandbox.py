@@ -37,7 +37,8 @@ _MAX_DEPTH = 3
 
 
 class Sandbox(Struct, frozen=True):
-    """How commands are confined. Without ``program`` they are not, and ``reason`` explains why.
+    """How commands are confined. If ``program`` is not set they are not confined, and ``reason``
+    explains why.
 
     ``options`` are further bubblewrap options that work on this machine; ``seccomp`` is whether
     the system call filter works.
@@ -180,7 +181,7 @@ def find_sandbox() -> Sandbox:
 
 
 def _try(sandbox: Sandbox) -> str | None:
-    """Run a program in the sandbox and return the problem, or ``None``."""
+    """Try to run a program in the sandbox; return the error, or ``None`` if it works."""
     with sandbox.open_filter() as descriptor:
         argv = sandbox.wrap(["true"], Path(sandbox.program or "/").parent, seccomp_fd=descriptor)
         passed = [descriptor] if descriptor is not None else []

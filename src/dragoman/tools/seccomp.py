@@ -39,7 +39,9 @@ BLOCKED: dict[str, tuple[int, int]] = {
 
 
 class _Architecture(NamedTuple):
-    """The audit architecture, the column of ``BLOCKED``, and the numbers of other calls."""
+    """A processor architecture: its audit value, its column in ``BLOCKED``, and the numbers of
+    further system calls.
+    """
 
     audit: int
     column: int

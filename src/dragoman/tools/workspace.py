@@ -39,7 +39,7 @@ class PathError(ValueError):
 
 
 class Workspace:
-    """A folder that paths cannot escape from."""
+    """A folder; paths that lead out of it are rejected."""
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root).resolve()
@@ -321,7 +321,7 @@ class _Files:
 def _report(
     found: list[str], withheld: int, *, truncated: bool = False, details: dict[str, Any] | None = None
 ) -> Observation:
-    """Return the found lines, and the number of paths that a rule withheld."""
+    """Return the found lines as an observation, with a note on the paths that a rule withheld."""
     details = dict(details or {})
     if withheld:
         found.append(f"[{withheld} paths left out: a rule denies them, or asks when they are named]")

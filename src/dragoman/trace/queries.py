@@ -1,4 +1,4 @@
-"""The data of the page, limited to what a page can show of a record."""
+"""Read the data for the trace viewer's page; long values are truncated to what the page can show."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Reader:
     # --- sessions -----------------------------------------------------------------------------------
 
     def list_sessions(self, wanted: Wanted | None = None, offset: int = 0, limit: int = 100) -> dict[str, Any]:
-        """Return a page of the sessions that fit, each with its outcome, cost, turns and model."""
+        """Return a page of the sessions that match, each with its outcome, cost, turns and model."""
         wanted = wanted or Wanted()
         entries = [entry for entry in self._log.sessions() if self._fits(entry.session, wanted.query)]
         found = [(entry, self._summarize(entry) if wanted.needs_all else Summary()) for entry in entries]
@@ -105,7 +105,9 @@ class Reader:
         return len(query) >= _SEARCHED and next(self._log.search(query, session), None) is not None
 
     def find(self, session: str, query: str) -> dict[str, Any]:
-        """Return the records of a session that contain a text, each with the part around it."""
+        """Return the records of a session that contain a text, each with an excerpt around the
+        match.
+        """
         found = islice(self._log.search(query, session), _MATCHES) if query.strip() else []
         return {"matches": [{"seq": each.seq, "excerpt": find_excerpt(each, query)} for each in found]}
 
@@ -123,7 +125,7 @@ class Reader:
     # --- records ------------------------------------------------------------------------------------
 
     def read_page(self, session: str, after: int = 0, limit: int = 500) -> dict[str, Any]:
-        """Return the next steps of a session, each with its contradictions of the earlier ones."""
+        """Return the next steps of a session, each with its contradictions to earlier steps."""
         records = list(islice(self._log.read(session, after), limit))
         if not records:
             return {"steps": [], "last": after}
@@ -133,7 +135,9 @@ class Reader:
         return {"steps": steps, "last": records[-1].seq}
 
     def _recall(self, session: str, after: int, first: LogRecord) -> Evidence:
-        """Return the state before ``first``; cached states are keyed by its ``previous`` hash."""
+        """Return the state of the proposals before the record ``first``; states are cached by its
+        ``previous`` hash.
+        """
         known = self._known.get((session, after, first.previous))
         if known is not None:
             return known.copy()
@@ -171,7 +175,7 @@ class Reader:
         }
 
     def find_record(self, session: str, seq: int) -> LogRecord | None:
-        """Return the record of this number, or ``None``."""
+        """Return the record with this number, or ``None``."""
         found = next(self._log.read(session, seq - 1), None) if seq > 0 else None
         return found if found is not None and found.seq == seq else None
 

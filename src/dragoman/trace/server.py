@@ -55,7 +55,7 @@ _Read = Callable[[Reader, Mapping[str, str]], Any]
 
 
 class NotOpenError(Exception):
-    """The question of an answer is not open: it was answered in the meantime."""
+    """The question is no longer open: it was answered in the meantime."""
 
 
 class Decisions(Protocol):
@@ -193,7 +193,9 @@ class _Site:
         return self.web.Response(body=body, content_type=kind, charset="utf-8")
 
     def _answer(self, read: _Read) -> _Handler:
-        """Return a handler that reads in a thread and sends JSON; ``None`` is a 404."""
+        """Return a handler that calls ``read`` in a thread and sends the result as JSON, or a 404
+        for ``None``.
+        """
 
         async def handle(request: web.Request) -> web.Response:
             found = await asyncio.to_thread(read, self._reader, request.query)
