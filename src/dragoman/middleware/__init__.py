@@ -1,8 +1,9 @@
 """Middleware: each of these is a ``Provider`` that wraps another ``Provider``.
 
-``Retry`` sends again, ``Fallback`` changes to another model, ``RateLimit`` waits, ``Observe`` reports, ``Record``
-keeps cassettes, ``Cache`` keeps replies. ``describe`` prints a stack of them. Their order: outermost ``Cache``, then
-``Fallback``, ``Retry``, ``RateLimit``, ``Observe`` and ``Record``, and the provider inside.
+``Retry`` repeats failed calls, ``Fallback`` switches to another model, ``RateLimit`` delays calls,
+``Observe`` reports calls to subscribers, ``Record`` records calls to cassettes, and ``Cache`` stores
+replies. ``describe`` prints a stack of layers. Use this order: ``Cache`` outermost, then ``Fallback``,
+``Retry``, ``RateLimit``, ``Observe`` and ``Record``, and the provider inside.
 """
 
 from ..calls import (

@@ -1,4 +1,4 @@
-"""Records of the requests of embedders and rerankers."""
+"""Build the records of requests to embedders and rerankers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def describe_request(
     *,
     include_content: bool = False,
 ) -> dict[str, Any]:
-    """Return the fields that all records of a request share; settings are those of the caller."""
+    """Return the fields that all records of a request share, including the caller's settings."""
     facts: dict[str, Any] = {
         "operation": model.operation,
         "provider": model.name,
@@ -76,7 +76,7 @@ def record_failed_request(
     seconds: float,
     price: Callable[[Usage, str], Any] | None = None,
 ) -> CallFailed:
-    """Return the record of a request that failed; ``partial`` is the part that was answered, which is billed."""
+    """Return the record of a failed request; ``partial`` is the answered and billed part, if any."""
     used = _price(model, facts, partial.usage, price) if isinstance(partial, Embeddings | Ranking) else {}
     common: dict[str, Any] = {"latency_ms": round(seconds * 1000, 3), "retry_count": facts["attempt"], **facts, **used}
     if isinstance(error, asyncio.CancelledError):

@@ -1,4 +1,4 @@
-"""Records of the attempts that a call made before the one that answered."""
+"""Build the records of a call's attempts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_MESSAGE = 2000
 
 
 def read_attempt(request: Request | EmbedRequest | RerankRequest) -> int:
-    """Return the number of an attempt, as ``Retry`` wrote it into the request."""
+    """Return the number of the attempt, which ``Retry`` stores in the request."""
     number = str(request.metadata.get(ATTEMPT, "0"))
     return int(number) if number.isdecimal() else 0
 
@@ -35,7 +35,9 @@ def record_started(provider: Provider, request: Request) -> CallStarted:
 def record_failed(
     provider: Provider, request: Request, reply: Reply, error: ProviderError, wait: float | None = None
 ) -> CallFailed:
-    """Return the record of an attempt that failed, with what it used; the next one began after ``wait`` seconds."""
+    """Return the record of a failed attempt with its usage; the next attempt began ``wait`` seconds
+    later.
+    """
     attempt, sold_as = read_attempt(request), find_served(provider, reply.provider, reply.model).priced_as
     return CallFailed(
         model=reply.model,

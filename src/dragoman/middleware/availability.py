@@ -64,7 +64,7 @@ class _State:
         self.probe: Admission | None = None
 
     def burst(self, span: float) -> bool:
-        """Return whether the last failures, as many as are remembered, lie within ``span`` seconds."""
+        """Return whether all remembered failures occurred within ``span`` seconds."""
         return len(self.failures) == self.failures.maxlen and self.failures[-1] - self.failures[0] <= span
 
     def reopens_in(self, now: float) -> float:
@@ -93,7 +93,7 @@ class Admission:
             self._availability._succeeded(self)
 
     def fail(self, error: ProviderError) -> None:
-        """Report a failure; only some errors count."""
+        """Report that the call failed; only errors that indicate an outage count."""
         if self._done:
             return
         if isinstance(error, AuthenticationError) or error.transient:
@@ -103,17 +103,19 @@ class Admission:
             self.release()
 
     def release(self) -> None:
-        """Report an end that does not count, such as a cancellation."""
+        """Report that the call ended without evidence for or against the target, such as a cancellation."""
         if not self._done:
             self._done = True
-            # the next probe may be sent at once: this one had no result
+            # this probe had no result, so another one may be sent at once
             self._availability._end_probe(self)
 
 
 class Availability:
-    """The state of every target. Share one between all layers that call the same providers.
+    """Circuit breaker for all targets. Share one instance between all layers that call the same
+    providers.
 
-    ``on_event`` is called with every change, a ``ProviderUnavailable`` or ``ProviderRecovered``.
+    ``on_event`` is called for every change of availability, with the event ``ProviderUnavailable`` or
+    ``ProviderRecovered``.
     """
 
     def __init__(
@@ -130,13 +132,15 @@ class Availability:
         self._models: dict[tuple[str, str], _State] = {}
 
     async def refresh(self) -> None:
-        """Read the findings of other processes, if the state is shared with them."""
+        """Read changes of availability that other processes found, if the state is shared."""
 
     async def close(self) -> None:
         """Release connections, if the state is shared."""
 
     def admit(self, provider: str, model: str) -> Admission | None:
-        """Return permission for a call, whose result must be reported; ``None`` while the target is unavailable."""
+        """Return permission for one call, or ``None`` if the target is unavailable; report the result
+        on it.
+        """
         now = self._clock()
         closed = [state for state in self._states(provider, model) if state.since is not None]
         if any(state.probe is not None or state.reopens_in(now) > 0 for state in closed):
@@ -156,7 +160,7 @@ class Availability:
         return max([state.reopens_in(now) for state in self._states(provider, model)])
 
     def trigger(self, provider: str, model: str) -> Trigger | None:
-        """Return the cause of this target's unavailability; the provider's has priority over the model's."""
+        """Return why the target is unavailable, or ``None``; the provider's cause precedes the model's."""
         return next((state.trigger for state in self._states(provider, model) if state.since is not None), None)
 
     # --- called by admissions
@@ -214,7 +218,7 @@ class Availability:
         return tuple(sorted([model for model, state in named if state.since is None]))
 
     def _trip(self, admission: Admission, state: _State, scope: Scope, trigger: Trigger, *models: str) -> bool:
-        """Mark a state as unavailable; return false if it was already."""
+        """Mark a model or provider as unavailable; return false if it was unavailable already."""
         provider = admission.provider
         if state.since is not None:
             return False

@@ -41,14 +41,15 @@ _SOUND = ("stop", "length", "tool_calls", "content_filter")
 class Cache(Wrapper, Middleware):
     """Return a stored reply to a request that was answered before, without a call.
 
-    ``store`` is a ``SqliteStore``, a ``RedisStore``, the path of a SQLite file or a ``redis://`` URL. The key is
-    that of cassettes: a hash of everything that changes the reply, together with the provider's name; a stream
-    and a complete reply share it. Identical calls that run at the same time are sent once.
+    ``store`` is a ``SqliteStore``, a ``RedisStore``, the path of a SQLite file or a ``redis://`` URL.
+    The key is computed as for cassettes: a hash of everything that changes the reply, together with the
+    provider's name. Streamed and complete replies share one key. Identical calls that run at the same
+    time are sent once.
 
-    A hit has ``Response.cached`` set, no ``raw``, and zero usage, so it adds nothing to any sum of
-    costs. Replies that failed or were cancelled are never stored. A store that fails is reported in
-    the log and the call is sent. ``metadata={"dragoman.cache": "off"}`` opts a call out;
-    ``"refresh"`` sends it and replaces the stored reply.
+    A hit has ``Response.cached`` set, no ``raw``, and zero usage, so it adds nothing to a total cost.
+    Replies that failed or were cancelled are never stored. A store that fails is reported in the log
+    and the call is sent. ``metadata={"dragoman.cache": "off"}`` opts a call out; ``"refresh"`` sends it
+    and replaces the stored reply.
     """
 
     def __init__(self, provider: Provider, store: Store | str | os.PathLike[str]) -> None:
@@ -80,7 +81,9 @@ class Cache(Wrapper, Middleware):
                 yield batch
 
     async def _find(self, key: str) -> Sequence[Event] | None:
-        """Return the stored reply, or that of an identical call in flight; ``None`` if the call must be sent."""
+        """Return the reply from the store or from an identical call in flight; ``None`` if there is
+        neither.
+        """
         while True:
             waiting = self._in_flight.get(key)
             if waiting is None:
@@ -161,7 +164,7 @@ class Cache(Wrapper, Middleware):
 
 
 class RetrievalCache(RetrievalPolicy):
-    """Return vectors and rankings that were answered before; see ``Cache``.
+    """Return stored vectors and rankings for requests that were answered before; see ``Cache``.
 
     Vectors are stored text by text: a request contains only the texts that are not stored. The usage of an
     answer covers only what was sent; an answer that came entirely from the cache has ``from_cache`` set and

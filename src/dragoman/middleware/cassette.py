@@ -105,7 +105,7 @@ def retrieval_key(request: EmbedRequest | RerankRequest) -> str:
 
 
 def write_answer(answer: Embeddings | Ranking) -> dict[str, Any]:
-    """Return an answer as JSON values; vectors are base64 of little-endian float32."""
+    """Return an answer as JSON values; vectors are encoded as base64 of little-endian float32."""
     facts = {"model": answer.model, "response_id": answer.response_id, "provider": answer.provider}
     common = {**facts, "usage": answer.usage, "warnings": answer.warnings}
     if isinstance(answer, Embeddings):
@@ -145,7 +145,7 @@ def read_answer(data: Any, request_id: str | None = None) -> Embeddings | Rankin
 
 
 def same_numbers(value: Any) -> Any:
-    """Replace 1.0 by 1: equal settings must have equal keys."""
+    """Replace floats such as 1.0 by integers such as 1, so that equal settings have equal keys."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, dict):
@@ -154,7 +154,7 @@ def same_numbers(value: Any) -> Any:
 
 
 def hide(value: Any) -> Any:
-    """Mask strings that look like keys, and values under the name of a secret."""
+    """Mask strings that look like API keys, and values of fields whose name suggests a secret."""
     return _scrub_all(hide_named(value))
 
 
@@ -174,7 +174,7 @@ _SECRET_NAMES = ("apikey", "accesskey", "privatekey", "secretkey", "secret", "pa
 
 
 def hide_named(value: Any) -> Any:
-    """Mask the values under the name of a secret."""
+    """Mask the values of fields whose name suggests a secret, such as ``password``."""
     if isinstance(value, dict):
         return {name: _mask(item) if _is_secret(name) else hide_named(item) for name, item in value.items()}
     return [hide_named(item) for item in value] if isinstance(value, list | tuple) else value
@@ -186,7 +186,9 @@ def _is_secret(name: str) -> bool:
 
 
 def _mask(value: Any) -> Any:
-    """Mask the values of a secret, but keep the structure: the schema of a parameter of that name stays valid."""
+    """Mask every string in the value of a secret field, but keep its structure, so that a schema stays
+    valid.
+    """
     if isinstance(value, dict):
         return hide_named(value)
     if isinstance(value, list | tuple):
@@ -207,7 +209,7 @@ def write_error(error: ProviderError) -> dict[str, Any]:
     """Return an error as JSON values."""
     kind = next(name for each in type(error).__mro__ if (name := each.__name__) in _KINDS)
     facts = {name: value for name in (*_FACTS, *_MORE_FACTS) if (value := getattr(error, name, None)) not in (None, {})}
-    # The output of the model and the schema of the caller are needed verbatim; the rest is masked.
+    # The model's output and the caller's schema are needed verbatim; all other fields are masked.
     kept = {name: msgspec.to_builtins(facts[name]) for name in _MORE_FACTS if name in facts}
     said = hide(msgspec.to_builtins({name: value for name, value in facts.items() if name not in kept}))
     return {"class": kind, "message": scrub(error.message), "quotable": error.quotable, **said, **kept}
@@ -252,7 +254,7 @@ class Take(Struct, frozen=True):
 
 
 def read_cassette(path: Path) -> list[Take]:
-    """Return the calls of a cassette; none if there is no file."""
+    """Return the calls recorded on a cassette; an empty list if the file does not exist."""
     try:
         lines = path.read_bytes().splitlines()
     except FileNotFoundError:
@@ -295,7 +297,7 @@ _writing = threading.Lock()
 
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """Lock a cassette for writing: against threads, and except on Windows against other processes."""
+    """Lock a cassette against writers in other threads and, except on Windows, in other processes."""
     with _writing:
         if sys.platform == "win32":
             yield
@@ -514,7 +516,7 @@ class RetrievalRecord(RetrievalPolicy):
 
 
 class _Shelf:
-    """The calls of a cassette by key; a repeated call plays its recordings in order."""
+    """The recorded calls of a cassette, by key. A repeated call plays its recordings in order."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -522,7 +524,7 @@ class _Shelf:
         self._played: Counter[str] = Counter()
 
     def find(self, key: str, shown: Mapping[str, Any]) -> Take:
-        """Return the next take of a key; ``CassetteMiss`` if there is none."""
+        """Return the next recording for a key; raise ``CassetteMiss`` if there is none."""
         if self._takes is None:
             self._takes = read_cassette(self._path)
         takes = [take for take in self._takes if take.key == key]

@@ -36,7 +36,7 @@ from .strategy import HALF_LIFE, StrategyName, make_strategy
 
 log = logging.getLogger("dragoman")
 
-# Errors other than transient ones that another candidate may not have.
+# Errors that are not transient, but that another candidate may avoid.
 _CANDIDATE_ERRORS = (
     AuthenticationError,
     ContextOverflowError,
@@ -51,7 +51,7 @@ RoutingEvent: TypeAlias = RoutingSwitched | ProviderUnavailable | ProviderRecove
 
 
 class NotConfigured(ReplyProvider):
-    """A candidate that is not configured: its key, or its entry, is missing."""
+    """A candidate that cannot be called, because its API key or its entry in ``models.yaml`` is missing."""
 
     def __init__(self, name: str, model: str, detail: str) -> None:
         self.name = name
@@ -65,14 +65,14 @@ class NotConfigured(ReplyProvider):
         raise self.error(None)
 
     def error(self, request_id: str | None) -> AuthenticationError:
-        """Return the error of a call that cannot be made."""
+        """Return the error that every call of this candidate raises."""
         return AuthenticationError(
             f"not configured: {self.detail}", provider=self.name, model=self.model, request_id=request_id
         )
 
 
 class _NoReply(AssembledReply):
-    """The reply of a candidate that is not configured: an error."""
+    """The reply of a candidate that is not configured: reading it raises an error."""
 
     def __init__(self, owner: NotConfigured, request: Request) -> None:
         super().__init__(request, owner.name, owner.model)
@@ -140,7 +140,7 @@ class Fallback(Wrapper):
 
     @property
     def availability(self) -> Availability:
-        """The state of the candidates."""
+        """The circuit breaker that tracks which candidates are available."""
         return self._availability
 
     def parts(self) -> tuple[Provider, ...]:
@@ -183,7 +183,7 @@ class Fallback(Wrapper):
                         raise
                     call.failed = True
                     refusal = _error_name(error), error
-                    is_last = number == order[-1]  # the call fails with the error of this one
+                    is_last = number == order[-1]  # the last candidate: the call fails with its error
                     failed = () if is_last else (record_failed(candidate, asked, call.reply, error),)
                     served.record(call.reply, *failed, *admission.changes)
                 finally:
@@ -206,13 +206,13 @@ class Fallback(Wrapper):
         return self._candidates[0].estimate_input_tokens(messages, tools, system_prompt)
 
     def plan(self, messages: Messages) -> SwapPlan:
-        """Return the plan of the first candidate; for others, call their own ``plan``."""
+        """Return the swap plan for the first candidate; for another candidate, call its own ``plan``."""
         return self._candidates[0].plan(messages)
 
     # --- choosing a candidate
 
     def _order(self, request: Request) -> list[int]:
-        """Return the numbers of all candidates: first the available ones, ordered by the strategy."""
+        """Return the indices of all candidates in the order to try them, the available ones first."""
         eligible = [number for number, candidate in enumerate(self._candidates) if self._may_go(candidate)]
         order = self._strategy.order(self._candidates, eligible, request)
         if len(order) == len(self._candidates):
@@ -230,14 +230,14 @@ class Fallback(Wrapper):
         return self._availability.reopens_in(candidate.name, candidate.model) == 0
 
     def _find_seller(self) -> PricedAs:
-        """Return the first candidate without a price, if there is one: any of them may answer."""
+        """Return the price of the group: unknown if any candidate has none, since any may answer."""
         sold = [candidate.priced_as for candidate in self._candidates]
         return next((each for each in sold if each.find_problem() is not None), sold[0])
 
     def _admit(
         self, candidate: Provider, request: Request
     ) -> tuple[tuple[str, ProviderError] | None, Admission | None]:
-        """Return why the candidate is skipped, or the permission to call it, in the order of the contract."""
+        """Return why the candidate is skipped, or else the circuit breaker's permission to call it."""
         missing = self._missing[candidate]
         if missing is not None:
             return ("not_configured", missing.error(request.request_id)), None
@@ -273,7 +273,7 @@ class Fallback(Wrapper):
 
 
 class _Dispatched:
-    """A call that was sent to a candidate, counted by the strategy."""
+    """A call in flight to a candidate. Its start, first event and end are reported to the strategy."""
 
     __slots__ = ("_began", "_number", "_owner", "answered", "failed", "reply")
 
@@ -287,13 +287,13 @@ class _Dispatched:
         owner._strategy.began(number)
 
     def answer(self) -> None:
-        """Record the first event."""
+        """Report the first event of the call to the strategy."""
         if not self.answered:
             self.answered = True
             self._owner._strategy.answered(self._number, self._owner._clock() - self._began)
 
     def end(self) -> None:
-        """Record the end."""
+        """Report the end of the call to the strategy."""
         seconds = self._owner._clock() - self._began
         self._owner._strategy.ended(self._number, seconds, failed=self.failed)
 
@@ -374,7 +374,7 @@ class RetrievalFallback(RetrievalPolicy):
 
 
 def fall_back(candidates: Sequence[RetrievalModel[Any, Any]], *arguments: Any, **settings: Any) -> Any:
-    """Return an embedder or a reranker that changes from one server of a model to the next."""
+    """Return an embedder or a reranker that tries several servers of one model in turn."""
     first = candidates[0]
     for at, candidate in enumerate(candidates):
         if candidate.operation != first.operation:

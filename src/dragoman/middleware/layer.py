@@ -43,7 +43,8 @@ class Layer(Provider):
 
 
 class Wrapper(ReplyProvider, Layer):
-    """A layer that wraps replies, so that a cancelled call keeps all that the inner reply knows.
+    """A layer that wraps replies, so that a cancelled call keeps all data that the inner reply has
+    received.
 
     A subclass implements ``serve``. A custom middleware may override ``events`` instead (``Middleware``):
     then a cancelled call keeps only what its events contain.
@@ -51,7 +52,9 @@ class Wrapper(ReplyProvider, Layer):
 
     @abstractmethod
     def serve(self, request: Request, served: Served) -> AsyncGenerator[list[Event], None]:
-        """Yield the batches of the call, and set ``served.reply`` to the inner reply that they come from."""
+        """Yield the batches of events of a call, and set ``served.reply`` to the inner reply they come
+        from.
+        """
 
     def open(self, request: Request) -> Reply:
         return WrappedReply(request, self.name, self.model, self.serve)
@@ -99,12 +102,12 @@ class Middleware(Layer):
 
     @property
     def capabilities(self) -> Capabilities:  # type: ignore[override]
-        """What the inner provider's model is known to do."""
+        """The known capabilities of the inner provider's model."""
         return self.inner.capabilities
 
     @property
     def token_family(self) -> str:  # type: ignore[override]
-        """The vocabulary for token estimates of the inner provider."""
+        """The tokenizer family that estimates the tokens of the inner provider."""
         return self.inner.token_family
 
     def _find_seller(self) -> PricedAs:
@@ -198,7 +201,9 @@ def _lines(provider: Provider) -> list[str]:
 
 
 def _show(value: Any) -> str:
-    """Return a setting in short. Functions and objects show only their name: their ``repr`` may hold a secret."""
+    """Return a setting as short text. Functions and objects appear by name only: a ``repr`` may hold a
+    secret.
+    """
     if value is None or isinstance(value, bool | int | float | str):
         return repr(value)
     if isinstance(value, tuple | list):

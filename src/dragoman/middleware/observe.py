@@ -50,7 +50,7 @@ FLUSH_SECONDS = 5.0
 
 
 class EventsDropped(Struct, frozen=True, tag="observe.events_dropped"):
-    """A number of events that were dropped, because the subscribers did not keep up."""
+    """Report how many events were dropped because the subscribers did not keep up."""
 
     count: int
     type: ClassVar[str] = "observe.events_dropped"
@@ -103,7 +103,7 @@ class Observe(Wrapper, Middleware):
 
     @property
     def dropped(self) -> int:
-        """The number of events that did not fit the queue, or were still in it at the end."""
+        """The number of dropped events: the queue was full, or was closed before they were delivered."""
         return self._gone + sum([feed.dropped for feed in self._feeds.values()])
 
     def settings(self) -> Mapping[str, Any]:
@@ -355,7 +355,7 @@ class _Call:
         return None if self.first is None else self._since_start(self.first)
 
     def _use(self, usage: Usage, facts: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields of the usage and its cost."""
+        """Return the fields of an event that report the call's usage and cost."""
         sold_as = find_served(self.owner.inner, facts["provider"], facts["model"]).priced_as
         if self.owner._price is not None:
             bill = _try(self.owner._price, usage, f"{facts['provider']}:{facts['model']}")
@@ -411,7 +411,7 @@ class Feed:
             self._task = self._loop.create_task(self._drain(), context=contextvars.Context())
 
     async def flush(self, seconds: float | None = None) -> bool:
-        """Wait until the queue is empty; return false if it is not by the deadline."""
+        """Wait until the queue is empty; return false if it is not empty at the deadline."""
         task = self._task
         if task is None or task.done():
             return True
@@ -453,7 +453,9 @@ class Feed:
     def _hand_over(
         self, batch: list[_Item]
     ) -> list[tuple[CallEvent, contextvars.Context, list[tuple[Subscriber, Any]]]]:
-        """Build the events and call plain subscribers; return the awaitables that they return."""
+        """Build the events and call the synchronous subscribers; return events and awaitables they
+        returned.
+        """
         built = []
         for build, context in batch:
             try:

@@ -1,4 +1,4 @@
-"""Calls as OpenTelemetry spans and metrics, under the names of its generative AI conventions.
+"""Report calls as OpenTelemetry spans and metrics, named by its conventions for generative AI.
 
 ``dragoman.session.SessionTelemetry`` adds the spans of agents and tools.
 """
@@ -122,7 +122,7 @@ class OpenTelemetry:
         )
 
     def adopt(self, session_id: str, parent: Context) -> None:
-        """Make the span of a context the parent of the calls of a session.
+        """Make the current span of a context the parent of all calls of a session.
 
         Calls are reported in the background, even after the session has ended, so the last 1000 sessions are kept.
         """
@@ -172,7 +172,7 @@ def _common(event: CallCompleted | CallFailed) -> dict[str, Any]:
 
 
 def _attributes(event: CallCompleted | CallFailed) -> dict[str, Any]:
-    """Return the attributes of the span that the metrics do not have; unknown values are omitted."""
+    """Return the attributes that only spans have, not metrics; unknown values are omitted."""
     config = event.config
     said = {name: getattr(config, name) for name in _SETTINGS}
     said |= {name: getattr(event, name, None) for name in (*_COUNTS, *_IDENTITY)}

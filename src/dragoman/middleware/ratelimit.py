@@ -90,12 +90,12 @@ class Limiter:
 
     @property
     def counts_tokens(self) -> bool:
-        """Whether the limiter needs an estimate of the tokens of a call."""
+        """Whether the limiter needs an estimate of each call's tokens."""
         return "tokens_per_minute" in self.limits
 
     @property
     def waiting(self) -> int:
-        """The number of calls that wait."""
+        """The number of calls that wait for permission."""
         return len(self._queue)
 
     @property
@@ -104,7 +104,7 @@ class Limiter:
         return self._running
 
     async def acquire(self, tokens: int = 0) -> Lease:
-        """Wait until a call of about ``tokens`` may be sent; return its lease."""
+        """Wait until a call of about ``tokens`` tokens may be sent; return its lease."""
         self._bind()
         assert self._loop is not None
         lease = Lease(tokens)
@@ -120,7 +120,9 @@ class Limiter:
         return lease
 
     async def settle(self, lease: Lease, spent: int | None) -> None:
-        """End a call that used ``spent`` tokens; if that is ``None``, the estimate is kept."""
+        """Report the end of a call that used ``spent`` tokens; with ``None``, the reserved estimate is
+        kept.
+        """
         self._running -= 1
         if self._tokens is not None and spent is not None:
             self._tokens.take(spent - lease.tokens)
@@ -129,7 +131,7 @@ class Limiter:
     # --- private
 
     async def _reserve(self, lease: Lease) -> float:
-        """Reserve what the call needs and return 0, or reserve nothing and return the seconds to wait."""
+        """Reserve capacity for a call and return 0; if there is too little, return the seconds to wait."""
         limit = self.limits.get("max_concurrency")
         if limit is not None and self._running >= limit:
             return math.inf
@@ -258,7 +260,7 @@ class RateLimit(Wrapper, Middleware):
                     yield batch
         except ProviderError as error:
             if not visible and not isinstance(error, TimedOutError | StreamInterruptedError):
-                # rejected or never arrived: no tokens used; after a timeout the server may have
+                # rejected or never received: no tokens used; after a timeout the server may have
                 # processed it
                 spent = 0
             raise
@@ -363,7 +365,7 @@ def _count(usage: Usage, estimate: tuple[int, int]) -> int | None:
 
 
 async def _settle(leases: list[tuple[Limiter, Lease]], spent: int | None) -> None:
-    """Settle them all, even if one of them is interrupted."""
+    """Settle all leases, even if settling one of them is interrupted."""
     while leases:
         limiter, lease = leases.pop()
         try:

@@ -81,7 +81,7 @@ _ASK_SECONDS = 5.0  # timeout of one Redis command, in seconds
 
 
 def open_redis(url: str, **settings: Any) -> Redis:
-    """Return a client for a URL; ``ValueError`` if it cannot be read, without the URL, which may hold a password."""
+    """Return a Redis client; ``ValueError`` for an invalid URL omits the URL, which may hold a password."""
     from redis.asyncio import Redis  # an optional dependency
 
     # The library quotes the part that it takes for the port: in "redis://:a/b@host" that is "a". Its error is not kept
@@ -92,7 +92,7 @@ def open_redis(url: str, **settings: Any) -> Redis:
 
 
 class LimiterUnavailableError(RuntimeError):
-    """Redis is unavailable, so the rate limit cannot be checked. Not a failure of the provider."""
+    """Redis is unavailable, so the rate limit cannot be checked. The provider has not failed."""
 
 
 class RedisLimiter(Limiter):
@@ -154,7 +154,7 @@ class RedisLimiter(Limiter):
         await asyncio.shield(self._start(self._give_back(lease, spent)))
 
     async def close(self) -> None:
-        """Wait for leases that are being settled; close the connection if this limiter opened it."""
+        """Wait until leases in progress are settled; close the connection if this limiter opened it."""
         if self._tasks:
             await asyncio.wait(self._tasks)
         if self._owned:
@@ -216,7 +216,7 @@ class RedisLimiter(Limiter):
             log.warning("a limiter's lease could not be settled in Redis (%s)", type(error).__name__)
 
     def _arguments(self, requests: float, tokens: float) -> list[Any]:
-        """Return name, rate, capacity and amount of each bucket, as arguments of the scripts."""
+        """Return the script arguments: name, rate, capacity and amount of each token bucket."""
         wants = (("requests", self._requests, requests), ("tokens", self._tokens, tokens))
         return [
             part

@@ -115,7 +115,7 @@ class RedisAvailability(Availability):
         self._apply({_read_target(name): (float(ago), why) for name, ago, why in zip(*[iter(texts)] * 3, strict=True)})
 
     def _apply(self, shared: dict[tuple[str, str], tuple[float, str]]) -> None:
-        """Apply the findings of other processes: targets that became unavailable, and those that recovered."""
+        """Apply changes that other processes reported: targets that became unavailable or recovered."""
         now = self._clock()
         for (provider, model), (ago, trigger) in shared.items():
             whole, state = self._states(provider, model)

@@ -131,7 +131,7 @@ class Retry(Wrapper, Middleware):
     # --- private
 
     def _attempt(self, call: _Call) -> Request:
-        """Return the request of an attempt: the working copy with the number and the settings of the attempt."""
+        """Return the request for an attempt: the working copy with the attempt's number and settings."""
         request = call.request
         metadata = {**request.metadata, ATTEMPT: str(call.attempt)}
         if call.reason is not None:
@@ -142,7 +142,7 @@ class Retry(Wrapper, Middleware):
         return replace(request, messages=call.messages, config=config, metadata=metadata)
 
     async def _prepare(self, error: ProviderError, call: _Call, wait: float) -> None:
-        """Prepare the next attempt, report it, and wait."""
+        """Prepare the next attempt, report the retry, and wait until the delay has passed."""
         if self._rule.asks_again(error):
             call.ask_again(error, self._reask)
         else:
@@ -221,7 +221,7 @@ class RetryRule:
         return bool(self._classifier(error)) if self._classifier is not None else error.transient
 
     def asks_again(self, error: ProviderError) -> bool:
-        """Return whether the error is one that ``reask`` answers."""
+        """Return whether ``reask`` handles this error, by asking the model to correct its reply."""
         return self._reask is not None and isinstance(error, StructuredOutputError)
 
     def _wait(self, error: ProviderError, attempt: int) -> float | None:
@@ -238,7 +238,7 @@ class RetryRule:
         return min(MAX_BACKOFF, min(MAX_BACKOFF, 2.0**attempt) * jitter)
 
     def notify(self, error: ProviderError, attempt: int, wait: float) -> None:
-        """Call ``on_retry``."""
+        """Call the caller's ``on_retry`` function, if there is one."""
         if self._on_retry is None:
             return
         try:
@@ -319,13 +319,15 @@ class _Call:
 
 
 def _check_type(events: list[Event], request: Request) -> None:
-    """Raise ``StructuredOutputError`` if a held-back reply does not fit the response type."""
+    """Raise ``StructuredOutputError`` if a reply does not match the requested response type."""
     if request.response_type is not None and events and type(events[-1]) is MessageComplete:
         to_instance(fold([events[0], events[-1]]), request)
 
 
 def _merge(base: RuntimeConfig, over: RuntimeConfig) -> RuntimeConfig:
-    """Return ``base`` overridden by ``over``; ``None`` inherits, within the extras as well."""
+    """Return ``base`` overridden by ``over``. Fields and extras that are ``None`` keep the value of
+    ``base``.
+    """
     names = [name for name in RuntimeConfig.__struct_fields__ if name != "extras"]
     changes = {name: value for name in names if (value := getattr(over, name)) is not None}
     extras = {name: value for name, value in over.extras.items() if value is not None}

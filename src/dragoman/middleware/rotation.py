@@ -49,12 +49,12 @@ class KeyRotation(Wrapper):
 
     @property
     def capabilities(self) -> Capabilities:  # type: ignore[override]
-        """What the model is known to do."""
+        """The known capabilities of the model."""
         return self._providers[0].capabilities
 
     @property
     def token_family(self) -> str:  # type: ignore[override]
-        """The vocabulary for token estimates."""
+        """The tokenizer family that estimates the model's tokens."""
         return self._providers[0].token_family
 
     def parts(self) -> tuple[Provider, ...]:
@@ -104,7 +104,9 @@ class KeyRotation(Wrapper):
         return self._providers[0].priced_as
 
     def _order(self) -> list[int]:
-        """Return the keys from the current one on, without those in cool-down; if all are, the first that is due."""
+        """Return the usable keys, the current one first; if all are cooling down, the key that is free
+        first.
+        """
         count, now = len(self._providers), self._clock()
         turned = [(self._current + step) % count for step in range(count)]
         usable = [number for number in turned if self._until[number] <= now]

@@ -28,7 +28,7 @@ class Store(ABC):
 
     @abstractmethod
     async def get(self, key: str) -> bytes | None:
-        """Return the value of a key, or ``None``."""
+        """Return the value stored under a key, or ``None``."""
 
     @abstractmethod
     async def put(self, key: str, value: bytes) -> None:
@@ -39,7 +39,7 @@ class Store(ABC):
 
 
 def open_store(store: Store | str | os.PathLike[str]) -> Store:
-    """Return a store as it is; open a ``redis://`` URL or the path of a SQLite file."""
+    """Return a store unchanged, or open the store that a ``redis://`` URL or a SQLite path names."""
     if isinstance(store, Store):
         return store
     if isinstance(store, str) and store.startswith(("redis://", "rediss://", "unix://")):

@@ -56,7 +56,7 @@ class Strategy(ABC):
         """Record the time to the first event of a call."""
 
     def ended(self, number: int, seconds: float, *, failed: bool) -> None:  # noqa: B027
-        """Count a call as ended; ``failed`` if it had no event."""
+        """Record the end of a call; ``failed`` if it ended before its first event."""
 
 
 class _InOrder(Strategy):

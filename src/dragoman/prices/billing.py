@@ -1,4 +1,4 @@
-"""Pricing a call: its counts are split so that no token is billed twice, and multiplied by a row."""
+"""Price a call: split its token counts so that no token is billed twice, and multiply them by the rates."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _cost_by(row: PriceRow, usage: Usage, model: str, version: str) -> Cost | Un
 
 
 def _split(usage: Usage) -> dict[str, int] | Unpriced:
-    """Split the inclusive counts, so that every token is in exactly one part."""
+    """Split the inclusive counts of a usage, so that every token is in exactly one part of the bill."""
     for name in ("input_tokens", "output_tokens"):
         if getattr(usage, name) is None:
             return Unpriced(f"usage not reported: {name}")
@@ -123,7 +123,7 @@ def _split(usage: Usage) -> dict[str, int] | Unpriced:
         "output": produced - reasoned,
         "reasoning": reasoned,
     }
-    # Counts that the provider bills are not split further: it reports no cached or reasoning part of them.
+    # Billed counts are not split: the provider reports no cached or reasoning part of them.
     if usage.billed_input_tokens is not None:
         counts |= {"input": usage.billed_input_tokens, "cached_input": 0, "cache_write": 0}
     if usage.billed_output_tokens is not None:
@@ -146,7 +146,7 @@ def _bill(counts: dict[str, int], row: PriceRow, input_tokens: int) -> tuple[dic
 
 
 def _caveats(usage: Usage, row: PriceRow, model: str) -> Iterator[str]:
-    """Return the notes of a bill."""
+    """Yield notes about uncertainties of a bill, such as estimated counts or disputed prices."""
     if usage.estimated:
         yield "the token counts are estimates"
     counted = (usage.input_tokens or 0) + (usage.output_tokens or 0)
@@ -166,7 +166,7 @@ def _caveats(usage: Usage, row: PriceRow, model: str) -> Iterator[str]:
 
 
 class PricedAs(Struct, frozen=True, omit_defaults=True):
-    """The price of the calls of a provider: a model of a price table, or a separate row.
+    """How calls of a provider are priced: as a model in a price table, or by a separate row.
 
     ``model`` is ``"vendor:name"``; models that run on your own machine are ``"local:name"`` and free.
     ``row`` replaces the table. ``table`` is where the model is looked up, ``PriceTable.default()``
@@ -192,13 +192,13 @@ class PricedAs(Struct, frozen=True, omit_defaults=True):
         return cls(given if ":" in given else f"{given}:{model}")
 
     def cost(self, usage: Usage, at: date | datetime | None = None) -> Cost | Unpriced:
-        """Price a call of the provider."""
+        """Return the cost of a call with this usage."""
         if self.row is not None:
             return _cost_by(self.row, usage, self.model, f"own+{digest_rows([self.row])}")
         found = cost(usage, self.model, at, table=self.table)
         return Unpriced(self.unknown) if self.unknown and isinstance(found, Unpriced) else found
 
     def find_problem(self) -> str | None:
-        """Return why calls have no price, or ``None`` if they have one."""
+        """Return why the price of calls is unknown, or ``None`` if it is known."""
         found = self.cost(Usage(0, 0, search_units=0))
         return found.reason if isinstance(found, Unpriced) else None

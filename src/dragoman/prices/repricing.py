@@ -1,4 +1,4 @@
-"""Pricing the calls of a log again, by another table."""
+"""Price the calls of a log again with another table."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _RATES = ("input", "output", "cache_read", "cache_write", "reasoning")
 
 
 class Match(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Which model names a row is for: any of these clauses, letter case aside.
+    """Which model names a row covers: those that match any of these clauses, ignoring case.
 
     A ``regex`` is searched for in the lower-cased name; anchor it yourself.
     """
@@ -42,7 +42,7 @@ class Match(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
 
     @property
     def is_loose(self) -> bool:
-        """Whether there is a clause other than an exact name."""
+        """Whether the row matches by anything other than exact names."""
         return bool(self.starts_with or self.contains or self.regex)
 
     def covers(self, name: str) -> bool:
@@ -59,7 +59,7 @@ class Match(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
 class Tier(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Other rates for a call whose input has more than ``above`` tokens.
 
-    A rate that the tier omits is that of the row.
+    Where the tier omits a rate, the row's rate applies.
     """
 
     above: int
@@ -78,13 +78,12 @@ class Tier(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
 class PriceRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The rates of some models of one provider for some time, in US dollars per million tokens.
 
-    ``valid_from`` is the first day, ``valid_until`` the first day
-    no longer covered; ``hours`` is a span of the day, from and until. Days and hours are UTC.
-    ``free`` must be explicit: a row of zeros without it is rejected, since zero often means "not
-    known". ``unpriced`` is the reason why a model has no price here. ``ignored`` names what the
-    provider also bills and ``Usage`` does not count; ``disputed`` the different price of another
-    source. ``search`` is the rate of a reranker that bills searches and not tokens, in US dollars
-    per thousand search units.
+    ``valid_from`` is the first day, ``valid_until`` the first day no longer covered; ``hours`` is a
+    span of the day, from and until. Days and hours are UTC. ``free`` must be explicit: a row of zeros
+    without it is rejected, since zero often means "not known". ``unpriced`` is the reason why a model
+    has no price here. ``ignored`` names what the provider bills but ``Usage`` does not count;
+    ``disputed`` is the different price that another source gives. ``search`` is the rate of a reranker
+    that bills searches and not tokens, in US dollars per thousand search units.
     """
 
     provider: str
@@ -187,5 +186,5 @@ def _check_times(row: PriceRow) -> None:
 
 
 def digest_rows(rows: Iterable[PriceRow]) -> str:
-    """Return a short hash of rows, which is part of the version of a table."""
+    """Return a short hash of the rows, which is part of a table's version."""
     return hashlib.sha256(msgspec.json.encode(list(rows))).hexdigest()[:8]

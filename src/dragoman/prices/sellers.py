@@ -1,4 +1,4 @@
-"""The vendor that sells a model at an address."""
+"""Find the vendor that sells a model at an address."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from .billing import PricedAs
 
 
 def find_seller(base_url: str, model: str) -> PricedAs:
-    """Return the price of a model at an address, by the vendor of the catalogue that has this host.
+    """Return how a model at an address is priced: by the vendor to which the catalogue assigns the
+    host.
 
-    Any other host may be a server of your own, which is free, or a proxy, which is not. Its calls have no
-    price unless a table has rows of this host, or the caller gives ``priced_as``.
+    Any other host may be a server of your own, which is free, or a proxy, which is not. Its calls have
+    no price unless a table has rows for this host, or the caller sets ``priced_as``.
     """
     host = (urlsplit(base_url).hostname or "unknown").lower().replace(":", ".")
     seller = _read_hosts().get(host)
@@ -27,7 +28,9 @@ def find_seller(base_url: str, model: str) -> PricedAs:
 
 
 def name_host(base_url: str) -> str:
-    """Return the vendor of the catalogue that has the host of an address, else the host itself with its port."""
+    """Return the vendor to which the catalogue assigns an address, else the host and port of the
+    address.
+    """
     parts = urlsplit(base_url)
     return _read_hosts().get(parts.hostname or "") or parts.netloc.rpartition("@")[2].lower()
 

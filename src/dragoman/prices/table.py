@@ -122,7 +122,7 @@ class PriceTable(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
 
 
 def _moment(at: date | datetime | None) -> tuple[date, time | None]:
-    """Return the day and the time of day in UTC; a date has no time."""
+    """Return the day and the time of day in UTC; the time is ``None`` for a date."""
     if at is None:
         at = datetime.now(UTC)
     if isinstance(at, datetime):
@@ -142,7 +142,9 @@ def _read_bundled() -> PriceTable:
 
 @lru_cache(maxsize=4)
 def _read_over_bundled(path: str, changed: int) -> PriceTable:
-    """Read a file and put it before the bundled table; ``changed`` is its modification time, part of the cache key."""
+    """Return the bundled table preceded by a file's rows; a new modification time ``changed`` reads it
+    again.
+    """
     return PriceTable.bundled().with_overrides(PriceTable.load(path).rows)
 
 
@@ -170,7 +172,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _locate(error: ValueError) -> str:
-    """Move the path at the end of a msgspec message to the front."""
+    """Return the text of a msgspec error with the field's path at the front instead of at the end."""
     text, _, place = str(error).partition(" - at `$")
     place = place.strip("`.")
     return f"{place}: {text}" if place else text

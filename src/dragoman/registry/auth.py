@@ -37,7 +37,7 @@ _COMMAND_SECONDS = 60.0
 
 
 class AuthSettings(Struct, frozen=True):
-    """An ``auth:`` section as it was read."""
+    """The parsed ``auth:`` section of an adapter."""
 
     type: str
     scope: str | None = None
@@ -48,7 +48,7 @@ class AuthSettings(Struct, frozen=True):
     seconds: float = _SECONDS
 
     def build(self) -> Auth:
-        """Return the object that makes the credentials. It requests nothing before the first call."""
+        """Return the object that supplies the credentials. It sends no request before the first call."""
         if self.type == "entra":
             return TokenAuth(partial(_ask_entra, self.scope or _ENTRA_SCOPE), bearer=True)
         if self.type == "google":
@@ -60,7 +60,7 @@ class AuthSettings(Struct, frozen=True):
 
 
 def read_auth(section: Section) -> AuthSettings | None:
-    """Read ``auth:``."""
+    """Read the ``auth:`` section of an adapter; report each invalid setting."""
     inner = section.inner("auth")
     if inner is None:
         return None
@@ -112,9 +112,7 @@ def _ask_google(scopes: str) -> Token:
 
 
 def _find_access_keys(profile: str | None) -> AccessKeys:
-    """Return the access keys of the environment, else those that botocore finds in profiles or
-    roles.
-    """
+    """Return the AWS access keys from the environment, else from botocore's profiles and roles."""
     access, secret = os.environ.get("AWS_ACCESS_KEY_ID"), os.environ.get("AWS_SECRET_ACCESS_KEY")
     if profile is None and access and secret:
         return AccessKeys(access, secret, os.environ.get("AWS_SESSION_TOKEN") or None)

@@ -1,4 +1,4 @@
-"""The resolver: find the models that meet a program's needs, and the reasons against the others."""
+"""The resolver: find the models that meet a program's needs, and why the others do not."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def read_wanted(
     tier: str | None = None,
     configured: bool = False,
 ) -> Wanted:
-    """Parse the needs; ``ValueError`` names the first invalid one."""
+    """Parse the requirements of a caller; ``ValueError`` names the first invalid one."""
     return Wanted(
         _read_needs(needs or ()),
         _read_price("max_input_price", max_input_price),
@@ -117,7 +117,7 @@ def read_wanted(
 
 
 def choose_among(entries: Iterable[ModelEntry], wanted: Wanted, prices: PriceTable) -> Choice:
-    """Split models into those that fit and those that do not."""
+    """Return the models that meet the requirements, cheapest first, and why the others do not."""
     fitting: list[tuple[tuple[bool, Decimal], ModelEntry]] = []
     excluded: dict[str, tuple[str, ...]] = {}
     for entry in entries:

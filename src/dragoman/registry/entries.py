@@ -49,7 +49,7 @@ _WIRES = {"openai-compatible": "openai"}
 
 
 class Adapter(Struct, frozen=True):
-    """How to reach a group of models."""
+    """How to reach a group of models: address, wire, credentials, limits and timeouts."""
 
     name: str
     type: str
@@ -87,7 +87,7 @@ class Adapter(Struct, frozen=True):
         return [key for key in dict.fromkeys(found) if key]
 
     def has_key(self, variable: str) -> bool:
-        """Return whether the key of an environment variable is set or stored."""
+        """Return whether an API key is set in the environment variable or stored under its name."""
         return bool(self._find_key(variable))
 
     def _find_key(self, variable: str) -> str | None:
@@ -95,13 +95,11 @@ class Adapter(Struct, frozen=True):
 
     @property
     def key_envs(self) -> tuple[str, ...]:
-        """The environment variables that hold its keys."""
+        """The environment variables that hold the adapter's API keys."""
         return (self.api_key_env, *self.spare_key_envs) if self.api_key_env else ()
 
     def _stored_key(self, variable: str) -> str | None:
-        """Return the stored key of a variable. A vendor's key is sent to the vendor's own address
-        only.
-        """
+        """Return the key stored for a variable, but a vendor's key only for the vendor's own address."""
         key = read_key(variable)
         if key is None:
             return None
@@ -120,8 +118,8 @@ class Adapter(Struct, frozen=True):
         return self.own_wire or (self.vendor.wire if self.vendor else _WIRES.get(self.type, self.type))
 
     def with_wire(self, wire: str) -> Adapter:
-        """Return a copy that uses another wire, at the vendor's address for it unless the adapter
-        sets one.
+        """Return a copy that uses another wire, at the adapter's own address or the vendor's for that
+        wire.
         """
         vendor = self.vendor
         base_url = self.base_url
@@ -130,7 +128,7 @@ class Adapter(Struct, frozen=True):
         return replace(self, own_wire=wire, base_url=base_url)
 
     def for_model(self, model: str) -> Adapter:
-        """Return the adapter over the only wire that serves a model, at the vendor's own address; else itself."""
+        """Return the adapter for a model: a copy with another wire if only that wire serves the model."""
         vendor = self.vendor
         if self.own_wire is not None or vendor is None or vendor.wire_of(model) == self.wire:
             return self
@@ -139,20 +137,18 @@ class Adapter(Struct, frozen=True):
 
     @property
     def all_quirks(self) -> dict[str, Any]:
-        """How its servers differ from the wire: the vendor's quirks, overridden by the adapter's
-        own.
-        """
+        """How the servers differ from the wire: the vendor's quirks, overridden by the adapter's own."""
         return {**(self.vendor.quirks_of(self.wire) if self.vendor else {}), **self.quirks}
 
     @property
     def is_configured(self) -> bool:
-        """Whether it can be used without further settings. A local server needs no key."""
+        """Whether the adapter can be used without further settings. A local server needs no key."""
         has_auth = self.auth is not None or self._default_auth is not None
         return bool(self.base_url) and (has_auth or self.key() is not None or self.api_key_env is None)
 
     @property
     def _default_auth(self) -> AuthSettings | None:
-        """The credentials that the environment has for the vendor, at the vendor's own address."""
+        """The credentials found in the environment; only for the vendor's own address."""
         vendor = self.vendor
         if vendor is None or vendor.default_auth is None or not _same_origin(self.base_url, vendor.address(self.wire)):
             return None
@@ -167,7 +163,7 @@ class Adapter(Struct, frozen=True):
 
     @property
     def is_local(self) -> bool:
-        """Whether its server is the user's own: a vendor marked local, or a loopback address."""
+        """Whether the server is the user's own: its vendor is marked local, or its address is loopback."""
         try:
             host = urlsplit(self.base_url or "").hostname or ""
         except ValueError:
@@ -197,7 +193,7 @@ class Adapter(Struct, frozen=True):
         }
 
     def deadlines(self, own: Mapping[str, float | None] | None = None) -> Timeouts:
-        """Return the timeouts of its calls, some replaced by those of a candidate."""
+        """Return the timeouts of calls; those that a group's candidate sets replace the adapter's."""
         return replace(self.timeouts or Timeouts(total=self.timeout_seconds), **(own or {}))
 
     def retrieval_settings(self, side: Literal["embed", "rerank"]) -> dict[str, Any]:
@@ -228,8 +224,8 @@ class ModelEntry(Struct, frozen=True):
     """One model by its canonical name, ``adapter:name``.
 
     ``status`` is ``configured`` or ``not_configured``; ``tokens`` is the tokenizer family for
-    estimates; ``priced_as`` is the price row of its calls, and ``sold_as`` the same as written in
-    the file. The entry of a ``group`` has the group's name as its id, and describes the first
+    estimates; ``priced_as`` is the price of its calls, and ``sold_as`` the price setting as the file
+    states it. The entry of a ``group`` has the group's name as its id, and describes the first
     candidate.
     """
 
@@ -275,7 +271,7 @@ def config_path() -> Path:
 
 
 def read_file(path: Path) -> File:
-    """Read a file and collect every problem. ``ConfigError`` only if it is not valid YAML."""
+    """Read a file and collect all its problems; raise ``ConfigError`` only if it is not valid YAML."""
     problems: list[ConfigError] = []
     root = read_yaml(path, problems)
     root.allow("adapters", "models", "groups", "availability", "redis", "redis_env", "observed", "default", "prices")
@@ -332,8 +328,8 @@ def _read_redis(root: Section) -> str | None:
 
 
 def _read_prices(root: Section) -> PriceTable | None:
-    """Read the user's price table over the bundled one; a relative path starts at the file's
-    folder.
+    """Read the user's price table, which precedes the bundled one; a relative path is relative to the
+    file.
     """
     path = root.get("prices", str)
     if path is None:
@@ -399,9 +395,7 @@ def _read_adapter(name: str, section: Section, remarks: list[ConfigError]) -> Ad
 
 
 def _read_wire(section: Section, vendor: Vendor | None) -> str | None:
-    """Read ``wire``: one that the vendor offers, or any wire if the file sets its own
-    ``base_url``.
-    """
+    """Read ``wire``: a wire that the vendor offers, or any wire if the file sets ``base_url``."""
     wire: str | None = section.get("wire", str)
     if wire is None:
         return None
@@ -415,7 +409,9 @@ def _read_wire(section: Section, vendor: Vendor | None) -> str | None:
 
 
 def _read_side(section: Section, key: str, codecs: Mapping[str, Any], base_url: str | None) -> Side:
-    """Read how an adapter embeds or ranks; report an address or a quirk that the wire rejects."""
+    """Read the ``embed`` or ``rerank`` section of an adapter; report an address or quirk that the wire
+    rejects.
+    """
     own = section.section(key)
     own.allow("wire", "base_url", "quirks")
     side = Side(own.choice("wire", tuple(codecs)) or "", own.get("base_url", str), own.section("quirks").plain())
@@ -433,7 +429,7 @@ def _same_origin(url: str | None, other: str | None) -> bool:
         return True
     try:
         parts, others = urlsplit(url), urlsplit(other)
-    except ValueError:  # _check_dialect reports it
+    except ValueError:  # _check_dialect reports an invalid address
         return False
     return (parts.scheme, parts.netloc.lower()) == (others.scheme, others.netloc.lower())
 
@@ -491,7 +487,7 @@ def _check_options(adapter: Adapter, section: Section, remarks: list[ConfigError
 
 
 def _check_dialect(adapter: Adapter, section: Section) -> None:
-    """Report an address or a quirk that the wire rejects now, rather than at the first call."""
+    """Report an address or quirk that the wire rejects when the file is read, not at the first call."""
     try:
         CODECS[adapter.wire].connect(
             "m", adapter.base_url or "https://not-configured.invalid", adapter.all_quirks or None, Capabilities()
@@ -502,7 +498,7 @@ def _check_dialect(adapter: Adapter, section: Section) -> None:
 
 
 def _read_declared(section: Section) -> Capabilities:
-    """Read the facts that the user declares; each mistake is reported with its line."""
+    """Read the capabilities that the user declares for a model; report each mistake with its line."""
     section.allow(*Capabilities.__struct_fields__)
     found = Capabilities()
     for name, value in section.plain().items():
@@ -515,7 +511,7 @@ def _read_declared(section: Section) -> Capabilities:
 
 
 def _read_probed(section: Section) -> Capabilities:
-    """Read the capabilities that a check of the server found; a relative path starts at the file's folder."""
+    """Read the capabilities that a server check found, from the file in ``probed``."""
     path = section.get("probed", str)
     if path is None:
         return Capabilities()

@@ -12,7 +12,7 @@ _VARIABLES = ("HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME")
 
 
 def user_folder(kind: Literal["config", "data", "cache"]) -> Path:
-    """Return the user's folder for settings, data or caches; it may not exist."""
+    """Return the user's folder for settings, data or caches. The folder may not exist."""
     return _find(kind, tuple([os.environ.get(name) for name in _VARIABLES]))
 
 

@@ -17,7 +17,7 @@ from .limits import RateLimits, read_rate_limit, read_retries, read_timeouts
 
 
 class Candidate(Struct, frozen=True):
-    """One model of a group, with settings of its own. ``timeouts`` has those that replace the adapter's."""
+    """One model of a group, with its own settings. ``timeouts`` replace those of the adapter."""
 
     model: str
     weight: float = 1.0
@@ -27,7 +27,7 @@ class Candidate(Struct, frozen=True):
 
 
 class Group(Struct, frozen=True):
-    """Several models under one name."""
+    """Several models under one name, with the strategy that picks one of them for each call."""
 
     name: str
     candidates: tuple[Candidate, ...]
@@ -37,7 +37,7 @@ class Group(Struct, frozen=True):
 
 
 def read_group(name: str, section: Section, find: Callable[[str], str | None]) -> Group | None:
-    """Read a group; ``find`` returns the problem with a model's name, or ``None``."""
+    """Read a group; ``find`` returns what is wrong with a model's name, or ``None``."""
     section.allow("strategy", "candidates", "aliases", "max_retries", "half_life_seconds")
     strategy = section.choice("strategy", STRATEGIES) or "fallback"
     retries = read_retries(section) or 0
@@ -104,7 +104,7 @@ def check_names(groups: Collection[tuple[Group, Section]], taken: dict[str, str]
 
 
 def join_facts(known: list[Capabilities]) -> Capabilities:
-    """Return the capabilities of a group: those of any candidate, since ``Fallback`` skips the
+    """Return a group's capabilities. One capable candidate suffices, since ``Fallback`` skips the
     others.
     """
     facts: dict[str, Fact] = {}

@@ -69,7 +69,7 @@ def read_key(name: str) -> str | None:
 
 
 def store_key(name: str, key: str) -> Place:
-    """Store a key in the keyring if a usable one exists, else in the file; return which."""
+    """Store a key in the keyring if a usable one exists, else in the file; return which of the two."""
     if not _NAME.fullmatch(name):
         # The message does not repeat the name: the user may have given the key by mistake.
         raise ValueError("a key is stored by a vendor's name or an environment variable's, such as EXAMPLE_API_KEY")
@@ -87,7 +87,7 @@ def store_key(name: str, key: str) -> Place:
 
 
 def remove_key(name: str) -> bool:
-    """Delete a stored key; return whether there was one."""
+    """Delete a stored key; return whether it existed."""
     path = keys_path()
     entries = _read(path)
     entry = entries.pop(name, None)
@@ -127,7 +127,7 @@ def _parse(path: Path, _changed: int, _size: int, mode: int) -> dict[str, _Entry
 
 
 def _write(path: Path, entries: dict[str, _Entry]) -> None:
-    """Replace the file atomically; the new one is readable by its owner only."""
+    """Replace the key file atomically; only its owner can read the new file."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")  # with mode 0600
@@ -169,7 +169,7 @@ def _read_keyring(name: str) -> str | None:
 
 
 def _call(method: Any, *given: str) -> Any:
-    """Call the keyring. Backends raise many kinds of errors; keep only the class name."""
+    """Call the keyring. Backends raise many kinds of errors; convert each, keeping only its class name."""
     try:
         return method(*given)
     except Exception as error:

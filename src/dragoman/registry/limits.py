@@ -33,7 +33,7 @@ class RateLimits(Struct, frozen=True):
 
 
 def read_rate_limit(section: Section) -> RateLimits | None:
-    """Read ``rate_limit:``."""
+    """Read the ``rate_limit:`` section."""
     inner = section.inner("rate_limit")
     if inner is None:
         return None
@@ -82,7 +82,7 @@ def _check_seconds(section: Section, name: str, value: float) -> float | None:
 
 
 def read_retries(section: Section) -> int | None:
-    """Read ``max_retries:``."""
+    """Read the ``max_retries:`` setting."""
     retries: int | None = section.get("max_retries", int)
     if retries is not None and not 0 <= retries <= 100:
         section.complain("must be between 0 and 100", "max_retries")
@@ -91,7 +91,7 @@ def read_retries(section: Section) -> int | None:
 
 
 def read_thresholds(root: Section) -> Thresholds:
-    """Read ``availability:``."""
+    """Read the ``availability:`` section: the thresholds of the circuit breaker."""
     section = root.section("availability")
     section.allow(*Thresholds.__struct_fields__)
     found: dict[str, Any] = {}
@@ -109,7 +109,7 @@ def read_thresholds(root: Section) -> Thresholds:
 
 
 def read_connection(section: Section) -> Connection:
-    """Read ``proxy:``, ``ca:`` and ``client_cert:``; relative paths start at the file's folder."""
+    """Read ``proxy:``, ``ca:`` and ``client_cert:``; paths may be relative to the folder of the file."""
     proxy = section.get("proxy", str, "env")
     ca = _read_path(section, "ca")
     given = section.take("client_cert")
@@ -139,7 +139,7 @@ def _read_path(section: Section, name: str) -> str | None:
 
 
 def _try_connection(section: Section, connection: Connection) -> None:
-    """Report an unusable proxy or certificate now, rather than at the first call."""
+    """Report an unusable proxy or certificate when the file is read, not at the first call."""
     if connection == Connection():
         return
     try:

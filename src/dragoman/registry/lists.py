@@ -30,7 +30,7 @@ _MAX_TOKENS = 100_000_000
 _MAX_PRICE = Decimal(10_000)  # US dollars for a million tokens
 _MILLION = Decimal(1_000_000)
 _RATES = ("input", "output", "cache_read", "cache_write")
-# Not names of models: regions and sizes that a price is for, and what is sold next to models.
+# Entries that are not models: prices by region or model size, containers, wildcards.
 _UNUSABLE = re.compile(r"^(eu|us|us-gov|global|global-standard|apac|au|in|jp|uk)/|-ai-\d|container|\*")
 
 
@@ -40,7 +40,8 @@ class ListError(ValueError):
 
 class ListedModel(Struct, frozen=True):
     """One model of a list: capabilities under the catalogue's keys, and prices in US dollars per
-    million tokens. ``tiers`` are other prices, by the number of input tokens above which they hold.
+    million tokens. ``tiers`` are the prices of long inputs, by the number of input tokens above
+    which they apply.
     """
 
     facts: dict[str, Any]
@@ -75,7 +76,7 @@ def read_list(data: bytes) -> tuple[str, Listed]:
 
 @cache
 def read_sources() -> dict[str, Any]:
-    """Return the formats, who publishes each, and the vendor names they use."""
+    """Return the list formats, each with its publisher and the vendor names that it uses."""
     sources: dict[str, Any] = msgspec.json.decode(files("dragoman").joinpath("catalog", "sources.json").read_bytes())
     return sources
 
@@ -200,18 +201,18 @@ def _write_entry(record: dict[str, Any]) -> ListedModel:
     }
     named = zip(_RATES, ("prompt", "completion", "input_cache_read", "input_cache_write"), strict=True)
     costs = {rate: pricing.get(theirs) for rate, theirs in named}
-    # A router such as openrouter/auto has the price -1: it is that of the model that it chooses.
+    # A router such as openrouter/auto has the price -1, because the price is that of the chosen model.
     return ListedModel(_known(facts), {} if "-1" in costs.values() else _price(costs, _MILLION))
 
 
 def _part(record: Any, key: str) -> dict[str, Any]:
-    """Return a part of a record; an empty one if it is missing, null or not a mapping."""
+    """Return the mapping under a key of a record; an empty one if there is none."""
     part = record.get(key) if isinstance(record, dict) else None
     return part if isinstance(part, dict) else {}
 
 
 def _holds(word: str, words: Any) -> bool | None:
-    """Return whether a word is in a list; ``None`` if the record has no list."""
+    """Return whether a list contains a word; ``None`` if the record has no list."""
     return word in words if isinstance(words, list) else None
 
 
@@ -233,7 +234,7 @@ def _price(costs: dict[str, Any], factor: Decimal) -> dict[str, str]:
 def _price_tiers(
     prices: dict[str, str], tiers: dict[int, dict[str, Any]], factor: Decimal
 ) -> dict[int, dict[str, str]]:
-    """Return the prices of long inputs; a rate that a tier omits is that of the model."""
+    """Return the prices of long inputs; where a tier omits a rate, the model's rate applies."""
     found = {above: _convert(costs, factor) for above, costs in sorted(tiers.items())}
     return {above: rates for above, rates in found.items() if prices and rates}
 

@@ -25,7 +25,9 @@ from .vendors import load_vendor, vendor_names
 
 
 class Names(Struct, frozen=True):
-    """Everything read at one time. It is replaced atomically, so a lookup never sees a mixture."""
+    """The index of one reading of ``models.yaml``. It is replaced atomically when the file changes, so
+    a lookup never mixes two versions.
+    """
 
     adapters: dict[str, Adapter]
     models: dict[str, ModelEntry]
@@ -39,7 +41,7 @@ class Names(Struct, frozen=True):
 
     @classmethod
     def of(cls, file: File) -> Names:
-        """Index the contents of a file."""
+        """Return an index of the contents of a file."""
         models = {model.id: model for model in file.models}
         groups = {group.name: group for group in file.groups}
         aliases = {alias: model.id for model in models.values() for alias in model.aliases}
@@ -50,30 +52,30 @@ class Names(Struct, frozen=True):
 
     @property
     def own_prices(self) -> PriceTable | None:
-        """The price table of the file, unless an environment variable names another."""
+        """The price table that the file names, unless an environment variable names another."""
         if os.environ.get("DRAGOMAN_PRICES"):
             return None
         update = read_update()
         return _price_update(update) if self.prices is None and update.vendors else self.prices
 
     def adapter(self, name: str) -> Adapter:
-        """Return an adapter of the file, or the catalogue's."""
+        """Return an adapter by name, from the file or else from the catalogue."""
         if name in self.adapters:
             return self.adapters[name]
         vendor = load_vendor(name)
         return Adapter(name, name, vendor.api_key_env, base_url=vendor.address())
 
     def listed(self) -> list[str]:
-        """Return every group and model of the file, then the remaining models of the catalogue."""
+        """Return the names of all groups and models of the file, then the catalogue's other models."""
         listed = [f"{vendor}:{name}" for vendor in vendor_names() for name in load_vendor(vendor).listed_models()]
         return [*self.groups, *self.models, *[name for name in listed if name not in self.models]]
 
     def group(self, name: str) -> Group | None:
-        """Return the group of a name or alias, if it is one."""
+        """Return the group with this name or alias, or ``None``."""
         return self.groups.get(self.aliases.get(name, name))
 
     def find(self, name: str) -> ModelEntry:
-        """Return the entry of a name or alias; ``InvalidModelError`` suggests close matches."""
+        """Return the model with this name or alias; ``InvalidModelError`` suggests close matches."""
         name = self.aliases.get(name, name)
         if name in self.groups:
             return self._join(self.groups[name])
@@ -86,9 +88,7 @@ class Names(Struct, frozen=True):
         return self._complete(entry)
 
     def _complete(self, entry: ModelEntry) -> ModelEntry:
-        """Return an entry with the catalogue's facts about the model, and whether it is
-        configured.
-        """
+        """Return a copy of the entry with the catalogue's data, its price, and whether it is configured."""
         adapter = self.adapter(entry.adapter)
         vendor = adapter.vendor
         listed = vendor.facts_of(entry.wire_name) if vendor else None
@@ -103,9 +103,7 @@ class Names(Struct, frozen=True):
         )
 
     def _join(self, group: Group) -> ModelEntry:
-        """Return the entry of a group: the identity of its first candidate, the capabilities of
-        all.
-        """
+        """Return the entry for a group: its first candidate's, with the capabilities of all candidates."""
         entries = [self._candidate(candidate.model) for candidate in group.candidates]
         usable = any(entry.status == "configured" for entry in entries)
         return replace(
@@ -125,31 +123,31 @@ class Names(Struct, frozen=True):
         return ModelEntry(name, scheme, rest or scheme, priced_as=PricedAs.of("free", rest or scheme))
 
     def is_scheme(self, name: str) -> bool:
-        """Return whether a name needs no address, such as ``local``. Names in the file take
+        """Return whether a name opens without an address, such as ``local``. Names in the file take
         precedence.
         """
         is_own = name in self.aliases or name in self.models or name in self.groups
         return not is_own and name.partition(":")[0] in SCHEMES
 
     def chats(self, entry: ModelEntry) -> bool:
-        """Return whether a model takes messages; false for models that embed or transcribe."""
+        """Return whether a model accepts messages; false for models that only embed or transcribe."""
         vendor = self.adapter(entry.adapter).vendor
         return vendor is None or (vendor.chats and entry.wire_name not in vendor.not_chat)
 
     def is_embed_scheme(self, name: str) -> bool:
-        """Return whether a name is an embedder that needs no address. Names in the file take
-        precedence.
-        """
+        """Return whether a name opens an embedder without an address. Names in the file take precedence."""
         is_own = name in self.aliases or name in self.models or name in self.groups
         return not is_own and name.partition(":")[0] in EMBED_SCHEMES
 
     def retries(self, entry: ModelEntry) -> int:
-        """Return the number of retries: 0 unless the file configures the adapter."""
+        """Return an adapter's number of retries: 0 unless the file configures the adapter."""
         configured = self.adapters.get(entry.adapter)
         return 0 if configured is None else configured.max_retries
 
     def find_typo(self, entry: ModelEntry) -> str | None:
-        """Return a warning for an unlisted model whose name nearly matches one of its vendor's."""
+        """Return a warning if a model is not listed, but its name is close to one of its vendor's
+        models.
+        """
         vendor = self.adapter(entry.adapter).vendor
         if vendor is None or entry.id in self.models or vendor.lists(entry.wire_name):
             return None
@@ -200,7 +198,7 @@ def _unnumbered(name: str) -> str:
 
 
 def _price(entry: ModelEntry, adapter: Adapter) -> PricedAs:
-    """Return the price row of a model: set in the file, else by the vendor, else by the host."""
+    """Return how a model is priced: as the file sets, else by its vendor, else by its host."""
     if entry.sold_as is not None:
         return PricedAs.of(entry.sold_as, entry.wire_name)
     if adapter.vendor is not None:

@@ -1,9 +1,9 @@
-"""Observed facts: capabilities of an endpoint that its replies have proven, kept between runs.
+"""Observed capabilities: what an endpoint's replies have proven about it, kept between runs.
 
-They are stored in a JSON file in the cache folder or at ``$DRAGOMAN_OBSERVED``; ``off`` disables
-them. Only proven facts are stored: that a reply called a tool, called several at once, contained
-thinking, streamed, or was read from a prompt cache, and that the server rejected a response
-schema. A fact that the user declared, or that a check probed, takes precedence.
+They are stored in a JSON file in the cache folder or at ``$DRAGOMAN_OBSERVED``; ``off`` disables them.
+Only proven capabilities are stored: that a reply called a tool, called several at once, contained
+thinking, was streamed, or was read from a prompt cache, and that the server rejected a response schema.
+What the user declares or a server check finds takes precedence.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MAX_ENDPOINTS = 1000
 
 
 def observed_path() -> Path | None:
-    """Return the file of observed facts; ``None`` if they are turned off."""
+    """Return the path of the file with observed capabilities; ``None`` if they are turned off."""
     chosen = os.environ.get("DRAGOMAN_OBSERVED")
     if chosen == "off":
         return None
@@ -38,7 +38,7 @@ def observed_path() -> Path | None:
 
 
 class ObservedFacts:
-    """The observed facts of the file, by endpoint, plus those of this process."""
+    """The observed capabilities by endpoint: those in the file, and those seen by this process."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
@@ -51,11 +51,11 @@ class ObservedFacts:
         return Capabilities(**self._load().get(_key(base_url, model), {}))
 
     def watch(self, base_url: str, model: str, known: Capabilities) -> Watch | None:
-        """Return an observer for a model's replies; ``None`` if facts are turned off."""
+        """Return an observer for a model's replies; ``None`` if observed capabilities are turned off."""
         return None if self.path is None else Watch(self, base_url, model, known)
 
     def add(self, base_url: str, model: str, facts: dict[str, bool]) -> None:
-        """Store facts in memory and in the file."""
+        """Store capabilities in memory and in the file."""
         today = datetime.datetime.now(datetime.UTC).date().isoformat()
         kept = self._load()
         key = _key(base_url, model)
@@ -113,7 +113,9 @@ class Watch:
             self._owner.add(*self._target, dict.fromkeys(new, True))
 
     def see_refusal(self, fact: str) -> None:
-        """Store that the server rejected the feature behind a fact, unless it is known already."""
+        """Store that the server rejected the feature of this capability, unless the answer is already
+        known.
+        """
         if fact not in self._seen:
             self._seen.add(fact)
             self._owner.add(*self._target, {fact: False})

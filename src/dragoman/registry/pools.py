@@ -64,7 +64,7 @@ class Pool:
         return found
 
     async def release(self, lease: Lease) -> None:
-        """Release a lease; releasing the last one closes the connections."""
+        """Release a lease; releasing the last lease closes the connections."""
         self.leases.discard(lease)
         if not self.leases:
             await self.close_connections()
@@ -108,7 +108,7 @@ class Pools:
         self._replaced: list[Pool] = []
 
     def lease(self, adapter: str, connection: Connection) -> Lease:
-        """Return a lease on an adapter's pool; a changed configuration gets a new pool."""
+        """Return a lease on an adapter's pool; if its connection settings changed, on a new pool."""
         kept = self._pools.get(adapter)
         if kept is None or kept[0] != connection:
             if kept is not None:

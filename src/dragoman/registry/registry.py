@@ -80,11 +80,11 @@ class Registry:
         return self._names().default
 
     def names(self) -> list[str]:
-        """Return every group and model of the file, and the remaining models of the catalogue."""
+        """Return the names of all groups and models of the file, then the catalogue's other models."""
         return self._names().listed()
 
     def aliases(self) -> dict[str, str]:
-        """Return the aliases of the file, each with the model it stands for."""
+        """Return the aliases in the file, each with the name of its model."""
         return dict(self._names().aliases)
 
     def groups(self) -> dict[str, Group]:
@@ -92,20 +92,18 @@ class Registry:
         return dict(self._names().groups)
 
     def find(self, name: str) -> ModelEntry:
-        """Return the entry of a name or alias; ``InvalidModelError`` suggests close matches."""
+        """Return the model with this name or alias; ``InvalidModelError`` suggests close matches."""
         names = self._names()
         entry = names.find(name)
         self._warn_about_typo(names, entry)
         return entry
 
     def adapter(self, name: str) -> Adapter:
-        """Return an adapter of the file, or the catalogue's."""
+        """Return an adapter by name, from the file or else from the catalogue."""
         return self._names().adapter(name)
 
     def local_adapters(self) -> tuple[list[Adapter], list[Adapter]]:
-        """Return the adapters of local servers: those of the file, and the catalogue's remaining
-        ones.
-        """
+        """Return the adapters of local servers: those of the file, then the catalogue's others."""
         names = self._names()
         own = [adapter for adapter in names.adapters.values() if adapter.is_configured and adapter.is_local]
         vendors = [vendor for vendor in vendor_names() if vendor not in names.adapters and load_vendor(vendor).local]
@@ -123,8 +121,7 @@ class Registry:
         among: Iterable[str] | None = None,
         configured: bool = True,
     ) -> Choice:
-        """Return the models that meet the needs, cheapest first, and the reasons against each of
-        the others.
+        """Return the models that meet the needs, cheapest first, and why each of the others does not.
 
         ``needs`` is a string such as ``"tools,images,context=200k"``, a list of such strings, or a
         mapping. Prices are US dollars per million tokens. ``among`` are the names to choose from,
@@ -141,14 +138,12 @@ class Registry:
         return choose_among(chats, wanted, self.prices())
 
     def prices(self) -> PriceTable:
-        """Return the price table: the one of ``DRAGOMAN_PRICES``, else the file's over the bundled
-        one.
-        """
+        """Return the price table that ``DRAGOMAN_PRICES`` names; else the file's, then the bundled one."""
         own = self._names().own_prices
         return own if own is not None else PriceTable.default()
 
     def provider(self, name: str, *, planning: bool = False, **settings: Any) -> Provider:
-        """Return the provider of a name, without the retries of its adapter.
+        """Return the provider for a model's name, without the retries of its adapter.
 
         ``AuthenticationError`` names the missing environment variable. With ``planning`` the
         provider is used for planning only and needs no key. ``settings`` are passed to ``connect``
@@ -164,7 +159,7 @@ class Registry:
         planning: bool = False,
         **settings: Any,
     ) -> Provider:
-        """Return the provider of a model or group, with ``subscribers`` called for every attempt.
+        """Return the provider for a model or group; ``subscribers`` are called for every attempt.
 
         A call is sent once unless ``retries`` is given or the file configures the adapter; the
         file's ``max_retries`` defaults to 2. Each candidate of a group uses its own
@@ -175,7 +170,7 @@ class Registry:
     def open_embedder(
         self, name: str, *subscribers: Subscriber, retries: int | None = None, **settings: Any
     ) -> Embedder:
-        """Return the embedding model of a name, with ``subscribers`` called for every request; see
+        """Return the embedding model with this name; ``subscribers`` are called for every request; see
         ``open``.
 
         Each call returns a new object. The candidates of a group must be servers of the same
@@ -188,7 +183,7 @@ class Registry:
     def open_reranker(
         self, name: str, *subscribers: Subscriber, retries: int | None = None, **settings: Any
     ) -> Reranker:
-        """Return the reranking model of a name; see ``open_embedder``."""
+        """Return the reranking model with this name; see ``open_embedder``."""
         order = Order(settings, subscribers, retries)
         found: Reranker = self._stacks.open_retrieval(self._names(), name, "rerank", order)
         return found
@@ -220,7 +215,7 @@ class Registry:
             log.warning("%s", warning)
 
     def _names(self) -> Names:
-        """Return the current names; read the file again first if it changed."""
+        """Return the index of names; read the file again first if it has changed."""
         stamp = _stamp(self._path)
         if self._path is None or stamp == self._stamp:
             return self._read
@@ -237,7 +232,7 @@ class Registry:
 
 @lru_cache(maxsize=8)
 def _load_registry(path: Path) -> Registry:
-    """Return the registry of a file that may be missing; it reloads when the file changes."""
+    """Return the registry for a file, which may be missing. The registry reads a changed file again."""
     return Registry.load(path if path.exists() else None)
 
 

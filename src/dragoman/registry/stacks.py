@@ -52,7 +52,7 @@ _GROUP_SETTINGS = ("timeouts", "on_loss", "keep_raw", "transport")
 
 @contextmanager
 def _naming_redis() -> Iterator[None]:
-    """Raise ``ConfigError`` for a URL of Redis that its library cannot read."""
+    """Raise ``ConfigError`` for a Redis URL that the Redis library rejects."""
     try:
         yield
     except ValueError as error:
@@ -60,7 +60,7 @@ def _naming_redis() -> Iterator[None]:
 
 
 class Order(Struct, frozen=True):
-    """What a caller requests for a name.
+    """The options with which a caller opens a model.
 
     ``retries`` is ``None`` to use the file's value; ``bare`` omits a ``Retry`` that only the
     adapter requests.
@@ -74,13 +74,13 @@ class Order(Struct, frozen=True):
 
     @property
     def is_plain(self) -> bool:
-        """Whether two equal orders may share a provider."""
+        """Whether equal options may share a provider: not with subscribers or with arbitrary objects."""
         kinds = str | int | float | bool | Struct | None
         return not self.subscribers and all(isinstance(value, kinds) for value in self.settings.values())
 
 
 class Stacks:
-    """Build providers, and return the same one for the same name."""
+    """Build providers; the same name and options return the same provider."""
 
     def __init__(self) -> None:
         self._pools = Pools()
@@ -91,7 +91,7 @@ class Stacks:
         self._leases: list[Lease] = []  # the leases of the stack being built
 
     def open(self, names: Names, name: str, order: Order, *, shared: bool = True) -> Provider:
-        """Return the provider of a name; with ``shared``, the same one for the same order."""
+        """Return the provider for a name; with ``shared``, the same one for equal options."""
         key = self._digest(names, name, order) if shared and order.is_plain else None
         kept = self._opened.get(key) if key is not None else None
         if kept is None:
@@ -119,7 +119,7 @@ class Stacks:
         return _retry(model, names.retries(entry) if order.retries is None else order.retries)
 
     def forget(self) -> None:
-        """Forget the opened providers, because the file has changed."""
+        """Drop the opened providers from the cache, because the file has changed."""
         self._opened.clear()
 
     async def close(self) -> None:
@@ -253,8 +253,9 @@ class Stacks:
         return self._availability
 
     def _digest(self, names: Names, name: str, order: Order) -> str:
-        """Return a digest of what two orders must share to share a provider. It covers keys, hence
-        a digest.
+        """Return the cache key of a provider: a digest of its name, options and settings.
+
+        The settings include API keys, so the key must not contain them in plain text.
         """
         group = names.group(name)
         models = [candidate.model for candidate in group.candidates] if group is not None else [name]
@@ -307,7 +308,7 @@ def not_a_chat_model(entry: ModelEntry, adapter: Adapter) -> InvalidModelError:
 
 
 def find_missing(adapter: Adapter) -> str:
-    """Return a message that names the setting an adapter still needs."""
+    """Return a message that names the setting that an adapter still lacks."""
     if not adapter.base_url:
         return f"adapter {adapter.name!r} has no base_url"
     return f"set the environment variable {adapter.api_key_env}"

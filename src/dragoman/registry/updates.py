@@ -1,8 +1,8 @@
 """The user's update of the catalogue, which ``dragoman models update`` writes between releases.
 
-It is a JSON file in the data folder or at ``$DRAGOMAN_CATALOG``, with capabilities and prices by
-vendor and model. It overrides the rows of the bundled catalogue, and is overridden by what a
-vendor documents, the user declares or a check probes.
+It is a JSON file in the data folder or at ``$DRAGOMAN_CATALOG``, with capabilities and prices by vendor
+and model. It overrides the rows of the bundled catalogue, and is overridden by what a vendor documents,
+what the user declares and what a server check finds.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class CatalogUpdate(Struct, frozen=True, omit_defaults=True):
     vendors: Listed = field(default_factory=dict)
 
     def models(self, vendor: str) -> dict[str, ListedModel]:
-        """Return the models of a vendor."""
+        """Return the models that the update has for a vendor."""
         return self.vendors.get(vendor, {})
 
 
@@ -77,7 +77,7 @@ def write_update(update: CatalogUpdate) -> Path:
 
 
 def update_prices(table: PriceTable, update: CatalogUpdate) -> PriceTable:
-    """Return a price table extended with the prices of an update for models it lacks."""
+    """Return a price table plus the update's prices for models that the table lacks."""
     rows = []
     for vendor, models in update.vendors.items():
         for name, model in models.items():
@@ -96,7 +96,7 @@ def _make_row(vendor: str, name: str, model: ListedModel) -> PriceRow:
 
 
 class Difference(Struct, frozen=True):
-    """What a list changes: lines for review, and implausible values that are not applied."""
+    """The changes that a list would make: lines to review, and implausible values that are not applied."""
 
     added: list[str]
     changed: list[str]

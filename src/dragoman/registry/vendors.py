@@ -48,7 +48,9 @@ _KINDS: dict[str, type] = {"context": int, "output": int, "image_types": list, "
 
 
 class WireForm(Struct, frozen=True):
-    """How a vendor implements one wire. ``only`` matches the models that no other wire of the vendor serves."""
+    """How a vendor implements one wire. ``only`` is a pattern for the models that are served on this
+    wire alone.
+    """
 
     base_url: str | None
     quirks: dict[str, Any] = field(default_factory=dict)
@@ -112,7 +114,7 @@ class Vendor(Struct, frozen=True):
 
     @property
     def default_auth(self) -> str | None:
-        """The type of credentials that the environment has for this vendor, besides a key."""
+        """The type of credentials other than a key that the environment has for this vendor."""
         return self.auth if any(os.environ.get(name) for name in self.auth_env) else None
 
     def quirks_of(self, wire: str) -> dict[str, Any]:
@@ -121,7 +123,7 @@ class Vendor(Struct, frozen=True):
         return form.quirks if form is not None else {}
 
     def wire_of(self, model: str) -> str:
-        """Return the wire of a model: the default, unless another wire alone serves it."""
+        """Return the wire for a model: the default, unless the model is served on another wire alone."""
         forms = [name for name, form in self.wires.items() if form.only and re.search(form.only, model)]
         return forms[0] if forms else self.wire
 
@@ -282,7 +284,7 @@ def _read_rule(section: Section) -> _Rule:
 
 
 def _read_origins(vendor: str, root: Section) -> dict[bool, tuple[str | None, str | None]]:
-    """Read the date and the source of the models' rows: of the file's own, and of those marked ``listed``."""
+    """Read the date and source of the file's own model rows, and of the rows marked ``listed``."""
     listed = root.section("listed")
     listed.allow("source", "as_of")
     return {

@@ -72,7 +72,7 @@ def build_rerank_request(
 
 
 def check_abilities(request: EmbedRequest | RerankRequest, known: Capabilities) -> None:
-    """Reject a request that uses what the model is known to lack."""
+    """Reject a request that uses a feature that the model is known to lack."""
     if isinstance(request, RerankRequest):
         if known.known("supports_reranking") is False:
             raise UnsupportedFeatureError("this model is known not to rank documents")

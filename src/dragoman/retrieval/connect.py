@@ -17,7 +17,7 @@ from .wire import EMBED_CODECS, RERANK_CODECS
 EMBED_SCHEMES: dict[str, str | Callable[..., Embedder]] = {"local": "dragoman.local:open_local_embedder"}
 """Names of embedders that need no address, each with the function that opens it, or its import path."""
 
-# Layers above this one, imported on demand: most programs give an address and need neither.
+# Modules of higher layers, imported on demand: most programs give an address and need neither.
 _EMBEDDER = "dragoman.registry:open_embedder_name"
 _RERANKER = "dragoman.registry:open_reranker_name"
 _RETRY = "dragoman.middleware:Retry"
@@ -50,10 +50,11 @@ def connect_embedder(
     embedded model; with ``base_url`` it is the model's name at that address, whose ``wire`` is ``"openai"`` by
     default.
 
-    ``batch_size`` is how many texts go into one request, by default as many as the wire allows. ``prefixes`` has the
-    text to put before each text of an input type, for models that were trained with one:
-    ``{"query": "query: ", "document": "passage: "}``. ``keep_raw`` is whether the server's replies are kept; by
-    default those up to 16 MiB are. The other settings are those of ``connect``.
+    ``batch_size`` is how many texts go into one request, by default as many as the wire allows.
+    ``prefixes`` maps an input type to a string that is put before each text, for models that were
+    trained with one: ``{"query": "query: ", "document": "passage: "}``. ``keep_raw`` is whether the
+    server's replies are kept; by default those up to 16 MiB are. The other settings are those of
+    ``connect``.
     """
     settings: dict[str, Any] = {
         "wire": wire, "api_key": api_key, "batch_size": batch_size, "prefixes": prefixes,
@@ -115,7 +116,9 @@ def bind_embedder(
     priced_as: PricedAs | PriceRow | str | None = None,
     **settings: Any,
 ) -> Embedder:
-    """Bind an embedding model at an address; the settings are those of ``connect_embedder``, and ``hint``."""
+    """Return an embedding model at an address; the settings are those of ``connect_embedder``, and
+    ``hint``.
+    """
     if wire not in EMBED_CODECS:
         raise ValueError(f"unknown wire {wire!r}; one of {', '.join(sorted(EMBED_CODECS))}")
     codec = EMBED_CODECS[wire].connect(model, base_url, quirks)
@@ -142,7 +145,9 @@ def bind_reranker(
     priced_as: PricedAs | PriceRow | str | None = None,
     **settings: Any,
 ) -> Reranker:
-    """Bind a reranking model at an address; the settings are those of ``connect_reranker``, and ``hint``."""
+    """Return a reranking model at an address; the settings are those of ``connect_reranker``, and
+    ``hint``.
+    """
     if wire not in RERANK_CODECS:
         raise ValueError(f"unknown wire {wire!r}; one of {', '.join(sorted(RERANK_CODECS))}")
     codec = RERANK_CODECS[wire].connect(model, base_url, quirks)
@@ -164,7 +169,9 @@ def add_retries(model: ModelT, retries: int | None) -> ModelT:
 
 
 def open_embed_scheme(model: str, settings: Mapping[str, Any]) -> Embedder:
-    """Open a name of ``EMBED_SCHEMES``, such as ``local`` or ``local:NAME``, with the settings that it understands."""
+    """Open an embedder that needs no address, such as ``local`` or ``local:NAME``; ignore settings of
+    HTTP.
+    """
     scheme, _, rest = model.partition(":")
     known = {key: settings[key] for key in _SCHEME_SETTINGS if key in settings}
     opener = EMBED_SCHEMES[scheme]

@@ -45,16 +45,18 @@ class RetrievalModel(ABC, Generic[RequestT, AnswerT]):
 
     @abstractmethod
     async def answer(self, request: RequestT) -> AnswerT:
-        """Answer one request, or raise. This is the method to implement, and the one that layers wrap."""
+        """Answer one request, or raise an error. Subclasses implement this method, and layers wrap it."""
 
     async def ready(self) -> None:
-        """Check that the next call is expected to succeed; raise the error that it would meet otherwise."""
+        """Check that the next call is expected to succeed; otherwise raise the error that it would
+        raise.
+        """
 
     async def close(self) -> None:
         """Release connections."""
 
     async def cancel(self, request_id: str) -> bool:
-        """Cancel a call in flight; return ``False`` if there is none of this id. Idempotent."""
+        """Cancel the call with this id; return ``False`` if it is not in flight. Idempotent."""
         return await self._calls.cancel(request_id)
 
     @property
@@ -162,7 +164,7 @@ class Embedder(RetrievalModel[EmbedRequest, Embeddings]):
             yield await self.embed(part, input_type=input_type, dimensions=dimensions, extras=extras, metadata=metadata)
 
     async def send(self, request: EmbedRequest) -> Embeddings:
-        """Answer a request of any size."""
+        """Answer a request of any size; one that is too large is split."""
         try:
             check_abilities(request, self.capabilities)
         except ProviderError as error:
@@ -215,7 +217,7 @@ class Reranker(RetrievalModel[RerankRequest, Ranking]):
         return await self.send(request)
 
     async def send(self, request: RerankRequest) -> Ranking:
-        """Answer a request of any size."""
+        """Answer a request of any size; one that is too large is split."""
         try:
             check_abilities(request, self.capabilities)
         except ProviderError as error:
@@ -237,7 +239,7 @@ class Reranker(RetrievalModel[RerankRequest, Ranking]):
 
 
 def find_sale(model: RetrievalModel[Any, Any]) -> Sale:
-    """Return the price of an answer, looked up when its cost is computed."""
+    """Return how an answer is priced; the price is looked up when the cost is computed."""
     return Sale(lambda: model.priced_as)
 
 
@@ -248,7 +250,7 @@ def _report_partial(
     size: int,
     answered: Embeddings | Ranking | None,
 ) -> None:
-    """Attach the billed partial answer to an error, and name the texts that failed and those that were not sent."""
+    """Attach the billed partial answer to an error, and name the texts that failed or were not sent."""
     given = request.texts if isinstance(request, EmbedRequest) else request.documents
     name = "texts" if isinstance(request, EmbedRequest) else "documents"
     start = count * size

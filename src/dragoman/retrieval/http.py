@@ -66,7 +66,7 @@ class Endpoint(Generic[RequestT]):
             self._credentials |= {name: Secret(value) for name, value in codec.authorise(api_key).items()}
 
     async def exchange(self, encoded: Encoded) -> HttpReply:
-        """Send a request and read its complete reply; raise the error of an error status."""
+        """Send a request and return its complete reply; raise an error if the status is not a success."""
         async with self._transport.send(encoded.http, self._credentials, self._timeouts) as http:
             if http.status >= 300:
                 body = await http.read(MAX_ERROR_BODY)
@@ -77,7 +77,7 @@ class Endpoint(Generic[RequestT]):
             return HttpReply(http.status, http.headers, body)
 
     async def ready(self) -> None:
-        """Send the readiness checks of the codec."""
+        """Send the codec's readiness checks; raise the first problem that they find."""
         questions = self.codec.ready()
         try:
             question = next(questions)
@@ -119,7 +119,7 @@ class Endpoint(Generic[RequestT]):
         return error
 
     def price(self, base_url: str) -> PricedAs:
-        """Return the price of calls, by the host of the address."""
+        """Return how calls are priced, which depends on the host of the address."""
         return find_seller(base_url, self.codec.model)
 
 
@@ -263,7 +263,7 @@ AnswerT = TypeVar("AnswerT", Embeddings, Ranking)
 
 
 def _report_late(endpoint: Endpoint[Any], answer: AnswerT, request: Any) -> AnswerT:
-    """Report a loss that only the reply shows; the reply is billed, so an error keeps the answer."""
+    """Report a loss that was found in the reply. If that raises, the error carries the billed answer."""
     try:
         endpoint.report(answer.warnings[-1:], request)
     except ProviderError as error:
@@ -273,7 +273,7 @@ def _report_late(endpoint: Endpoint[Any], answer: AnswerT, request: Any) -> Answ
 
 
 def _as_network(error: ProviderError) -> ProviderError:
-    """Return a network error for a truncated reply: there is no usable partial reply."""
+    """Advise a retry in the error for a truncated reply, which has no usable part; return the error."""
     if isinstance(error, StreamInterruptedError):
         error.advice = "Try again."
     return error

@@ -17,21 +17,23 @@ from .values import Embeddings, EmbedRequest, Ranking, RerankRequest
 
 
 class RetrievalPolicy(ABC):
-    """What a layer does around each request. The policies of one kind serve embedders and rerankers alike."""
+    """What a layer does around each request. The same policy serves embedders and rerankers."""
 
     title: str = ""
     """The name of the layer in ``describe``."""
 
     @abstractmethod
     async def answer(self, inner: RetrievalModel[Any, Any], request: Any) -> Any:
-        """Answer a request by ``inner.answer``, or otherwise."""
+        """Answer a request, usually by a call of ``inner.answer``."""
 
     def settings(self) -> Mapping[str, Any]:
         """Return the settings that ``describe`` shows; never a key or a URL."""
         return {}
 
     async def ready(self, inner: RetrievalModel[Any, Any]) -> None:
-        """Check that the next call is expected to succeed; raise the error that it would meet otherwise."""
+        """Check that the next call is expected to succeed; otherwise raise the error that it would
+        raise.
+        """
         await inner.ready()
 
     async def close(self, inner: RetrievalModel[Any, Any]) -> None:
@@ -52,7 +54,7 @@ class LayeredEmbedder(Embedder):
         return answer
 
     def parts(self) -> tuple[RetrievalModel[Any, Any], ...]:
-        """Return the model inside."""
+        """Return the wrapped model, as a tuple."""
         return (self.inner,)
 
     async def ready(self) -> None:
@@ -78,7 +80,7 @@ class LayeredReranker(Reranker):
         return answer
 
     def parts(self) -> tuple[RetrievalModel[Any, Any], ...]:
-        """Return the model inside."""
+        """Return the wrapped model, as a tuple."""
         return (self.inner,)
 
     async def ready(self) -> None:

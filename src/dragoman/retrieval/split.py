@@ -23,7 +23,7 @@ def split_texts(request: EmbedRequest, size: int) -> Iterator[EmbedRequest]:
 
 
 def split_documents(request: RerankRequest, size: int) -> Iterator[RerankRequest]:
-    """Yield the requests for consecutive slices of the documents, each asking for no more results than it can have."""
+    """Yield a request for each slice of the documents; ``top_k`` is at most the length of the slice."""
     for start in range(0, len(request.documents), size):
         documents = request.documents[start : start + size]
         top_k = None if request.top_k is None else min(request.top_k, len(documents))
@@ -31,7 +31,7 @@ def split_documents(request: RerankRequest, size: int) -> Iterator[RerankRequest
 
 
 def check_length(part: Embeddings, earlier: Sequence[Embeddings]) -> Embeddings:
-    """Return an answer; raise an error if its vectors have another length than those of previous answers."""
+    """Return the answer; raise an error if its vectors differ in length from those of earlier answers."""
     if earlier and part.dimensions != earlier[0].dimensions:
         raise InvalidResponseError(
             f"the vectors of this request have {part.dimensions} numbers, those before it {earlier[0].dimensions}"
@@ -71,7 +71,7 @@ class JoinedEmbeddings:
         self.count += 1
 
     def result(self) -> Embeddings | None:
-        """Return the joined answer; ``None`` if there was none."""
+        """Return the joined answer; ``None`` if no answer was added."""
         if not self._parts:
             return None
         joined = join_embeddings(self._parts)
@@ -79,7 +79,9 @@ class JoinedEmbeddings:
 
 
 def join_rankings(parts: Sequence[Ranking], request: RerankRequest, size: int) -> Ranking:
-    """Return the answers to consecutive slices as one: indices of the complete list, sorted, at most ``top_k``."""
+    """Join the rankings of consecutive slices: renumber the documents, sort them, keep the best
+    ``top_k``.
+    """
     first = parts[0]
     if len(parts) == 1:
         return first

@@ -42,7 +42,7 @@ class RerankRequest(Struct, frozen=True, kw_only=True):
 
 
 class Replies:
-    """The provider's own replies, as bytes, decoded when ``value`` is read. They are not written as JSON."""
+    """The provider's replies as bytes, parsed when ``value`` is read. They are left out of JSON output."""
 
     __slots__ = ("_bodies", "_decode", "is_split")
     # with this attribute msgspec treats it as a dataclass without fields
@@ -60,12 +60,12 @@ class Replies:
 
     @property
     def value(self) -> Any:
-        """Return the reply as parsed JSON; of a call that was split, the list of replies in order."""
+        """Return the reply as parsed JSON; for a call that was split, the list of its replies in order."""
         values = [self._decode(body) for body in self._bodies]
         return values if self.is_split or len(values) != 1 else values[0]
 
     def join(self, others: Sequence[Replies]) -> Replies:
-        """Return these replies and the others as those of one call that was split."""
+        """Return these replies followed by the others, as the replies to one call that was split."""
         bodies = [body for each in (self, *others) for body in each._bodies]
         return Replies(bodies, self._decode, is_split=True)
 
@@ -78,8 +78,8 @@ class Replies:
 class Embeddings(Struct, frozen=True, kw_only=True):
     """One vector for each text, in the order of the texts.
 
-    ``model`` is the name of the model in the answer, else that of the request. A count of
-    ``usage`` that is ``None`` was not reported. ``warnings`` lists what was requested and not done.
+    ``model`` is the name of the model in the answer, else that of the request. A count of ``usage``
+    that is ``None`` was not reported. ``warnings`` lists what the caller requested but did not get.
     """
 
     vectors: Vectors
@@ -105,7 +105,7 @@ class Embeddings(Struct, frozen=True, kw_only=True):
 
 
 class Ranked(Struct, frozen=True):
-    """One document: its place in the list that was given, its score, and its text if the server returned it."""
+    """One document of a ranking: its index in the caller's list, its score, and its text if returned."""
 
     index: int
     relevance_score: float

@@ -1,4 +1,4 @@
-"""Vectors as one compact buffer of float32: four bytes a number, and no Python object for it."""
+"""Vectors in one compact buffer of float32: four bytes per number, without Python number objects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Vectors(Sequence["memoryview[float]"]):
     __slots__ = ("_data", "_rows", "dimensions")
 
     def __init__(self, data: bytes | bytearray | memoryview[Any] | array.array[float], dimensions: int) -> None:
-        """Take the numbers of all vectors, one after the other, in the byte order of this machine."""
+        """Wrap a buffer with the numbers of all vectors, one after the other, in native byte order."""
         flat = memoryview(data).toreadonly().cast("B")
         if dimensions < 0 or (flat.nbytes % (dimensions * WIDTH) if dimensions else flat.nbytes):
             raise ValueError(f"{flat.nbytes} bytes are not vectors of {dimensions} numbers")
@@ -31,7 +31,7 @@ class Vectors(Sequence["memoryview[float]"]):
 
     @classmethod
     def of(cls, rows: Iterable[Iterable[float]]) -> Vectors:
-        """Make vectors of rows of numbers."""
+        """Return vectors made from rows of Python numbers."""
         packed = [array.array("f", row) for row in rows]
         lengths = {len(row) for row in packed}
         if len(lengths) > 1:
@@ -40,7 +40,7 @@ class Vectors(Sequence["memoryview[float]"]):
 
     @property
     def data(self) -> memoryview[float]:
-        """All numbers, one vector after the other."""
+        """The numbers of all vectors, one vector after the other."""
         return self._data
 
     def tolist(self) -> list[list[float]]:
@@ -75,7 +75,9 @@ class Vectors(Sequence["memoryview[float]"]):
             yield data[at : at + size]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        """Return a NumPy matrix, for ``numpy.asarray``; it shares the memory unless another type is asked for."""
+        """Return a NumPy matrix, for ``numpy.asarray``; it shares the memory unless another type is
+        requested.
+        """
         import numpy  # NumPy is imported already: only NumPy calls this method
 
         shared: Any = self._data
@@ -101,12 +103,14 @@ class Vectors(Sequence["memoryview[float]"]):
 
 
 def from_little_endian(data: bytes, dimensions: int) -> Vectors:
-    """Return the vectors of little-endian float32, as servers send them and files keep them."""
+    """Return vectors made from little-endian float32 bytes, the format of servers and files."""
     return Vectors(little_endian(data), dimensions)
 
 
 def little_endian(data: bytes) -> bytes:
-    """Return float32 in the other byte order, if this machine is big-endian."""
+    """Convert float32 bytes between native and little-endian order; only big-endian machines change
+    them.
+    """
     if sys.byteorder == "little":
         return data
     swapped = array.array("f", data)  # pragma: no cover - no such machine runs the tests
@@ -115,10 +119,11 @@ def little_endian(data: bytes) -> bytes:
 
 
 def is_finite(data: bytes) -> bool:
-    """Return whether no number of little-endian float32 is NaN or infinite.
+    """Return whether all numbers in little-endian float32 bytes are finite.
 
-    Both have all bits of the exponent set, so the highest byte is 0x7f or 0xff. Searching for these bytes is ten
-    times faster than looking at each number; a finite number has one only from 1.7e38 on.
+    NaN and infinity have all bits of the exponent set, so the highest byte is 0x7f or 0xff. Searching
+    for these bytes is ten times faster than looking at each number; a finite number has such a byte
+    only from 1.7e38 on.
     """
     highest = data[3::WIDTH]
     if b"\x7f" not in highest and b"\xff" not in highest:

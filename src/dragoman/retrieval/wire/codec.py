@@ -97,19 +97,21 @@ class RetrievalCodec(ABC, Generic[Q, RequestT]):
 
     @abstractmethod
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
-        """Yield requests that check readiness, receive their replies, and raise the first problem."""
+        """Check readiness: yield each request, receive its reply, and raise the first problem."""
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None) -> ProviderError:
         """Return the error for a reply that is not a success. ``now`` (epoch seconds) resolves dates in headers."""
         return build_error(status, headers, read_failure(body), ROWS, now)
 
     def inband_error(self, record: Any) -> ProviderError | None:
-        """Return the error of a 200 reply with an ``error`` in place of a result, or ``None``."""
+        """Return the error for a reply with status 200 that has an ``error`` instead of a result, or
+        ``None``.
+        """
         found = record.get("error") if isinstance(record, dict) else None
         return inband_error(read_failure(record)) if found else None
 
     def authorise(self, key: str) -> dict[str, str]:
-        """Return the headers with the key."""
+        """Return the headers that carry the API key."""
         return {"authorization": f"Bearer {key}"}
 
     def post(
@@ -120,7 +122,7 @@ class RetrievalCodec(ABC, Generic[Q, RequestT]):
         notes: Notes,
         lists: frozenset[str] = frozenset(),
     ) -> Encoded:
-        """Return a body with the caller's extras as a ``POST``."""
+        """Return a ``POST`` request whose body includes the caller's extras."""
         merge_extras(body, request.extras, lists=lists, where="extras")
         return encode_post(url, body, notes, None, JSON)
 
@@ -142,7 +144,7 @@ class RerankCodec(RetrievalCodec[Q, RerankRequest]):
 
 
 def choose_input_type(request: EmbedRequest, words: Mapping[str, str]) -> str | None:
-    """Return the input type in the terms of the wire; reject one that the wire does not have."""
+    """Return the wire's name for the request's input type; reject a type that the wire does not have."""
     if request.input_type is None:
         return None
     if request.input_type not in words:
@@ -152,7 +154,7 @@ def choose_input_type(request: EmbedRequest, words: Mapping[str, str]) -> str | 
 
 
 def drop_input_type(request: EmbedRequest, notes: Notes) -> None:
-    """Note that the wire has no field for the input type."""
+    """Record the loss of the input type on a wire that has no field for it."""
     if request.input_type is not None:
         notes.drop(
             "input_type", "input_type_dropped", "this wire has no field for it; see prefixes of connect_embedder"

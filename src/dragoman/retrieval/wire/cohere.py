@@ -127,12 +127,12 @@ def _read_units(meta: Any) -> Usage:
 
 
 def _read_unit(value: Any) -> int | None:
-    """Read a count, which the server writes as 1.0 in some of its replies."""
+    """Read a count, which the server sends as a float such as 1.0 in some replies."""
     return read_count(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def _ask_model(codec: CohereEmbed | CohereRerank, endpoint: str) -> Generator[HttpRequest, HttpReply, None]:
-    """Check the record of the model, which lists its endpoints."""
+    """Request the model's record and check that it lists the endpoint."""
     reply = yield get_json(join_url(root_of(codec.base_url), f"/v1/models/{escape(codec.model, safe='')}"))
     if reply.status >= 300:
         raise codec.error(reply.status, reply.headers, reply.body)

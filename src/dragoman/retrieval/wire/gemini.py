@@ -54,8 +54,9 @@ _decode = msgspec.json.Decoder(_Reply).decode
 class GeminiEmbed(EmbedCodec[EmbedQuirks]):
     """``:batchEmbedContents`` for one model at one base URL.
 
-    The task is a field, which ``gemini-embedding-001`` reads; later models take it as a text before the texts
-    (``prefixes`` of ``connect_embedder``). Vectors of other than the full length are not normalised.
+    The task is sent as a field, which ``gemini-embedding-001`` reads; later models expect it as a
+    prefix of each text (``prefixes`` of ``connect_embedder``). Vectors of other than the full length
+    are not normalised.
     """
 
     wire: ClassVar[str] = "gemini"

@@ -1,7 +1,7 @@
 """Jina: ``/v1/embeddings`` with a task, and ``/v1/rerank``.
 
-Texts that are too long are rejected, not truncated. Tasks beyond ``query`` and ``document`` differ
-from one version of its models to the next; they are reached by ``extras={"task": ...}``.
+Texts that are too long are rejected, not truncated. Tasks beyond ``query`` and ``document`` differ from
+one version of its models to the next; set them with ``extras={"task": ...}``.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class JinaRerank(RerankCodec[RerankQuirks]):
         return RankPart(results, usage, read_name(facts.get("id")), read_name(facts.get("model")))
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
-        """Rank one character, as ``JinaEmbed`` does."""
+        """Rank one character: the server has no model list, so there is no free check."""
         request = RerankRequest(query="?", documents=("?",))
         reply = yield self.encode(request).http
         if reply.status >= 300:

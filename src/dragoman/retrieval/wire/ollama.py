@@ -1,4 +1,6 @@
-"""Ollama: ``/api/embed``. It rejects long texts; by default, and always under ``/v1``, the server truncates them."""
+"""Ollama: ``/api/embed``. Long texts are rejected; Ollama's default, the only choice under ``/v1``,
+truncates.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The openai wire: ``/v1/embeddings``, and ``/v1/rerank`` as servers of this wire have it.
+"""The openai wire: ``/v1/embeddings``, and ``/v1/rerank`` as servers of this wire implement it.
 
-OpenAI, vLLM, llama.cpp, LM Studio, Infinity, TEI and most gateways answer ``/v1/embeddings``; vLLM, llama.cpp and
-Infinity also ``/v1/rerank``. ``encoding_format`` is sent only where a server is known to have it: LM Studio ignores
-it, others refuse it or answer 200 without vectors.
+OpenAI, vLLM, llama.cpp, LM Studio, Infinity, TEI and most gateways answer ``/v1/embeddings``; vLLM,
+llama.cpp and Infinity also ``/v1/rerank``. ``encoding_format`` is sent only where a server is known to
+have it: LM Studio ignores it, others reject it, or answer with status 200 but without vectors.
 """
 
 from __future__ import annotations

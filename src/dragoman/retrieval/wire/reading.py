@@ -1,4 +1,4 @@
-"""Read replies: vectors in every form that servers send them in, results of a ranking, and counts."""
+"""Read replies: vectors in every format that servers use, results of a ranking, and token counts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _decode_listed = msgspec.json.Decoder(ListedReply).decode
 def read_listed(reply: HttpReply, count: int, find_error: Callable[[Any], ProviderError | None]) -> tuple[
     ListedReply, bytes, int
 ]:  # fmt: skip
-    """Read a reply of the openai shape: its facts, its vectors in the order of the texts, and their length."""
+    """Read a reply in openai format; return it, its vectors in the order of the texts, and their length."""
     read = read_typed(reply.body, _decode_listed, find_error)
     rows: list[Vector | None] = [None] * count
     check_count(len(read.data), count)
@@ -99,7 +99,7 @@ def check_count(found: int, expected: int) -> None:
 
 
 def pack_vectors(rows: Sequence[Vector]) -> tuple[bytes, int]:
-    """Return vectors as little-endian float32, one after the other, and their length."""
+    """Return the vectors as consecutive little-endian float32 bytes, and the length of each vector."""
     packed = [row if type(row) is bytes else _pack_numbers(row) for row in rows]
     sizes = set(map(len, packed))
     if len(sizes) > 1:
@@ -166,11 +166,11 @@ def _read_echo(value: Any) -> str | None:
     raise InvalidResponseError(f"a result has the document {quote(value)}")
 
 
-# --- counts and names: an invalid one counts as not reported ----------------------------------
+# --- counts and names: an invalid one is treated as not reported ----------------------------------
 
 
 def read_usage(record: Any, *names: str) -> Usage:
-    """Return the usage with the first valid one of these counts."""
+    """Return a usage whose input tokens are the first valid count among these fields."""
     if not isinstance(record, Mapping):
         return Usage()
     counts = [read_count(record.get(name)) for name in names]
@@ -178,5 +178,5 @@ def read_usage(record: Any, *names: str) -> Usage:
 
 
 def read_name(value: Any) -> str | None:
-    """Return an id or a model's name, if it is a string and not empty."""
+    """Return an id or a model's name if it is a non-empty string, else ``None``."""
     return value if isinstance(value, str) and value else None

@@ -51,14 +51,14 @@ class RetrievalServer(ABC):
 
     @abstractmethod
     def encode(self, answer: Any, asked: AskedRetrieval, model: str) -> HttpReply:
-        """Write the answer to a client that knows the model as ``model``."""
+        """Return the reply to a client that requested the model by the name ``model``."""
 
     def error(self, error: ProviderError) -> HttpReply:
-        """Write an error."""
+        """Return the reply that reports an error."""
         return SERVER_CODECS[self.wire].error(error)
 
     def key(self, headers: Mapping[str, str]) -> str | None:
-        """Return the key of the client; ``headers`` have lower-case names."""
+        """Return the API key that the client sent; ``headers`` have lower-case names."""
         return SERVER_CODECS[self.wire].key(headers)
 
 
@@ -90,7 +90,9 @@ class OpenAIEmbedServer(RetrievalServer):
 
 
 class VoyageEmbedServer(OpenAIEmbedServer):
-    """``/v1/embeddings`` as Voyage and Jina have it: other names for the settings, tokens as a total."""
+    """``/v1/embeddings`` as Voyage and Jina define it: the settings have other names, and usage is a
+    total.
+    """
 
     wire: ClassVar[str] = "voyage"
 
@@ -250,8 +252,8 @@ class CohereEmbedServer(RetrievalServer):
 class RerankServer(RetrievalServer):
     """``/v1/rerank`` and ``/v2/rerank``, for the clients of Cohere, Jina and vLLM.
 
-    If the server of the model does not return the documents that a client requests, those of the
-    request are used.
+    If a client requests the documents and the model's server omits them, they are copied from the
+    request.
     """
 
     wire: ClassVar[str] = "cohere"
@@ -374,7 +376,7 @@ def _write_error(error: ProviderError, record: dict[str, Any]) -> HttpReply:
 
 
 def _read_texts(fields: Fields, name: str) -> list[str]:
-    """Read one text or a list of texts; numbers are tokens of a vocabulary that the model may not have."""
+    """Read one text or a list of texts. Token numbers are rejected: the model's vocabulary may differ."""
     value = fields.take(name)
     if value is None:
         fields.refuse(name, "is required")

@@ -22,7 +22,8 @@ from .reading import check_count, pack_vectors, read_any, read_results, read_typ
 
 
 class EmbedQuirks(Struct, frozen=True, forbid_unknown_fields=True):
-    """``prompt_names`` has the server's prompt for each input type. ``embed_truncate`` is false or left out.
+    """``prompt_names`` has the server's prompt for each input type. ``embed_truncate`` is false or
+    omitted.
 
     ``batch_limit`` is ``max_client_batch_size`` of the server, if not 32.
     """

@@ -90,7 +90,7 @@ class VoyageRerank(RerankCodec[RerankQuirks]):
         return RankPart(results, usage, read_name(facts.get("id")), read_name(facts.get("model")))
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
-        """Rank one character, as ``VoyageEmbed`` does."""
+        """Rank one character: the server has no model list, so there is no free check."""
         request = RerankRequest(query="?", documents=("?",))
         reply = yield self.encode(request).http
         if reply.status >= 300:
