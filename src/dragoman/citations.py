@@ -86,10 +86,10 @@ def _read_sources(citations: Any, results: Any) -> list[Citation]:
 
 
 def _read_locations(value: Any) -> list[Citation]:
-    """Return the citations of a text of the anthropic wire: places in documents, and search results.
+    """Return the citations of a text on the anthropic wire: locations in documents, and search results.
 
-    A place refers to the source, not to characters of the text: the citation supports the complete text. A record of
-    the cohere wire has the characters and a list of sources.
+    A location refers to the source, not to characters of the text, so the citation supports the
+    complete text. A record of the cohere wire has the characters and a list of sources.
     """
     records = _records(value)
     supported = [cited for record in records for cited in _read_supported(record)]
@@ -97,7 +97,7 @@ def _read_locations(value: Any) -> list[Citation]:
 
 
 def _read_location(record: Mapping[str, Any]) -> Citation:
-    """Return the citation of one place; on the bedrock wire it is in ``location``, under the name of its kind."""
+    """Return the citation of one location; the bedrock wire nests it in ``location``, under its type."""
     location = record.get("location")
     kinds = [each for each in location.values() if isinstance(each, Mapping)] if isinstance(location, Mapping) else []
     place = kinds[0] if kinds else {}

@@ -215,7 +215,7 @@ def unparsed(content: dict[str, Any], shown: str) -> Section:
 
 
 class _Builder:
-    """Convert composed nodes to values, and count them: an alias can expand to a million."""
+    """Convert YAML nodes to values, and count them, because aliases can expand to millions of values."""
 
     def __init__(self, path: str, problems: list[ConfigError] | None) -> None:
         self._path = path

@@ -14,7 +14,7 @@
     │   ├── NetworkError             the connection failed
     │   ├── TimedOutError            one of our four deadlines passed; see ``which``
     │   └── StreamInterruptedError   the reply ended before it was finished
-    ├── InvalidRequestError          the request is wrong, found before or by the wire
+    ├── InvalidRequestError          the request is invalid, found locally or by the server
     │   ├── ContextOverflowError     it is longer than the model's window
     │   └── UnsupportedFeatureError  this wire or model cannot do what was asked
     ├── UnsupportedContentError      it cannot read this kind of content block
@@ -376,7 +376,10 @@ class OverloadedError(UnavailableError):
 
 
 class NetworkError(UnavailableError):
-    """No connection: name lookup, TLS, refusal, reset; ``is_unreached`` if no server accepted the connection."""
+    """The connection failed: name lookup, TLS, refusal or reset.
+
+    ``is_unreached`` is true if no server accepted the connection.
+    """
 
     is_unreached: bool = False
     error_class = "network"

@@ -279,10 +279,9 @@ class RedactedThinking(Struct, frozen=True, tag="redacted_thinking", omit_defaul
 
 
 class ToolCall(Struct, frozen=True, tag="tool_call", omit_defaults=True):
-    """A tool call of the model.
+    """A tool call of the model. ``id`` is the provider's id, verbatim.
 
-    ``id`` is that of the provider, verbatim. ``arguments`` is ``None`` only in a failed reply whose arguments
-    could not be read.
+    ``arguments`` is ``None`` only in a failed reply whose arguments could not be read.
     """
 
     id: str
@@ -501,8 +500,9 @@ EFFORTS: tuple[Effort, ...] = get_args(Effort)
 class PromptCache(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """How the provider's prompt cache is used; ``cache="auto"`` is the same as ``PromptCache()``.
 
-    ``auto`` caches a growing conversation; without it only what is marked with ``cache=True``. ``ttl`` is how long the
-    cache is kept, ``key`` names calls that share a prefix, and ``handle`` names contents that were cached before.
+    ``auto`` caches a growing conversation; without it, only prefixes marked with ``cache=True`` are
+    cached. ``ttl`` is how long the cache is kept, ``key`` names calls that share a prefix, and
+    ``handle`` names contents that were cached before.
     """
 
     auto: bool = True

@@ -83,14 +83,14 @@ def _describe_hint(hint: Any) -> Any:
 
 
 def pydantic_adapter(kind: Any) -> Any:
-    """Return Pydantic's adapter for a type with its models or constraints inside; ``None`` for every other type."""
+    """Return a Pydantic adapter for a type that contains Pydantic models or constraints, else ``None``."""
     if hasattr(kind, "model_json_schema") or not mentions_pydantic(kind):
         return None
     return sys.modules["pydantic"].TypeAdapter(kind)
 
 
 def mentions_pydantic(kind: Any) -> bool:
-    """Return whether a type has Pydantic's models or constraints inside."""
+    """Return whether a type contains Pydantic models or constraints."""
     return any(hasattr(part, "model_json_schema") or mentions_pydantic(part) for part in get_args(kind)) or (
         _has_constraints(kind)
     )

@@ -278,7 +278,8 @@ FAMILIES = (
     "default", "claude", "claude-4.7", "o200k", "cl100k", "llama3", "qw152k", "ds129k", "tekken",
     "gemini", "glm", "km164k",
 )  # fmt: skip
-"""The families of vocabularies for ``family=``; ``default`` is their middle."""
+"""The vocabulary families for ``family=``; ``default`` has the median coefficients of the
+others."""
 
 
 class _Table(Struct, frozen=True):
@@ -339,7 +340,7 @@ def _band(tokens: float, family: str) -> float:
 def exact_text(text: str, vocabulary: str) -> int:
     """Count the tokens of a text with a vocabulary of ``splintr-rs``, such as ``o200k_base``.
 
-    Names of special tokens in the text are text, and no frame is added.
+    Names of special tokens in the text count as ordinary text, and no tokens are added around it.
     """
     # A lone surrogate is sent, and therefore counted, as the replacement character.
     sendable = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
@@ -410,7 +411,7 @@ def estimate_request(
     family: str = "default",
     vocabulary: str | None = None,
 ) -> Estimate:
-    """Estimate the input tokens of a request: messages, tools, media, and the template of the server.
+    """Estimate the input tokens of a request: messages, tools, media, and the server's template.
 
     ``system_prompt`` is counted as one more system message. With ``vocabulary`` the text is counted
     exactly; template, media and documents remain estimates, and ``error_band`` covers them.

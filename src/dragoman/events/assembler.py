@@ -145,7 +145,10 @@ class Assembler:
         return events
 
     def cut(self, undelivered: Sequence[Event] = ()) -> list[Event]:
-        """End as cancelled before ``undelivered``, the events taken last; return the events that close the message."""
+        """End the message as cancelled, and return the events that close it.
+
+        The message ends before ``undelivered``, the last events that were taken.
+        """
         undelivered = [*undelivered, *self.take()]
         if self.complete is None or self.complete in undelivered:
             self._blocks.retract(undelivered)

@@ -76,7 +76,7 @@ class _Summary(Struct):
 
     @property
     def is_delivered(self) -> bool:
-        """Whether deltas must exist for this block: not for an empty text."""
+        """Whether the stream must have deltas for this block; an empty text needs none."""
         return self.kind is ToolCall or bool(self.text or self.mark)
 
 

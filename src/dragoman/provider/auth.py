@@ -60,7 +60,10 @@ class Auth(ABC):
 
 
 class TokenAuth(Auth):
-    """Send a token from a function: as the wire sends a key, or with ``bearer`` as ``Authorization: Bearer``."""
+    """Authorise requests with a token that a function returns.
+
+    The token is sent as the wire sends a key, or with ``bearer`` as ``Authorization: Bearer``.
+    """
 
     def __init__(self, source: TokenSource, *, bearer: bool = False, clock: Callable[[], float] = time.time) -> None:
         self._source = source

@@ -16,7 +16,8 @@ from .contract import Provider
 from .http import ApiKey, HttpProvider, Observer
 
 SCHEMES: dict[str, str | Callable[..., Provider]] = {"local": "dragoman.local:open_local"}
-"""Names that need no address, each with the function that opens it, or its import path until it is needed."""
+"""Model names that need no address, mapped to the function that opens the model or to its import
+path."""
 
 # Layers above this one, imported on demand: most programs give an address and need neither.
 _REGISTRY = "dragoman.registry:open_name"
@@ -107,7 +108,7 @@ def bind(
     hint: str | None = None,
     observe: Observer | None = None,
 ) -> Provider:
-    """Bind a model at an address. ``connect`` documents the settings.
+    """Return a provider for a model at an address; ``connect`` documents the settings.
 
     ``hint`` is the advice of the error that is raised when no server answers at the address;
     ``observe`` receives replies and rejections, from which it learns the capabilities.

@@ -1,7 +1,7 @@
 """Bound the work that a JSON Schema can cause, before it is compiled.
 
-References make a graph of a schema: 40 definitions of which each refers twice to the one before it
-are 3 KB and 2^40 paths. The count follows every path once, so it is linear in the size of the schema.
+References turn a schema into a graph: 40 definitions, each of which refers twice to the one before it, take
+3 KB and have 2^40 paths. The count follows every path once, so it is linear in the size of the schema.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def build_request(
 
 
 def _split_tools(tools: Any) -> tuple[Any, tuple[ServerTool, ...]]:
-    """Return the tools of the caller, and the server-side tools that the provider runs."""
+    """Return the caller's tools, and the server-side tools that the provider runs."""
     if not isinstance(tools, list | tuple):
         return tools, ()
     theirs: list[ServerTool] = []

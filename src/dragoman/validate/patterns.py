@@ -103,7 +103,7 @@ class _Matcher:
 
 def _make_keyword(matchers: dict[str, _Matcher]) -> type:
     class Pattern:
-        """The keyword ``pattern``, with a bound on its steps."""
+        """The schema keyword ``pattern``, with a limit on the steps that a match may take."""
 
         def __init__(self, parent: Any, value: str, path: Any) -> None:
             self._matcher = matchers[value]

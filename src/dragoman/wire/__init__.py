@@ -53,12 +53,15 @@ _T = TypeVar("_T")
 
 
 def add_codec(wire: str, place: str) -> None:
-    """Add the codec of a wire from another package, by its import path ``module:name``; it is imported on first use."""
+    """Add the codec of a wire from another package by its import path ``module:name``.
+
+    The module is imported on first use.
+    """
     _codecs.add(wire, place)
 
 
 class ByWire(Mapping[str, _T], Generic[_T]):
-    """Values by the name of their wire; the module of each is imported on first use."""
+    """A mapping from wire names to codecs; the module of a codec is imported on first use."""
 
     def __init__(self, places: dict[str, str], make: Callable[[Any], _T], package: str = __name__) -> None:
         self._places = places
@@ -79,7 +82,7 @@ class ByWire(Mapping[str, _T], Generic[_T]):
         return len(self._places)
 
     def add(self, wire: str, place: str) -> None:
-        """Add the value of another wire, by its import path ``module:name``."""
+        """Add the codec of another wire by its import path ``module:name``."""
         self._places[wire] = place
 
 

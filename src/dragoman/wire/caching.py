@@ -14,9 +14,9 @@ _MARKS_ALONE = PromptCache(auto=False)
 
 
 def read_cache(request: Request, *, default: bool = False) -> PromptCache | None:
-    """Return how a call uses the prompt cache; ``None`` if it does not, so that marks are ignored as well.
+    """Return how a call uses the prompt cache; ``None`` if caching is off, so that marks are ignored.
 
-    ``default`` is the endpoint's own setting, for calls that set nothing.
+    ``default`` is the endpoint's setting, which applies to calls without a cache setting.
     """
     given = request.config.cache
     if given is None:
@@ -27,7 +27,10 @@ def read_cache(request: Request, *, default: bool = False) -> PromptCache | None
 
 
 def note_unplaced(cache: PromptCache | None, places: Collection[str], notes: Notes) -> None:
-    """Report the settings that a wire has no field for; reject a cache handle, which holds a part of the prompt."""
+    """Report cache settings that a wire has no field for; reject a cache handle.
+
+    A handle cannot be dropped, because it stands for a part of the prompt.
+    """
     if cache is None:
         return
     if cache.handle is not None and "handle" not in places:

@@ -80,16 +80,19 @@ class Notes:
         self.items: list[Note] = []
 
     def drop(self, path: str, code: str, detail: str) -> None:
-        """Note a part that is not sent."""
+        """Record that a part of the request is not sent."""
         self.items.append(Note("dropped", code, path, detail, loss=True))
 
     def rewrite(self, path: str, code: str, detail: str, *, loss: bool = False) -> None:
-        """Note a part that is sent in another form; ``loss`` if that form contains less."""
+        """Record that a part is sent in another form.
+
+        ``loss`` means that the other form contains less.
+        """
         self.items.append(Note("rewritten", code, path, detail, loss))
 
     @property
     def warnings(self) -> tuple[LossWarning, ...]:
-        """The losses."""
+        """A warning for each note that is a loss."""
         return tuple([LossWarning(note.code, note.path, note.detail) for note in self.items if note.loss])
 
 
@@ -168,7 +171,7 @@ class Endpoint(Generic[Q]):
         vendor: str | None = None,
         keep_raw: bool = True,
     ) -> Self:
-        """Return a codec for an endpoint, given its quirks and the known capabilities of the model."""
+        """Return a codec for an endpoint, given its quirks and the model's known capabilities."""
         adapted = cls.adapt(read_quirks(quirks, cls.quirks_type), capabilities)
         return cls(model, base_url, adapted, vendor=vendor, keep_raw=keep_raw)
 
@@ -197,11 +200,14 @@ class Endpoint(Generic[Q]):
         return quirks
 
     def home(self, request: Request) -> Issuer:
-        """Return the issuer that answers a request; only its own opaque state is sent back to it."""
+        """Return the issuer that answers a request.
+
+        Only opaque state of this issuer is sent to it.
+        """
         return Issuer(self.wire, self.issuer_vendor, request.model or self.model)
 
     def quirks_for(self, request: Request) -> Q:
-        """Return the quirks of the endpoint, with the lessons about the response schema of a request."""
+        """Return the endpoint's quirks, with the changes learned about the request's response schema."""
         changes = changes_for(self.lessons, request.response_schema) if self.lessons else None
         return replace(self.quirks, **changes) if changes else self.quirks
 
@@ -246,7 +252,7 @@ class Codec(Protocol):
         vendor: str | None = None,
         keep_raw: bool = True,
     ) -> Self:
-        """Return a codec for an endpoint, given its quirks and the known capabilities of the model."""
+        """Return a codec for an endpoint, given its quirks and the model's known capabilities."""
         ...
 
     @property
@@ -262,7 +268,7 @@ class Codec(Protocol):
         ...
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None) -> ProviderError:
-        """Return the error for a reply that is not a success. ``now`` (epoch seconds) resolves dates in headers."""
+        """Return the error for a reply with an error status. ``now`` (epoch seconds) resolves dates in headers."""
         ...
 
     def authorise(self, key: str) -> dict[str, str]:
@@ -270,7 +276,7 @@ class Codec(Protocol):
         ...
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
-        """Yield requests that check readiness, receive their replies, and raise the first problem."""
+        """Yield the requests that check readiness, receive their replies, and raise an error for the first problem."""
         ...
 
     def learn(self, error: ProviderError, request: Request) -> Codec | None:
@@ -313,7 +319,7 @@ class Decoder(ABC):
             return []
         try:
             self._take(chunk)
-        except Exception as error:  # any bytes of a server must end in events or in our error tree
+        except Exception as error:  # any reply, however malformed, must end in events or in a ProviderError
             self._broken(error)
         return self._take_events()
 
@@ -348,7 +354,7 @@ class Decoder(ABC):
         """Finish the message, or fail, when a stream ends without an end mark."""
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts of a finished stream that ``raw`` contains in addition to its chunks."""
+        """Return the fields that ``raw`` has next to ``chunks``: a summary of a finished stream."""
         return {}
 
     # --- private
@@ -359,7 +365,10 @@ class Decoder(ABC):
             self.out.warnings = (*self.out.warnings, LossWarning(code, path, detail))
 
     def lose_choice(self, path: str) -> None:
-        """Report a further choice, unless the request asked for several, which was reported then."""
+        """Report that a reply has a second choice, which is dropped.
+
+        If the request asked for several choices, the loss was reported when it was encoded.
+        """
         if not self.several:
             self.lose("choices_dropped", path, "a reply has one choice; the others are in raw")
 
@@ -383,7 +392,7 @@ class Decoder(ABC):
             chunk = self._start_stream()
         if self._sse is None:
             return
-        may_be_crowded = self._size > MAX_CONTAINERS  # no event is longer than all of them together
+        may_be_crowded = self._size > MAX_CONTAINERS  # a shorter stream cannot have an event with too many objects
         for frame in self._sse.feed(chunk):
             self._frames += 1
             if frame.event in _WITHOUT_CONTENT and _lacks_content(frame):
@@ -400,7 +409,7 @@ class Decoder(ABC):
             raise InvalidResponseError(f"the stream has more than {what}")
 
     def _start_stream(self) -> bytes:
-        """Return the bytes that have arrived, once they are known to be a stream."""
+        """Return the bytes received so far once they are known to be a stream; none before."""
         if self._is_body or not self._sniff():
             return b""
         arrived = b"".join(self._kept)
@@ -444,7 +453,8 @@ class Decoder(ABC):
             if self.done or self.out.complete is not None or self.out.error is not None:
                 return
         head = self._head.removeprefix(_BOM)
-        is_binary = self.framing is EventStreamDecoder  # it has read the checksum of what there is, or has none yet
+        # The binary decoder verifies checksums itself, and an incomplete first message is not an error.
+        is_binary = self.framing is EventStreamDecoder
         if not self._frames and not is_binary and not any(field.startswith(head[: len(field)]) for field in _FIELDS):
             raise InvalidResponseError("the reply is neither JSON nor an event stream")
         self.at_end()

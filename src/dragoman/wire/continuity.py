@@ -23,7 +23,7 @@ def model_line(model: str) -> str:
 
 
 def is_ours(state: Continuity | None, home: Issuer) -> bool:
-    """Return whether complete state comes from the same wire, vendor and model line that it would be sent to."""
+    """Return whether state is complete and comes from the wire, vendor and model line of ``home``."""
     if state is None or state.issuer is None or not state.replayable or state.issuer.wire != home.wire:
         return False
     vendor, model = state.issuer.vendor, state.issuer.model
@@ -33,12 +33,18 @@ def is_ours(state: Continuity | None, home: Issuer) -> bool:
 
 
 def is_welcome(state: Continuity | None, home: Issuer) -> bool:
-    """Return ``is_ours``, or true for state without an issuer: then the one wire that has its kind accepts it."""
+    """Return whether state may be sent: it is ours, or complete and without an issuer.
+
+    State without an issuer is sent on the one wire that has this kind of state.
+    """
     return is_ours(state, home) or (state is not None and state.issuer is None and state.replayable)
 
 
 def drop_state(state: Continuity, wire: str, path: str, notes: Notes, why: str) -> None:
-    """Report state of a text or a call that is not sent. Omitting citations of the same wire is not a loss."""
+    """Report that opaque state of a text or a call is not sent.
+
+    Omitting citations from the same wire is not a loss.
+    """
     sources = isinstance(state.opaque, dict) and bool(state.opaque) and state.opaque.keys() <= FOR_READERS
     if sources and state.signature is None and state.issuer is not None and state.issuer.wire == wire:
         note = "citations are for the reader; the provider does not take them back"

@@ -1,4 +1,4 @@
-"""Requests that let a server count the input tokens of a call, and its answers read: exact where a wire can count."""
+"""Let the server count the input tokens of a request exactly, on wires that have an endpoint for it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,10 @@ def _ask_once(codec: Codec, sent: HttpRequest, path: str, body: Any, name: str) 
 
 
 def _ask_gemini(codec: Codec, sent: HttpRequest, body: dict[str, Any], model: str) -> Questions:
-    """Count with Gemini: the Gemini API takes the request in an envelope, Vertex AI takes its parts."""
+    """Count with Gemini.
+
+    The Gemini API takes the request as one field of the body, Vertex AI only parts of it.
+    """
     parts = urlsplit(sent.url)
     path = parts.path.rpartition(":")[0] + ":countTokens"
     kept: dict[str, Any] = _keep(body, ("contents", "systemInstruction", "tools"))
@@ -66,7 +69,10 @@ def _ask_gemini(codec: Codec, sent: HttpRequest, body: dict[str, Any], model: st
 
 
 def _ask_template(codec: Codec, sent: HttpRequest, body: Mapping[str, Any]) -> Questions:
-    """llama.cpp has no count of a conversation: its template makes the prompt, and the prompt is tokenized."""
+    """Count with llama.cpp in two steps: apply the chat template, then tokenize the prompt.
+
+    llama.cpp has no endpoint that counts the tokens of a conversation.
+    """
     if any(isinstance(message.get("content"), list) for message in body["messages"]):
         return None  # the tokens of an image cannot be counted from text
     root = root_of(sent.url.removesuffix("/chat/completions"))

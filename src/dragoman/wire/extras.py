@@ -1,4 +1,4 @@
-"""Extras that change what the reply contains."""
+"""Extras that request output for which ``Response`` has no field."""
 
 from __future__ import annotations
 

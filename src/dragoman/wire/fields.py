@@ -16,29 +16,29 @@ from .schema import schema_name
 
 
 class Losses:
-    """Collect the hints that ``Request`` has no field for."""
+    """Collect the hints in a client's request that ``Request`` has no field for."""
 
     def __init__(self) -> None:
         self._found: list[LossWarning] = []
 
     def drop(self, path: str, code: str, detail: str) -> None:
-        """Note a hint that is not passed on."""
+        """Record a hint that is not passed on."""
         self._found.append(LossWarning(code, path, detail))
 
     def drop_fields(self, fields: Fields, names: Iterable[str], detail: str) -> None:
-        """Note which of these fields are present. Their values are not passed on."""
+        """Record which of these fields are present; their values are not passed on."""
         for name in names:
             if fields.take(name) is not None:
                 self.drop(fields.at(name), f"{name}_dropped", detail)
 
     @property
     def warnings(self) -> tuple[LossWarning, ...]:
-        """Return a warning for each dropped field."""
+        """A warning for each dropped field."""
         return tuple(self._found)
 
 
 def read_body(body: bytes | dict[str, Any]) -> Fields:
-    """Return the fields of a body, or of a body that is decoded already.
+    """Return a reader for a request body, given as bytes or as decoded JSON.
 
     Unlike a provider's reply, a request that is not valid JSON is rejected.
     """
@@ -70,7 +70,7 @@ def read_stops(fields: Fields, name: str) -> tuple[str, ...] | None:
 
 
 def read_key(fields: Fields) -> PromptCache | None:
-    """Return the settings of a prompt cache that is otherwise automatic: a key and the retention."""
+    """Return the cache settings of a wire with automatic caching: a key and the retention."""
     key, kept = fields.text("prompt_cache_key"), fields.take("prompt_cache_retention")
     if kept not in (None, "24h"):
         fields.put("prompt_cache_retention", kept)

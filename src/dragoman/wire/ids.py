@@ -11,7 +11,11 @@ from ..messages import Assistant, Message, ToolCall, ToolResult
 
 
 class IdRule(Struct, frozen=True):
-    """Which tool-call ids a wire accepts: these characters or any, this length."""
+    """The rule for tool-call ids of a wire.
+
+    An id has at most ``max_length`` characters (if ``exact``, that many) from ``alphabet`` and
+    ``also``, or any characters if ``any_character`` is set.
+    """
 
     max_length: int
     exact: bool = False

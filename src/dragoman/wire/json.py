@@ -74,7 +74,7 @@ def merge_extras(
     coerce: bool = False,
     where: str = "config.extras",
 ) -> None:
-    """Merge the extras of the caller into the body that the codec built.
+    """Merge the caller's extras into the body that the codec built.
 
     If the codec wrote the same field: lists named in ``lists`` are joined, with the codec's values first;
     objects named in ``objects`` are merged field by field; any other value must be equal, or the call is

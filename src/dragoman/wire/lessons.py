@@ -1,4 +1,4 @@
-"""Lessons: changes of quirks that a codec learns from errors, for the endpoint or for one response schema."""
+"""Lessons: quirks that a codec changes after an error, for the endpoint or for one response schema."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from msgspec import Struct
 from .json import sorted_json
 
 MAX_LESSONS = 256
-"""The largest number of lessons of one codec: schemas may be generated, each for one call."""
+"""How many lessons a codec keeps at most. It is bounded because programs may generate a schema for
+each call."""
 
 
 class Lesson(Struct, frozen=True):
-    """A change of quirks that was learned from an error.
+    """Quirks that were changed after an error reply.
 
-    ``schema`` is the digest of the response schema that it is about, or ``None`` if it is about the endpoint.
+    ``schema`` is the digest of the response schema that the change applies to; ``None`` means every request.
     """
 
     detail: str
@@ -32,7 +33,7 @@ def digest_of(schema: Mapping[str, Any]) -> str:
 
 
 def changes_for(lessons: Iterable[Lesson], schema: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the changes of quirks that have been learned about one schema."""
+    """Return the changed quirks that apply to requests with one response schema."""
     about = [lesson for lesson in lessons if lesson.schema is not None]
     if schema is None or not about:
         return {}
@@ -43,7 +44,7 @@ def changes_for(lessons: Iterable[Lesson], schema: Mapping[str, Any] | None) -> 
 def is_about_field(message: str) -> bool:
     """Return whether an error is about the field for structured output, and not about the schema in it.
 
-    Hosted OpenAI names the field in both: "Invalid schema for response_format 'x': In context=(), 'oneOf' is not
+    Hosted OpenAI names the field in both cases: "Invalid schema for response_format 'x': In context=(), 'oneOf' is not
     permitted", and "'response_format' of type 'json_schema' is not supported with this model".
     """
     return bool(_OF_FIELDS.search(message)) and not _OF_SCHEMAS.search(message)

@@ -19,7 +19,10 @@ _Write: TypeAlias = Callable[[Image | Document | Audio, str], object]
 
 
 def fit_result(message: ToolResult, path: str, notes: Notes, write: _Write, *, omit: bool) -> ToolResult:
-    """Return the result with a text in place of each medium that ``write`` rejects, or of all with ``omit``."""
+    """Return a tool result with a text in place of each medium that ``write`` rejects.
+
+    With ``omit``, every medium is replaced.
+    """
     if isinstance(message.content, str) or all(type(block) is Text for block in message.content):
         return message
     places = [(block, f"{path}.content[{at}]") for at, block in enumerate(message.content)]
@@ -42,7 +45,7 @@ def _fit_block(block: UserBlock, path: str, notes: Notes, write: _Write, *, omit
 
 
 def describe_media(block: Image | Document | Audio) -> str:
-    """Return a description of a medium, for the text in its place: ``image (image/png, about 1200 bytes)``."""
+    """Describe a medium for the text that replaces it: ``image (image/png, about 1200 bytes)``."""
     facts = [block.media_type] if block.media_type else []
     if isinstance(block.source, Inline):
         facts.append(f"about {len(block.source.base64_data) * 3 // 4} bytes")
@@ -60,19 +63,19 @@ def transcribe(block: Audio, path: str, notes: Notes) -> str | None:
 
 
 def transcript_of(block: Audio) -> str:
-    """Return the text for a client of a wire that has no audio in replies."""
+    """Return the text that replaces audio, for a client of a wire that has no audio in replies."""
     return block.transcript or f"[{describe_media(block)} left out: this wire has no audio in replies]"
 
 
 def describe_picture(block: Image) -> str:
-    """Return the text for a client of a wire that has no images in replies."""
+    """Return the text that replaces an image, for a client of a wire that has no images in replies."""
     if isinstance(block.source, Url) and not block.source.url.startswith("data:"):
         return f"![image]({block.source.url})"
     return f"[{describe_media(block)} left out: this wire has no pictures in replies]"
 
 
 def describe_medium(block: Audio | Image) -> str:
-    """Return the text for a client of a wire whose replies have no such medium."""
+    """Return the text that replaces a medium, for a client of a wire that cannot have it in replies."""
     return transcript_of(block) if isinstance(block, Audio) else describe_picture(block)
 
 

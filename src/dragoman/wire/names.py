@@ -14,11 +14,11 @@ from msgspec.structs import replace
 from ..messages import Assistant, Message, Request, ToolCall
 from .codec import Notes
 
-_is_accepted = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}").fullmatch  # what every server accepts
+_is_accepted = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}").fullmatch  # names that every server accepts
 
 
 def rename_calls(request: Request, notes: Notes) -> Request:
-    """Return the request with an accepted name for each call of a tool that is not offered."""
+    """Return the request with each call renamed whose tool name servers would reject."""
     found = [
         (at, index)
         for at, message in enumerate(request.messages)

@@ -17,9 +17,9 @@ class Call(NamedTuple):
 
 
 class Pairs:
-    """The pairs of calls and results, and the id of each pair.
+    """The pairs of tool calls and results in a conversation, and the id of each pair.
 
-    Only calls with readable arguments count. If an id occurs twice, a result belongs to the latest call.
+    Only calls with readable arguments are paired. If an id occurs twice, a result belongs to the latest call.
     Some servers number calls from zero in every reply; for a wire that requires unique ids, each call gets
     a new one.
     """

@@ -28,7 +28,7 @@ class PlanItem(Struct, frozen=True):
 
 
 class SwapPlan(Struct, Displayed, frozen=True):
-    """The plan of a conversation. ``fits`` is ``None`` if the context window of the target is unknown."""
+    """What a switch to ``target`` would do to a conversation. ``fits`` is ``None`` if its context window is unknown."""
 
     target: str
     items: tuple[PlanItem, ...]
@@ -38,7 +38,7 @@ class SwapPlan(Struct, Displayed, frozen=True):
 
     @property
     def losses(self) -> tuple[PlanItem, ...]:
-        """The steps that lose content."""
+        """The items of the plan that lose content."""
         return tuple([item for item in self.items if item.loss])
 
     @property
@@ -64,7 +64,10 @@ def make_plan(
     estimated_tokens: int | None = None,
     context_tokens: int | None = None,
 ) -> SwapPlan:
-    """Plan a request on a codec; without one (a provider that is not a wire) everything is kept."""
+    """Return the plan of a request for a codec.
+
+    Without a codec (a custom provider) everything is kept.
+    """
     notes: tuple[Note, ...] = ()
     refused: str | None = None
     if codec is not None:

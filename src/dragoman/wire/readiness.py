@@ -31,7 +31,7 @@ def refuse_failure(codec: Codec, reply: HttpReply) -> None:
 
 
 def entries_of(value: Any) -> list[dict[str, Any]]:
-    """Return the objects of a list; none if the value is not a list."""
+    """Return the JSON objects in a list; an empty list if the value is not a list."""
     return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
 
 

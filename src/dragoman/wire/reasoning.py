@@ -16,9 +16,9 @@ def reasoning_fields(
 ) -> dict[str, Any] | None:
     """Return the fields that set the amount of reasoning; ``None`` if no amount is set.
 
-    ``style`` is that of the endpoint's quirks; without one the catalogue decides by the family of
-    the model, and for an unknown family the result is ``None``. ``room`` is the limit of the reply,
-    which a budget must be below.
+    ``style`` comes from the endpoint's quirks. Without it the catalogue decides by the model
+    family; for an unknown family the result is ``None``. ``room`` is the token limit of the reply;
+    a budget must be smaller.
     """
     if config.reasoning is None:
         return None

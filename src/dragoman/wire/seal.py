@@ -24,7 +24,7 @@ _PREFIX = base64.b64encode(_MARK).decode()
 
 
 def seal(signature: str, issuer: Issuer | None, wire: str) -> str:
-    """Return a signature for a client of ``wire``: unchanged if it comes from there, or its issuer is unknown."""
+    """Return a signature for a client of ``wire``: sealed, unless it comes from that wire or an unknown issuer."""
     if issuer is None or issuer.wire == wire:
         return signature
     told = msgspec.json.encode([issuer.wire, issuer.vendor, issuer.model, signature])
@@ -68,7 +68,7 @@ def write_opaque(block: Opaque | Image, wire: str) -> dict[str, Any]:
 
 
 def read_opaque(fields: Fields) -> Opaque | Image:
-    """Return the block of another wire that ``write_opaque`` wrote."""
+    """Return the original block from a sealed one that ``write_opaque`` wrote."""
     if (image := fields.take("image")) is not None:
         fields.take("issuer")
         return read_sealed(image, Image, fields.at("image"))

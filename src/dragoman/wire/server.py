@@ -46,7 +46,7 @@ class ServerCodec(Protocol):
     wire: ClassVar[str]
 
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
-        """Read a request's body; ``path`` is the URL's, where a wire puts the model and the mode into it.
+        """Decode a request body; ``path`` is the URL path, which contains the model and the mode on some wires.
 
         A field that ``Request`` does not have is rejected, kept in ``config.extras``, or, if it is only a
         hint, named in ``warnings``. Raises ``InvalidRequestError`` or ``UnsupportedContentError``.
@@ -62,7 +62,7 @@ class ServerCodec(Protocol):
         ...
 
     def key(self, headers: Mapping[str, str]) -> str | None:
-        """Return the key of the client; ``headers`` have lower-case names."""
+        """Return the client's key; ``headers`` have lower-case names."""
 
 
 class ReplyEncoder(ABC):
@@ -88,10 +88,10 @@ class ReplyEncoder(ABC):
 
     @abstractmethod
     def feed(self, event: Event) -> bytes:
-        """Write one event."""
+        """Return the bytes to send for one event."""
 
     def end(self) -> bytes:
-        """Write the end of a complete reply."""
+        """Return the bytes that end a complete reply."""
         assert self.complete is not None
         if self.complete.finish_reason == "cancelled":
             return self.write_error(CallCancelledError("the call was cancelled"))
@@ -100,7 +100,7 @@ class ReplyEncoder(ABC):
         return self.write_end(self.complete)
 
     def fail(self, error: ProviderError) -> bytes:
-        """Write the end of a reply after which an error was raised."""
+        """Return the bytes that end a reply after which an error was raised."""
         if self.complete is None or not self._is_visible(error, self.complete):
             return self.write_error(error)
         self.unsound = error
@@ -133,12 +133,12 @@ class ReplyEncoder(ABC):
 
     @property
     def model(self) -> str:
-        """The model that answers, as far as it is known."""
+        """The name of the model that answers; empty if it is not known yet."""
         known = self.complete.model if self.complete is not None else None
         return known or (self.start.model if self.start is not None else "")
 
     def _is_visible(self, error: ProviderError, complete: MessageComplete) -> bool:
-        """Return whether the client finds the same error when it validates the reply."""
+        """Return whether a client that validates the reply would find the same error."""
         if isinstance(error, StructuredOutputError):
             return True
         failed = [call for call in self.calls if call.end.problem is not None]
@@ -240,7 +240,7 @@ def has_unreadable_call(blocks: Sequence[AssistantBlock]) -> bool:
 
 
 def total_tokens(usage: Usage) -> int | None:
-    """Return the reported total, or the sum of input and output."""
+    """Return the total token count: as reported, or the sum of input and output."""
     if usage.total_tokens is None and usage.input_tokens is not None and usage.output_tokens is not None:
         return usage.input_tokens + usage.output_tokens
     return usage.total_tokens

@@ -15,7 +15,7 @@ PORTABLE = ("web_search", "code_execution", "url_context", "file_search", "compu
 def write_server_tools(
     tools: Sequence[ServerTool], known: Mapping[str, Mapping[str, Any]], other: Callable[[str], dict[str, Any]] | None
 ) -> list[dict[str, Any]]:
-    """Return the tools: the fields of the wire for each, overridden by the options of the caller.
+    """Return server-side tools in the form of the wire; the caller's options override its fields.
 
     ``other`` writes a tool that only this wire has; an unknown name is rejected.
     """

@@ -62,7 +62,7 @@ def note_strict(tool: Tool, path: str, notes: Notes) -> None:
 
 
 class _NotStrictError(Exception):
-    """A part of the schema is outside the rules."""
+    """A part of the schema breaks the rules of strict decoding."""
 
 
 def _convert(schema: Any, level: int) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """Prompt cache breakpoints: ``cache_control`` on at most four blocks.
 
-A prefix is everything before a breakpoint: tools, then the system prompt, then the turns. The server looks
-for an earlier entry at the last 20 blocks before a breakpoint. A growing conversation therefore has one at
-its end, where this call writes an entry, and one at the end of the previous user turn, where the previous
-call wrote one.
+A prefix is everything before a breakpoint: tools, then the system prompt, then the turns. The
+server looks for an earlier entry at the last 20 blocks before a breakpoint. A growing conversation
+therefore has a breakpoint at its end, where this call writes an entry, and one at the end of the
+previous user turn, where the previous call wrote its entry.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _MARK = {"type": "ephemeral"}
 
 
 def mark_of(value: System | User | ToolResult | Text | Image | Document) -> dict[str, Any]:
-    """Return the field of a block that its caller marked."""
+    """Return the ``cache_control`` field if the caller marked a message or block, else no field."""
     return {_KEY: _MARK} if value.cache else {}
 
 
 def place_breakpoints(body: dict[str, Any], cache: PromptCache | None, quirks: Quirks, notes: Notes) -> None:
-    """Place the breakpoints of a request: add those of its cache mode to the marks of the caller, or remove all."""
+    """Add the breakpoints of the cache mode to those of the caller; remove all if caching is off."""
     marked = [block for block in _blocks(body) if _KEY in block]
     if cache is None:
         for block in marked:
@@ -48,7 +48,7 @@ def place_breakpoints(body: dict[str, Any], cache: PromptCache | None, quirks: Q
 
 
 def _blocks(body: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return every block that can have a mark, in the order of the prefix."""
+    """Return every block that can have a breakpoint, in the order of the prompt."""
     system = body.get("system")
     found = [*body.get("tools", ()), *(system if isinstance(system, list) else ())]
     for turn in body["messages"]:
@@ -57,12 +57,12 @@ def _blocks(body: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def take_mark(blocks: list[dict[str, Any]]) -> bool:
-    """Remove the marks of nested blocks, where the wire does not allow them; return whether there were any."""
+    """Remove breakpoints from nested blocks, where the wire rejects them; return whether there were any."""
     return any(block.pop(_KEY, None) is not None for block in blocks)
 
 
 def _candidates(body: dict[str, Any], cache: PromptCache, quirks: Quirks) -> list[dict[str, Any]]:
-    """Return the blocks that end a prefix, the most useful first."""
+    """Return the blocks after which a breakpoint is useful, the most useful first."""
     found = []
     if cache.auto:
         turns = [turn for turn in body["messages"] if turn["role"] == "user"]

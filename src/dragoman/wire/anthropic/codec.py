@@ -1,4 +1,4 @@
-"""The client codec of this wire: one model at one address."""
+"""The client codec of this wire, for one model at one base URL."""
 
 from __future__ import annotations
 
@@ -52,14 +52,18 @@ class AnthropicCodec(Endpoint[Quirks]):
     def connect(
         cls, model: str, base_url: str, quirks: Any, capabilities: Capabilities, **settings: Any
     ) -> AnthropicCodec:
-        """Return a codec for an endpoint, given its quirks and the known capabilities of the model."""
+        """Return a codec for an endpoint, given its quirks and the model's known capabilities."""
         adapted = cls.adapt(read_quirks(quirks, Quirks), capabilities)
         limit = capabilities.known("max_output_tokens")
         return cls(model, base_url, adapted, max_output_tokens=limit, **settings)
 
     @classmethod
     def adapt(cls, quirks: Quirks, capabilities: Capabilities) -> Quirks:
-        """Request structured output by a tool if the model has no native one; without tools, in the prompt."""
+        """Return the quirks, adapted to the known capabilities of a model.
+
+        Without native structured output, a forced tool is used; without tools, an instruction in
+        the prompt.
+        """
         quirks = cls.adapt_calls(cls.adapt_reasoning(quirks, capabilities), capabilities)
         if capabilities.known("supports_images") is False:
             quirks = replace(quirks, result_media="omit")
@@ -74,7 +78,10 @@ class AnthropicCodec(Endpoint[Quirks]):
         return codec
 
     def encode(self, request: Request) -> Encoded:
-        """Encode a request as a ``POST``. Messages come last, so that the next turn extends the same bytes."""
+        """Encode a request as a ``POST``.
+
+        Messages come last, so that the body of the next turn begins with the same bytes.
+        """
         notes, quirks = Notes(), self.quirks_for(request)
         request = rename_calls(request, notes)
         path = structured_path(request, self.home(request), quirks)
@@ -87,14 +94,14 @@ class AnthropicCodec(Endpoint[Quirks]):
         return encode_post(url, body, notes, path, _headers(request), request.native.get(self.wire))
 
     def decoder(self, request: Request, out: Assembler) -> AnthropicDecoder:
-        """Return a decoder for the reply, a body or a stream."""
+        """Return a decoder for the reply, which is one body or a stream."""
         answer, path = None, structured_path(request, self.home(request), self.quirks_for(request))
         if path == "tool" and request.response_schema is not None:
             answer = schema_name(request.response_schema)
         return AnthropicDecoder(request, out, answer=answer, keep_raw=self._keep_raw)
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None) -> ProviderError:
-        """Return the error for a reply that is not a success."""
+        """Return the error for a reply with an error status."""
         return build_error(status, headers, read_failure(body), ROWS, now)
 
     def authorise(self, key: str) -> dict[str, str]:
@@ -102,7 +109,10 @@ class AnthropicCodec(Endpoint[Quirks]):
         return {"x-api-key": key}
 
     def learn(self, error: ProviderError, request: Request) -> AnthropicCodec | None:
-        """Request structured output in the next way after a 400 that names this one: native, then tool, then prompt."""
+        """Return a codec that requests structured output in another way, after an error that names this one.
+
+        The order is: native, then tool, then prompt.
+        """
         if error.status not in (400, 404, 422, 500, 501):
             return None
         path = structured_path(request, self.home(request), self.quirks_for(request))

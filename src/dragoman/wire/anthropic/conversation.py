@@ -114,7 +114,7 @@ class _Writer:
         self._asked: dict[int, int] = {}  # the turn of each assistant message
 
     def _turn(self, role: str) -> list[Any]:
-        """Return the blocks of the current turn, or of a new one."""
+        """Return the blocks of the current turn; begin a new turn if the role differs."""
         if not self.turns or self.turns[-1]["role"] != role:
             self.turns.append({"role": role, "content": []})
         return _as_blocks(self.turns[-1])
@@ -135,7 +135,10 @@ class _Writer:
         return [self.write_block(block, f"{path}.content[{at}]", self._notes) for at, block in enumerate(blocks)]
 
     def _try_block(self, block: Image | Document | Audio, path: str) -> None:
-        """Raise an error if a tool result cannot contain a medium; audio is only for users, on every wire of turns."""
+        """Raise an error if a tool result cannot contain a medium.
+
+        Audio is allowed only in user messages.
+        """
         if isinstance(block, Audio):
             refuse_audio(block, path)
         self.write_block(block, path, Notes())
@@ -235,7 +238,7 @@ def _read_text(data: str, path: str) -> str:
 
 
 def _extras_of(block: AssistantBlock) -> dict[str, Any]:
-    """Return the fields of a block that only the provider understands, as the decoder kept them."""
+    """Return the provider-specific fields of a block, as the decoder kept them."""
     state = block.continuity
     return state.opaque if state is not None and isinstance(state.opaque, dict) else {}
 
@@ -264,7 +267,7 @@ class _AssistantWriter:
             if made is not None:
                 written.append((path, made))
         while written and written[-1][1]["type"] in ("thinking", "redacted_thinking"):
-            path, _ = written.pop()  # its result was truncated or dropped
+            path, _ = written.pop()  # the block after this thinking was truncated or dropped
             self._notes.drop(path, "thinking_dropped", "the wire takes no turn that ends with thinking")
         return [made for _, made in written]
 
@@ -330,7 +333,7 @@ class _AssistantWriter:
         return dict(block.data)
 
     def _extras(self, block: Text | ToolCall, path: str) -> dict[str, Any]:
-        """Return the fields that only the provider understands, if it receives the request."""
+        """Return the provider-specific fields of a block, if the request goes to that provider."""
         state, extras = block.continuity, _extras_of(block)
         if state is None or not (state.opaque or state.signature):
             return {}

@@ -1,6 +1,6 @@
 """Classify errors of this wire: by ``error.type``, then by a table of patterns.
 
-A row without a case has no recording; its pattern comes from reports of users.
+A row that names no conformance case has no recorded reply; its pattern comes from user reports.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     result_media: Literal["inside", "omit"] = "inside"
-    """Where images and documents of a tool result go: into the result, or nowhere (``omit``), with a text in
-    their place. ``omit`` for models known not to see images."""
+    """Where images and documents of a tool result are sent: in the result, or nowhere (``omit``),
+    with a text in their place. ``omit`` is used for models that are known not to accept images."""
 
     structured: Literal["native", "tool", "prompt"] = "native"
     """How a ``response_schema`` is requested. ``native``: ``output_config.format``; models before Claude 4.5
@@ -43,14 +43,15 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     billed, so caching is off by default."""
 
     id_rule: IdRule | None = IdRule(64, also="_-")
-    """Which tool-call ids are taken: ``^[a-zA-Z0-9_-]{1,64}$``. Compatible servers accept any."""
+    """Which tool-call ids the server accepts: ``^[a-zA-Z0-9_-]{1,64}$``. Compatible servers accept any."""
 
     reasoning: ReasoningStyle | None = None
-    """How ``config.reasoning`` is sent; by default ``catalog/reasoning.json`` decides by the name of the model."""
+    """How ``config.reasoning`` is sent; by default ``catalog/reasoning.json`` decides by the model's name."""
 
     parallel_tools: bool = True
-    """Whether the model may make several calls in one turn. ``False`` sends the switch of this wire with every request
-    that has tools; ``supports_parallel_tool_calls: false`` sets it."""
+    """Whether the model may make several calls in one turn. ``False`` sends this wire's field that
+    turns parallel calls off, with every request that has tools. The capability
+    ``supports_parallel_tool_calls: false`` sets it."""
 
     raw_predict: bool = False
     """The model is served by Google Cloud: its name is in the URL, ``/models/NAME:rawPredict``, and the

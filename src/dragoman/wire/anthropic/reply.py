@@ -22,7 +22,10 @@ from .errors import inband_error
 
 
 class _Delta(Struct):
-    """The delta of a block or of the message; their fields have different names."""
+    """The delta of a block or of the message.
+
+    One struct holds both, because their field names differ.
+    """
 
     type: Any = None
     text: Any = None
@@ -72,7 +75,7 @@ _Kind = Literal["text", "thinking", "call", "answer", "opaque"]
 
 
 class _Block:
-    """A block that is arriving."""
+    """A content block that is still arriving."""
 
     __slots__ = ("closed", "data", "extras", "has_fragments", "key", "kind", "pieces")
 
@@ -98,7 +101,7 @@ FINISH: dict[str, FinishReason] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
     "pause_turn": "stop",
-    "compaction": "stop",  # requested by the client, to be continued like pause_turn (case: anthropic/compaction)
+    "compaction": "stop",  # the client sends the reply back, as after pause_turn (case: anthropic/compaction)
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
     "tool_use": "tool_calls",
@@ -168,7 +171,7 @@ class AnthropicDecoder(Decoder):
     # --- the message
 
     def _read_rare(self, kind: str, event: _Event) -> bool:
-        """Decode an event that occurs once per message or block; return whether it is one."""
+        """Decode an event that occurs once per message or block; return whether the event was of that kind."""
         if kind == "content_block_start":
             self._start()
             self._open(event.index, event.content_block)
@@ -380,7 +383,7 @@ def _append(record: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _extras(data: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields that only the provider understands, without empty ones."""
+    """Return the provider-specific fields of a block that are not empty."""
     extras = {name: value for name, value in data.items() if name not in _KNOWN_FIELDS and value not in (None, [], "")}
     if extras.get("caller") == {"type": "direct"}:  # the default of every call
         del extras["caller"]
@@ -395,7 +398,7 @@ def _as_input(value: Any) -> str:
 
 
 def _read_usage(record: dict[str, Any]) -> Usage:
-    """Read usage. Three disjoint counts make the input; a missing cache count is zero."""
+    """Read usage. The input is the sum of three disjoint counts; a missing cache count is zero."""
     parts = [record.get("input_tokens"), record.get("cache_read_input_tokens", 0)]
     counts = [read_count(part) for part in [*parts, record.get("cache_creation_input_tokens", 0)]]
     asked = None if None in counts else sum(count or 0 for count in counts)

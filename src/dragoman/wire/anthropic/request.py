@@ -31,9 +31,11 @@ EFFORTS = ("low", "medium", "high", "xhigh")
 def write_request(
     request: Request, home: Issuer, quirks: Quirks, path: _Path | None, limit: int | None, notes: Notes
 ) -> dict[str, Any]:
-    """Return the body of a request. Messages come last, so that the next turn extends the same bytes.
+    """Return the body of a request.
 
-    ``limit`` is the output limit of the model, if known: the wire requires ``max_tokens``.
+    Messages come last, so that the body of the next turn begins with the same bytes.
+
+    ``limit`` is the model's output limit, if known: the wire requires ``max_tokens``.
     """
     body: dict[str, Any] = {"model": home.model}
     _write_config(body, request.config, limit)
@@ -86,7 +88,7 @@ def _write_structure(
 
 
 def _write_config(body: dict[str, Any], config: RuntimeConfig, limit: int | None) -> None:
-    """Write the settings of the caller; ``limit`` is the output limit of the model, if known."""
+    """Write the caller's settings; ``limit`` is the model's output limit, if known."""
     for name in ("seed", "frequency_penalty", "presence_penalty"):
         if getattr(config, name) is not None:
             raise UnsupportedFeatureError(f"config.{name}: this wire has no such setting")
@@ -204,7 +206,7 @@ def _write_instructions(message: System) -> dict[str, Any]:
 
 
 def _add_extras(body: dict[str, Any], request: Request) -> None:
-    """Merge the extras of the caller into the fields that the codec sets.
+    """Merge the caller's extras into the fields that the codec sets.
 
     The lists ``stop_sequences`` and ``tools`` are joined, ours first, so extras can add a server-side tool.
     ``stream: false`` is ignored. Any other field that the codec sets must be equal, or the call is rejected;

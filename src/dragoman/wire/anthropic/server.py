@@ -59,7 +59,7 @@ class AnthropicServer:
         return read_request(body, counting=path.endswith("/count_tokens"))
 
     def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
-        """Return an encoder for the reply, a body or a stream."""
+        """Return an encoder for the reply, which is one body or a stream."""
         return _StreamEncoder(asked.issuer) if asked.request.stream else BodyEncoder(_write_body, _hides_call)
 
     def error(self, error: ProviderError) -> HttpReply:
@@ -75,7 +75,7 @@ class AnthropicServer:
 # --- writing --------------------------------------------------------------------------------------
 
 
-# the server of the vendor sends a ping after the start of every stream
+# the vendor's server sends a ping after the start of every stream
 _PING = named_frame({"type": "ping"})
 
 
@@ -188,10 +188,10 @@ def _write_message(start: MessageStart) -> dict[str, Any]:
 
 
 def _hides_call(complete: MessageComplete) -> bool:
-    """Return whether a body cannot express a call: an input is always an object on this wire.
+    """Return whether a reply has a call that a body cannot express: an input must be an object on this wire.
 
-    A call that was truncated by the token limit has ``{}`` on this wire; clients recognise it by
-    the stop reason.
+    A call that the token limit truncated is sent with ``{}``; clients recognise it by the stop
+    reason.
     """
     blocks = complete.final_content
     return has_unreadable_call(blocks[:-1] if complete.finish_reason == "length" else blocks)
@@ -225,7 +225,11 @@ def _stop_reason(encoder: ReplyEncoder, complete: MessageComplete) -> str:
 
 
 def _write_usage(usage: Usage) -> dict[str, Any]:
-    """Return the token counts. Three disjoint counts make the input; two of all are required, even if unknown."""
+    """Return the token counts.
+
+    The input is split into three disjoint counts. ``input_tokens`` and ``output_tokens`` are
+    required, so they are sent even if unknown.
+    """
     cached, written = usage.cached_input_tokens, usage.cache_creation_input_tokens
     fresh = usage.input_tokens
     if fresh is not None:

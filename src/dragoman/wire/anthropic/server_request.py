@@ -72,7 +72,7 @@ def read_request(body: bytes | dict[str, Any], *, counting: bool = False) -> Ask
 
 
 class _Losses(Losses):
-    """Collect hints, and the retention of the marks for the prompt cache."""
+    """Collect dropped fields, and the retention that the prompt-cache marks request."""
 
     ttl: Literal["1h"] | None = None
 
@@ -88,7 +88,7 @@ class _Losses(Losses):
         return True
 
     def drop_mark(self, record: Fields) -> None:
-        """Note a mark that cannot be kept."""
+        """Record that a prompt-cache mark was dropped, because our values have no field for it."""
         self.drop_fields(record, ("cache_control",), _WHY)
 
 
@@ -102,7 +102,7 @@ def _read_cache(fields: Fields, losses: _Losses) -> PromptCache | None:
 
 
 def _read_output(fields: Fields) -> tuple[dict[str, Any] | None, str | int | None]:
-    """Read the response schema and the reasoning setting; other fields stay in place."""
+    """Read the response schema and the reasoning setting; leave other fields in the body."""
     record = fields.take("output_config")
     output = Fields(record or {}, "output_config")
     schema = None
@@ -140,7 +140,7 @@ def _read_thinking(fields: Fields, effort: str | None) -> str | int | None:
 
 
 def _read_tools(fields: Fields, losses: _Losses) -> list[Tool]:
-    """Return the tools of the client; server-side tools stay in place."""
+    """Return the client's tools; leave server-side tools in the body."""
     tools: list[Tool] = []
     theirs: list[Any] = []
     for record in fields.inners("tools"):

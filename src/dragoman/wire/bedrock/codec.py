@@ -1,4 +1,4 @@
-"""The client codec of this wire: one model at one address."""
+"""The client codec of this wire, for one model at one base URL."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .request import structured_path, write_request
 _JSON = {"content-type": "application/json", "accept": "application/json"}
 _STREAM = {"content-type": "application/json", "accept": "application/vnd.amazon.eventstream"}
 _NAMES_TOOL = re.compile(r"\btools?\b|toolChoice|toolConfig", re.IGNORECASE)
-# A cross-region profile has a prefix before the name of the model: a region, or "global".
+# A cross-region profile has a prefix before the model's name: a region, or "global".
 _PROFILE = re.compile(r"^(global|us-gov|us|eu|apac|ap|jp|au|ca|sa)\.|:(application-)?inference-profile/")
 
 
@@ -52,7 +52,10 @@ class BedrockCodec(Endpoint[Quirks]):
         return replace(quirks, structured="prompt") if False in unable else quirks
 
     def encode(self, request: Request) -> Encoded:
-        """Encode a request as a ``POST``; messages come last."""
+        """Encode a request as a ``POST``.
+
+        Messages come last, so that the body of the next turn begins with the same bytes.
+        """
         notes, quirks, home = Notes(), self.quirks_for(request), self.home(request)
         request = rename_calls(request, notes)
         path = structured_path(request, home, quirks)
@@ -62,7 +65,7 @@ class BedrockCodec(Endpoint[Quirks]):
         return encode_post(url, body, notes, path, headers, request.native.get(self.wire))
 
     def decoder(self, request: Request, out: Assembler) -> BedrockDecoder:
-        """Return a decoder for the reply, a body or a stream."""
+        """Return a decoder for the reply, which is one body or a stream."""
         answer = None
         if structured_path(request, self.home(request), self.quirks_for(request)) == "tool":
             answer = schema_name(request.response_schema or {})
@@ -77,7 +80,7 @@ class BedrockCodec(Endpoint[Quirks]):
         return {"authorization": f"Bearer {key}"}
 
     def learn(self, error: ProviderError, request: Request) -> BedrockCodec | None:
-        """Put the schema into the prompt after an error that names the tool whose input is the answer."""
+        """Return a codec that puts the schema into the prompt, after an error about the forced answer tool."""
         said = error.provider_message or ""
         if error.status != 400 or not _NAMES_TOOL.search(said):
             return None

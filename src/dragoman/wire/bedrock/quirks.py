@@ -25,4 +25,4 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     """The cache mode of calls without ``cache``, as on the anthropic wire; a mark is sent as a ``cachePoint``."""
 
     reasoning: ReasoningStyle | None = None
-    """How ``config.reasoning`` is sent; by default ``catalog/reasoning.json`` decides by the name of the model."""
+    """How ``config.reasoning`` is sent; by default ``catalog/reasoning.json`` decides by the model's name."""

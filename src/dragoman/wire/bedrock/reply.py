@@ -206,7 +206,7 @@ def _read_event(data: bytes) -> _Event:
 
 
 def _read_body(data: bytes) -> dict[str, Any] | None:
-    """Return the object of a body; ``None`` for lines."""
+    """Return the JSON object of a body; ``None`` if the body consists of several JSON lines."""
     try:
         body = read_json(data)
     except ValueError:
@@ -239,7 +239,10 @@ def _as_block(block: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_usage(record: dict[str, Any]) -> Usage:
-    """Read usage. Three disjoint counts make the input; the total of the service includes all of them."""
+    """Read usage.
+
+    The input is the sum of three disjoint counts; the service's total includes all three.
+    """
     parts = [record.get("inputTokens"), record.get("cacheReadInputTokens", 0), record.get("cacheWriteInputTokens", 0)]
     counts = [read_count(part) for part in parts]
     asked = None if None in counts else sum(count or 0 for count in counts)

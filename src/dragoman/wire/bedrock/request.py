@@ -114,7 +114,7 @@ def write_request(request: Request, home: Issuer, quirks: Quirks, path: _Path | 
 
 
 def _draw(request: Request, home: Issuer, rules: TurnRules, path: _Path | None, notes: Notes) -> dict[str, Any]:
-    """Return tools, system prompt and turns in the form that cache marks are placed in."""
+    """Return tools, system prompt and turns in the form of the anthropic wire, for placing cache marks."""
     schema = request.response_schema
     tools = [_write_tool(tool, f"tools[{at}]", notes) for at, tool in enumerate(request.tools)]
     if schema is not None and path == "tool":
@@ -186,7 +186,7 @@ def _write_choice(choice: ToolChoice) -> dict[str, Any]:
 
 
 def _write_user_block(block: UserBlock, path: str, notes: Notes) -> dict[str, Any]:
-    """Return a block with its Converse form under ``converse``."""
+    """Return a block of the anthropic wire; a medium has its Converse form in the field ``converse``."""
     if isinstance(block, Text):
         return {"type": "text", "text": block.text, **mark_of(block)}
     if isinstance(block, Audio):

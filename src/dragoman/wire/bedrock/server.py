@@ -61,7 +61,7 @@ class BedrockServer:
         return read_request(body, path)
 
     def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
-        """Return an encoder for the reply, a body or a stream."""
+        """Return an encoder for the reply, which is one body or a stream."""
         return _StreamEncoder() if asked.request.stream else BodyEncoder(_write_body, _hides_call)
 
     def error(self, error: ProviderError) -> HttpReply:
@@ -122,7 +122,7 @@ class _StreamEncoder(ReplyEncoder):
         return opened + text + self._delta({"reasoningContent": {"signature": event.signature}})
 
     def _late(self, block: AssistantBlock) -> bytes:
-        """Return the blocks without deltas, which are sent last: redacted thinking and audio."""
+        """Return the events for a block without deltas, which is sent last: redacted thinking or media."""
         if isinstance(block, RedactedThinking):
             return self._turn("") + self._turn("hidden") + self._delta({"reasoningContent": _hidden(block)})
         if isinstance(block, Audio | Image):

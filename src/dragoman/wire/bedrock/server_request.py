@@ -57,7 +57,7 @@ def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
     if not found or not model or mode not in ("", "-stream"):
         raise InvalidRequestError("the path must be /model/MODEL/converse or /model/MODEL/converse-stream")
     fields, losses = read_body(body), _Losses()
-    fields.take("modelId")  # SDKs list it among the fields; the path has it
+    fields.take("modelId")  # SDKs put the model id into the body as well; the one in the path is used
     system = [System(each.need_text("text"), mark) for each, mark in losses.split(fields, "system")]
     messages = [each for turn in fields.inners("messages", required=True) for each in _read_turn(turn, losses)]
     tools, theirs, choice = _read_tools(fields, losses)
@@ -78,7 +78,7 @@ def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
 
 
 class _Losses(Losses):
-    """Collect hints, and the retention of the marks for the prompt cache."""
+    """Collect dropped fields, and the retention that the prompt-cache marks request."""
 
     ttl: Literal["1h"] | None = None
 
@@ -100,7 +100,7 @@ class _Losses(Losses):
         return found
 
     def drop_mark(self, record: Fields) -> None:
-        """Note a mark that cannot be kept."""
+        """Record that a prompt-cache mark was dropped, because our values have no field for it."""
         self.drop(record.where, "cache_point_dropped", _WHY)
 
 
@@ -111,7 +111,7 @@ _Tools: TypeAlias = tuple[tuple[Tool, ...], tuple[ServerTool, ...], ToolChoice |
 
 
 def _read_tools(fields: Fields, losses: _Losses) -> _Tools:
-    """Return the tools of the client, the tools of the service, and the tool choice."""
+    """Return the client's tools, the service's tools, and the tool choice."""
     inner = fields.inner("toolConfig")
     if inner is None:
         return (), (), None

@@ -1,4 +1,4 @@
-"""The client codec of this wire: one model at one address."""
+"""The client codec of this wire, for one model at one base URL."""
 
 from __future__ import annotations
 
@@ -47,7 +47,10 @@ class CohereCodec(Endpoint[Quirks]):
         return quirks
 
     def encode(self, request: Request) -> Encoded:
-        """Encode a request as a ``POST``; messages come last."""
+        """Encode a request as a ``POST``.
+
+        Messages come last, so that the body of the next turn begins with the same bytes.
+        """
         notes, quirks = Notes(), self.quirks_for(request)
         request = rename_calls(request, notes)
         path = structured_path(request, quirks)
@@ -55,11 +58,11 @@ class CohereCodec(Endpoint[Quirks]):
         return encode_post(f"{self._root}/v2/chat", body, notes, path, native=request.native.get(self.wire))
 
     def decoder(self, request: Request, out: Assembler) -> CohereDecoder:
-        """Return a decoder for the reply, a body or a stream."""
+        """Return a decoder for the reply, which is one body or a stream."""
         return CohereDecoder(request, out, keep_raw=self._keep_raw)
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None) -> ProviderError:
-        """Return the error for a reply that is not a success."""
+        """Return the error for a reply with an error status."""
         return build_error(status, headers, read_failure(body), ROWS, now)
 
     def authorise(self, key: str) -> dict[str, str]:
@@ -67,7 +70,7 @@ class CohereCodec(Endpoint[Quirks]):
         return {"authorization": f"Bearer {key}"}
 
     def learn(self, error: ProviderError, request: Request) -> CohereCodec | None:
-        """Put the schema into the prompt after an error that names the response format or its schema."""
+        """Return a codec that puts the schema into the prompt, after an error about the response format."""
         said = error.provider_message or ""
         if error.status not in (400, 422) or not _NAMES_FORMAT.search(said):
             return None

@@ -30,9 +30,11 @@ ROWS: tuple[Row, ...] = (
 
 
 def inband_error(message: str, kind: str) -> ProviderError:
-    """Return the error that ends a stream with status 200; for a body the same sentence comes with status 422.
+    """Return the error for a stream with status 200 that ends in an error.
 
-    Our server side has further errors, and writes their status where this wire has the kind.
+    For a body, the vendor sends the same message with status 422, so that status is used here.
+    This library's own server writes the status of other errors into ``kind``, and it is read back
+    from there.
     """
     status = int(kind) if re.fullmatch(r"[45]\d\d", kind) else 422
     return build_error(status, {}, Failure(message, kind), ROWS)

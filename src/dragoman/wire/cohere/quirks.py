@@ -18,7 +18,7 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     ``prompt``: an instruction at the end of the system prompt."""
 
     reasoning: ReasoningStyle | None = None
-    """How ``config.reasoning`` is sent; by default ``catalog/reasoning.json`` decides by the name of the model."""
+    """How ``config.reasoning`` is sent; by default ``catalog/reasoning.json`` decides by the model's name."""
 
     result_media: Literal["after", "omit"] = "omit"
     """What happens to an image in a tool's result, which is text on this wire. ``after``: it is sent in a

@@ -148,7 +148,7 @@ class CohereDecoder(Decoder):
         return True
 
     def _fail(self, data: bytes) -> None:
-        """Fail with an error in another form than that of this wire, such as one of a proxy."""
+        """Fail with an error that does not have the form of this wire, such as one from a proxy."""
         self.out.fail(foreign_error(read_failure(data)))
 
     def _start(self) -> None:
@@ -309,7 +309,7 @@ def _read_body(data: bytes) -> dict[str, Any]:
 
 
 def _listed(record: dict[str, Any], body: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the sources of a citation of version 1, which refers to them by id."""
+    """Return the sources of a citation from version 1 of the API, which refers to documents by id."""
     ids = record.get("document_ids")
     known = {each.get("id"): each for each in entries_of(body.get("documents"))}
     found = [each for each in ids if isinstance(each, str)] if isinstance(ids, list) else []
@@ -317,7 +317,7 @@ def _listed(record: dict[str, Any], body: dict[str, Any]) -> list[dict[str, Any]
 
 
 def _read_usage(record: dict[str, Any]) -> Usage:
-    """Return the token counts, which include the template of the server, and the billed ones, which exclude it."""
+    """Return the token counts, which include the server's prompt template, and the billed ones, which do not."""
     tokens, units = record.get("tokens"), record.get("billed_units")
     billed = units if isinstance(units, dict) else {}
     counts = tokens if isinstance(tokens, dict) else billed

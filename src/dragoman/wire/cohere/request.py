@@ -233,7 +233,10 @@ class _Writer:
             turn.parts.append({"type": "thinking", "thinking": block.text})
 
     def _state(self, turn: _Turn, block: Text | ToolCall | Thinking, path: str) -> None:
-        """Drop the citations of a text without a loss; report other state. That of a plan is the field it came from."""
+        """Send the citations of a text back to their issuer; report other opaque state as a loss.
+
+        The state of a plan only names the field that the plan came from, so it is not a loss.
+        """
         state = block.continuity
         opaque = state.opaque if state is not None and is_ours(state, self._home) else None
         if isinstance(block, Text) and isinstance(opaque, dict) and isinstance(opaque.get("citations"), list):
@@ -244,7 +247,7 @@ class _Writer:
 
 
 class _Turn:
-    """An assistant message in the fields of this wire."""
+    """An assistant message, split into the fields of this wire."""
 
     def __init__(self) -> None:
         self.plan = ""
@@ -266,7 +269,7 @@ class _Turn:
 
 
 PLAN = {"tool_plan": True}
-"""The state of a plan before calls: it is sent back in the field that it came from."""
+"""The opaque state of a plan before calls. It marks thinking that is sent back in ``tool_plan``."""
 
 
 def _write_document(block: Document, count: int, path: str) -> dict[str, Any]:

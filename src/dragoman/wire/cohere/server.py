@@ -87,7 +87,7 @@ class CohereServer:
         return Asked(request, losses.warnings)
 
     def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
-        """Return an encoder for the reply, a body or a stream."""
+        """Return an encoder for the reply, which is one body or a stream."""
         return _StreamEncoder() if asked.request.stream else BodyEncoder(_write_body)
 
     def error(self, error: ProviderError) -> HttpReply:
@@ -95,7 +95,7 @@ class CohereServer:
         return HttpReply(status_of(error), headers_of(error), encode_json({"message": _sentence(error)}))
 
     def key(self, headers: Mapping[str, str]) -> str | None:
-        """Return the bearer token of the client."""
+        """Return the client's bearer token."""
         return bearer_token(headers)
 
 

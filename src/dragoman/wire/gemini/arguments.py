@@ -64,7 +64,7 @@ class StreamedArguments:
             holder[last] = value
 
     def _reach(self, steps: list[str | int]) -> tuple[Any, str | int]:
-        """Return the container of the last step, and that step; create containers on the way."""
+        """Return the container that a path leads to, and the last step of the path; create missing containers."""
         node: Any = self._value
         for step, following in pairwise(steps):
             _check_step(node, step)

@@ -1,4 +1,4 @@
-"""The client codec of this wire: one model at one address."""
+"""The client codec of this wire, for one model at one base URL."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ class GeminiCodec(Endpoint[Quirks]):
         self._version = "" if _VERSION.search(parts.path) else "/v1beta"
 
     def encode(self, request: Request) -> Encoded:
-        """Encode a request as a ``POST``. Contents come last, so that the next turn extends the same bytes."""
+        """Encode a request as a ``POST``.
+
+        Contents come last, so that the body of the next turn begins with the same bytes.
+        """
         notes, quirks = Notes(), self.quirks_for(request)
         request = rename_calls(request, notes)
         home, path = self.home(request), structured_path(request, quirks)
@@ -56,11 +59,11 @@ class GeminiCodec(Endpoint[Quirks]):
         return encode_post(url, body, notes, path, native=request.native.get(self.wire))
 
     def decoder(self, request: Request, out: Assembler) -> GeminiDecoder:
-        """Return a decoder for the reply, a body or a stream."""
+        """Return a decoder for the reply, which is one body or a stream."""
         return GeminiDecoder(request, out, keep_raw=self._keep_raw)
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None) -> ProviderError:
-        """Return the error for a reply that is not a success."""
+        """Return the error for a reply with an error status."""
         return build_error(status, headers, read_refusal(body), ROWS, now)
 
     def authorise(self, key: str) -> dict[str, str]:
@@ -68,7 +71,7 @@ class GeminiCodec(Endpoint[Quirks]):
         return {"x-goog-api-key": key}
 
     def learn(self, error: ProviderError, request: Request) -> GeminiCodec | None:
-        """Change the quirk for a field that the error names; see ``Quirks``."""
+        """Return a codec without the optional field that the error names; see ``Quirks``."""
         if error.status not in (400, 422, 500, 501):
             return None
         said = error.provider_message or ""

@@ -168,7 +168,10 @@ class _Writer:
     # --- opaque state
 
     def _signature(self, state: Continuity | None, where: str) -> dict[str, str]:
-        """Return the signature of a block, if it may be sent back; state without an issuer counts as ours."""
+        """Return the signature of a block, if it may be sent back.
+
+        A signature without an issuer may be sent.
+        """
         if state is None or (state.signature is None and state.opaque is None):
             return {}
         if state.signature is not None and is_welcome(state, self._target):

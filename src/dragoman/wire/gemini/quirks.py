@@ -18,8 +18,8 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     result_media: Literal["inside", "omit"] = "inside"
-    """Where images and documents of a tool result go: into the result, or nowhere (``omit``), with a text in
-    their place. ``omit`` for models known not to see images."""
+    """Where images and documents of a tool result are sent: in the result, or nowhere (``omit``),
+    with a text in their place. ``omit`` is used for models that are known not to accept images."""
 
     structured: Literal["native", "prompt"] = "native"
     """Whether ``responseJsonSchema`` works. Servers older than it answer 400 (or 500) and name it; *learned*."""
@@ -49,4 +49,4 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     ``tools``, which are added to those of the caller."""
 
     reasoning: ReasoningStyle | None = None
-    """How ``config.reasoning`` is sent; by default ``catalog/reasoning.json`` decides by the name of the model."""
+    """How ``config.reasoning`` is sent; by default ``catalog/reasoning.json`` decides by the model's name."""

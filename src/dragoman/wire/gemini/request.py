@@ -43,7 +43,10 @@ _MODES = {"auto": "AUTO", "required": "ANY", "none": "NONE"}
 def write_request(
     request: Request, home: Issuer, quirks: Quirks, path: Literal["native", "prompt"] | None, notes: Notes
 ) -> dict[str, Any]:
-    """Return the body of a request. Contents come last, so that the next turn extends the same bytes."""
+    """Return the body of a request.
+
+    Contents come last, so that the body of the next turn begins with the same bytes.
+    """
     system, rest = join_system(request.messages)
     directive = schema_directive(request.response_schema or {}, "gemini") if path == "prompt" else None
     body: dict[str, Any] = {}
@@ -79,7 +82,7 @@ def _write_cache(body: dict[str, Any], request: Request, notes: Notes) -> None:
 
 
 def _add_extras(body: dict[str, Any], extras: Mapping[str, Any]) -> None:
-    """Add the extras of the caller to the root, those with a dotted name at their path; tools are appended.
+    """Add the caller's extras to the root of the body; a dotted name is a path. Tools are appended.
 
     Extras that are known settings are in ``generationConfig`` already.
     """
@@ -101,7 +104,10 @@ def _add_extras(body: dict[str, Any], extras: Mapping[str, Any]) -> None:
 
 
 def _join(ours: Any, theirs: Any, name: str, depth: int) -> None:
-    """Merge fields; objects down to ``depth`` may be extended by other names with the same prefix."""
+    """Merge nested fields of the extras into the body; raise an error if both set the same field.
+
+    Down to ``depth`` levels, objects that both have are merged.
+    """
     if not isinstance(ours, dict) or not isinstance(theirs, Mapping):
         raise InvalidRequestError(f"config.extras[{name!r}] contradicts a field that this call sets by itself")
     for part, value in theirs.items():
@@ -112,7 +118,7 @@ def _join(ours: Any, theirs: Any, name: str, depth: int) -> None:
 
 
 def structured_path(request: Request, quirks: Quirks) -> Literal["native", "prompt"] | None:
-    """Return how the response schema is requested: in the field of the wire, or in the prompt."""
+    """Return how the response schema is requested: in the wire's own field, or in the prompt."""
     if request.response_schema is None:
         return None
     in_words = quirks.structured == "prompt" or (request.tools and quirks.structured_with_tools == "prompt")
@@ -122,7 +128,7 @@ def structured_path(request: Request, quirks: Quirks) -> Literal["native", "prom
 def _write_config(
     config: RuntimeConfig, home: Issuer, quirks: Quirks, schema: Mapping[str, Any] | None, notes: Notes
 ) -> dict[str, Any]:
-    """Return ``generationConfig``: the settings of the caller, the response schema, and extras."""
+    """Return ``generationConfig``: the caller's settings, the response schema, and extras."""
     written: dict[str, Any] = {
         theirs: list(value) if isinstance(value, tuple) else value
         for ours, theirs in _NAMES.items()

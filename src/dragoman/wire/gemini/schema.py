@@ -2,7 +2,7 @@
 
 The subset is that of OpenAPI 3.0: no references, no closed objects, ``nullable`` in place of a type
 ``null``, and enums of strings only. A keyword that is rewritten without loss is not reported; every omitted
-keyword is. The reply is still checked against the complete schema of the caller.
+keyword is. The reply is still checked against the caller's complete schema.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class GeminiServer:
         return read_request(body, path)
 
     def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
-        """Return an encoder for the reply, a body or a stream."""
+        """Return an encoder for the reply, which is one body or a stream."""
         return _StreamEncoder(asked.issuer) if asked.request.stream else BodyEncoder(_write_body, _hides_call)
 
     def error(self, error: ProviderError) -> HttpReply:

@@ -47,7 +47,7 @@ from .request import LEVELS, SETTINGS
 _ISSUER = Issuer("gemini")
 # the model and whether the reply is streamed
 _VERBS = {"generateContent": False, "streamGenerateContent": True}
-# Root fields without a place in our values; they stay extras, as the API accepts them.
+# Root fields that our values have no field for; they become extras, unchanged.
 _ROOT = ("safetySettings", "labels", "serviceTier", "store")
 _MODES: dict[str, ToolChoice] = {"AUTO": "auto", "ANY": "required", "NONE": "none", "VALIDATED": "auto"}
 
@@ -58,7 +58,7 @@ def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
     model, _, verb = name.rpartition(":")
     if not found or not model or verb not in _VERBS:
         raise InvalidRequestError("the path must end with models/NAME:generateContent or :streamGenerateContent")
-    # a body that is decoded already has camel-case names: see the policy of the gateway
+    # a body that is decoded already has camel-case names: see the gateway's policy
     fields, losses = read_body(to_camel(read_body(body).data) if isinstance(body, bytes) else body), Losses()
     messages = [*_read_system(fields), *_Reader().read(fields.inners("contents", required=True))]
     choice, allowed = _read_choice(fields)
@@ -95,7 +95,10 @@ def _read_config(fields: Fields) -> tuple[RuntimeConfig, dict[str, Any] | None]:
 
 
 def _read_extras(fields: Fields, inner: Fields) -> dict[str, Any]:
-    """Return the fields that are kept as they are; call it after the known settings are read."""
+    """Return the fields that become extras, unchanged.
+
+    Call it after the known settings are read.
+    """
     settings = {name if name in SETTINGS else f"generationConfig.{name}": value for name, value in inner.rest().items()}
     fields.take("model")  # a few clients repeat the name from the path
     return settings | {name: value for name in _ROOT if (value := fields.take(name)) not in Fields.EMPTY}
@@ -107,7 +110,7 @@ def _read_cache(fields: Fields) -> PromptCache | None:
 
 
 def _read_thinking(inner: Fields) -> str | int | None:
-    """Return the reasoning setting: a budget or a level; other thinking fields stay in place."""
+    """Return the reasoning setting, a budget or a level; leave other thinking fields in the body."""
     thinking = inner.inner("thinkingConfig")
     if thinking is None:
         return None

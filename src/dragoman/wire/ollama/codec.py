@@ -34,7 +34,10 @@ class OllamaCodec(Endpoint[Quirks]):
         self._root = root_of(base_url).removesuffix("/api")
 
     def encode(self, request: Request) -> Encoded:
-        """Encode a request as a ``POST``; messages come last."""
+        """Encode a request as a ``POST``.
+
+        Messages come last, so that the body of the next turn begins with the same bytes.
+        """
         notes, quirks = Notes(), self.quirks_for(request)
         request = rename_calls(request, notes)
         path = None if request.response_schema is None else quirks.structured
@@ -42,7 +45,7 @@ class OllamaCodec(Endpoint[Quirks]):
         return encode_post(f"{self._root}/api/chat", body, notes, path, _HEADERS, request.native.get(self.wire))
 
     def decoder(self, request: Request, out: Assembler) -> OllamaDecoder:
-        """Return a decoder for the reply, a body or a stream."""
+        """Return a decoder for the reply, which is one body or a stream."""
         return OllamaDecoder(request, out, keep_raw=self._keep_raw)
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None) -> ProviderError:
@@ -54,7 +57,7 @@ class OllamaCodec(Endpoint[Quirks]):
         return {"authorization": f"Bearer {key}"}
 
     def learn(self, error: ProviderError, request: Request) -> OllamaCodec | None:
-        """Put the schema into the prompt after a 400 that names ``format``."""
+        """Return a codec that puts the schema into the prompt, after a 400 that names ``format``."""
         said = error.provider_message or ""
         if error.status != 400 or request.response_schema is None or "format" not in said:
             return None

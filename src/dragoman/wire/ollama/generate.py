@@ -46,7 +46,7 @@ class OllamaGenerateServer(OllamaServer):
     """Decode a request that ``to_chat`` converted, and encode replies in the form of ``/api/generate``."""
 
     def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
-        """Return an encoder for the reply, a body or a stream."""
+        """Return an encoder for the reply, which is one body or a stream."""
         at = format_time(created)
         if asked.request.stream:
             return _StreamEncoder(at)

@@ -27,4 +27,4 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     """Whether ``format`` with a JSON Schema works."""
 
     reasoning: ReasoningStyle | None = None
-    """How ``config.reasoning`` is sent; by default ``catalog/reasoning.json`` decides by the name of the model."""
+    """How ``config.reasoning`` is sent; by default ``catalog/reasoning.json`` decides by the model's name."""

@@ -104,7 +104,7 @@ class OllamaDecoder(Decoder):
             self.out.block_end(key)
 
     def _close_empty(self) -> None:
-        """Close a call without arguments as complete: another part or a regular end followed it."""
+        """Close a call without arguments as complete, because another part or a regular end followed it."""
         if self._empty is not None:
             self.out.block_end(self._empty)
             self._empty = None

@@ -91,7 +91,7 @@ class OllamaServer:
         return Asked(request, losses.warnings)
 
     def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
-        """Return an encoder for the reply, a body or a stream."""
+        """Return an encoder for the reply, which is one body or a stream."""
         at = format_time(created)
         if asked.request.stream:
             return _StreamEncoder(at)
@@ -102,7 +102,7 @@ class OllamaServer:
         return HttpReply(status_of(error), headers_of(error), encode_json({"error": _sentence(error)}))
 
     def key(self, headers: Mapping[str, str]) -> str | None:
-        """Return the bearer token of the client."""
+        """Return the client's bearer token."""
         return bearer_token(headers)
 
 

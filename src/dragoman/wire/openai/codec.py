@@ -1,4 +1,4 @@
-"""The client codec of this wire: one model at one address."""
+"""The client codec of this wire, for one model at one base URL."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ class OpenAICodec(Endpoint[Quirks]):
         return super().adapt(quirks, capabilities)
 
     def encode(self, request: Request) -> Encoded:
-        """Encode a request as a ``POST``. Messages come last, so that the next turn extends the same bytes."""
+        """Encode a request as a ``POST``.
+
+        Messages come last, so that the body of the next turn begins with the same bytes.
+        """
         notes, quirks = Notes(), self.quirks_for(request)
         request = rename_calls(request, notes)
         path = structured_path(request, quirks)
@@ -51,11 +54,11 @@ class OpenAICodec(Endpoint[Quirks]):
         return encode_post(self._url, body, notes, path, native=request.native.get(self.wire))
 
     def decoder(self, request: Request, out: Assembler) -> OpenAIDecoder:
-        """Return a decoder for the reply, a body or a stream."""
+        """Return a decoder for the reply, which is one body or a stream."""
         return OpenAIDecoder(request, out, self.quirks, coerced=coerces(request, self.quirks), keep_raw=self._keep_raw)
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None) -> ProviderError:
-        """Return the error for a reply that is not a success."""
+        """Return the error for a reply with an error status."""
         return build_error(status, headers, read_failure(body), ROWS, now)
 
     def authorise(self, key: str) -> dict[str, str]:
@@ -63,7 +66,11 @@ class OpenAICodec(Endpoint[Quirks]):
         return {"authorization": f"Bearer {key}"}
 
     def learn(self, error: ProviderError, request: Request) -> OpenAICodec | None:
-        """Stop sending ``stream_options``, strict decoding or ``response_format`` after a 400 that names it."""
+        """Return a codec that no longer sends the field that the error names, or ``None``.
+
+        The fields are ``stream_options`` and ``response_format``; the latter is first sent without
+        strict decoding.
+        """
         said = f"{error.provider_message} {error.provider_code}"
         quirks = self.quirks_for(request)
         if error.status not in (400, 404, 422, 500, 501):

@@ -26,12 +26,12 @@ def mark_message(written: dict[str, Any], message: Message) -> None:
 
 
 def mark_part(part: dict[str, Any], block: UserBlock) -> dict[str, Any]:
-    """Return a part with the mark of its block."""
+    """Return a part, with ``cache_control`` if its block is marked."""
     return {**part, _KEY: _MARK} if block.cache else part
 
 
 def mark_end(message: dict[str, Any]) -> None:
-    """Mark the end of a message; a text becomes a part."""
+    """Mark the end of a message; content that is a string becomes a list of one part."""
     if isinstance(message["content"], str):
         message["content"] = [{"type": "text", "text": message["content"]}]
     last: dict[str, Any] = message["content"][-1]
@@ -39,7 +39,7 @@ def mark_end(message: dict[str, Any]) -> None:
 
 
 def place_marks(written: list[Any], notes: Notes, *, auto: bool) -> None:
-    """Add the automatic marks to those of the caller: the system prompt and the last two turns."""
+    """Add automatic marks to those of the caller: on the system prompt and the last two turns."""
     if auto:
         asked = [at for at, message in enumerate(written) if _role_of(message) in ("user", "tool")]
         system = [0] if _role_of(written[0]) not in ("user", "tool") else []

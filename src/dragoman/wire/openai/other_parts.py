@@ -120,7 +120,7 @@ def write_pictures(blocks: Sequence[AssistantBlock]) -> list[dict[str, Any]]:
 
 
 def write_other_parts(blocks: Sequence[AssistantBlock]) -> dict[str, Any]:
-    """Return the fields for a client other than text: citations, images and audio."""
+    """Return the fields of a reply to a client that are not text: citations, images and audio."""
     annotations = [each for block in blocks for each in write_annotations(block, flat=False)]
     spoken = [block for block in blocks if isinstance(block, Audio) and isinstance(block.source, Inline)]
     fields: dict[str, Any] = {"annotations": annotations} if annotations else {}

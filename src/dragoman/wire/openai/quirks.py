@@ -18,10 +18,12 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    """Hosted OpenAI reasoning models reject ``max_tokens``; local servers ignore the new name (transformers serve)."""
+    """The name of the field for the output limit. Reasoning models of hosted OpenAI reject
+    ``max_tokens``; some local servers ignore the newer name (transformers serve)."""
 
     system_role: Literal["system", "developer"] = "system"
-    """Hosted OpenAI prefers ``developer``; llama-cpp-python answers it with a 500."""
+    """The role of the system prompt. Hosted OpenAI prefers ``developer``, which llama-cpp-python
+    answers with a 500."""
 
     stream_usage: bool = True
     """Request usage at the end of a stream. Old servers answer 400 to ``stream_options``; then it is no longer sent."""
@@ -34,12 +36,14 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     for that schema."""
 
     result_media: Literal["after", "omit"] | None = None
-    """Where images and documents of a tool result go, which can only be text on this wire: ``after`` the
-    results, as a user message, or nowhere (``omit``), with a text in their place. The default is ``after``
-    for models that are known to accept images, else ``omit``."""
+    """Where images and documents of a tool result are sent; the result itself can only be text on
+    this wire. ``after``: in a user message after the results. ``omit``: nowhere, with a text in
+    their place. The default is ``after`` for models that are known to accept images, else
+    ``omit``."""
 
     tools: Literal["native", "schema"] = "native"
-    """``schema``: request calls through a JSON Schema, for models whose chat template ignores tools (SmolLM2)."""
+    """How tools are offered. ``schema``: calls are requested through a JSON Schema, for models
+    whose chat template ignores tools (SmolLM2)."""
 
     send_reasoning: Literal["reasoning_content", "reasoning"] | None = None
     """The field for the thinking of an earlier turn. DeepSeek rejects it in general; most servers ignore it."""
@@ -54,11 +58,12 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     (case: openai/usage-in-a-field-of-its-own)."""
 
     finish_words: dict[str, FinishReason] = field(default_factory=dict)
-    """Finish reasons that only this server has. Together sends ``eos`` for stop (case: openai/finish-word-by-quirk)."""
+    """Finish reasons that only this server has, and what they mean. Together sends ``eos`` for stop
+    (case: openai/finish-word-by-quirk)."""
 
     id_rule: IdRule | None = None
-    """Which tool-call ids are taken; by default any (those of vLLM have 46 characters). Hosted OpenAI: at
-    most 40 characters; Mistral: nine letters or digits."""
+    """Which tool-call ids the server accepts; by default any (ids of vLLM have 46 characters). Hosted
+    OpenAI: at most 40 characters; Mistral: nine letters or digits."""
 
     readiness: Literal["auto", "models", "key", "health", "state", "resident"] = "auto"
     """How readiness is checked. ``health``: llama.cpp, vLLM, SGLang; ``state``: LM Studio's own
@@ -71,16 +76,17 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     """The server has one model and serves it under every name (llama.cpp)."""
 
     reasoning: ReasoningStyle | None = None
-    """How ``config.reasoning`` is sent; by default ``catalog/reasoning.json`` decides by the name of the model."""
+    """How ``config.reasoning`` is sent; by default ``catalog/reasoning.json`` decides by the model's name."""
 
     cache_key: bool = False
-    """``cache="auto"`` sends the id of the session as ``prompt_cache_key``, which routes its calls to one
-    cache. Hosted OpenAI has it; other servers may reject the field."""
+    """Send the session id as ``prompt_cache_key`` with ``cache="auto"``, which routes the session's
+    calls to one cache. Hosted OpenAI has the field; other servers may reject it."""
 
     cache_control: bool = False
     """Send marks for the prompt cache, as ``cache_control`` of a part. OpenRouter forwards them to models
     whose cache is not automatic."""
 
     parallel_tools: bool = True
-    """Whether the model may make several calls in one turn. ``False`` sends the switch of this wire with every request
-    that has tools; ``supports_parallel_tool_calls: false`` sets it."""
+    """Whether the model may make several calls in one turn. ``False`` sends this wire's field that
+    turns parallel calls off, with every request that has tools. The capability
+    ``supports_parallel_tool_calls: false`` sets it."""

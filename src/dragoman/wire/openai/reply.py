@@ -110,7 +110,7 @@ def _mend_calls(record: Any) -> bool:
 
 
 class _OpenCall:
-    """A call whose fragments are arriving."""
+    """A tool call that is still arriving in fragments."""
 
     __slots__ = ("fragments", "id", "key", "name", "started")
 
@@ -511,7 +511,7 @@ _GROWING = {"reasoning.text": "text", "reasoning.summary": "summary"}
 
 
 def _place_of(choice: _Choice, at: int) -> int:
-    """Return the index of a choice, or its position if it has none."""
+    """Return the index of a choice, or its position in the list if it has no index."""
     return choice.index if type(choice.index) is int else at
 
 
@@ -533,7 +533,7 @@ def _dig(value: Any, path: str) -> Any:
 
 
 def _counts(record: Any) -> dict[str, int]:
-    """Return the entries of a usage record that are counts."""
+    """Return the entries of a usage record that are valid token counts."""
     if not record or type(record) is not dict:
         return _NONE
     return {name: value for name, value in record.items() if type(value) is int and value >= 0}

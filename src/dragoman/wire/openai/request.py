@@ -54,7 +54,9 @@ from .quirks import Quirks
 def write_request(
     request: Request, home: Issuer, quirks: Quirks, path: Literal["native", "prompt"] | None, notes: Notes
 ) -> dict[str, Any]:
-    """Return the body of a request. Messages come last, so that the next turn extends the same bytes.
+    """Return the body of a request.
+
+    Messages come last, so that the body of the next turn begins with the same bytes.
 
     Opaque state of ``home`` is sent back; ``path`` is how the response schema is requested.
     """
@@ -91,7 +93,7 @@ def write_request(
 
 
 def structured_path(request: Request, quirks: Quirks) -> Literal["native", "prompt"] | None:
-    """Return how the response schema is requested: in the field of the wire, or in the prompt."""
+    """Return how the response schema is requested: in the wire's own field, or in the prompt."""
     if request.response_schema is None:
         return None
     # The schema for calls is sent in place of the response schema.
@@ -132,7 +134,7 @@ def _add_directives(request: Request, quirks: Quirks, path: str | None) -> Seque
 
 
 def _write_config(body: dict[str, Any], config: RuntimeConfig, home: Issuer, quirks: Quirks, notes: Notes) -> None:
-    """Return the settings of the caller, under the names of this wire."""
+    """Return the caller's settings under the names of this wire."""
     if config is NO_CONFIG:
         return
     for name in ("temperature", "top_p", "seed", "frequency_penalty", "presence_penalty"):
@@ -158,7 +160,7 @@ _JOINED = frozenset({"chat_template_kwargs", "reasoning"})
 
 
 def _add_extras(body: dict[str, Any], request: Request) -> None:
-    """Merge the extras of the caller into the fields that the codec sets."""
+    """Merge the caller's extras into the fields that the codec sets."""
     extras = request.config.extras
     if "stream" in extras and not request.stream:
         if extras["stream"] is not False:

@@ -76,7 +76,7 @@ class OpenAIServer:
         return Asked(request, losses.warnings, usage)
 
     def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
-        """Return an encoder for the reply, a body or a stream."""
+        """Return an encoder for the reply, which is one body or a stream."""
         if asked.request.stream:
             return _StreamEncoder(asked, created)
         return BodyEncoder(lambda reply, complete: _write_body(reply, complete, created))
@@ -86,7 +86,7 @@ class OpenAIServer:
         return HttpReply(status_of(error), headers_of(error), encode_json({"error": error_record(error)}))
 
     def key(self, headers: Mapping[str, str]) -> str | None:
-        """Return the bearer token of the client."""
+        """Return the client's bearer token."""
         return bearer_token(headers)
 
 
@@ -319,7 +319,7 @@ _ERRORS: dict[type[ProviderError], tuple[str, str | None, str]] = {
     QuotaExceededError: ("insufficient_quota", "insufficient_quota", ""),
     RateLimitError: ("rate_limit_error", "rate_limit_exceeded", ""),
     OverloadedError: ("server_error", "overloaded", ""),
-    # Proxies and agents recognise this error by the sentence of the vendor, not by the code.
+    # Proxies and agents recognise this error by the vendor's error message, not by the code.
     ContextOverflowError: (_INVALID, "context_length_exceeded", "This model's maximum context length is exceeded: "),
     UnsupportedFeatureError: (_INVALID, "unsupported_parameter", ""),
     UnsupportedContentError: (_INVALID, "unsupported_content", "unsupported content block: "),

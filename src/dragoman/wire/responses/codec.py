@@ -1,4 +1,4 @@
-"""The client codec of this wire: one model at one address."""
+"""The client codec of this wire, for one model at one base URL."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ class ResponsesCodec(Endpoint[Quirks]):
         return super().adapt(quirks, capabilities)
 
     def encode(self, request: Request) -> Encoded:
-        """Encode a request as a ``POST``. The input comes last, so that the next turn extends the same bytes."""
+        """Encode a request as a ``POST``.
+
+        The input comes last, so that the body of the next turn begins with the same bytes.
+        """
         notes, quirks = Notes(), self.quirks_for(request)
         request = rename_calls(request, notes)
         path = structured_path(request, quirks)
@@ -52,12 +55,12 @@ class ResponsesCodec(Endpoint[Quirks]):
         return encode_post(self._url, body, notes, path, native=request.native.get(self.wire))
 
     def decoder(self, request: Request, out: Assembler) -> ResponsesDecoder:
-        """Return a decoder for the reply, a body or a stream."""
+        """Return a decoder for the reply, which is one body or a stream."""
         limit = request.config.max_tokens if self.quirks.silent_cut else None
         return ResponsesDecoder(request, out, limit=limit, keep_raw=self._keep_raw)
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None) -> ProviderError:
-        """Return the error for a reply that is not a success."""
+        """Return the error for a reply with an error status."""
         return build_error(status, headers, read_error_body(body), ROWS, now)
 
     def authorise(self, key: str) -> dict[str, str]:
@@ -65,7 +68,10 @@ class ResponsesCodec(Endpoint[Quirks]):
         return {"authorization": f"Bearer {key}"}
 
     def learn(self, error: ProviderError, request: Request) -> ResponsesCodec | None:
-        """Stop requesting encrypted reasoning, strict decoding or ``text.format`` after a 400 that names it."""
+        """Return a codec that no longer sends the field that the error names, or ``None``.
+
+        The fields are those for encrypted reasoning, strict decoding and ``text.format``.
+        """
         said = f"{error.provider_message} {error.provider_code}"
         quirks = self.quirks_for(request)
         if error.status not in (400, 404, 422, 500, 501):

@@ -85,7 +85,7 @@ class Output:
         return None
 
     def find_announced(self, index: Any, item_id: str, kind: str) -> Item | None:
-        """Return the item if it was announced or sent a fragment before; another id means another item."""
+        """Return the item of an event, if an earlier event announced it; another id means another item."""
         item = self.find(index, item_id, kind)
         if item is None or (item.id and item_id != item.id) or (not item.id and item.key != index):
             return None
@@ -172,7 +172,7 @@ class Output:
     # --- the end of an item: emit what its fragments did not contain
 
     def end(self, item: Item, record: dict[str, Any]) -> None:
-        """Emit the rest of an item that is done; ``record`` is the complete item."""
+        """Emit the parts of a finished item that no fragment contained; ``record`` is the complete item."""
         item.done, item.digest = True, _digest(record)
         if item.kind == "message":
             self._end_message(item, record)
@@ -250,8 +250,8 @@ class Output:
     def unfinished(self, output: list[Any]) -> Iterator[tuple[Item, dict[str, Any]]]:
         """Yield the items of the final list that are not done, whether or not they were announced.
 
-        An item is identified by its place, by its id, or by its content. The list may be empty although
-        items were streamed (chatgpt.com), or hold more than were.
+        An item is identified by its position, by its id, or by its content. The list may be empty although
+        items were streamed (chatgpt.com), or contain items that were not streamed.
         """
         records = {at: record for at, record in enumerate(output) if isinstance(record, dict)}
         left = dict(self._items)
@@ -280,7 +280,7 @@ class Output:
 
 
 def read_picture(record: dict[str, Any], issuer: Issuer | None = None) -> Image | None:
-    """Return the image of an image-generation item, with the rest of the item as its state."""
+    """Return the image of an image-generation item, with the other fields as its opaque state."""
     data, form = record.get("result"), record.get("output_format")
     if record.get("type") != "image_generation_call" or not data or not isinstance(data, str):
         return None
@@ -290,7 +290,7 @@ def read_picture(record: dict[str, Any], issuer: Issuer | None = None) -> Image 
 
 
 def kind_of(record: dict[str, Any]) -> str:
-    """Return how to read an item: as a message, reasoning, a function call or as opaque."""
+    """Return the kind of an item: ``message``, ``reasoning``, ``function_call`` or ``opaque``."""
     kind = record.get("type")
     if kind == "message" and record.get("role") in (None, "assistant"):
         return "message"
@@ -338,6 +338,6 @@ def list_of(value: Any) -> list[Any]:
 
 
 def rest_of(pieces: Iterable[str], final: str) -> str:
-    """Return the part of the final text that was not received; nothing when the two differ."""
+    """Return the end of the final text that was not received; nothing if the texts differ."""
     received = "".join(pieces)
     return final[len(received) :] if final.startswith(received) else ""

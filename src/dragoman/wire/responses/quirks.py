@@ -17,8 +17,8 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     result_media: Literal["inside", "omit"] = "inside"
-    """Where images and documents of a tool result go: into the result, or nowhere (``omit``), with a text
-    in their place. ``omit`` for models known not to see images."""
+    """Where images and documents of a tool result are sent: in the result, or nowhere (``omit``),
+    with a text in their place. ``omit`` is used for models that are known not to accept images."""
 
     structured: Literal["native", "prompt"] = "native"
     """Whether ``text.format`` with a JSON Schema works. llama.cpp silently ignores it, so it needs
@@ -67,11 +67,13 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     """The server has one model and serves it under every name (llama.cpp)."""
 
     reasoning: ReasoningStyle | None = None
-    """How ``config.reasoning`` is sent; by default ``catalog/reasoning.json`` decides by the name of the model."""
+    """How ``config.reasoning`` is sent; by default ``catalog/reasoning.json`` decides by the model's name."""
 
     cache_key: bool = True
-    """``cache="auto"`` sends the id of the session as ``prompt_cache_key``, which routes its calls to one cache."""
+    """Send the session id as ``prompt_cache_key`` with ``cache="auto"``, which routes the session's
+    calls to one cache."""
 
     parallel_tools: bool = True
-    """Whether the model may make several calls in one turn. ``False`` sends the switch of this wire with every request
-    that has tools; ``supports_parallel_tool_calls: false`` sets it."""
+    """Whether the model may make several calls in one turn. ``False`` sends this wire's field that
+    turns parallel calls off, with every request that has tools. The capability
+    ``supports_parallel_tool_calls: false`` sets it."""

@@ -31,7 +31,10 @@ _STATE = ("previous_response_id", "conversation", "background")
 def write_request(
     request: Request, home: Issuer, quirks: Quirks, path: Literal["native", "prompt"] | None, notes: Notes
 ) -> dict[str, Any]:
-    """Return the body of a request. The input comes last, so that the next turn extends the same bytes."""
+    """Return the body of a request.
+
+    The input comes last, so that the body of the next turn begins with the same bytes.
+    """
     system, rest = join_system(request.messages)
     body: dict[str, Any] = {"model": home.model, "store": False}
     _write_structure(body, request, quirks, path, system, notes)
@@ -46,7 +49,7 @@ def write_request(
 
 
 def structured_path(request: Request, quirks: Quirks) -> Literal["native", "prompt"] | None:
-    """Return how the response schema is requested: in the field of the wire, or in the prompt."""
+    """Return how the response schema is requested: in the wire's own field, or in the prompt."""
     return None if request.response_schema is None else quirks.structured
 
 
@@ -73,7 +76,7 @@ def _write_structure(
 
 
 def _write_config(body: dict[str, Any], config: RuntimeConfig, home: Issuer, quirks: Quirks, notes: Notes) -> None:
-    """Return the settings of the caller, under the names of this wire."""
+    """Return the caller's settings under the names of this wire."""
     for name in _NO_PLACE:
         if getattr(config, name) not in (None, ()):
             raise UnsupportedFeatureError(f"config.{name}: this wire has no such setting")
@@ -101,7 +104,7 @@ def _write_reasoning(body: dict[str, Any], config: RuntimeConfig, home: Issuer, 
 
 
 def _add_extras(body: dict[str, Any], request: Request) -> None:
-    """Merge the extras of the caller into the fields that the codec sets; lists of ``include`` are joined."""
+    """Merge the caller's extras into the fields that the codec sets; lists of ``include`` are joined."""
     extras = request.config.extras
     for name in _STATE:
         if extras.get(name):

@@ -51,7 +51,7 @@ class ResponsesServer:
         return read_request(body)
 
     def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
-        """Return an encoder for the reply, a body or a stream."""
+        """Return an encoder for the reply, which is one body or a stream."""
         if asked.request.stream:
             return _StreamEncoder(asked, created)
         return BodyEncoder(lambda reply, complete: _write_body(reply, complete, asked, created))
@@ -61,7 +61,7 @@ class ResponsesServer:
         return self._refuser.error(error)
 
     def key(self, headers: Mapping[str, str]) -> str | None:
-        """Return the bearer token of the client."""
+        """Return the client's bearer token."""
         return self._refuser.key(headers)
 
 
@@ -304,7 +304,7 @@ _PREFIXES = {
     "custom_tool_call": "ctc",
     "image_generation_call": "ig",
 }
-# The codes that the specification of the vendor allows in a failed response.
+# The codes that the vendor's specification allows in a failed response.
 _CODES = frozenset({"server_error", "rate_limit_exceeded", "invalid_prompt"})
 
 

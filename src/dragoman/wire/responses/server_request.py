@@ -63,7 +63,7 @@ def read_request(body: bytes | dict[str, Any]) -> Asked:
     schema = _read_format(fields, losses)
     config = _read_config(fields, losses)
     request = Request(messages, tools, config, schema, choice, model, stream=stream)
-    # a body that is decoded already was changed: see the policy of the gateway, which repeats the original
+    # a body that is decoded already was changed: see the gateway's policy, which repeats the original
     return Asked(request, losses.warnings, echo=write_echo(fields.data) if isinstance(body, bytes) else {})
 
 
