@@ -1,4 +1,4 @@
-"""``dragoman agent``."""
+"""Implement the command ``dragoman agent``."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def command(goal: str | None, workspace: Path, where: str | None, *, as_json: bo
     with report_errors():
         provider = _open_model(options)
     view = AgentView(as_json=as_json)
-    # its warnings are recorded and shown anyway
+    # the warnings are recorded and shown anyway
     logging.getLogger("dragoman").addHandler(logging.NullHandler())
     lines = Lines()
     options["lines"] = lines if sys.stdin.isatty() and sys.stderr.isatty() else None
@@ -269,7 +269,9 @@ async def _open_session(
 
 
 def _add_approvers(log: EventLog, approver: Approver | None, options: dict[str, Any]) -> Approver | None:
-    """Add the approvers of the options: another process, and a hook before it."""
+    """Add the approvers that the options request: answers from another process, and a hook that
+    is asked first.
+    """
     if options["await_approval"]:
         approver = RemoteApprover(log, approver)
     if options["hook"]:
@@ -335,7 +337,7 @@ def _read_policy(path: str | None, allowed: tuple[str, ...], denied: tuple[str, 
 
 
 def _read_rule(action: Any, text: str) -> Rule:
-    """Read ``write``, ``bash``, ``bash:pytest *`` or ``edit_file:src/**``."""
+    """Parse a rule such as ``write``, ``bash``, ``bash:pytest *`` or ``edit_file:src/**``."""
     name, colon, pattern = text.partition(":")
     facts: dict[str, Any] = {"side_effect": [name]} if name in _EFFECTS else {"tool": name}
     if pattern and name in ("bash", "execute"):

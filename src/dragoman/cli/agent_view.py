@@ -60,7 +60,7 @@ class AgentView:
             self._break()
 
     def show_record(self, record: LogRecord) -> None:
-        """Show what happened, once it is recorded."""
+        """Show what a record describes, after it is written."""
         if self.as_json:
             echo_json(record.line)
             return

@@ -120,7 +120,7 @@ class Lines:
         self._left = b""  # bytes received after the requested line
 
     async def read(self) -> str | None:
-        """Return the next line, or ``None`` at the end."""
+        """Return the next line, or ``None`` at the end of the input."""
         while b"\n" not in self._left:
             piece = await self._receive()
             if not piece:

@@ -1,4 +1,4 @@
-"""``dragoman ask``."""
+"""Implement the command ``dragoman ask``."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _read_pipe(*, asked: bool) -> str | None:
 
 
 def _sort_words(model: str | None, prompt: str | None, base_url: str | None, *, is_piped: bool) -> tuple[str, str]:
-    """Decide whether a single argument is MODEL or PROMPT."""
+    """Return the model and the prompt; decide whether a single argument is MODEL or PROMPT."""
     if model is not None and prompt is None and base_url is None and not is_model_name(model):
         model, prompt = None, model
     if not is_piped and prompt in (None, "-"):
@@ -204,7 +204,9 @@ def _ask(
 
 
 def _try_tools(tools: list[Any] | None) -> list[Tool]:
-    """Return the tools; empty if they are invalid, which the call itself reports."""
+    """Return the parsed tools, or an empty list if they are invalid; the call itself reports the
+    mistake.
+    """
     try:
         return list(parse_tools(tools) or ())
     except (ValueError, ProviderError):

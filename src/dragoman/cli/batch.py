@@ -1,4 +1,4 @@
-"""``dragoman batch``."""
+"""Implement the command ``dragoman batch``."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def _read_options(options: dict[str, Any], connection: dict[str, Any], progress:
 
 
 def _settings(config: RuntimeConfig) -> dict[str, Any]:
-    """Return the settings that were given."""
+    """Return the settings that differ from their defaults."""
     return {name: value for name, value in asdict(config).items() if value != getattr(NO_CONFIG, name)}
 
 

@@ -1,4 +1,4 @@
-"""``dragoman chat``."""
+"""Implement the command ``dragoman chat``."""
 
 from __future__ import annotations
 
@@ -106,7 +106,9 @@ def _open(
     started: tuple[str, str | None, str],
     recording: Recording,
 ) -> SyncProvider:
-    """Open a model by name or address; the one the command was started with needs no address."""
+    """Open a model by name or address. The address that the command was started with is used for
+    its model and for names without a vendor.
+    """
     first, base_url, wire = started
     at_start = base_url is not None and (model == first or ":" not in model)
     address = address or (base_url if at_start else None)

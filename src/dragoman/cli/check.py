@@ -1,4 +1,4 @@
-"""``dragoman check``."""
+"""Implement the command ``dragoman check``."""
 
 from __future__ import annotations
 

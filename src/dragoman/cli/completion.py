@@ -29,7 +29,7 @@ class ModelName(click.ParamType):  # type: ignore[type-arg]  # generic only in n
 
 
 def complete_wire(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the matching wires."""
+    """Return the names of wires that begin with the typed text."""
     return [wire for wire in sorted(CODECS) if wire.startswith(incomplete)]
 
 

@@ -1,4 +1,4 @@
-"""``dragoman config``."""
+"""Implement the command ``dragoman config``."""
 
 from __future__ import annotations
 

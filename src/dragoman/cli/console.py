@@ -40,7 +40,7 @@ def show_json(value: Any) -> None:
 
 
 def echo_json(text: str | bytes) -> None:
-    """Print a JSON text; at a terminal, with escapes for the characters that it would interpret."""
+    """Print a JSON text; at a terminal, escape the characters that the terminal would interpret."""
     text = text.decode() if isinstance(text, bytes) else text
     click.echo(_escape_hidden(text, lambda character: f"\\u{ord(character):04x}") if sys.stdout.isatty() else text)
 
@@ -125,7 +125,7 @@ def _is_hidden(character: str) -> bool:
 
 @contextlib.contextmanager
 def working(what: str) -> Iterator[Callable[[], None]]:
-    """Show a spinner after a second; the yielded function stops it early."""
+    """Show a spinner while the block runs, after a second; the yielded function stops it early."""
     screen = console(err=True)
     if screen is None:
         yield lambda: None

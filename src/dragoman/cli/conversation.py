@@ -59,10 +59,10 @@ _NOT_RUN = "Not executed: the user has only looked at this proposal."
 
 
 class Opener(Protocol):
-    """Open a model by name."""
+    """A function that opens a model by name."""
 
     def __call__(self, model: str, address: str | None = None) -> SyncProvider:
-        """Open the model."""
+        """Open the model, at ``address`` if one is given."""
         ...
 
 
@@ -100,7 +100,9 @@ class Conversation:
         self._shown = []
 
     def answered(self, reply: Response | None) -> Assistant | None:
-        """Keep the reply and return the kept part; an unanswered question is removed."""
+        """Add the reply to the conversation and return the added part; if it is empty, remove the
+        question.
+        """
         said = reply.message if reply is not None else Assistant(())
         if reply is not None:
             self.add_usage(reply.usage)
@@ -153,7 +155,9 @@ class Conversation:
         self._shown = []
 
     def _swap(self, rest: str) -> None:
-        """Plan the swap, show the losses, and swap if the user agrees."""
+        """Show what the conversation loses with another model, and switch to it if the user
+        agrees.
+        """
         name, _, address = rest.partition(" ")
         if not name:
             click.echo(f"{self.name}: {self.provider.model}", err=True)
@@ -244,7 +248,9 @@ class Conversation:
 
 
 def _accept(planned: SwapPlan) -> bool:
-    """Show what another model would not receive, and ask if that includes more than reasoning."""
+    """Show what another model would not receive; if that is more than reasoning, ask the user to
+    agree.
+    """
     show_plan(planned)
     if planned.refused is not None:
         return False
@@ -253,7 +259,7 @@ def _accept(planned: SwapPlan) -> bool:
 
 
 def _agree(question: str) -> bool:
-    """Ask the user at a terminal; without one, the shown plan is enough."""
+    """Ask the user to agree, at a terminal; without a terminal, return ``True``."""
     if not sys.stdin.isatty():
         return True
     try:

@@ -1,4 +1,4 @@
-"""``dragoman cost``."""
+"""Implement the command ``dragoman cost``."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class _Names:
 
 
 class _Use(Struct, frozen=True):
-    """A call in a file."""
+    """The usage of one call that a file describes."""
 
     usage: Usage
     model: str
@@ -245,7 +245,7 @@ class _Sum:
 
 
 class _Bill:
-    """The total, and the sums by model."""
+    """The total cost, and the cost of each model."""
 
     def __init__(self, table: PriceTable) -> None:
         self.table = table

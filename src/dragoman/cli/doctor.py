@@ -1,4 +1,4 @@
-"""``dragoman agent doctor``."""
+"""Implement the command ``dragoman agent doctor``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``dragoman embed``."""
+"""Implement the command ``dragoman embed``."""
 
 from __future__ import annotations
 

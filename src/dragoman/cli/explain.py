@@ -13,7 +13,9 @@ from ..registry import Adapter, Group, ModelEntry, Registry
 
 
 def explain_name(registry: Registry, name: str) -> dict[str, Any]:
-    """Return the stack of a name as text, and its models; ``InvalidModelError`` if the name is unknown."""
+    """Return the stack of providers that a name opens, as text, and its models; raise
+    ``InvalidModelError`` if the name is unknown.
+    """
     provider = registry.open(name, planning=True)
     found: dict[str, Any] = {"name": name, "stack": describe(provider), "models": []}
     if isinstance(provider, Fallback):

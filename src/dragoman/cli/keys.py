@@ -1,4 +1,4 @@
-"""``dragoman keys``."""
+"""Implement the command ``dragoman keys``."""
 
 from __future__ import annotations
 
@@ -101,7 +101,9 @@ def _read_secret(variable: str) -> str:
 
 
 def _vendors() -> dict[str, list[str]]:
-    """Return the key variables of the catalogue, each with its vendors."""
+    """Return the environment variables for keys in the catalogue, each with the vendors that use
+    it.
+    """
     found: dict[str, list[str]] = {}
     for vendor in vendor_names():
         if variable := load_vendor(vendor).api_key_env:
@@ -110,7 +112,7 @@ def _vendors() -> dict[str, list[str]]:
 
 
 def _variable(name: str) -> str:
-    """Return the variable of a vendor's key, or the name itself."""
+    """Return the environment variable for a vendor's key; return any other name unchanged."""
     if name.lower() not in vendor_names():
         return name
     variable = load_vendor(name.lower()).api_key_env

@@ -1,4 +1,4 @@
-"""``dragoman local``."""
+"""Implement the command ``dragoman local``."""
 
 from __future__ import annotations
 

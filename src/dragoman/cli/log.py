@@ -1,4 +1,4 @@
-"""``dragoman log``."""
+"""Implement the command ``dragoman log``."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def open_log_at(where: str | None, *, readonly: bool = True) -> Iterator[EventLo
 
 
 def _open_patiently(place: str | Path, *, readonly: bool) -> EventLog:
-    """Open a log; wait briefly for a chat that is writing a few records to it."""
+    """Open a log; if a chat is writing to it, wait briefly."""
     deadline = time.monotonic() + _PATIENCE
     while True:
         try:
@@ -414,7 +414,7 @@ _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 def _read_age(ctx: click.Context, option: click.Parameter, value: str) -> datetime:
-    """Parse an age such as 90d or a day such as 2026-01-31 to a time."""
+    """Return the time that an age such as 90d, or a day such as 2026-01-31, refers to."""
     if found := re.fullmatch(r"(\d{1,6})([mhdw])", value):
         return datetime.now(UTC) - timedelta(**{_UNITS[found[2]]: int(found[1])})
     try:
@@ -438,7 +438,7 @@ def _read_age(ctx: click.Context, option: click.Parameter, value: str) -> dateti
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option("the sessions")
 def prune(where: str | None, before: datetime, *, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Remove every session whose last record is older than that; the log records the removal."""
+    """Remove every session whose last record is older than AGE; the log records the removal."""
     with open_log_at(where) as log:
         old = _find_old(log, before)
     if old and not dry_run:

@@ -49,7 +49,9 @@ def mcp_options(command: Callable[..., Any]) -> Callable[..., Any]:
 async def open_servers(
     stack: AsyncExitStack, options: dict[str, Any], view: AgentView, lines: Lines | None
 ) -> list[ExecutableTool]:
-    """Open the MCP servers of the options, and return their tools; ``lines`` asks about changed tools."""
+    """Open the MCP servers that the options name, and return their tools; ``lines`` reads the
+    user's decisions about changed tools.
+    """
     targets = [_read_target(line) for line in options["servers"]]
     headers = read_headers([each for each in targets if isinstance(each, str)], options["bearers"], options["headers"])
     pins = ToolPins(_find_pins())

@@ -1,4 +1,4 @@
-"""``dragoman models``."""
+"""Implement the command ``dragoman models``."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def _show_choice(catalogue: _Catalogue, choice: Choice, *, as_json: bool, show_e
 
 
 class _Catalogue(Struct):
-    """The models of the registry, and before them those found on this machine."""
+    """The models to list: those found on this machine, then those of the registry."""
 
     registry: Registry
     prices: PriceTable
@@ -270,7 +270,9 @@ def _live_entries(registry: Registry, name: str | None, *, live: bool) -> dict[s
 
 
 def _is_chosen(vendor: str) -> bool:
-    """Return whether the user has set the variable for the address of a vendor's server."""
+    """Return whether the user has set the environment variable for the address of a vendor's
+    server.
+    """
     variable = load_vendor(vendor).base_url_env
     return bool(variable and os.environ.get(variable))
 

@@ -54,7 +54,7 @@ def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def load_registry() -> Registry:
-    """Return the registry; report an invalid file in one line with its place."""
+    """Return the registry; report an invalid file in one line, with the position of the mistake."""
     try:
         return Registry.load()
     except ConfigError as error:
@@ -112,8 +112,8 @@ def open_model(
     retries: int = 2,
     planning: bool = False,
 ) -> SyncProvider:
-    """Connect to the model of the options: at an address, the embedded one, or by a name of the
-    registry.
+    """Connect to the model that the options name: at an address, the embedded one, or by a name
+    of the registry.
 
     Transient failures are retried, and each retry is printed.
     """

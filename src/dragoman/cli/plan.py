@@ -1,4 +1,4 @@
-"""``dragoman plan``."""
+"""Implement the command ``dragoman plan``."""
 
 from __future__ import annotations
 

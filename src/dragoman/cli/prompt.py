@@ -21,7 +21,9 @@ class Reader(Protocol):
     """The source of questions and commands."""
 
     def read(self) -> str | None:
-        """Return the next line, stripped; ``None`` at the end, empty after Ctrl-C."""
+        """Return the next line, stripped: ``None`` at the end of the input, an empty string after
+        Ctrl-C.
+        """
 
     def quiet(self) -> contextlib.AbstractContextManager[None]:
         """Keep keys pressed during a reply for the next line, without echoing them."""
@@ -29,7 +31,9 @@ class Reader(Protocol):
 
 
 def open_reader(commands: Iterable[str]) -> Reader:
-    """Return the best available reader."""
+    """Return the line editor at a terminal if ``prompt_toolkit`` is installed, else a plain
+    reader.
+    """
     names = list(commands)
     if not sys.stdin.isatty():
         return PlainReader()
@@ -152,7 +156,9 @@ def _bind_readline(commands: list[str]) -> None:
 
 @contextlib.contextmanager
 def _hide_keys(*, raw: bool) -> Iterator[None]:
-    """Turn the echo off. ``raw`` also passes keys such as Backspace and Enter to the editor."""
+    """Stop the terminal from echoing keys. ``raw`` also passes keys such as Backspace and Enter
+    to the editor.
+    """
     if not sys.stdin.isatty():
         yield
         return

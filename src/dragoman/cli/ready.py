@@ -1,4 +1,4 @@
-"""``dragoman ready``."""
+"""Implement the command ``dragoman ready``."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class Past(Struct):
 
 
 class _Session(Struct):
-    """The position of the next record of a session."""
+    """A session in the log, and the position of its next record."""
 
     id: str
     seq: int = 0
@@ -172,7 +172,7 @@ class Recording:
         config: RuntimeConfig | None = None,
         stream: bool = True,
     ) -> str:
-        """Record a question: the messages from ``before`` on. Return the id of the request."""
+        """Record a question: the messages from index ``before`` on. Return the id of the request."""
         request_id = new_ulid()
         watched = provider.provider
         if self._writer is None or not isinstance(watched, WatchedProvider):
@@ -270,7 +270,9 @@ class Recording:
         self._session, self._past, self._turn, self._recorded = None, None, 0, 0
 
     def swap(self, before: SyncProvider, now: SyncProvider, line: str, losses: Sequence[LossWarning]) -> None:
-        """Record that the conversation continues with another model, chosen by this line of the user."""
+        """Record that the conversation continues with another model because the user entered
+        ``line``.
+        """
         old, new = f"{before.name}:{before.model}", f"{now.name}:{now.model}"
         self._routing = Routing("manual", new, line)
         self._metadata = read_place(line)
@@ -280,13 +282,13 @@ class Recording:
     def finish(
         self, outcome: Literal["completed", "failed", "cancelled"] = "completed", detail: str | None = None
     ) -> None:
-        """Record the end of the session, if it has any question."""
+        """Record the end of the session, if a question was asked in it."""
         if self._is_open:
             self._is_open = False
             self._write(SessionFinished(outcome, detail, self._turn))
 
     def close(self) -> None:
-        """Wait until everything is written, and report what is not."""
+        """Wait until all records are written, and report if any could not be."""
         self.finish()
         if self._writer is not None:
             self._writer.close()
@@ -371,7 +373,7 @@ def _record(message: Message) -> MessageRecorded:
 
 
 def _rescue(reply: Reply | None) -> Response | None:
-    """Return the received part of an interrupted reply, if anything was used or written."""
+    """Return the received part of an interrupted reply, if it has content or used tokens."""
     if reply is None:
         return None
     ends = [event for event in reply.cancel() if isinstance(event, MessageComplete)]
@@ -404,7 +406,9 @@ class _LogWriter:
             self._last = self._thread.submit(self._flush)
 
     def report(self) -> None:
-        """Print the problem once. A locked log may become free later, so that is reported at the end."""
+        """Print the problem once. A locked log may become free later, so a lock is reported only
+        at the end.
+        """
         problem = self._problem
         if problem is None or self._is_reported or (isinstance(problem, LogLockedError) and not self._is_off):
             return

@@ -1,4 +1,4 @@
-"""``dragoman replay``."""
+"""Implement the command ``dragoman replay``."""
 
 from __future__ import annotations
 

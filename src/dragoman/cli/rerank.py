@@ -1,4 +1,4 @@
-"""``dragoman rerank``."""
+"""Implement the command ``dragoman rerank``."""
 
 from __future__ import annotations
 

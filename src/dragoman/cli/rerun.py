@@ -25,13 +25,15 @@ class Move(Struct, frozen=True):
     calls: tuple[tuple[str, Any], ...] = ()
 
     def describe(self) -> str:
-        """Return it in one line."""
+        """Return the move as one line of text."""
         calls = [f"{name} {json.dumps(given, ensure_ascii=False)}" for name, given in self.calls]
         return shorten(", ".join(calls) or f"answers: {self.text}", 300)
 
 
 class Rerun(Struct, frozen=True):
-    """The result: the turn of the first difference, if any, and both moves."""
+    """The result of a repeated run: the number of compared turns, and both moves in the turn that
+    differs, if any.
+    """
 
     session: str
     model: str
@@ -42,7 +44,7 @@ class Rerun(Struct, frozen=True):
 
 
 class _Run(Struct):
-    """A recorded run: goals with the model's moves after each, and the denied calls."""
+    """A recorded run: each goal with the model's moves after it, and the calls that were denied."""
 
     system: str | None = None
     config: RuntimeConfig = RuntimeConfig()

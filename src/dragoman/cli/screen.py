@@ -21,7 +21,7 @@ _PAUSE = 0.06  # seconds between two redraws
 
 
 class Screen(Protocol):
-    """Where a reply is shown."""
+    """An output that shows a reply as it arrives."""
 
     def show(self, event: Event) -> None:
         """Show an event."""
@@ -31,7 +31,9 @@ class Screen(Protocol):
 
 
 def open_screen() -> Screen:
-    """Return the best available screen."""
+    """Return a screen for Markdown if the output is a terminal and ``rich`` is installed, else a
+    plain one.
+    """
     screen = console()
     return PlainScreen() if screen is None else MarkdownScreen(screen)
 
@@ -46,7 +48,9 @@ def describe_call(event: ToolUseEnd) -> str:
 
 @contextlib.contextmanager
 def stop_on_interrupt(stream: SyncEventStream) -> Iterator[None]:
-    """Let Ctrl-C cancel a reply, with its closing events; a second one interrupts the program."""
+    """Let Ctrl-C cancel the reply, which still ends with its closing events; a second Ctrl-C
+    interrupts the program.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""``dragoman serve``."""
+"""Implement the command ``dragoman serve``."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _read_bounds(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_admin(file: str | None) -> str | None:
-    """Return the hash of the admin key."""
+    """Return the hash of the admin key, read from a file; ``None`` without a file."""
     if file is None:
         return None
     digest = Path(file).read_text(encoding="utf-8", errors="replace").strip()
@@ -130,7 +130,9 @@ def _needs_ledger(key: Key, redis: str | None) -> bool:
 
 
 def _check_state(ring: KeyRing, state: str | None, redis: str | None, workers: int) -> None:
-    """Open the ledger once, to report a wrong location before the first call."""
+    """Check the options for limits: open the ledger once, to report a wrong location before the
+    first call.
+    """
     if workers > 1 and state is None and any(_needs_ledger(key, redis) for key in ring.keys):
         raise click.UsageError("--workers: keys with limits are counted together; give --state PLACE")
     if redis is not None:
@@ -175,7 +177,7 @@ def _read_tls(tls_cert: str | None, tls_key: str | None) -> dict[str, Any]:
 
 
 def _check_open(host: str, cors: Sequence[str]) -> None:
-    """Refuse to serve without keys what other machines or web pages could reach."""
+    """Refuse to start without keys if other machines or web pages could reach the gateway."""
     if not is_loopback(host):
         raise click.UsageError(f"--host {host} can be reached from outside: give --auth FILE, or stay on 127.0.0.1")
     if "*" in cors:
@@ -243,7 +245,9 @@ def _read_models(models: tuple[str, ...]) -> dict[str, str]:
 
 
 def _check(config: str | None, named: dict[str, str], keys: str | None) -> KeyRing:
-    """Find mistakes before the server starts, since workers could only crash."""
+    """Find mistakes before the server starts, since a worker process could only crash because of
+    them.
+    """
     try:
         registry = Registry.load(config)
         for name, target in named.items():

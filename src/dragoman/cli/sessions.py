@@ -23,7 +23,8 @@ def sort_sessions(log: EventLog, kind: str | None = None) -> list[SessionEntry]:
 
 
 def find_session(log: EventLog, word: str, *, kind: str | None = None) -> str:
-    """Return the session that a word refers to: its id, a unique prefix of the id, or ``last``.
+    """Return the session that an argument refers to: its id, a unique prefix of the id, or
+    ``last``.
 
     The part of an id after the first underscore can be abbreviated too: ``01M7`` finds
     ``chat_01M7FV3Y``. With ``kind``, ``last`` is the newest session of that kind.
@@ -56,7 +57,9 @@ def show_cost(summary: Summary) -> str:
 
 
 def make_row(entry: SessionEntry, summary: Summary) -> list[str]:
-    """Return the cells of a session: time, kind, model, cost, outcome, id, and its first words."""
+    """Return the table cells of a session: time, kind, model, cost, outcome, id, and the
+    beginning of its goal.
+    """
     return [
         f"{entry.updated:%Y-%m-%d %H:%M}", summary.kind or "", shorten(summary.model or "", 40), show_cost(summary),
         summary.outcome or "", shorten(entry.session, 60), shorten(summary.goal or "", 60),
@@ -74,7 +77,7 @@ def shorten_ids(
 
 
 def _find_prefix(session: str, names: list[str]) -> str:
-    """Return the shortest unique prefix that is still recognisable."""
+    """Return the shortest unique prefix of a session's id that has a minimum length."""
     length = _SHORTEST
     while sum(name.startswith(session[:length]) for name in names) > 1 and length < len(session):
         length += 1
@@ -85,7 +88,7 @@ ROW = ["last record", "kind", "model", "cost", "outcome", "session", "begins wit
 
 
 def to_json(entry: SessionEntry, summary: Summary) -> dict[str, Any]:
-    """Return a session as the data of ``--json``."""
+    """Return the data of a session that ``--json`` prints."""
     fields = {name: getattr(entry, name) for name in entry.__struct_fields__}
     return {**fields, **{name: getattr(summary, name) for name in summary.__struct_fields__}}
 

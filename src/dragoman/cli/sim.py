@@ -1,4 +1,4 @@
-"""``dragoman sim``."""
+"""Implement the command ``dragoman sim``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``dragoman models update``."""
+"""Implement the command ``dragoman models update``."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _show(kind: str, found: Any) -> None:
 
 
 def _read_known() -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the facts of the bundled catalogue, by vendor, model and the catalogue's keys."""
+    """Return the known properties of the models in the bundled catalogue, by vendor and model."""
     known: dict[str, dict[str, dict[str, Any]]] = {}
     for vendor in vendor_names():
         models = load_vendor(vendor).models

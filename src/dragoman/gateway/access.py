@@ -26,7 +26,8 @@ from .usage import UsageBook
 
 
 class Bounds(Struct, frozen=True):
-    """What one process allows its clients: bytes, seconds and numbers of requests and connections.
+    """The limits of one process for its clients: bytes, seconds, and numbers of requests and
+    connections.
 
     ``dragoman serve`` enforces the fields from ``head_bytes`` on; other ASGI servers have their
     own limits.
@@ -34,7 +35,7 @@ class Bounds(Struct, frozen=True):
 
     body_bytes: int = 8 * 1024 * 1024
     body_seconds: float = 30.0
-    # of all bodies being received or decoded at the same time
+    # the size of all bodies being received or decoded at the same time
     bodies_bytes: int = 256 * 1024 * 1024
     reply_seconds: float = 900.0
     in_flight: int = 10_000
@@ -87,7 +88,7 @@ def _is_text(message: Message) -> bool:
 
 
 class Service:
-    """What the routes share: the models, the keys and the counters."""
+    """The state that all routes share: the models, the keys and the counters."""
 
     def __init__(
         self,
@@ -160,18 +161,22 @@ class Service:
         return None
 
     def can_count(self, key: Key) -> bool:
-        """Return whether the use of a key is counted once, not by each worker separately."""
+        """Return whether the limits of a key can be enforced: it has none, or all workers count
+        them together.
+        """
         has_rates = key.has_rates and self.ledger.limits is None
         return self.counts or not (key.has_budget or has_rates)
 
     def hold(self, size: int) -> None:
-        """Reserve memory for a body, or reject it; the caller returns it with ``release``."""
+        """Reserve memory for a body, or reject the body; the caller frees the memory with
+        ``release``.
+        """
         if self.held_bytes + size > max(self.bounds.bodies_bytes, self.bounds.body_bytes):
             raise OverloadedError("the gateway is receiving too many large requests", retry_after=1)
         self.held_bytes += size
 
     def release(self, size: int) -> None:
-        """Return memory that ``hold`` reserved."""
+        """Free memory that ``hold`` reserved."""
         self.held_bytes -= size
 
 

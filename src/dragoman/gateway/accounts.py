@@ -1,4 +1,4 @@
-"""Account for a finished request: metrics, the ledger, the access log and the event log."""
+"""Record a finished request in the metrics, the ledger, the access log and the event log."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ class Ended(Protocol):
 
 
 def account(exchange: Ended, record: Callable[[float], list[CallEnd]] | None = None) -> None:
-    """Count a finished request and write its records; ``record`` builds those of retrieval requests."""
+    """Count a finished request and write its log records; ``record`` builds the records of
+    retrieval requests.
+    """
     service, seconds = exchange.service, time.perf_counter() - exchange.began
     service.metrics.count(exchange.codec.wire, exchange.model, exchange.status)
     service.metrics.warn(exchange.codec.wire, exchange.warnings)
@@ -105,7 +107,7 @@ def _record_call(exchange: Ended, seconds: float) -> list[CallEnd]:
 
 
 def describe_inbound(exchange: Ended) -> Inbound:
-    """Return the client's side of a request."""
+    """Return the part of a log record that describes the client's side of a request."""
     return Inbound(
         wire=exchange.codec.wire,
         key=None if exchange.key is None else exchange.key.id,

@@ -1,8 +1,8 @@
 """The admin page: usage by key and model, spend over time, requests under way, availability of upstreams.
 
 It is off unless the operator gives the hash of an admin key. The page is HTML and SVG without any
-script, and only shows: there is no route that changes something, so a forged request (CSRF) has no
-effect, and requests that another site starts are rejected anyway.
+script, and is read-only: no route changes anything, so a forged request (CSRF) has no effect, and
+requests that another site starts are rejected anyway.
 """
 
 from __future__ import annotations
@@ -119,7 +119,9 @@ def _write_page(
 
 
 def _fill(rows: Sequence[Row], hours: int, value: Callable[[Row], float]) -> list[tuple[str, float]]:
-    """Return one bar for each hour of a day, or for each day of a longer range, with empty ones."""
+    """Return one bar for each hour of a day, or for each day of a longer range, including those
+    without usage.
+    """
     step = 1 if hours <= 24 else 24
     last = int(time.time() // 3600) // step
     sums: dict[int, float] = defaultdict(float)

@@ -66,7 +66,7 @@ from .usage import UsageBook
 
 SETTINGS = "DRAGOMAN_SERVE"
 """The environment variable with the settings for workers: names and paths, no keys."""
-_POLL_SECONDS = 1.0  # between two looks at the keys in a database
+_POLL_SECONDS = 1.0  # seconds between two reads of the keys in a database
 
 
 def create_app(
@@ -132,13 +132,15 @@ def create_app(
 
 @contextlib.asynccontextmanager
 async def _live(service: Service, app: Starlette) -> AsyncIterator[dict[str, Any]]:
-    """Run what the application needs from its start to its end."""
+    """Start the background tasks of the application; at shutdown, stop them and close its
+    resources.
+    """
     service.draining = False  # an application may be started again
     tasks = [asyncio.ensure_future(work) for work in _list_work(service)]
     service.leaving = False
     if service.reload is not None:
         handle_signals(service)
-    # for ``BoundedHttpProtocol``, which enforces those of connections
+    # for ``BoundedHttpProtocol``, which enforces the limits on connections
     yield {"bounds": service.bounds}
     service.draining = True
     for task in tasks:
@@ -154,7 +156,7 @@ async def _live(service: Service, app: Starlette) -> AsyncIterator[dict[str, Any
 
 
 def _list_work(service: Service) -> list[Coroutine[Any, Any, None]]:
-    """Return what runs next to the requests, until the application ends."""
+    """Return the background tasks that run while the application serves requests."""
     work: list[Coroutine[Any, Any, None]] = []
     if service.keys is not None and service.keys.is_polled:
         work.append(_poll(service.keys))
@@ -238,7 +240,7 @@ async def _refuse_route(asked: HttpAsked, error: Exception) -> Response:
 
 
 class _Pages:
-    """The pages that can be read."""
+    """The handlers of GET requests."""
 
     def __init__(self, service: Service) -> None:
         self._service = service

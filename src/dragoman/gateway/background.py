@@ -22,7 +22,7 @@ Serve = Callable[[MutableMapping[str, Any], Callable[..., Any], Callable[..., An
 
 
 class Background:
-    """The responses that are generated without a waiting client."""
+    """Generate responses in the background, while no client waits for them."""
 
     def __init__(self, store: ResponseStore) -> None:
         self._store = store
@@ -32,7 +32,7 @@ class Background:
     async def start(
         self, scope: Mapping[str, Any], fields: Mapping[str, Any], owner: str, serve: Serve
     ) -> dict[str, Any]:
-        """Start a response and return its stub with the id."""
+        """Start to generate a response, and return its first state, with the id."""
         if sum([key[0] == owner for key in self._tasks]) >= MAX_RUNNING:
             raise RateLimitError(f"{MAX_RUNNING} responses are under way in the background", retry_after=5)
         made = new_response(new_id("resp"), fields, "queued")
@@ -51,7 +51,7 @@ class Background:
             await asyncio.wait([task])
 
     async def close(self) -> None:
-        """Stop all of them; each is stored as cancelled."""
+        """Stop all background responses; each is stored as cancelled."""
         tasks = list(self._tasks.values())
         self._stopped.update([name for _, name in self._tasks])
         for task in tasks:

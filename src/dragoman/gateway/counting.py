@@ -1,4 +1,4 @@
-"""Count the tokens of a request: by the model's server, or by an estimate, which is reported."""
+"""Count the tokens of a request with the model's server, or estimate them and report that."""
 
 from __future__ import annotations
 

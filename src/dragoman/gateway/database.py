@@ -53,7 +53,7 @@ class Database(Protocol):
 
 
 def is_postgres(place: object) -> bool:
-    """Return whether a place is the URL of a PostgreSQL database."""
+    """Return whether a location is the URL of a PostgreSQL database."""
     return isinstance(place, str) and place.startswith(("postgresql://", "postgres://"))
 
 

@@ -46,7 +46,9 @@ CallEnd: TypeAlias = CallCompleted | CallFailed
 
 
 class GatewayCall(Struct, kw_only=True):
-    """One call to a model for a client, as far as it went. Times are in seconds, ``at`` is a Unix time."""
+    """One call to a model for a client, complete or interrupted. Times are in seconds, ``at`` is
+    a Unix time.
+    """
 
     provider: Provider
     request: Request
@@ -60,7 +62,7 @@ class GatewayCall(Struct, kw_only=True):
     body_bytes: int = 0
 
     def record(self) -> list[CallEnd]:
-        """Return the records of its attempts, the last one at the end."""
+        """Return the records of the call's attempts, in order."""
         earlier = [each for each in self.reply.history if isinstance(each, CallFailed)]
         return [*[replace(each, inbound=self.inbound) for each in earlier], self._record_end()]
 
@@ -151,7 +153,7 @@ def add_up(records: Sequence[CallEnd]) -> tuple[Usage, Decimal]:
 class CallLog:
     """Write the records of calls to an event log, as one session per run of a gateway process.
 
-    Records are written in the background; ``close`` waits for the rest. Messages of the
+    Records are written in the background; ``close`` waits for the pending ones. Messages of the
     conversation and of errors are written only with ``include_content``.
     """
 
@@ -191,7 +193,7 @@ class CallLog:
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Write the rest and the end of the session."""
+        """Wait until all records are written, and record the end of the session."""
         while self._tasks:
             await asyncio.wait(self._tasks)
         session, self._session = self._session, None

@@ -1,4 +1,6 @@
-"""One request and its reply, as raw ASGI: the path that every streamed chunk takes."""
+"""Handle one request and its reply with raw ASGI messages, since every streamed chunk passes
+through here.
+"""
 
 from __future__ import annotations
 
@@ -115,7 +117,7 @@ def read_headers(scope: Scope) -> dict[str, str]:
 
 
 class Exchange:
-    """One request: admission, reply, accounting."""
+    """Process one request: admit it, send the reply, and record its usage."""
 
     __slots__ = (
         "began",
@@ -169,7 +171,7 @@ class Exchange:
         self.began = time.perf_counter()
         self.first: float | None = None
         self.headers: Mapping[str, str] = {}
-        self.span: Any = None  # of OpenTelemetry
+        self.span: Any = None  # the request's OpenTelemetry span
         self.key: Key | None = None
         self.lease: Lease | None = None
         self.model = ""
@@ -187,7 +189,7 @@ class Exchange:
         self.reply: Reply | None = None  # the provider's reply, once it was called
         self.complete: MessageComplete | None = None
         self.size = 0  # size of the body
-        self.held = 0  # bytes of it reserved from the shared memory budget
+        self.held = 0  # bytes of the body reserved from the shared memory budget
         self.length = 0  # number of bytes sent
         self.status = 0
         self.error: ProviderError | None = None
@@ -196,7 +198,7 @@ class Exchange:
         self.task: asyncio.Task[Any] | None = None
 
     async def run(self, action: Action = "answer") -> None:
-        """Run the complete exchange. Nothing escapes except an external cancellation."""
+        """Process the complete request. No exception escapes except an external cancellation."""
         self.service.metrics.in_flight += 1
         self.service.live.add(self)
         models = self.models = self.service.models  # a reload does not change them for this request
@@ -384,7 +386,7 @@ class Exchange:
         return request
 
     async def _count(self, key: Key, provider: Provider) -> None:
-        """Count the request for a key with limits, or raise the limit that is reached."""
+        """Count the request of a key with limits; raise an error if a limit is reached."""
         if not self.service.can_count(key):  # the keys have changed since the start
             raise QuotaExceededError(
                 "this key has limits, and the gateway's workers have no shared ledger to count them in"
@@ -546,7 +548,9 @@ _HEADER = 4000  # characters; clients limit all headers together to 8 KB or more
 
 
 def _shown(warnings: Sequence[LossWarning]) -> str:
-    """Return losses for a header: codes and paths, which contain no client data. What does not fit is counted."""
+    """Return losses for a header: codes and paths, which contain no client data. Losses that do
+    not fit are only counted.
+    """
     said = [f"{warning.code} {warning.path}" for warning in warnings]
     fitting = bisect_right(list(accumulate([len(each) + 2 for each in said])), _HEADER)
     shown = "; ".join([*said[:fitting], f"{len(said) - fitting} more"] if fitting < len(said) else said)

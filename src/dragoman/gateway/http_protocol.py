@@ -40,7 +40,7 @@ _INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class _Server:
-    """What the connections of one server share."""
+    """The counters that all connections of one server share."""
 
     def __init__(self) -> None:
         self.peers: Counter[str] = Counter()
@@ -51,12 +51,12 @@ _servers: WeakKeyDictionary[ServerState, _Server] = WeakKeyDictionary()
 
 
 class _RefusedError(Exception):
-    """Stops httptools from inside one of its callbacks."""
+    """Stops the httptools parser when it is raised in one of the parser's callbacks."""
 
 
 class _EndingProtocol(HttpToolsProtocol):
-    """The end of a connection: after its last reply, when the client is gone, or because it does
-    not read.
+    """Close a connection properly: after its last reply, when the client is gone, or because the
+    client does not read.
     """
 
     def __init__(
@@ -331,7 +331,7 @@ class BoundedHttpProtocol(_EndingProtocol):
         return _RefusedError(message)
 
     def _refuse(self, status: int, message: str, *, expects_data: bool = False) -> None:
-        """Answer what exceeds a limit or is not HTTP, and close the connection.
+        """Answer input that exceeds a limit or is not HTTP, and close the connection.
 
         While an earlier request of the connection is being answered, its reply is finished first.
         """
@@ -382,7 +382,9 @@ class _ClosingTransport:
 
 
 class _UntilClose(int):
-    """The length of a reply that ends with its connection: HTTP/1.0 has no chunked encoding."""
+    """The length of a reply that ends when the connection is closed: HTTP/1.0 has no chunked
+    encoding.
+    """
 
     def __lt__(self, other: object) -> bool:
         return False
@@ -392,7 +394,9 @@ class _UntilClose(int):
 
 
 def _network_of(host: str) -> str:
-    """Return the unit counted as one peer: an IPv4 address, or the /64 of an IPv6 host."""
+    """Return the unit that counts as one peer: an IPv4 address, or the /64 network of an IPv6
+    address.
+    """
     if ":" not in host:
         return host
     try:

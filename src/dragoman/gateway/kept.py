@@ -1,4 +1,4 @@
-"""Stored responses: insert what a request refers to, and store the reply.
+"""Stored responses: insert the items that a request refers to, and store the reply.
 
 ``previous_response_id`` and ``conversation`` insert the earlier items before the input;
 ``item_reference`` is replaced by the item. A response is stored unless the client sets ``store:
@@ -106,7 +106,9 @@ class Memory:
         return shown
 
     async def keep(self, response: Any) -> None:
-        """Store a response and its items, and add both sides to the conversation."""
+        """Store a response and its items, and append the items of the request and the response to
+        the conversation.
+        """
         if not isinstance(response, dict) or not isinstance(response.get("id"), str):
             return
         output = [item for item in response.get("output") or () if isinstance(item, dict)]

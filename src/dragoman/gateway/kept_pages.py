@@ -159,7 +159,7 @@ def _list(items: list[Any]) -> dict[str, Any]:
 
 
 def _show_item(item: dict[str, Any]) -> dict[str, Any]:
-    """Return an item with the fields that the short form of a message leaves out."""
+    """Return an item with the fields that the short form of a message omits."""
     if item.get("type", "message") != "message":
         return item
     content = item.get("content")

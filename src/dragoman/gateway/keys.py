@@ -75,7 +75,7 @@ class Key(Struct, frozen=True):
     on_loss: Literal["warn", "reject"] = "warn"
     team: str | None = None
     budget_usd_month: Decimal | None = None
-    # of all keys of the team together
+    # for all keys of the team together
     team_budget_usd_month: Decimal | None = None
     # the key before a rotation, which stays valid for some time
     old_hash: str | None = None
@@ -87,29 +87,29 @@ class Key(Struct, frozen=True):
 
     @property
     def has_budget(self) -> bool:
-        """Whether its cost has to be counted."""
+        """Whether the key or its team has a budget, so that costs must be counted."""
         budgets = (self.budget_usd, self.budget_usd_month, self.team_budget_usd_month)
         return any(limit is not None for limit in budgets)
 
     @property
     def has_rates(self) -> bool:
-        """Whether its requests, tokens or calls at a time have to be counted."""
+        """Whether the key has a limit on requests, tokens or concurrent calls."""
         rates = (self.requests_per_minute, self.tokens_per_minute, self.max_concurrency)
         return any(limit is not None for limit in rates)
 
     @property
     def is_limited(self) -> bool:
-        """Whether any limit has to be counted for it."""
+        """Whether the key has any limit."""
         return self.has_budget or self.has_rates
 
     @property
     def accounts(self) -> tuple[str, ...]:
-        """The accounts that its cost is added to: its own, and that of its team."""
+        """The accounts in the ledger to which the key's cost is added: its own, and its team's."""
         return (self.id,) if self.team is None else (self.id, TEAM + self.team)
 
 
 def hash_key(key: str) -> str:
-    """Return the digest to store in the file."""
+    """Return the digest of a key, as the key file stores it."""
     return "sha256:" + hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -125,7 +125,7 @@ def new_key() -> tuple[str, str]:
 
 
 class KeySource(Protocol):
-    """Where keys are stored: a database; ``KeyStore`` implements it."""
+    """The interface of a database with keys; ``KeyStore`` implements it."""
 
     def version(self) -> int:
         """Return a number that every change of the keys increases."""

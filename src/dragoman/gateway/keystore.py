@@ -42,7 +42,7 @@ class Team(Struct, frozen=True):
 
 
 class AuditRecord(Struct, frozen=True):
-    """One change of the keys."""
+    """The audit record of one change to the keys."""
 
     seq: int
     at: datetime
@@ -53,7 +53,7 @@ class AuditRecord(Struct, frozen=True):
 
 
 def is_key_database(place: str | Path) -> bool:
-    """Return whether keys at this place are in a database, not in a YAML file."""
+    """Return whether a location is a database of keys rather than a YAML file."""
     if is_postgres(place):
         return True
     path = Path(place)
@@ -69,10 +69,12 @@ def load_keys(place: str | Path) -> KeyRing:
 
 
 class KeyStore:
-    """The keys, teams and audit records of a database. ``actor`` names who changes them."""
+    """The keys, teams and audit records of a database. ``actor`` is the name that audit records
+    give as the author of a change.
+    """
 
     def __init__(self, place: str | Path, *, actor: str | None = None) -> None:
-        if not is_postgres(place):  # who may read or change it is up to its owner
+        if not is_postgres(place):  # only the owner may read or change a new file
             os.close(os.open(place, os.O_RDWR | os.O_CREAT, 0o600))
         self._base = open_database(place, _SCHEMA)
         self._actor = actor or _find_actor()

@@ -46,12 +46,12 @@ _SCHEMA = [
 ]
 _LIFE = new_ulid()  # identifies this process, since the operating system reuses process ids
 _BUSY_SECONDS = 2.0  # how long a call waits for its admission
-_RETRY_SECONDS = 1.0  # between two attempts to write the usage of a call
+_RETRY_SECONDS = 1.0  # seconds between two attempts to write the usage of a call
 _CLOSE_SECONDS = 10.0
 
 
 def _find_host() -> str:
-    """Return a name of the place where process ids of this process are valid: containers have their own."""
+    """Return a name for the host or container in which the id of this process is valid."""
     with contextlib.suppress(OSError):
         return f"{socket.gethostname()} {Path('/proc/self/ns/pid').readlink()}"
     return socket.gethostname()
@@ -61,8 +61,8 @@ _HOST = _find_host()
 
 
 class Ledger:
-    """Count for keys. Tokens and cost are counted when a call ends, so calls in flight can exceed
-    a budget.
+    """Count the usage of keys. Tokens and cost are counted when a call ends, so calls in flight
+    can exceed a budget.
     """
 
     def __init__(self, place: str | Path | None = None, *, clock: Callable[[], float] | None = None) -> None:
@@ -71,7 +71,7 @@ class Ledger:
         # Used by one thread at a time, not necessarily the one that created it.
         self._base = open_database(":memory:" if place is None else place, _SCHEMA)
         self.errors = self._base.errors
-        # what the last request of a key left of its limits
+        # by key: what remained of its limits after its last request
         self._standing: dict[str, dict[str, int]] = {}
         if not is_postgres(place):
             self._adopt()
@@ -89,11 +89,11 @@ class Ledger:
             base.close()
 
     def spent(self, key: str, month: str | None = None) -> Decimal:
-        """Return the cost of a key, in all or in a month such as ``2030-01`` (UTC)."""
+        """Return the cost of a key: the total, or that of a month such as ``2030-01`` (UTC)."""
         return self._read_spent(key, month or "")[month or ""]
 
     def admit(self, key: Key, seconds: float = 0.0, *, rates: bool = True) -> str | None:
-        """Count one more request of this key, or raise the limit that is reached.
+        """Count one more request of this key; raise an error if a limit is reached.
 
         Return the lease of a key with ``max_concurrency``, to be released with ``settle``. The
         lease of a dead process is reclaimed on demand, at the latest after ``seconds``. Without
@@ -118,7 +118,7 @@ class Ledger:
         return lease
 
     def find_standing(self, key: Key) -> dict[str, int]:
-        """Return what the last request of a key left of its limits per minute."""
+        """Return what remained of a key's per-minute limits after its last request."""
         return self._standing.get(key.id, {})
 
     def settle(self, lease: str | None, key: Key, tokens: int = 0, money: Decimal = Decimal(0), *leases: str) -> None:
@@ -135,7 +135,9 @@ class Ledger:
     # --- internals
 
     def _adopt(self) -> None:
-        """Take over the costs in a file of version 0.1.0, or its keys would get their budgets again."""
+        """Migrate the costs in a file of version 0.1.0, since its keys could otherwise spend
+        their budgets again.
+        """
         with self._base.transaction():
             if self._base.run("select 1 from sqlite_master where name = 'spent'"):
                 self._base.run("insert or ignore into dragoman_spent select key, '', usd from spent")
@@ -143,7 +145,7 @@ class Ledger:
 
     @contextlib.contextmanager
     def _transaction(self, key: Key) -> Iterator[float]:
-        """Lock the accounts of a key before reading, and yield the time."""
+        """Lock the accounts of a key before reading them, and yield the current time."""
         with self._base.transaction(*key.accounts) as now:
             yield now if self._clock is None else self._clock()
 
@@ -160,7 +162,9 @@ class Ledger:
             raise QuotaExceededError("the budget of this key's team for the month is exhausted")
 
     def _read_spent(self, account: str, month: str) -> dict[str, Decimal]:
-        """Return the cost of an account in a month, and in all under the empty month."""
+        """Return the cost of an account by month: the given month, and the total under the empty
+        string.
+        """
         rows = self._base.run(
             "select month, usd from dragoman_spent where key = ? and month in ('', ?)", (account, month)
         )
@@ -266,7 +270,9 @@ class _Admission(NamedTuple):
 
 
 class Lease(NamedTuple):
-    """What an admitted call holds until it is settled: a place in the ledger, and one in Redis."""
+    """The ids of the leases that an admitted call holds, in the ledger and in Redis, until it is
+    settled.
+    """
 
     ledger: str | None = None
     limits: str | None = None
@@ -276,10 +282,10 @@ class LedgerWriter:
     """Use a ledger in a separate thread, so that a locked, full or unreachable one does not block
     the event loop.
 
-    While the ledger cannot be written, admissions fail with ``OverloadedError`` within seconds,
-    all together (a budget fails closed), and settlements are queued and written later, in order. A
-    ledger in memory is used directly. With ``limits``, Redis counts requests, tokens and calls at a
-    time, and the ledger counts money alone.
+    While the ledger cannot be written, all waiting admissions fail with ``OverloadedError``
+    within seconds (a budget fails closed), and settlements are queued and written later, in
+    order. A ledger in memory is used directly. With ``limits``, Redis counts requests, tokens and
+    calls at a time, and the ledger counts money alone.
     """
 
     def __init__(self, ledger: Ledger, limits: RedisLimits | None = None) -> None:
@@ -319,7 +325,9 @@ class LedgerWriter:
             self._put(_Settlement(place, key, tokens, money))
 
     def describe_limits(self, key: Key) -> dict[str, str]:
-        """Return headers with the per-minute limits of a key, and what its last request left of them."""
+        """Return headers with the per-minute limits of a key, and what remained of them after its
+        last request.
+        """
         left = self.ledger.find_standing(key) if self.limits is None else self.limits.describe(key)
         headers = {}
         for what, limit in (("requests", key.requests_per_minute), ("tokens", key.tokens_per_minute)):

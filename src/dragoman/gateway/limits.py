@@ -1,7 +1,7 @@
 """Rate limits of keys in Redis, shared by all workers and hosts: requests, tokens, and calls at a time.
 
-They are the same sliding windows as the ledger's, changed atomically by Lua scripts with the clock
-of Redis. When Redis is unavailable, a stated policy applies until it is back.
+They are the same sliding windows as the ledger's, changed atomically by Lua scripts with the
+clock of Redis. While Redis is unavailable, the configured policy applies.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ them, or count them in each process separately."""
 
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 _SECONDS = 5.0  # timeout of one Redis command
-_RETRIES = 7  # of releasing a lease, with doubled pauses: two minutes
-_CONNECTIONS = 8  # of one process
+_RETRIES = 7  # attempts to release a lease, with doubled pauses: two minutes
+_CONNECTIONS = 8  # maximum number of connections of one process
 _PAUSE = 1.0  # seconds without a Redis command after a failure
-_LOCAL = "local:"  # begins the leases of the counter in memory
+_LOCAL = "local:"  # prefix of the leases that the counter in memory granted
 
 # KEYS: the windows of a key, its leases. ARGV[1]: the time, or '' for that of Redis.
 _PRELUDE = """
@@ -56,7 +56,7 @@ end
 """
 
 # ARGV: time, lease id, seconds of the lease, calls at a time, requests and tokens per minute; 0 means unlimited.
-# Returns what is exceeded or 'ok', the seconds to wait, and what is left of requests and tokens.
+# Returns the exceeded limit or 'ok', the seconds to wait, and the requests and tokens that remain.
 _ADMIT = (
     _PRELUDE
     + """
@@ -99,10 +99,12 @@ return '0'
 
 
 class Counter(Protocol):
-    """Counts in this process; ``Ledger`` in memory implements it."""
+    """A counter in this process, used while Redis is unavailable; a ``Ledger`` in memory
+    implements it.
+    """
 
     def admit(self, key: Key, seconds: float = 0.0) -> str | None:
-        """Count one more request, or raise the limit that is reached."""
+        """Count one more request; raise an error if a limit is reached."""
         ...
 
     def settle(self, lease: str | None, key: Key, tokens: int = 0) -> None:
@@ -156,7 +158,9 @@ class RedisLimits:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def admit(self, key: Key, seconds: float) -> str | None:
-        """Count one more request of this key, or raise the limit that is reached; return its lease."""
+        """Count one more request of this key, and return its lease; raise an error if a limit is
+        reached.
+        """
         lease = new_ulid()
         limits = (key.max_concurrency or 0, key.requests_per_minute or 0, key.tokens_per_minute or 0)
         asking = self._start(self._run(self._admitting, key, lease, seconds, *limits))
@@ -179,7 +183,9 @@ class RedisLimits:
         return lease
 
     def settle(self, lease: str, key: Key, tokens: int = 0, *, requests: int = 0) -> None:
-        """Release a lease and count tokens, in the background; ``requests`` are taken back."""
+        """Release a lease and count tokens, in the background; ``requests`` is subtracted from
+        the count of requests.
+        """
         if lease.startswith(_LOCAL):
             assert self._spare is not None
             self._spare.settle(lease.removeprefix(_LOCAL) or None, key, tokens)
@@ -187,11 +193,11 @@ class RedisLimits:
             self._start(self._settle(lease, key, tokens, requests))
 
     def describe(self, key: Key) -> dict[str, int]:
-        """Return what the last request of a key left of its limits per minute."""
+        """Return what remained of a key's per-minute limits after its last request."""
         return self._standing.get(key.id, {})
 
     async def close(self) -> None:
-        """Wait for what is being settled; close the connection if it was opened here."""
+        """Wait until pending leases are released; close the connection if it was opened here."""
         self._closing.set()
         while self._tasks:  # the end of one may start another
             await asyncio.wait(self._tasks)
@@ -224,7 +230,7 @@ class RedisLimits:
         return _LOCAL + (self._spare.admit(key, seconds) or "")
 
     async def _settle(self, lease: str, key: Key, tokens: int, requests: int) -> None:
-        """Release a lease; try again for some time, since a slot that stays taken locks a key out."""
+        """Release a lease; retry for some time, since a slot that stays taken locks the key out."""
         for attempt in range(_RETRIES):
             try:
                 await self._run(self._settling, key, lease, tokens, requests)

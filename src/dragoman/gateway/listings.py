@@ -57,8 +57,8 @@ def show_ollama_running(name: str) -> dict[str, Any]:
 
 
 def show_ollama_model(capabilities: Capabilities) -> dict[str, Any]:
-    """Return a model as ``/api/show`` describes it. Unknown capabilities are listed, since clients
-    hide the others.
+    """Return a model as ``/api/show`` describes it. Unknown capabilities are listed too, since
+    clients hide features that are not listed.
     """
     listed = ["completion"]
     for flag, word in (("tools", "tools"), ("images", "vision"), ("thinking", "thinking")):

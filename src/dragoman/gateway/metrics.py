@@ -38,7 +38,7 @@ class Metrics:
         self._tokens[model, "output"] += usage.output_tokens or 0
 
     def switch(self, model: str, switches: Iterable[RoutingSwitched]) -> None:
-        """Count the candidates of a group that a call was moved away from."""
+        """Count the switches of a call from one candidate of a group to another."""
         for each in switches:
             self._switches[model, each.from_, each.to, each.reason] += 1
 
@@ -51,7 +51,7 @@ class Metrics:
         held[-1] += 1
 
     def text(self) -> str:
-        """Return the complete page."""
+        """Return all counters in the text format of Prometheus."""
         lines = ["# TYPE dragoman_in_flight gauge", f"dragoman_in_flight {self.in_flight}"]
         lines += _counter("dragoman_requests_total", ("wire", "model", "status"), self._requests)
         lines += _counter("dragoman_warnings_total", ("wire", "code"), self._warnings)

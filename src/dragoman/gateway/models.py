@@ -97,7 +97,9 @@ class Models:
         return self._problems
 
     def describe_upstreams(self, problems: Mapping[str, str]) -> list[list[str]]:
-        """Return the open models: served name, provider and model, and state, by probe and circuit breaker."""
+        """Return a row for each open model: served name, provider and model, and the state
+        according to the probe and the circuit breaker.
+        """
         found = []
         for name, provider in sorted(self._providers.items()):
             problem = problems.get(name, "ready")
@@ -151,7 +153,7 @@ def issuer_of(provider: Provider) -> Issuer | None:
 
 
 def refuses_losses(provider: Provider) -> bool:
-    """Return whether a provider, or one inside it, has ``on_loss: reject``."""
+    """Return whether a provider, or one that it wraps, has ``on_loss: reject``."""
     return any(part.on_loss == "reject" for part in walk(provider) if isinstance(part, HttpProvider))
 
 

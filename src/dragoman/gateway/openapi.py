@@ -143,7 +143,7 @@ _FREE = {"type": "object"}
 
 
 def _named(*operations: dict[str, Any]) -> dict[str, Any]:
-    """Return the operations of a path with a name or an id."""
+    """Return the description of a path that contains a name or an id, with these operations."""
     name = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
     found: dict[str, Any] = {"parameters": [name]}
     for operation in operations:

@@ -43,7 +43,9 @@ class RetrievalHandler:
 
 
 class RetrievalExchange(Exchange):
-    """One request for vectors or a ranking: admission, reply, accounting."""
+    """Process one request for vectors or a ranking: admit it, send the reply, and record its
+    usage.
+    """
 
     __slots__ = ("answer", "asked", "found", "retrieval")
 

@@ -16,7 +16,9 @@ def find_switches(reply: Reply | None) -> list[RoutingSwitched]:
 
 
 def show_route(provider: Provider | None, reply: Reply | None) -> dict[str, str]:
-    """Return the headers with the model of a group that served a call, and the candidates before it."""
+    """Return headers that name the model of a group that served a call, and the candidates that
+    were tried before it.
+    """
     if provider is None or reply is None or not any(isinstance(part, Fallback) for part in walk(provider)):
         return {}
     headers = {"x-dragoman-served-by": _plain(f"{reply.provider}:{reply.model}")}

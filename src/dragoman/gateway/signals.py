@@ -49,7 +49,7 @@ async def reload_models(service: Service) -> bool:
     assert service.reload is not None
     try:
         fresh = await asyncio.to_thread(service.reload)
-    except Exception as error:  # whatever a file may contain
+    except Exception as error:  # an invalid file may raise any exception
         log.error("the configuration was not read again: %s", scrub(str(error)))  # noqa: TRY400 - without a traceback
         return False
     earlier, service.models = service.models, fresh

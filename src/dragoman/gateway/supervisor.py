@@ -23,7 +23,7 @@ class _Supervisor(Multiprocess):
 
 
 def run(config: Config) -> None:
-    """Serve until a signal ends it."""
+    """Run the server until a signal stops it."""
     if config.workers > 1:
         _Supervisor(config, sockets=[config.bind_socket()]).run()
         return

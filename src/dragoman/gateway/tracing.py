@@ -45,19 +45,19 @@ class Tracing:
         self._tracer = trace.get_tracer("dragoman.gateway", tracer_provider=tracer_provider)
 
     def begin(self, path: str, wire: str, headers: Mapping[str, str]) -> Any:
-        """Start the span of a request, below the client's."""
+        """Start the span of a request, as a child of the client's span."""
         parent = self._propagate.extract(dict(headers))
         given = {"http.request.method": "POST", "url.path": path, "dragoman.wire": wire}
         return self._tracer.start_span(f"POST {path}", parent, self._trace.SpanKind.SERVER, given)
 
     def find_headers(self, span: Any) -> dict[str, str]:
-        """Return the headers for the model's server."""
+        """Return the trace headers to send to the model's server."""
         found: dict[str, str] = {}
         self._propagate.inject(found, self._trace.set_span_in_context(span))
         return found
 
     def end(self, span: Any, facts: Mapping[str, Any], records: Sequence[CallCompleted | CallFailed]) -> None:
-        """End the span of a request, with a span below it for each attempt."""
+        """End the span of a request, with a child span for each attempt."""
         token = self._context.attach(self._trace.set_span_in_context(span))
         try:
             for record in records:

@@ -60,12 +60,12 @@ class Running(Protocol):
 
     @property
     def owner(self) -> str:
-        """The id of its key."""
+        """The id of the key that sent the request."""
         ...
 
 
 class UsageBook:
-    """Count usage in this process, and read that of all processes."""
+    """Count the usage in this process, and read the usage of all processes."""
 
     def __init__(self, place: str | Path | None) -> None:
         self._base = open_database(":memory:" if place is None else place, _SCHEMA)

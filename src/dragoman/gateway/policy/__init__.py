@@ -68,7 +68,9 @@ ROOTS = {
 
 
 def prepare(wire: str, body: Any) -> Prepared:
-    """Return a body as the wire's strict reader accepts it, with notes on the rest."""
+    """Return a body in the form that the wire's strict reader accepts, with notes on the parts
+    that were removed.
+    """
     if not isinstance(body, dict):
         raise InvalidRequestError("the body must be an object")
     for name in NEVER:
@@ -90,7 +92,7 @@ _SETTING = re.compile(r"\bconfig\.([a-z_]+)")
 
 
 def rename_settings(wire: str, message: str) -> str:
-    """Return a message with our names of settings replaced by the client's."""
+    """Return a message with our names of settings replaced by the names on the client's wire."""
     return _SETTING.sub(lambda found: NAMES[wire].get(found[1], found[1]), message)
 
 

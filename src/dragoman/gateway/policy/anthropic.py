@@ -73,7 +73,7 @@ def _thread_error() -> UnsupportedFeatureError:
 
 
 def prepare(body: Mapping[str, Any]) -> Prepared:
-    """Return the body as the strict reader accepts it."""
+    """Return the body in the form that the strict reader of this wire accepts."""
     if body.get("thread") is not None:
         raise _thread_error()
     sorter = Sorter(FIELDS, TOGETHER)

@@ -77,7 +77,9 @@ _SERVER_TOOL = Rule("refused", "offer functions of your own, or ask a model of t
 
 
 def prepare(body: Mapping[str, Any]) -> Prepared:
-    """Return the body as the strict reader accepts it: camel-case names, standard base64."""
+    """Return the body in the form that the strict reader of this wire accepts: camel-case names,
+    standard base64.
+    """
     client = to_camel(body)
     sorter = Sorter(FIELDS, TOGETHER)
     made = sorter.sort_root(client)

@@ -76,8 +76,8 @@ def read_hosted(wire: str, kind: str, record: Any) -> Hosted | None:
 def fit_hosted(
     hosted: Hosted, wires: Collection[str], *, beside_functions: bool
 ) -> tuple[ServerTool, tuple[str, ...]] | None:
-    """Return the tool as a model of these wires runs it, and the dropped options; ``None`` if it
-    cannot.
+    """Return the tool in the form that a model of these wires accepts, and the dropped options;
+    ``None`` if the model cannot run it.
 
     Gemini before 3 does not accept server tools together with functions.
     """

@@ -50,7 +50,7 @@ OPTIONS: dict[str, Rule] = {
 
 
 def prepare(body: Mapping[str, Any]) -> Prepared:
-    """Return the body as the strict reader accepts it."""
+    """Return the body in the form that the strict reader of this wire accepts."""
     sorter = Sorter(FIELDS, TOGETHER)
     made = sorter.sort_root(body)
     if isinstance(made.get("messages"), list):
@@ -72,7 +72,7 @@ def prepare(body: Mapping[str, Any]) -> Prepared:
 
 
 def _sort_calls(message: dict[str, Any]) -> dict[str, Any]:
-    """Return a message; older clients send ``name`` instead of ``tool_name``."""
+    """Return a message whose tool calls have only the fields that the strict reader accepts."""
     calls = message.get("tool_calls")
     if isinstance(calls, list):
         message["tool_calls"] = [
@@ -83,7 +83,9 @@ def _sort_calls(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _forget_ids(messages: list[Any]) -> None:
-    """Remove the ids of results whose calls have none: litellm keeps those of results alone. Order pairs them."""
+    """Remove the call ids of tool results if no call has that id: litellm sends ids with results
+    only. Results are then matched to calls by their order.
+    """
     records = [message for message in messages if isinstance(message, dict)]
     lists = [message["tool_calls"] for message in records if isinstance(message.get("tool_calls"), list)]
     known = [call.get("id") for calls in lists for call in calls if isinstance(call, dict)]

@@ -88,7 +88,7 @@ _PART = Rule("refused", "send text, images or files")
 
 
 def prepare(body: Mapping[str, Any]) -> Prepared:
-    """Return the body as the strict reader accepts it."""
+    """Return the body in the form that the strict reader of this wire accepts."""
     sorter = Sorter(FIELDS, TOGETHER)
     made = sorter.sort_root({name: value for name, value in body.items() if name != "web_search_options"})
     if body.get("web_search_options") is not None:
@@ -106,7 +106,7 @@ def prepare(body: Mapping[str, Any]) -> Prepared:
 
 
 def _sort_reasoning(made: dict[str, Any], body: Mapping[str, Any], sorter: Sorter) -> None:
-    """Read the other fields for the reasoning amount that servers of this wire have."""
+    """Read the reasoning amount from the alternative fields that servers of this wire accept."""
     effort = made.get("reasoning_effort")
     if isinstance(effort, str) and effort not in EFFORTS:
         del made["reasoning_effort"]
@@ -241,7 +241,9 @@ def _sort_choice(made: dict[str, Any], sorter: Sorter) -> None:
 
 
 def keep_allowed(made: dict[str, Any], choice: Any, sorter: Sorter) -> None:
-    """Offer only the tools that may be called, since no other wire can offer a tool and forbid it."""
+    """Offer only the tools that may be called, since no other wire can offer a tool and forbid
+    calling it.
+    """
     listed = choice.get("tools") if isinstance(choice.get("tools"), list) else []
     names = [name_of(tool) for tool in listed if isinstance(tool, dict)]
     made["tool_choice"] = "required" if choice.get("mode") == "required" else "auto"
@@ -251,7 +253,7 @@ def keep_allowed(made: dict[str, Any], choice: Any, sorter: Sorter) -> None:
 
 
 def name_of(tool: Any) -> Any:
-    """Return the name of a tool in either form."""
+    """Return the name of a tool, which may be nested in the field ``function``."""
     if not isinstance(tool, dict):
         return None
     inner = tool.get("function")

@@ -63,7 +63,7 @@ _CALLS = ("custom_tool_call", "local_shell_call", "shell_call", "apply_patch_cal
 
 
 def prepare(body: Mapping[str, Any]) -> Prepared:
-    """Return the body as the strict reader accepts it."""
+    """Return the body in the form that the strict reader of this wire accepts."""
     sorter = Sorter(FIELDS, TOGETHER)
     made = sorter.sort_root(body)
     if isinstance(made.get("input"), list):
@@ -114,7 +114,7 @@ def _sort_item(item: Any, path: str, sorter: Sorter) -> Any:
 
 
 def _rewrite(item: dict[str, Any], path: str, sorter: Sorter) -> dict[str, Any]:
-    """Return a custom call, or its output, as one of a function."""
+    """Return a custom tool call, or its output, as a function call or the output of one."""
     if str(item.get("type")).endswith("_output"):
         sorter.leave(path, Rule("mapped", "it is sent as the output of a function"), "custom_output_rewritten")
         return {**item, "type": "function_call_output"}

@@ -79,7 +79,7 @@ class Sorter:
         self.left.append(Leftover(cut(path, 200), code, rule, roots, hosted))
 
     def done(self, body: dict[str, Any], client: Mapping[str, Any]) -> Prepared:
-        """Return the result."""
+        """Return the prepared body with everything that was noted."""
         return Prepared(
             body, client, tuple(self.left), self.wishes, self.own, frozenset(self.custom), tuple(self.directives)
         )
@@ -120,7 +120,9 @@ class Sorter:
 
 
 def is_among(value: Any, values: Collection[Any]) -> bool:
-    """Return whether a value is one of some JSON values, where ``true`` is not 1."""
+    """Return whether a value is one of some JSON values; unlike in Python, ``true`` does not
+    equal 1.
+    """
     return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in values)
 
 

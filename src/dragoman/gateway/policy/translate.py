@@ -112,7 +112,7 @@ class _Translation:
                 self._apply(left.rule, left.code, left.path)
 
     def _serve(self, left: Leftover) -> bool:
-        """Offer a server tool that the model's provider also runs; return whether it does."""
+        """Offer a server tool if the model's provider also runs it; return whether it does."""
         if left.hosted is None:
             return False
         fitted = fit_hosted(left.hosted, self.others, beside_functions=bool(self.request.tools))
@@ -126,7 +126,7 @@ class _Translation:
         return True
 
     def give_directives(self) -> None:
-        """Add instructions to the prompt for what the model's wire has no field for."""
+        """Add instructions to the prompt for settings that the model's wire has no field for."""
         if self.others and self.prepared.directives:
             told = [System(text) for text in self.prepared.directives]
             self.request = replace(self.request, messages=(*told, *self.request.messages))
@@ -146,7 +146,9 @@ class _Translation:
                 self._express(concept, value, wire)
 
     def fit_settings(self) -> None:
-        """Drop the settings that the model's wire lacks, and add the required one."""
+        """Drop the settings that the model's wire lacks, and add a token limit if the wire
+        requires one.
+        """
         config = self.request.config
         lacking = {name for wire in self.others for name in _LACKING.get(wire, ())}
         for name in sorted(lacking):
@@ -165,7 +167,7 @@ class _Translation:
             self._warn("max_tokens_added", self.names.get("max_tokens", "max_tokens"), why)
 
     def done(self) -> Translated:
-        """Return the result."""
+        """Return the translated request, with its warnings."""
         native = {wire: fields for wire, fields in self.native.items() if fields}
         return Translated(replace(self.request, native=native), tuple(self.warnings), self.stops)
 
@@ -188,8 +190,8 @@ class _Translation:
             self._warn(f"{concept}_dropped", self.names.get(concept, concept), "the model's wire has no such setting")
 
     def _ask_for_json(self) -> None:
-        """Request JSON in the prompt if the wire has no field for it, or requires the word in the
-        prompt.
+        """Ask for JSON in the prompt if the wire has no field for that, or requires the prompt to
+        mention JSON.
         """
         is_told = self.wire in ("openai", "responses") and self.others <= {"openai", "responses", "gemini", "ollama"}
         if self.others and not is_told:
