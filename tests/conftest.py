@@ -47,7 +47,7 @@ def count(request: pytest.FixtureRequest) -> Callable[[str, int], None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The many repetitions of the exhaustive tests are not traced: they cover nothing that the others do not."""
+    """Exclude the exhaustive tests from coverage: they cover no lines that others do not."""
     for item in items:
         if item.get_closest_marker("exhaustive"):
             item.add_marker(pytest.mark.no_cover)

@@ -33,7 +33,7 @@ class Spent:
 
     @property
     def units(self) -> float:
-        """Return the time in units of work, measured at this moment."""
+        """Return the CPU time in units of work, with the unit measured now."""
         return self.seconds / measure_unit()
 
 

@@ -1,4 +1,4 @@
-"""A server of the Model Context Protocol that misbehaves; its first argument is how."""
+"""An MCP server that misbehaves; its first argument selects how."""
 
 from __future__ import annotations
 

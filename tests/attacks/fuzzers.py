@@ -1,4 +1,4 @@
-"""Fuzzers: each makes one hostile input from a seed, runs it, and raises if a promise is broken."""
+"""Fuzzers: each makes a hostile input from a seed, runs it, and raises if a guarantee is broken."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CANARY = "CANARY-of-no-shape-12345678"
 
 
 class Broken(AssertionError):
-    """A promise that an input broke; ``data`` is the input."""
+    """Raised when an input breaks a guarantee of the package; ``data`` is the input."""
 
     def __init__(self, message: str, data: bytes) -> None:
         super().__init__(f"{message}\ninput: {data[:1500]!r}")
@@ -53,7 +53,7 @@ SEEDS: dict[str, list[bytes]] = {}
 
 
 def request_seeds(wire: str) -> list[bytes]:
-    """Return the bodies that our own codec sends, addressed to the model of the application."""
+    """Return request bodies written by our own codecs, for the model that the gateway serves."""
     if wire not in SEEDS:
         found = []
         for case in find_cases(wire):
@@ -80,7 +80,7 @@ logging.getLogger("dragoman").addHandler(FAILURES)
 
 
 async def fuzz_request(rng: Rng) -> str:
-    """Send one mutated request; return the wire and the status."""
+    """Send one mutated request to a gateway; return the wire and the HTTP status."""
     wire = rng.choice(list(PATHS))
     seed = rng.choice(request_seeds(wire))
     body = mutate_bytes(seed, rng, rng.choice([1, 2, 8])) if rng.random() < 0.15 else mutate_json(seed, rng)
@@ -89,7 +89,7 @@ async def fuzz_request(rng: Rng) -> str:
 
 
 async def fuzz_passed_request(rng: Rng) -> str:
-    """Send one mutated request to a gateway that passes it on; return the wire of the server behind it."""
+    """Send a mutated request through a gateway to an upstream; return the upstream's wire."""
     wire, upstream = rng.choice(list(PATHS)), rng.choice(list(CODECS))
     await send_request(wire, mutate_json(rng.choice(request_seeds(wire)), rng), upstream=upstream)
     return upstream
@@ -109,7 +109,7 @@ class _Repeating(Transport):
 
 @cache
 def _open_upstream(wire: str) -> Any:
-    """Return an application in front of a server that speaks this wire."""
+    """Return a gateway application whose upstream uses this wire."""
     reply = next(case.reply for case in CASES[wire] if case.options.status == 200)
     provider = connect(
         "m", wire=wire, base_url="http://127.0.0.1:9", api_key=CANARY, transport=_Repeating(reply or b"")
@@ -118,7 +118,9 @@ def _open_upstream(wire: str) -> Any:
 
 
 async def send_request(wire: str, body: bytes, *, counting: bool = False, upstream: str | None = None) -> None:
-    """Send a body, with ``upstream`` through to a server of that wire, and check what comes back."""
+    """Send a body to the gateway, with ``upstream`` on to a server of that wire, and check the
+    reply.
+    """
     FAILURES.seen.clear()
     path = PATHS[wire] + ("/count_tokens" if counting else "")
     try:
@@ -239,7 +241,7 @@ def make_reply(case: Case, rng: Rng) -> bytes:
 
 
 async def fuzz_reply(rng: Rng) -> str:
-    """Answer one request with a mutated reply; return the name of what the caller got."""
+    """Answer a request with a mutated reply; return the class name of the caller's result or error."""
     case = rng.choice(CASES[rng.choice(list(CASES))])
     body, status = make_reply(case, rng), rng.choice(STATUSES)
     headers = {name: rng.choice(values) for name, values in HEADERS.items() if rng.random() < 0.35}
@@ -252,7 +254,7 @@ async def fuzz_reply(rng: Rng) -> str:
 
 
 async def read_reply(case: Case, status: int, headers: dict[str, str], pieces: list[Any], *, stream: bool) -> str:
-    """Read a reply as a caller does and check what the caller gets."""
+    """Read a reply as a caller does and check the events, the result and the error."""
     data = b"".join([piece for piece in pieces if isinstance(piece, bytes)])
     again = (status, headers, [data])
     provider = HttpProvider(
@@ -301,7 +303,7 @@ def _check_outcome(events: list[Any], error: ProviderError | None, status: int) 
 
 
 def fuzz_log(rng: Rng, exported: bytes, folder: Path) -> str:
-    """Read a mutated export; only the log's own errors may come."""
+    """Read a mutated export; fail on any exception that is not an error of the log."""
     data = mutate_lines(exported, rng) if rng.random() < 0.8 else mutate_bytes(exported, rng, 3)
     path = folder / "log.jsonl"
     path.write_bytes(data)
@@ -374,7 +376,7 @@ PROPOSAL = Proposal("bash", {"command": "pytest -x" * 200, "cwd": "src/a"}, "exe
 
 
 def use_policy(path: Path) -> None:
-    """Load a policy and judge with it."""
+    """Load a permission policy and decide some proposals with it."""
     policy = Policy.load(path)
     policy.judge(PROPOSAL)
     policy.find_idle([("bash", "execute", False), ("read_file", "read", True)])
@@ -384,7 +386,7 @@ def use_policy(path: Path) -> None:
 
 
 def use_configuration(path: Path) -> None:
-    """Load a ``models.yaml`` and open what it names."""
+    """Load a ``models.yaml`` and open every model that it names."""
     registry = Registry.load(path)
     for name in ("up:m", "fast", "own:n"):
         with contextlib.suppress(ProviderError):
@@ -392,7 +394,7 @@ def use_configuration(path: Path) -> None:
 
 
 def use_keys(path: Path) -> None:
-    """Load a key file and count with its limits."""
+    """Load a file of gateway keys and count usage against its limits."""
     ring, ledger = KeyRing.load(path), Ledger()
     ring.find("dg-unknown")
     for key in ring.keys:
@@ -410,14 +412,14 @@ FILES: dict[str, tuple[bytes, Callable[[Path], None]]] = {
 
 
 def fuzz_file(kind: str, rng: Rng, folder: Path) -> str:
-    """Use a mutated file of a kind; return the name of what the caller got."""
+    """Load a mutated file of this kind; return the class name of the result or error."""
     text = FILES[kind][0]
     data = mutate_bytes(text, rng, rng.choice([1, 1, 2, 3])) if rng.random() < 0.3 else mutate_yaml(text, rng)
     return use_file(kind, data, folder)
 
 
 def use_file(kind: str, data: bytes, folder: Path) -> str:
-    """Use a file of a kind; only the errors of configuration may come."""
+    """Load a file of this kind; fail on any exception that is not a configuration error."""
     path = folder / f"{kind}.yaml"
     path.write_bytes(data)
     try:

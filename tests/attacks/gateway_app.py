@@ -1,4 +1,4 @@
-"""Drives the gateway's application in process, without sockets."""
+"""Call the gateway's ASGI application in this process, without sockets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PATHS = {
 
 
 class Answer(NamedTuple):
-    """A response of the application."""
+    """A response of the gateway's application: status, headers and body."""
 
     status: int
     headers: dict[str, str]
@@ -25,7 +25,7 @@ class Answer(NamedTuple):
 async def post(
     app: Any, wire: str, body: bytes, further: str = "", path: str | None = None, headers: dict[str, str] | None = None
 ) -> Answer:
-    """Send a body to the route of a wire and return the response."""
+    """Send a body to the gateway route of a wire and return the response."""
     path = path or PATHS[wire] + further
     headers = {"host": "localhost", "content-type": "application/json", **(headers or {})}
     scope = {

@@ -1,4 +1,4 @@
-"""Watches that no work keeps the thread of the event loop for long."""
+"""Detect work that blocks the event loop for too long."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class HeldError(AssertionError):
 
 
 def check_held(seconds: float, what: str, most: float = MOST) -> None:
-    """Raise ``HeldError`` if that much CPU time is more than ``most`` units."""
+    """Raise ``HeldError`` if the given CPU time exceeds ``most`` units."""
     # The unit is measured only where the time is long for every machine.
     if seconds > 0.05 and (units := seconds / cpu.measure_unit()) > most:
         raise HeldError(f"{what} took {units:.0f} units of CPU, and {most:.0f} are the most")
@@ -54,6 +54,6 @@ def watching(most: float = MOST) -> Iterator[None]:
 
 
 def run_watched(work: Coroutine[Any, Any, T], most: float = MOST) -> T:
-    """Run a coroutine to its end; raise ``HeldError`` if one step of it took more CPU time than ``most``."""
+    """Run a coroutine; raise ``HeldError`` if one step of it takes more CPU time than ``most``."""
     with watching(most):
         return asyncio.run(work)

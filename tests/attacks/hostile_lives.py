@@ -1,4 +1,4 @@
-"""Run sessions in processes that are killed, paused and doubled at random, then check the evidence.
+"""Run sessions in processes that are killed, paused and started twice, then check the log.
 
     python -m tests.attacks.hostile_lives PLACE FOLDER SEED SESSIONS KILLS RUNNERS
 
@@ -57,7 +57,7 @@ SETTLED = "settled:"  # each summary that the model writes begins with this
 
 
 class Tally(msgspec.Struct):
-    """The kills of the sessions, and what the evidence shows afterwards."""
+    """The number of kills of all sessions, and what their logs show afterwards."""
 
     sessions: int = 0
     lives: int = 0
@@ -145,7 +145,7 @@ def _read_transcript(text: str) -> set[int]:
 
 
 def choose_policies(name: str) -> list[ContextPolicy]:
-    """Return the policies of a session: summaries for every other one, else marks in place of results first."""
+    """Return the context policies of a session; odd sessions also drop old tool results."""
     if int(name.rpartition("-")[2]) % 2:
         return [DropOldToolResults(keep=1), Summarise(keep=1)]
     return [Summarise(keep=1)]
@@ -155,14 +155,14 @@ async def live(place: str, folder: Path, name: str, acknowledge: int, *, takeove
     payments = os.open(folder / "payments", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     async def pay(invoice: int, memo: str = "") -> str:
-        """Pay, one after the other."""
+        """Pay an invoice; these calls run one after the other."""
         await asyncio.sleep(random.uniform(0, 0.004))
         os.write(payments, f"{name}/{invoice}\n".encode())
         await asyncio.sleep(random.uniform(0, 0.004))
         return f"paid {memo} " + RECEIPT
 
     def transfer(invoice: int) -> str:
-        """Pay from a thread, several at once."""
+        """Pay an invoice from a thread; several calls run at once."""
         time.sleep(random.uniform(0, 0.002))
         os.write(payments, f"{name}/{invoice}\n".encode())
         time.sleep(random.uniform(0, 0.01))  # where a kill leaves a payment without a result
@@ -210,7 +210,7 @@ def _report(error: BaseException) -> int:
 
 
 class World:
-    """Start lives, disturb them, and keep what they acknowledged."""
+    """Start session processes, kill or pause them, and keep the records they acknowledged."""
 
     def __init__(self, place: str, folder: Path, seed: int, runners: int) -> None:
         self.place, self.folder, self.runners = place, folder, runners
@@ -294,7 +294,7 @@ class World:
         return data
 
     def reap(self) -> bool:
-        """Count the lives that ended; return whether one of them finished the session."""
+        """Collect the processes that ended; return whether one of them finished the session."""
         finished = False
         for pid in list(self.pipes):
             ended, status = os.waitpid(pid, 0 if pid in self.silent else os.WNOHANG)

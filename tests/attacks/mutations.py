@@ -1,4 +1,4 @@
-"""Mutations that know the structure of what they change: JSON values, YAML, event streams, lines and bytes."""
+"""Mutations that keep the structure of JSON values, YAML, event streams, lines or bytes."""
 
 from __future__ import annotations
 
@@ -300,7 +300,7 @@ def mutate_events(data: bytes, others: list[bytes], rng: Rng) -> bytes:
 
 
 def cut_up(data: bytes, rng: Rng) -> list[bytes]:
-    """Return the bytes in pieces, as a network might deliver them."""
+    """Split the bytes at random places, as a network might deliver them."""
     kind = rng.randrange(5)
     if kind <= 1 or not data:
         return [data]

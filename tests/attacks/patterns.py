@@ -1,4 +1,4 @@
-"""Finds every regular expression of the package, and texts on which each could be slow."""
+"""Find every regular expression of the package, and inputs that could make each of them slow."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CALLS = _SEARCHING | {"match", "fullmatch", "compile"}
 
 
 class Found(NamedTuple):
-    """A pattern, where it is, and whether the package searches with it or only matches whole texts."""
+    """A pattern, where it is defined, and whether it is searched for or must match the whole text."""
 
     place: str
     pattern: re.Pattern[Any]
@@ -88,7 +88,7 @@ def _walk(value: Any, place: str, seen: set[int], depth: int) -> Iterator[tuple[
 
 @cache
 def _trees() -> tuple[tuple[str, ast.Module], ...]:
-    """Return the modules that have patterns, or use them."""
+    """Return the syntax trees of the modules that define or use patterns."""
     paths = [path for path in sorted(ROOT.rglob("*.py")) if re.search(r"\bre\.|_[A-Z]+\.\w+\(", path.read_text())]
     return tuple([(str(path.relative_to(ROOT)), ast.parse(path.read_text())) for path in paths])
 
@@ -104,7 +104,7 @@ def _searched_names() -> set[tuple[str, str]]:
 
 
 def _data() -> Iterator[tuple[str, str]]:
-    """Return the patterns of data files, which are compiled where they are used. Those of dates are alike."""
+    """Yield the patterns of data files; date patterns are reduced to one form."""
     for row in PriceTable.default().rows:
         for pattern in row.match.regex:
             yield "prices", re.sub(r"\^.*-\\d", r"^m-\\d", pattern)
@@ -116,7 +116,9 @@ def _data() -> Iterator[tuple[str, str]]:
 
 
 def find_made() -> set[str]:
-    """Return the functions that compile a pattern which is not written there: it is data, or the user's own."""
+    """Return the functions that compile a pattern that is not a literal: from data or from the
+    user.
+    """
     found = set()
     for place, tree in _trees():
         for function in [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]:
@@ -187,7 +189,7 @@ _UNITS = [
 
 
 def shapes(pattern: re.Pattern[Any]) -> list[tuple[str, str, str]]:
-    """Return texts as (start, repeated unit, end): common ones, and some made from the pattern itself."""
+    """Return inputs as (start, repeated unit, end): common ones, and some derived from the pattern."""
     made = [("", unit, "\x00") for unit in _UNITS]
     text = pattern.pattern if isinstance(pattern.pattern, str) else pattern.pattern.decode("latin-1")
     # `re` has no public parser.
@@ -244,7 +246,7 @@ def _in_class(op: Any, value: Any) -> str:
 
 
 def _repeats(parsed: Any, before: str) -> Iterator[tuple[str, str]]:
-    """Return each unbounded repetition: a text that leads to it, and a unit that it repeats."""
+    """Return for each unbounded repetition a text that leads to it and a unit that it repeats."""
     for op, value in parsed:
         name = str(op)
         if name in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
@@ -271,7 +273,7 @@ _RATIO = 9.0  # four times the text may take this many times as long; a quadrati
 def grows(
     run: Callable[[Any], object], make: Callable[[int], Any], sizes: tuple[int, ...] = SIZES, enough: int = 8_000
 ) -> str | None:
-    """Return why ``run`` is slower than linear on ``make(size)``, or ``None``.
+    """Return why ``run`` takes more than linear time on ``make(size)``, or ``None``.
 
     Sizes go up by four; a shape whose cost per character does not rise is not followed beyond ``enough``.
     """

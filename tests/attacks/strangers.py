@@ -43,7 +43,7 @@ def _fast(first: bytes, piece: bytes) -> Callable[[Send], Awaitable[None]]:
 
 
 def kinds(key: str) -> dict[str, Callable[[Send], Awaitable[None]]]:
-    """Return what each kind of client does with a connection; those with a key are named so."""
+    """Return what each kind of client sends on a connection; the name states whether it has a key."""
     ours = b"authorization: Bearer " + key.encode() + b"\r\n"
     stream = POST + ours + b"content-length: %d\r\n\r\n" % len(LONG) + LONG
     return {

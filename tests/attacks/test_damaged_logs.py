@@ -1,4 +1,4 @@
-"""Logs that are damaged, or made by an attacker who can hash: errors of the log, never a traceback."""
+"""Damaged logs, and logs forged with valid hashes, raise errors of the log and never crash."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def lines(sound: Path) -> list[Any]:
-    """The records of a sound log, as an export has them."""
+    """Return the records of an intact log as lines of an export."""
     target = sound.with_suffix(".jsonl")
     with open_log(sound, readonly=True) as log:
         log.export(target)
@@ -63,7 +63,7 @@ def lines(sound: Path) -> list[Any]:
 
 
 @pytest.mark.exhaustive
-def test_flipped_bytes_crash_no_command(sound: Path, tmp_path: Path, count: Count) -> None:
+def test_log_commands_do_not_crash_on_flipped_bytes(sound: Path, tmp_path: Path, count: Count) -> None:
     draw, codes = random.Random(8), Counter[int]()
     data, path = sound.read_bytes(), tmp_path / "x.db"
     commands = [
@@ -102,7 +102,7 @@ def nest(depth: int) -> Any:
 
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Every container and key of a JSON value."""
+    """Yield every container of a JSON value with each of its keys."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in items:
         yield value, key
@@ -110,7 +110,7 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def mutate(value: Any, draw: random.Random) -> Any:
-    """Replace, remove, or add something somewhere."""
+    """Replace, remove or add a value at a random place."""
     found = list(places(value))
     if not found or draw.random() < 0.05:
         return deepcopy(draw.choice(HOSTILE))
@@ -135,7 +135,7 @@ def write_line(record: dict[str, Any]) -> bytes:
 
 
 def relink(records: list[Any], draw: random.Random) -> bytes:
-    """Mutate payloads and types, and hash everything again, so that the chain is intact."""
+    """Mutate payloads and types, then recompute all hashes so that the chain is intact."""
     types = sorted({record["type"] for record in records})
     heads: dict[str, tuple[int, str]] = {}
     out = []
@@ -156,7 +156,7 @@ def relink(records: list[Any], draw: random.Random) -> bytes:
 
 
 def damage(records: list[Any], draw: random.Random) -> bytes:
-    """Mutate whole lines, without regard to the hashes."""
+    """Mutate whole lines without recomputing the hashes."""
     for _ in range(draw.choice([1, 1, 3])):
         at = draw.randrange(len(records))
         act = draw.randrange(4)
@@ -173,7 +173,7 @@ def damage(records: list[Any], draw: random.Random) -> bytes:
 
 
 def read_everything(log: EventLog, session: str) -> None:
-    """Do with a session whatever readers do."""
+    """Read a session with every function that reads logs."""
     count_totals(log, session)
     queries = Reader(log)
     queries.read_page(session)

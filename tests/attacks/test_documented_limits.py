@@ -1,4 +1,4 @@
-"""The limits on the page about security are those of the code."""
+"""The limits on the security page match those in the code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _UNITS = {"KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
 
 
 def read_default(text: str) -> Any:
-    """Return the value that a cell such as ``64 KiB`` or ``10,000`` stands for."""
+    """Return the number that a table cell such as ``64 KiB`` or ``10,000`` stands for."""
     if text == "allowed":
         return True
     number, _, unit = text.partition(" ")
@@ -29,7 +29,7 @@ def read_default(text: str) -> Any:
 
 
 def find_value(name: str) -> Any:
-    """Return a constant of a module, or the default of a struct's field."""
+    """Return a constant of a module, or the default value of a struct field."""
     *parts, last = name.split(".")
     if parts[-1][0].isupper():
         (field,) = [each for each in fields(find_value(".".join(parts))) if each.name == last]

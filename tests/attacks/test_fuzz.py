@@ -58,7 +58,7 @@ def fuzz(fuzzer: Fuzzer, cases: int, first: int) -> Counter[str]:
     return ends
 
 
-def test_short_fuzz_run_of_passed_requests_finds_nothing(count: Callable[[str, int], None]) -> None:
+def test_short_fuzz_run_of_forwarded_requests_finds_nothing(count: Callable[[str, int], None]) -> None:
     ends = fuzz(fuzzers.fuzz_passed_request, 200, SEED * 10**9)
     assert len(ends) == len(CASES)
     count("cases of fuzz_passed_request", 200)
@@ -92,7 +92,7 @@ def test_long_fuzz_run_finds_nothing(fuzzer: Fuzzer, part: int, count: Callable[
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """An export of a log with every kind of record."""
+    """Return an export of a log with every type of record."""
     folder = tmp_path_factory.mktemp("log")
 
     async def write() -> None:
@@ -106,7 +106,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def fuzz_files(kind: str, cases: int, first: int, exported: bytes, folder: Path) -> Counter[str]:
-    """Use mutated files of a kind; using one is a single step, which must not hold an event loop either."""
+    """Load mutated files of a kind; each must load without blocking the event loop."""
 
     def run(seed: int) -> str:
         rng = random.Random(seed)
@@ -133,7 +133,7 @@ KINDS = ["log", *fuzzers.FILES]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_short_fuzz_run_of_files_raises_their_own_errors(kind: str, exported: bytes, tmp_path: Path) -> None:
+def test_short_fuzz_run_of_files_raises_only_expected_errors(kind: str, exported: bytes, tmp_path: Path) -> None:
     cases = 50 if kind == "configuration" else 150  # it opens providers
     ends = fuzz_files(kind, cases, SEED * 10**6, exported, tmp_path)
     assert sum(ends.values()) == cases
@@ -144,7 +144,7 @@ def test_short_fuzz_run_of_files_raises_their_own_errors(kind: str, exported: by
 @is_long
 @pytest.mark.parametrize("part", range(4))
 @pytest.mark.parametrize("kind", KINDS)
-def test_long_fuzz_run_of_files_raises_their_own_errors(
+def test_long_fuzz_run_of_files_raises_only_expected_errors(
     kind: str, part: int, exported: bytes, tmp_path: Path, count: Callable[[str, int], None]
 ) -> None:
     share = FUZZ // 80
@@ -169,7 +169,7 @@ FOUND: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("case", FOUND, ids=[case["name"] for case in FOUND])
 def test_earlier_fuzz_findings_stay_fixed(case: dict[str, Any], tmp_path: Path) -> None:
-    """``body`` is text, in which ``times`` repeats ``unit`` where ``@@`` stands."""
+    """Each finding has a ``body``; ``@@`` in it stands for ``unit``, repeated ``times`` times."""
     body = case["body"].replace("@@", case.get("unit", "") * case.get("times", 1)).encode("utf-8", "surrogatepass")
     for tries_left in (2, 1, 0):
         try:
@@ -205,7 +205,7 @@ def test_blocked_event_loop_is_noticed() -> None:
         run_watched(spin())
 
 
-def test_broken_promise_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_guarantee_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail(*_: Any, **__: Any) -> Any:
         raise KeyError("x")
 
@@ -216,7 +216,7 @@ def test_broken_promise_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("wire", sorted(CASES))
 def test_no_conformance_case_blocks_the_event_loop(wire: str) -> None:
-    """Send every reply of the cases through a provider, and every request through a gateway."""
+    """Run every conformance reply through a provider and every request through a gateway."""
 
     async def run(case: Any) -> None:
         for stream in (False, True) if case.reply else ():

@@ -1,4 +1,4 @@
-"""Sessions whose processes are killed, paused and doubled: nothing is lost, and nothing is done twice."""
+"""Sessions whose processes are killed, paused or started twice lose nothing and repeat nothing."""
 
 from __future__ import annotations
 

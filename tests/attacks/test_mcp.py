@@ -1,4 +1,4 @@
-"""MCP servers that pass one tool for another, change their tools, flood standard error, or leave daemons behind."""
+"""MCP servers that impersonate tools, change them, flood standard error or leave daemons behind."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def evil(*mode: str, **settings: Any) -> McpServer:
     return McpServer([sys.executable, str(Path(__file__).with_name("evil_mcp.py")), *mode], **settings)
 
 
-async def test_number_of_reasons_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_number_of_reported_tool_refusals_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dragoman.tools.mcp._MAX_REASONS", 3)
     async with evil("names") as server:
         assert len(server.refused) == 4
@@ -120,7 +120,7 @@ async def test_changed_tool_definition_is_recorded(tmp_path: Path) -> None:
 # --- pinned tools -----------------------------------------------------------------------------------
 
 
-async def test_a_changed_tool_is_asked_about_again(tmp_path: Path) -> None:
+async def test_changed_tool_needs_approval_again(tmp_path: Path) -> None:
     mode, pins = tmp_path / "mode", ToolPins(tmp_path / "pins" / "tools.json")
     asked: list[ToolChange] = []
 
@@ -153,7 +153,7 @@ async def test_a_changed_tool_is_asked_about_again(tmp_path: Path) -> None:
     assert asked[3].pinned is None
 
 
-async def test_without_an_answer_a_changed_tool_is_left_out(tmp_path: Path) -> None:
+async def test_changed_tool_without_approval_is_omitted(tmp_path: Path) -> None:
     mode, pins = tmp_path / "mode", ToolPins(tmp_path / "tools.json")
     for name, names in (("plain", ["echo", "other"]), ("changed", ["other"])):
         mode.write_text(name)

@@ -1,4 +1,6 @@
-"""Patterns of rules take linear time, and mean what the regular expressions meant that they replace."""
+"""Patterns in permission rules take linear time and match like the regular expressions they
+replaced.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text of another party is truncated before it is scanned or quoted."""
+"""Text from clients and servers is truncated before it is scanned or quoted in errors."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ ASKED: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", ASKED)
-def test_an_answer_quotes_a_bounded_part_of_the_request(name: str) -> None:
+def test_error_response_quotes_a_bounded_part_of_the_request(name: str) -> None:
     wire, fields = ASKED[name]
     answer = asyncio.run(post(APP, wire, json.dumps({"model": "fast", **fields}).encode()))
     assert answer.status == (200 if name == "unknown field" else 400)

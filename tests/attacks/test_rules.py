@@ -1,4 +1,4 @@
-"""A model that looks for what a rule denies, by tools that walk folders."""
+"""Tools that walk folders do not show a model the files that a rule denies."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_list_files_omits_paths_that_a_rule_denies(root: Path) -> None:
     assert seen.details == {"withheld_paths": 4}
 
 
-async def test_path_that_was_allowed_when_asked_is_shown(root: Path) -> None:
+async def test_path_that_the_approver_allowed_is_shown(root: Path) -> None:
     policy = Policy([READING, Rule("ask", path="**")])
     seen = await run(root, policy, "search", lambda *_: True, text="KEY", path="secrets")
     assert "secrets/prod.env:1" in str(seen.content)

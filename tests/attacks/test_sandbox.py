@@ -47,7 +47,7 @@ async def bash(root: Path, command: str, sandbox: Sandbox | None = None, **setti
 
 
 def mounts(argv: list[str]) -> list[tuple[str, str]]:
-    """The mounts in their order, as (option, place)."""
+    """Return the mounts in order, as (option, mount point)."""
     taken = {"--tmpfs": 1, "--bind": 2, "--ro-bind": 2, "--dev": 1, "--proc": 1}
     head = argv[: argv.index("--chdir")]
     return [(part, head[at + taken[part]]) for at, part in enumerate(head) if part in taken]
@@ -56,7 +56,7 @@ def mounts(argv: list[str]) -> list[tuple[str, str]]:
 # --- arguments: these run everywhere ----------------------------------------------------------------
 
 
-def test_the_home_and_the_sockets_are_hidden(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_home_folder_and_sockets_are_hidden(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = root.parent
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setattr(sys, "prefix", str(home / "venv"))
@@ -116,7 +116,7 @@ def test_name_resolution_works_when_the_network_is_allowed(root: Path, monkeypat
 
 @pytest.mark.parametrize("name", [".git", ".GIT", "sub/.git", "sub/deep/.Git"])
 @pytest.mark.parametrize("kind", ["folder", "file"])
-def test_version_control_is_mounted_read_only(root: Path, name: str, kind: str) -> None:
+def test_git_folder_is_mounted_read_only(root: Path, name: str, kind: str) -> None:
     place = root / name
     place.parent.mkdir(parents=True, exist_ok=True)
     place.mkdir() if kind == "folder" else place.write_text("gitdir: elsewhere\n")
@@ -198,7 +198,7 @@ async def test_no_file_in_the_home_is_readable(root: Path, monkeypatch: pytest.M
 
 @LIVE
 @pytest.mark.parametrize("name", [".git", ".GIT", "sub/.git"])
-async def test_command_cannot_write_version_control(root: Path, name: str) -> None:
+async def test_command_cannot_write_the_git_folder(root: Path, name: str) -> None:
     git = root / name
     (git / "hooks").mkdir(parents=True)
     (git / "config").write_text("[core]\n")
@@ -300,7 +300,7 @@ def _sleeping(number: str) -> list[int]:
 
 @pytest.fixture
 def number() -> Iterator[str]:
-    """The seconds of a sleep that no other test starts."""
+    """Yield a number of seconds for ``sleep`` that identifies this test's processes."""
     chosen = f"{os.getpid()}{threading.get_native_id() % 97}"
     yield chosen
     for pid in _sleeping(f"3{chosen}"):
@@ -370,7 +370,7 @@ async def test_exit_codes_and_signals_are_reported_unchanged(argv: list[str], co
 
 
 @pytest.mark.parametrize("supervised", [True, False])
-async def test_program_that_does_not_start_is_named(tmp_path: Path, supervised: bool) -> None:
+async def test_error_names_the_program_that_does_not_start(tmp_path: Path, supervised: bool) -> None:
     (tmp_path / "file").write_text("no program")
     for program, reason in (("/no/such", "No such file or directory"), (str(tmp_path / "file"), "Permission denied")):
         with pytest.raises(ToolFailure, match=f"^{program}: {reason}$"):
@@ -492,6 +492,6 @@ def test_doctor_quotes_why_the_sandbox_does_not_start(root: Path, monkeypatch: p
     )
 
 
-def test_goal_that_starts_with_doctor_is_a_goal() -> None:
+def test_goal_that_starts_with_doctor_is_not_the_doctor_command() -> None:
     result = CliRunner().invoke(main, ["agent", "doctor the tests", "--budget", "x"])
     assert "--budget x: must be one of" in result.output

@@ -1,4 +1,4 @@
-"""Canary keys: a server repeats every header it gets in every place it can, and no artefact shows one.
+"""Canary keys: a server echoes every request header everywhere, and no output of Dragoman shows one.
 
 The canaries have no shape of a key, so no pattern can find them: only the known value can be removed.
 """
@@ -43,7 +43,7 @@ SETTINGS = {"max_tokens": 9}
 
 
 class Search:
-    """A search for canary secrets: the number of searched places, and those that contain one."""
+    """A search for canary secrets: the number of places searched, and the places that contain one."""
 
     def __init__(self) -> None:
         self.looked = 0
@@ -58,7 +58,9 @@ class Search:
                 self.found.append(f"{where}: {text[max(0, at - 60) : at + 30]!r}")
 
     def look_at_error(self, where: str, error: BaseException | None, seen: set[int] | None = None) -> None:
-        """Look at what an error reporter would send: texts, attributes, causes, and the locals of our frames."""
+        """Search everything an error reporter sends: texts, attributes, causes and locals of
+        frames.
+        """
         seen = set() if seen is None else seen
         if error is None or id(error) in seen:
             return
@@ -79,7 +81,9 @@ class Search:
 
 @pytest.fixture
 def search(caplog: pytest.LogCaptureFixture) -> Iterator[Search]:
-    """A search whose findings fail the test; what was logged at any level is searched at the end."""
+    """Yield a search that fails the test if it finds a secret; all log output is searched at the
+    end.
+    """
     caplog.set_level(1)
     for name in ("asyncio", "aiohttp", "dragoman"):
         logging.getLogger(name).setLevel(1)
@@ -95,7 +99,9 @@ ECHOES = ("ok", "401", "400", "500", "html", "headers", "garbage", "stream", "lo
 
 
 async def echo(connection: Connection) -> None:
-    """Answer as the model's name or path asks for, with all headers of the request in every place."""
+    """Answer as the model name or path selects, with all request headers in every part of the
+    reply.
+    """
     heard = "\n".join(f"{name}: {value}" for name, value in connection.seen.headers.items())
     body = connection.seen.body.decode()
     kind = next((each for each in ECHOES if f"echo-{each}" in connection.seen.path + body), "ok")

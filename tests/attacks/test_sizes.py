@@ -1,4 +1,6 @@
-"""Requests and replies of legal size and illegal shape are refused before they take time or memory."""
+"""Requests and replies of legal size but illegal shape are rejected before they cost time or
+memory.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ HI: dict[str, Any] = {"role": "user", "content": "hi"}
 
 
 def bodies(**fields: Any) -> dict[str, bytes]:
-    """The same wrong field in a request of each wire."""
+    """Return a request for each wire with the same invalid field."""
     made: dict[str, dict[str, Any]] = {
         "openai": {"model": "fast", "messages": [HI]},
         "anthropic": {"model": "fast", "max_tokens": 9, "messages": [HI]},
@@ -83,7 +85,7 @@ async def test_list_lengths_are_limited(name: str) -> None:
     assert (await post(app, "openai", bodies()["openai"])).status == 200
 
 
-def test_default_limits() -> None:
+def test_default_body_limits_are_8_and_16_mib() -> None:
     bounds = Bounds()
     assert bounds.body_bytes == 8 * 1024 * 1024
     assert wire_codec.MAX_BODY == 16 * 1024 * 1024

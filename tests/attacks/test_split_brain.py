@@ -1,4 +1,4 @@
-"""A session that is resumed while it runs: the invoice is paid once."""
+"""When a running session is resumed elsewhere, the invoice is still paid only once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Open = Callable[..., EventLog]
 
 
 class Payer(Provider):
-    """Pay until the payment is confirmed, as a model does when the outcome is unknown."""
+    """A model that pays until the payment is confirmed, as models do when the outcome is unknown."""
 
     name, model = "payer", "m"
 
@@ -45,7 +45,7 @@ class Payer(Provider):
 
 
 class Till:
-    """A tool that pays when it is let."""
+    """A payment tool that finishes when the test releases it, and counts its payments."""
 
     def __init__(self) -> None:
         self.payments = 0
@@ -63,7 +63,7 @@ class Till:
 
 
 def open_other(log: EventLog, open_store: Open) -> EventLog:
-    """The log as another process has it; a file has one writer, so there it is another task."""
+    """Return the log as a second runner has it: a new connection to PostgreSQL, else the same log."""
     return open_store() if isinstance(log, PostgresLog) else log
 
 

@@ -38,7 +38,7 @@ ATTACKS: list[tuple[str, int, float, float]] = (
 
 
 async def measure(url: str, seconds: float) -> list[float]:
-    """Call the gateway for so long, each time over a new connection; return how long each call took, in order."""
+    """Call the gateway for this long, each time over a new connection; return the sorted durations."""
     port, took = int(url.rpartition(":")[2]), []
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
@@ -89,7 +89,7 @@ async def attacked(kind: str, url: str, number: int) -> AsyncIterator[None]:
 
 
 class Figures(NamedTuple):
-    """Seconds of a call that the share of all calls stay below, calm and attacked; and the most memory, in MiB."""
+    """Call latency at a fixed percentile, calm and under attack, in seconds; peak memory in MiB."""
 
     calm: float
     attacked: float

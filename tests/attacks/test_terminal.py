@@ -31,7 +31,7 @@ def test_control_and_bidi_characters_are_escaped(monkeypatch: pytest.MonkeyPatch
 
 
 def is_safe(text: str) -> bool:
-    """Return whether a terminal interprets nothing in a text, but for colours."""
+    """Return whether a text contains no terminal control sequence except colours."""
     return not set(re.sub(r"\x1b\[[0-9;]*m", "", text)) & set("\x1b\x07\x9b\u202e\u2066\x08\r\u200f")
 
 

@@ -1,4 +1,6 @@
-"""``dragoman.batch``: results, order, failures, budgets, limits, cache and restarts, without killing anything."""
+"""``dragoman.batch``: results, order, failures, budgets, limits, cache and restarts after a clean
+end.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ TOOL = {"name": "add", "parameters": {"type": "object", "properties": {"n": {"ty
 
 
 class Echo(Listed):
-    """Answers a prompt with itself, after a while that differs from call to call."""
+    """Answers each prompt with its own text, after a delay that differs from call to call."""
 
     def __init__(self, answers: Mapping[str, Any] | None = None, *, pause: float = 0.0, **settings: Any) -> None:
         super().__init__(**settings)
@@ -62,7 +64,7 @@ class Echo(Listed):
 
 
 def holding(prompt: str) -> Echo:
-    """Answers all but one prompt."""
+    """Return a model that answers every prompt except this one, for which it waits."""
     model = Echo()
     model.holds[prompt] = asyncio.Event()
     return model
@@ -140,7 +142,7 @@ async def test_finished_rows_are_kept_when_the_order_changes(out: Path) -> None:
     assert sorted(row["line"] for row in results(out)) == list(range(1, 21))
 
 
-async def test_failed_rows_have_their_error(out: Path) -> None:
+async def test_failed_rows_contain_the_error(out: Path) -> None:
     answers = {
         "p1": RateLimitError("slow down", status=429),
         "p2": cut_off(),

@@ -40,7 +40,7 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "out.jsonl"
 
 
-def test_parts_are_merged_by_line_and_removed(out: Path) -> None:
+def test_part_files_are_merged_by_line_and_removed(out: Path) -> None:
     out.write_text(line_of(4, "out"))
     (parts_of(out) / "part-1-a.jsonl").write_text(line_of(3) + line_of(1) + '{"line": 9, "te')
     (parts_of(out) / "part-2-b.jsonl").write_text(line_of(2) + line_of(4, "again"))
@@ -50,13 +50,13 @@ def test_parts_are_merged_by_line_and_removed(out: Path) -> None:
     assert not parts_of(out).exists()
 
 
-def test_parts_are_merged_in_order_of_completion(out: Path) -> None:
+def test_part_files_are_merged_in_order_of_completion(out: Path) -> None:
     (parts_of(out) / "part-1-a.jsonl").write_text(line_of(3) + line_of(1))
     merge(out, ordered=False)
     assert [json.loads(line)["line"] for line in out.read_text().splitlines()] == [3, 1]
 
 
-def test_worker_skips_rows_that_others_finished(out: Path) -> None:
+def test_worker_skips_rows_that_other_workers_finished(out: Path) -> None:
     part = parts_of(out) / "part-1-a.jsonl"
     part.write_text(line_of(1) + '{"line": 2')
     finished = FinishedLines(parts_of(out))
@@ -66,7 +66,7 @@ def test_worker_skips_rows_that_others_finished(out: Path) -> None:
     assert [number in finished.refresh() for number in (1, 2, 3, 4)] == [True, True, True, False]
 
 
-async def test_local_run_continues_what_a_cluster_left(out: Path) -> None:
+async def test_local_run_continues_an_unfinished_cluster_run(out: Path) -> None:
     model = Listed("x", repeat=True)
     rows = [{"prompt": "a"}, {"prompt": "b"}, {"prompt": "c"}]
     await batch(rows, out, model, budget="rows=1")
@@ -77,7 +77,7 @@ async def test_local_run_continues_what_a_cluster_left(out: Path) -> None:
     assert not parts_of(out).exists()
 
 
-async def test_parts_in_use_are_not_merged(out: Path) -> None:
+async def test_part_files_in_use_are_not_merged(out: Path) -> None:
     (parts_of(out) / "part-1-a.jsonl").write_text(line_of(3))
     with hold(out), pytest.raises(OutputError, match="another process"):
         merge(out, ordered=True)
@@ -136,7 +136,9 @@ async def start(server: Server, source: Path, out: Path, *words: str) -> asyncio
 
 
 def finished(out: Path) -> dict[str, set[int]]:
-    """Return the numbers of the rows saved on disk, grouped by the id of the process that wrote them."""
+    """Return the numbers of the rows saved on disk, grouped by the id of the process that wrote
+    them.
+    """
     found: dict[str, set[int]] = {}
     for path in list_parts(parts_of(out)):
         with contextlib.suppress(FileNotFoundError):
@@ -157,7 +159,7 @@ async def wait_for_workers(process: asyncio.subprocess.Process, out: Path, worke
 
 
 def compare(out: Path, local: Path) -> None:
-    """The outputs are equal, row for row, but for the times that calls took."""
+    """Assert that both outputs are equal row by row, except for the durations of calls."""
 
     def read(path: Path) -> list[Any]:
         rows = [json.loads(line) for line in path.read_text().splitlines()]

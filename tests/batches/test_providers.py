@@ -1,4 +1,4 @@
-"""``via="provider"``: the batch APIs of three wires, played by the simulator over a real socket."""
+"""``via="provider"``: the batch APIs of three wires, simulated over a real socket."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ async def test_restart_waits_for_the_submitted_batch(
     assert len(server.batches.batches) == 1
 
 
-async def test_cancelling_fetches_finished_rows_and_a_later_run_the_rest(
+async def test_cancelling_fetches_finished_rows_and_a_later_run_finishes_the_others(
     run: Run, out: Path, server: SimServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.batches.script = BatchScript(polls=1000)
@@ -218,7 +218,7 @@ async def test_conflicting_settings_are_rejected(out: Path, settings: dict[str, 
         )  # type: ignore[arg-type]
 
 
-async def test_the_key_goes_to_the_providers_origin_only(server: SimServer) -> None:
+async def test_key_is_sent_to_the_providers_origin_only(server: SimServer) -> None:
     from dragoman.wire import HttpRequest
 
     model = server.connect(api_key="secret-key-123")

@@ -1,4 +1,4 @@
-"""kill -9 at random points: nothing is lost, and no row that was acknowledged is asked again.
+"""kill -9 at random points: no row is lost, and no acknowledged row is requested again.
 
 Acknowledged is what is on disk: a complete line of the output, or of the rows that finished ahead of their turn.
 """
@@ -21,7 +21,7 @@ from ..server import Connection, Server, completion, serve
 
 
 class Counting:
-    """Answers prompts after a short random time, and counts how often each was asked."""
+    """Answers prompts after a short random time, and counts the requests for each prompt."""
 
     def __init__(self, seed: int) -> None:
         self.total = 0
@@ -74,7 +74,7 @@ async def start(server: Server, source: Path, out: Path, order: str) -> asyncio.
 
 
 async def kill_often(folder: Path, order: str, kills: int, rows: int, seed: int) -> int:
-    """Kill a batch so often, each time a while after a request arrived; return how often it was alive then."""
+    """Kill a batch this many times, shortly after a request; return how many kills hit it running."""
     dice = random.Random(seed)
     source, out = folder / "in.jsonl", folder / "out.jsonl"
     source.write_text("".join([json.dumps({"id": f"r{n}", "prompt": f"p{n}"}) + "\n" for n in range(rows)]))

@@ -1,4 +1,4 @@
-"""Shapes of rows, templates and ids."""
+"""Row formats, templates and row ids of batches."""
 
 from __future__ import annotations
 

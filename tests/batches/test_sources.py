@@ -1,4 +1,4 @@
-"""Rows of files: what is read, and what is reported with its line."""
+"""Batch input files: which formats are read, and which mistakes are reported with their line."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_deeply_nested_json_is_a_bad_row(tmp_path: Path) -> None:
     assert found[1] == (2, {"a": 1})
 
 
-def test_long_row_is_not_read_into_memory(tmp_path: Path) -> None:
+def test_too_long_row_is_not_read_into_memory(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_bytes(b'{"a": "' + b"x" * 30_000_000 + b'"}\n{"a": 1}\n')
     tracemalloc.start()
     try:
@@ -112,7 +112,7 @@ def test_rows_are_counted_for_the_progress(tmp_path: Path, data: str, count: int
     assert open_source(tmp_path / "in.jsonl", 10).count() == count
 
 
-def test_mappings_are_a_source() -> None:
+def test_rows_can_be_read_from_mappings() -> None:
     source: Any = open_source([{"a": 1}, 5], 10)  # type: ignore[list-item]
     assert list(source) == [(1, {"a": 1}), (2, "must be a mapping, not int")]
     assert source.count() == 2

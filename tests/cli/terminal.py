@@ -1,4 +1,4 @@
-"""A program at a real terminal: keys go in, and what a person would see comes out."""
+"""Drive a program at a pseudo-terminal: send keys and read what a person would see."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Terminal:
         os.write(self._own, keys.encode())
 
     def see(self, text: str, seconds: float = 20) -> str:
-        """Wait until a text appears after what was seen before, and return all up to it."""
+        """Wait until a text appears after the part already read; return everything up to it."""
         end = time.monotonic() + seconds
         while (found := self._text().find(text, self._at)) < 0:
             left = end - time.monotonic()
@@ -55,7 +55,9 @@ class Terminal:
         return seen
 
     def insist(self, keys: str, text: str) -> None:
-        """Press keys until a text appears: Python's line editor misses a signal that comes just before it waits."""
+        """Press keys until a text appears: Python's line editor misses a signal just before it
+        waits.
+        """
         for _ in range(20):
             self.type(keys)
             try:
@@ -66,7 +68,7 @@ class Terminal:
         raise AssertionError(f"{keys!r} never made {text!r} appear")
 
     def drain(self, seconds: float) -> None:
-        """Read what appears in this time."""
+        """Return what the program prints within this time."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0 and self._read(left):
             pass

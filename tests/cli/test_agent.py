@@ -27,7 +27,7 @@ KEY = "sk-canary-0123456789abcdef"
 
 
 class Scripted:
-    """Answers each request with the next entry: words, and calls as (tool, arguments)."""
+    """A server that answers each request with the next entry: text, and calls as (tool, arguments)."""
 
     def __init__(self, *answers: tuple[str, list[tuple[str, dict[str, Any]]]]) -> None:
         self._answers = list(answers)
@@ -133,7 +133,7 @@ def test_call_is_denied_without_an_approver(server: Server, workspace: Path) -> 
     assert "   denied  bash, by nobody" in result.stdout
 
 
-def test_rules_on_the_command_line(server: Server, workspace: Path) -> None:
+def test_rules_are_read_from_the_command_line(server: Server, workspace: Path) -> None:
     result = run(server, workspace, "--allow", "edit_file:*.txt", "--allow", "bash:cat*", "--deny", "execute")
     assert "  allowed  edit_file, by rule: --allow edit_file:*.txt" in result.stdout
     assert "   denied  bash, by rule: --deny execute" in result.stdout
@@ -166,7 +166,7 @@ def test_tools_with_odd_names_are_reported_at_the_start(server: Server, workspac
     assert "with read_file, list_files, search, edit_file, bash, ok-name_1.x\n" in result.stdout
 
 
-def test_changed_tools_of_a_server_are_left_out_until_accepted(workspace: Path) -> None:
+def test_changed_tools_of_a_server_are_omitted_until_accepted(workspace: Path) -> None:
     pytest.importorskip("mcp", reason="the extra [mcp] is not installed")
     program, mode = Path(__file__).parent.parent / "attacks" / "evil_mcp.py", workspace.parent / "mode"
     shown: list[tuple[bool, bool]] = []
@@ -188,7 +188,7 @@ def test_changed_tools_of_a_server_are_left_out_until_accepted(workspace: Path) 
         (["--mcp", "https://b.example/mcp", "--mcp-bearer", "MCP_KEY"], "name the origin it is for; there are 2"),
     ],
 )
-def test_headers_of_servers_that_cannot_be_meant(workspace: Path, options: list[str], complaint: str) -> None:
+def test_invalid_header_options_are_rejected(workspace: Path, options: list[str], complaint: str) -> None:
     with Background(Scripted(("So.", []))) as server:
         result = run(server, workspace, "--mcp", "https://a.example/mcp", *options, MCP_KEY="k-secret-value")
     assert result.exit_code == 2
@@ -209,14 +209,14 @@ def test_headers_of_servers_are_bound_to_their_origin(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("path", [".git", "sub/.git", ".GIT/config", "sub/.Git/hooks/pre-commit"])
-def test_git_folder_cannot_be_written_with_yes(workspace: Path, path: str) -> None:
+def test_git_folder_cannot_be_written_with_the_yes_option(workspace: Path, path: str) -> None:
     with Background(Scripted(("", [("edit_file", {"path": path, "old": "", "new": "x"})]), ("So.", []))) as server:
         result = run(server, workspace, "--allow", "write")
     assert "denied  edit_file, by rule: version control is not written" in result.stdout, result.output
     assert [each.name for each in workspace.iterdir()] == ["a.txt"]
 
 
-def test_rules_in_a_file(server: Server, workspace: Path) -> None:
+def test_rules_are_read_from_a_file(server: Server, workspace: Path) -> None:
     path = workspace.parent / "policy.yaml"
     path.write_text("default: deny\nrules:\n  - {action: allow, tool: bash, name: shell}\n")
     result = run(server, workspace, "--policy", str(path))
@@ -252,7 +252,7 @@ def test_an_answer_may_change_the_input_or_allow_a_path_or_a_prefix(server: Serv
 
 
 @pytest.mark.parametrize("answer", ["c is the wrong language", "e {not json", "elsewhere", "path of no return"])
-def test_a_reason_is_not_read_as_a_yes(server: Server, workspace: Path, answer: str) -> None:
+def test_answer_in_free_text_is_a_denial_with_a_reason(server: Server, workspace: Path, answer: str) -> None:
     run(server, workspace, "--ask", given=f"y\ny\n{answer}\n")
     denied = [record.payload for record in records(workspace) if record.type == "permission.denied"]
     assert [(each.tool_name, each.reason) for each in denied] == [("bash", answer)]
@@ -270,7 +270,7 @@ def test_hook_decides_before_the_user_is_asked(server: Server, workspace: Path) 
     assert "   denied  bash, by nobody: there is no approver to ask" in result.stdout
 
 
-def test_missing_answer_counts_as_no(server: Server, workspace: Path) -> None:
+def test_missing_answer_counts_as_a_denial(server: Server, workspace: Path) -> None:
     result = run(server, workspace, "--ask", given="y\n")
     assert "   denied  edit_file, by nobody: the answer never came" in result.stdout
 
@@ -288,7 +288,7 @@ def test_exceeded_budget_has_its_own_exit_code(server: Server, workspace: Path) 
     assert " finished  exhausted: the budget of 2 turns is used up" in result.stdout
 
 
-def test_session_is_resumed(server: Server, workspace: Path) -> None:
+def test_session_can_be_resumed(server: Server, workspace: Path) -> None:
     run(server, workspace, "--budget", "steps=1", "--yes")
     [first] = {record.session for record in records(workspace)}
     again = words(server, workspace, "--resume", first, "--yes")
@@ -300,7 +300,7 @@ def test_session_is_resumed(server: Server, workspace: Path) -> None:
     check_evidence(records(workspace))
 
 
-def test_session_is_resumed_at_a_record_or_as_a_fork(workspace: Path) -> None:
+def test_session_can_be_resumed_at_a_record_or_as_a_fork(workspace: Path) -> None:
     with Background(Scripted(("One.", []), ("Two.", []), ("Three.", []), ("Four.", []))) as server:
         run(server, workspace)
         [first] = {record.session for record in records(workspace)}

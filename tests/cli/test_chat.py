@@ -1,4 +1,4 @@
-"""A conversation at a real terminal, and the same without one."""
+"""``dragoman chat`` at a real terminal, and with input from a pipe."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def heard(server: Any) -> list[list[Any]]:
 
 
 async def propose(connection: Connection) -> None:
-    """Proposes a call, until it is given a result."""
+    """Answer with a tool call until the request contains a tool result."""
     messages = connection.seen.json["messages"]
     connection.begin_stream()
     if any(message["role"] == "tool" for message in messages):
@@ -49,7 +49,9 @@ async def propose(connection: Connection) -> None:
 
 
 def leave(terminal: Terminal) -> None:
-    """Press Ctrl-D until the program ends: between two lines the terminal itself takes the key."""
+    """Press Ctrl-D until the program ends: between two prompts the terminal itself consumes the
+    key.
+    """
     for _ in range(40):
         with contextlib.suppress(OSError):
             terminal.type("\x04")
@@ -209,7 +211,7 @@ def test_markdown_is_rendered_while_streaming_and_an_interrupt_keeps_the_chat() 
     assert heard(server)[-1] == ["one", "## A title\n\nSome **bold** words.\n", "slowly", "First half", "three"]
 
 
-def test_a_swap_at_a_terminal_shows_the_losses_and_asks(tmp_path: Path) -> None:
+def test_model_swap_at_a_terminal_shows_losses_and_asks_for_confirmation(tmp_path: Path) -> None:
     saved = tmp_path / "talk.json"
     said = [{"type": "opaque", "data": {"x": 1}}, {"type": "text", "text": "Hello"}]
     saved.write_text(json.dumps([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": said}]))
@@ -241,7 +243,7 @@ def test_model_output_cannot_control_the_terminal() -> None:
 
 
 @pytest.mark.parametrize("variables", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
-def test_output_without_colour(variables: dict[str, str]) -> None:
+def test_output_has_no_colour_if_the_environment_disables_it(variables: dict[str, str]) -> None:
     with Background(answering("**Hello**")) as server:
         with Terminal("chat", "m", "--prompt", "Hi", "--base-url", server.base_url, **variables) as terminal:
             assert terminal.wait() == 0
@@ -253,7 +255,7 @@ def test_output_without_colour(variables: dict[str, str]) -> None:
 # --- without one ------------------------------------------------------------------------------------
 
 
-def test_swap_shows_losses_and_continues(tmp_path: Path) -> None:
+def test_model_swap_shows_losses_and_continues(tmp_path: Path) -> None:
     saved = tmp_path / "talk.json"
     said = [{"type": "thinking", "text": "hm"}, {"type": "text", "text": "Hello"}]
     saved.write_text(json.dumps([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": said}]))
@@ -268,7 +270,7 @@ def test_swap_shows_losses_and_continues(tmp_path: Path) -> None:
     assert (heard(one), heard(two)) == ([], [["Hi", "Hello", "and now?"]])
 
 
-def test_impossible_swap_changes_nothing() -> None:
+def test_impossible_model_swap_changes_nothing() -> None:
     with Background(answering("Hello")) as server:
         talk = chat(
             "m",

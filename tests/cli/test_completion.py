@@ -1,4 +1,4 @@
-"""The tab key."""
+"""Shell completion with the tab key."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_commands_are_completed_without_loading_them(config: Path) -> None:
 
 
 def test_bash_completes_names_with_colons(config: Path) -> None:
-    """As bash hands them over: ``anthropic:claude-son`` is three words."""
+    """Bash splits words at colons: it passes ``anthropic:claude-son`` as three words."""
     assert complete("bash", ["ask", "anthropic", ":"], "claude-sonnet-4-6", config) == ["plain,claude-sonnet-4-6"]
     after = complete("bash", ["ask", "anthropic"], ":", config)
     assert "plain,claude-opus-4-7" in after

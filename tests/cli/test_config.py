@@ -1,4 +1,4 @@
-"""The user's file, checked from the command line."""
+"""``dragoman config``: checks and prints the user's models.yaml."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_path_is_printed(exists: bool, tmp_path: Path) -> None:
     assert json.loads(run("path", "--json", DRAGOMAN_CONFIG=str(file)).stdout) == {"path": str(file), "exists": exists}
 
 
-def test_show_prints_the_stack_of_a_name(tmp_path: Path) -> None:
+def test_show_prints_the_provider_stack_of_a_model(tmp_path: Path) -> None:
     file = tmp_path / "models.yaml"
     file.write_text(
         "adapters: {a: {type: openai, api_key_env: [K1, K2], rate_limit: {max_concurrency: 2},"

@@ -1,4 +1,4 @@
-"""Bills from the command line: counts, replies, events and logs."""
+"""``dragoman cost``: prices token counts, replies, events and logs."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_events_of_ask_are_priced(tmp_path: Path) -> None:
     assert (made["calls"], made["total"], made["models"][0]["model"]) == (1, "0.00002375", "openai:gpt-5")
 
 
-def test_many_calls_and_unknown_prices() -> None:
+def test_costs_of_many_calls_are_summed_and_unknown_prices_reported() -> None:
     calls: list[dict[str, Any]] = [
         {"provider": "openai", "model": "gpt-5", "usage": {"input_tokens": 1000, "output_tokens": 0}},
         {"provider": "openai", "model": "gpt-5", "usage": {"input_tokens": 1000, "output_tokens": 0}},

@@ -1,4 +1,4 @@
-"""``dragoman keys gateway``: keys of clients in a database, shown once, changed with an audit record."""
+"""``dragoman keys gateway``: client keys in a database, shown once, every change audited."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def find(place: str, key: str) -> Any:
     return ring.find(key)
 
 
-def test_life_of_a_key(place: str) -> None:
+def test_key_is_created_changed_rotated_and_revoked(place: str) -> None:
     limits = ["--team", "core", "--model", "fast", "--model", "anthropic:*", "--budget-month", "20", "--expires"]
     key = json.loads(run("new", "ann", *limits, "2999-01-31", "--requests-per-minute", "60", "--json").stdout)["key"]
     run("team", "core", "--budget-month", "100")
@@ -57,7 +57,7 @@ def test_life_of_a_key(place: str) -> None:
     assert not any(each in everything for each in (key, new, "sha256"))
 
 
-def test_keys_of_a_file_are_imported(place: str, tmp_path: Path) -> None:
+def test_keys_are_imported_from_a_file(place: str, tmp_path: Path) -> None:
     key, digest = new_key()
     file = tmp_path / "keys.yaml"
     file.write_text(f"keys:\n  ann: {{hash: '{digest}', team: core}}\nteams:\n  core: {{budget_usd_month: 5}}\n")

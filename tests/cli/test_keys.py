@@ -1,4 +1,4 @@
-"""Stored keys: where they are, who gets them, and that no output holds one."""
+"""Stored API keys: where they are stored, which vendor receives them, and that no output shows one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture(params=["keyring", "file"])
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both places, by the real ``keyring`` package with a backend in a file, or with its failing one."""
+    """Set up one key store: the system keyring (with a file backend), or the file used without one."""
     backend = "tests.file_keyring.FileKeyring" if request.param == "keyring" else "keyring.backends.fail.Keyring"
     monkeypatch.setenv("PYTHON_KEYRING_BACKEND", backend)
     monkeypatch.setenv("FILE_KEYRING", str(tmp_path / "keyring.json"))
@@ -127,7 +127,7 @@ def test_damaged_file_is_reported_in_one_line(run: Run, tmp_path: Path) -> None:
     assert run("models", "groq:*", "--json").exit_code == 0
 
 
-def test_the_prompt_hides_what_is_typed(place: str) -> None:
+def test_key_prompt_hides_what_is_typed(place: str) -> None:
     with Terminal("keys", "set", "groq") as terminal:
         terminal.see("key for GROQ_API_KEY: ")
         terminal.type(f"{KEY}\n")

@@ -1,4 +1,4 @@
-"""The models command: known facts of a model and their sources."""
+"""``dragoman models``: known capabilities of each model and their sources."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_configured_models_are_marked(run: Any) -> None:
     assert json.loads(run("five", "--json", MY_KEY="").stdout)[0]["status"] == "not_configured"
 
 
-def test_one_model_is_shown(run: Any) -> None:
+def test_facts_of_one_model_are_shown(run: Any) -> None:
     shown = run("five").stdout
     assert shown.startswith("mine:five: configured\n")
     lines = {line.split()[0]: line.split()[1:] for line in shown.splitlines() if line}

@@ -1,4 +1,6 @@
-"""``ask`` and ``chat`` in the event log: what is recorded, found again, continued, and never in the way."""
+"""``ask`` and ``chat`` write to the event log: sessions are found, continued, and never block a
+reply.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Display of a reply at a terminal, for any model output."""
+"""Rendering of replies at a terminal, for any model output."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def say(text: str) -> Callable[[Assembler], None]:
 
 
 class Drawing:
-    """A terminal that remembers what was drawn, as text."""
+    """A terminal that records as text what was drawn."""
 
     def __init__(self) -> None:
         self.file = io.StringIO()

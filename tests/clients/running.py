@@ -1,4 +1,4 @@
-"""Programs of others in front of a gateway on real sockets: where they are installed, and how they are run."""
+"""Run third-party programs against a gateway on real sockets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ in_full_run = pytest.mark.skipif(not EXHAUSTIVE, reason="programs of others take
 
 
 def find_program(*parts: str) -> str:
-    """Return the path of an installed program; skip the test if it is not there."""
+    """Return the path of an installed program; skip the test if it is not installed."""
     path = INSTALLED.joinpath(*parts)
     if not path.exists():
         pytest.skip(f"{path.name} is not installed: make clients")
@@ -35,7 +35,9 @@ def find_program(*parts: str) -> str:
 
 @contextlib.asynccontextmanager
 async def gateway(script: ScriptedProvider, kept: Path, *aliases: str) -> AsyncIterator[str]:
-    """Serve a gateway over all wires, with a store; ``aliases`` are further names, each followed by its wire."""
+    """Serve a gateway with a store over all wires; ``aliases`` are further names, each with its
+    wire.
+    """
     with SimServer(script, models=("sim",)) as upstream, contextlib.closing(ResponseStore(kept / "kept.db")) as store:
         models: dict[str, Provider] = {}
         for wire in WIRES:
@@ -46,7 +48,7 @@ async def gateway(script: ScriptedProvider, kept: Path, *aliases: str) -> AsyncI
 
 
 async def run_program(command: list[str], where: Path, extra: Mapping[str, str]) -> tuple[int, str]:
-    """Run a program in a folder with a home of its own; return its exit code and what it printed."""
+    """Run a program in a folder with its own home folder; return its exit code and output."""
     home = where.parent / "home"
     home.mkdir(exist_ok=True)
     kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}

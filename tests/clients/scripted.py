@@ -1,4 +1,4 @@
-"""A model that does what the prompt asks for, for the feature lists of clients."""
+"""A scripted model that does what the prompt requests, for the feature lists of clients."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def answer_by_tool(request: Request) -> Answer:
 
 
 def script() -> ScriptedProvider:
-    """Return the model."""
+    """Return the scripted model."""
     answers = {
         "CALL": Answer(tool_calls=[PARIS]),
         "BOTH": Answer(tool_calls=[PARIS, ROME]),

@@ -1,4 +1,4 @@
-"""Coding agents at their defaults: each edits a file of a toy repository, through the gateway, over every wire."""
+"""Coding agents with default settings edit a file of a small repository through the gateway."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ Agent = Callable[[str, str, Path], Awaitable[tuple[int, str]]]
 
 
 def codex(model: str) -> Agent:
-    """Return the run of a Responses client. ``model`` is a name that it knows, for which it patches in free text."""
+    """Return a command for a Responses client; with a known ``model`` it edits by free-text
+    patches.
+    """
 
     async def run(url: str, wire: str, where: Path) -> tuple[int, str]:
         settings = where.parent / "home" / ".codex"
@@ -69,7 +71,7 @@ def codex(model: str) -> Agent:
 
 
 def opencode(package: str, version: str = "/v1") -> Agent:
-    """Return the run of a client that speaks the wire of one of the packages of the AI SDK."""
+    """Return a command for a client that uses the wire of one of the AI SDK packages."""
 
     async def run(url: str, wire: str, where: Path) -> tuple[int, str]:
         provider = {
@@ -96,7 +98,7 @@ async def gemini_cli(url: str, wire: str, where: Path) -> tuple[int, str]:
 
 
 def aider(vendor: str, variable: str, version: str = "") -> Agent:
-    """Return the run of a client that speaks the wire of a vendor."""
+    """Return a command for a client that uses a vendor's wire."""
 
     async def run(url: str, wire: str, where: Path) -> tuple[int, str]:
         program = find_program("aider", "bin", "aider")

@@ -60,7 +60,7 @@ async def phoenix(where: Path) -> AsyncIterator[str]:
 
 
 async def read_spans(url: str, count: int) -> dict[str, Any]:
-    """Return the spans that have arrived, by name, once there are ``count``."""
+    """Return the spans received so far, by name, as soon as there are ``count``."""
     async with asyncio.timeout(60), httpx.AsyncClient() as client:
         while True:
             reply = await client.get(f"{url}/v1/projects/default/spans")

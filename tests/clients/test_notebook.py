@@ -36,7 +36,7 @@ def read_outputs() -> list[Any]:
 
 
 def check_outputs(outputs: list[Any]) -> None:
-    """Check what every run of the notebook shows, whatever the model answers."""
+    """Check the notebook's outputs, independently of the text that the model generates."""
     assert [[output["output_type"] for output in each] for each in outputs] == [
         [], ["display_data"], ["execute_result"], ["execute_result"], ["execute_result"], ["execute_result"], [],
     ]  # fmt: skip
@@ -50,7 +50,7 @@ def check_outputs(outputs: list[Any]) -> None:
     assert "4 pass, 0 fail" in pages[4]
 
 
-def test_the_notebook_has_been_executed() -> None:
+def test_notebook_contains_the_outputs_of_a_run() -> None:
     cells = json.loads(NOTEBOOK.read_text())["cells"]
     counts = [cell["execution_count"] for cell in cells if cell["cell_type"] == "code"]
     assert counts == list(range(1, len(counts) + 1))

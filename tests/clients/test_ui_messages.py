@@ -1,4 +1,6 @@
-"""The chat of the AI SDK, which ``useChat`` is made of, reads ``ui_message_stream_response`` over a real socket."""
+"""The AI SDK's chat class behind ``useChat`` reads ``ui_message_stream_response`` from a real
+socket.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ LOOK = Tool("look", "Look at a place.", {"type": "object", "properties": {"place
 
 
 async def chat(model: Provider, where: Path) -> dict[str, Any]:
-    """Send one message; return the state of the chat after it."""
+    """Send one message; return the state of the chat after the reply."""
     find_program("node", "node_modules", "ai")
     node = shutil.which("node") or pytest.skip("node is not installed")
     app = FastAPI()
@@ -75,13 +77,13 @@ async def test_a_tool_call_that_cannot_be_used_is_an_error(tmp_path: Path) -> No
     assert found["last"]["parts"][-1]["state"] == "output-error"
 
 
-async def test_an_error_before_the_reply_is_the_error_of_the_chat(tmp_path: Path) -> None:
+async def test_error_before_the_reply_becomes_the_error_of_the_chat(tmp_path: Path) -> None:
     found = await chat(Listed(RateLimitError("slow down", status=429)), tmp_path)
     assert (found["status"], found["count"]) == ("error", 1)
     assert json.loads(found["error"])["error"]["message"] == "slow down"
 
 
-async def test_an_error_in_the_reply_is_the_error_of_the_chat(tmp_path: Path) -> None:
+async def test_error_during_the_reply_becomes_the_error_of_the_chat(tmp_path: Path) -> None:
     found = await chat(Listed(broken("Half", UnavailableError("went away"))), tmp_path)
     assert (found["status"], found["error"], found["isError"]) == ("error", "went away", True)
     assert [part.get("text") for part in found["last"]["parts"]] == [None, "Half"]

@@ -1,4 +1,4 @@
-"""The Vercel AI SDK, whose types are checked by zod, in front of the gateway, over every wire."""
+"""The Vercel AI SDK, which validates replies with zod, uses the gateway over every wire."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIST = Path(__file__).parent / "vercel.mjs"
 
 
 async def run_list(url: str, side: str, wire: str, where: Path) -> dict[str, str]:
-    """Return what became of each feature."""
+    """Return the outcome of each feature."""
     find_program("node", "node_modules", "ai")
     node = shutil.which("node") or pytest.skip("node is not installed")
     command = [str(node), str(LIST), str(INSTALLED / "node"), url, side, wire]

@@ -1,4 +1,4 @@
-"""Our own gateway, in front of a model that does all it is asked, is a server like any other: it passes the check."""
+"""The gateway passes ``dragoman check``, in front of a model that supports every feature."""
 
 from __future__ import annotations
 

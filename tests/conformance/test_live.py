@@ -1,4 +1,6 @@
-"""``dragoman check``: a good server passes, each bad habit is found by the check for it, and keys stay secret."""
+"""``dragoman check``: a good server passes, each misbehaviour is found by its check, keys stay
+secret.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ KEY = "battery.staple.0123456789"  # not shaped like a key: only knowing it can 
 
 
 def look(request: Request) -> str | None:
-    """The colour of the picture in a request."""
+    """Return the colour of the picture in a request."""
     content = request.messages[-1].content
     shown = [block.source for block in content if isinstance(block, Image)] if not isinstance(content, str) else []
     for colour, square in _SQUARES.items():
@@ -50,7 +52,7 @@ def look(request: Request) -> str | None:
 
 
 def obliging(request: Request) -> Answer:
-    """A model that does all that is asked of it."""
+    """Answer as a model that does everything the request demands."""
     config, text = request.config, TEXT
     for stop in config.stop_sequences or ():
         text = text.partition(stop)[0]
@@ -76,7 +78,7 @@ def outcomes(report: Report) -> dict[str, str]:
     return {outcome.name: outcome.status for outcome in report.outcomes}
 
 
-async def test_a_good_server_passes_without_a_field_for_schemas(dragoman_sim: Sim) -> None:
+async def test_good_server_without_response_format_passes(dragoman_sim: Sim) -> None:
     report = await check_server(dragoman_sim(GOOD).base_urls["bedrock"], wire="bedrock", context=300)
     found = outcomes(report)
     assert {name for name, status in found.items() if status != "pass"} <= {
@@ -224,7 +226,9 @@ async def test_image_support_needs_the_right_colours(dragoman_sim: Sim, rule: Sc
 
 @pytest.mark.parametrize("wire", sorted({"openai", "anthropic", "responses", "ollama"} & set(SERVER_CODECS)))
 @pytest.mark.parametrize("finish", ["stop", "length"])
-async def test_truncated_stream_has_an_end_mark(dragoman_sim: Sim, wire: str, finish: str) -> None:
+async def test_stream_that_ends_at_the_token_limit_passes_the_end_mark_check(
+    dragoman_sim: Sim, wire: str, finish: str
+) -> None:
     sim = dragoman_sim(Script([changed(finish=finish)], model="m", models=["m"]))
     skip = [check.name for check in CHECKS if check.name != "stream.end_mark"]
     report = await check_server(sim.base_urls[wire], wire=wire, skip=skip)

@@ -1,4 +1,4 @@
-"""The kit as an author of an adapter uses it: a codec of their own wire, and a provider of their own."""
+"""The conformance kit as an adapter's author uses it: with a new codec and a new provider."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class ParrotDecoder(Decoder):
 
 
 class ParrotCodec:
-    """A wire with text and nothing else, and honest about it."""
+    """A codec for a wire that carries only text, and declares so."""
 
     wire: ClassVar[str] = "parrot"
 
@@ -113,7 +113,7 @@ class ParrotCodec:
 
 
 @pytest.mark.parametrize("case", suite(wire="parrot", codec=ParrotCodec), ids=str)
-def test_third_party_codec_keeps_the_rules(case: CodecCase | CodecRule) -> None:
+def test_third_party_codec_passes_the_rules(case: CodecCase | CodecRule) -> None:
     case.run()
 
 
@@ -219,7 +219,7 @@ class Clockwork(Provider):
     ),
     ids=str,
 )
-async def test_third_party_provider_keeps_the_contract(case: ProviderCase) -> None:
+async def test_third_party_provider_passes_the_contract(case: ProviderCase) -> None:
     await case.run()
 
 

@@ -1,4 +1,4 @@
-"""The kit can fail: each of these providers is wrong in one way, and the named case finds it."""
+"""The conformance kit can fail: each provider here has one fault, and the named case finds it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Change = Callable[[list[Event]], list[Event]]
 
 
 def changing(change: Change) -> type[Clockwork]:
-    """A provider whose events are changed on their way out."""
+    """Return a provider class whose events are changed before they are emitted."""
 
     class Changed(Clockwork):
         async def events(self, request: Request) -> AsyncIterator[Event]:
@@ -75,7 +75,7 @@ class Talkative(Clockwork):
 
 
 class Locked(Clockwork):
-    """One call at a time: the next waits for the one before."""
+    """Runs one call at a time: the next call waits for the one before."""
 
     def __init__(self, *args: Any, **facts: Any) -> None:
         super().__init__(*args, **facts)
@@ -189,7 +189,7 @@ class RaisesEmpty(Clockwork):
 
 
 class Choosy(Clockwork):
-    """Rejects a feature that its capabilities declare."""
+    """Rejects requests for a feature that its capabilities declare."""
 
     async def events(self, request: Request) -> AsyncIterator[Event]:
         for message in request.messages:
@@ -201,7 +201,7 @@ class Choosy(Clockwork):
 
 
 class Careless(Clockwork):
-    """Lets one id be in flight twice."""
+    """Accepts a request id that is already in flight."""
 
     def _request(self, *args: Any, **facts: Any) -> Request:
         vars(self).pop("_calls", None)
@@ -209,7 +209,7 @@ class Careless(Clockwork):
 
 
 class Sulking(Clockwork):
-    """Remembers one call's limit in the next."""
+    """Applies the token limit of one call to the calls after it."""
 
     limit = 999
 
@@ -221,7 +221,7 @@ class Sulking(Clockwork):
 
 
 class Forgetting(EventStream):
-    """A stream that keeps another reply than the one it gave."""
+    """Returns a stream whose final response differs from the events it emitted."""
 
     def _finish(self, complete: MessageComplete) -> None:
         super()._finish(replace(complete, usage=Usage(1, 1)))
@@ -242,7 +242,7 @@ class Untyped(Clockwork):
 
 
 def renumbered(events: list[Event]) -> list[Event]:
-    """Calls with other ids at their end than at their start."""
+    """Return the events with other call ids in the final message than in the stream."""
     content = [replace(block, id="other") if isinstance(block, ToolCall) else block for block in _final(events)]
     return each(MessageComplete, final_content=tuple(content))(events)
 
@@ -363,7 +363,7 @@ FRAMES = b'data: {"choices": [{"delta": {"content": "hi"}, "finish_reason": "sto
 
 
 class Eager(HttpProvider):  # type: ignore[misc]
-    """Calls the model to see whether it is ready, and lets a conversation without messages through."""
+    """Calls the model in its readiness check, and accepts a conversation without messages."""
 
     streams = False
 

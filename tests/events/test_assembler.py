@@ -1,4 +1,6 @@
-"""The assembler keeps the rules of a stream in any order of calls, and closes it well wherever it is cut."""
+"""The assembler emits a valid stream for any order of calls, and ends it properly wherever it is
+cut.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +105,7 @@ def ends(events: Iterable[Event]) -> list[ToolUseEnd]:
 
 
 def without_state(blocks: Iterable[AssistantBlock]) -> list[AssistantBlock]:
-    """Text, thinking and calls as events carry them: no opaque state, nothing empty, ``{}`` for the unreadable."""
+    """Return the blocks as events carry them: no opaque state, nothing empty, ``{}`` if unreadable."""
     spoken: list[AssistantBlock] = []
     for block in blocks:
         if isinstance(block, ToolCall):
@@ -1057,7 +1059,7 @@ def signatures(blocks: Iterable[AssistantBlock]) -> list[str]:
 
 
 def all_kinds() -> Assembler:
-    """A reply with every kind of block, over."""
+    """Return a completed reply with every kind of block."""
     out = make(warnings=[LossWarning("c", "p", "d")], structured_path="native")
     out.kept = Raw([b"x"], bytes.decode)
     say(out, [("thinking", ("h",)), ("thinking", ("m",)), ("attach", (Thinking, "sig", 1)), ("block_end", (None,))])

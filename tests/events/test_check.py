@@ -1,4 +1,4 @@
-"""One broken stream for every rule of the stream."""
+"""For every rule of event streams, one stream that breaks it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def complete(*blocks: AssistantBlock, reason: FinishReason = "stop") -> MessageC
 
 
 def proposing(end: ToolUseEnd, **fields: Any) -> ToolUseEnd:
-    """The same end of a call, with an intent of which something differs."""
+    """Return the same end of a call with some fields of its intent replaced."""
     assert end.intent is not None
     return replace(end, intent=replace(end.intent, **fields))
 
@@ -349,7 +349,7 @@ def is_pair(node: ast.AST) -> TypeGuard[ast.Call]:
 
 
 def test_every_rule_is_broken_by_a_case() -> None:
-    """The rules are the texts that the checker may raise."""
+    """The rules are the error texts in the checker's source."""
     second = [node.args[1] for node in ast.walk(ast.parse(inspect.getsource(check))) if is_pair(node)]
     texts = [each.value for each in second if isinstance(each, ast.Constant) and isinstance(each.value, str)]
     assert len(texts) > 10

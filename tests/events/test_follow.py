@@ -1,4 +1,6 @@
-"""Messages that exist already: a follower closes them, and a recorded one makes the events it made then."""
+"""Follow existing messages: a follower ends them, and a recorded message gives the same events
+again.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same stream as events of an agent runtime."""
+"""Convert a stream to the events of an agent runtime."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ from tests import strategies as some
 
 
 def reply() -> list[Event]:
-    """Text, a thought with a signature, and a call in two fragments."""
+    """Return a reply with text, a signed thought, and a call whose arguments arrive in two
+    fragments.
+    """
     out = Assembler(request_id="req", model="m1", provider="acme")
     out.start()
     out.thinking("hm")
@@ -59,7 +61,7 @@ async def stream_async(events: list[Event], error: Exception | None = None) -> A
 
 
 async def both_ways(events: list[Event], error: Exception | None = None) -> list[ModelEvent]:
-    """The projection of a synchronous and of an asynchronous stream, which are the same."""
+    """Return the converted events; assert that synchronous and asynchronous streams agree."""
     first = list(to_model_events(stream(events, error)))
     second = [event async for event in to_model_events(stream_async(events, error))]
     assert first == second

@@ -1,4 +1,4 @@
-"""Events as JSON, JSON as servers write it, and the response that events fold into."""
+"""Events as JSON, JSON with the deviations of real servers, and the response made from events."""
 
 from __future__ import annotations
 

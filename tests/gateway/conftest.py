@@ -1,4 +1,6 @@
-"""Real databases for what gateways share: PostgreSQL with an empty schema for each test, and Redis."""
+"""Fixtures: real databases that gateways share, PostgreSQL with an empty schema per test, and
+Redis.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture
 def postgres_url(server: str) -> str:
-    """The URL of an empty schema."""
+    """Return the URL of an empty PostgreSQL schema."""
     schema = f"gateway{next(_numbers)}"
     with psycopg.connect(server, autocommit=True) as connection:
         connection.execute(f"create schema {schema}")
@@ -30,7 +32,7 @@ def postgres_url(server: str) -> str:
 
 
 class OwnDatabase:
-    """A database of one test, which can be taken away and given back."""
+    """A PostgreSQL database for one test, which can be made unavailable and available again."""
 
     def __init__(self, server: str, name: str) -> None:
         self._server = server
@@ -44,7 +46,7 @@ class OwnDatabase:
             connection.execute(statement)
 
     def cut(self) -> None:
-        """End every connection, as a restart of the server does."""
+        """Close every connection of the database, as a restart of the server does."""
         self._run(f"select pg_terminate_backend(pid) from pg_stat_activity where datname = '{self._name}'")
 
     def stop(self) -> None:
@@ -61,7 +63,7 @@ def own_postgres(server: str) -> OwnDatabase:
 
 
 class OwnRedis:
-    """A Redis server of one test, which can be stopped and started again on its port."""
+    """A Redis server for one test, which can be stopped and started again on its port."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -78,7 +80,7 @@ class OwnRedis:
         _wait_until_up(self._port, self._process)
 
     def pause(self) -> None:
-        """Take commands without running them, as a machine that hangs does."""
+        """Stop the server from answering commands, as a machine that hangs does."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 

@@ -84,7 +84,7 @@ MODELS: dict[str, Any] = {
 
 
 class Form(NamedTuple):
-    """The forms of a route: of a whole reply, of an event of a stream, and of an error."""
+    """The schemas of a route: for a whole reply, for an event of a stream, and for an error."""
 
     whole: str
     event: str = ""
@@ -115,7 +115,7 @@ _ROUTES: list[tuple[str, str, Form]] = [
 
 
 class ReplyChecker:
-    """An application around another, which keeps its replies until ``find_faults`` checks them.
+    """An application that wraps another and stores its replies until ``find_faults`` checks them.
 
     They are checked after the server has stopped: the first use of a validator takes long enough to delay other
     requests, and on a busy machine to let their connections time out.
@@ -149,14 +149,14 @@ class ReplyChecker:
                 self._replies.append((form, about, start["status"], kind, b"".join(pieces)))
 
     def find_faults(self) -> Iterator[str]:
-        """Yield what is wrong with the replies."""
+        """Yield a description of each fault in the stored replies."""
         for form, about, status, kind, body in self._replies:
             for fault in check_reply(form, status, kind, body):
                 yield f"{about} {status}: {fault}"
 
 
 def find_form(method: str, path: str) -> Form | None:
-    """Return the forms of a route; ``None`` for one that no vendor describes."""
+    """Return the schemas of a route; ``None`` for a route that no vendor describes."""
     for methods, pattern, form in _ROUTES:
         if re.fullmatch(methods, method) and re.fullmatch(pattern, path):
             return form
@@ -164,7 +164,7 @@ def find_form(method: str, path: str) -> Form | None:
 
 
 def check_reply(form: Form, status: int, kind: str, body: bytes) -> Iterator[str]:
-    """Yield what is wrong with a reply."""
+    """Yield a description of each fault in a reply."""
     if status >= 400 and form.failure and "json" in kind:
         yield from check(form.failure, body)
     elif status == 200 and kind.startswith("text/event-stream"):
@@ -182,7 +182,7 @@ def check_reply(form: Form, status: int, kind: str, body: bytes) -> Iterator[str
 
 
 def check_events(form: Form, body: bytes) -> Iterator[str]:
-    """Yield what is wrong with the events of a stream, as far as they are complete."""
+    """Yield a description of each fault in the complete events of a stream."""
     for block in body.split(b"\n\n")[:-1]:
         lines = block.splitlines()
         data = b"\n".join([line[5:].strip() for line in lines if line.startswith(b"data:")])
@@ -222,7 +222,7 @@ def check(name: str, data: bytes, kind: str | None = None) -> Iterator[str]:
 
 @functools.cache
 def find_validator(name: str) -> Any:
-    """Return the validator of a definition; ``None`` if the schemas have none of this name."""
+    """Return the validator of a definition; ``None`` if the schemas do not contain it."""
     schemas = read_schemas()
     if name not in schemas:
         return None
@@ -238,18 +238,18 @@ def find_validator(name: str) -> Any:
 
 @functools.cache
 def read_schemas() -> dict[str, Any]:
-    """Return the definitions."""
+    """Return the definitions of all vendor schemas by name."""
     found: dict[str, Any] = json.loads(_SCHEMAS.read_text())["definitions"]
     return found
 
 
 @functools.cache
 def find_classes(name: str) -> dict[str, Any]:
-    """Return the classes of a union of events by their type."""
+    """Return the event classes of a union, by the value of their ``type`` field."""
     classes = get_args(get_args(_UNIONS[name])[0])
     return {str(get_args(each.model_fields["type"].annotation)[0]): each for each in classes}
 
 
 def read_strictly(model: Any, data: bytes) -> None:
-    """Read a JSON text into a model that converts nothing."""
+    """Parse a JSON text into a model in strict mode, without converting any value."""
     model.model_validate_json(data, strict=True)

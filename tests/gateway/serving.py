@@ -1,4 +1,4 @@
-"""A gateway on a real socket, for tests."""
+"""Serve a gateway on a real socket, for tests."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def serving(app: Any, **settings: Any) -> AsyncIterator[str]:
 
 
 async def raw(url: str, data: bytes, *, wait: float = 5.0, keep: bool = False) -> bytes:
-    """Send bytes as they are and read until the other side closes, or for so long."""
+    """Send raw bytes; return what is received until the server closes or the time is up."""
     host, _, port = url.removeprefix("http://").partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(data)

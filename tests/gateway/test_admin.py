@@ -1,4 +1,4 @@
-"""The admin page: off by default, behind its own key, without scripts, with the numbers of all processes."""
+"""The admin page: off by default, with its own key, without scripts, with usage of all processes."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ async def test_page_shows_unavailable_upstreams() -> None:
 
 
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
-async def test_numbers_of_all_processes_are_added(store: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+async def test_usage_of_all_processes_is_added(store: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     place = request.getfixturevalue("postgres_url") if store == "postgres" else tmp_path / "used.db"
     books = [UsageBook(place) for _ in range(2)]
     for book in books:
@@ -167,7 +167,7 @@ def test_admin_file_must_have_a_hash(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert ADMIN not in done.output
 
 
-async def test_open_models_are_described_without_addresses() -> None:
+async def test_models_in_use_are_described_without_addresses() -> None:
     model = connect("m", base_url="http://127.0.0.1:1/v1?key=secret", name="up")
     app = create_app({"fast": model}, admin=DIGEST)
     assert app.state.service.models.describe_upstreams({"fast": "timeout"}) == [["fast", "up:m", "timeout"]]

@@ -1,4 +1,4 @@
-"""Admission, early rejection and the end of replies in the gateway."""
+"""Which requests the gateway accepts, which it rejects early, and how it ends replies."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ async def test_endless_request_head_times_out(before: bytes) -> None:
         (b"origin: https://evil.test\r\n", b"403"),
     ],
 )
-async def test_programs_of_one_wire_may_declare_no_kind_of_body(more: bytes, status: bytes) -> None:
+async def test_content_type_may_be_missing_on_the_ollama_wire(more: bytes, status: bytes) -> None:
     body = b'{"model": "fast", "messages": [{"role": "user", "content": "Hi"}], "stream": false}'
     head = b"POST /api/chat HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n%scontent-length: %d\r\n\r\n"
     async with serving(create_app({"fast": Listed("Hello")})) as url:
@@ -200,7 +200,7 @@ async def test_web_pages_cannot_use_a_gateway_without_keys(headers: dict[str, st
         {"host": "localhost", "origin": "https://localhost"},
     ],
 )
-async def test_this_machine_can_use_a_gateway_without_keys(headers: dict[str, str]) -> None:
+async def test_local_programs_can_use_a_gateway_without_keys(headers: dict[str, str]) -> None:
     async with serving(create_app({"fast": Listed("Hello")})) as url:
         status, _, _ = await post(f"{url}/v1/chat/completions", BODY, headers)
     assert status == 200
@@ -309,7 +309,7 @@ def test_leases_are_shared_by_processes_and_end_with_them(tmp_path: Path) -> Non
         ledger.close()
 
 
-def test_workers_with_limited_keys_need_one_ledger(tmp_path: Path) -> None:
+def test_several_workers_with_limited_keys_need_a_shared_ledger(tmp_path: Path) -> None:
     keys = KeyRing([Key("ann", hash_key(ANN), max_concurrency=3)])
     with pytest.raises(ValueError, match="workers: keys with limits"):
         create_app({"fast": Listed("Hello")}, keys=keys, workers=4)
@@ -330,7 +330,7 @@ async def test_later_limit_that_cannot_be_enforced_disables_its_key(tmp_path: Pa
     assert len(model.requests) == 1
 
 
-def test_a_ledger_of_several_processes_counts_together(tmp_path: Path) -> None:
+def test_processes_with_a_shared_ledger_count_together(tmp_path: Path) -> None:
     key = Key("ann", "x", requests_per_minute=2, tokens_per_minute=100)
     now = [600.0]
     one, two = [Ledger(tmp_path / "used.db", clock=lambda: now[0]) for _ in range(2)]
@@ -495,7 +495,7 @@ async def test_reply_past_the_deadline_ends_with_an_error() -> None:
     assert model.running == 0
 
 
-async def test_a_bug_behind_the_gateway_shows_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+async def test_exception_in_a_provider_shows_no_traceback_to_clients(caplog: pytest.LogCaptureFixture) -> None:
     def bug(request: Request) -> Any:
         raise ZeroDivisionError("an inner secret")
 
@@ -557,7 +557,7 @@ async def test_pages_are_served() -> None:
 
 
 class Asked(Listed):
-    """A model whose ``ready`` waits for an event, and counts its calls."""
+    """A model whose ``ready`` waits for an event and counts its calls."""
 
     def __init__(self) -> None:
         super().__init__("Hello", repeat=True)
@@ -573,7 +573,7 @@ class Asked(Listed):
 
 
 async def call(app: Any, method: str, path: str, *headers: tuple[bytes, bytes], body: bytes = b"") -> tuple[int, Any]:
-    """A request as ASGI has it, without a server that might refuse it first, and without a lifespan."""
+    """Send an ASGI request directly to the application, without a server and without a lifespan."""
     sent: list[Any] = []
 
     async def receive() -> Any:

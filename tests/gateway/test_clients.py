@@ -1,4 +1,4 @@
-"""The vendors' own clients, unchanged, in front of a gateway on a real socket."""
+"""The vendors' own clients, unchanged, use a gateway on a real socket."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def think(out: Assembler) -> None:
 # --- openai -----------------------------------------------------------------------------------------
 
 
-async def test_openai_complete() -> None:
+async def test_openai_client_completes() -> None:
     async with openai_client(reply("Bonjour", usage=USAGE)) as (client, model):
         made = await client.chat.completions.create(
             model="fast", messages=[{"role": "system", "content": "Be terse."}, *HELLO], max_tokens=7, seed=3
@@ -98,7 +98,7 @@ async def test_openai_complete() -> None:
     assert model.requests[0].model == "m"
 
 
-async def test_openai_stream() -> None:
+async def test_openai_client_streams() -> None:
     async with openai_client(reply("Bonjour", usage=USAGE)) as (client, _):
         stream = await client.chat.completions.create(
             model="fast", messages=HELLO, stream=True, stream_options={"include_usage": True}
@@ -135,7 +135,7 @@ class River(pydantic.BaseModel):
     km: int
 
 
-async def test_openai_structured_output() -> None:
+async def test_openai_client_parses_structured_output() -> None:
     async with openai_client('{"name": "Rhine", "km": 1233}') as (client, model):
         made = await client.chat.completions.parse(model="fast", messages=HELLO, response_format=River)
     assert made.choices[0].message.parsed == River(name="Rhine", km=1233)
@@ -143,7 +143,7 @@ async def test_openai_structured_output() -> None:
     assert model.requests[0].response_schema["title"] == "River"
 
 
-async def test_openai_images() -> None:
+async def test_openai_client_sends_images() -> None:
     content: Any = [
         {"type": "text", "text": "What is it?"},
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk=", "detail": "low"}},
@@ -163,7 +163,9 @@ OPENAI_ERRORS: list[tuple[ProviderError, type[openai.APIStatusError]]] = [
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("error", "expected"), OPENAI_ERRORS)
-async def test_openai_errors(error: ProviderError, expected: type[openai.APIStatusError], stream: bool) -> None:
+async def test_openai_client_raises_its_own_errors(
+    error: ProviderError, expected: type[openai.APIStatusError], stream: bool
+) -> None:
     async with openai_client(error) as (client, _):
         with pytest.raises(expected) as caught:
             await client.chat.completions.create(model="fast", messages=HELLO, stream=stream)
@@ -199,7 +201,7 @@ async def test_openai_stream_that_breaks_off_raises() -> None:
     assert "cut" in str(caught)
 
 
-async def test_openai_models() -> None:
+async def test_openai_client_lists_models() -> None:
     async with openai_client() as (client, _):
         assert [model.id async for model in client.models.list()] == ["fast"]
         assert (await client.models.retrieve("fast")).id == "fast"
@@ -212,7 +214,7 @@ async def test_openai_models() -> None:
 # --- openai, the newer wire -------------------------------------------------------------------------
 
 
-async def test_responses_complete() -> None:
+async def test_responses_client_completes() -> None:
     async with openai_client(speak(think, usage=USAGE)) as (client, model):
         made = await client.responses.create(
             model="fast", instructions="Be terse.", input="Hello", max_output_tokens=7, store=False
@@ -246,7 +248,7 @@ async def test_responses_streams_tool_calls_and_takes_results() -> None:
     assert [call.id for call in model.requests[1].messages[1].tool_calls] == ["call_1", "call_2"]  # type: ignore[union-attr]
 
 
-async def test_responses_structured_output_and_images() -> None:
+async def test_responses_client_parses_structured_output_and_sends_images() -> None:
     content: Any = [
         {"type": "input_text", "text": "Which?"},
         {"type": "input_image", "image_url": "data:image/png;base64,aGk=", "detail": "auto"},
@@ -259,7 +261,7 @@ async def test_responses_structured_output_and_images() -> None:
     assert model.requests[0].messages == (User([Text("Which?"), Image(Inline("aGk="), "image/png", "auto")]),)
 
 
-async def test_responses_errors() -> None:
+async def test_responses_client_raises_its_own_errors() -> None:
     cut = broken("Bonj", StreamInterruptedError("cut"))
     async with openai_client(RateLimitError("slow", retry_after=7), cut) as (client, _):
         with pytest.raises(openai.RateLimitError):
@@ -281,7 +283,7 @@ async def test_responses_errors() -> None:
 # --- anthropic --------------------------------------------------------------------------------------
 
 
-async def test_anthropic_complete() -> None:
+async def test_anthropic_client_completes() -> None:
     async with anthropic_client(speak(think, usage=USAGE)) as (client, model):
         made = await client.messages.create(model="fast", max_tokens=7, system="Be terse.", messages=HELLO)
     assert [block.type for block in made.content] == ["thinking", "text"]
@@ -291,7 +293,7 @@ async def test_anthropic_complete() -> None:
     assert model.requests[0].messages == (System("Be terse."), User("Hello"))
 
 
-async def test_anthropic_stream() -> None:
+async def test_anthropic_client_streams() -> None:
     answer = speak(think, usage=USAGE, stop_sequence="END")
     async with (
         anthropic_client(answer) as (client, _),
@@ -321,7 +323,7 @@ async def test_anthropic_streams_tool_calls_and_takes_results() -> None:
     assert model.requests[1].messages[-1] == ToolResult("call_1", "rain", is_error=True)
 
 
-async def test_anthropic_structured_output() -> None:
+async def test_anthropic_client_parses_structured_output() -> None:
     schema: Any = {"type": "json_schema", "schema": {**CITY, "additionalProperties": False}}
     async with anthropic_client('{"city": "Paris"}') as (client, model):
         made = await client.messages.create(
@@ -331,7 +333,7 @@ async def test_anthropic_structured_output() -> None:
     assert model.requests[0].response_schema == schema["schema"]
 
 
-async def test_anthropic_images() -> None:
+async def test_anthropic_client_sends_images() -> None:
     source = {"type": "base64", "media_type": "image/png", "data": "aGk="}
     content: Any = [{"type": "image", "source": source}, {"type": "text", "text": "?"}]
     async with anthropic_client("A hat.") as (client, model):
@@ -350,7 +352,9 @@ ANTHROPIC_ERRORS: list[tuple[ProviderError, type[anthropic.APIStatusError]]] = [
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("error", "expected"), ANTHROPIC_ERRORS)
-async def test_anthropic_errors(error: ProviderError, expected: type[anthropic.APIStatusError], stream: bool) -> None:
+async def test_anthropic_client_raises_its_own_errors(
+    error: ProviderError, expected: type[anthropic.APIStatusError], stream: bool
+) -> None:
     async with anthropic_client(error) as (client, _):
         with pytest.raises(expected) as caught:
             await client.messages.create(model="fast", max_tokens=7, messages=HELLO, stream=stream)
@@ -444,7 +448,7 @@ async def ollama_client(*answers: Any) -> AsyncIterator[tuple[ollama.AsyncClient
             await client._client.aclose()  # noqa: SLF001 - the client has no close() of its own
 
 
-async def test_ollama_complete() -> None:
+async def test_ollama_client_completes() -> None:
     async with ollama_client(speak(think, usage=USAGE)) as (client, model):
         made = await client.chat("fast", HELLO, think=True, options={"num_predict": 7, "seed": 3}, keep_alive="5m")
     assert (made.message.content, made.message.thinking) == ("Yes.", "Hm.")
@@ -456,7 +460,7 @@ async def test_ollama_complete() -> None:
     assert (config.max_tokens, config.seed, config.reasoning) == (7, 3, "medium")
 
 
-async def test_ollama_stream() -> None:
+async def test_ollama_client_streams() -> None:
     async with ollama_client(reply("Bonjour", usage=USAGE)) as (client, model):
         parts = [part async for part in await client.chat("fast", HELLO, stream=True)]
     assert "".join([part.message.content or "" for part in parts]) == "Bonjour"
@@ -485,14 +489,14 @@ async def test_ollama_calls_tools_and_takes_results() -> None:
         assert [message.tool_call_id for message in model.requests[1].messages[-2:]] == ["call_1", "call_2"]  # type: ignore[union-attr]
 
 
-async def test_ollama_structured_output() -> None:
+async def test_ollama_client_parses_structured_output() -> None:
     async with ollama_client('{"name": "Seine", "km": 777}') as (client, model):
         made = await client.chat("fast", HELLO, format=River.model_json_schema())
     assert River.model_validate_json(made.message.content or "").name == "Seine"
     assert model.requests[0].response_schema == River.model_json_schema()
 
 
-async def test_ollama_lists_and_shows() -> None:
+async def test_ollama_client_lists_and_shows_models() -> None:
     async with ollama_client("x") as (client, model):
         model.capabilities = Capabilities.of({"supports_images": False, "max_context_tokens": 4096})
         assert [each.model for each in (await client.list()).models] == ["fast"]
@@ -504,7 +508,7 @@ async def test_ollama_lists_and_shows() -> None:
     assert caught.value.status_code == 404
 
 
-async def test_ollama_version() -> None:
+async def test_ollama_version_route_is_served() -> None:
     async with serving(create_app({"fast": Listed("x")})) as url, aiohttp.ClientSession() as session:
         async with session.get(f"{url}/api/version") as response:
             assert await response.json() == {"version": dragoman.__version__}
@@ -522,7 +526,7 @@ async def collect(client: ollama.AsyncClient, parts: list[str], *, stream: bool)
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_ollama_errors(stream: bool) -> None:
+async def test_ollama_client_raises_its_own_errors(stream: bool) -> None:
     async with ollama_client(RateLimitError("slow down", retry_after=2)) as (client, _):
         with pytest.raises(ollama.ResponseError, match="slow down") as caught:
             await collect(client, [], stream=stream)

@@ -1,4 +1,4 @@
-"""The gateway counts tokens as the model's server does, and reports where it estimates."""
+"""The gateway counts tokens with the model's server, and marks a count that is only an estimate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The files under ``deploy``: what they start exists, and the gateways of the compose file run as real processes."""
+"""The files in ``deploy`` start programs that exist; the compose file's gateways run as real
+processes.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ def test_every_documented_option_exists(place: str) -> None:
     assert {"host", "keys", "config", "state"} <= set(parsed)
 
 
-def test_image_runs_without_privileges_and_tools() -> None:
+def test_container_image_runs_without_root_and_without_pip() -> None:
     stages = DOCKERFILE.split("\nFROM ")[1:]
     assert len(stages) == 2
     assert re.search(r"^USER (?!0|root)", stages[1], re.MULTILINE)
@@ -57,7 +59,7 @@ def test_image_runs_without_privileges_and_tools() -> None:
     assert "pip install" not in stages[1]
 
 
-def test_the_compose_file_has_what_a_service_needs() -> None:
+def test_compose_file_defines_every_service_and_confines_the_gateways() -> None:
     services = COMPOSE["services"]
     assert {"gateway1", "gateway2", "proxy", "postgres", "redis", "prometheus", "grafana"} <= set(services)
     for name in ("gateway1", "gateway2"):
@@ -70,7 +72,7 @@ def test_the_compose_file_has_what_a_service_needs() -> None:
             assert not source.startswith("./") or source == "./config" or (DEPLOY / source).exists(), source
 
 
-def test_the_manifests_have_what_a_service_needs() -> None:
+def test_kubernetes_manifests_define_probes_and_a_long_enough_drain() -> None:
     wanted = {"Deployment", "Service", "HorizontalPodAutoscaler", "PodDisruptionBudget", "NetworkPolicy"}
     assert set(MANIFESTS) == wanted
     assert CONTAINER["securityContext"]["readOnlyRootFilesystem"] is True

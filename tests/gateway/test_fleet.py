@@ -1,4 +1,4 @@
-"""Several workers and hosts as real processes: keys and ledger in PostgreSQL, limits in Redis, and a racing crowd."""
+"""Several workers and hosts as real processes, with PostgreSQL, Redis and many concurrent clients."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ SECONDS = 3.0  # after every limit was reached
 
 
 def write_prices(folder: Path) -> None:
-    """Price the upstream's model at 2,000 dollars a million tokens: a call of five tokens costs a cent."""
+    """Price the upstream's model at 2,000 dollars per million tokens: a 5-token call costs a cent."""
     (folder / "prices.yaml").write_text(
         'version: "1"\nrows:\n  - {provider: up, match: {equals: [m]}, input: "2000", output: "2000"}\n'
     )
 
 
 class Upstream:
-    """Counts the calls of each key, which clients send as their message, and those at the same time."""
+    """A server that counts calls and concurrent calls per key; clients send the key as the message."""
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Any input causes no failure of the server: no 500, no blocked event loop, no traceback in a reply."""
+"""No input makes the server fail: no 500, no blocked event loop, no traceback in a reply."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Answer(NamedTuple):
 
 
 async def send(app: Any, path: str, body: bytes, headers: dict[str, str]) -> Answer:
-    """Ask the application directly: there are no sockets to wait for."""
+    """Send a request directly to the application, without sockets."""
     sent = {"host": "localhost", "content-type": "application/json", **headers}
     scope = {
         "type": "http",

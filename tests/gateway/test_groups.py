@@ -1,4 +1,4 @@
-"""A group behind the gateway: one upstream dies under load, on real sockets, and no client notices."""
+"""A group of upstreams behind the gateway: one fails under load, and clients see no error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Bounds of a connection, on real sockets: heads, trailers, pipelines, holds, slow readers, half-closed requests."""
+"""Limits of HTTP connections: heads, trailers, pipelining, idle and slow clients, half-closed
+sockets.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,9 @@ async def test_a_trailer_is_not_a_header() -> None:
 
 
 async def test_pipelined_requests_are_limited() -> None:
-    """The running one and those that may wait are answered in order; the last reply announces the end."""
+    """The running request and the queued ones are answered in order; the last closes the
+    connection.
+    """
     async with serving(app(pipelined=3)) as url:
         answer = await raw(url, GET * 500)
         assert statuses(answer) == [200] * 4
@@ -144,8 +148,8 @@ HOLDS: list[tuple[str, bytes, bytes, int | None]] = [
 ]
 
 
-async def test_no_connection_is_kept_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a client sends instead of a request, its connection ends after the seconds of the bounds."""
+async def test_connection_without_a_complete_request_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection without a complete request is closed after the configured seconds."""
     monkeypatch.setattr("dragoman.gateway.http_protocol._LINGER_SECONDS", 0.3)
     settings = {"head_seconds": 0.4, "body_seconds": 0.4, "body_bytes": 10_000}
     async with serving(app(**settings), timeout_keep_alive=1) as url:
@@ -158,7 +162,7 @@ async def test_no_connection_is_kept_open(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 async def _hold(url: str, first: bytes, drip: bytes) -> bytes | None:
-    """Send a byte now and then; return what was received, or ``None`` if the connection did not end."""
+    """Send a byte now and then; return the received bytes, or ``None`` if the server did not close."""
     reader, writer = await _connect(url)
     received = b""
     writer.write(first)
@@ -228,7 +232,9 @@ async def test_unread_reply_does_not_keep_a_closed_connection_open() -> None:
 
 
 async def test_long_reply_is_sent_completely_before_closing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bytes after the request are not HTTP, so the connection closes after the reply; the client reads slowly."""
+    """Invalid bytes follow the request, so the server closes after the reply; the client reads
+    slowly.
+    """
     monkeypatch.setattr("dragoman.gateway.http_protocol._LINGER_SECONDS", 0.2)
     model = Listed("x" * 5_000_000, repeat=True)
     async with serving(app(model)) as url:
@@ -245,7 +251,7 @@ async def test_long_reply_is_sent_completely_before_closing(monkeypatch: pytest.
 
 
 async def _rest(client: socket.socket) -> bytes:
-    """Return what the kernel still holds of a connection that the server has given up."""
+    """Return what can still be read from a connection that the server has closed."""
     pieces: list[bytes] = []
     with contextlib.suppress(ConnectionResetError):
         async with asyncio.timeout(5):

@@ -1,4 +1,4 @@
-"""Responses that are kept: references, conversations, background mode, owners and time."""
+"""Stored responses: references, conversations, background mode, ownership and expiry."""
 
 from __future__ import annotations
 

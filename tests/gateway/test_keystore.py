@@ -1,4 +1,4 @@
-"""Keys in a database: one suite for SQLite and PostgreSQL. Every change has an audit record."""
+"""Gateway keys in a database, SQLite and PostgreSQL; every change has an audit record."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def ring(store: KeyStore, place: str) -> Iterator[KeyRing]:
-    """The keys as a gateway reads them, over a connection of its own."""
+    """Yield the keys as a gateway reads them, over a separate connection."""
     with contextlib.closing(load_keys(place)) as opened:
         yield opened
 
@@ -107,7 +107,7 @@ BAD: list[tuple[Callable[[KeyStore], Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize("at", range(len(BAD)))
-def test_refused_changes_leave_no_trace(at: int, store: KeyStore) -> None:
+def test_rejected_changes_alter_neither_keys_nor_audit(at: int, store: KeyStore) -> None:
     store.create("ann")
     attempt, kind, message = BAD[at]
     before = store.read_keys(), store.audit()
@@ -116,7 +116,7 @@ def test_refused_changes_leave_no_trace(at: int, store: KeyStore) -> None:
     assert (store.read_keys(), store.audit()) == before
 
 
-def test_changes_of_two_processes_are_both_seen(store: KeyStore, ring: KeyRing, place: str) -> None:
+def test_changes_by_two_processes_are_both_visible(store: KeyStore, ring: KeyRing, place: str) -> None:
     other = KeyStore(place)
     keys = [store.create("ann"), other.create("bob")]
     ring.poll()
@@ -144,7 +144,7 @@ async def test_gateway_reads_changed_keys_while_it_runs(
         assert (await post(path, BODY, bearer(new)))[0] == 200
 
 
-def test_keys_stay_as_they_are_while_the_database_is_away(
+def test_known_keys_stay_valid_while_the_database_is_unavailable(
     own_postgres: OwnDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = KeyStore(own_postgres.url)
@@ -163,7 +163,7 @@ def test_keys_stay_as_they_are_while_the_database_is_away(
     ring.close()
 
 
-def test_places_are_told_apart(tmp_path: Path) -> None:
+def test_key_databases_are_distinguished_from_key_files(tmp_path: Path) -> None:
     database, file = tmp_path / "keys", tmp_path / "keys.yaml"
     with sqlite3.connect(database) as base:
         base.execute("create table x (y)")
@@ -176,7 +176,7 @@ def test_places_are_told_apart(tmp_path: Path) -> None:
     assert not is_key_database(tmp_path / "new.yaml")
 
 
-def test_key_file_has_teams_and_rotated_keys(tmp_path: Path) -> None:
+def test_key_file_supports_teams_and_rotated_keys(tmp_path: Path) -> None:
     old, new = new_key(), new_key()
     file = tmp_path / "keys.yaml"
     file.write_text(

@@ -1,4 +1,4 @@
-"""The usage of a key is counted once across all processes, even while the ledger's file is locked or full."""
+"""Usage of a key is counted once across processes, even while the ledger file is locked or full."""
 
 # ruff: noqa: SLF001 - the ledger's own tables are counted, and its own connection gets a page limit
 
@@ -53,7 +53,7 @@ def lock(path: Path) -> sqlite3.Connection:
 
 
 def tables(path: Path) -> tuple[int, int, int]:
-    """Return the leases, the tokens and the money (in billionths) that are in the file."""
+    """Return the leases, the tokens and the cost (in billionths of a dollar) stored in the file."""
     base = sqlite3.connect(path)
     queries = (
         "select count(*) from dragoman_leases",
@@ -125,7 +125,7 @@ async def test_locked_ledger_rejects_calls_with_503_without_blocking_others(tmp_
 
 
 @pytest.mark.usefixtures("quick")
-async def test_usage_is_counted_when_the_ledger_was_locked_at_the_end(tmp_path: Path) -> None:
+async def test_usage_is_counted_later_if_the_ledger_is_locked_when_a_call_ends(tmp_path: Path) -> None:
     path = tmp_path / "used.db"
     gate = asyncio.Event()
     model = priced(lambda request: [gate, *reply("Hello", usage=USED)(request)])
@@ -209,7 +209,7 @@ async def test_lease_of_a_call_cancelled_while_it_is_granted_is_released(tmp_pat
 
 
 async def spend(model: Listed, *, hang_up: bool = False, stream: bool = False, **bounds: Any) -> Decimal:
-    """Make one call of a long prompt; return what the key has spent after it."""
+    """Make one call with a long prompt; return the recorded spending of the key."""
     ledger = Ledger()
     app = create_app({"fast": model}, keys=KeyRing([LIMITED]), ledger=ledger, bounds=Bounds(**bounds))
     body = {**BODY, "stream": stream, "messages": [{"role": "user", "content": "word " * 5000}]}

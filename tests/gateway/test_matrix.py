@@ -1,4 +1,4 @@
-"""The vendors' clients over models of every wire: what works, as the table that the documentation shows.
+"""The vendors' clients with models of every wire: the features that work, as the table in the docs.
 
 ``python -m tests.gateway.test_matrix`` writes the page from a run.
 """
@@ -80,7 +80,7 @@ def find_status(error: Any) -> int:
 
 
 class OpenaiChat:
-    """The openai client, Chat Completions."""
+    """The openai client with Chat Completions."""
 
     name = "openai, chat"
 
@@ -153,7 +153,7 @@ class OpenaiChat:
 
 
 class OpenaiResponses(OpenaiChat):
-    """The openai client, Responses."""
+    """The openai client with the Responses API."""
 
     name = "openai, responses"
 
@@ -423,7 +423,7 @@ FEATURES = (
 
 
 class Relay:
-    """Passes bytes on to a server, and notes when the side that asked closes the connection it used last."""
+    """Forwards bytes to a server, and records when the client side closes its latest connection."""
 
     def __init__(self, port: int) -> None:
         self.closed = asyncio.Event()
@@ -468,7 +468,7 @@ async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 class Bench(NamedTuple):
-    """A gateway, and the relays in front of its models' servers, by wire."""
+    """A gateway, and for each wire a relay in front of the model's server."""
 
     url: str
     relays: dict[str, Relay]
@@ -500,7 +500,7 @@ async def close(client: Any) -> None:
 
 
 async def run(bench: Bench, each: Any, wires: tuple[str, ...]) -> dict[tuple[str, str], str]:
-    """Return what became of every feature of a client, by feature and wire."""
+    """Return the outcome of every feature of a client, by feature and wire."""
     client, found = each.client(bench.url), {}
     try:
         for feature in FEATURES:

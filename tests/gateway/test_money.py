@@ -1,4 +1,4 @@
-"""The ledger, the access log, the event log and the observer of a gateway add up to the same money."""
+"""Ledger, access log, event log and observer of a gateway report the same cost."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ARRIVED = "one two three"
 
 
 class Bills:
-    """The simulator's own account of what it bills."""
+    """The simulator's own record of the tokens that it bills."""
 
     def __init__(self) -> None:
         self.total = Decimal(0)
@@ -56,7 +56,9 @@ class Bills:
         self.seen: set[str] = set()  # the numbers of the calls that are billed
 
     def answer(self, request: Request) -> Answer:
-        """Answer a request whose text has the form "kind number input output", and bill it."""
+        """Answer a request whose text is "kind number input output", and bill the given token
+        counts.
+        """
         kind, number, *counts = request.messages[-1].text.split()
         usage = Usage(*[int(count) for count in counts])
         if kind == "refused" or (kind == "busy" and number not in self.tried):
@@ -106,7 +108,7 @@ async def ask(session: aiohttp.ClientSession, url: str, number: int, dice: rando
 
 
 @pytest.mark.exhaustive
-async def test_all_accounts_of_a_gateway_agree(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_ledger_logs_and_observer_agree_on_the_cost(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     bills, observed, dice = Bills(), [], random.Random(16)
     keys = KeyRing([Key(name, hash_key(name), budget_usd=Decimal(10**6)) for name in OWNERS])
     ledger = Ledger(tmp_path / "state.db")
@@ -151,7 +153,7 @@ outcomes = st.lists(
 
 
 async def ask_and_leave(app: Any, models: list[Billing], stream: bool) -> None:
-    """Send a request in process, and hang up where the reply stops, or where none begins."""
+    """Send a request in process, and disconnect once the reply stalls or fails to start."""
     path, gone = "/v1/chat/completions", asyncio.Event()
     headers = {"host": "localhost", "content-type": "application/json", **bearer(ANN)}
     scope = {

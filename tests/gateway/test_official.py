@@ -1,4 +1,4 @@
-"""The checker of replies finds each kind of fault, and none in a correct reply."""
+"""The reply checker finds each kind of fault, and none in a correct reply."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_missing_field_that_may_be_null_is_a_fault() -> None:
         ({"usage": {"prompt_tokens": 1}}, "completion_tokens"),
     ],
 )
-def test_a_value_of_another_type_is_a_fault(change: dict[str, Any], text: str) -> None:
+def test_value_of_the_wrong_type_is_a_fault(change: dict[str, Any], text: str) -> None:
     assert text in "\n".join(faults("/v1/chat/completions", CHAT | change))
 
 
@@ -93,7 +93,7 @@ def test_an_unknown_gemini_field_is_a_fault() -> None:
 @pytest.mark.parametrize(
     "path", ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1beta/models/m:countTokens", "/api/generate"]
 )
-def test_an_error_of_another_shape_is_a_fault(path: str) -> None:
+def test_error_that_violates_the_documented_shape_is_a_fault(path: str) -> None:
     assert faults(path, {"detail": "Not Found"}, 404)
 
 

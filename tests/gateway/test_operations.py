@@ -1,4 +1,4 @@
-"""Operations: readiness without a key, draining, reading the configuration again, and traces."""
+"""Operating a gateway: readiness without a key, draining, configuration reload and tracing."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def monitor(model: Listed, name: str, closed: list[str]) -> None:
     model.close = close  # type: ignore[method-assign]
 
 
-async def test_signals_of_a_real_process(tmp_path: Path) -> None:
+async def test_real_process_reloads_and_drains_on_signals(tmp_path: Path) -> None:
     go = asyncio.Event()
 
     async def slow(connection: Connection) -> None:
@@ -164,7 +164,7 @@ async def ask_once(session: aiohttp.ClientSession, path: str) -> bytes:
         (f"00-{TRACE}-{SPAN}-01\n", False),
     ],
 )
-def test_trace_parents_are_checked(header: str, is_valid: bool) -> None:
+def test_only_valid_traceparent_headers_are_read(header: str, is_valid: bool) -> None:
     assert (read_parent({"traceparent": header}) is not None) == is_valid
 
 
@@ -184,7 +184,7 @@ async def test_trace_context_is_passed_on_without_spans() -> None:
     assert not any("traceparent" in each or "tracestate" in each for each in others)
 
 
-async def test_spans_of_a_request_and_its_attempts() -> None:
+async def test_request_and_its_attempts_have_spans() -> None:
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))

@@ -1,4 +1,4 @@
-"""Upstreams whose wires have no clients here: a client of another wire is answered by them all the same."""
+"""Upstreams with wires that have no client here: clients of other wires can use them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": 
 
 
 @pytest.mark.parametrize("wire", ["bedrock", "cohere"])
-async def test_a_chat_goes_through(wire: str) -> None:
+async def test_chat_works_with_an_upstream_of_another_wire(wire: str) -> None:
     script = ScriptedProvider(
         ScriptRule(Answer(tool_calls=[Call("look", {"city": "Oslo"})]), RequestMatch(text="call")),
         ScriptRule(match=RequestMatch(text="slow"), fault=Fault(429, "slow down")),

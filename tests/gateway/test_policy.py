@@ -1,4 +1,4 @@
-"""Every field of every wire, sent to a model of every wire, is mapped, reported or refused."""
+"""Every field of every client wire is mapped, reported or rejected for models of every wire."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ LIMITS: dict[str, dict[str, Any]] = {
 
 
 def limited(client: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return fields with max_tokens added, which one wire requires."""
+    """Return the fields with the token limit that the client's wire requires."""
     return merge(LIMITS[client], fields)
 
 
@@ -229,7 +229,7 @@ MAPPED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 
 
 def holds(sent: Any, wanted: Any) -> bool:
-    """Return whether the sent body has all expected values; a substring counts."""
+    """Return whether the sent body contains all expected values; a substring is enough."""
     if isinstance(wanted, dict):
         return isinstance(sent, dict) and all(holds(sent.get(name), value) for name, value in wanted.items())
     if isinstance(wanted, str) and isinstance(sent, str):

@@ -1,4 +1,4 @@
-"""No field of the policy tables is lost: each reaches the model's server, or is reported or refused by its name."""
+"""No field of the policy tables is lost: each is sent upstream, reported or rejected by name."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def nest(field: str, value: Any) -> dict[str, Any]:
 
 
 def check(rule: Rule, field: str, *, is_own: bool, status: int, warned: str, said: Any, is_sent: bool) -> None:
-    """Compare what became of a field with its rule."""
+    """Compare what happened to a field with its rule in the policy."""
     name = field.rpartition(".")[2]
     concept = rule.concept or name
     applies = rule.always or not is_own
@@ -99,7 +99,7 @@ def check(rule: Rule, field: str, *, is_own: bool, status: int, warned: str, sai
 
 
 @pytest.mark.exhaustive
-async def test_every_field_arrives_or_is_reported_or_refused() -> None:
+async def test_every_field_is_sent_reported_or_rejected() -> None:
     async with bench() as gateway:
         for at, (client, field, rule) in enumerate(CASES):
             beside = limited(client, BESIDE.get(field, {}).get(client, {}))

@@ -1,4 +1,4 @@
-"""Bodies with any part replaced by any JSON: each is read or refused, and never an error of the gateway's own."""
+"""Request bodies with random parts replaced by random JSON never cause an internal error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Embeddings and reranking through a gateway: the vendors' own clients, keys, limits, records."""
+"""Embeddings and reranking through a gateway: vendors' clients, keys, limits and records."""
 
 from __future__ import annotations
 

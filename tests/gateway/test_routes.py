@@ -1,4 +1,4 @@
-"""Every address that real clients use, and what those that are not served answer."""
+"""Every address that real clients use, and the responses of addresses that are not served."""
 
 from __future__ import annotations
 

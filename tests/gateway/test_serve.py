@@ -1,4 +1,4 @@
-"""``dragoman serve``: a real process, or its refusal to start."""
+"""``dragoman serve`` as a real process, and the options with which it does not start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversations in the shapes that vendors take: as they are on the same wire, in the common shape elsewhere."""
+"""Vendor formats of conversations: sent unchanged on the same wire, converted for other wires."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What keys may use is counted once by all workers and hosts: one suite for every store, then their failures."""
+"""Usage of a key is counted across all workers and hosts: one suite for every store, then failures."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def clock() -> Clock:
 
 @pytest.fixture(params=["memory", "sqlite", "postgres", "redis"])
 async def open_ledger(request: pytest.FixtureRequest, clock: Clock, tmp_path: Path) -> AsyncIterator[Open]:
-    """Opens a ledger as one more process would; in memory there is only one."""
+    """Return a function that opens the ledger as another process would; in memory there is only
+    one.
+    """
     opened: list[LedgerWriter] = []
     places: dict[str, Any] = {"sqlite": tmp_path / "used.db", "redis": tmp_path / "used.db"}
     if request.param == "postgres":
@@ -70,7 +72,7 @@ async def settle(ledger: LedgerWriter, lease: Lease | None, key: Key, tokens: in
 # --- one suite ------------------------------------------------------------------------------------
 
 
-async def test_windows_slide_and_are_shared(open_ledger: Open, clock: Clock) -> None:
+async def test_rate_limit_windows_slide_and_are_shared(open_ledger: Open, clock: Clock) -> None:
     key = Key(next(_names), "h", requests_per_minute=2, tokens_per_minute=100)
     one, two = open_ledger(), open_ledger()
     await one.admit(key, 60)
@@ -92,7 +94,7 @@ async def test_windows_slide_and_are_shared(open_ledger: Open, clock: Clock) -> 
     await two.admit(key, 60)
 
 
-async def test_calls_at_a_time_are_shared_and_expire(open_ledger: Open, clock: Clock) -> None:
+async def test_concurrency_slots_are_shared_and_expire(open_ledger: Open, clock: Clock) -> None:
     key = Key(next(_names), "h", max_concurrency=2)
     one, two = open_ledger(), open_ledger()
     first = await one.admit(key, 60)
@@ -202,7 +204,7 @@ async def test_budget_fails_closed_without_postgres_and_recovers(own_postgres: O
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("policy", get_args(Policy))
-async def test_policy_without_redis_and_recovery(policy: Policy, own_redis: OwnRedis) -> None:
+async def test_failure_policy_applies_without_redis_until_it_recovers(policy: Policy, own_redis: OwnRedis) -> None:
     key = Key("ann", "h", requests_per_minute=3, max_concurrency=10)
     limits = RedisLimits(own_redis.url, on_failure=policy, spare=Ledger(), clock=lambda: 600.0)
     ledger = LedgerWriter(Ledger(), limits)
@@ -251,7 +253,7 @@ async def test_slot_that_redis_grants_after_the_timeout_is_freed(
 
 
 @pytest.mark.usefixtures("quick")
-async def test_call_cancelled_while_redis_admits_it_leaves_nothing(redis_url: str) -> None:
+async def test_call_cancelled_while_redis_admits_it_leaves_no_slot(redis_url: str) -> None:
     key = Key(next(_names), "h", requests_per_minute=1, max_concurrency=1)
     ledger = LedgerWriter(Ledger(), RedisLimits(redis_url, clock=lambda: 600.0))
     await ledger.admit(Key(next(_names), "h", max_concurrency=1), 60)  # the connection is open

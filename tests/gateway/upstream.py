@@ -1,4 +1,4 @@
-"""An upstream that speaks all five wires, keeps what it was sent, and answers one text; and requests of each wire."""
+"""An upstream that serves five wires with one fixed text and keeps the requests it received."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EXHAUSTIVE = bool(os.environ.get("DRAGOMAN_EXHAUSTIVE"))
 
 
 def models_for(client: str, at: int) -> tuple[str, ...]:
-    """Return the models to ask in the case of this number: one of the client's own wire and one other, or all."""
+    """Return the models for this test case: one of the client's own wire and one other, or all."""
     others = [wire for wire in WIRES if wire != client]
     return WIRES if EXHAUSTIVE else (client, others[at % len(others)])
 
@@ -44,7 +44,7 @@ _USAGE = {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5}
 
 
 def write_reply(wire: str, text: str) -> bytes:
-    """Return a body of a wire that answers this text."""
+    """Return a reply body of a wire with this text."""
     replies: dict[str, Any] = {
         "openai": {
             "id": "c1",
@@ -100,7 +100,7 @@ def wire_of(path: str) -> str:
 
 
 class Bench:
-    """A gateway in front of an upstream that has one model for each wire, named by it."""
+    """A gateway in front of an upstream that has one model per wire, named after the wire."""
 
     def __init__(self, url: str, seen: list[Any], http: aiohttp.ClientSession) -> None:
         self.url = url
@@ -108,7 +108,7 @@ class Bench:
         self._http = http
 
     async def ask(self, client: str, model: str, fields: dict[str, Any]) -> tuple[int, dict[str, str], Any]:
-        """Send a request of a client's wire with these fields over its own; return status, headers and body."""
+        """Send a request of a client's wire, with these fields overriding the default ones."""
         body = {**BODIES[client], **fields}
         if client != "gemini":
             body.setdefault("model", model)
@@ -124,7 +124,7 @@ class Bench:
 
 @contextlib.asynccontextmanager
 async def bench(text: str = "Hello there", **settings: Any) -> AsyncIterator[Bench]:
-    """Serve a gateway over all wires; ``seen`` holds what the upstream was sent last."""
+    """Serve a gateway over all wires; ``seen`` holds the latest request that the upstream received."""
     seen: list[Any] = []
 
     async def handler(connection: Connection) -> None:

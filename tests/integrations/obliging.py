@@ -66,7 +66,7 @@ def answer(request: Request) -> Answer:
 
 
 def _quoted(prompt: str) -> str:
-    """Return what a prompt puts in quotation marks, else a word."""
+    """Return the text that a prompt puts in quotation marks, or a default word."""
     found = re.search(r"[\"']([^\"']+)[\"']", prompt)
     return found[1] if found else "Basel"
 

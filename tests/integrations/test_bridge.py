@@ -1,4 +1,4 @@
-"""Models of other frameworks and streams of SDKs as providers, held by the conformance kit."""
+"""Models of other frameworks and SDK streams as providers, checked by the conformance kit."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ CAN = {"supports_images": True}
 
 
 class HttpFailure(Exception):
-    """An exception as the SDKs of vendors raise it."""
+    """An HTTP error as vendors' SDKs raise it."""
 
     def __init__(self, status: int, **headers: str) -> None:
         super().__init__("refused: hello")
@@ -82,7 +82,7 @@ def answer(request: Request) -> Answer | str:
 
 
 async def read_sdk(request: Request) -> AsyncGenerator[Piece, None]:
-    """Stand in for a stream of an SDK."""
+    """Yield pieces like a stream of a vendor's SDK."""
     await asyncio.sleep(0)
     said = answer(request)
     if isinstance(said, str):
@@ -119,7 +119,7 @@ def bridge(read: Any, **settings: Any) -> BridgeProvider:
     ),
     ids=str,
 )
-async def test_an_sdk_keeps_the_contract(case: Any) -> None:
+async def test_provider_over_an_sdk_passes_the_contract(case: Any) -> None:
     await case.run()
 
 
@@ -209,11 +209,11 @@ def caused(cause: Exception) -> Exception:
     ],
     ids=str,
 )
-def test_exceptions_are_read(raised: Exception, kind: type[ProviderError] | None) -> None:
+def test_sdk_exceptions_become_provider_errors(raised: Exception, kind: type[ProviderError] | None) -> None:
     assert (type(read_error(raised)) if kind else read_error(raised)) == kind
 
 
-async def test_own_translation_comes_first_and_unknown_exceptions_keep_their_cause() -> None:
+async def test_custom_error_translation_comes_first_and_unknown_exceptions_keep_their_cause() -> None:
     async def read(request: Request) -> AsyncGenerator[Piece, None]:
         if request:
             raise KeyError("odd")
@@ -254,7 +254,7 @@ def chat(*rules: Any) -> ChatDragoman:
 
 
 class Foreign(BaseChatModel):
-    """A chat model of LangChain alone: it replies with messages or chunks, or raises."""
+    """A LangChain chat model that replies with given messages or chunks, or raises."""
 
     said: list[Any]
     seen: list[Any] = []
@@ -297,7 +297,7 @@ class Streaming(Foreign):
     ),
     ids=str,
 )
-async def test_a_langchain_model_keeps_the_contract(case: Any) -> None:
+async def test_provider_over_a_langchain_model_passes_the_contract(case: Any) -> None:
     await case.run()
 
 
@@ -343,7 +343,7 @@ async def test_messages_and_settings_reach_langchain() -> None:
     assert (model.given["temperature"], model.given["stop"]) == (0.5, ["x"])
 
 
-async def test_what_a_langchain_model_cannot_do_is_rejected() -> None:
+async def test_features_that_a_langchain_model_lacks_are_rejected() -> None:
     model = from_langchain(Foreign(said=[AIMessage("Hi.")]))
     schema = {"type": "object", "properties": {}}
     with pytest.raises(UnsupportedFeatureError, match="takes no tools"):
@@ -374,7 +374,7 @@ async def test_invalid_calls_of_langchain_are_errors() -> None:
         await from_langchain(Foreign(said=[broken])).complete("Hi.", [Tool("look")], tool_choice="none")
 
 
-async def test_structured_output_by_a_forced_call_is_text() -> None:
+async def test_structured_output_by_a_forced_call_is_returned_as_text() -> None:
     class ByCall(Foreign):
         def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
             return self.bind()
@@ -413,7 +413,7 @@ async def broken_stream(messages: Any, info: AgentInfo) -> AsyncIterator[str]:
     ),
     ids=str,
 )
-async def test_a_pydantic_ai_model_keeps_the_contract(case: Any) -> None:
+async def test_provider_over_a_pydantic_ai_model_passes_the_contract(case: Any) -> None:
     await case.run()
 
 
@@ -453,6 +453,6 @@ async def test_requests_and_replies_of_pydantic_ai_are_translated() -> None:
     assert (given["temperature"], given["stop_sequences"], given["extra_body"]) == (0.5, ["x"], {"k": 1})
 
 
-async def test_a_budget_of_reasoning_is_rejected_by_pydantic_ai() -> None:
+async def test_reasoning_budget_is_rejected_for_pydantic_ai_models() -> None:
     with pytest.raises(UnsupportedFeatureError, match="budget"):
         await from_pydantic_ai(FunctionModel(limited)).complete("Hi.", reasoning=2000)

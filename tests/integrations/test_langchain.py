@@ -56,7 +56,7 @@ class Standard(ChatModelIntegrationTests):
 
     @pytest.fixture(autouse=True)
     def _world(self, server: SimServer, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Set the address; the pictures that the tests fetch come from here, not from the network."""
+        """Set the address, and serve the pictures that the tests fetch from this process."""
         type(self).address = server.base_urls[self.wire]
         monkeypatch.setenv("LANGCHAIN_TESTS_USER_AGENT", "none: nothing is fetched")
         monkeypatch.setattr(httpx, "get", lambda url, **_: httpx.Response(200, content=PNG))
@@ -104,8 +104,8 @@ class TestResponses(Standard):
     wire = "responses"
 
     @pytest.mark.xfail(reason="the Responses API has no stop sequences", raises=UnsupportedFeatureError)
-    def test_stop_sequence(self, model: BaseChatModel) -> None:
-        super().test_stop_sequence(model)
+    def test_stop_sequence_ends_the_reply(self, model: BaseChatModel) -> None:
+        super().test_stop_sequence_ends_the_reply(model)
 
 
 class TestGemini(Standard):
@@ -126,7 +126,7 @@ def depth(river: str) -> int:
 
 
 def call(arguments: str) -> Any:
-    """Answer with signed thinking and a call."""
+    """Answer with signed thinking and a tool call."""
     return speak(
         lambda out: out.thinking("Let me look."),
         lambda out: out.attach(Thinking, "sig"),
@@ -179,7 +179,7 @@ def test_calls_that_violate_the_schema_reach_the_framework() -> None:
     assert model.invoke(["Hi.", found, ToolMessage("There is no lake.", tool_call_id="c1")]).text == "Sorry."
 
 
-def test_losses_are_warnings(server: SimServer) -> None:
+def test_losses_are_reported_as_warnings(server: SimServer) -> None:
     model = ChatDragoman(model="sim-1", base_url=server.base_urls["ollama"], wire="ollama")
     with pytest.warns(DragomanLossWarning, match="cannot force a call"):
         found = model.bind_tools([depth], tool_choice="depth").invoke("How deep is the Rhine?")
@@ -196,7 +196,7 @@ def test_losses_are_warnings(server: SimServer) -> None:
         ([{"type": "image", "file_id": "f1"}], "needs url or base64"),
     ],
 )
-def test_content_that_cannot_be_sent_is_named(content: Any, problem: str) -> None:
+def test_error_names_content_that_cannot_be_sent(content: Any, problem: str) -> None:
     with pytest.raises(InvalidRequestError, match=problem):
         ChatDragoman(provider=Listed("Hi.")).invoke([HumanMessage(content)])
 

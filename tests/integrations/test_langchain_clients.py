@@ -62,7 +62,7 @@ class Addresses(NamedTuple):
 
 @pytest.fixture(scope="module")
 def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Addresses]:
-    """Serve a gateway in a thread of its own: the clients block."""
+    """Serve a gateway in a separate thread, because the clients block."""
     found: list[Addresses] = []
     ready, over = threading.Event(), threading.Event()
 
@@ -93,14 +93,14 @@ def url(addresses: Addresses) -> str:
 
 
 def make(client: str, wire: str, url: str) -> BaseChatModel:
-    """Return a chat model that asks the gateway for the model of a wire."""
+    """Return a chat model that calls the model of this wire through the gateway."""
     kinds: dict[str, type[Any]] = {"anthropic": ChatAnthropic, "ollama": ChatOllama}
     made: BaseChatModel = kinds.get(client, ChatOpenAI)(**params_of(client, wire, url))
     return made
 
 
 def params_of(client: str, wire: str, url: str) -> dict[str, Any]:
-    """Return what a client needs to know about the gateway."""
+    """Return the constructor arguments with which a client uses the gateway."""
     if client == "anthropic":
         return {"model": wire, "base_url": url, "api_key": "x", "max_tokens": 1000, "default_headers": CLOSE}
     if client == "ollama":
@@ -134,7 +134,7 @@ class Standard(ChatModelIntegrationTests):
 
     @pytest.fixture(autouse=True)
     def _world(self, addresses: Addresses, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Set the address; the pictures that the tests fetch come from here, not from the network."""
+        """Set the address, and serve the pictures that the tests fetch from this process."""
         type(self).address = addresses.upstream if self.wire == "sim" else addresses.gateway
         monkeypatch.setattr(httpx, "get", lambda url, **_: httpx.Response(200, content=PNG))
 

@@ -81,7 +81,7 @@ async def test_input_types_and_settings_are_sent(server: SimServer) -> None:
     assert sent == [*documents, *documents, ("query", ["a"]), ("query", ["a"])]
 
 
-def test_prefixes_replace_the_input_type(server: SimServer) -> None:
+def test_text_prefixes_replace_the_input_type(server: SimServer) -> None:
     connect_wire(server, "openai", prefixes={"query": "query: "}).embed_query("Rhine")
     assert [*seen(server)[-1].texts] == ["query: Rhine"]
 
@@ -99,7 +99,7 @@ async def test_an_opened_embedder_is_used_and_its_errors_are_raised() -> None:
     assert len(await model.aembed_query("a")) == 64
 
 
-def test_losses_are_warnings() -> None:
+def test_losses_are_reported_as_warnings() -> None:
     class Lossy(SimulatedEmbedder):
         async def answer(self, request: EmbedRequest) -> Embedded:
             losses = [

@@ -40,7 +40,7 @@ def config(server: SimServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_llm_command_lists_and_calls_the_models(config: Path, tmp_path: Path) -> None:
-    """In a process of its own, as a user types it; the log of ``llm`` has the usage."""
+    """Run ``llm`` in a separate process, as a user types it; its log contains the usage."""
     environment = {**os.environ, "LLM_USER_PATH": str(tmp_path / "llm")}
     # Where the package is not installed, its entry point is not found, and the plugin is registered here.
     code = (

@@ -1,4 +1,4 @@
-"""Marks and names that a bridge does not send are reported."""
+"""Bridges report the cache marks and names that they do not send."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MESSAGES = [
     ],
     ids=["langchain", "pydantic-ai"],
 )
-async def test_bridge_reports_marks_and_names(provider: Provider) -> None:
+async def test_bridge_reports_cache_marks_and_names_that_it_drops(provider: Provider) -> None:
     reply = await provider.complete(MESSAGES, cache="auto")
     found = {(warning.code, warning.path) for warning in reply.warnings}
     assert found >= {

@@ -97,7 +97,7 @@ async def test_tools_are_called(model: Model, streamed: bool) -> None:
 @pytest.mark.parametrize("wrap", [ToolOutput, NativeOutput, PromptedOutput])
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_structured_output_is_parsed(wrap: Any, streamed: bool) -> None:
-    """By a tool, by the wire's own structured output, and by the prompt."""
+    """Request it by a tool, by the wire's structured output, and by the prompt."""
     json = '{"name": "Basel", "people": 170000}'
     answer: Any = Answer(tool_calls=[Call("final_result", json)]) if wrap is ToolOutput else json
     provider = ScriptedProvider(answer)
@@ -208,7 +208,7 @@ async def test_settings_and_instructions_are_sent() -> None:
     assert config.stop_sequences == ("x",)
 
 
-async def test_errors_are_those_of_the_framework() -> None:
+async def test_errors_are_raised_as_the_frameworks_own() -> None:
     busy = OverloadedError("no", status=503)
     with pytest.raises(ModelHTTPError) as caught:
         await Agent(DragomanModel(Listed(busy))).run("Hi.")
@@ -241,7 +241,7 @@ def test_one_model_works_in_several_event_loops(server: SimServer) -> None:
         assert agent.run_sync("Hello?").output == texts[0]
 
 
-async def test_losses_are_warnings(server: SimServer) -> None:
+async def test_losses_are_reported_as_warnings(server: SimServer) -> None:
     model = DragomanModel("sim-1", base_url=server.base_urls["ollama"], wire="ollama")
     agent = Agent(model, output_type=ToolOutput(City))
     with pytest.warns(DragomanLossWarning, match="cannot force a call"):

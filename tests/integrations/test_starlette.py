@@ -1,4 +1,4 @@
-"""Replies as responses of an ASGI application: what is sent before, during and after the body."""
+"""Replies as ASGI responses: what is sent before, during and after the body."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def post(model: Provider, kind: str) -> httpx.Response:
 
 
 def read(body: str) -> list[Any]:
-    """Return the JSON objects of a body; ``[DONE]`` as a string."""
+    """Return the JSON objects of an event stream; ``[DONE]`` as a string."""
     lines = [line.removeprefix("data: ") for line in body.splitlines() if line]
     return [line if line == "[DONE]" else json.loads(line) for line in lines]
 
@@ -137,7 +137,7 @@ STATUSES = [
 
 
 @pytest.mark.parametrize(("error", "status"), STATUSES, ids=lambda value: repr(value))
-async def test_statuses_of_errors(error: ProviderError, status: int) -> None:
+async def test_each_error_class_has_its_http_status(error: ProviderError, status: int) -> None:
     assert (await sse_response(Listed(error).stream("Hi"))).status_code == status
 
 
@@ -238,8 +238,8 @@ async def test_a_server_that_is_stopped_cancels_the_call() -> None:
     assert model.running == 0
 
 
-async def test_failures_of_the_server() -> None:
-    """A send that fails as the client is gone is not an error; a failed receive is."""
+async def test_failed_send_is_ignored_and_failed_receive_is_raised() -> None:
+    """A failed send because the client has disconnected is not an error; a failed receive is."""
 
     async def fail(*_: Any) -> Any:
         raise failure
@@ -307,7 +307,7 @@ async def test_every_kind_of_block_has_its_chunks() -> None:
     assert sent[-2]["finishReason"] == "tool-calls"
 
 
-async def test_a_signature_of_reasoning_comes_with_its_end() -> None:
+async def test_reasoning_signature_is_sent_at_the_end_of_the_reasoning() -> None:
     def sign(out: Assembler) -> None:
         out.thinking("Hm.")
         out.attach(Thinking, "s")

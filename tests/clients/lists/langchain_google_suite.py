@@ -25,7 +25,7 @@ PNG = base64.b64decode(
 class TestGoogle(ChatModelIntegrationTests):
     @pytest.fixture(autouse=True)
     def _world(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Serve the pictures that the tests fetch from here, not from the network."""
+        """Serve the pictures that the tests fetch from this process instead of the network."""
         monkeypatch.setattr(httpx, "get", lambda url, **_: httpx.Response(200, content=PNG))
 
     @property

@@ -26,17 +26,17 @@ def case(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class NotOffered(Exception):
-    """The client has no way to ask for this on this side."""
+    """Raised for a feature that the client does not offer on this side."""
 
 
 def expect(found: Any, wanted: Any) -> None:
-    """Compare two values."""
+    """Raise if two values differ."""
     if found != wanted:
         raise AssertionError(f"found {found!r}, wanted {wanted!r}")
 
 
 def main(*settings: Any) -> None:
-    """Run all cases."""
+    """Run all features of the list."""
     found = {}
     for name, function in CASES.items():
         try:
