@@ -109,8 +109,8 @@ def _find_pins() -> Path:
 
 
 def _make_accept(lines: Lines | None, *, always: bool) -> AcceptChange | None:
-    """Return the callback that decides about a changed tool: the option, the user at the terminal,
-    or ``None``.
+    """Return the callback that decides about a changed tool: it accepts all of them, or asks the
+    user; ``None`` without a terminal.
     """
     if always:
         return lambda change: True

@@ -33,7 +33,7 @@ def json_option(what: str) -> Callable[[_Command], _Command]:
 
 
 def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options for the address of a model."""
+    """Add the options for the address, the wire, the key and the timeout of a model."""
     options = [
         click.option("--base-url", metavar="URL", help="Where it is served; not needed for a name like vendor:model."),
         click.option(

@@ -18,7 +18,7 @@ import platformdirs
 
 
 class Reader(Protocol):
-    """The source of questions and commands."""
+    """The source of the user's questions and commands."""
 
     def read(self) -> str | None:
         """Return the next line, stripped: ``None`` at the end of the input, an empty string after

@@ -24,7 +24,7 @@ class Screen(Protocol):
     """An output that shows a reply as it arrives."""
 
     def show(self, event: Event) -> None:
-        """Show an event."""
+        """Show an event of the reply."""
 
     def close(self) -> None:
         """Restore the terminal, however the reply ended."""

@@ -56,7 +56,9 @@ class Bounds(Struct, frozen=True):
     media_urls: bool = True
 
     def check_body(self, body: bytes) -> None:
-        """Reject a body with too many objects, which would take seconds and gigabytes to parse."""
+        """Reject a body with too many JSON objects and lists, which would take seconds and
+        gigabytes to parse.
+        """
         if len(body) > self.containers and body.count(b"{") + body.count(b"[") > self.containers:
             raise InvalidRequestError(f"the body has more than {self.containers} objects and lists", status=413)
 

@@ -1,4 +1,4 @@
-"""Cross-origin requests of web pages, for the origins that the operator names."""
+"""Allow cross-origin requests of web pages, for the origins that the operator names."""
 
 from __future__ import annotations
 

@@ -44,7 +44,9 @@ class Database(Protocol):
         ...
 
     def transaction(self, *locks: str) -> AbstractContextManager[float]:
-        """Lock these names, yield the Unix time of the database, and commit at the end."""
+        """Lock these names until the end of the block, yield the Unix time of the database, and
+        commit.
+        """
         ...
 
     def close(self) -> None:
@@ -140,7 +142,9 @@ class _Postgres:
         return connection
 
     def _begin(self, locks: Sequence[str]) -> float:
-        """Begin and lock; if the connection turns out to be lost, open another one and begin again."""
+        """Begin a transaction and take the locks. If the connection turns out to be lost, open
+        another one and begin again.
+        """
         if not self._base.closed:
             try:
                 return self._lock(locks)

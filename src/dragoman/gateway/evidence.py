@@ -164,7 +164,7 @@ class CallLog:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def put(self, call: GatewayCall, records: Sequence[CallEnd]) -> None:
-        """Write the records of a call."""
+        """Write the records of a call; with ``include_content``, its messages too."""
         payloads: list[Payload] = [*find_switches(call.reply)]
         payloads += records if self._include_content else hide_messages(records)
         request_id = call.request.request_id

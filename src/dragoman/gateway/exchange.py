@@ -87,7 +87,7 @@ Action = Literal["answer", "count", "show"]
 
 
 class RouteHandler:
-    """The POST handler of one wire."""
+    """Handle the POST requests of one wire."""
 
     def __init__(
         self, service: Service, codec: ServerCodec, action: Action = "answer", rewrite: Rewrite | None = None
@@ -371,7 +371,9 @@ class Exchange:
         return provider
 
     def _translate(self, request: Request, provider: Provider) -> Request:
-        """Return the request for this provider: with the model's own name and what its wire can express."""
+        """Return the request in the form for this provider: with the provider's name for the
+        model, and with what its wire can express.
+        """
         assert self.prepared is not None
         wire, wires = self.codec.wire, wires_of(provider)
         has_limit = provider.capabilities.known("max_output_tokens") is not None
@@ -459,7 +461,9 @@ class Exchange:
             await self.send({"type": "http.response.body", "body": data, "more_body": True})
 
     def _fail(self, encoder: ReplyEncoder, error: ProviderError) -> bytes:
-        """Return the end of a failed reply; before its first byte, send the error itself."""
+        """Return the last bytes of a failed reply; if no byte was sent yet, raise the error
+        instead.
+        """
         self.error = error
         if encoder.content_type == "application/json" or self.started:
             return encoder.fail(error)

@@ -33,7 +33,7 @@ class NotKeptError(InvalidModelError):
 
 
 class Memory:
-    """The stored items that one request refers to and adds."""
+    """The stored items that one request refers to, and the items that it adds."""
 
     def __init__(self, store: ResponseStore, owner: str) -> None:
         self._store = store

@@ -122,7 +122,7 @@ class Ledger:
         return self._standing.get(key.id, {})
 
     def settle(self, lease: str | None, key: Key, tokens: int = 0, money: Decimal = Decimal(0), *leases: str) -> None:
-        """Release a lease, or several, and count what the calls used."""
+        """Release one lease or several, and count the tokens and the cost of the calls."""
         with self._transaction(key) as now:
             for each in leases if lease is None else (lease, *leases):
                 self._base.run("delete from dragoman_leases where id = ?", (each,))
@@ -311,7 +311,9 @@ class LedgerWriter:
         return None if limited is None else Lease(None, limited)
 
     def settle(self, lease: Lease | None, key: Key, tokens: int = 0, money: Decimal = Decimal(0)) -> None:
-        """Release a lease and count what the call used, now or as soon as the ledger can be written."""
+        """Release a lease and count the usage of the call, now or as soon as the ledger can be
+        written.
+        """
         if self.limits is not None and key.has_rates:
             if lease is not None and lease.limits is not None:
                 self.limits.settle(lease.limits, key, tokens)

@@ -32,7 +32,7 @@ _SPARE = 60.0  # seconds a call may last beyond its reply, until its end is reco
 
 
 class RetrievalHandler:
-    """The POST handler of one operation of a wire."""
+    """Handle the POST requests of one operation of a wire."""
 
     def __init__(self, service: Service, codec: RetrievalServer) -> None:
         self._service = service

@@ -18,7 +18,7 @@ log = logging.getLogger("dragoman")
 
 
 def handle_signals(service: Service) -> None:
-    """Install the handlers in this process, around those of the HTTP server.
+    """Install signal handlers in this process; the one for SIGTERM calls that of the HTTP server.
 
     After SIGTERM, ``/ready`` reports 503 for ``drain_delay`` seconds while requests are served, so
     that load balancers stop sending them; then the server drains. SIGHUP replaces the models for

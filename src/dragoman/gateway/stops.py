@@ -37,7 +37,7 @@ class StopCutter:
         return passed
 
     def close(self, complete: MessageComplete) -> MessageComplete:
-        """Return the end of a cut reply, as the model would have ended it."""
+        """Return the closing event of a reply that was cut, as if the model had stopped there."""
         blocks: list[AssistantBlock] = list(complete.final_content[: self._block])
         if text := "".join(self._text):
             blocks.append(Text(text))

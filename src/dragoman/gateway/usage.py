@@ -83,13 +83,15 @@ class UsageBook:
         row[4] = EXACT.add(row[4], money)
 
     async def keep_flushing(self, live: Iterable[Running]) -> None:
-        """Write the numbers every two seconds, until cancelled."""
+        """Write the counts every two seconds, until cancelled."""
         while True:
             await asyncio.sleep(_FLUSH_SECONDS)
             await self.flush(live)
 
     async def flush(self, live: Iterable[Running]) -> None:
-        """Write the numbers and the list of requests under way; keep them if that fails."""
+        """Write the counts and the list of requests under way; if that fails, keep the counts for
+        the next attempt.
+        """
         now = time.perf_counter()
         shown = [
             {"id": each.id, "key": each.owner, "model": each.model, "bytes": each.length, "seconds": now - each.began}

@@ -21,7 +21,7 @@ def is_installed() -> bool:
 
 
 class LocalServerError(RuntimeError):
-    """The server did not start; the message gives the reason."""
+    """The server did not start. The message gives the reason."""
 
 
 class LocalServer:

@@ -78,8 +78,8 @@ class LogView(Protocol):
         ...
 
     def search(self, session: str, text: str, after: int, size: int) -> Sequence[Row]:
-        """Return the next rows of a session whose payload contains a string, ignoring case, in
-        order.
+        """Return at most ``size`` rows after the record ``after`` whose payload contains a
+        string, ignoring case, in order.
 
         The string consists of ASCII letters, digits and spaces.
         """

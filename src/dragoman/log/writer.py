@@ -45,8 +45,10 @@ class Writer:
         self._thread.start()
 
     def offer(self, item: Draft | Callable[[], Any]) -> tuple[bool, Future[Any]]:
-        """Queue an item and return its future; if the queue is full (backpressure), a future to
-        await first.
+        """Queue an item; return ``True`` and the future of its result.
+
+        If the queue is full (backpressure), return ``False`` and a future to wait for before the
+        next attempt.
         """
         size = len(item.payload) if isinstance(item, Draft) else 0
         future: Future[Any] = Future()

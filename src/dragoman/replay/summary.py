@@ -76,7 +76,9 @@ def make_headline(payload: Any) -> Headline | None:
 
 
 def _find_content(payload: Any) -> str | None:
-    """Return the content that the terminal also shows while a session runs: its goal, or a tool result."""
+    """Return the goal of a session or the content of a tool result, which the terminal shows
+    separately during a run.
+    """
     if isinstance(payload, SessionStarted):
         return payload.goal
     return _text(payload.content) if isinstance(payload, ToolObserved) else None

@@ -41,7 +41,8 @@ def make_message(
     *,
     in_context: bool = True,
 ) -> MessageRecorded:
-    """Return the record of a reply: its id, the model chosen, the cost, and our ids of its calls.
+    """Return the record of a reply: its id, the model chosen, the cost, and our own ids for its
+    calls.
 
     ``served`` are the provider and model that answered; with a fallback, others may have been
     called first. ``price`` are the fields of the cost.

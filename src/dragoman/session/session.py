@@ -231,8 +231,8 @@ class Session(Displayed, Generic[Parsed]):
         return await self._supervisor.cancel(reason)
 
     async def swap(self, provider: Provider, reason: str = "") -> SwapPlan:
-        """Continue with another model, and return what the conversation loses. Nothing is sent
-        yet.
+        """Continue with another model, and return a plan of what the conversation loses. Nothing
+        is sent yet.
 
         Raise ``InvalidRequestError`` if the other model cannot accept the conversation at all.
         """

@@ -86,7 +86,9 @@ class FunctionTool(ExecutableTool):
         return _observe(value)
 
     def _convert(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments converted to the parameters' types, with the defaults of ``Field``."""
+        """Return the arguments converted to the parameters' types; missing ones get the defaults
+        of ``Field``.
+        """
         given = {name: convert_value(value, self._hints.get(name, Any)) for name, value in arguments.items()}
         missing = self._defaults.keys() - given.keys()
         return {**given, **{name: self._defaults[name].get_default(call_default_factory=True) for name in missing}}

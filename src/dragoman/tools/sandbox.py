@@ -83,7 +83,9 @@ class Sandbox(Struct, frozen=True):
 
     @contextlib.contextmanager
     def open_filter(self) -> Iterator[int | None]:
-        """Open a descriptor with the filter, for one command; ``None`` if filters do not work."""
+        """Open a file descriptor from which one command's bubblewrap reads the filter; ``None``
+        if filters do not work.
+        """
         program = build_filter() if self.seccomp else None
         if program is None:
             yield None

@@ -61,7 +61,8 @@ class NotOpenError(Exception):
 class Decisions(Protocol):
     """Answers of a person to the questions of sessions; every answer must include ``token``.
 
-    The viewer itself cannot run anything. ``dragoman.trace.approval`` implements this with the functions of sessions.
+    The viewer itself cannot run anything. ``dragoman.trace.approval`` implements this with
+    functions of ``dragoman.session``.
     """
 
     token: str

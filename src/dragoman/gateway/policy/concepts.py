@@ -1,7 +1,7 @@
 """Settings that several wires have under different names, and their field on each wire.
 
-A place is the path of a field in the wire's body. The value is written unchanged, or converted by
-the function.
+A ``Place`` is the path of a field in the wire's body, optionally with a function that converts
+the value.
 """
 
 from __future__ import annotations

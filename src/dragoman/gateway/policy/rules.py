@@ -42,7 +42,9 @@ NOTHING: tuple[Any, ...] = (None, [], {}, "")
 
 
 class Leftover(Struct, frozen=True):
-    """A part of a body that our values cannot represent, and the fields of the body that contain it."""
+    """A part of a body that our values cannot represent; ``roots`` are the fields of the body
+    that contain it.
+    """
 
     path: str
     code: str
@@ -70,7 +72,9 @@ class Sorter:
         self._together = together
 
     def leave(self, path: str, rule: Rule = UNKNOWN, code: str | None = None, hosted: Hosted | None = None) -> None:
-        """Note a dropped part. ``code`` never contains client input, because metrics count by it."""
+        """Note a part of the body that is dropped. ``code`` never contains client input, because
+        metrics count by it.
+        """
         root = path.partition(".")[0].partition("[")[0]
         roots = self._together if root in self._together else (root,)
         if code is None:
@@ -91,7 +95,9 @@ class Sorter:
     def keep(
         self, record: Mapping[str, Any], path: str, names: Collection[str], rules: Mapping[str, Rule] | None = None
     ) -> dict[str, Any]:
-        """Return the fields of these names; note the others, unless they are empty or defaults."""
+        """Return the fields with these names; note the others as dropped, unless they are empty
+        or defaults.
+        """
         rules = rules or {}
         kept = {}
         for name, value in record.items():
@@ -104,7 +110,9 @@ class Sorter:
         return kept
 
     def sort_root(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the root fields that the reader knows; note the others by the table's rules."""
+        """Return the top-level fields that the reader knows; note the others, with the rules of
+        the table.
+        """
         kept: dict[str, Any] = {}
         for name, value in body.items():
             rule = self.rules.get(name, UNKNOWN)

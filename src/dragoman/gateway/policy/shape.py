@@ -59,7 +59,9 @@ def _lead_with_system(messages: Sequence[Message], root: str, sorter: Sorter) ->
 
 
 def _fill(message: Message, path: str, sorter: Sorter) -> Message:
-    """Return the message without empty texts; an empty user message gets a text."""
+    """Return the message without empty texts; a user message that would be empty gets a
+    placeholder text.
+    """
     content = message.content
     if isinstance(content, str) or all(map(_has_content, content)):
         if content or type(message) is not User:

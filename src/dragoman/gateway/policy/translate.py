@@ -88,7 +88,7 @@ class _Translation:
 
     @property
     def others(self) -> frozenset[str]:
-        """The wires other than the client's own; an empty name if the model has no wire."""
+        """The model's wires other than the client's own; one empty name if the model has no wire."""
         return (self.target.wires or frozenset({""})) - {self.wire}
 
     def carry_own(self) -> None:
