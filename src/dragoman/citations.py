@@ -21,10 +21,11 @@ results. A wire without a field for them drops them without a loss."""
 
 
 class Citation(Struct, frozen=True, omit_defaults=True):
-    """Where a passage of a model's text comes from, as the provider states it.
+    """The source of a passage in a model's text, as the provider states it.
 
-    ``start`` and ``end`` are the characters of the text that it supports; ``quote`` is the cited passage of the source,
-    ``source`` the provider's own name for it: a file, or the number of a document of the request.
+    ``start`` and ``end`` delimit the passage in the text, in characters. ``quote`` is the cited
+    part of the source, and ``source`` is the provider's own name for the source: a file, or the
+    number of a document in the request.
     """
 
     url: str | None = None
@@ -47,10 +48,10 @@ def read_citations(state: Any, text: str) -> tuple[Citation, ...]:
 
 
 def _read_annotations(value: Any) -> list[Citation]:
-    """Return the citations among annotations, of Chat Completions and of Responses.
+    """Return the citations among the annotations of Chat Completions and of Responses.
 
-    ``{"type": "url_citation", "url_citation": {...}}`` and the same fields without the inner object; files by their id.
-    A reference (Mistral) has the numbers or names of its sources.
+    Chat Completions has ``{"type": "url_citation", "url_citation": {...}}``; Responses has the same fields without
+    the inner object. Files are cited by id. A reference (Mistral) has the numbers or names of its sources.
     """
     found = []
     for record in _records(value):

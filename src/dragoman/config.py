@@ -23,7 +23,7 @@ _COLLECTIONS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 
 
 class ConfigError(ValueError):
-    """A configuration file is wrong; the message names it and the line."""
+    """A configuration file is invalid; the message names the file and the line."""
 
     def __init__(self, path: str, line: int | None, problem: str) -> None:
         super().__init__(f"{path}:{line}: {problem}" if line is not None else f"{path}: {problem}")

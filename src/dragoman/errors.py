@@ -136,7 +136,7 @@ def scrub(text: str, secrets: Iterable[str] = (), limit: int | None = MAX_SCRUB)
     """
     if limit is not None:
         text = cut(text, limit)
-    # The longest first: one secret may be a prefix of another, whose rest would remain.
+    # Replace the longest first: one secret may be a prefix of another, and the remainder would stay visible.
     for secret in sorted(secrets, key=len, reverse=True):
         if secret:
             text = _hide_cut_end(text.replace(secret, _HIDDEN), secret)
@@ -226,7 +226,7 @@ class ProviderError(Exception):
         self.quotable = True
         if body is not None:
             self.keep_body(body)
-        if advice is not None:  # the message contains the advice itself, or a better one is known
+        if advice is not None:  # given if the message contains the advice itself, or if a better one is known
             self.advice = advice
 
     def __str__(self) -> str:

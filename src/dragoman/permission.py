@@ -329,7 +329,7 @@ class Policy:
 
     @classmethod
     def load(cls, path: str | Path) -> Policy:
-        """Read rules from a YAML or JSON file; ``ConfigError`` names the line of what is wrong.
+        """Read rules from a YAML or JSON file; ``ConfigError`` names the line of an error.
 
         ::
 

@@ -112,7 +112,7 @@ def _is_field(default: Any) -> bool:
 
 
 def called_by(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function with the type hints: that of a ``functools.partial``, or ``__call__`` of an object."""
+    """Return the function that has the type hints: the one in a ``functools.partial``, or an object's ``__call__``."""
     while isinstance(function, partial):
         function = function.func
     is_plain = inspect.isroutine(function) or inspect.isclass(function)

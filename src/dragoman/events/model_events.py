@@ -1,4 +1,4 @@
-"""The same stream in the vocabulary of an agent runtime: model events and proposed intents."""
+"""Convert a stream to the events of an agent runtime: model events and proposed intents."""
 
 from __future__ import annotations
 

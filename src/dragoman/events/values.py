@@ -85,7 +85,7 @@ class AssembledFrom(Struct, frozen=True):
     """How an intent was assembled: the number of fragments, and the byte offsets at which they were read.
 
     ``first_offset`` is where the call began, which on some wires is before its first fragment;
-    ``last_offset`` is that of its last one.
+    ``last_offset`` is the offset of its last fragment.
     """
 
     event_count: int

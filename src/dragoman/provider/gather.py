@@ -83,7 +83,7 @@ class _Batch(Generic[Parsed]):
         self._workers = [asyncio.create_task(self._work()) for _ in range(concurrency)]
 
     async def items(self, *, ordered: bool) -> AsyncIterator[Gathered[Parsed]]:
-        """Yield items until every worker has ended. An error of the iterator of prompts is raised."""
+        """Yield items until every worker has ended; raise an error that the iterator of prompts raised."""
         waiting: dict[int, Gathered[Parsed]] = {}
         due = 0
         working = len(self._workers)
@@ -120,7 +120,7 @@ class _Batch(Generic[Parsed]):
                 except Exception as error:
                     item = Gathered(index, prompt, error=error)
                 self._queue.put_nowait(item)
-        except Exception as error:  # an error of the iterator of prompts
+        except Exception as error:  # the iterator of prompts raised it
             self._queue.put_nowait(error)
         else:
             self._queue.put_nowait(None)

@@ -17,7 +17,7 @@ _WINDOWS = {"gzip": _GZIP, "x-gzip": _GZIP, "deflate": _ZLIB}
 
 
 class Inflater:
-    """Decompress one body: ``feed`` what arrives, then ``read`` until there is nothing, then ``finish``."""
+    """Decompress one body: ``feed`` received bytes, ``read`` until it returns nothing, then ``finish``."""
 
     def __init__(self, encoding: str) -> None:
         self._encoding = encoding

@@ -127,8 +127,8 @@ def _is_in_network(host: str, proxies: dict[str, str]) -> bool:
 def make_context(ca: str | None, cert: Certificate | None) -> ssl.SSLContext:
     """Return the TLS settings: a file or folder of authorities or ``"system"``, and a client certificate.
 
-    If the file has revocation lists as well, every certificate of a chain is looked up in the list of its issuer;
-    without such a list it is rejected.
+    If the file also has revocation lists, every certificate in a chain is checked against the list of its
+    issuer, and rejected if the issuer has no list.
     """
     if ca == "system":
         try:
@@ -194,7 +194,7 @@ class Dialer:
         if self._uds is not None:
             return (await loop.create_unix_connection(make, self._uds, **settings))[1]
         if isinstance(loop, asyncio.BaseEventLoop) and not _is_address(target.host):
-            # uvloop does not support it, and tries addresses in sequence
+            # only asyncio's own loops have this option; uvloop tries addresses in sequence
             settings["happy_eyeballs_delay"] = _NEXT_ADDRESS
         return (await loop.create_connection(make, target.host, target.port, **settings))[1]
 

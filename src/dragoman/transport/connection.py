@@ -45,8 +45,8 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 # The largest head, trailer section or chunk extensions, in bytes. Hosted APIs send 2 to 4 KiB.
 MAX_HEAD = 64 * 1024
-# The end of a stream follows its last event at once. If more bytes arrive, or later, the connection
-# is closed.
+# The end of a stream normally follows its last event at once. If it takes more bytes or more time than
+# this, the connection is closed instead of reused.
 _DRAIN_BYTES = 64 * 1024
 _DRAIN_SECONDS = 0.05
 

@@ -51,7 +51,7 @@ def check_blocks(content: Any, path: str) -> None:
 
 
 def check_media(block: Image | Document | Audio, path: str) -> None:
-    """Raise ``InvalidRequestError`` for a medium without data, or of a type that it cannot have."""
+    """Raise ``InvalidRequestError`` for a medium without data, or with a media type of another kind."""
     if block.media_type is not None:
         need_text(block.media_type, f"{path}.media_type")
     if type(block) is Image:

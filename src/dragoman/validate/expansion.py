@@ -37,7 +37,7 @@ class Expansion(NamedTuple):
 
 
 class _Node(Struct, eq=False):
-    """A node of the graph: one subschema, with those that it applies to the same value and to parts of it."""
+    """One subschema as a node of the graph, with the subschemas for the same value and for its parts."""
 
     same: list[int] = []
     references: list[int] = []
@@ -88,7 +88,11 @@ def _edges_onward(node: _Node, further: list[int]) -> list[int]:
 
 
 def _total(node: _Node, further: list[int], counts: list[int]) -> int:
-    """Return the count for a subschema: those of all subschemas of the same value, plus the worst part's."""
+    """Return the count for a subschema.
+
+    It is the sum of the counts of the subschemas for the same value and for any of its parts, plus
+    the largest count for one particular part.
+    """
     same = node.weight * sum([counts[each] for each in [*node.same, *further]])
     names = sum([counts[each] for each in node.any_name])
     indexes = sum([counts[each] for each in node.any_index])

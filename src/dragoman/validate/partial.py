@@ -31,8 +31,8 @@ class PartialJson:
         self._at = 0  # the text is parsed up to here
         self._open: list[str] = []  # closing marks of the open objects and lists, outermost first
         self._key_follows = False
-        # where the text can be truncated, the closing marks for that place, and how many parts are
-        # open
+        # the last position at which the text can be completed, the closing marks to append there, and how
+        # many parts are open
         self._end = (0, "", 0)
 
     @property

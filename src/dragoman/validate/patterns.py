@@ -19,9 +19,9 @@ MAX_PATTERNS = 1000
 """How many patterns a schema may have."""
 MAX_STEPS = 50_000_000
 """How many steps the metered patterns of a schema may take in one validation; about 100 ms."""
-_LIGHT = 16  # at most this weight: not metered, because a megabyte takes milliseconds
-_PROGRAM = 8 * 1024 * 1024  # bytes of compiled patterns in all; compiling this much takes about 100 ms
-_BACKTRACKS = 100_000  # how often one match may go back
+_LIGHT = 16  # patterns up to this weight are not metered: a megabyte of text takes milliseconds
+_PROGRAM = 8 * 1024 * 1024  # limit for all compiled patterns, in bytes; compiling this much takes about 100 ms
+_BACKTRACKS = 100_000  # how often one match may backtrack
 _NAMES = 2_000  # characters of property names that a backtracking pattern may be matched with
 _REPEAT = re.compile(r"\{(\d{1,9})(?:,(\d{0,9}))?\}")
 
@@ -53,7 +53,10 @@ def find_patterns(schema: dict[str, Any]) -> Patterns:
 
 
 def weigh(pattern: str) -> int:
-    """Return how many states a pattern has for each of its characters, at most: the product of its repetitions."""
+    """Return the weight of a pattern: the product of its repetition counts.
+
+    It bounds the number of states that the pattern has for each of its characters.
+    """
     weight = 1
     for least, most in _REPEAT.findall(pattern):
         weight = min(weight * max(int(least), int(most or 0), 1), MAX_STEPS)
@@ -92,7 +95,7 @@ class _Matcher:
             raise ValueError(f"the pattern {pattern!r} is not a regular expression, or too large") from None
 
     def match(self, text: str) -> None:
-        """Raise ``ValueError`` if the text does not match, or is too long to find out."""
+        """Raise ``ValueError`` if the text does not match, or if matching would take too many steps."""
         weight = max(self._weight, len(text)) if self._backtracks else self._weight
         _meter.left -= len(text) * weight
         if _meter.left < 0:

@@ -25,7 +25,7 @@ class Pairs:
     """
 
     def __init__(self, messages: Sequence[Message], first: int, rule: IdRule | None) -> None:
-        self.answers: dict[int, Call] = {}  # the call of each result, by the index of its message
+        self.answers: dict[int, Call] = {}  # the call of each result, by the message index of the result
         self.results: dict[Call, int] = {}  # the result of each call
         self.ids: dict[Call, str] = {}  # ids of the calls that have a result
         names: dict[Call, str] = {}

@@ -45,7 +45,7 @@ _STATUSES: dict[type[ProviderError], int] = {
     CallCancelledError: 503,
     ProviderError: 500,
 }
-# Statuses that a class keeps if its error already has one from the provider.
+# Statuses of the provider that are passed to the client, by error class.
 _KEPT: dict[type[ProviderError], frozenset[int]] = {
     AuthenticationError: frozenset({401, 403}),
     UnavailableError: frozenset({500, 502, 503}),

@@ -1,7 +1,7 @@
 """Schemas for strict decoding: which ones are accepted with ``strict: true``, and in which form.
 
-The rules are those of hosted OpenAI, which answers 400 to anything else. The list of keywords is an allow-list: of
-those that its guide names, and those in recorded requests that it accepted.
+The rules are those of hosted OpenAI, which answers 400 to anything else. The keywords are an
+allow-list: those that its guide names, and those in recorded requests that it accepted.
 """
 
 from __future__ import annotations

@@ -171,7 +171,7 @@ def _headers(request: Request) -> dict[str, str]:
 
 
 def _address(base_url: str, path: str) -> str:
-    """Return the URL of a path of the API; the base URL may end with the version or not."""
+    """Return the URL of an API path; the base URL may or may not end with the version."""
     versioned = re.search(r"/v\d\w*/?$", urlsplit(base_url).path)
     return join_url(base_url, path if versioned else f"/v1{path}")
 

@@ -337,7 +337,7 @@ class AnthropicDecoder(Decoder):
             self.out.block_end(block.key)
         else:
             self._close_without_input()
-            # {} if the reply continues or ends regularly; unknown if it was truncated here
+            # its input is {} if the reply continues or ends regularly, and unknown if the reply is truncated here
             self._without_input = block
 
     def _close_without_input(self) -> None:

@@ -55,7 +55,7 @@ def write_request(
 
 
 def structured_path(request: Request, home: Issuer, quirks: Quirks) -> _Path | None:
-    """Return how the response schema is requested: in the field of the wire, by a forced tool, or in the prompt."""
+    """Return how the response schema is requested: in the wire's own field, by a forced tool, or in the prompt."""
     schema = request.response_schema
     if schema is None:
         return None

@@ -130,7 +130,7 @@ class _StreamEncoder(ReplyEncoder):
 
     def _end_call(self, event: ToolUseEnd) -> bytes:
         if event.problem in ("interrupted", "cancelled") or (event.problem and self.calls[-1].is_blank):
-            # truncated, or without input: a stop event would make it look complete
+            # the call is truncated or has no input; a stop event would make it look complete
             self._is_open = False
         return self._close()
 

@@ -18,8 +18,8 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     the system prompt. Llama and Titan reject a tool choice; then ``prompt`` is used."""
 
     result_media: Literal["inside", "omit"] = "inside"
-    """Where images and documents of a tool result go: into the result, or nowhere, with a text in their place.
-    ``omit`` for models known not to see images."""
+    """Where images and documents of a tool result are sent: in the result, or nowhere (``omit``),
+    with a text in their place. ``omit`` is used for models that are known not to accept images."""
 
     cache: Literal["off", "system+tools", "auto"] = "off"
     """The cache mode of calls without ``cache``, as on the anthropic wire; a mark is sent as a ``cachePoint``."""

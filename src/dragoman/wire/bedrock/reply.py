@@ -98,7 +98,7 @@ class BedrockDecoder(AnthropicDecoder):
         for at, block in enumerate(blocks):
             opened = self._open(at, _as_block(block))
             if opened.kind == "call" and at == len(blocks) - 1 and FINISH.get(str(self._stop_reason)) == "length":
-                # truncated in this call; a body does not show where, so its input is unknown
+                # the reply is truncated in this call; a body does not show where, so the input is unknown
                 opened.data["input"] = None
             self._close(opened)
         self._finish()

@@ -21,5 +21,6 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     """How ``config.reasoning`` is sent; by default ``catalog/reasoning.json`` decides by the model's name."""
 
     result_media: Literal["after", "omit"] = "omit"
-    """What happens to an image in a tool's result, which is text on this wire. ``after``: it is sent in a
-    message of the user after the results. ``omit``: a text states what was left out."""
+    """Where images of a tool result are sent; the result itself can only be text on this wire.
+    ``after``: in a user message after the results. ``omit``: nowhere, with a text in their
+    place."""

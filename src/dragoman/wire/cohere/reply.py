@@ -235,7 +235,7 @@ class CohereDecoder(Decoder):
         if key in self._fed:
             self.out.block_end(key)
         else:
-            # {} if the reply continues or ends regularly; unknown if it was truncated here
+            # its input is {} if the reply continues or ends regularly, and unknown if the reply is truncated here
             self._empty = key
 
     def _settle(self) -> None:

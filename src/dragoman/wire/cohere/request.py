@@ -127,7 +127,7 @@ class _Writer:
 
     def __init__(self, home: Issuer, quirks: Quirks, notes: Notes) -> None:
         self.documents: list[dict[str, Any]] = []
-        self._media: list[dict[str, Any]] = []  # of the tool results so far, to be sent after them
+        self._media: list[dict[str, Any]] = []  # images of the preceding tool results, which are sent after them
         self._home = home
         self._quirks = quirks
         self._notes = notes

@@ -25,7 +25,8 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     """Whether ``responseJsonSchema`` works. Servers older than it answer 400 (or 500) and name it; *learned*."""
 
     structured_with_tools: Literal["native", "prompt"] = "native"
-    """The same for calls that also offer tools. Gemini 2.5 rejects both together, Gemini 3 accepts them; *learned*."""
+    """Whether ``responseJsonSchema`` works in calls that also offer tools. Gemini 2.5 rejects the
+    combination, Gemini 3 accepts it; *learned*."""
 
     tool_schema: Literal["parametersJsonSchema", "parameters"] = "parametersJsonSchema"
     """Use ``parameters``, which accepts only a subset of JSON Schema: other keywords are omitted, with a

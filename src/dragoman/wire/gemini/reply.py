@@ -106,7 +106,7 @@ def _has_content(chunk: _Chunk) -> bool:
     return any(candidate.content is not None and candidate.content.parts for candidate in chunk.candidates or ())
 
 
-# With ``enum-encoding=int`` enums are sent as numbers; these are those of the Gemini API.
+# With ``enum-encoding=int`` enums are sent as numbers; these numbers are those of the Gemini API.
 _REASONS = (
     "FINISH_REASON_UNSPECIFIED", "STOP", "MAX_TOKENS", "SAFETY", "RECITATION", "OTHER", "LANGUAGE", "BLOCKLIST",
     "PROHIBITED_CONTENT", "SPII", "MALFORMED_FUNCTION_CALL", "IMAGE_SAFETY", "UNEXPECTED_TOOL_CALL",
@@ -334,7 +334,7 @@ class GeminiDecoder(Decoder):
         else:
             self.out.thinking(text)
             if not self._in_thought:
-                self.out.attach(Thinking)  # unsigned, with the issuer as its only state
+                self.out.attach(Thinking)  # the block has no signature; its opaque state names only the issuer
             self._in_thought = True
 
     # --- calls: complete in one part, or begun with a name and continued in parts without one
@@ -396,7 +396,7 @@ class GeminiDecoder(Decoder):
     def _finish(self) -> None:
         self._abandon_call()
         if self._empty is not None and FINISH.get(self._finish_raw or "") == "length":
-            self._cut = True  # the token limit was reached before its arguments
+            self._cut = True  # the token limit was reached before the call's arguments
         else:
             self._close_empty()
         if self._sources:

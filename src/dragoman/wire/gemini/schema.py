@@ -27,7 +27,7 @@ _FORMATS = {"string": {"date-time", "enum"}, "integer": {"int32", "int64"}, "num
 
 
 def project_schema(schema: Mapping[str, Any], path: str, notes: Notes) -> dict[str, Any]:
-    """Return the schema in the subset; ``path`` is the place that notes name."""
+    """Return the schema, reduced to the subset; notes about omitted keywords begin with ``path``."""
     return _Projector(schema, notes).project(schema, path, ())
 
 

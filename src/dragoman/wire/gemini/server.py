@@ -160,7 +160,7 @@ def _write_thought(text: str, signature: str | None, issuer: Issuer | None) -> d
 def _write_call(call_id: str, name: str, arguments: dict[str, Any] | None) -> dict[str, Any]:
     call: dict[str, Any] = {"id": call_id, "name": name}
     if arguments is None:
-        # it never ends, so the client knows that it is truncated
+        # the end of this call is never sent, which shows the client that the call is truncated
         return {"functionCall": {**call, "willContinue": True}}
     return {"functionCall": {**call, "args": arguments}}
 

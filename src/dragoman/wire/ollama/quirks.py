@@ -13,8 +13,8 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     """Settings that are sent to an endpoint of this wire with every call."""
 
     result_media: Literal["inside", "omit"] = "inside"
-    """Where images of a tool result go: into the result, or nowhere (``omit``), with a text in their place.
-    ``omit`` for models known not to see images."""
+    """Where images of a tool result are sent: in the result, or nowhere (``omit``), with a text in
+    their place. ``omit`` is used for models that are known not to accept images."""
 
     num_ctx: int | None = None
     """The context length to load the model with; without it the server uses its default and silently

@@ -110,7 +110,7 @@ class OpenAICodec(Endpoint[Quirks]):
             raise InvalidModelError("the server has no model list, so it cannot confirm the model", status=404)
         refuse_failure(self, reply)
         try:
-            # mlx-lm sends this when it is offline
+            # mlx-lm sends an empty body when it is offline
             data = read_json(reply.body) if reply.body.strip() else []
         except ValueError as error:
             raise InvalidResponseError("the server's model list is not JSON", status=reply.status) from error

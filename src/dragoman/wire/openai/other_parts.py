@@ -78,8 +78,9 @@ class OtherParts:
 def read_reference(part: dict[str, Any], out: Assembler) -> bool:
     """Attach a reference to the text that it follows; return whether there is one.
 
-    Mistral puts the numbers or names of the sources between the parts of a text. They support the text since
-    the reference before; two in a row support the same text (case: openai/references).
+    Mistral puts the numbers or names of the sources between the parts of a text. They support the
+    text after the previous reference; two references in a row support the same text (case:
+    openai/references).
     """
     found: list[Any] = []
 

@@ -33,7 +33,7 @@ class _Call(Struct, gc=False):
 
 
 class _Part(Struct, gc=False):
-    """A ``delta`` of a stream or the ``message`` of a body; the same fields are read of both."""
+    """A ``delta`` of a stream or the ``message`` of a body, which have the same fields."""
 
     content: Any = None
     reasoning_content: Any = None

@@ -207,7 +207,7 @@ def _write_messages(messages: Sequence[Message], quirks: Quirks, notes: Notes, h
         # interpreter specialises the access.
         if type(message) is User:
             if type(message.content) is str and not message.cache:
-                written.append(message)  # its JSON is already the form of this wire
+                written.append(message)  # the JSON of this value is already in the form of the wire
                 continue
         elif type(message) is Assistant:
             content = message.content

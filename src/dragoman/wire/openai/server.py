@@ -181,9 +181,9 @@ def _read_config(fields: Fields) -> RuntimeConfig:
 
 
 def _read_reasoning(fields: Fields) -> Effort | int | None:
-    """Return the reasoning setting: an effort, or the object of routers with an effort, a budget or a switch.
+    """Return the reasoning setting: an effort, or the object that routers use, with an effort, a budget or a switch.
 
-    An object with other fields is left in place, for an endpoint that understands it.
+    An object with other fields is left in the body, for an endpoint that understands it.
     """
     effort, record = fields.choice("reasoning_effort", EFFORTS), fields.take("reasoning")
     if record is None:

@@ -72,7 +72,7 @@ def write_input(
 
 
 class _Items(Pairs):
-    """The pairs of function calls, and those of the issuer's other call types."""
+    """The pairs of function calls and outputs, and the pairs of the issuer's other call types."""
 
     def __init__(self, messages: Sequence[Message], first: int, home: Issuer, rule: IdRule | None) -> None:
         super().__init__(messages, first, rule)

@@ -142,7 +142,7 @@ class Output:
         self._switch_to(None)
 
     def add_thought(self, item: Item, part: tuple[str, int], piece: Any) -> None:
-        """Emit a fragment of a part of reasoning."""
+        """Emit a fragment of a reasoning part."""
         if piece and isinstance(piece, str):
             self._switch_to((item.key, "thinking"))
             pieces = [_BETWEEN, piece] if item.received and part != item.part else [piece]
@@ -185,8 +185,10 @@ class Output:
             self._out.whole(read_picture(record) or Opaque(record))
 
     def _end_message(self, item: Item, record: dict[str, Any]) -> None:
-        """Emit the rest of a message. A part is identified by its text: bedrock-mantle numbers the only part
-        1 (case: responses/parts-counted-from-one-stream).
+        """Emit the text of a message that no fragment contained.
+
+        A part is identified by its text: bedrock-mantle numbers the only part 1
+        (case: responses/parts-counted-from-one-stream).
         """
         item.phase = record.get("phase") or item.phase
         parts = _parts_of(record)
@@ -228,13 +230,13 @@ class Output:
         if own:
             self._out.attach(ToolCall, opaque=own, key=item.key)
         if record.get("status") == "incomplete":
-            # left open: without arguments it must not count as a call that needs no arguments
+            # The call stays open. If it were closed without arguments, it would count as a call that needs none.
             self.cut = True
         else:
             self._out.block_end(item.key)
 
     def end_arguments(self, item: Item, final: Any) -> None:
-        """Emit the rest of the final arguments that no fragment contained."""
+        """Emit the part of the final arguments that no fragment contained."""
         if final is None:
             final = ""
         text = final if isinstance(final, str) else json_text(final)

@@ -94,7 +94,7 @@ class _StreamEncoder(ReplyEncoder):
             return self._begin(event.content_block_index, "function_call", **call, arguments="")
         if isinstance(event, ToolUseInputDelta):
             if self._open is not None and self._open["type"] == "custom_tool_call":
-                return b""  # the text is inside the JSON, and is complete only with it
+                return b""  # the input is a string inside the JSON arguments, readable once they are complete
             return self._about_item("response.function_call_arguments.delta", delta=event.partial_json)
         if isinstance(event, ToolUseEnd):
             return self._end_call(event)
@@ -141,8 +141,8 @@ class _StreamEncoder(ReplyEncoder):
 
     def write_error(self, error: ProviderError) -> bytes:
         record = error_record(error)
-        # Without its items: a truncated item would look complete. The SDK of the vendor does not raise for
-        # response.failed, but does for an error event that contains an object, so both are sent. The
+        # The output is sent empty, because a truncated item would look complete. The vendor's SDK raises no
+        # exception for response.failed, but does for an error event that contains an object, so both are sent. The
         # specification allows few codes; our own code is sent in an extra field.
         code = record["code"] if record["code"] in _CODES else "server_error"
         why = {"code": code, "message": record["message"], "type": record["code"] or record["type"]}
@@ -192,7 +192,7 @@ class _StreamEncoder(ReplyEncoder):
             return self._end_custom(item, call)
         item["arguments"], item["status"] = call.arguments, "incomplete"
         if event.intent is None and (event.problem in ("interrupted", "cancelled") or call.is_blank):
-            return b""  # truncated, or without input: a done event would make it look complete
+            return b""  # the call is truncated or has no input; a done event would make it look complete
         item["status"] = "completed"
         facts = {"arguments": item["arguments"], "name": item["name"]}
         return self._about_item("response.function_call_arguments.done", **facts) + self._done()
