@@ -2,10 +2,10 @@
 
     python -m bench [--quick] [--docs] [--rounds N] [--clients a,b] [--out FILE]
 
-CPU time of the client's process, its kernel time included; never wall time. One process and one environment
-for each client, of which only one works at a time; every round visits all of them in a random order, each with
-the floor just before and just after it, since the machine is never equally fast for long. A ratio is the median
-over the rounds of the client's cost over that of the floor around it.
+The CPU time of the client's process is measured, including kernel time, never wall time. Each client
+has its own process and environment, and only one works at a time. Every round measures all clients in a
+random order, each with the floor just before and just after it, because the speed of a machine varies.
+A ratio is the median over the rounds of the client's cost divided by the cost of the floor around it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Worker:
             stderr=subprocess.DEVNULL,
             text=True,
             cwd=ROOT,
-            # Nothing of the environment but what Python needs: no proxy, no key, no tracing.
+            # Pass only the environment variables that Python needs: no proxy, no key, no tracing.
             env={name: os.environ.get(name, "/") for name in ("PATH", "HOME", "BENCH_TLS")} | {"PYTHONPATH": path},
         )
         self.broken = "" if self._answer() else "it did not start"
@@ -137,7 +137,9 @@ asyncio.run(call())
 
 
 def measure_imports(pythons: dict[str, str], rounds: int, base: str) -> dict[str, dict[str, float]]:
-    """CPU of importing each client's library over the bare interpreter, and how many modules that loads."""
+    """Return the CPU time of importing each client's library, beyond a bare interpreter's, and its
+    modules.
+    """
     ready = "from dragoman import connect; connect('m', base_url='http://127.0.0.1:1/v1')"
     statements = {
         "import dragoman": (OURS[-1], "import dragoman"),
@@ -176,7 +178,7 @@ def measure_memory(base: str, streams: int, modes: tuple[str, ...]) -> dict[str,
 
 
 def measure_gateway() -> str:
-    """Run the bench of the gateway, which prints its own results."""
+    """Run the gateway's benchmark, which prints its own results."""
     if not Path(__file__).with_name("gateway.py").exists():
         return "not there"
     try:

@@ -1,8 +1,9 @@
-"""``python -m bench.checks``: what the later checks against hostile servers add to a call and to a chunk.
+"""``python -m bench.checks``: what checks against hostile servers add to the cost of a call and of a
+chunk.
 
-Bytes and events of a reply were bounded from the start; what came later is in ``CHECKS``. The same calls are made by
-two copies of the package: as it is, and with these checks taken out of its source. Instructions of Python are counted,
-which is exact on every machine; with ``--valgrind``, those of the processor.
+``CHECKS`` lists the checks that are measured. The same calls are made by two copies of the package: the
+original, and one without these checks in its source. Python instructions are counted, which is exact on
+every machine; with ``--valgrind``, processor instructions are counted.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def take_out(folder: Path) -> None:
 
 
 async def count(work: Callable[[], Awaitable[Any]], times: int) -> float:
-    """Return the instructions of Python that one piece of work takes."""
+    """Return the number of Python instructions that one piece of work executes."""
     total = 0
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
@@ -127,7 +128,7 @@ def count_python(source: Path, base: str) -> dict[str, float]:
 
 
 def count_instructions(source: Path, base: str) -> dict[str, float]:
-    """Return the instructions of a call and the stream that follows it: two runs of different lengths, subtracted."""
+    """Return the processor instructions of one call and one stream, as the difference between two runs."""
     found = []
     for times in (5, 25):
         valgrind = ("valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null")

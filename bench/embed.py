@@ -2,8 +2,8 @@
 
     python -m bench.embed [--texts 100000] [--dimensions 64]
 
-The server is the simulator, in a process of its own. Each client runs in a process of its own, too, in batches of 2,048
-texts as the wire allows, and asks for base64, which the openai client does by default.
+The server is the simulator, in a process of its own. Each client also runs in its own process. It sends
+batches of 2,048 texts, the wire's maximum, and requests base64, the default of the openai client.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ CLIENTS = {"ours": run_ours, "openai": run_openai, "litellm": run_litellm}
 
 
 def work(client: str, url: str, count: int) -> None:
-    """Embed in this process, after one call that warms up, and print what it took."""
+    """Embed all texts in this process, after one warm-up call, and print the CPU time and memory used."""
     texts = make_texts(count)
     run = CLIENTS[client]
     asyncio.run(run(url, texts[:100]))

@@ -1,4 +1,6 @@
-"""An environment for each peer, built once in a cache folder; a peer that cannot be installed is skipped."""
+"""Build a virtual environment for each peer, once, in a cache folder; skip peers that cannot be
+installed.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-# Client, the package by its name, and what is imported of it.
+# For each client: the packages to install, and the import statement to measure.
 PEERS = {
     "openai": ("openai", "import openai"),
     "anthropic": ("anthropic", "import anthropic"),
-    "litellm": ("litellm mcp", "import litellm"),  # it loads mcp when there are tools, and does not ask for it
+    "litellm": ("litellm mcp", "import litellm"),  # imports mcp for tools, but does not declare it
     "any-llm": ("any-llm-sdk[openai]", "import any_llm"),
     "pydantic-ai": ("pydantic-ai-slim[openai]", "import pydantic_ai.models.openai"),
     "langchain": ("langchain-openai", "import langchain_openai"),

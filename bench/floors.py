@@ -1,6 +1,6 @@
 """The baseline: clients written by hand for just these replies, without checks, deadlines or errors.
 
-``Aiohttp`` is what a careful engineer would write; ``Raw`` is what the machine allows.
+``Aiohttp`` is what a careful engineer would write; ``Raw`` shows the least that a client can cost.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ANTHROPIC_TOOL = {"name": "weather", "description": "The weather.", "input_schem
 HEADERS = {"content-type": "application/json", "authorization": "Bearer key"}
 
 
-# --- just what is read ----------------------------------------------------------------------------
+# --- types with only the fields that are read -----------------------------------------------------
 
 
 class _Function(msgspec.Struct):
@@ -165,7 +165,7 @@ class Floor:
 
 
 class Aiohttp(Floor):
-    """aiohttp and msgspec by hand."""
+    """A client written by hand with aiohttp and msgspec."""
 
     def __init__(self, base: str, wire: str, ca: str | None = None) -> None:
         super().__init__(base, wire)
@@ -191,7 +191,7 @@ class Aiohttp(Floor):
 
 
 class _Connection(asyncio.Protocol):
-    """HTTP/1.1 as far as these replies need it."""
+    """A connection that implements only the parts of HTTP/1.1 that these replies use."""
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
@@ -227,7 +227,7 @@ class _Connection(asyncio.Protocol):
 
 
 class Raw(Floor):
-    """asyncio and httptools by hand."""
+    """A client written by hand with asyncio and httptools."""
 
     def __init__(self, base: str, wire: str) -> None:
         super().__init__(base, wire)

@@ -2,9 +2,10 @@
 
     python -m bench.gateway [--rounds N] [--streams N] [--litellm PYTHON] [--out FILE]
 
-Each server is a process of its own in front of the same upstream, and its CPU time, the kernel's included, is
-what counts. Every round visits all of them in a random order; a ratio is the median over the rounds of the
-ratios within a round. ``--litellm`` is the interpreter of an environment that has ``litellm[proxy]``.
+Each server is a separate process in front of the same upstream; its CPU time is measured, including
+kernel time. Every round measures all servers in a random order; a ratio is the median over the rounds
+of the ratios within a round. ``--litellm`` is the interpreter of an environment that has
+``litellm[proxy]``.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from . import server
 from .server import CHUNKS, HEAD, _framed, stream_frames
 
 ROOT = Path(__file__).parents[1]
-KEY = "sk-bench-0123456789abcdef0123456789abcdef"  # a key that opens everything here and nothing elsewhere
+KEY = "sk-bench-0123456789abcdef0123456789abcdef"  # a key that is valid only for the servers of this benchmark
 ASKED = {"model": "text", "messages": [{"role": "user", "content": "Hi"}]}
 CASES = ("complete", "stream, coalesced", "stream, a chunk at a time")
 KINDS = {"complete": "text", "stream, coalesced": "burst", "stream, a chunk at a time": "paced"}
@@ -42,7 +43,7 @@ KINDS = {"complete": "text", "stream, coalesced": "burst", "stream, a chunk at a
 
 
 def serve_relay(base: str, port: int) -> None:
-    """Run the floor: a relay that copies bytes without parsing them."""
+    """Run the baseline: a relay that copies bytes without parsing them."""
     import aiohttp
     import uvicorn
 
@@ -84,7 +85,9 @@ def serve_ours(base: str, port: int) -> None:
 
 
 def start_proxy(python: str, base: str, port: int) -> subprocess.Popen[bytes]:
-    """Run LiteLLM's proxy: no database, no callbacks, no logging, one worker as the others."""
+    """Start LiteLLM's proxy without database, callbacks and logging, and with one worker, like the
+    others.
+    """
     entries = [
         {
             "model_name": kind,
@@ -170,7 +173,7 @@ def cpu_of(process: psutil.Process) -> float:
 
 
 async def measure(url: str, process: psutil.Process, case: str, seconds: float) -> tuple[float, float]:
-    """CPU seconds and wall seconds a request, or a chunk."""
+    """Return CPU seconds and wall-clock seconds per request, or per chunk."""
     kind = KINDS[case]
     await ask(url, kind)
     began, used, count = time.perf_counter(), cpu_of(process), 0
@@ -183,7 +186,7 @@ async def measure(url: str, process: psutil.Process, case: str, seconds: float) 
 
 
 async def wait_for_replies(url: str, path: str, count: int = 200) -> float:
-    """Return the median time of a complete reply in seconds, sent one after the other."""
+    """Return the median time to a complete reply, in seconds, of requests sent one after the other."""
     took = []
     for _ in range(count):
         began = time.perf_counter()
@@ -252,7 +255,9 @@ async def hold(port: int) -> None:
 
 
 async def hold_directly(base: str, streams: int) -> None:
-    """Hold the same number of streams with the client library alone; return its memory per stream."""
+    """Hold the same number of streams open with the client library alone, and print its memory per
+    stream.
+    """
     from dragoman import connect
 
     model = connect("bench-1", base_url=f"{base}/held/v1", keep_raw=False)

@@ -1,8 +1,8 @@
 """``python -m bench.guard``: fail if a call, a chunk or a long history has become much more expensive than the floor.
 
-CPU time of Dragoman divided by that of the floor, turn by turn in one process, so that a slow or
-busy machine slows both; the median of the turns has to stay below what was measured when the limit
-was set, with generous room above it.
+The CPU time of Dragoman is divided by that of the floor. Both run in turn in one process, so that a
+slow or busy machine slows both. The median ratio must stay below a limit, which is well above the ratio
+that was measured when the limit was set.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``python -m bench.imports``: what starting costs, as CPU time in one interleaved run.
+"""``python -m bench.imports``: measure the CPU time of imports and of ``dragoman --help``, interleaved.
 
 Bytecode is written to a folder of the run's own, so that neither an unwritable installation nor
 ``PYTHONDONTWRITEBYTECODE`` would make every run compile the modules again.
@@ -27,7 +27,7 @@ STATEMENTS = [
 ]
 HELP = "import sys; sys.argv = ['dragoman', '--help']; from dragoman.cli import main; main()"
 
-# Ours, the thing it is held against, the most it may cost, and whether the bare interpreter is taken off first.
+# What is measured, what it is compared with, the maximum ratio, and whether to subtract a bare interpreter.
 BUDGETS = [
     ("import dragoman", "import httpx2", 0.6, True),
     ("dragoman --help", "import click", 2.0, False),
@@ -35,7 +35,7 @@ BUDGETS = [
 
 
 def measure(rounds: int = ROUNDS) -> dict[str, object]:
-    """Return medians in milliseconds, and the ratios that have a budget."""
+    """Return the median CPU times in milliseconds, and the ratios that ``BUDGETS`` limits."""
     work = {statement: statement for statement in [BARE, *STATEMENTS]} | {"dragoman --help": HELP}
     taken: dict[str, list[float]] = {name: [] for name in work}
     with tempfile.TemporaryDirectory() as folder:
@@ -60,7 +60,7 @@ def measure(rounds: int = ROUNDS) -> dict[str, object]:
 
 
 def _cpu(code: str, bytecode: str) -> float:
-    """CPU of a whole process, its own and the kernel's for it, in milliseconds."""
+    """Return the CPU time of a complete process in milliseconds, including kernel time."""
     child = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     child |= {"PYTHONPYCACHEPREFIX": bytecode, "PYTHONPATH": os.pathsep.join(_paths())}
     process = subprocess.Popen([sys.executable, "-c", code], env=child, stdout=subprocess.DEVNULL)

@@ -33,7 +33,7 @@ from dragoman.prices import reprice
 from dragoman.replay import count_totals
 from dragoman.trace import Reader
 
-# One turn of an agent, more or less: five events, 300 bytes of payload on average.
+# Roughly one turn of an agent: five events with an average payload of 300 bytes.
 TURN = (
     TurnStarted(1, "large", "acme"),
     CallCompleted(

@@ -1,12 +1,15 @@
-"""Memory of many long streams at once, in KiB each: how far the process grows until all have ended, replies held.
+"""Measure the memory of many simultaneous long streams: the growth of the process, in KiB per stream.
+
+The growth is measured when all streams have ended and all replies are still referenced.
 
     python -m bench.memory BASE_URL STREAMS connection|lean|raw|floor [later]
 
-``connection`` is our transport alone, whose bytes are thrown away: what the HTTP library takes for a connection.
-``lean`` and ``raw`` are ours without and with ``keep_raw``; ``floor`` is the client written by hand, which keeps
-nothing. What a reply has to keep, its text and with ``raw`` the bytes of the provider, is reported
-separately. With ``later`` the process has had as many short streams at once before, as one that
-serves has: what it grows by then is not what connections take, but what the length of streams does.
+``connection`` is our transport alone, which discards the bytes: the memory of the HTTP library for a
+connection. ``lean`` and ``raw`` are Dragoman without and with ``keep_raw``; ``floor`` is the client
+written by hand, which keeps nothing. The data that a reply must keep, its text and with ``raw`` the
+provider's bytes, is reported separately. With ``later`` the process has served as many short streams
+before, like a long-running server: the growth then comes from the length of the streams, not from their
+connections.
 """
 
 from __future__ import annotations

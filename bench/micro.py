@@ -1,4 +1,4 @@
-"""The parts by themselves, without a socket: CPU of each, and of what msgspec alone takes for the same bytes."""
+"""Measure single parts without a socket: the CPU time of each, and that of msgspec for the same bytes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROUNDS = 5
 
 
 def cpu(work: Callable[[], Any], seconds: float = 0.1) -> float:
-    """CPU seconds of one call: the median of some rounds."""
+    """Return the CPU seconds of one call, as the median of several rounds."""
     began = time.process_time()
     work()
     times = max(1, int(seconds / max(time.process_time() - began, 1e-7)))

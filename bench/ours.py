@@ -1,4 +1,4 @@
-"""``complete()`` and ``stream()`` as a user calls them."""
+"""The measured client of Dragoman: ``complete()`` and ``stream()`` as a user calls them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ WEATHER = Tool("weather", "The weather.", PARAMETERS)
 
 
 class Ours:
-    """One provider for each path that the server has."""
+    """Dragoman as a measured client, with one provider for each path of the server."""
 
     wires = ("openai", "anthropic")
 
     def __init__(self, base: str, wire: str, ca: str | None = None, **settings: Any) -> None:
         if ca:
             settings["transport"] = HttpTransport(ca=ca)
-        # The anthropic wire demands a limit.
+        # The anthropic wire requires max_tokens.
         self.config = RuntimeConfig(max_tokens=1000) if wire == "anthropic" else None
         self.models = {
             path: connect("bench-1", wire=wire, base_url=f"{base}/{path}/v1", api_key="key", **settings)

@@ -1,4 +1,6 @@
-"""The others, each as its own documentation shows it; imported only in the environment that has it."""
+"""Other client libraries, used as their documentation shows; each is imported only in its own
+environment.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ TOOL = {"type": "function", "function": {"name": "weather", "description": "The 
 
 
 class Peer:
-    """Base of other libraries: conversations of plain dictionaries, and one client for each path of the server."""
+    """Base class for other libraries: messages are plain dictionaries, and each server path has its own
+    client.
+    """
 
     paths = ("text", "tool", "burst", "paced")
 

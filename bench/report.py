@@ -1,4 +1,4 @@
-"""The results as a table for a page, and as a picture."""
+"""Write the results as a Markdown table and as an SVG chart."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-# What was promised: case, client held against, and the most that our part may be of it.
+# The performance targets: case, client to compare with, and the maximum ratio of our cost to that client's.
 PROMISES = [
     ("complete, text", "floor", 0.75),
     ("complete, 64 at once", "floor", 0.75),
@@ -20,7 +20,8 @@ PROMISES = [
     ("stream, a chunk, coalesced", "openai", 1 / 20),
     ("stream, a chunk, coalesced", "litellm", 1 / 70),
 ]
-MEMORY, STARTING = 0.5, 0.5  # of what the floor takes for an open stream, and for importing and the first call
+# Maximum ratios to the floor: memory of an open stream; CPU time of importing and of the first call.
+MEMORY, STARTING = 0.5, 0.5
 
 
 def table(results: dict[str, Any]) -> str:
@@ -46,7 +47,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def renew(page: Path, written: str) -> None:
-    """Put a table in the place of the one that a page has between its marks."""
+    """Replace the table between the two marker comments of a page."""
     text = page.read_text()
     begin, _, rest = text.partition(_BEGIN)
     _, _, end = rest.partition(_END)

@@ -1,4 +1,4 @@
-"""The other side of the measurement: a server that answers from precomputed bytes, in a process of its own."""
+"""The server of the benchmarks: it answers from precomputed bytes, in a separate process."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from pathlib import Path
 
 CHUNKS = 500
 LONG_CHUNKS = 10_000
-# Of a token's length, and never the same twice: litellm takes a chunk that repeats itself for a failure.
+# Chunks of a token's length that never repeat: litellm treats a repeated chunk as a failure.
 PIECES = [f"word{number % 10}" for number in range(10_000)]
 TOOL_ARGUMENTS = '{"city": "Oslo", "days": 3, "units": "metric"}'
-# Between two chunks of a paced stream, so that the reader wakes up for each.
+# Seconds between two chunks of a paced stream, so that the reader wakes up for each.
 PAUSE = 0.0003
 
 
@@ -118,7 +118,9 @@ LONG = _framed(stream_frames(LONG_CHUNKS))
 
 
 class Protocol(asyncio.Protocol):
-    """Answer as soon as a request is complete. The first part of the path selects the reply, the last one the wire."""
+    """Answer each complete request. The first part of its path selects the reply, the last part the
+    wire.
+    """
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport: asyncio.Transport = transport  # type: ignore[assignment]
@@ -182,7 +184,7 @@ def _content_length(head: bytes) -> int:
 
 async def main(folder: str) -> None:
     loop = asyncio.get_running_loop()
-    make_certificate(folder)  # here and not in the parent: what it imports would count as memory of all its children
+    make_certificate(folder)  # not in the parent, where its imports would count as memory of all child processes
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(f"{folder}/cert.pem", f"{folder}/key.pem")
     listeners = [await loop.create_server(Protocol, "127.0.0.1", 0, ssl=each) for each in (None, context)]
@@ -191,7 +193,7 @@ async def main(folder: str) -> None:
 
 
 def make_certificate(folder: str) -> None:
-    """Write a certificate for 127.0.0.1 that signs itself."""
+    """Write a self-signed certificate for 127.0.0.1."""
     from cryptography import x509  # only this process needs it
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

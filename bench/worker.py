@@ -42,12 +42,12 @@ class Case(NamedTuple):
     most: int = 400
 
 
-# A conversation is kept after a call; freeing a thousand messages is not part of the next one.
+# Keep each conversation after its call, so that freeing it is not measured with the next call.
 _alive: deque[Any] = deque(maxlen=40)
 
 
 class Growing:
-    """A conversation that was sent, and of which each next request has one turn more."""
+    """A conversation that grows by one turn with each request."""
 
     def __init__(self, client: Any, size: int) -> None:
         self.client = client
@@ -59,7 +59,7 @@ class Growing:
 
 
 def cases(client: Any, secure: Any = None) -> dict[str, Case]:
-    """Return the client to measure; ``secure`` is the same client for a server with TLS."""
+    """Return the cases to measure with a client; ``secure`` is the same client for a server with TLS."""
     short = client.conversation(1)
     grown = Growing(client, 1000)
 
@@ -92,7 +92,7 @@ def cases(client: Any, secure: Any = None) -> dict[str, Case]:
 
 
 async def measure(case: Case, seconds: float) -> float:
-    """CPU seconds of one unit, over about as long as was asked for."""
+    """Return the CPU seconds of one unit, measured for about ``seconds``."""
     await _once(case)  # warm up connections, caches and bytecode
     guess = await _once(case)
     times = max(1, min(case.most, int(seconds / max(guess, 1e-6))))

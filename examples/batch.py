@@ -1,4 +1,4 @@
-"""50 prompts, 8 at a time, 600 a minute, each retried: `python examples/batch.py [MODEL]`."""
+"""Send 50 prompts, 8 at a time and 600 per minute, with retries: `python examples/batch.py [MODEL]`."""
 
 import asyncio
 import sys

@@ -1,4 +1,6 @@
-"""A streaming chat; Ctrl-C stops the answer and keeps what has arrived: `python examples/chat.py [MODEL]`."""
+"""A streaming chat; Ctrl-C stops the answer and keeps the part that has arrived: `python
+examples/chat.py [MODEL]`.
+"""
 
 import asyncio
 import signal

@@ -1,4 +1,4 @@
-"""What a run costs, by model: `python examples/cost.py [MODEL ...]`."""
+"""Print the cost of a run for each model: `python examples/cost.py [MODEL ...]`."""
 
 import asyncio
 import sys
@@ -9,7 +9,7 @@ from dragoman import Provider, connect, cost
 
 
 async def spend(models: list[Provider], prompt: str) -> tuple[dict[str, Decimal], Counter[str]]:
-    """Ask every model; return what each cost in US dollars, and how often a price is not known."""
+    """Call every model; return the cost of each in US dollars, and how often its price is unknown."""
     spent: dict[str, Decimal] = {}
     unknown: Counter[str] = Counter()
     for model in models:

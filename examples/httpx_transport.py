@@ -1,7 +1,8 @@
-"""Models over another HTTP client, here httpx: `python examples/httpx_transport.py [BASE_URL [MODEL]]`.
+"""Call models through another HTTP client, here httpx: `python examples/httpx_transport.py [BASE_URL
+[MODEL]]`.
 
-Its deadlines count bytes, and a request may go where the client is configured to send it; everything else
-that a provider needs is below.
+Its timeouts apply to the arrival of bytes, and the client's own settings, such as a proxy, decide where
+requests go; everything else that a provider needs is below.
 """
 
 import asyncio

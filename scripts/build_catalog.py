@@ -1,13 +1,13 @@
 """Renew the ``models:`` part of the catalogue from local copies of public lists.
 
-LiteLLM's model_prices_and_context_window.json, the api.json of models.dev and OpenRouter's /api/v1/models are read,
-plain or gzipped. The first list that names a fact wins. The changes are printed for review; what cannot be true, or
-looks wrong, is refused unless ``--force`` is given. Everything above ``models:`` in a vendor's file is written by hand
-and stays as it is, and models that no list names stay, too.
+LiteLLM's model_prices_and_context_window.json, the api.json of models.dev and OpenRouter's
+/api/v1/models are read, plain or gzipped. The first list that has a value wins. The changes are printed
+for review; impossible or implausible values are rejected unless ``--force`` is given. Everything above
+``models:`` in a vendor's file is written by hand and is not changed; models that no list has are kept.
 
-With ``--only-new`` the models that the catalogue has stay as they are. Models that it lacks are added with
-``listed: true``, which names the list as their source: those with a known context that are not withdrawn, under names
-that a client can use.
+With ``--only-new`` existing models are not changed. New models are added with ``listed: true``, which
+names the list as their source, if their context window is known, they are not withdrawn, and clients
+can use their names.
 
     python scripts/build_catalog.py [--dry-run] [--force] [--only-new SOURCE] 2026-11-15 LIST...
 """
@@ -52,7 +52,7 @@ def family(name: str) -> str | None:
 
 
 def read_lists(paths: list[Path]) -> Listed:
-    """Read lists and join them, the first one first."""
+    """Read lists and merge them; an earlier list takes precedence."""
     joined: Listed = {}
     for path in paths:
         data = path.read_bytes()
@@ -96,7 +96,7 @@ def add_new(listed: Listed, source: str, as_of: str, gone: set[str]) -> None:
             tokens = family(name)
             facts = {**model.facts, **({"tokens": tokens or "default"} if tokens != usual else {}), "listed": True}
             if facts.get("output") == facts["context"]:
-                del facts["output"]  # the value of the list for a vendor that names no limit
+                del facts["output"]  # the list's placeholder for an unknown limit
             lines.append(f"  {json.dumps(name)}: {json.dumps(facts).replace(chr(34), '')}")
         added = len(lines) - before
         if added:

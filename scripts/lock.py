@@ -1,4 +1,4 @@
-"""Renew the locked dependencies: every version with its hashes, for every platform, and no index named.
+"""Write the lock files again: every version with its hashes, for every platform, without an index URL.
 
 A release is used when it is a week old: most releases with malicious code are withdrawn within
 days. For an urgent fix, ``make lock LOCK_BEFORE=2026-11-20`` takes everything released before that
@@ -31,7 +31,7 @@ def choose_day(today: date, override: str = "") -> str:
 
 
 def commands(day: str) -> list[list[str]]:
-    """Return the commands that write the locks, in order: the others take their versions from the first."""
+    """Return the commands that write the lock files; later ones take their versions from the first."""
     return [[*COMPILE, "--exclude-newer", day, *arguments, "-o", output] for output, arguments in LOCKS.items()]
 
 

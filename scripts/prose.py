@@ -144,7 +144,7 @@ _TRIGGERS = re.compile(
     r"|sp(?:eak|oken)|mouth|mute|word|silen|want|lea?[vf]|whole|\bof\s(?:our|their|your|her)s|side\Z|within\Z|\?",
     re.IGNORECASE,
 )
-"""Matches in each passage that a rule can match, and is quicker than all rules in turn."""
+"""A pattern that matches every passage that a rule could match; it is faster than trying all rules."""
 
 _FIRST_SENTENCE_ASKS = re.compile(r"\A[^.]*?\?(\s|\Z)")
 

@@ -35,7 +35,7 @@ export interface Replies {
 }
 """
 COMPUTED = {"output_text"}
-"""Properties that a client adds to a reply."""
+"""Properties that the client computes and the API does not send."""
 
 
 def main() -> int:

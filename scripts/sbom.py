@@ -24,7 +24,7 @@ _CLASSIFIER = "License :: OSI Approved :: "
 
 
 class Locked(NamedTuple):
-    """A package of a lock."""
+    """A package in a lock file."""
 
     name: str
     version: str
@@ -35,7 +35,7 @@ class Locked(NamedTuple):
 
 
 class Needed(NamedTuple):
-    """A dependency as metadata states it: its name, the extras asked of it, and the extra that asks for it."""
+    """A dependency in package metadata: its name, its requested extras, and the extra that requires it."""
 
     name: str
     extras: tuple[str, ...]
@@ -85,7 +85,7 @@ def find(name: str) -> Distribution | None:
 
 
 def reach(start: Iterable[Needed]) -> set[str]:
-    """Return the names of everything that these dependencies bring with them."""
+    """Return the names of these dependencies and of everything they depend on."""
     seen: set[tuple[str, str | None]] = set()
     waiting = list(start)
     while waiting:
@@ -114,7 +114,7 @@ def describe(locked: Locked, hashes: list[str], scope: str) -> dict[str, Any]:
 
 
 def build(locks: Iterable[str], root: Distribution) -> dict[str, Any]:
-    """Return the document. Scopes: the core needs it, an extra needs it, or only the development does."""
+    """Return the document. A package's scope shows if the core, an extra or only development needs it."""
     packages = read_locks(locks)
     needed = list(read_needed(root))
     required = reach(each for each in needed if each.extra is None)

@@ -1,4 +1,4 @@
-"""Fit the coefficients of ``dragoman.tokens`` against exact vocabularies, and measure what they are worth.
+"""Fit the coefficients of ``dragoman.tokens`` to exact token counts, and measure their accuracy.
 
 Each step reads what the one before left in the corpus folder::
 
@@ -12,9 +12,9 @@ Each step reads what the one before left in the corpus folder::
     python scripts/train_tokens.py requests exchanges.jsonl.gz
 
 ``collect`` takes text from this machine (a Debian one is assumed: manual pages, message catalogues,
-headers, scripts) and from the named archives, and makes up what is not lying about: logs, identifiers,
-spreadsheets. One document in four is held out, by source, so that no file is on both sides. The text
-itself stays in the corpus folder: only coefficients are kept.
+headers, scripts) and from the named archives, and generates kinds of text that are not found there:
+logs, identifiers, spreadsheets. One document in four is held out, by source, so that no file is on both
+sides. The text itself stays in the corpus folder: only coefficients are kept.
 """
 
 from __future__ import annotations
@@ -167,7 +167,9 @@ def from_archives(folder: Path, rng: random.Random) -> Iterator[Source]:
 
 
 def from_fixtures(fixtures: dict[str, bytes]) -> Iterator[Source]:
-    """Read the Declaration of Human Rights in its languages, and programs in most that there are."""
+    """Read the Declaration of Human Rights in many languages, and programs in many programming
+    languages.
+    """
     records = {
         name: [json.loads(line) for line in gzip.decompress(data).splitlines()] for name, data in fixtures.items()
     }
@@ -212,7 +214,7 @@ def read(how: str, data: bytes) -> str:
 
 
 def translated(kind: str, text: str) -> str:
-    """Leave out the lines that translators have not come to yet."""
+    """Remove the lines that are still in English because they are not translated yet."""
     if kind not in LANGUAGES:
         return text
     lines = [line for line in text.splitlines() if not re.search(r"\b(?:the|of|and|is|are|with|this)\b", line)]
@@ -252,7 +254,7 @@ EMOJI = ("😀", "😂", "🥲", "😍", "🤔", "👍🏽", "🙏", "🔥🔥",
 
 
 class Writer:
-    """Makes up lines of the kinds of content that machines write."""
+    """Generate lines of text as programs write it, such as logs and tables."""
 
     def __init__(self, rng: random.Random, words: list[str]) -> None:
         self.rng, self.words = rng, words
@@ -355,7 +357,7 @@ def salad(rng: random.Random) -> str:
 
 
 def from_recorded(path: Path) -> Iterator[Source]:
-    """Read what people asked and models answered in a file of recorded exchanges."""
+    """Read prompts and answers from a file of recorded exchanges."""
     seen: set[str] = set()
     for exchange in exchanges(path):
         request = exchange["request_json"] or {}
@@ -441,7 +443,7 @@ CLAUDE = {"claude": ("3.0", 7), "claude-4.7": ("4.7", 11)}  # family -> (version
 
 
 def count(corpus: Path) -> None:
-    """Count every document, and every common word, with every vocabulary. What was counted before is kept."""
+    """Count the tokens of every document and common word with every vocabulary; keep earlier counts."""
     import ctok  # needs Python 3.12, which only this step does
     import splintr
 
@@ -557,7 +559,7 @@ def word_hardness(words: dict[str, float], counted: dict[str, dict[str, int]]) -
         weight.append(share**0.25)
     weights = np.array(weight) / np.mean(weight)
     matrix = sparse.csr_matrix((weights[rows], (rows, columns)), shape=(len(words), len(at)))
-    # Least squares of 60,000 words, a little ridge, and no pair below nothing: by way of the 784 normal equations.
+    # Non-negative ridge regression over 60,000 words, solved by the normal equations of the 784 pairs.
     root = np.linalg.cholesky((matrix.T @ matrix).toarray() + 4 * np.eye(len(at)))
     found = nnls(root.T, np.linalg.solve(root, matrix.T @ (np.array(target) * weights)))[0]
     found[np.asarray(matrix.sum(0)).ravel() == 0] = 0.5  # pairs that no word has
@@ -635,7 +637,9 @@ def report(corpus: Path) -> None:
 
 
 def unseen(corpus: Path, family: str) -> None:
-    """Print how well a kind of content is estimated by costs that were fitted without it: a harder question."""
+    """Print how well each kind of content is estimated by coefficients that were fitted without that
+    kind.
+    """
     docs = documents(corpus)
     truth = exact_counts(docs, json.loads((corpus / "counts.json").read_text()))[family]
     features = np.array([count_features(document["text"]) for document in docs], float)

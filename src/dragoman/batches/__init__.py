@@ -1,4 +1,4 @@
-"""Many requests: a file of rows goes in, a file of results comes out, restartable at any point.
+"""Batches: call a model for every row of a file and write a file of results, restartable at any point.
 
 ============  ==================================================================================
 ``api``       ``batch()``

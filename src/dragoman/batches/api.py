@@ -29,7 +29,9 @@ from .template import Template
 
 
 class StrictError(ValueError):
-    """A batch with ``strict`` has bad rows, so nothing was sent. ``rows`` are the first of them."""
+    """A batch with ``strict`` has invalid rows, so nothing was sent. ``rows`` has the first of these
+    rows.
+    """
 
     def __init__(self, source: str, rows: list[Any]) -> None:
         shown = "\n".join(f"  {row}" for row in rows)
@@ -41,11 +43,11 @@ class StrictError(ValueError):
 class BatchReport(Struct, frozen=True, kw_only=True):
     """The report of a batch, over all its runs.
 
-    ``rows`` have a result, of which ``failed`` are failures and ``bad`` of those were invalid;
-    ``resumed`` were finished by earlier runs; ``cached`` came from the cache in this run.
-    ``unpriced`` counts the rows of this run whose cost is not known. ``problems`` names the first
-    bad rows of this run. ``stopped`` is why the batch ended early, such as ``"budget"``, or
-    ``None``.
+    ``rows`` counts the rows with a result, ``failed`` those whose result is an error, and ``bad`` those
+    of them that were invalid; ``resumed`` counts rows that earlier runs finished, ``cached`` rows that
+    the cache answered in this run. ``unpriced`` counts the rows of this run whose cost is not known.
+    ``problems`` names the first bad rows of this run. ``stopped`` is why the batch ended early, such as
+    ``"budget"``, or ``None``.
     """
 
     out: str
@@ -71,13 +73,14 @@ async def batch(
 ) -> BatchReport:
     """Call a model for every row of a file and write a result for each. Nothing is executed.
 
-    ``source`` is a JSONL, CSV or Parquet file, or an iterable of mappings. A row has ``prompt`` or ``messages``, and
-    optionally ``id``, ``system``, ``tools``, ``response_schema`` and settings; or it is a row of a provider's batch
-    file; or it has any columns, and ``template`` makes the prompt of them. ``model`` is a name for ``connect``, with
-    ``connection`` as its settings, or a provider.
+    ``source`` is a JSONL, CSV or Parquet file, or an iterable of mappings. A row has ``prompt`` or
+    ``messages``, and optionally ``id``, ``system``, ``tools``, ``response_schema`` and settings; or it
+    is a row of a provider's batch file; or it has any columns, from which ``template`` builds the
+    prompt. ``model`` is a name for ``connect``, with ``connection`` as its settings, or a provider.
 
-    Stop it at any time, by any means, and call it again: rows with a result in ``out`` are not asked again. A row
-    that fails, or cannot be asked, is a row with an ``error``. The keywords are those of ``BatchOptions``.
+    A batch can be stopped at any time, by any means, and started again: rows with a result in ``out``
+    are not sent again. A row that fails, or cannot be sent, gets a result with an ``error``. The
+    keywords are those of ``BatchOptions``.
     """
     given = read_options(options)
     job = _make_job(model, given)
@@ -255,6 +258,8 @@ def _check_price(provider: Provider, limits: Mapping[str, Decimal]) -> None:
 
 
 def _drop(file: StateFile, state: State) -> None:
-    """Remove the failed rows of the output; the state keeps their cost."""
+    """Remove the failed rows from the output, so that they are sent again; the state file keeps their
+    cost.
+    """
     state.dropped_usd = str(EXACT.add(Decimal(state.dropped_usd), drop_failures(file.out)))
     file.save(state)

@@ -1,9 +1,9 @@
 """The runner on Ray: a Ray Data job whose actors call the model and write results to part files.
 
-The driver writes the rows that have no result to files, Ray Data reads them in parallel and hands them to a pool of
-asynchronous actors that grows and shrinks with the work. An actor syncs the results of a block before it returns the
-block. When an actor dies, Ray gives its block to another one, which finds in the part files what is finished; when the
-driver dies, the next run merges the part files first.
+The driver writes the rows that have no result to files, Ray Data reads them in parallel and hands them
+to a pool of asynchronous actors that grows and shrinks with the work. An actor syncs the results of a
+block before it returns the block. When an actor dies, Ray gives its block to another actor, which finds
+the finished rows in the part files; when the driver dies, the next run merges the part files first.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class ClusterRunner:
         merge(self._out, ordered=self._ordered)
 
     def _spool(self, done: Lines) -> list[Result]:
-        """Write the remaining rows to files of the folder; return the results of invalid rows."""
+        """Write the remaining rows to files in the folder; return the results of invalid rows."""
         for path in self._folder.glob("rows-*"):
             path.unlink()
         found: list[Result] = []
@@ -150,7 +150,7 @@ class ClusterRunner:
 
 
 def _name_rows(source: Source, parser: RowParser, done: Lines) -> Iterator[_Spooled | Result]:
-    """Iterate over the rows that are not done, with their ids checked; the actors read the rest of each row."""
+    """Yield the rows without a result and check their ids; the actors parse the other fields."""
     seen = SeenIds()
     try:
         for line, record in source:
@@ -258,7 +258,7 @@ class Asker:
         return result
 
     async def _sync(self) -> None:
-        """Wait until everything is on disk; raise the error that prevents it."""
+        """Wait until all results are on disk; raise the error if writing fails."""
         assert self._begun is not None
         syncing = asyncio.create_task(self._output.sync())
         await asyncio.wait([syncing, self._begun], return_when=asyncio.FIRST_COMPLETED)
@@ -268,5 +268,5 @@ class Asker:
 
 
 def forget_parts(out: Path) -> None:
-    """Remove the parts of an output that starts again."""
+    """Remove the part files of an output that is started from the beginning."""
     shutil.rmtree(parts_of(out), ignore_errors=True)

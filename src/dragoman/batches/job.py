@@ -18,7 +18,9 @@ VERSION = 1
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """The rate limits of a batch; with ``redis`` all processes with the same Redis share them."""
+    """The rate limits of a batch; with ``redis`` they are shared by all processes that use the same
+    Redis.
+    """
 
     requests_per_minute: float | None = None
     tokens_per_minute: float | None = None
@@ -30,7 +32,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 class Job(Struct, frozen=True, kw_only=True):
-    """Everything that a runner needs except the rows."""
+    """Everything that a runner needs to run a batch, except its rows."""
 
     model: str
     connection: dict[str, Any] = field(default_factory=dict)
@@ -41,7 +43,7 @@ class Job(Struct, frozen=True, kw_only=True):
     cache: Any = None
 
     def open(self, provider: Provider | None = None) -> Provider:
-        """Return the model with its retries, limits and cache around it."""
+        """Return the model wrapped in retries, rate limits and the cache."""
         model = connect(self.model, retries=0, **self.connection) if provider is None else provider
         limits = self.limits
         if limits.are_set:
@@ -65,7 +67,9 @@ class Job(Struct, frozen=True, kw_only=True):
 
 
 class State(Struct):
-    """The state file next to the output, ``OUT.state``: the identity of the batch, and its batches at a provider."""
+    """The contents of ``OUT.state``, a file next to the output: what identifies the batch, and its jobs
+    at a provider.
+    """
 
     version: int
     job: str
@@ -105,12 +109,12 @@ class StateFile:
         return state
 
     def save(self, state: State) -> None:
-        """Put the state on disk."""
+        """Write the state file to disk."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with replace_file(self.path) as file:
             file.write(msgspec.json.encode(state))
 
 
 def _is_same(old: dict[str, Any], new: dict[str, Any]) -> bool:
-    """Return whether the input is unchanged; it may have grown if less than its head was compared before."""
+    """Return whether the input is unchanged; an input shorter than the compared head may have grown."""
     return old == new or not old or old.get("length", 0) < new.get("length", 0)

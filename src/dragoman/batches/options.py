@@ -15,7 +15,9 @@ from .sources import MAX_ROW_BYTES
 
 
 class BatchProgress(Struct, frozen=True):
-    """The progress of a batch. Counts are of all its runs, ``seconds`` and ``rate`` (rows a second) of this one."""
+    """The progress of a batch. Counts cover all runs of the batch, ``seconds`` and ``rate`` (rows per
+    second) only this run.
+    """
 
     total: int | None
     rows: int
@@ -30,14 +32,16 @@ class BatchProgress(Struct, frozen=True):
 class BatchOptions(Settings, total=False):
     """Keywords of ``batch``: these, and the settings of a call (``system``, ``temperature`` ...) for all rows.
 
-    ``template`` makes the prompt of columns, ``id_column`` names a row. ``tools``, ``tool_choice`` and
-    ``response_schema`` are those of ``complete``, for rows that have none.
+    ``template`` builds the prompt from columns; ``id_column`` is the column with the id of a row.
+    ``tools``, ``tool_choice`` and ``response_schema`` are those of ``complete``, for rows that have
+    none.
 
-    ``concurrency`` (16) is the number of calls at a time, ``order`` that of the results (``"input"`` or
-    ``"completed"``). ``retries`` (4) sends transient failures again; ``requests_per_minute`` and
-    ``tokens_per_minute`` are limits, shared by all processes that name the same ``limits_redis``. ``budget`` is such
-    as ``"usd=5"`` or ``{"rows": 100}`` and stops the batch cleanly. ``cache`` answers identical rows once: the path of
-    a SQLite file, a ``redis://`` URL or a ``Store``.
+    ``concurrency`` (16) is the number of simultaneous calls; ``order`` is the order of the results
+    (``"input"`` or ``"completed"``). ``retries`` (4) sends transient failures again;
+    ``requests_per_minute`` and ``tokens_per_minute`` are limits, shared by all processes that name the
+    same ``limits_redis``. ``budget`` is such as ``"usd=5"`` or ``{"rows": 100}`` and stops the batch
+    cleanly. ``cache`` answers identical rows once: the path of a SQLite file, a ``redis://`` URL or a
+    ``Store``.
 
     ``strict`` refuses an input with bad rows before anything is sent, ``retry_failed`` asks again for the failed rows
     of an earlier run, ``fresh`` deletes the output first, ``max_row_bytes`` bounds a row of the input.

@@ -42,7 +42,7 @@ class Lines:
         self.count = 0
 
     def add(self, line: int) -> bool:
-        """Add a line; return ``False`` if it was there."""
+        """Add a line number; return ``False`` if it was already in the set."""
         place, bit = divmod(line, 8)
         if place >= len(self._bits):
             self._bits.extend(bytes(max(place + 1 - len(self._bits), 4096)))
@@ -87,7 +87,7 @@ _saved = msgspec.json.Decoder(Saved)
 
 
 class Recovered(Struct):
-    """The result of an earlier run: the finished lines, and their totals."""
+    """What an earlier run left: the line numbers of finished rows, and their totals."""
 
     done: Lines
     failed: int = 0
@@ -107,7 +107,9 @@ class Recovered(Struct):
 
 
 class Output:
-    """Appends results to a file and syncs them. ``begin`` a line when it is taken, ``put`` its result later."""
+    """Append results to a file and sync them. Call ``begin`` when a row is taken and ``put`` with its
+    result.
+    """
 
     def __init__(self, path: Path, *, ordered: bool, concurrency: int) -> None:
         self.path = path
@@ -153,24 +155,26 @@ class Output:
     # --- during the run
 
     async def wait_for_room(self) -> None:
-        """Wait until another row may begin."""
+        """Wait until there is room in memory for another row."""
         while self._is_full():
             self._room.clear()
             await self._room.wait()
 
     def begin(self, line: int) -> None:
-        """Register a line; this fixes its position in the order."""
+        """Register a row, by its line number, when it is taken; this fixes its position in the output."""
         if self.ordered:
             self._order.append(line)
 
     def skip(self, line: int) -> None:
-        """Skip a line that an earlier run finished; put one from the journal into the order."""
+        """Skip a row that an earlier run finished; if its result is only in the journal, queue it for
+        the output.
+        """
         if line in self._held:
             self._order.append(line)
             self._release()
 
     def put(self, line: int, data: bytes) -> None:
-        """Add the result of a line; one of the next syncs writes it to disk."""
+        """Add the result of a row; one of the next syncs writes it to disk."""
         self._put += 1
         if not self.ordered:
             self._add(data)
@@ -183,7 +187,7 @@ class Output:
         self._dirty.set()
 
     def forget(self, line: int) -> None:
-        """Drop a line that was begun and gets no result in this run."""
+        """Unregister a row that gets no result in this run."""
         if self.ordered and line in self._order:
             self._order.remove(line)
             self._release()
@@ -209,13 +213,13 @@ class Output:
                 return
 
     async def sync(self) -> None:
-        """Wait until every result that was put is on disk; results must not wait for earlier lines."""
+        """Wait until all added results are on disk; only for an output in order of completion."""
         while self.saved < self._put:
             self._room.clear()
             await self._room.wait()
 
     def close(self) -> None:
-        """Let ``run`` return after all that was put is on disk."""
+        """Make ``run`` return once all added results are on disk."""
         self._closing = True
         self._dirty.set()
 
@@ -234,7 +238,7 @@ class Output:
         return self._bytes > _HELD_BYTES or len(self._order) >= self._window
 
     def _release(self) -> None:
-        """Move results without an unfinished earlier line to the rows to write."""
+        """Queue the results whose earlier rows are all finished for writing."""
         order, held = self._order, self._held
         while order and order[0] in held:
             self._add(held.pop(order.popleft()))
@@ -250,7 +254,7 @@ class Output:
         return size > _JOURNAL_BYTES or (size > 0 and not self._held)
 
     def _save(self, ready: list[bytes], fresh: list[bytes], compact: list[bytes] | None) -> None:
-        """Write and sync, in a thread. The output is synced first; only then are rows removed from the journal."""
+        """Write and sync in a thread. Rows are removed from the journal only after the output is synced."""
         assert self._file is not None
         if ready:
             self._file.write(b"".join(ready))
@@ -334,7 +338,7 @@ def _recover(file: BinaryIO, path: Path, recovered: Recovered, kept: dict[int, b
 
 
 def count_saved(path: Path) -> Recovered:
-    """Return the totals of an output."""
+    """Return the totals of the rows in an output file."""
     recovered = Recovered(Lines())
     with path.open("rb") as file:
         for _, row in read_saved(file):

@@ -22,7 +22,7 @@ def parts_of(out: Path) -> Path:
 
 @contextmanager
 def hold(out: Path) -> Iterator[None]:
-    """Lock the parts of an output against other processes."""
+    """Lock the folder of an output's part files against other processes."""
     folder = parts_of(out)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("ab") as held:
@@ -36,7 +36,7 @@ def list_parts(folder: Path) -> list[Path]:
 
 
 class FinishedLines:
-    """The lines that any worker has finished; ``refresh`` reads what was added since the last time."""
+    """The lines that any worker has finished; ``refresh`` reads new entries of the part files."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -33,7 +33,9 @@ Rows = Callable[[], Iterator[Row | BadRow | Skipped]]
 
 
 class Submitted(Struct):
-    """One batch at the provider: its id and the lines it covers; ``over`` once its answers are on disk."""
+    """One batch at the provider: its id, the lines it covers, and whether its answers are on disk
+    (``over``).
+    """
 
     id: str
     first: int
@@ -121,7 +123,9 @@ class RemoteRunner:
         return any(each.first <= line <= each.last for each in self._batches if not each.over)
 
     def _encode(self, row: Row) -> Asked | None:
-        """Return a row in the form of the wire; ``None`` if it cannot be sent, which ``_fetch_all`` reports."""
+        """Return a row encoded for the wire; ``None`` for one that cannot be sent, which ``_fetch_all``
+        reports.
+        """
         try:
             check_request(row.request)
             return Asked(f"line-{row.line}", self._api.provider.codec.encode(row.request))
@@ -154,7 +158,9 @@ class RemoteRunner:
             chunk = {}
 
     async def _fetch(self, batch: Submitted, rows: dict[int, Row]) -> None:
-        """Wait for a batch and write its answers; a row without one failed, unless the batch was cancelled."""
+        """Wait for a batch and write its answers; rows without an answer failed, unless it was
+        cancelled.
+        """
         progress = await self._wait(batch.id)
         order = list(rows)
         if progress.refusal is not None:
@@ -233,7 +239,7 @@ class RemoteRunner:
         return fold(events)
 
     def _price(self, usage: Usage) -> Cost | Unpriced:
-        """Return the cost of a call in a batch."""
+        """Return the cost of a call, with the discount of the batch API."""
         bill = self._api.provider.priced_as.cost(usage)
         if isinstance(bill, Unpriced):
             return bill
@@ -243,7 +249,7 @@ class RemoteRunner:
 
 
 def _read_line(answer: Answered, order: list[int]) -> int | None:
-    """Return the line that an answer belongs to, by its key or its place."""
+    """Return the line number of the row that an answer belongs to, by its key or position."""
     if answer.key is None:
         return order[answer.place] if answer.place < len(order) else None
     number = answer.key.removeprefix("line-")

@@ -1,4 +1,4 @@
-"""Rows of the output: in our format, or in the batch format of the provider that the input row has."""
+"""Write rows of the output: in our format, or in the provider's batch format that the input row uses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _encode = msgspec.json.Encoder(decimal_format="string").encode
 
 
 class Result(Struct, frozen=True):
-    """The result of one row: its line of the output, and what it adds to the totals."""
+    """The result of one row: the line to write to the output, and its contribution to the totals."""
 
     line: int
     data: bytes

@@ -71,7 +71,7 @@ class RowParser:
         self._template = None if defaults.template is None else Template(defaults.template)
 
     def name(self, record: Record) -> tuple[str | None, Shape]:
-        """Return the id of a record and its shape; ``ValueError`` if the id is wrong."""
+        """Return the id of a record and its format; ``ValueError`` if the id is invalid."""
         if self._template is not None:
             return _read_id(record, self._defaults.id_column or "id"), "own"
         if "custom_id" in record and "params" in record:
@@ -83,7 +83,9 @@ class RowParser:
         return _read_id(record, self._defaults.id_column or "id"), "own"
 
     def parse(self, record: Record, shape: Shape) -> Request:
-        """Return the request of a record; ``ValueError`` or ``ProviderError`` if it has none."""
+        """Return the request that a record describes; ``ValueError`` or ``ProviderError`` if it is
+        invalid.
+        """
         if shape != "own":
             return self._read_foreign(record, shape)
         if self._template is not None:
@@ -115,13 +117,15 @@ class RowParser:
             record.get("response_schema") or given.response_schema,
             record.get("tool_choice") or given.tool_choice,
             model=self._model,
-            request_id="row",  # the call gets an id of its own
+            request_id="row",  # the call gets a new id
             settings=settings,
             metadata=_read_metadata(record),
         )
 
     def _read_foreign(self, record: Record, shape: Shape) -> Request:
-        """Read a batch row of a provider by the server side of its wire; the model is that of the batch."""
+        """Read a row in a provider's batch format with the server codec of its wire; the batch sets the
+        model.
+        """
         given = self._defaults
         name = {"anthropic": "params", "gemini": "request"}.get(shape, "body")
         if name == "body" and record.get("url") not in (None, *_URLS):
@@ -191,7 +195,9 @@ def _read_metadata(record: Mapping[str, Any]) -> dict[str, str] | None:
 
 
 class SeenIds:
-    """The ids so far, in a temporary SQLite database: memory does not grow with their number."""
+    """The ids read so far, in a temporary SQLite database, so that memory does not grow with their
+    number.
+    """
 
     def __init__(self) -> None:
         self._database = sqlite3.connect("", isolation_level=None, check_same_thread=False)
@@ -223,7 +229,7 @@ class Skipped(Struct, frozen=True):
 
 
 def read_rows(source: Source, parser: RowParser, done: Iterable[int] | Any = ()) -> Iterator[Row | BadRow | Skipped]:
-    """Iterate over the rows of a source. Rows whose line is in ``done`` are not parsed further than their id."""
+    """Iterate over the rows of a source. For rows whose line is in ``done``, only the id is read."""
     seen = SeenIds()
     try:
         for line, record in source:
@@ -251,7 +257,7 @@ def read_rows(source: Source, parser: RowParser, done: Iterable[int] | Any = ())
 
 
 def find_bad_rows(source: Source, parser: RowParser, limit: int) -> list[BadRow]:
-    """Return the first bad rows of a source, requests that break a rule included; nothing is sent."""
+    """Return the first invalid rows of a source, including invalid requests; nothing is sent."""
     found: list[BadRow] = []
     for row in read_rows(source, parser):
         if isinstance(row, Row):
@@ -267,5 +273,5 @@ def find_bad_rows(source: Source, parser: RowParser, limit: int) -> list[BadRow]
 
 
 def name_of(source: Any) -> str:
-    """Return the name of an input for messages."""
+    """Return a name for the input, to use in error messages."""
     return os.fspath(source) if isinstance(source, str | os.PathLike) else "the rows"

@@ -19,7 +19,7 @@ from .rows import BadRow, Row, Skipped
 from .spending import Spending
 
 MAX_PROBLEMS = 20
-"""How many bad rows a report names."""
+"""The maximum number of invalid rows that a report names."""
 
 _BREATH = 200  # after this many rows without a call, other tasks get a turn
 
@@ -101,7 +101,9 @@ class Runner:
         self.problems: list[str] = []
 
     async def run(self) -> None:
-        """Work until the rows or the budget are used up; what was finished is on disk even after an error."""
+        """Process rows until none is left or the budget is used up; even after an error, finished rows
+        are on disk.
+        """
         saving = asyncio.create_task(self._output.run(self._on_saved))
         workers = [asyncio.create_task(self._work()) for _ in range(self._concurrency)]
         try:
@@ -132,7 +134,9 @@ class Runner:
         self._settled.set()
 
     async def _take(self) -> Row | None:
-        """Return the next row to ask for; ``None`` at the end. Bad rows become results on the way."""
+        """Return the next row to send; ``None`` at the end. Invalid rows passed on the way get an error
+        result.
+        """
         output, passed = self._output, 0
         while not self._is_over:
             await output.wait_for_room()

@@ -14,7 +14,7 @@ import msgspec
 
 Record: TypeAlias = dict[str, Any]
 Read: TypeAlias = tuple[int, Record | str]
-"""The number of a line, from 1, and its record, or the reason why the line is invalid."""
+"""A line number, from 1, with the record of the line or the reason why it is invalid."""
 
 MAX_ROW_BYTES = 8_000_000
 _BOM = b"\xef\xbb\xbf"
@@ -22,17 +22,19 @@ _HEAD = 65_536  # bytes at the start of a file that identify it
 
 
 class Source(ABC):
-    """Rows with their numbers. It can be read several times, and gives the same rows each time."""
+    """Rows with their line numbers. A source can be read several times and yields the same rows each
+    time.
+    """
 
     @abstractmethod
     def __iter__(self) -> Iterator[Read]: ...
 
     @abstractmethod
     def count(self) -> int | None:
-        """Return about how many rows there are, for a progress bar; ``None`` if that is not known."""
+        """Return the approximate number of rows, for a progress bar; ``None`` if unknown."""
 
     def identify(self) -> dict[str, Any]:
-        """Return the facts that identify this input when a batch is resumed."""
+        """Return the data that identifies this input when a batch is resumed."""
         return {}
 
 

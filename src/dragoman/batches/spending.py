@@ -50,8 +50,9 @@ def parse_budget(budget: str | Mapping[str, Any] | None) -> dict[str, Decimal]:
 class Spending:
     """Admit calls as long as the budget lasts.
 
-    A call is admitted if the budget lasts for it and all calls in flight, each at the price of the most expensive
-    row so far; the first call runs alone. So a budget is exceeded only when a row costs more than any before it.
+    A call is admitted if the budget covers it and all calls in flight, each at the cost of the most
+    expensive row so far; the first call runs alone. So a budget is exceeded only when a row costs more
+    than any before it.
     """
 
     def __init__(self, limits: Mapping[str, Decimal], spent: Spent) -> None:
@@ -62,20 +63,20 @@ class Spending:
         self._is_known = False
 
     def admit(self) -> bool:
-        """Return whether another call may begin now, and count it."""
+        """Return whether another call may begin now; if so, count it as in flight."""
         if self.limits and not self._lasts():
             return False
         self.in_flight += 1
         return True
 
     def settle(self, result: Result | None) -> None:
-        """Count a call that has ended; ``None`` if it had no result."""
+        """Count a call as ended, and add its result, if any, to the totals."""
         self.in_flight -= 1
         if result is not None:
             self.add(result)
 
     def add(self, result: Result) -> None:
-        """Count a result."""
+        """Add a result to the totals."""
         spent, used = self.spent, (result.usage.input_tokens or 0) + (result.usage.output_tokens or 0)
         spent.rows += 1
         spent.failed += result.failed

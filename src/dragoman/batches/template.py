@@ -43,7 +43,7 @@ class Template:
 
 
 def _show(value: Any) -> str:
-    """Return a value for a prompt: a string unchanged, ``None`` as an empty string, anything else as JSON."""
+    """Return a value as text for a prompt: strings unchanged, ``None`` empty, anything else as JSON."""
     if isinstance(value, str):
         return value
     return "" if value is None else msgspec.json.encode(value).decode()

@@ -1,4 +1,4 @@
-"""Cases as data: files named ``CASE.PART`` in a folder per wire, found, run and compared.
+"""Conformance cases as data: files named ``CASE.PART``, in one folder per wire. This module runs them.
 
 Every part is optional:
 
@@ -84,8 +84,8 @@ class DecodedReply:
 
     @property
     def facts(self) -> tuple[Any, ...]:
-        """What must not depend on how the bytes were split: the message, its end, its usage and
-        the error.
+        """The data that must not depend on how the bytes were split: message, finish reason, usage and
+        error.
         """
         reply = self.response
         error = None if self.error is None else (type(self.error), self.error.message)
@@ -164,7 +164,9 @@ class CodecCase:
 
 
 def write_frames(lines: bytes) -> bytes:
-    """Return the messages of a binary event stream; a name that ends with ``Exception`` is one."""
+    """Return the bytes of a binary event stream; a name that ends with ``Exception`` makes an exception
+    message.
+    """
     return b"".join(
         [_write_frame(msgspec.json.decode(line, type=dict[str, msgspec.Raw])) for line in lines.splitlines()]
     )
@@ -183,7 +185,7 @@ def plain_request(*, stream: bool, model: str = MODEL) -> Request:
 
 
 def find_cases(wire: str, *parts: str, folder: Path = CASES, kind: CodecType | None = None) -> list[CodecCase]:
-    """Return the cases of a wire; with ``parts``, those that have one of them."""
+    """Return the cases of a wire; with ``parts``, only those that have one of these parts."""
     names = sorted({path.name.partition(".")[0] for path in (folder / wire).glob("*.*")} - {"default"})
     cases = [CodecCase(wire, name, folder, kind) for name in names]
     return [case for case in cases if not parts or any(case.path(part).exists() for part in parts)]
@@ -201,8 +203,9 @@ def read_request(data: bytes, model: str = MODEL) -> Request:
 
 
 def decode(codec: Codec, request: Request, pieces: Iterable[bytes], *, judged: bool = True) -> DecodedReply:
-    """Feed the pieces of a reply to a decoder, as a provider does; ``judged`` checks calls against
-    the offered tools.
+    """Feed the pieces of a reply to a decoder and return the result.
+
+    With ``judged``, tool calls are checked against the offered tools, as a provider does.
     """
     decoder = open_decoder(codec, request, judged=judged)
     events: list[Event] = []
@@ -266,8 +269,8 @@ _PLAIN = {"message_id": "M", "request_id": "R"}
 
 
 def plain_ids(value: Any, names: dict[str, str] | None = None, *, offsets: bool = True) -> Any:
-    """Normalise the ids in a JSON value that differ from run to run; byte offsets are removed on
-    request.
+    """Replace ids in a JSON value that differ from run to run by fixed ones; without ``offsets``, set
+    byte offsets to 0.
     """
     names = {} if names is None else names
     if isinstance(value, list | tuple):
@@ -289,7 +292,7 @@ def plain_ids(value: Any, names: dict[str, str] | None = None, *, offsets: bool 
 
 
 def lines_of(heard: DecodedReply, *, offsets: bool = True) -> list[Any]:
-    """Return the contents of ``events.jsonl`` for this result."""
+    """Return what ``events.jsonl`` must contain for this result."""
     names: dict[str, str] = {}
     lines = [plain_ids(msgspec.json.decode(encode_event(event)), names, offsets=offsets) for event in heard.events]
     if heard.error is not None:
@@ -298,7 +301,7 @@ def lines_of(heard: DecodedReply, *, offsets: bool = True) -> list[Any]:
 
 
 def fold_of(heard: DecodedReply) -> dict[str, Any]:
-    """Return the contents of ``folded.json`` for this result."""
+    """Return what ``folded.json`` must contain for this result."""
     reply, error = heard.response, heard.error
     facts: dict[str, Any] = {"error": None if error is None else type(error).__name__}
     if reply is not None:
@@ -336,8 +339,8 @@ def check_case(case: CodecCase, kind: CodecType | None = None) -> None:
 
 
 def check_wire(case: CodecCase, codec: Codec) -> None:
-    """Check that the request is encoded to exactly this body, every time."""
-    # a history that can be sent as it is, whatever tools are offered
+    """Check that the codec encodes the request to exactly the expected body, every time."""
+    # a history that must be accepted unchanged, whichever tools are offered
     check_request(case.request, history=False)
     text = case.part("wire.json")
     assert text is not None
@@ -374,7 +377,9 @@ def _read_texts(value: Any) -> Any:
 
 
 def check_reply(case: CodecCase, codec: Codec) -> None:
-    """Check that the reply becomes exactly these events, however its bytes are split."""
+    """Check that the codec decodes the reply to exactly the expected events, however its bytes are
+    split.
+    """
     text = case.part("events.jsonl")
     if text is None:
         raise Violation(f"{case}: has a reply but no events.jsonl")
@@ -389,7 +394,7 @@ def check_reply(case: CodecCase, codec: Codec) -> None:
 
 
 def ways(case: CodecCase) -> dict[str, Iterable[bytes]]:
-    """Return the same reply, split and padded in the ways it may arrive."""
+    """Return the same reply split into pieces and padded in various ways, as it may arrive."""
     data = case.reply or b""
     found: dict[str, Iterable[bytes]] = {
         "whole": [data],
@@ -405,7 +410,7 @@ def ways(case: CodecCase) -> dict[str, Iterable[bytes]]:
 
 
 def check_error(case: CodecCase, codec: Codec) -> None:
-    """Check that the response becomes exactly this error."""
+    """Check that the codec turns the response into exactly the expected error."""
     expected = case.json("error.json")
     error = find_error(case, codec)
     demand_same(describe(error, expected), expected, f"{case}: the error")
@@ -414,7 +419,9 @@ def check_error(case: CodecCase, codec: Codec) -> None:
 
 
 def describe(error: ProviderError, expected: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of an error that ``expected`` has; ``says`` is compared separately."""
+    """Return the fields of an error that ``expected`` names; ``says``, a part of its message, is
+    compared separately.
+    """
     facts = {
         "error": type(error).__name__,
         "category": error.category,
@@ -427,7 +434,7 @@ def describe(error: ProviderError, expected: dict[str, Any]) -> dict[str, Any]:
 
 
 def find_error(case: CodecCase, codec: Codec) -> ProviderError:
-    """Return the error a case leads to."""
+    """Return the error that the reply of a case, or its invalid request, leads to."""
     options = case.options
     if case.reply is not None:
         return codec.error(options.status, options.headers, case.reply, options.now)
@@ -440,7 +447,7 @@ def find_error(case: CodecCase, codec: Codec) -> ProviderError:
 
 
 def check_ready(case: CodecCase, row: dict[str, Any], kind: CodecType | None = None) -> None:
-    """Run one readiness check: ``{name, model, quirks, replies: {PATH: {status, body}}, asked,
+    """Run one readiness check, given as ``{name, model, quirks, replies: {PATH: {status, body}}, asked,
     error, category}``.
     """
     kind = kind or case.kind or CODECS[case.wire]
@@ -455,7 +462,10 @@ def check_ready(case: CodecCase, row: dict[str, Any], kind: CodecType | None = N
 
 
 def ask_ready(codec: Codec, replies: dict[str, dict[str, Any]]) -> tuple[list[str], ProviderError | None]:
-    """Drive ``ready()`` by hand; a path without a reply gets a 404."""
+    """Run the codec's readiness check against canned replies; return the requested paths and the error.
+
+    A path without a reply gets status 404.
+    """
     asked: list[str] = []
     questions = codec.ready()
     try:

@@ -1,4 +1,6 @@
-"""The checks for a live server. Each returns what it found, or raises its outcome."""
+"""The checks for a live server. Each returns a text on what it found, or raises an outcome such as
+``Failed``.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ class Unsupported(Exception):  # noqa: N818
 
 
 class NotApplicable(Exception):  # noqa: N818
-    """The check cannot be decided here."""
+    """The check has no conclusive result on this server."""
 
 
 class Check(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""The contract of a provider, case by case."""
+"""The contract of a provider: one function for each case."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ async def _read_until_error(stream: EventStream) -> tuple[list[Event], ProviderE
 
 @contextlib.asynccontextmanager
 async def _refused(*kinds: type[ProviderError], what: str) -> AsyncIterator[None]:
-    """Expect one of these errors, raised before anything is sent."""
+    """Return a context manager that expects one of these errors, raised before anything is sent."""
     try:
         yield
     except ProviderError as error:

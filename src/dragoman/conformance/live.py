@@ -73,7 +73,7 @@ def _choose(skip: Collection[str]) -> list[Check]:
 
 
 def _shown(url: str) -> str:
-    """Return the address without parts that may be secret."""
+    """Return the server's address without credentials and other parts that may be secret."""
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 

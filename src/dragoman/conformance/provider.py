@@ -18,7 +18,7 @@ from ..provider import Provider, Reply
 from .violation import Violation
 
 Factory = Callable[[], Provider | Awaitable[Provider]]
-"""Returns a fresh provider for each case."""
+"""A function that returns a new provider for each case."""
 
 CaseT = TypeVar("CaseT")
 
@@ -54,7 +54,7 @@ class Kit:
     seconds: float = 60.0
 
     def allows(self, flag: str, *, unless_known: bool = True) -> bool:
-        """Return whether a capability is enabled; ``unless_known`` is the answer if it is unknown."""
+        """Return whether a capability is enabled; if it is unknown, return ``unless_known``."""
         value = self.capabilities.known(flag)
         return unless_known if value is None else bool(value)
 
@@ -86,10 +86,10 @@ class Spy:
 
 
 async def run_case(name: str, check: Callable[[Any], Awaitable[None]], kit: Any) -> None:
-    """Run the check of a case within the time of its kit; turn every exception into ``Violation``."""
+    """Run the check of a case within the kit's time limit; turn every exception into ``Violation``."""
     try:
         async with asyncio.timeout(kit.seconds):
-            await check(copy.copy(kit))  # a copy: a case must not see another's changes to the settings
+            await check(copy.copy(kit))  # a copy, so that one case cannot change the settings of another
     except TimeoutError:
         raise Violation(f"{name}: still running after {kit.seconds:g} s") from None
     except Violation as violation:

@@ -44,7 +44,7 @@ class CheckOutcome(Struct, frozen=True, omit_defaults=True):
     evidence: tuple[RecordedExchange, ...] = ()
     seconds: float = 0.0
     about: bool = True
-    """Whether the outcome is about the server. A lost connection is not."""
+    """Whether the outcome shows something about the server; false after a lost connection, for example."""
 
 
 class Report(Struct, Displayed, frozen=True):

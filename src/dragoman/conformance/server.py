@@ -134,7 +134,7 @@ class Server:
         return await self.provider.complete(messages, **self._bounded(settings))
 
     async def listen(self, messages: Any, **settings: Any) -> tuple[list[Event], Response]:
-        """Return the events of a streamed reply, checked against the event rules, and its response."""
+        """Return the events of a streamed reply, after checking their order, and its complete response."""
         async with self.provider.stream(messages, **self._bounded(settings)) as stream:
             heard = [event async for event in stream]
         check_events(heard)
@@ -145,7 +145,7 @@ class Server:
         return {"config": given, **settings}
 
     async def post(self, change: Callable[[dict[str, Any]], Any]) -> HttpReply:
-        """Send a plain request with a changed body, which the codec itself would never send."""
+        """Send a plain request whose body was altered by ``change``, which no codec would send."""
         request = Request((User("Hello"),), config=RuntimeConfig(max_tokens=4), model=self.model)
         http = self.codec().encode(request).http
         body = change(msgspec.json.decode(http.body))
@@ -153,7 +153,7 @@ class Server:
         return await self.witness.exchange(replace(http, body=data), self._credentials, self.timeouts)
 
     async def ask_as(self, model: str | None = None, key: str | None = None) -> Response:
-        """Send a plain question to another model or with another key."""
+        """Send a short prompt to another model or with another key."""
         credentials = {name: value.reveal() or "" for name, value in self._credentials.items()}
         headers = self.codec().authorise(key) if key else credentials
         name = model or self.model
@@ -163,11 +163,11 @@ class Server:
         return await other.complete("Hello", config={"max_tokens": 4})
 
     async def get(self, url: str) -> Any:
-        """Return the JSON at an address of the server, or ``None``."""
+        """Send a GET request to the server; return the JSON of the reply, or ``None``."""
         return await _get(self.witness, url, self._credentials, self.timeouts)
 
     def read_refusal(self, reply: HttpReply) -> ProviderError:
-        """Return an error response as an error."""
+        """Return the error that the codec reads from an error response."""
         return self.codec().error(reply.status, reply.headers, reply.body)
 
     async def close(self) -> None:

@@ -11,11 +11,11 @@ _MOST = 40  # maximum number of lines of a difference to show
 
 
 class Violation(AssertionError):  # noqa: N818 - it is not an error of the kit
-    """The contract is broken; the message names the part and the difference."""
+    """The contract is broken; the message names the violated part and shows the difference."""
 
 
 def demand(holds: bool, rule: str) -> None:
-    """Raise ``Violation`` unless the rule holds. Not an ``assert``: those can be switched off."""
+    """Raise ``Violation`` unless the rule holds. This is not an ``assert``, which can be switched off."""
     if not holds:
         raise Violation(rule)
 

@@ -30,7 +30,9 @@ __all__ = ["BridgeProvider", "CallPiece", "Finish", "Piece", "from_langchain", "
 
 
 class CallPiece(msgspec.Struct, frozen=True):
-    """A fragment of the arguments of a tool call. ``key`` is the SDK's handle on the call; the first piece names it."""
+    """A fragment of the arguments of a tool call. ``key`` is the SDK's identifier of the call; the
+    first piece of a call has its name.
+    """
 
     key: Any
     fragment: str = ""
@@ -46,7 +48,7 @@ class Finish(msgspec.Struct, frozen=True):
 
 
 Piece: TypeAlias = str | Thinking | ToolCall | CallPiece | Usage | LossWarning | Finish
-"""A piece of a reply; a string is text, a ``LossWarning`` what the SDK could not be sent."""
+"""A piece of a reply. A string is text; a ``LossWarning`` reports what could not be sent to the SDK."""
 
 Read: TypeAlias = Callable[[Request], AsyncGenerator[Piece, None]]
 
@@ -54,9 +56,10 @@ Read: TypeAlias = Callable[[Request], AsyncGenerator[Piece, None]]
 class BridgeProvider(Provider):
     """A provider whose replies are read from ``read(request)``, an asynchronous generator of pieces.
 
-    The reply ends when the generator does; without a ``Finish`` it has stopped by itself. An exception of the
-    generator becomes an error of the tree: ``read_error`` converts it, and by default recognises HTTP statuses,
-    deadlines and broken connections. ``close`` is called when the provider is closed.
+    The reply ends when the generator ends; without a ``Finish`` the finish reason is a normal stop. An
+    exception of the generator becomes an error of Dragoman's error tree: ``read_error`` converts it,
+    and by default recognises HTTP statuses, deadlines and broken connections. ``close`` is called when
+    the provider is closed.
     """
 
     def __init__(
@@ -100,7 +103,7 @@ class BridgeProvider(Provider):
             raise out.error
 
     async def close(self) -> None:
-        """Call the ``close`` that was given, once."""
+        """Call the ``close`` function that was passed to the constructor, at most once."""
         close, self._close = self._close, None
         if close is not None:
             await close()
@@ -120,7 +123,7 @@ class BridgeProvider(Provider):
 
 
 class _Reading:
-    """Passes the pieces of one reply to its assembler."""
+    """Read the pieces of one reply and pass them to its assembler."""
 
     def __init__(self, out: Assembler) -> None:
         self._out = out
@@ -166,10 +169,11 @@ class _Reading:
 
 
 def read_error(error: Exception) -> ProviderError | None:
-    """Return the error of the tree that an SDK's exception stands for, or ``None`` if it is unknown.
+    """Return the error of Dragoman's error tree for an SDK's exception, or ``None`` if there is none.
 
-    An error of the tree that is the exception itself or its cause is returned as it is. A status is looked for in
-    ``status_code`` and ``response.status_code``, where the SDKs of vendors, httpx and Pydantic AI have it.
+    If the exception or its cause already is such an error, it is returned unchanged. A status is looked
+    for in ``status_code`` and ``response.status_code``, where the SDKs of vendors, httpx and Pydantic
+    AI have it.
     """
     for each in _walk_causes(error):
         if isinstance(each, ProviderError):
@@ -190,7 +194,7 @@ def read_error(error: Exception) -> ProviderError | None:
 
 
 def _find_texts(messages: Sequence[Message]) -> Iterator[str]:
-    """Yield the texts of a conversation, which the message of an exception may repeat."""
+    """Yield the texts of a conversation, so that they can be removed from an exception's message."""
     for message in messages:
         if isinstance(message.content, str):
             yield message.content

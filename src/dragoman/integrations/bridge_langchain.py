@@ -44,7 +44,7 @@ _FINISH: dict[str, FinishReason] = {
 
 
 class LangchainReader:
-    """Reads the replies of one LangChain chat model."""
+    """Call one LangChain chat model and read its replies."""
 
     def __init__(self, model: BaseChatModel) -> None:
         self._model = model
@@ -87,7 +87,7 @@ class LangchainReader:
             raise UnsupportedFeatureError("this LangChain model has no structured output") from error
         found: Any = await model.ainvoke(messages, **settings)
         reply, raw = _Reply(), found["raw"]
-        by_call = bool(raw.tool_calls)  # the model was made to call a tool of this schema
+        by_call = bool(raw.tool_calls)  # LangChain forced the model to call a tool with this schema
         for piece in reply.read(raw):
             if not by_call or not isinstance(piece, str | ToolCall | CallPiece):
                 yield piece
@@ -105,7 +105,7 @@ async def _once(call: Any) -> AsyncIterator[Any]:
 
 
 def _make_settings(request: Request) -> dict[str, Any]:
-    """Return the settings by the names that LangChain's models share."""
+    """Return the settings of a request under the names that LangChain's models share."""
     config = request.config
     given = {name: getattr(config, name) for name in _SETTINGS}
     made = {name: value for name, value in given.items() if value is not None}
@@ -142,7 +142,7 @@ def _offer_tools(model: Any, request: Request) -> Any:
 
 
 def write_messages(messages: Sequence[Message]) -> tuple[list[BaseMessage], list[LossWarning]]:
-    """Convert a conversation to LangChain's messages; return also what has no place in them."""
+    """Convert a conversation to LangChain's messages; also return the losses, which cannot be expressed."""
     losses: list[LossWarning] = []
     return [_write_message(each, f"messages[{at}]", losses) for at, each in enumerate(messages)], losses
 
@@ -216,7 +216,9 @@ class _Reply:
             self._reason = str(message.response_metadata.get(name) or self._reason)
 
     def _read_chunk(self, chunk: Any) -> CallPiece:
-        """Return a fragment of a call; a chunk without an index belongs to the last call that was named."""
+        """Return a fragment of a tool call; a chunk without an index belongs to the last call with a
+        name.
+        """
         if chunk["index"] is not None:
             self._last = chunk["index"]
         elif chunk["name"]:
@@ -225,7 +227,7 @@ class _Reply:
         return CallPiece(self._last, chunk["args"] or "", chunk["id"], chunk["name"])
 
     def end(self) -> Iterator[Piece]:
-        """Yield the usage and the reason."""
+        """Yield the usage and the finish reason at the end of the reply."""
         if self._usage is not None:
             yield _make_usage(self._usage)
         yield Finish(_FINISH.get(self._reason.lower(), "stop"), self._reason or None)

@@ -74,7 +74,7 @@ _FINISH: dict[str, FinishReason] = {
 
 
 class PydanticAIReader:
-    """Reads the replies of one model of Pydantic AI."""
+    """Call one model of Pydantic AI and read its replies."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -140,7 +140,9 @@ def _make_parameters(request: Request) -> ModelRequestParameters:
 
 
 def write_messages(messages: Sequence[Message]) -> tuple[list[ModelMessage], list[LossWarning]]:
-    """Convert a conversation to messages of Pydantic AI; return also what has no place in them."""
+    """Convert a conversation to Pydantic AI's messages; also return the losses, which cannot be
+    expressed.
+    """
     made: list[ModelMessage] = []
     losses: list[LossWarning] = []
     names = {call.id: call.name for each in messages if isinstance(each, Assistant) for call in each.tool_calls}

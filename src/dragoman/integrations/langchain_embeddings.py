@@ -18,9 +18,10 @@ from .losses import warn_of_losses
 class DragomanEmbeddings(BaseModel, Embeddings):
     """LangChain embeddings that call ``dragoman.connect_embedder(model)``, or an ``embedder`` that you opened.
 
-    Documents are sent with the input type ``"document"`` and queries with ``"query"``. A wire without a field for it
-    embeds both alike; ``prefixes`` is for models that were trained with a text before each. An ``embedder`` belongs
-    to the event loop that uses it first; with a name, each event loop gets its own connections.
+    Documents are sent with the input type ``"document"`` and queries with ``"query"``. A wire without
+    such a field embeds both alike; ``prefixes`` is for models that were trained with a prefix for each
+    type. An ``embedder`` belongs to the event loop that uses it first; with a name, each event loop
+    gets its own connections.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")

@@ -116,7 +116,7 @@ def _read_reply(message: AIMessage, path: str) -> Assistant:
 
 
 def _rebuild_reply(message: AIMessage, path: str) -> Iterator[AssistantBlock]:
-    """Yield the blocks of a reply that was made or edited outside Dragoman."""
+    """Yield the blocks of an assistant message that was created or edited outside Dragoman."""
     for block in message.content_blocks:
         if block["type"] == "text" and block["text"]:
             yield Text(block["text"])

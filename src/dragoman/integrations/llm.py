@@ -63,7 +63,7 @@ class Options(llm.Options):
 
 
 class _Described:
-    """What both model classes share."""
+    """The attributes and options that the blocking and the asynchronous model class share."""
 
     model_id: str
     can_stream = True
@@ -241,7 +241,7 @@ def _read_part(part: Any) -> UserBlock:
 
 
 def translate(event: Event) -> Iterator[StreamEvent]:
-    """Yield an event of Dragoman as one of ``llm``."""
+    """Convert an event of Dragoman to an event of ``llm``; yield nothing if there is no counterpart."""
     if type(event) is TextDelta:
         yield StreamEvent(type="text", chunk=event.text)
     elif type(event) is ThinkingDelta and event.text:
@@ -253,7 +253,7 @@ def translate(event: Event) -> Iterator[StreamEvent]:
 
 
 def make_events(reply: Response[Any]) -> Iterator[StreamEvent]:
-    """Yield a complete reply as events."""
+    """Yield a complete reply as events of ``llm``: its reasoning, then its text."""
     if reply.thinking:
         yield StreamEvent(type="reasoning", chunk=reply.thinking)
     if reply.text:
@@ -261,7 +261,7 @@ def make_events(reply: Response[Any]) -> Iterator[StreamEvent]:
 
 
 def finish(response: Any, reply: Response[Any]) -> None:
-    """Record on the response what the reply used and which calls it proposes."""
+    """Record the reply's usage and proposed tool calls on the response of ``llm``."""
     for call in reply.tool_calls:
         response.add_tool_call(llm.ToolCall(name=call.name, arguments=call.arguments or {}, tool_call_id=call.id))
     usage = reply.usage

@@ -1,4 +1,4 @@
-"""Providers for code that manages neither an event loop nor connections, as frameworks expect of a model."""
+"""Open providers for frameworks whose code manages neither event loops nor connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Report what was not sent: as Python warnings, or as losses of a request over a bridge."""
+"""Report the parts of a request that were not sent, as Python warnings or as loss warnings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def warn_of_losses(losses: Iterable[LossWarning], stacklevel: int) -> None:
 
 
 def find_marks(request: Request) -> Iterator[LossWarning]:
-    """Return the cache marks and document names of a request, which no bridge sends."""
+    """Yield a loss for each cache mark and document name of a request, which no bridge can send."""
     if request.config.cache not in (None, "off"):
         yield LossWarning("cache_dropped", "config.cache", "it is not sent over a bridge")
     for number, message in enumerate(request.messages):

@@ -54,7 +54,7 @@ def _update(handle: Any, value: Displayed) -> None:
 
 
 class _GrowingReply(Displayed):
-    """What has arrived of a reply."""
+    """The part of a reply that has arrived so far."""
 
     def __init__(self) -> None:
         self._thinking: list[str] = []

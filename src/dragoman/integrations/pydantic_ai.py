@@ -4,7 +4,8 @@
 
     agent = Agent(DragomanModel("anthropic:claude-sonnet-4-6"), output_type=Invoice)
 
-What the wire cannot carry is a ``LossWarning`` in ``provider_details["warnings"]`` of the response.
+Parts that the wire cannot express are reported as ``LossWarning`` in ``provider_details["warnings"]``
+of the response.
 """
 
 from __future__ import annotations
@@ -219,7 +220,7 @@ def make_usage(usage: Usage) -> RequestUsage:
 
 @dataclass
 class DragomanStreamedResponse(StreamedResponse):
-    """A reply as it arrives."""
+    """A streamed reply in Pydantic AI's form, read as it arrives."""
 
     _stream: EventStream[Any]
     _first: Event
@@ -264,22 +265,22 @@ class DragomanStreamedResponse(StreamedResponse):
 
     @property
     def model_name(self) -> str:
-        """The model that answers."""
+        """The name of the model that answers."""
         return self._model_name
 
     @property
     def provider_name(self) -> str | None:
-        """The vendor."""
+        """The name of the vendor that serves the model."""
         return self._system
 
     @property
     def provider_url(self) -> str | None:
-        """Not reported: the address may hold a secret."""
+        """Always ``None``: the address may hold a secret."""
         return None
 
     @property
     def timestamp(self) -> datetime:
-        """When the call began."""
+        """The time at which the call began."""
         return self._timestamp
 
 

@@ -1,4 +1,4 @@
-"""Messages between Pydantic AI and Dragoman."""
+"""Convert messages of Pydantic AI to Dragoman's messages."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ async def sse_response(stream: EventStream[Any]) -> Response:
 
 
 async def ndjson_response(stream: EventStream[Any]) -> Response:
-    """Return the events as lines of JSON; the last line is as that of ``sse_response``."""
+    """Return the events as JSON lines; the last line is the same object as in ``sse_response``."""
     return await _respond(stream, _EventLines(b"", b"\n"), "application/x-ndjson")
 
 
@@ -118,7 +118,7 @@ def _describe(error: ProviderError) -> dict[str, Any]:
 
 
 def _write_message(error: ProviderError) -> str:
-    """Return the message without keys and addresses; none that repeats a prompt, which may be the application's."""
+    """Return the error's message without keys and addresses; only its category if it may quote a prompt."""
     return message_of(error) if error.quotable else error.category
 
 
@@ -148,8 +148,8 @@ def _choose_status(error: ProviderError) -> int:
 class _StreamedReply(StreamingResponse):
     """A reply in progress. It watches for the client's disconnect while it waits for the model.
 
-    Starlette itself does so only for servers of ASGI before 2.4; for others it finds out when it sends the next event,
-    and a model can think for minutes.
+    Starlette itself watches only on servers with ASGI before 2.4; on others it notices the disconnect
+    when it sends the next event, and a model can think for minutes.
     """
 
     def __init__(

@@ -1,10 +1,11 @@
 """Events as the chunks of a UI message stream, version 1: the protocol that ``useChat`` of the AI SDK reads.
 
-Pure conversion; ``dragoman.integrations.starlette`` sends the chunks. A chunk is a JSON object with a ``type``.
-Text and reasoning are parts with a start, deltas and an end under one id; the id of a tool call is the provider's.
-What the protocol has no part for is sent as data parts, which the client keeps and sends back with the message:
-``data-dragoman-block`` is a block that only its provider understands, such as redacted thinking or the result of a
-server-side tool; ``data-dragoman-continuity`` is the provider's state of a block. ``index`` is its place in the reply.
+Pure conversion; ``dragoman.integrations.starlette`` sends the chunks. A chunk is a JSON object with a
+``type``. Text and reasoning are parts with a start, deltas and an end under one id; the id of a tool
+call is the provider's. Content that the protocol has no part for is sent as data parts, which the
+client keeps and sends back with the message: ``data-dragoman-block`` is a block that only its provider
+understands, such as redacted thinking or the result of a server-side tool; ``data-dragoman-continuity``
+is the provider's state of a block. ``index`` is the position of the block in the reply.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class UIMessageChunks:
         self._complete: MessageComplete | None = None
 
     def convert(self, event: Event) -> list[Chunk]:
-        """Return the chunks of an event."""
+        """Return the chunks that an event becomes."""
         if isinstance(event, TextDelta):
             return self._add("text", event.content_block_index, event.text)
         if isinstance(event, ThinkingDelta):
@@ -91,7 +92,9 @@ class UIMessageChunks:
         return [start, {"type": "start-step"}]
 
     def _add(self, kind: str, index: int, text: str) -> list[Chunk]:
-        """Return a delta, after the end of another part and the start of its own where needed."""
+        """Return the chunks that add text to a part; if another part is open, end it and start this one
+        first.
+        """
         chunks: list[Chunk] = []
         name = f"{kind}-{index}"
         if self._part != (kind, index):
@@ -102,7 +105,9 @@ class UIMessageChunks:
         return chunks
 
     def _close(self) -> list[Chunk]:
-        """Return the end of the open part. That of signed reasoning has the signature, so that it can be sent back."""
+        """Return the chunk that ends the open part, with the signature of signed reasoning, which
+        clients send back.
+        """
         if self._part is None:
             return []
         kind, index = self._part
@@ -161,7 +166,9 @@ def _write_state(content: tuple[AssistantBlock, ...]) -> list[Chunk]:
 
 
 def _has_state(block: AssistantBlock) -> bool:
-    """Return whether a block has state that its part does not have; the part of reasoning has the signature."""
+    """Return whether a block has state that its part does not carry; a reasoning part carries its
+    signature.
+    """
     kept = getattr(block, "continuity", None)
     return kept is not None and (kept.opaque is not None or not isinstance(block, Thinking))
 

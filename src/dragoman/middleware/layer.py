@@ -24,7 +24,7 @@ ATTEMPT = "dragoman.attempt"
 """The key of ``Request.metadata`` under which ``Retry`` numbers its attempts: ``"0"``, ``"1"``, ..."""
 
 RETRY_REASON = "dragoman.retry_reason"
-"""The key under which ``Retry`` puts the reason of a further attempt: ``"transient"`` or ``"reask"``."""
+"""The key of ``Request.metadata`` with the reason for a further attempt: ``"transient"`` or ``"reask"``."""
 
 
 class Layer(Provider):

@@ -69,7 +69,7 @@ NAMES = {
     "call_result": "gen_ai.tool.call.result",
     "outcome": "dragoman.outcome",
 }
-"""The attributes and metrics, by our names."""
+"""The names of attributes and metrics in the conventions, by Dragoman's names."""
 
 OPERATIONS = {"chat": "chat", "embed": "embeddings", "rerank": "rerank"}
 """The name of each operation in the conventions, which have none for reranking yet."""

@@ -306,7 +306,7 @@ def _read_facts(
         for rule in rules:
             if rule.match.search(name):
                 known = known.merged(rule.facts)
-    if known.supports_tools.value is False:  # rules are for the models that call tools
+    if known.supports_tools.value is False:  # then no tool calls are streamed or parallel either
         known = replace(
             known, supports_streaming_tool_calls=known.supports_tools, supports_parallel_tool_calls=known.supports_tools
         )

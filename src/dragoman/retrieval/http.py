@@ -32,7 +32,7 @@ from .wire.reading import show_raw
 log = logging.getLogger("dragoman")
 
 MAX_REPLY = 512 * 1024 * 1024
-"""Largest reply, in bytes: 2,048 vectors of 4,096 numbers as text are a fifth of it."""
+"""The largest accepted reply, in bytes. 2,048 vectors of 4,096 numbers as text take a fifth of it."""
 
 RequestT = TypeVar("RequestT", EmbedRequest, RerankRequest)
 

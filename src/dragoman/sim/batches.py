@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 class BatchScript(Struct, frozen=True):
     """How simulated batches behave: how many polls a batch takes, and how it ends.
 
-    After ``polls`` status requests it is complete. With ``expire_after`` only that many rows are
-    answered and the batch expires; with ``refuse`` it is rejected for that reason (if the wire has
-    such a state).
+    After ``polls`` status requests the batch is complete. With ``expire_after`` only that many rows are
+    answered and the batch expires; with ``refuse`` it is rejected for that reason (if the wire has such
+    a state).
     """
 
     polls: int = 1

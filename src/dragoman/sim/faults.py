@@ -17,8 +17,8 @@ def _split_frames(data: bytes) -> list[bytes]:
 
 
 class Mangled(Struct, frozen=True):
-    """Bytes to send, and what follows: ``on`` to continue, ``cut`` to drop the connection,
-    ``ended`` to end the body.
+    """Bytes to send, and what to do next: ``on`` continues, ``cut`` drops the connection, ``ended``
+    ends the body.
     """
 
     data: bytes = b""
@@ -94,7 +94,9 @@ class Mangler:
 
 
 def interleave(data: bytes) -> bytes:
-    """Return a stream with the fragments of its parallel calls interleaved, each call's own in order."""
+    """Return a stream with the fragments of parallel calls interleaved; each call's fragments stay in
+    order.
+    """
     frames = _split_frames(data)
     rest = data[sum(map(len, frames)) :]
     out: list[bytes] = []
@@ -117,8 +119,8 @@ def _in_turns(run: dict[Any, list[bytes]]) -> list[bytes]:
 
 
 def _call_of(frame: bytes, tools: set[Any]) -> Any:
-    """Return the call a frame belongs to, on any wire, or ``None``; ``tools`` collects the blocks
-    that are calls.
+    """Return a key for the tool call that a frame belongs to, or ``None``; ``tools`` collects keys of
+    call blocks.
     """
     lines = [line[5:].strip() for line in frame.split(b"\n") if line.startswith(b"data:")]
     try:

@@ -85,13 +85,15 @@ class ScriptedProvider(ReplyProvider):
 
     @classmethod
     def from_script(cls, script: Script, **settings: Any) -> ScriptedProvider:
-        """Return the provider of a script."""
+        """Return a provider that answers by a script."""
         given = {"seed": script.seed, "model": script.model, "capabilities": script.capabilities}
         return cls(*script.rules, **{**given, **settings})
 
     @classmethod
     def from_file(cls, path: str | Path, **settings: Any) -> ScriptedProvider:
-        """Return the provider of a YAML script; ``ConfigError`` names file and line of a problem."""
+        """Return a provider that answers by a YAML script; ``ConfigError`` names the file and line of a
+        problem.
+        """
         return cls.from_script(read_script(path), **settings)
 
     def open(self, request: Request) -> Reply:
@@ -106,8 +108,8 @@ class ScriptedProvider(ReplyProvider):
         return Scene(self._perform(request, rule, out), out, rule.fault or Fault(), self._dice(number, "bytes"))
 
     def break_bytes(self, request: Request, scene: Scene) -> Scene:
-        """Send a call through the bytes of ``wire`` and apply its fault: a server codec writes, a
-        client codec reads.
+        """Apply a byte-level fault: encode the reply with the server codec of ``wire``, damage it,
+        decode it.
         """
         out = Assembler(
             request_id=request.request_id,
@@ -279,7 +281,7 @@ def _as_rule(rule: ScriptRule | Answer | str | ProviderError, *, last: bool) -> 
 
 
 def _raise(error: ProviderError) -> Answer:
-    """Raise a copy of an error, since the original would accumulate attributes of every call."""
+    """Raise a copy of an error, so that the original does not collect attributes of every call."""
     fresh = type(error).__new__(type(error))  # bypasses the __init__ of the subclass
     fresh.args = error.args
     vars(fresh).update({name: copy.copy(value) for name, value in vars(error).items()})
@@ -355,7 +357,7 @@ def _refusal(fault: Fault) -> ProviderError | None:
 
 
 def _read_refusal(codec: Codec, error: ProviderError, fault: Fault) -> ProviderError:
-    """Return the error that a client's codec makes of a scripted body that is not in the wire's format."""
+    """Return the error that a client's codec derives from a scripted error body."""
     headers = {} if fault.retry_after is None else {"retry-after": f"{fault.retry_after:g}"}
     return codec.error(fault.status or error.status or 500, headers, (fault.body or "").encode())
 

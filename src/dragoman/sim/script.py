@@ -76,7 +76,7 @@ class Answer(Struct, frozen=True):
 
     @property
     def said(self) -> tuple[Said, ...]:
-        """All contents of the reply, in order."""
+        """The content blocks of the reply, in order."""
         if self.content:
             return tuple(self.content)
         thinking: tuple[Said, ...] = (Thinking(self.thinking),) if self.thinking else ()
@@ -134,7 +134,7 @@ class Fault(Struct, frozen=True):
 
     @property
     def is_of_bytes(self) -> bool:
-        """Whether it affects bytes rather than the contents of the reply."""
+        """Whether the fault affects the bytes of the reply rather than its contents."""
         return self.interleave or any(getattr(self, name) is not None for name in _OF_BYTES)
 
 
@@ -225,7 +225,7 @@ Reply: TypeAlias = Answer | str | Callable[[Request], Answer | str]
 
 
 class ScriptRule(Struct, frozen=True):
-    """Return ``reply``, subject to ``fault``, for a request that matches.
+    """A rule of a script: answer a matching request with ``reply``, subject to ``fault``.
 
     ``times`` limits how many calls the rule answers; ``chance`` is the probability that it
     answers, drawn with the script's seed. ``name`` is for error messages.
@@ -261,5 +261,5 @@ class Script(Struct, frozen=True):
 
     @property
     def served(self) -> tuple[str, ...]:
-        """The names of the models it serves."""
+        """The names of the models that the simulated provider serves."""
         return tuple(self.models) or (self.model,)

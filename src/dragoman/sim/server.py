@@ -206,7 +206,7 @@ class SimServer:
 
 
 def _describe(name: str) -> dict[str, Any]:
-    """Return a model's record, with the fields that each wire expects."""
+    """Return a model's record with the fields that clients of all wires expect."""
     return {
         "id": name,
         "name": f"models/{name}",
@@ -219,7 +219,9 @@ def _describe(name: str) -> dict[str, Any]:
 
 
 def _with_limit(body: bytes) -> bytes:
-    """Add ``max_tokens``, which this wire requires in a request but not for counting tokens."""
+    """Add ``max_tokens`` to a body: the anthropic wire requires it for a call but not for counting
+    tokens.
+    """
     with contextlib.suppress(msgspec.DecodeError):
         record = msgspec.json.decode(body)
         if isinstance(record, dict):
@@ -238,7 +240,7 @@ def _response(reply: HttpReply) -> web.Response:
 
 
 class _Route:
-    """The calls of one wire."""
+    """Serve the calls of one wire."""
 
     def __init__(self, server: SimServer, codec: ServerCodec) -> None:
         self._server = server
@@ -259,7 +261,7 @@ class _Route:
 
 
 class _RetrievalRoute:
-    """One operation of a retrieval wire."""
+    """Serve one operation of a retrieval wire."""
 
     def __init__(self, server: SimServer, codec: RetrievalServer) -> None:
         self._server = server

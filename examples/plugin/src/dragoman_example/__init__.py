@@ -1,1 +1,1 @@
-"""A vendor, a wire and tools for Dragoman."""
+"""An example plugin for Dragoman with a vendor, a wire and tools."""

@@ -1,4 +1,4 @@
-"""A wire: the one of Chat Completions, with a header that every request carries."""
+"""A wire of a plugin: Chat Completions with one more header in every request."""
 
 from typing import ClassVar
 

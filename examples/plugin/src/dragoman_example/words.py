@@ -1,4 +1,4 @@
-"""Tools: functions that a session may call."""
+"""The tools of the plugin: functions that a model may call in a session."""
 
 from dragoman.tools import tool
 

@@ -17,7 +17,7 @@ from ...wire import Encoded, HttpRequest
 
 
 class Asked(Struct, frozen=True):
-    """One request of a batch: the key that its answer will have, and the request as the wire has it."""
+    """One request of a batch: the key that identifies its answer, and the request encoded for the wire."""
 
     key: str
     encoded: Encoded
@@ -31,7 +31,7 @@ class Asked(Struct, frozen=True):
 class Answered(Struct, frozen=True):
     """The answer to one request: its key, or its position if the API omits the key; a status and a body.
 
-    ``lost`` is why there is no answer: the batch expired or was cancelled before.
+    ``lost`` is why there is no answer: the batch expired or was cancelled first.
     """
 
     key: str | None
@@ -42,7 +42,9 @@ class Answered(Struct, frozen=True):
 
 
 class Progress(Struct, frozen=True):
-    """The state of a batch at its provider; ``refusal`` is why it was rejected, ``record`` what the API answered."""
+    """The state of a batch at its provider; ``refusal`` is why it was rejected, ``record`` the API's
+    reply.
+    """
 
     is_over: bool
     state: str
@@ -74,7 +76,7 @@ class BatchApi(ABC):
 
     @abstractmethod
     async def cancel(self, batch_id: str) -> None:
-        """Ask the provider to stop a batch; what it has answered can still be downloaded."""
+        """Ask the provider to stop a batch; finished answers can still be downloaded."""
 
     @abstractmethod
     def download(self, batch_id: str, progress: Progress) -> AsyncIterator[Answered]:
@@ -83,16 +85,16 @@ class BatchApi(ABC):
     # --- for subclasses
 
     async def post(self, url: str, body: Any, content_type: str = "application/json") -> Any:
-        """Send JSON, or bytes, and return the JSON of the answer."""
+        """Send JSON or bytes in a POST request and return the JSON of the reply."""
         data = body if isinstance(body, bytes) else msgspec.json.encode(body)
         return await self._exchange(HttpRequest("POST", url, {**self.call.headers, "content-type": content_type}, data))
 
     async def get(self, url: str) -> Any:
-        """Return the JSON of an address."""
+        """Send a GET request to an address and return the JSON of the reply."""
         return await self._exchange(HttpRequest("GET", url, self._headers()))
 
     async def lines(self, url: str) -> AsyncIterator[Any]:
-        """Iterate over the JSON lines of an address as they arrive."""
+        """Download JSON lines from an address and yield each as it arrives."""
         rest = b""
         async for chunk in self.provider.fetch(HttpRequest("GET", url, self._headers())):
             *whole, rest = (rest + chunk).split(b"\n")
@@ -121,7 +123,7 @@ def _decode(data: bytes) -> Any:
 
 
 def read_text(record: Any, *names: str) -> str:
-    """Return a string of a record by its path; raise ``InvalidResponseError`` if it is missing."""
+    """Return the string at a path in a record; raise ``InvalidResponseError`` if it is missing."""
     for name in names:
         record = record.get(name) if isinstance(record, dict) else None
     if not isinstance(record, str) or not record:

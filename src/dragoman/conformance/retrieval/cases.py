@@ -37,7 +37,7 @@ class RetrievalCase(Struct, frozen=True):
         return f"{self.operation}/{self.wire}/{self.name}"
 
     def run(self, codec: Any = None) -> None:
-        """Test a codec class with the case; ours if none is given."""
+        """Test a codec class with the case; without one, test Dragoman's own codec."""
         kind = codec or (EMBED_CODECS if self.operation == "embed" else RERANK_CODECS)[self.wire]
         transport = FixtureTransport((self.data.get("status", 200), self.data.get("headers", {}), [self._body()]))
         made: Any = kind.connect(self.data["model"], self.data["base_url"], self.data.get("quirks"))

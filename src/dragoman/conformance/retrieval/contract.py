@@ -17,7 +17,7 @@ from ..provider import leave_out, run_case
 from ..violation import Violation, demand, demand_same
 
 Factory = Callable[[], RetrievalModel[Any, Any] | Awaitable[RetrievalModel[Any, Any]]]
-"""Returns a fresh embedder or reranker for each case."""
+"""A function that returns a new embedder or reranker for each case."""
 
 TEXTS = (
     "The Rhine rises in the Alps.",
@@ -99,7 +99,7 @@ def retrieval_suite(
 
 
 async def _ask(model: Any, kit: RetrievalKit, texts: Sequence[str] | None = None, **settings: Any) -> Any:
-    """Make a call of either kind."""
+    """Call the model: ``embed`` for an embedder, ``rerank`` for a reranker."""
     given = list(kit.texts if texts is None else texts)
     if isinstance(model, Embedder):
         return await model.embed(given, **settings)
@@ -136,7 +136,7 @@ def _demand_usage(usage: Usage) -> None:
 
 
 def _demand_near(found: Any, wanted: Any, what: str) -> None:
-    """Compare two answers: vectors by cosine, rankings by order of documents."""
+    """Check that two answers are nearly equal: vectors by cosine, rankings by the order of documents."""
     if isinstance(wanted, Embeddings):
         for at, (one, other) in enumerate(zip(found.vectors, wanted.vectors, strict=True)):
             demand(find_cosine(one, other) >= _NEAR, f"{what}: the vector of text {at} differs")
@@ -225,7 +225,7 @@ async def _check_validation(kit: RetrievalKit) -> None:
 
 
 async def _check_settings(kit: RetrievalKit) -> None:
-    """Check that a setting is obeyed, rejected, or reported in ``warnings``; never ignored."""
+    """Check that a setting is obeyed, rejected, or reported in ``warnings``, but never ignored."""
     async with kit.open() as model:
         plain = await _ask(model, kit)
         wanted = plain.dimensions // 2 or 1 if isinstance(plain, Embeddings) else 2

@@ -19,11 +19,11 @@ _NEAR = 0.999
 
 
 class _FailedError(Exception):
-    """The server breaks a rule."""
+    """The outcome of a check: the server breaks a rule."""
 
 
 class _UnsupportedError(Exception):
-    """The server lacks an optional feature."""
+    """The outcome of a check: the server lacks an optional feature."""
 
 
 async def check_retrieval_server(
