@@ -142,7 +142,9 @@ def _offer_tools(model: Any, request: Request) -> Any:
 
 
 def write_messages(messages: Sequence[Message]) -> tuple[list[BaseMessage], list[LossWarning]]:
-    """Convert a conversation to LangChain's messages; also return the losses, which cannot be expressed."""
+    """Convert a conversation to LangChain's messages; also return a loss for each part that LangChain
+    lacks.
+    """
     losses: list[LossWarning] = []
     return [_write_message(each, f"messages[{at}]", losses) for at, each in enumerate(messages)], losses
 

@@ -140,9 +140,7 @@ def _make_parameters(request: Request) -> ModelRequestParameters:
 
 
 def write_messages(messages: Sequence[Message]) -> tuple[list[ModelMessage], list[LossWarning]]:
-    """Convert a conversation to Pydantic AI's messages; also return the losses, which cannot be
-    expressed.
-    """
+    """Convert a conversation to Pydantic AI's messages; also return a loss for each part it lacks."""
     made: list[ModelMessage] = []
     losses: list[LossWarning] = []
     names = {call.id: call.name for each in messages if isinstance(each, Assistant) for call in each.tool_calls}

@@ -155,7 +155,9 @@ class Availability:
         return all(state.since is None for state in self._states(provider, model))
 
     def reopens_in(self, provider: str, model: str) -> float:
-        """Return the seconds until a probe of an unavailable target; 0 for an available one."""
+        """Return the seconds until a probe may be sent to an unavailable target; 0 for an available
+        target.
+        """
         now = self._clock()
         return max([state.reopens_in(now) for state in self._states(provider, model)])
 

@@ -92,10 +92,10 @@ class Fallback(Wrapper):
     ``"least_busy"``, ``"lowest_latency"`` or ``"cheapest"``; see ``dragoman.middleware.strategy``. ``weights``
     are for the second and third, ``half_life`` (seconds) for the fourth.
 
-    A candidate is skipped when it is not configured, unavailable (``Availability``) or known to lack what the
-    request uses. The call moves on to the next when a candidate fails with a transient error, bad
-    credentials, no quota, an unknown model, an unsupported feature or a conversation too long for
-    it. An invalid request is invalid for every candidate, so it is raised at once.
+    A candidate is skipped when it is not configured, unavailable (``Availability``) or known to lack a
+    feature that the request uses. The call moves on to the next when a candidate fails with a transient
+    error, bad credentials, no quota, an unknown model, an unsupported feature or a conversation too
+    long for it. An invalid request is invalid for every candidate, so it is raised at once.
 
     ``on_event`` is called with every switch, and with every change of availability unless ``availability`` is
     given, which has listeners of its own. When all candidates fail, the last error is raised with the

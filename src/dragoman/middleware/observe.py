@@ -365,7 +365,9 @@ class _Call:
 
 
 def _try(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the result of a function, or ``None`` if it raises: a failing estimate must not lose the event."""
+    """Return the result of a function, or ``None`` if it raises, so that a failed estimate does not
+    lose the event.
+    """
     try:
         return function(*arguments)
     except Exception:
@@ -453,7 +455,7 @@ class Feed:
     def _hand_over(
         self, batch: list[_Item]
     ) -> list[tuple[CallEvent, contextvars.Context, list[tuple[Subscriber, Any]]]]:
-        """Build the events and call the synchronous subscribers; return events and awaitables they
+        """Build events and call the synchronous subscribers; return each event with the awaitables they
         returned.
         """
         built = []

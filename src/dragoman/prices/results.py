@@ -34,7 +34,8 @@ class Cost(Struct, frozen=True, tag="cost"):
 
 
 class Unpriced(Struct, frozen=True, tag="unpriced"):
-    """An unknown price, with the reason. It is false in a condition, and never a zero.
+    """An unknown price, with the reason. It is false in a condition; an unknown price is never reported
+    as zero.
 
     The fields of a ``Cost`` are ``None``, so that ``cost(...).total`` can be read without a check.
     """

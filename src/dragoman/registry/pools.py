@@ -77,8 +77,8 @@ class Pool:
 
 
 class Lease(Transport):
-    """The right of one provider to use a pool. ``holders`` counts the callers that share the
-    provider.
+    """Permission for one provider to use a connection pool. ``holders`` counts the callers that share
+    the provider.
     """
 
     def __init__(self, pool: Pool) -> None:

@@ -38,7 +38,7 @@ RequestT = TypeVar("RequestT", EmbedRequest, RerankRequest)
 
 
 class Endpoint(Generic[RequestT]):
-    """One model at one address: its codec, its transport, and the credentials that go there."""
+    """One model at one address: its codec, its transport, and the credentials for this address."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Endpoint(Generic[RequestT]):
             log.warning("%s/%s %s: %s", self.name, self.codec.model, request.request_id, warning)
 
     def keep(self, reply: HttpReply) -> Replies | None:
-        """Return the raw reply to keep: everything, nothing, or by default everything up to a size."""
+        """Return the raw reply if it is to be kept; by default, replies up to a certain size are kept."""
         keeps = len(reply.body) <= KEPT_BYTES if self._keep_raw is None else self._keep_raw
         return Replies((reply.body,), show_raw) if keeps else None
 

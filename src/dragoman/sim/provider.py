@@ -335,7 +335,7 @@ def _split(text: str, size: int | None) -> list[str]:
 
 
 def _count(request: Request, answer: Answer) -> Usage:
-    """Return token counts as a provider would report them."""
+    """Return the estimated token counts of a request and its reply, as a provider would report them."""
     asked = estimate_input_tokens(request.messages, request.tools)
     said = [estimate_text(_text_of(each)).tokens for each in answer.said]
     thought = [count for count, each in zip(said, answer.said, strict=True) if isinstance(each, Thinking)]

@@ -279,7 +279,7 @@ class _RetrievalRoute:
 
 
 class _Performance:
-    """One reply being sent."""
+    """Send one scripted reply over HTTP, with its byte-level fault."""
 
     def __init__(self, request: web.Request, codec: ServerCodec, asked: Asked, scene: Scene) -> None:
         self._request = request
