@@ -1,4 +1,4 @@
-"""A provider made from lists, and a manual clock: for tests of everything above the wire."""
+"""A provider that answers from a list, and a manual clock, for tests of everything above the wire."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ USAGE = Usage(input_tokens=10, output_tokens=5, total_tokens=15)
 
 
 class Clock:
-    """Time by hand: ``clock()`` reads it, ``await clock.sleep(s)`` moves it and notes that it did."""
+    """A manual clock: ``clock()`` returns its time; ``await clock.sleep(s)`` advances and records
+    it.
+    """
 
     def __init__(self, now: float = 1000.0) -> None:
         self.now = now
@@ -96,7 +98,7 @@ Speak = Callable[[Assembler], None]
 def speak(
     *words: Speak, usage: Usage = USAGE, finish: str = "stop", stop_sequence: str | None = None, raw: str | None = None
 ) -> Callable[[Request], list[Event | ProviderError]]:
-    """Return an entry that emits these through the assembler, as a wire would, for any request."""
+    """Return an entry that emits these blocks through the assembler, as a wire would."""
 
     def answer(request: Request) -> list[Event | ProviderError]:
         out = Assembler(
@@ -113,7 +115,7 @@ def speak(
 
 
 def reply(text: str, **facts: Any) -> Callable[[Request], list[Event | ProviderError]]:
-    """An entry that answers with text, in two pieces."""
+    """Return an entry that answers with text, in two pieces."""
     middle = len(text) // 2
     pieces = [piece for piece in (text[:middle], text[middle:]) if piece]
     return speak(*[lambda out, piece=piece: out.text(piece) for piece in pieces], **facts)
@@ -133,7 +135,7 @@ def broken(text: str, error: ProviderError) -> Callable[[Request], list[Event | 
 
 
 async def collect(source: AsyncIterator[Event]) -> tuple[list[Event], Exception | None]:
-    """All the events of a source, and the error it ended with."""
+    """Return all events of a stream, and the error that ended it, if any."""
     heard: list[Event] = []
     try:
         async for event in source:

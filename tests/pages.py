@@ -46,7 +46,7 @@ USAGE = Usage(1200, 80, 1000, 0, 20, 1280)
 
 
 class Block(NamedTuple):
-    """A fenced block: its language, its text, and the line of the page it begins on."""
+    """A fenced code block: its language, its text, and its first line on the page."""
 
     language: str
     text: str
@@ -62,7 +62,7 @@ def read_blocks(page: Path) -> list[Block]:
 
 
 def names() -> dict[str, Any]:
-    """The names that every page may use without an import."""
+    """Return the names that every page may use without an import."""
     model = connect("llama3", base_url="http://127.0.0.1:8080/v1")
     return {
         "__name__": "page",
@@ -81,7 +81,7 @@ def names() -> dict[str, Any]:
 
 
 async def answer_everything(connection: Connection) -> None:
-    """One server that speaks every wire, as briefly as it can."""
+    """Answer any request of any wire with a minimal reply."""
     path = urlsplit(connection.seen.path).path
     if connection.seen.method == "GET":
         known = ["llama3", "some-model", "m"]
@@ -143,7 +143,7 @@ def _responses() -> dict[str, Any]:
 
 
 def example_of(schema: dict[str, Any]) -> Any:
-    """Some value that fits a simple schema."""
+    """Return some value that fits a simple schema."""
     for choice in ("anyOf", "oneOf", "allOf"):
         if choice in schema:
             return example_of(schema[choice][0])
@@ -159,7 +159,7 @@ def example_of(schema: dict[str, Any]) -> Any:
 
 @contextmanager
 def redirected(url: str) -> Iterator[None]:
-    """Whatever address is connected to, it is this one; and ``local`` is, too."""
+    """Redirect every connection, also that of ``local``, to this address."""
     origin = urlsplit(url)
 
     def elsewhere(request: Any) -> Any:
@@ -184,9 +184,7 @@ def redirected(url: str) -> Iterator[None]:
 
 @contextmanager
 def world(folder: Path) -> Iterator[str]:
-    """An empty folder, a server that answers everything, keys for every vendor, and no network
-    beyond this machine.
-    """
+    """Set up an empty folder, a server that answers everything, keys for every vendor, no network."""
     sold = ("ANTHROPIC", "OPENAI", "GEMINI", "GROQ", "MISTRAL", "COHERE", "DRAGOMAN")
     keys = {f"{name}_API_KEY": "k" for name in sold} | {"AWS_BEARER_TOKEN_BEDROCK": "k"}
     settings = {**keys, "DRAGOMAN_CONFIG": str(folder / "models.yaml"), "DRAGOMAN_LOG": str(folder / "log.db")}
@@ -205,7 +203,7 @@ def world(folder: Path) -> Iterator[str]:
 
 
 def run_page(page: Path, folder: Path) -> int:
-    """Run a page's blocks; how many there were."""
+    """Run the code blocks of a page; return how many there were."""
     blocks = read_blocks(page)
     with world(folder) as url, asyncio.Runner() as runner:
         scope = names()
@@ -247,7 +245,7 @@ def _run(block: Block, page: Path, scope: dict[str, Any], runner: asyncio.Runner
 
 
 def _run_tests(block: Block, file: Path, url: str) -> None:
-    """A block that defines tests is a test file, run as its reader would run it."""
+    """Run a block that defines tests with pytest, as a reader would."""
     file.write_text(f"from dragoman import *\n{block.text}")
     file.with_name("conftest.py").write_text(
         f"import tests.pages\nchanged = tests.pages.redirected({url!r})\nchanged.__enter__()\n"

@@ -31,7 +31,7 @@ MODULES = [
 
 
 def write_pages() -> dict[str, str]:
-    """Every generated page, by its path under ``docs/reference``."""
+    """Return every generated page by its path under ``docs/reference``."""
     return {
         "cli.md": write_commands(),
         "errors.md": write_errors(),
@@ -44,7 +44,7 @@ def write_pages() -> dict[str, str]:
 
 
 def write_commands() -> str:
-    """The command's own help, as a page."""
+    """Return the help texts of all commands as a page."""
     context = _context(main, "dragoman", None)
     pages = ["# The command\n\nGenerated from `--help`. See also the [exit codes](errors.md#exit-codes).\n"]
     for name in main.list_commands(context):
@@ -58,7 +58,7 @@ def write_commands() -> str:
 
 
 def _context(command: click.Command, name: str, parent: click.Context | None) -> click.Context:
-    """As the command line makes it: the settings that name the help option come along."""
+    """Return a click context like the one of the command line, with the same help option names."""
     return click.Context(
         command, info_name=name, parent=parent, terminal_width=88, max_content_width=88, **command.context_settings
     )
@@ -144,7 +144,7 @@ def _place(place: Any) -> str:
 
 
 def write_errors() -> str:
-    """The tree, its vocabularies and the exit codes."""
+    """Return the page with the tree of errors, their codes and the exit codes."""
     tree = list(_walk(ProviderError, 0))
     rows = [
         f"| {'– ' * (depth - 1)}`{kind.__name__}` | {kind.category} | {kind.error_class} | {kind.kind} "
@@ -173,7 +173,7 @@ def _first_line(kind: type) -> str:
 
 
 def write_modules() -> dict[str, str]:
-    """A page per module, filled in from its docstrings when the site is built."""
+    """Return a page per module; the site build fills it in from the docstrings."""
     pages = {f"python/{name}.md": _module(name) for name in MODULES if _file(name) is not None}
     listed = [f"| [`dragoman.{name}`](python/{name}.md) | {_about(name)} |" for name in MODULES if _file(name)]
     table = "\n".join(["| module | |", "|---|---|", *listed])

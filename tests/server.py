@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass
 class Seen:
-    """A request as it arrived."""
+    """A received request."""
 
     method: str
     path: str
@@ -59,7 +59,7 @@ Handler = Callable[[Connection], Awaitable[None]]
 
 @dataclass
 class Server:
-    """The server and what it has seen."""
+    """A running server and the requests it has received."""
 
     url: str = ""
     requests: list[Seen] = field(default_factory=list)
@@ -124,7 +124,7 @@ async def serve(handler: Handler) -> AsyncIterator[Server]:
 
 
 async def _eof(reader: asyncio.StreamReader) -> None:
-    """Return when the client hangs up; leaves a following request in the buffer."""
+    """Return when the client disconnects; leave a following request in the buffer."""
     # Asyncio cannot wait for data without reading it.
     while not reader.at_eof() and not reader._buffer:  # type: ignore[attr-defined]  # noqa: SLF001
         # Asyncio cannot wait for data without reading it.
@@ -171,7 +171,7 @@ def stream_of(*texts: str) -> bytes:
 
 
 def answering(text: str = "Hello") -> Handler:
-    """A handler that answers every call, streamed or not."""
+    """Return a handler that answers every call, streamed or complete."""
 
     async def handler(connection: Connection) -> None:
         if connection.seen.method == "GET":

@@ -1,4 +1,4 @@
-"""The running example as a session would record it: a failing test is read, mended, and green."""
+"""The running example as a session records it: an agent reads a failing test and fixes the code."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def intent(number: int, tool: str, arguments: dict[str, Any]) -> ToolIntent:
 
 
 def call(number: int, tokens: tuple[int, int, int], cost: str | None, stop: str = "tool_use") -> list[Payload]:
-    """A turn begins and the model is asked."""
+    """Return the records of a new turn and its model call."""
     asked: dict[str, Any] = {**MODEL, "request_id": f"r{number}"}
     counts = dict(zip(("input_tokens", "output_tokens", "cached_input_tokens"), tokens, strict=True))
     return [
@@ -53,7 +53,7 @@ def call(number: int, tokens: tuple[int, int, int], cost: str | None, stop: str 
 
 
 def use(number: int, tool: str, arguments: dict[str, Any], words: str) -> list[Payload]:
-    """The model writes a text and proposes a call."""
+    """Return the records of a message with text and a proposed call."""
     said = Assistant(
         [Thinking("Let me see."), Text(words), ToolCall(f"call_{number}", tool, arguments)],
     )
@@ -64,7 +64,7 @@ def use(number: int, tool: str, arguments: dict[str, Any], words: str) -> list[P
 
 
 def observe(number: int, tool: str, arguments: dict[str, Any], content: str, **facts: Any) -> list[Payload]:
-    """The tool runs, and its result is recorded for the model."""
+    """Return the records of a tool run and of its result."""
     return [
         ToolStarted(f"tu_{number}", tool, arguments, {"sandbox": "bwrap"}),
         ToolObserved(f"tu_{number}", tool, content, duration_ms=12.5, **facts),

@@ -1,4 +1,4 @@
-"""Random values of the contract: messages, events, and the calls that a wire may make to the assembler."""
+"""Hypothesis strategies: messages, events, and the calls that a wire may make to the assembler."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ Verb = tuple[str, tuple[Any, ...]]
 
 @st.composite
 def split(draw: st.DrawFn, text: str) -> list[str]:
-    """The text in up to four literal pieces, none of them empty."""
+    """Split the text into up to four pieces, none of them empty."""
     cuts = sorted(draw(st.sets(st.integers(1, len(text) - 1), max_size=3))) if len(text) > 1 else []
     return [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True) if start < end]
 

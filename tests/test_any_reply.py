@@ -1,4 +1,4 @@
-"""Whatever a server answers, on any wire and with any status, the caller gets a Response or one error of the tree."""
+"""Any answer of a server, on any wire and with any status, gives a Response or a provider error."""
 
 from __future__ import annotations
 

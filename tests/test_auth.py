@@ -1,4 +1,4 @@
-"""Credentials beyond a fixed key: functions, tokens that expire, signatures, and ``auth:`` of models.yaml."""
+"""Credentials other than a fixed key: functions, expiring tokens, signatures, ``auth:`` settings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def answer(connection: Connection) -> None:
     connection.reply(200, json.dumps(SAID).encode())
 
 
-async def test_a_function_is_called_for_every_request() -> None:
+async def test_key_function_is_called_for_every_request() -> None:
     keys = iter(["one", "two", "three"])
 
     async def later() -> str:
@@ -314,7 +314,7 @@ def test_mistake_is_reported_in_one_line(file: Path, text: str, problem: str) ->
 
 
 class _Witness(FixtureTransport):
-    """Keeps the header that authorises each request."""
+    """A transport that keeps the authorisation header of each request."""
 
     def __init__(self, *replies: Any) -> None:
         super().__init__(*replies)

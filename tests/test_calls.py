@@ -1,4 +1,4 @@
-"""The records of calls: some run writes every field."""
+"""Every field of the call records is written by some run."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_every_wire_is_tested() -> None:
 
 
 def events_of(case: Case) -> int:
-    """Return the number of events of a stream before its last one."""
+    """Return the number of events of a stream, without its last one."""
     decoder = open_decoder(case.codec(), msgspec.structs.replace(case.request, stream=True))
     events = decoder.feed(case.reply or b"")
     return sum(not isinstance(event, MessageComplete) for event in events)
@@ -62,8 +62,8 @@ def events_of(case: Case) -> int:
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("case", STREAMS, ids=str)
-async def test_cancel_after_every_event(case: Case, count: Callable[[str, int], None]) -> None:
-    """Cancelled while the first byte is awaited, and after each event; the server never ends the stream itself."""
+async def test_stream_can_be_cancelled_after_every_event(case: Case, count: Callable[[str, int], None]) -> None:
+    """Cancel before the first byte and after each event; the server never ends the stream itself."""
     silent = asyncio.Event()
 
     async def handler(connection: Connection) -> None:
@@ -94,7 +94,7 @@ async def test_cancel_after_every_event(case: Case, count: Callable[[str, int], 
 
 
 async def _cancel_at(model: dragoman.Provider, request: Request, at: int) -> list[Any]:
-    """Read ``at`` events, cancel, and read to the end; at 0 from another task, while this one waits."""
+    """Cancel after ``at`` events and read to the end; 0 cancels from another task during the wait."""
     asked = msgspec.structs.replace(request, request_id=f"r{at}")
     stream = dragoman.EventStream(model.open(asked), asked)
     events: list[Any] = []
@@ -184,7 +184,7 @@ async def test_cancelled_reply_has_the_fields_of_a_complete_one() -> None:
 @pytest.mark.parametrize("wire", CODECS)
 @pytest.mark.parametrize("around", [lambda model: model, Retry, Observe])
 async def test_state_of_a_cancelled_reply_is_not_sent(wire: str, around: Callable[..., Any]) -> None:
-    """Neither to its issuer nor to another wire; through a provider around it, too, where less is known of it."""
+    """Opaque state goes neither to its issuer nor to another wire, also behind a wrapping provider."""
     response = await hear_until(around(signed()), "so")
     target = connect("m-1", wire=wire, base_url="http://x.test")
     assert isinstance(target, HttpProvider)

@@ -1,4 +1,4 @@
-"""The resolver: models by need, price and tier, and the reasons for what is excluded."""
+"""Choose models by needs, price and tier, with a reason for each excluded model."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def run(*words: str) -> Any:
     return CliRunner().invoke(main, ["models", *words, "--no-live"])
 
 
-def test_choose_command(registry: Registry) -> None:
+def test_choose_command_prints_models_and_reasons(registry: Registry) -> None:
     words = ["lab:*", "--needs", "tools,images,context=200k", "--max-input-price", "1", "--tier", "fast"]
     result = run(*words)
     assert result.stdout.splitlines()[1].startswith("lab:all ")

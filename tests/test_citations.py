@@ -210,7 +210,7 @@ def test_responses_clients_receive_citations_of_other_wires() -> None:
 
 
 def test_streams_of_responses_have_the_sources_of_each_text() -> None:
-    """A Claude upstream cites in each of its texts; the first is over before its sources are known."""
+    """A Claude upstream cites in each text; the first text ends before its sources are known."""
     texts = [{"type": "text", "text": word, "citations": [search(word)]} for word in ("One.", "Two.")]
     call = {"type": "tool_use", "id": "t", "name": "f", "input": {}}
     body = {"content": [texts[0], call, texts[1], {"type": "text", "text": "Three."}], "stop_reason": "end_turn"}

@@ -32,7 +32,7 @@ HARMLESS = {
 
 
 class Page(html.parser.HTMLParser):
-    """The tags, addresses and text of a fragment, as a browser reads it."""
+    """The tags, addresses and text of an HTML fragment, as a browser reads them."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -72,14 +72,14 @@ def test_any_text_is_shown_without_markup(text: str) -> None:
     assert set(render(write_markdown(sheet)).tags) <= HARMLESS
 
 
-def test_a_cell_has_one_line() -> None:
+def test_table_cell_has_one_line() -> None:
     assert shorten("a\n b  c") == "a b c"
     assert shorten("x" * 300) == "x" * 199 + "…"
     table = write_markdown(Sheet("t", [], [], [Table(("a",), [("x\ny",)]), Table(("b",), [])]))
     assert table.splitlines()[2:] == ["| a |", "| --- |", "| x y |"]
 
 
-def test_one_image_is_counted_in_the_singular() -> None:
+def test_single_image_is_described_in_the_singular() -> None:
     assert "1 image\n" in write_markdown(Sheet("t", [], images=[("image/png", "aGk=")]))
 
 
@@ -124,6 +124,6 @@ async def test_a_session_shows_calls_by_name_and_no_credentials() -> None:
     assert "hunter22" not in shown + session._repr_html_()
 
 
-def test_a_class_without_a_sheet_is_a_mistake() -> None:
+def test_class_without_a_display_raises() -> None:
     with pytest.raises(NotImplementedError):
         Displayed()._repr_html_()

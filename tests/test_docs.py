@@ -98,8 +98,8 @@ def _figure(text: str) -> float:
     return float(number.replace(",", "")) * (1000 if unit == "ms" else 1)
 
 
-def test_figures_of_the_comparison_are_those_of_the_bench() -> None:
-    """The README rounds; the page of the bench may be renewed. They agree within a factor of two."""
+def test_figures_of_the_comparison_match_the_benchmark() -> None:
+    """The README rounds and the page may be newer, so they agree within a factor of two."""
 
     def rows(text: str) -> dict[str, list[str]]:
         lines = [line.strip("| ").split("|") for line in text.splitlines() if line[:1] == "|"]

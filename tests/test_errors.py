@@ -1,4 +1,4 @@
-"""The tree of errors, its three vocabularies, and what never leaves in an error's words."""
+"""The tree of errors, its three sets of codes, and what error texts never contain."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_table_names_every_class() -> None:
 
 
 def drawn_tree() -> list[tuple[str, str]]:
-    """Each class of the docstring's drawing with its parent, in order."""
+    """Return each class of the tree in the docstring with its parent, in order."""
     assert errors.__doc__ is not None
     pairs: list[tuple[str, str]] = []
     above: list[str] = []

@@ -60,19 +60,19 @@ def test_examples_are_short(name: str, most: int) -> None:
     assert count_code(EXAMPLES / f"{name}.py") <= most
 
 
-async def test_agent_example() -> None:
+async def test_agent_example_runs() -> None:
     model = ScriptedProvider(Answer(tool_calls=[Call("days_until", {"day": "2030-01-01"})]), "Some years.")
     assert await agent.run(model, "How many days is it until 2030-01-01?") == "Some years."
     assert "Not run" not in model.requests[-1].messages[-1].text  # type: ignore[union-attr]
 
 
-async def test_extraction_example() -> None:
+async def test_extraction_example_runs() -> None:
     model = ScriptedProvider('{"vendor": "ACME", "total": 129.5, "items": ["anvil"]}')
     invoice = await extraction.extract(model, "ACME: 1 anvil, 129.50 USD.")
     assert invoice == extraction.Invoice(vendor="ACME", total=129.5, items=["anvil"])
 
 
-async def test_chat_example(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_chat_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     history: list[dragoman.Message] = [dragoman.User("Hi")]
     await chat.answer(ScriptedProvider("Hello there."), history)
     assert capsys.readouterr().out == "Hello there.\n[stop]\n"
@@ -88,7 +88,7 @@ async def test_chat_example_stops_on_a_signal(capsys: pytest.CaptureFixture[str]
     assert "four" not in history[1].text
 
 
-async def test_batch_example(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_batch_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     model = ScriptedProvider(dragoman.RateLimitError("slow down", retry_after=0.01), "Un.")
     good, tokens = await batch.translate(model, 50)
     assert (good, tokens > 0) == (50, True)
@@ -103,7 +103,7 @@ async def post(prompt: str) -> tuple[int, str]:
     return reply.status_code, reply.text
 
 
-async def test_api_example() -> None:
+async def test_api_example_runs() -> None:
     api.app.state.model = ScriptedProvider("Hello there.")
     status, text = await post("Hi")
     events = [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line]
@@ -123,7 +123,7 @@ async def test_api_example_opens_its_model(monkeypatch: pytest.MonkeyPatch) -> N
         assert isinstance(api.app.state.model, dragoman.Provider)
 
 
-async def test_cost_example() -> None:
+async def test_cost_example_runs() -> None:
     known = ScriptedProvider("Hello.", name="openai", model="gpt-5")
     unknown = ScriptedProvider("Hello.", name="lab", model="x")
     spent, reasons = await cost.spend([known, known, unknown], "Hello?")

@@ -59,7 +59,7 @@ class Names:
 
 
 def is_command(decorator: ast.expr) -> bool:
-    """A command of the command line is found through its group, not by its name."""
+    """Return whether a decorator makes a CLI command, which its group finds, not its name."""
     return (
         isinstance(decorator, ast.Call)
         and isinstance(decorator.func, ast.Attribute)
@@ -82,7 +82,7 @@ def complaints(source: str) -> list[str]:
 
 
 def order(name: str) -> tuple[int, str]:
-    """Constants, then types, then the rest, as the linter has it."""
+    """Return the sort key of a name: constants, then classes, then others, as the linter sorts."""
     return (0 if name.isupper() else 1 if name[:1].isupper() else 2), name
 
 

@@ -36,7 +36,7 @@ with asyncio.Runner() as runner:
 
 
 class Install:
-    """A folder with an environment in which the package is installed, and a home of its own."""
+    """A folder with an environment in which the package is installed, and an empty home folder."""
 
     def __init__(self, folder: Path, *, borrow: bool) -> None:
         self.folder = folder
@@ -108,7 +108,7 @@ def test_readme_program_runs(install: Install) -> None:
 
 
 def test_first_steps_run(install: Install, server: str) -> None:
-    """The blocks of the page are one program; its server is one that answers every wire."""
+    """Run the code blocks of the page as one program, against a server for every wire."""
     blocks = [block.text for block in read_blocks(FIRST_STEPS) if block.language == "python"]
     assert len(blocks) >= 9
     printed = install.run_python("\n".join(blocks).replace("http://127.0.0.1:8080", server))

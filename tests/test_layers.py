@@ -1,4 +1,4 @@
-"""The direction of imports, and the words that must not occur, held against every file of the package."""
+"""The direction of imports, and forbidden names, checked for every file of the package."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Module:
 
     @cached_property
     def statements(self) -> list[tuple[ast.Import | ast.ImportFrom, bool]]:
-        """Every import, and whether it is inside a function."""
+        """Yield every import, and whether it is inside a function."""
         found: list[tuple[ast.Import | ast.ImportFrom, bool]] = []
 
         def walk(node: ast.AST, inside: bool) -> None:
@@ -162,7 +162,7 @@ class Module:
 
     @cached_property
     def identifiers(self) -> set[tuple[int, str]]:
-        """Every name that is written as a name, with its line."""
+        """Yield every identifier with its line."""
         found: set[tuple[int, str]] = set()
         for node in ast.walk(self.tree):
             for field in ("id", "attr", "arg", "name", "asname", "module"):
@@ -173,7 +173,7 @@ class Module:
 
     @cached_property
     def literals(self) -> set[tuple[int, str]]:
-        """Texts that are data, with their lines: not docstrings, nor the strings that explain a field."""
+        """Yield string literals that are data, with their lines; docstrings are excluded."""
         said = {id(node.value) for node in ast.walk(self.tree) if isinstance(node, ast.Expr)}
         found: set[tuple[int, str]] = set()
         for node in ast.walk(self.tree):
@@ -184,7 +184,7 @@ class Module:
 
     @cached_property
     def vendors(self) -> list[tuple[int, str]]:
-        """The vendors named outside docstrings and comments, with the lines."""
+        """Return the vendors named outside docstrings and comments, with their lines."""
         found: list[tuple[int, str]] = []
         for line, text in self.identifiers | self.literals | {(0, self.path.as_posix())}:
             low = text.lower()
@@ -265,7 +265,7 @@ EVENTS = {kind.__name__ for kind in get_args(Event)} | {"ToolIntent"}
 
 
 def event_makers(modules: list[Module]) -> list[str]:
-    """Calls that construct an event, or an intent, outside ``events``."""
+    """Yield calls outside ``events`` that construct an event or an intent."""
     found: list[str] = []
     for module in modules:
         for node in ast.walk(module.tree) if module.layer != "events" else ():
@@ -284,7 +284,7 @@ PRIVATE_ALLOWED = {
 
 
 def _private_names(tree: ast.AST) -> set[str]:
-    """The private names that a file defines: functions, classes, variables, attributes and slots."""
+    """Return the private names that a file defines, including attributes and slots."""
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -297,7 +297,7 @@ def _private_names(tree: ast.AST) -> set[str]:
 
 
 def private_accesses(modules: list[Module]) -> list[str]:
-    """Uses of a private attribute of an object that another file defines, as far as the text shows it."""
+    """Yield uses of private attributes that another file defines, as far as the source shows."""
     found: list[str] = []
     for module in modules:
         own = _private_names(module.tree)
@@ -340,7 +340,7 @@ def test_package_keeps_its_layers(check: Check) -> None:
     assert check_present(check) == []
 
 
-def test_every_exception_is_needed() -> None:
+def test_every_allowed_exception_is_used() -> None:
     used = {(module.path.as_posix(), name) for module in PRESENT for _, name in module.vendors}
     assert set(ALLOWED) <= used
     names = {(module.path.as_posix(), name) for module in PRESENT for _, name in module.identifiers}

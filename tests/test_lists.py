@@ -1,4 +1,4 @@
-"""Public lists of models: their formats, what is refused, and the renewal that a user makes of them."""
+"""Public lists of models: their formats, rejected content, and updates by the user."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def test_every_fact_of_a_well_known_model_has_a_source_and_a_date(name: str) -> 
         ("openrouter:openai/gpt-5", "supports_system_prompt", True),
     ],
 )
-def test_facts_that_the_vendors_document(name: str, fact: str, value: Any) -> None:
+def test_facts_match_the_vendors_documentation(name: str, fact: str, value: Any) -> None:
     assert Registry().find(name).capabilities.known(fact) == value
 
 

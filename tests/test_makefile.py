@@ -1,4 +1,4 @@
-"""``make chat`` hands its prompt over as it was typed, and nothing in it is executed."""
+"""``make chat`` passes its prompt on verbatim, and executes nothing in it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ print("out"), print("progress", file=sys.stderr)
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """A folder with the real Makefile, whose environment is set up and whose ``dragoman`` records its arguments."""
+    """Return a folder with the real Makefile and a ``dragoman`` that records its arguments."""
     shutil.copy(ROOT / "Makefile", tmp_path)
     (tmp_path / "requirements").mkdir()
     (tmp_path / ".venv" / "bin").mkdir(parents=True)

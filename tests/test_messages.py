@@ -437,7 +437,7 @@ class Leg(BaseModel):
 
 
 def namesake(**fields: Any) -> Any:
-    """Another model that is called Leg, with a PlaceModel of its own inside."""
+    """Define another model named Leg, with a PlaceModel of its own."""
     return create_model("Leg", to=(create_model("PlaceModel", **fields), ...))
 
 
@@ -541,7 +541,7 @@ def test_schema_of_a_nested_type() -> None:
 
 @dataclass
 class Odd:
-    """Its field bears the name of a keyword of JSON Schema."""
+    """A model with a field named like a JSON Schema keyword."""
 
     ref: int = field(default=1)
 

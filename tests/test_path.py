@@ -1,4 +1,4 @@
-"""The path of one call is the one that the design page prints."""
+"""The path of one call through the files is the one on the design page."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def printed_path() -> list[str]:
 
 
 async def walk(stream: bool) -> list[str]:
-    """The files of the package in which functions are called, in the order of the first call."""
+    """Return the files whose functions are called, in the order of the first call."""
     reply: Any = (200, {}, STREAM if stream else WHOLE)
     model = connect("m", base_url="http://x.test/v1", transport=FixtureTransport(reply, reply))
 

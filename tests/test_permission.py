@@ -1,4 +1,4 @@
-"""Rules, and what becomes of an action they do not settle."""
+"""Permission rules, and what happens to proposals that no rule matches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plugins: the package of examples/plugin, installed and used; and what is wrong with others."""
+"""Plugins: the package in examples/plugin is installed and used; faulty plugins are reported."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_example_plugin_is_installed_and_used(installed: Path, tmp_path: Path, m
 
 
 def offer(monkeypatch: pytest.MonkeyPatch, **points: str) -> None:
-    """Let a package offer entry points, in every group."""
+    """Make a package offer entry points in every group."""
     found = {name: EntryPoint(name, value, "x") for name, value in points.items()}
     monkeypatch.setattr(plugins, "find_plugins", lambda group: found)
 

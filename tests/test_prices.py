@@ -143,7 +143,7 @@ def overlap(one: PriceRow, other: PriceRow) -> bool:
 
 
 def ambiguous(rows: tuple[PriceRow, ...]) -> list[tuple[PriceRow, PriceRow]]:
-    """Pairs of rows that name the same clause of the same provider for the same time."""
+    """Return pairs of rows with the same match clause, provider and time."""
     sharing: dict[tuple[str, str, str], list[PriceRow]] = {}
     for entry in rows:
         for kind in CLAUSES:
@@ -185,7 +185,7 @@ def test_every_bundled_row_is_reached_by_each_of_its_names(bundled: PriceTable) 
 
 
 def test_known_prices_are_found(bundled: PriceTable) -> None:
-    """A few that are common knowledge, as a guard against a slipped decimal point."""
+    """Check some well-known prices, as a guard against a misplaced decimal point."""
     at = date(2026, 11, 1)
     for model, rates in {
         "openai:gpt-4o": ("2.5", "10", "1.25", None),
@@ -325,7 +325,7 @@ def test_counts_that_the_provider_bills_take_precedence() -> None:
     assert price(Usage(10, 10, billed_input_tokens=4, billed_output_tokens=4), rates).notes == ()
 
 
-def test_cost_has_its_parts() -> None:
+def test_cost_is_itemised() -> None:
     bill = price(Usage(1_000_000, 200_000, 600_000, 100_000, 50_000), PLAIN)
     assert bill.parts == {
         "input": D("0.9"),
@@ -522,7 +522,7 @@ def test_reseller_falls_back_with_a_note() -> None:
     assert not cost(Usage(1, 1), "stranger:m", JUNE, table=resold)
 
 
-def test_match_clauses() -> None:
+def test_match_clauses_cover_names_without_regard_to_case() -> None:
     match = Match(("Exact",), ("pre-",), ("mid",), ("^a.c$",))
     for name in ("exact", "EXACT", "pre-", "Pre-x", "x-MID-y", "abc", "ABC"):
         assert match.covers(name), name

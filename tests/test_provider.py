@@ -1,4 +1,4 @@
-"""The provider against a real socket: both modes, cancellation, leaks, structured output, secrets."""
+"""The provider on a real socket: both modes, cancellation, leaks, structured output, secrets."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ async def test_call_never_calls_ready_and_never_retries() -> None:
     assert [seen.path for seen in server.requests] == ["/v1/chat/completions"] * 2
 
 
-async def test_two_hundred_concurrent_calls() -> None:
+async def test_two_hundred_concurrent_calls_succeed() -> None:
     gate = asyncio.Event()
 
     async def wait_for_all(connection: Connection) -> None:
@@ -283,7 +283,7 @@ async def test_value_that_matches_the_schema_but_not_the_type_raises() -> None:
         await anext(stream)
 
 
-async def test_missing_response_format_is_learned_once() -> None:
+async def test_lack_of_response_format_is_remembered_after_one_rejection() -> None:
     refusal = b'{"error": {"message": "response_format is not supported"}}'
     transport = FixtureTransport(
         (400, {}, [refusal]), (200, {}, [completion('{"a": 1}')]), (200, {}, [completion('{"a": 2}')])
@@ -453,7 +453,7 @@ async def test_cancelling_a_stream_from_its_own_loop() -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_cancelled_call_closes_its_socket_soon(stream: bool) -> None:
-    """At least once in nine: the machine may have something else to do, but not each time."""
+    """One success in nine attempts is enough, because a busy machine delays single ones."""
     took: list[float] = []
     async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
         for count in range(1, 10):
@@ -485,7 +485,7 @@ async def test_completed_message_cannot_be_cancelled_and_its_error_is_raised() -
         await anext(stream)
 
 
-async def test_cancelling_before_the_first_event() -> None:
+async def test_stream_can_be_cancelled_before_its_first_event() -> None:
     async def silent(connection: Connection) -> None:
         await asyncio.Event().wait()
 
@@ -504,7 +504,7 @@ async def test_cancelling_before_the_first_event() -> None:
     assert [event.type for event in events] == ["message.start", "message.complete"]
 
 
-async def test_cancelling_a_complete() -> None:
+async def test_complete_can_be_cancelled() -> None:
     async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
         task = asyncio.create_task(model.complete("Hi", request_id="r2"))
         while not server.requests:
@@ -534,8 +534,8 @@ async def test_outer_cancellation_propagates() -> None:
         assert server.open == 0
 
 
-async def test_own_and_outer_cancellation_at_once() -> None:
-    """The outer one wins: a timeout around the loop must not be swallowed."""
+async def test_outer_cancellation_wins_over_a_simultaneous_own_one() -> None:
+    """The outer cancellation wins: a timeout around the loop must take effect."""
     async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
         task = asyncio.create_task(model.complete("Hi", request_id="r3"))
         while not server.requests:
@@ -673,7 +673,7 @@ async def _until(holds: Any, seconds: float = 5.0) -> None:
             await asyncio.sleep(0.002)
 
 
-async def test_use_after_close_and_from_another_event_loop() -> None:
+async def test_use_after_close_or_from_another_event_loop_raises() -> None:
     async with serve(answering()) as server:
         model = connect("m", base_url=server.base_url)
         await model.complete("Hi")
@@ -720,7 +720,7 @@ async def test_truncated_stream_is_never_a_success(handler: Any) -> None:
 
 
 def everything_about(error: BaseException) -> str:
-    """The error, its causes, and the locals of every frame they passed through, but for this file's own."""
+    """Return the error, its causes, and the locals of their frames, except those of this file."""
     shown, seen = "", set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -806,7 +806,7 @@ async def test_error_does_not_repeat_the_prompt() -> None:
 
 
 class Parrot(Provider):
-    """The smallest provider there is."""
+    """A minimal provider."""
 
     name = "parrot"
     model = "grey"
@@ -869,7 +869,7 @@ def test_invalid_settings_are_reported_at_once(settings: Any, words: str) -> Non
 
 
 async def test_error_response_is_parsed_for_any_conversation() -> None:
-    """A turn of calls alone has no text to be kept out of the message."""
+    """A conversation may have turns without text, when the prompt is removed from error texts."""
     refusal = (400, {}, [b'{"error": {"message": "tools are not supported here"}}'])
     model = connect("m", base_url="http://x/v1", transport=FixtureTransport(refusal))
     talk = [User("go"), Assistant(tool_calls=[ToolCall("a", "f", {})]), ToolResult("a", "done")]

@@ -28,7 +28,7 @@ APPROXIMATE = "reasoning_approximated"
 def fields_sent(
     wire: str, model: str, wanted: Any, *, vendor: str | None = None, max_tokens: int = 60000, **options: Any
 ) -> tuple[dict[str, Any], bool]:
-    """Return the fields of a request that are there because of its reasoning, and whether it is approximate."""
+    """Return the request fields that express the reasoning, and whether they are approximate."""
     capabilities = Capabilities.of(options.pop("capabilities", {}))
     codec = CODECS[wire].connect(model, BASE, options or None, capabilities, vendor=vendor)
     bodies = []

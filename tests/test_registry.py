@@ -1,4 +1,4 @@
-"""Names to providers: the file as its authors write it, and as they get it wrong."""
+"""Model names and models.yaml: correct files, and the mistakes users make in them."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ async def test_contract_example_answers(file: Path, monkeypatch: pytest.MonkeyPa
         ("sonnet", None, [print], ["Retry(max_retries=5)", "Observe(", "HttpProvider anthropic:claude-sonnet-4-6"]),
     ],
 )
-def test_stack_of_a_name(
+def test_name_opens_a_stack_of_layers(
     name: str,
     retries: int | None,
     subscribers: list[Any],
@@ -502,7 +502,7 @@ def test_no_lookup_sees_a_partial_change(file: Path) -> None:
     assert (wrong, registry.problem) == ([], None)
 
 
-def test_embedded_model_has_a_name(file: Path) -> None:
+def test_embedded_model_is_opened_by_name(file: Path) -> None:
     file.write_text("")
     assert Registry.load(file).provider("local").name == "local"
     assert Registry.load(file).open("local").model == "smollm2-135m-instruct"

@@ -1,4 +1,4 @@
-"""The boundary between the model's translator and whoever executes: a provider proposes, and that is all it does.
+"""A provider only proposes tool calls and never executes them.
 
 The six categories that the article on provider runtimes asks for, by their names.
 """
@@ -33,7 +33,7 @@ TOOLS = [Tool.from_function(bash), Tool("ping")]
 
 @pytest.fixture(autouse=True)
 def no_executions() -> Iterator[None]:
-    """Whatever a test here does, the tool is never run."""
+    """Fail the test if it ran the tool."""
     executions.clear()
     yield
     assert executions == []
@@ -165,7 +165,7 @@ async def test_sends_projected_observations_as_messages_without_executing() -> N
 
 
 def shape(events: list[ModelEvent]) -> list[Any]:
-    """Events without the ids that are new each time."""
+    """Return the events without ids, which differ in each run."""
     return [(event.type, getattr(event, "text", None), getattr(event, "raw_input_text", None)) for event in events]
 
 

@@ -1,4 +1,4 @@
-"""The size of classes, functions and files, and conditional expressions inside others, held for the package."""
+"""Size limits of classes, functions and files, and a ban on nested conditional expressions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of the provider specification that are easy to lose, at the public interface: one test per rule."""
+"""Rules of the provider specification that are easily broken, at the public API: one test per rule."""
 
 # mypy: disable-error-code="arg-type,list-item"
 
@@ -181,7 +181,7 @@ async def test_choices_of_a_stream_are_read_by_index(extras: Any, indices: list[
 
 
 @pytest.mark.parametrize(("finish", "expected"), [("tool_calls", "stop"), (None, "stop"), ("unheard_of", "error")])
-async def test_finish_reasons_that_do_not_fit_the_reply(finish: str | None, expected: str) -> None:
+async def test_missing_or_wrong_finish_reason_is_corrected(finish: str | None, expected: str) -> None:
     model, _ = fixed((200, {"choices": [choice({"content": "x"}, finish)]}))
     reply = await model.complete("hi")
     assert (reply.finish_reason, reply.finish_raw) == (expected, finish)
@@ -269,7 +269,7 @@ async def test_null_arguments_are_invalid_if_one_is_required() -> None:
 
 
 @pytest.mark.parametrize(("pieces", "sound"), [(["null"], True), (["", "null"], True), (["null", '{"a": 1}'], False)])
-async def test_streamed_null_arguments(pieces: list[str], sound: bool) -> None:
+async def test_streamed_null_arguments_mean_no_arguments_only_if_complete(pieces: list[str], sound: bool) -> None:
     deltas: list[Any] = [{"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f"}}]}]
     deltas += [{"tool_calls": [{"index": 0, "function": {"arguments": piece}}]} for piece in pieces]
     chunks = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]

@@ -1,4 +1,4 @@
-"""Server-sent events by the rules of the WHATWG, however the bytes are cut."""
+"""Server-sent events by the WHATWG rules, for any split of the bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def decode(chunks: Iterable[bytes], limit: int = sse.MAX_EVENT) -> list[Frame]:
 
 
 def cuts(body: bytes) -> Iterable[list[bytes]]:
-    """Whole, in two at every place, byte by byte, and with empty reads between."""
+    """Yield the body whole, in two parts at every offset, byte by byte, and with empty reads."""
     yield [body]
     yield from ([body[:at], body[at:]] for at in range(1, len(body)))
     yield [body[at : at + 1] for at in range(len(body))]
@@ -115,7 +115,7 @@ def test_frames_are_returned_by_the_read_that_completes_them() -> None:
 
 
 def reference(body: str) -> list[Frame]:
-    """The specification's own algorithm over the whole text; ``end()``'s liberty is to add the missing blank line."""
+    """Apply the specification's algorithm to the whole text, with a blank line added at the end."""
     frames: list[Frame] = []
     offset = 0
     if body.startswith("\ufeff"):

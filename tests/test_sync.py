@@ -1,4 +1,4 @@
-"""The blocking facade, used as people without an event loop use it."""
+"""The blocking API, used without an event loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .server import Connection, Server, answering, chunk, serve
 
 
 class Background:
-    """A test server in a thread of its own."""
+    """A test server in a separate thread."""
 
     def __init__(self, handler: object) -> None:
         self._handler = handler
@@ -68,7 +68,7 @@ def test_blocking_api_is_complete(server: Server) -> None:
         assert model.provider.model == "m"
 
 
-def test_calls_from_many_threads(server: Server) -> None:
+def test_calls_from_many_threads_succeed(server: Server) -> None:
     with connect("m", base_url=server.base_url) as model:
         texts: list[str] = []
         threads = [threading.Thread(target=lambda: texts.append(model.complete("Hi").text)) for _ in range(8)]
@@ -87,7 +87,7 @@ async def stalled(connection: Connection) -> None:
     await asyncio.Event().wait()
 
 
-def test_cancelling_from_another_thread() -> None:
+def test_stream_can_be_cancelled_from_another_thread() -> None:
     with Background(stalled) as server, connect("m", base_url=server.base_url) as model:
         with model.stream("Hi") as stream:
             events = []

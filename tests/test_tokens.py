@@ -1,4 +1,4 @@
-"""Estimates are held against exact counts, against properties that any count has, and against bad input."""
+"""Token estimates, checked against exact counts, against general properties, and with bad input."""
 
 # ruff: noqa: SLF001 - the fitted tables, the patterns and the cache of shapes are not public
 
@@ -226,7 +226,7 @@ def test_very_long_text_is_counted(unit: str) -> None:
 
 
 def test_no_pattern_has_nested_repetition() -> None:
-    """The shape that makes a search take exponential or square time is not there to be found."""
+    """Nested repetition would make a search take exponential or quadratic time."""
     repeats = (re._constants.MAX_REPEAT, re._constants.MIN_REPEAT)  # type: ignore[attr-defined]
 
     def look(node: Any, inside: bool) -> None:

@@ -1,4 +1,4 @@
-"""A hub and its storage server on two loopback ports, with the faults a download meets."""
+"""A model hub and its storage server on two loopback ports, with the faults of real downloads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Asked:
 
 @dataclass
 class HubServer:
-    """Behaviour of the two servers, and the requests received. ``url`` is the hub, ``storage`` holds the bytes."""
+    """The two servers: their behaviour, and the requests that they received."""
 
     content: bytes
     url: str = ""

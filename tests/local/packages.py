@@ -1,4 +1,4 @@
-"""Packages for a folder that pip takes for an index: wheels with a file in them, and a hostile source package."""
+"""Make packages in a folder that pip uses as its index: wheels, and a hostile source package."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dragoman.local.catalog import CatalogModel, Wheel
 
 
 def use_index(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make pip know nothing but the packages in ``folder``."""
+    """Configure pip to find only the packages in ``folder``."""
     folder.mkdir(exist_ok=True)
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -23,7 +23,7 @@ def use_index(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def write_wheel(folder: Path, package: str, content: bytes) -> Wheel:
-    """Write ``package`` 1.0 with ``content`` in ``part.bin``, and return its entry in a catalogue."""
+    """Write a wheel with ``content`` in ``part.bin``; return its catalogue entry."""
     module = package.replace("-", "_")
     path = folder / f"{module}-1.0-py3-none-any.whl"
     info = f"{module}-1.0.dist-info"
@@ -36,7 +36,7 @@ def write_wheel(folder: Path, package: str, content: bytes) -> Wheel:
 
 
 def write_source(folder: Path, package: str, marker: Path) -> Wheel:
-    """Write ``package`` 1.0 as source, whose ``setup.py`` leaves ``marker`` behind when it runs."""
+    """Write a source package whose ``setup.py`` creates the file ``marker`` when it runs."""
     setup = f"import pathlib\npathlib.Path({str(marker)!r}).touch()\nfrom setuptools import setup\n"
     setup += f"setup(name={package!r}, version='1.0')\n"
     path = folder / f"{package}-1.0.tar.gz"
@@ -49,6 +49,6 @@ def write_source(folder: Path, package: str, marker: Path) -> Wheel:
 
 
 def make_entry(content: bytes, *wheels: Wheel) -> CatalogModel:
-    """Return an entry of a catalogue whose file is ``content``."""
+    """Return a catalogue entry whose file is ``content``."""
     digest = hashlib.sha256(content).hexdigest()
     return CatalogModel("tiny-1m", "for tests", "MIT", "tiny-1m.gguf", len(content), digest, wheels)

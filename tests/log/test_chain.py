@@ -54,7 +54,7 @@ def fill(log: SqliteLog | PostgresLog) -> list[LogRecord]:
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[LogRecord]]:
-    """A closed log, and what is in its middle session."""
+    """Return a closed log, and the records of its middle session."""
     path = tmp_path_factory.mktemp("log") / "log.db"
     with SqliteLog(path) as log:
         records = fill(log)
@@ -194,7 +194,7 @@ def test_swapped_sessions_are_detected(path: Path) -> None:
 
 
 def test_unreachable_record_is_detected(path: Path) -> None:
-    """As when the index, and not the table, has lost the end of a chain."""
+    """The index, but not the table, has lost the end of a chain."""
     with SqliteLog(path, readonly=True) as log, log._view() as view:  # noqa: SLF001 - a view shows what verify reads
         whole = check_log(view.names, view.page, view.count, {})
         short = check_log(lambda: ["a", "b"], view.page, view.count, {})
@@ -204,7 +204,7 @@ def test_unreachable_record_is_detected(path: Path) -> None:
 
 
 def check_flip(original: Path, folder: Path, bit: int) -> str:
-    """Flip one bit of the file: either that is noticed, or nothing that was written is different."""
+    """Flip one bit of the file; assert that it is detected or that no record has changed."""
     data = bytearray(original.read_bytes())
     data[bit // 8] ^= 1 << bit % 8
     path = folder / "flipped.db"

@@ -100,7 +100,9 @@ def test_actor_and_sensitivity_can_be_set(open_store: Open) -> None:
         ({"payload": ToolStarted("i", "t", {"x": "x" * MAX_PAYLOAD})}, "payload of tool.started: 67108"),
     ],
 )
-def test_invalid_values_are_rejected_without_a_trace(tmp_path: Path, facts: dict[str, Any], complaint: str) -> None:
+def test_invalid_values_are_rejected_and_nothing_is_written(
+    tmp_path: Path, facts: dict[str, Any], complaint: str
+) -> None:
     with SqliteLog(tmp_path / "log.db") as log:
         with pytest.raises(InvalidRecordError) as caught:
             log.append_sync(**{"session": "s1", "payload": TurnStarted(1), **facts})
@@ -108,7 +110,7 @@ def test_invalid_values_are_rejected_without_a_trace(tmp_path: Path, facts: dict
         assert log.sessions() == ()
 
 
-def test_reading_continues_after_a_record(open_store: Open) -> None:
+def test_reading_can_start_after_a_given_record(open_store: Open) -> None:
     with open_store() as log:
         for number in range(5):
             log.append_sync("s1", TurnStarted(number))
@@ -239,7 +241,7 @@ def test_exported_chain_can_be_verified_with_a_hash_function_alone(open_store: O
 
 
 def test_record_format_is_that_of_version_one() -> None:
-    """Whoever changes one of these bytes, here or in a dependency, breaks every log there is."""
+    """A change of one of these bytes, here or in a dependency, would break every existing log."""
     record = LogRecord(
         "agent", "", "01M7EJSHEJRBEPVWKBS3Y5E4R0", None, msgspec.Raw(b'{"number":1,"model":"\xc3\xa9/\\u0000"}'),
         genesis("s\"1é"), "private", 1, 's"1é', datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "t1", "turn.started",

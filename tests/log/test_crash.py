@@ -72,7 +72,7 @@ def test_log_of_a_killed_writer_is_readable_without_a_writer(tmp_path: Path) -> 
 
 
 def run_out_of_room(process: subprocess.Popen[str]) -> tuple[list[str], set[str]]:
-    """All acknowledgements of a writer that ran until it could not, and the errors that ended it."""
+    """Return all acknowledgements of a writer that ran until the disk was full, and its errors."""
     output, _ = process.communicate(timeout=30)
     assert process.returncode == 0
     lines = output.splitlines()[1:]

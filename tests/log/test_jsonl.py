@@ -1,4 +1,4 @@
-"""An export read as a log."""
+"""An export in JSON lines, opened as a log."""
 
 from __future__ import annotations
 

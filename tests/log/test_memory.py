@@ -1,4 +1,4 @@
-"""The log in memory keeps what the other stores promise."""
+"""The in-memory log keeps the guarantees of the other stores."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_records_are_chained_and_read() -> None:
     assert (log.verify().sessions, log.verify().records) == (2, 5)
 
 
-async def test_wrong_expected_record_writes_nothing() -> None:
+async def test_append_with_a_wrong_expected_position_writes_nothing() -> None:
     log = filled()
     with pytest.raises(LogConflictError):
         await log.append("a", TurnStarted(2), expected=7)

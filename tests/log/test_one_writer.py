@@ -1,4 +1,4 @@
-"""One runner per session: appends that state where the session ends, and leases."""
+"""One runner per session: appends with an expected position, and leases."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dragoman.log import (
 Open = Callable[..., EventLog]
 
 
-async def test_an_append_follows_the_record_it_expects(open_store: Open) -> None:
+async def test_append_is_rejected_unless_it_follows_the_expected_record(open_store: Open) -> None:
     log = open_store()
     assert (await log.append("s1", SessionStarted("Go."), expected=0)).seq == 1
     assert (await log.append("s1", TurnStarted(1), expected=1)).seq == 2
@@ -39,7 +39,7 @@ async def test_an_append_follows_the_record_it_expects(open_store: Open) -> None
     assert log.verify().ok
 
 
-async def test_conflict_does_not_affect_its_group(open_store: Open) -> None:
+async def test_conflict_does_not_affect_other_appends_of_its_group_commit(open_store: Open) -> None:
     log = open_store()
     await log.append("s1", TurnStarted(0))
     # All of these wait while the first one is on its way to the disk, and go into one transaction.

@@ -43,7 +43,7 @@ async def test_two_writers_of_one_session_are_serialised(conninfo: str) -> None:
 
 
 def test_two_writers_do_not_deadlock(conninfo: str) -> None:
-    """The same sessions in opposite order, in groups: the recipe for a deadlock, were the locks not sorted."""
+    """Two writers append to the same sessions in opposite order; sorted locks prevent a deadlock."""
     with PostgresLog(conninfo) as one, PostgresLog(conninfo) as two:
         names = [f"s{number}" for number in range(20)]
 
@@ -181,7 +181,7 @@ def test_missing_extra_is_reported_with_the_install_command(conninfo: str, monke
 
 
 def everything_in(error: BaseException) -> str:
-    """The text, the attributes and the frames of an error, and of the errors behind it."""
+    """Return the text, attributes and frames of an error and of its causes."""
     found: list[object] = []
     todo: list[BaseException | None] = [error]
     while todo:
@@ -238,7 +238,7 @@ def test_unreachable_server_is_named_without_the_password(tmp_path_factory: pyte
     assert "The server failed or cannot be reached" in str(caught.value)
 
 
-def test_a_question_is_answered_by_a_reader(conninfo: str) -> None:
+def test_read_only_log_can_answer_a_permission_request(conninfo: str) -> None:
     asked = next(at for at, payload in enumerate(STORY) if isinstance(payload, PermissionRequested)) + 1
     with PostgresLog(conninfo) as log, PostgresLog(conninfo, readonly=True) as reader:
         tell(log, "fix", STORY[:asked])

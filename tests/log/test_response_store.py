@@ -10,7 +10,7 @@ from dragoman.gateway.store import ResponseStore
 
 
 def to_url(conninfo: str) -> str:
-    """Return a connection string as a URL, which is what the command line takes."""
+    """Return a connection string as a URL, the form that the command line accepts."""
     parts = psycopg.conninfo.conninfo_to_dict(conninfo)
     query = "&".join([f"{name}={quote(str(value), safe='')}" for name, value in parts.items() if name != "dbname"])
     return f"postgresql:///{parts['dbname']}?{query}"

@@ -36,7 +36,7 @@ from .children import ENVIRONMENT, start
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A log of ten records, closed."""
+    """Return the path of a closed log with ten records."""
     path = tmp_path / "log.db"
     with SqliteLog(path) as log:
         for number in range(10):
@@ -85,7 +85,7 @@ def test_failed_opening_releases_the_lock(tmp_path: Path) -> None:
     SqliteLog(path).close()
 
 
-def test_program_that_locks_the_database_is_named(path: Path) -> None:
+def test_error_names_the_program_that_locks_the_database(path: Path) -> None:
     with SqliteLog(path) as log:
         log._connection.execute("PRAGMA busy_timeout = 0")
         stranger = sqlite3.connect(path, isolation_level=None)
@@ -288,7 +288,7 @@ except LogError as error:
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A folder that any user may read."""
+    """Return a folder that any user may read."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)
@@ -300,7 +300,7 @@ def run_unprivileged(path: Path, mode: str) -> str:
     return subprocess.run(program, env=ENVIRONMENT, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def test_read_only_folder_is_named(open_folder: Path) -> None:
+def test_error_names_a_read_only_folder(open_folder: Path) -> None:
     path = open_folder / "log.db"
     open_folder.chmod(0o555)
     assert run_unprivileged(path, "w").startswith(f"LogReadOnlyError {path}.lock: cannot be created")
@@ -308,7 +308,7 @@ def test_read_only_folder_is_named(open_folder: Path) -> None:
     assert list(open_folder.iterdir()) == []
 
 
-def test_read_only_file_is_named_and_readable(open_folder: Path) -> None:
+def test_read_only_file_is_readable_and_named_in_write_errors(open_folder: Path) -> None:
     path = open_folder / "log.db"
     with SqliteLog(path) as log:
         log.append_sync("s1", TurnStarted(1))
@@ -410,7 +410,7 @@ def test_file_with_hard_links_is_not_written(path: Path) -> None:
 
 
 def test_full_disk_is_reported_on_opening(tmp_path: Path) -> None:
-    """On a small disk of its own: make a log, fill the disk, and open the log again."""
+    """Create a log on a small disk, fill the disk, and open the log again."""
     program = (
         "import sys; from dragoman.log import *\n"
         "with open_log(sys.argv[1]) as log: log.append_sync('s', TurnStarted(1))\n"

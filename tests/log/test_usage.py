@@ -1,4 +1,4 @@
-"""The calls of a log, priced again."""
+"""Price the calls of a log again with other price tables."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def draft(size: int = 2) -> Draft:
 
 
 class Gate:
-    """Stands in for a slow disk: writes nothing until it is opened."""
+    """A store like a slow disk: it writes nothing until the test opens the gate."""
 
     def __init__(self) -> None:
         self.opened = threading.Event()
@@ -34,7 +34,7 @@ class Gate:
 
 
 def fill(writer: Writer, gate: Gate, size: int) -> tuple[list[Future[Any]], Future[Any]]:
-    """Queue until there is no room; the futures of what was taken, and the one to wait for."""
+    """Queue records until the queue is full; return the accepted futures and the one to wait for."""
     taken = [writer.offer(draft())[1]]
     assert gate.entered.wait(10)  # the first is on its way and out of the queue
     item = draft(size)

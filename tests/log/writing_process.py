@@ -41,7 +41,7 @@ def write(where: str, threads: int) -> None:
 
 
 def serve(where: str) -> None:
-    """Fork the writers from here, where everything is imported already."""
+    """Fork the writers from this process, which has already imported everything."""
     if where.startswith("postgresql:"):
         import psycopg  # noqa: F401
     for line in sys.stdin:

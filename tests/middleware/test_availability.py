@@ -1,4 +1,4 @@
-"""Availability: the rules of its table, one by one, and then under any sequence of outcomes."""
+"""Circuit breaker: each rule of its table, and then any sequence of outcomes."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_unrelated_errors_never_count(kind: type[ProviderError]) -> None:
 
 
 @pytest.mark.parametrize("kind", [RateLimitError, OverloadedError, ModelNotLoadedError, UnavailableError])
-def test_counted_errors(kind: type[ProviderError]) -> None:
+def test_transient_errors_count_as_failures(kind: type[ProviderError]) -> None:
     machine = Machine()
     machine.fails(5, 0.0, error=kind("x"))
     assert len(machine.events) == 1
@@ -324,7 +324,7 @@ STEPS = st.lists(
 
 
 class Oracle:
-    """The table of the rules once more, naively: whole histories, no counters, no states but two sets."""
+    """A naive second implementation of the rules, which keeps whole histories instead of counters."""
 
     def __init__(self) -> None:
         self.rows: dict[tuple[str, str], list[float]] = {}

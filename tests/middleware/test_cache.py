@@ -1,4 +1,6 @@
-"""Cache: a second identical call is served from the store, free, and only if the first one was sound."""
+"""Cache: an identical second call is answered from the store at no cost, if the first one
+succeeded.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +98,7 @@ async def test_a_cancelled_reply_is_never_stored() -> None:
     assert store.entries == {}
 
 
-async def test_a_call_opts_out_or_refreshes() -> None:
+async def test_call_can_bypass_or_refresh_the_cache() -> None:
     inner = Listed("one", "two", "three")
     model = Cache(inner, Kept())
     assert (await model.complete("Hi")).text == "one"
@@ -142,7 +144,7 @@ class Broken(Store):
 
 
 @pytest.mark.parametrize("garbage", [b"", b"{}", b"[1]", b'[{"type": "later"}]', b"[]"])
-async def test_failing_store_only_costs_a_call(garbage: bytes) -> None:
+async def test_failing_store_does_not_fail_the_call(garbage: bytes) -> None:
     assert (await Cache(Listed("a"), Broken()).complete("Hi")).text == "a"
     store = Kept()
     await Cache(Listed("a"), store).complete("Hi")
@@ -184,7 +186,7 @@ async def open_one(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
         await store.close()
 
 
-async def test_store_keeps_entries_of_others(open_one: Open) -> None:
+async def test_store_shares_entries_with_other_instances(open_one: Open) -> None:
     store, other = open_one(), open_one()
     assert await store.get("a") is None
     await store.put("a", b"\x00one")
@@ -230,7 +232,7 @@ async def test_space_of_expired_entries_is_reclaimed_in_sqlite(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("settings", [{"ttl": 0}, {"max_bytes": 0}, {"max_bytes": 1.5}, {"ttl": True}])
-def test_invalid_limits_are_named(settings: dict[str, Any]) -> None:
+def test_error_names_an_invalid_limit(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(settings))):
         SqliteStore("x.db", **settings)
 

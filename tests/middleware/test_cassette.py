@@ -170,7 +170,7 @@ async def test_replayed_error_has_the_partial_reply(tmp_path: Path) -> None:
     assert caught.value.response.text == "half"
 
 
-async def test_repeated_call_replays_its_takes_in_order(tmp_path: Path) -> None:
+async def test_repeated_call_replays_its_recordings_in_order(tmp_path: Path) -> None:
     clock = Clock()
 
     def stack(*answers: Any) -> Retry:
@@ -240,7 +240,7 @@ async def test_replay_mode_sends_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "missing").exists()
 
 
-async def test_record_mode_replaces_takes_and_keeps_the_rest(tmp_path: Path) -> None:
+async def test_record_mode_replaces_repeated_calls_and_keeps_other_recordings(tmp_path: Path) -> None:
     path = tmp_path / "c"
     old = Record(Listed("a1", "a2", "b1"), path)
     for text in ("a", "a", "b"):
@@ -541,7 +541,7 @@ KEY = request_key(request())
         (HEAD + f'{{"key":"{KEY}"}}\n{{"at":0,"end":7}}\n', "c: "),
     ],
 )
-async def test_damaged_cassette_is_located(tmp_path: Path, text: str, match: str) -> None:
+async def test_error_locates_a_damaged_cassette_line(tmp_path: Path, text: str, match: str) -> None:
     (tmp_path / "c").write_text(text)
     _, error = await collect(Record(Listed(), tmp_path / "c").events(request()))
     assert type(error) is CassetteError
@@ -558,6 +558,6 @@ async def test_continuity_is_part_of_the_key(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["all", "", None])
-def test_unknown_mode_is_named(tmp_path: Path, mode: Any) -> None:
+def test_error_names_an_unknown_mode(tmp_path: Path, mode: Any) -> None:
     with pytest.raises(ValueError, match="mode must be one of replay, record, once, off"):
         Record(Listed(), tmp_path / "c", mode)

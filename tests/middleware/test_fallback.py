@@ -160,7 +160,7 @@ async def test_candidate_that_lacks_a_capability_is_skipped(
     assert [event.reason for event in told] == [reason]
 
 
-async def test_reasons_are_in_the_contracts_order() -> None:
+async def test_skip_reasons_are_in_the_order_of_the_contract() -> None:
     lacks = {
         "supports_structured_output": False,
         "supports_system_prompt": False,
@@ -205,7 +205,7 @@ async def test_unknown_capabilities_never_block() -> None:
     assert (len(a.requests), told) == (1, [])
 
 
-async def test_reason_is_raised_when_all_are_skipped() -> None:
+async def test_skip_reason_is_raised_when_all_candidates_are_skipped() -> None:
     a = Listed(name="a", capabilities={"supports_tools": False})
     b = Listed(name="b", capabilities={"max_context_tokens": 1})
     with pytest.raises(ContextOverflowError) as caught:
@@ -271,7 +271,7 @@ async def test_other_calls_use_the_next_candidate_during_a_probe() -> None:
     assert len(a.requests) == 2
 
 
-async def test_cancelled_probe_is_returned() -> None:
+async def test_cancelled_probe_allows_another_probe() -> None:
     clock = Clock()
     a, b = Listed(AuthenticationError("key"), name="a"), Listed("b", name="b", repeat=True)
     model = Fallback([a, b], clock=clock)
@@ -287,7 +287,7 @@ async def test_cancelled_probe_is_returned() -> None:
     assert (await model.complete("hi")).text == "a"
 
 
-async def test_probe_rejected_for_a_missing_capability_is_returned() -> None:
+async def test_probe_skipped_for_a_missing_capability_allows_another_probe() -> None:
     clock = Clock()
     a = Listed(AuthenticationError("key"), "a", name="a", capabilities={"supports_tools": False})
     model = Fallback([a, Listed("b", name="b", repeat=True)], clock=clock)
@@ -315,7 +315,7 @@ async def test_failures_after_the_first_event_count() -> None:
     assert not model.availability.is_available("a", "m")
 
 
-async def test_all_unavailable_has_a_retry_after() -> None:
+async def test_error_has_retry_after_when_all_candidates_are_unavailable() -> None:
     a, b = Listed(AuthenticationError("key"), name="a"), Listed(AuthenticationError("key"), name="b")
     clock = Clock()
     model = Fallback([a, b], clock=clock)
@@ -341,7 +341,7 @@ async def test_availability_can_be_shared() -> None:
 # --- evidence -------------------------------------------------------------------------------------
 
 
-def test_events_use_the_contracts_names() -> None:
+def test_events_have_the_names_of_the_contract() -> None:
     switched = RoutingSwitched("a:m", "b:m", "rate_limit", "rate_limit", "r1")
     assert msgspec.json.decode(msgspec.json.encode(switched)) == {
         "type": "routing.switched",
@@ -401,7 +401,7 @@ async def test_inner_stream_is_closed_when_the_reader_stops() -> None:
         ([Listed(), Retry(Listed())], r"candidates\[1\]"),
     ],
 )
-def test_invalid_candidates_are_named(candidates: Any, match: str) -> None:
+def test_error_names_invalid_candidates(candidates: Any, match: str) -> None:
     with pytest.raises(ValueError, match=match):
         Fallback(candidates)
 

@@ -1,4 +1,4 @@
-"""The layers together, down to a real socket, and what every layer passes through."""
+"""All middleware layers together on a real socket, and what every layer forwards unchanged."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from tests.server import Connection, answering, chunk, serve
 
 
 def stacked(base_url: str, clock: Clock, tmp_path: Path, told: list[Any], max_retries: int = 2) -> Provider:
-    """All the layers in the order the documents give, with nothing but waits taken out."""
+    """Return a provider with all layers in the documented order, without real waiting times."""
     provider: Provider = connect("m", base_url=base_url, api_key="sk-secret-0123456789", name="server")
     provider = Observe(Record(provider, tmp_path / "cassette.jsonl", "record"), told.append)
     provider = RateLimit(provider, requests_per_minute=1e6, tokens_per_minute=1e9, max_concurrency=5)
@@ -314,7 +314,7 @@ TRACED = 300  # tracing makes everything several times slower, and a leak shows 
 
 
 async def _growth(run: Any) -> int:
-    """Bytes that a second run leaves behind, the first having filled whatever fills once."""
+    """Return the memory that a second run does not free; the first run fills the caches."""
     tracemalloc.start()
     try:
         await run()

@@ -45,7 +45,7 @@ TOOL = Tool("add", "", {"type": "object", "properties": {}})
 
 
 async def watch(provider: Any, request: Request | None = None, **settings: Any) -> tuple[list[Any], Exception | None]:
-    """The observations of one call, and the error it ended with."""
+    """Return the observations of one call, and the error that ended it."""
     told: list[Any] = []
     model = Observe(provider, told.append, **settings)
     _, error = await collect(model.events(request or build_request("hi", model="m")))
@@ -115,7 +115,7 @@ async def test_successful_call_is_reported() -> None:
         ),
     ],
 )
-async def test_stop_reasons(answer: Any, stop_reason: str) -> None:
+async def test_every_finish_reason_has_a_stop_reason(answer: Any, stop_reason: str) -> None:
     told, _ = await watch(Listed(answer), build_request("hi", [TOOL]))
     assert told[-1].stop_reason == stop_reason
 
@@ -254,7 +254,7 @@ async def test_observer_outside_a_fallback_names_the_answering_candidate() -> No
     assert [event.provider for event in told] == ["fallback", "listed"]
 
 
-async def test_workers_are_marked() -> None:
+async def test_calls_of_workers_are_marked() -> None:
     request = msgspec.structs.replace(build_request("hi"), metadata={IS_WORKER: "true", "dragoman.attempt": "odd"})
     told, _ = await watch(Listed("x"), request)
     assert told[0].is_worker
@@ -469,7 +469,7 @@ async def test_failing_subscriber_is_reported_once_and_breaks_nothing(
         raise asyncio.CancelledError
 
     async def deaf() -> None:
-        """Takes no event at all."""
+        """Accept no argument, so that no event can be delivered."""
 
     failing: Any = {"plain": plain, "coroutine": coroutine, "cancelled": cancelled, "deaf": deaf}[kind]
     model = Observe(Listed("a", "b", "c"), failing, told.append)
@@ -628,7 +628,7 @@ async def test_failing_inner_close_loses_no_event() -> None:
         ((print, "a listener"), {}, r"subscribers\[1\]"),
     ],
 )
-def test_invalid_settings_are_named(subscribers: Any, settings: dict[str, Any], field: str) -> None:
+def test_error_names_an_invalid_setting(subscribers: Any, settings: dict[str, Any], field: str) -> None:
     with pytest.raises(ValueError, match=field):
         Observe(Listed(), *subscribers, **settings)
 

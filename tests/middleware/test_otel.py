@@ -43,7 +43,7 @@ from tests.listed import Clock, Listed, collect, reply
 
 
 class Sdk:
-    """Providers whose exports stay in memory."""
+    """OpenTelemetry providers whose exporters keep everything in memory."""
 
     def __init__(self) -> None:
         self.exporter = InMemorySpanExporter()

@@ -18,7 +18,7 @@ from tests.listed import Clock, Listed, broken, collect, reply
 
 
 class Ticking(Clock):
-    """A clock whose sleepers wake in order of time, however many they are."""
+    """A manual clock that wakes any number of sleepers in order of time."""
 
     def __init__(self) -> None:
         super().__init__(0.0)
@@ -35,7 +35,7 @@ class Ticking(Clock):
             await asyncio.sleep(0)
 
     async def run_to(self, when: float) -> None:
-        """Let time pass, waking whoever is due on the way."""
+        """Advance the clock to this time, and wake each sleeper when it is due."""
         await self.settle()
         while True:
             self._sleepers = [each for each in self._sleepers if not each[1].done()]
@@ -52,7 +52,7 @@ class Ticking(Clock):
 
 
 class Queue:
-    """Calls against a limiter that note when they were let through."""
+    """Start calls against a limiter, and record when each was admitted."""
 
     def __init__(self, **limits: Any) -> None:
         self.clock = Ticking()
@@ -245,7 +245,7 @@ def test_a_limiter_belongs_to_one_event_loop() -> None:
         ({"max_concurrency": 1, "burst_seconds": 0}, "burst_seconds"),
     ],
 )
-def test_invalid_limits_are_named(limits: dict[str, Any], field: str) -> None:
+def test_error_names_an_invalid_limit(limits: dict[str, Any], field: str) -> None:
     with pytest.raises(ValueError, match=field):
         Limiter(**limits)
 
@@ -294,7 +294,9 @@ def fixed(*answers: Any) -> Listed:
         (ZeroDivisionError("bug"), None),
     ],
 )
-async def test_reservation_and_settlement(stream: bool, answer: Any, spent: int | None) -> None:
+async def test_tokens_are_reserved_before_and_settled_after_each_call(
+    stream: bool, answer: Any, spent: int | None
+) -> None:
     limiter = Watched(tokens_per_minute=1e6)
     model = RateLimit(fixed(answer), limiter=limiter)
     await collect(model.events(build_request("hi", config={"max_tokens": 50}, stream=stream)))
@@ -410,7 +412,7 @@ async def test_interrupted_settlement_does_not_block_the_others() -> None:
         ({"requests_per_minute": -3}, "requests_per_minute"),
     ],
 )
-def test_invalid_settings_are_named(settings: dict[str, Any], match: str) -> None:
+def test_error_names_an_invalid_setting(settings: dict[str, Any], match: str) -> None:
     with pytest.raises(ValueError, match=match):
         RateLimit(Listed(), **settings)
     twice = Limiter(max_concurrency=1)

@@ -1,4 +1,4 @@
-"""RedisAvailability, against a real Redis server: what one process finds, the others skip."""
+"""RedisAvailability with a real Redis server: all processes skip what one found unavailable."""
 
 # ruff: noqa: SLF001 - the time of the next read, and the reads under way, are not public
 
@@ -39,7 +39,7 @@ async def make(redis_url: str) -> AsyncIterator[Make]:
 
 
 async def settle(*shared: RedisAvailability) -> None:
-    """Wait until what was found is written, and let the next call read."""
+    """Wait until pending changes are written to Redis, and make the next call read them."""
     for each in shared:
         while each._tasks:
             await next(iter(each._tasks))

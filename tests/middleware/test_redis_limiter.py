@@ -1,4 +1,4 @@
-"""RedisLimiter, against a real Redis server: one count for many processes, and no slot lost."""
+"""RedisLimiter with a real Redis server: many processes share one count, and no slot is lost."""
 
 # ruff: noqa: SLF001 - the keys in Redis, and the calls under way, are not public
 
@@ -34,7 +34,7 @@ Make = Callable[..., RedisLimiter]
 
 @pytest.fixture
 async def make(redis_url: str) -> AsyncIterator[Make]:
-    """Limiters with a key of this test's own, closed at its end."""
+    """Return a function that makes limiters with a key for this test; they are closed at its end."""
     made: list[RedisLimiter] = []
     key = f"test-{next(_names)}"
 
@@ -49,7 +49,7 @@ async def make(redis_url: str) -> AsyncIterator[Make]:
 
 
 async def wait_of(limiter: RedisLimiter, tokens: int = 0) -> float:
-    """Return the answer of Redis to one more call, without waiting for it."""
+    """Return how long Redis would make one more call wait, without waiting."""
     waits: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -169,7 +169,7 @@ async def test_call_cancelled_at_any_moment_loses_no_slot_and_no_tokens(make: Ma
     await limiter.settle(lease, 0)
 
 
-async def test_cancelled_while_redis_grants_the_call(make: Make) -> None:
+async def test_call_cancelled_while_redis_grants_it_loses_nothing(make: Make) -> None:
     limiter = make(tokens_per_minute=100, max_concurrency=1, poll_seconds=0.005)
     asked, go_on = asyncio.Event(), asyncio.Event()
     really = limiter._ask
@@ -191,7 +191,7 @@ async def test_cancelled_while_redis_grants_the_call(make: Make) -> None:
     await asyncio.wait_for(limiter.acquire(100), 5)
 
 
-async def test_cancelled_while_redis_denies_the_call(make: Make, redis_url: str) -> None:
+async def test_call_cancelled_while_redis_denies_it_loses_nothing(make: Make, redis_url: str) -> None:
     limiter = make(max_concurrency=1, tokens_per_minute=100)
     await limiter.acquire()
     call = asyncio.ensure_future(limiter.acquire())
@@ -207,7 +207,7 @@ async def test_cancelled_while_redis_denies_the_call(make: Make, redis_url: str)
         assert await redis.zcard(limiter._keys[1]) == 1
 
 
-async def test_cancelled_while_settling_loses_nothing(make: Make) -> None:
+async def test_call_cancelled_while_settling_loses_nothing(make: Make) -> None:
     limiter = make(max_concurrency=1, poll_seconds=0.005)
     lease = await limiter.acquire()
     settling = asyncio.ensure_future(limiter.settle(lease, None))
@@ -297,7 +297,7 @@ async def test_calls_fail_clearly_without_redis() -> None:
 async def test_all_callers_fail_together_when_redis_hangs(
     make: Make, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One time limit for all that wait, and no slot is lost by it."""
+    """One timeout covers all waiting callers, and no slot is lost."""
     monkeypatch.setattr("dragoman.middleware.redis._ASK_SECONDS", 0.4)
     limiter = make(max_concurrency=3)
     provider = RateLimit(Listed("ok", repeat=True), limiter=limiter)
@@ -350,7 +350,7 @@ async def test_client_of_the_caller_is_not_closed(redis_url: str) -> None:
         ({"max_concurrency": None}, "give one of"),
     ],
 )
-def test_invalid_settings_are_named(settings: dict[str, Any], field: str) -> None:
+def test_error_names_an_invalid_setting(settings: dict[str, Any], field: str) -> None:
     given = {"key": "k", "max_concurrency": 1, **settings}
     with pytest.raises(ValueError, match=field):
         RedisLimiter("redis://127.0.0.1:1/0", **given)

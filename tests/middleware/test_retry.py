@@ -1,4 +1,4 @@
-"""Retry: who is tried again, how often, after how long, and what the caller sees of it."""
+"""Retry: which errors are retried, how often, after which delay, and what the caller sees."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ async def test_custom_backoff_receives_the_attempt() -> None:
 
 
 @pytest.mark.parametrize("wait", [-1, math.nan, math.inf, 1e300, "1", None, True])
-async def test_invalid_backoff_is_named(wait: Any) -> None:
+async def test_error_names_an_invalid_backoff(wait: Any) -> None:
     provider, clock = Listed(UnavailableError("down")), Clock()
     with pytest.raises(ValueError, match=r"backoff\(0\)") as caught:
         await retry(provider, clock, backoff=lambda _: wait).complete("hi")
@@ -374,7 +374,7 @@ async def test_empty_answer_adds_no_assistant_message() -> None:
 
 
 @pytest.mark.parametrize("text", ["", None, 3])
-async def test_empty_reask_is_named(text: Any) -> None:
+async def test_error_names_an_empty_reask(text: Any) -> None:
     provider, clock = Listed(reply("bad")), Clock()
     with pytest.raises(ValueError, match="reask"):
         await retry(provider, clock, reask=lambda _: text).complete("hi", response_schema=SCHEMA)
@@ -456,7 +456,7 @@ async def test_stream_cancelled_between_attempts_is_closed() -> None:
         ({"per_attempt_override": [{}, {"seed": "x"}]}, r"per_attempt_override\[1\].*seed"),
     ],
 )
-def test_invalid_settings_are_named(settings: dict[str, Any], field: str) -> None:
+def test_error_names_an_invalid_setting(settings: dict[str, Any], field: str) -> None:
     with pytest.raises(ValueError, match=field):
         Retry(Listed(), **settings)
 

@@ -1,4 +1,4 @@
-"""Key rotation: a key that is refused or used up gives way to the next, before the first event only."""
+"""Key rotation: a rejected or exhausted key is replaced by the next, before the first event only."""
 
 from __future__ import annotations
 

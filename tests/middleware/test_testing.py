@@ -1,4 +1,4 @@
-"""The pytest fixture: a test's calls are recorded once and played ever after."""
+"""The pytest fixture: the calls of a test are recorded once and replayed in later runs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_fixture_counts_calls():
 
 
 def run(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
-    """Run the inner tests with two plugins: loading each plugin of this environment would take seconds."""
+    """Run the inner tests with only two plugins: loading all installed plugins would take seconds."""
     settings = ["-o", "asyncio_mode=auto", "-o", "asyncio_default_fixture_loop_scope=function"]
     settings += ["-p", "dragoman.testing", "-p", "pytest_asyncio.plugin"]
     return pytester.runpytest_subprocess("-p", "no:cacheprovider", "-s", *settings, *options)
@@ -46,13 +46,13 @@ def run(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
 
 @pytest.fixture(autouse=True)
 def _path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The inner run, in a folder of its own, finds ``dragoman`` and ``tests.listed``."""
+    """Let the inner run, in its own folder, import ``dragoman`` and ``tests.listed``."""
     places = [Path(dragoman.__file__).parents[1], Path(__file__).parents[2]]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(place.resolve()) for place in places]))
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
 
-def test_recorded_once_and_then_replayed(pytester: pytest.Pytester) -> None:
+def test_calls_are_recorded_once_and_then_replayed(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_river=TEST)
     first = run(pytester)
     first.assert_outcomes(passed=3)

@@ -1,4 +1,4 @@
-"""A layer changes neither the events of a call nor its response, wherever the call ends.
+"""A layer changes neither the events of a call nor its response, at whatever event the call ends.
 
 Each case of the conformance kit is read to its end, cancelled after each event, and cut off after each frame: bare,
 through each layer, and through all of them. The sample of `make test` takes some of the places in each case.
@@ -63,7 +63,7 @@ LAYERS["all"] = around_all
 
 
 def frames_of(case: Case) -> list[bytes]:
-    """The reply as its server would send it: one event of a stream, or one line, at a time."""
+    """Return the reply in the pieces that its server sends: one event or one line at a time."""
     reply = case.reply or b""
     parts = re.split(rb"(?<=\n\n)", reply) if b"\n\n" in reply else reply.splitlines(keepends=True)
     return [part for part in parts if part]
@@ -101,7 +101,7 @@ async def read(model: Provider, case: Case, cancel_after: int | None) -> dict[st
 
 
 def show_response(response: Any) -> Any:
-    """A response with its raw JSON, and without the time it took."""
+    """Return a response with its raw JSON, without its duration."""
     if response is None:
         return None
     plain = msgspec.to_builtins(msgspec.structs.replace(response, latency_ms=None, kept=None))
@@ -146,7 +146,7 @@ _turns = itertools.cycle(LAYERS)
 
 
 def layers() -> list[tuple[str, Around]]:
-    """Return all layers, or in the sample the next one."""
+    """Return all layers; by default only one of them, in turn."""
     names = list(LAYERS) if WHOLE else [next(_turns)]
     return [(name, LAYERS[name]) for name in names]
 

@@ -1,4 +1,4 @@
-"""The vendors' own clients in front of the gateway, and behind it the embedded model and a real server."""
+"""The vendors' clients use a gateway in front of the embedded model and of a real server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SCHEMA: Any = {
 
 
 async def ask_both(url: str, model: str, *, structured: bool) -> None:
-    """Streaming and not, with a schema, on three wires."""
+    """Call with and without streaming, and with a schema, on three wires."""
     async with (
         openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x") as one,
         anthropic.AsyncAnthropic(base_url=url, api_key="x") as other,

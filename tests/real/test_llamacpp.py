@@ -56,7 +56,7 @@ def model(server: tuple[str, str]) -> Provider:
     return connect("tiny", base_url=server[0], api_key=server[1])
 
 
-async def test_readiness_text_and_stream(model: Provider) -> None:
+async def test_real_server_is_ready_and_answers_complete_and_streamed(model: Provider) -> None:
     async with model:
         await model.ready()
         whole = await model.complete("Hello", config=SHORT)
@@ -99,7 +99,7 @@ async def test_cancelling_stops_generation_on_the_server(model: Provider) -> Non
         assert (await asyncio.wait_for(model.complete("Hello", config=SHORT), 20)).usage.output_tokens == 12
 
 
-async def test_context_overflow_streamed_and_unstreamed(model: Provider) -> None:
+async def test_context_overflow_is_reported_for_streams_and_complete_replies(model: Provider) -> None:
     async with model:
         long = "word " * 3000
         with pytest.raises(ContextOverflowError) as caught:
@@ -118,8 +118,8 @@ async def test_wrong_key_is_rejected(server: tuple[str, str]) -> None:
             assert caught.value.status == 401
 
 
-async def test_hundred_sequential_calls(model: Provider) -> None:
-    """Streams and whole replies in turn: no connection is met half closed."""
+async def test_hundred_sequential_calls_succeed(model: Provider) -> None:
+    """Alternate streams and complete replies: no call uses a half-closed connection."""
     async with model:
         for turn in range(50):
             stream = model.stream("Hi", config={"max_tokens": 2, "seed": turn})
@@ -131,7 +131,7 @@ async def test_hundred_sequential_calls(model: Provider) -> None:
 # --- the embedded model -----------------------------------------------------------------------------
 
 
-async def test_readiness_while_the_model_is_loading() -> None:
+async def test_server_is_not_ready_while_the_model_is_loading() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -182,7 +182,7 @@ async def test_the_embedded_model_knows_the_capital_of_france() -> None:
 
 
 async def test_the_server_computes_with_one_thread(tiny: Path) -> None:
-    """Several of its threads wait for each other in a busy loop, ten times slower on a busy machine."""
+    """llama.cpp threads wait for each other in busy loops: ten times slower on a busy machine."""
     running: dict[int | None, int] = {}
     for threads in (None, 1, 5):
         server = LocalServer(tiny, context=512) if threads is None else LocalServer(tiny, context=512, threads=threads)
@@ -213,7 +213,7 @@ CONVERSATION = {
 }
 
 
-async def test_a_template_replaces_the_one_in_the_file(tiny: Path) -> None:
+async def test_chat_template_option_replaces_the_one_in_the_file(tiny: Path) -> None:
     plain, fenced = LocalServer(tiny, context=512), LocalServer(tiny, context=512, template=TEMPLATE, key="")
     try:
         plain.start()
@@ -262,7 +262,7 @@ async def test_model_that_was_not_pulled_has_advice(monkeypatch: pytest.MonkeyPa
     assert not caught.value.transient  # so that Retry does not wait for it
 
 
-async def test_own_file_works_and_a_missing_one_is_reported(tiny: Path, tmp_path: Path) -> None:
+async def test_users_model_file_works_and_a_missing_one_is_reported(tiny: Path, tmp_path: Path) -> None:
     async with connect(f"local:{tiny}") as model:
         assert model.model == "tiny"
         assert (await model.complete("Hi", config={"max_tokens": 3})).usage.output_tokens == 3

@@ -15,7 +15,7 @@ TEMPLATE = (
 
 
 def byte_letters() -> dict[int, str]:
-    """GPT-2's printable stand-in for each byte."""
+    """Return GPT-2's printable character for each byte."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     letters = {byte: chr(byte) for byte in printable}
     spare = 256

@@ -34,7 +34,7 @@ def steps(payloads: list[Payload]) -> list[ReplayStep]:
         ("x" * 50 + "1", "x" * 50 + "2", [f', character 50: "…{"x" * 20}1" and "…{"x" * 20}2"']),
     ],
 )
-def test_differences_of_values(a: Any, b: Any, words: list[str]) -> None:
+def test_differences_between_values_are_listed_by_path(a: Any, b: Any, words: list[str]) -> None:
     assert [str(found) for found in find_differences(a, b)] == words
 
 
@@ -47,7 +47,7 @@ def test_values_differ_exactly_when_unequal(a: Any, b: Any) -> None:
 
 
 def rename(payload: Payload) -> Payload:
-    """The same event of another run: other ids, other times."""
+    """Return the same event as another run records it: with other ids and other times."""
     if isinstance(payload, ToolIntent):
         return intent(int(payload.id[3:]) + 50, payload.tool_name, payload.input)
     if isinstance(payload, CallCompleted):

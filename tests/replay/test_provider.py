@@ -1,4 +1,4 @@
-"""A provider that answers from a log: the same run again, or the first difference."""
+"""A provider that replays a log: it repeats the run, or reports the first difference."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ async def test_final_failures_are_replayed_and_retried_ones_are_not(log: EventLo
 
 
 @pytest.mark.parametrize("ended", ["other", "cancelled"])
-async def test_externally_cancelled_call_is_not_a_reply(log: EventLog, ended: Any) -> None:
+async def test_externally_cancelled_call_is_not_replayed_as_a_reply(log: EventLog, ended: Any) -> None:
     log.append_sync("s", MessageRecorded(User("Hi")))
     log.append_sync("s", TurnStarted(1))
     log.append_sync("s", started("r1"))
@@ -205,7 +205,7 @@ async def test_partial_reply_is_replayed_partially(log: EventLog) -> None:
 
 
 def distinct(message: Assistant) -> bool:
-    """No two calls share an id, as no assembler makes them."""
+    """Give every call a different id, as the assembler does."""
     return len({call.id for call in message.tool_calls}) == len(message.tool_calls)
 
 

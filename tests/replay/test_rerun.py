@@ -1,4 +1,4 @@
-"""Making a recorded run again: with recorded tools nothing runs, whoever proposes it."""
+"""Repeat a recorded run: with recorded tools nothing is executed, whichever model proposes it."""
 
 from __future__ import annotations
 

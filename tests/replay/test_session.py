@@ -1,4 +1,4 @@
-"""Real sessions, replayed: nothing runs again, and a run that is made again is the same run."""
+"""Replay real sessions: no tool runs again, and a repeated run equals the first."""
 
 from __future__ import annotations
 
@@ -80,7 +80,9 @@ def log(tmp_path: Path) -> Iterator[SqliteLog]:
 
 
 def answers() -> list[Any]:
-    """A run with concurrent reads, a denial, an invalid call that is requested again, and a repeated id."""
+    """Return a run with concurrent reads, a denial, an invalid call that is corrected, a repeated
+    id.
+    """
     return [
         propose(call("look", word="ox", call_id="a"), call("look", word="yak", call_id="b"), words="Looking."),
         propose(call("erase", word="all", call_id="a")),
@@ -146,7 +148,7 @@ async def test_cancelled_call_is_skipped(log: SqliteLog) -> None:
 
 
 async def test_replay_runs_no_tool(log: SqliteLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every tool is armed, and every way there could be to run one."""
+    """Every tool, and every function that could start one, fails the test when it is called."""
     await run(Listed(*answers()), log, "first")
     await run(ReplayProvider(log, "first"), log, "second")
     before = list(ran)

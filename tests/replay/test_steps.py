@@ -1,4 +1,4 @@
-"""Reading a run: the summary of each step, and contradictions of the evidence."""
+"""Read a recorded run: a summary of each step, and contradictions between its records."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_summary_is_one_line(text: str, short: str) -> None:
     assert shorten(text, 10) == short
 
 
-def test_second_end_is_noted(log: EventLog) -> None:
+def test_second_end_of_a_step_is_noted(log: EventLog) -> None:
     for payload in (
         SessionStarted("Go."),
         intent(1, "pay", {}),

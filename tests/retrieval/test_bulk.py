@@ -1,4 +1,4 @@
-"""Many texts: what they cost in CPU time and memory, compared with the openai client in the same run."""
+"""Embedding many texts: CPU time and memory, compared with the openai client in the same run."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_cpu_time_is_a_fifth_of_the_openai_client(url: str) -> None:
 
 
 class Wide(SimulatedEmbedder):
-    """Counts the requests and keeps none of them."""
+    """A server that counts the requests and stores none of them."""
 
     async def answer(self, request: Any) -> Embeddings:
         found = await super().answer(request)

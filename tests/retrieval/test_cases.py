@@ -1,4 +1,4 @@
-"""Every wire keeps its cases."""
+"""Every retrieval wire passes its conformance cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A check of a server that embeds or ranks, by the function and by the command."""
+"""Check a server that embeds or ranks, with the function and with the command."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def test_correct_server_passes(wire: str) -> None:
 
 
 class Shuffled(SimulatedEmbedder):
-    """Gives texts of a list each other's vectors, and ignores dimensions."""
+    """A server that swaps the vectors of a list of texts, and ignores the requested dimensions."""
 
     async def answer(self, request: Any) -> Embeddings:
         found = await super().answer(replace(request, dimensions=None))
@@ -39,7 +39,7 @@ class Shuffled(SimulatedEmbedder):
 
 
 class Greedy(SimulatedReranker):
-    """Ranks only the first document."""
+    """A server that ranks only the first document."""
 
     async def answer(self, request: Any) -> Ranking:
         found = await super().answer(request)

@@ -1,4 +1,4 @@
-"""Calls of embedders and rerankers: arguments, splitting, partial failure, cancellation, vectors."""
+"""Calls to embedders and rerankers: arguments, splitting, partial failure, cancellation, vectors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from dragoman.transport import FixtureTransport
 
 
 class Lengths(Embedder):
-    """Embeds a text as its length and its place in the request; fails at the request of a given number."""
+    """Embeds a text as its length and position; fails at the request with a given number."""
 
     name, model, batch_size = "lengths", "m", 2
 
@@ -181,7 +181,7 @@ async def test_rankings_of_parts_are_merged() -> None:
 
 @pytest.mark.parametrize(("wire", "limit"), [("openai", 2048), ("cohere", 96), ("voyage", 1000), ("gemini", 100),
                                              ("tei", 32), ("ollama", None), ("jina", None)])  # fmt: skip
-def test_every_wire_knows_its_limit(wire: str, limit: int | None) -> None:
+def test_every_wire_has_its_batch_limit(wire: str, limit: int | None) -> None:
     assert connect_embedder("m", wire=wire, base_url="http://host").batch_size == limit
     assert connect_embedder("m", wire=wire, base_url="http://host", batch_size=7).batch_size == 7
     assert connect_embedder("m", wire=wire, base_url="http://host", quirks={"batch_limit": 5}).batch_size == 5
@@ -189,7 +189,7 @@ def test_every_wire_knows_its_limit(wire: str, limit: int | None) -> None:
     assert connect_embedder("m", wire=wire, base_url="http://host", capabilities=known).batch_size == 4
 
 
-def test_every_embedding_wire_is_in_that_table() -> None:
+def test_supported_embedding_and_reranking_wires_are_listed() -> None:
     assert set(EMBED_CODECS) == {"openai", "cohere", "voyage", "gemini", "tei", "ollama", "jina"}
     assert set(RERANK_CODECS) == {"openai", "cohere", "voyage", "tei", "jina"}
 

@@ -22,7 +22,7 @@ MODELS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("kind", MODELS)
-async def test_models_pass(kind: str) -> None:
+async def test_bundled_models_pass(kind: str) -> None:
     for case in retrieval_suite(MODELS[kind], failing=FAILING):
         await case.run()
 
@@ -77,7 +77,7 @@ def keep_all(answer: Ranking, request: RerankRequest) -> Ranking:
 
 
 class ManyAnswers(Wrong):
-    """Sends calls of any size in one request, whatever ``batch_size`` is."""
+    """Sends calls of any size in one request and ignores ``batch_size``."""
 
     async def _embed(self, request: EmbedRequest) -> Embeddings:
         return await self.answer(request)

@@ -1,4 +1,4 @@
-"""The middleware of providers around embedders and rerankers."""
+"""The providers' middleware around embedders and rerankers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from dragoman.retrieval import EmbedRequest, RerankRequest
 
 
 class Plain(Embedder):
-    """Embeds a text as its length; raises the errors it is given first."""
+    """Embeds a text as its length, after raising the given errors."""
 
     batch_size = 2
 
@@ -155,7 +155,7 @@ def test_fallback_rejects_different_models() -> None:
             Fallback(listed)
 
 
-async def test_fallback_raises_errors_that_affect_all() -> None:
+async def test_fallback_raises_errors_that_affect_all_candidates() -> None:
     first, second = Plain(InvalidRequestError("no"), name="a"), Plain(name="b")
     embedder: Any = Fallback([first, second])  # type: ignore[list-item]
     with pytest.raises(InvalidRequestError):

@@ -1,4 +1,4 @@
-"""Every retrieval wire over a real socket: our client, the simulator's server, the command and the blocking twins."""
+"""Every retrieval wire on a real socket: client, simulated server, command and blocking functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replies that propose, and a log in memory's stead: what the tests of the session share."""
+"""Replies that propose calls, and log checks, shared by the tests of sessions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Answer = Callable[[Request], list[Any]]
 
 
 def call(name: str, *, call_id: str = "call_1", pieces: int = 2, **arguments: Any) -> Callable[[Assembler], None]:
-    """Emit a call, its arguments in pieces."""
+    """Emit a call whose arguments arrive in pieces."""
 
     def say(out: Assembler) -> None:
         text = msgspec.json.encode(arguments).decode()
@@ -35,7 +35,7 @@ def text(words: str) -> Callable[[Assembler], None]:
 
 
 def propose(*calls: Callable[[Assembler], None], words: str = "", **facts: Any) -> Answer:
-    """A reply that proposes these calls, after some words."""
+    """Return a reply that proposes these calls after some text."""
     return speak(*([text(words)] if words else []), *calls, finish="tool_calls", **facts)
 
 
@@ -44,7 +44,7 @@ def types(records: Sequence[LogRecord]) -> list[str]:
 
 
 def of(records: Sequence[LogRecord], kind: str) -> list[Any]:
-    """The payloads of one type."""
+    """Return the payloads of the records of one type."""
     return [record.payload for record in records if record.type == kind]
 
 
@@ -68,7 +68,7 @@ BEFORE = {
 
 
 def check_evidence(records: Sequence[LogRecord], *, finished: bool = True) -> dict[str, list[str]]:
-    """Hold a session's records against the rules of the chain; return each intent's steps."""
+    """Check a session's records against the rules of the chain; return each intent's steps."""
     by_id = {record.id: record for record in records}
     steps: dict[str, list[LogRecord]] = {}
     for record in records:

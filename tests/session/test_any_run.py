@@ -1,4 +1,4 @@
-"""For any proposals, decisions and failures, the evidence is complete."""
+"""The log of a session is complete for any proposals, decisions and failures."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ async def play(turns: list[Any], answer_yes: Any, window: int, folder: Path) -> 
 @settings(max_examples=30)
 @given(turns, st.sampled_from(["yes", "no", "edit"]), st.sampled_from([60, 120, 100_000]))
 def test_evidence_of_any_run_is_complete(turns: list[Any], said: str, window: int) -> None:
-    """With a context policy that leaves out much or nothing, and an approver that may edit what is proposed."""
+    """A context policy may omit much or nothing, and an approver may edit the proposals."""
 
     def decide(proposal: Proposal, verdict: Verdict) -> Decision:
         return Decision(said != "no", "ann", input={"n": 7} if said == "edit" else None)

@@ -1,4 +1,4 @@
-"""Approvals: edits, what an answer allows beyond one call, hooks, and answers from another process."""
+"""Approvals: edits, scopes beyond one call, hooks, and answers from another process."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def test_edited_input_is_validated(edited: Any, why: str) -> None:
     assert denied.by == "ann"
 
 
-async def test_the_same_input_is_not_an_edit() -> None:
+async def test_approval_with_unchanged_input_is_not_an_edit() -> None:
     records = await run(commands("ls"), lambda p, v: Decision(True, "ann", input={"command": "ls"}))
     assert of(records, "permission.granted")[0].input is None
     assert of(records, "tool.observed")[0].content == "ran ls"
@@ -142,7 +142,7 @@ async def test_inapplicable_scope_allows_one_call() -> None:
     assert await count_questions(commands("a", "a"), Decision(True, "ann", scope="prefix", prefix="b")) == 2
 
 
-async def test_an_edit_is_not_repeated_by_its_scope() -> None:
+async def test_scope_of_an_edited_approval_does_not_repeat_the_edit() -> None:
     records = await run(
         commands("a", "b"), lambda p, v: Decision(True, "ann", scope="session", input={"command": "edited"})
     )

@@ -1,4 +1,4 @@
-"""Every attempt is a record of the session, and costs are the same wherever they are added up."""
+"""Every attempt has a record in the session, and all totals of the cost agree."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ outcomes = st.lists(st.tuples(st.sampled_from(["ok", "filtered", "busy", "down",
 
 
 class Billing(Named):
-    """A provider that adds up what it bills."""
+    """A provider that sums up the cost that it bills."""
 
     def __init__(self, model: str, script: list[tuple[str, Usage]]) -> None:
         super().__init__(name="anthropic", model=model)

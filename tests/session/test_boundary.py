@@ -1,4 +1,4 @@
-"""Below the core nothing can run a tool: not by what it imports, and not when it is handed one that is armed."""
+"""Layers below the session cannot run a tool: neither by imports nor when they are given one."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_lower_layers_do_not_import_the_session() -> None:
     assert not {path: layers & set(CORE) for path, layers in found.items() if layers & set(CORE)}
 
 
-def test_import_search_finds_a_path() -> None:
+def test_import_search_finds_an_indirect_import() -> None:
     assert all("tools" in layers for layers in reachable(["session"]).values() if layers)
     assert "tools" in reachable(["session"])["session/session.py"]
 
@@ -80,7 +80,7 @@ fired: list[str] = []
 
 
 class Bomb(ExecutableTool):
-    """A tool that must not run."""
+    """A tool that fails the test if it runs."""
 
     async def execute(self, arguments: Any) -> Observation:
         fired.append(self.name)

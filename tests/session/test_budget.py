@@ -1,4 +1,4 @@
-"""Limits that end a session in good order."""
+"""Budgets that end a session cleanly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long conversations: what is sent is shortened by a policy, on record, and the log keeps everything."""
+"""Long conversations: a policy shortens what is sent, records that, and the log keeps everything."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def test_forty_turns_fit_a_small_window(name: str) -> None:
 
 
 def encode(wire: str, request: Request) -> tuple[str, Any]:
-    """Return the conversation as the wire sends it, and every other field of the body."""
+    """Return the messages and every other field of the request body as the wire sends them."""
     codec = CODECS[wire].connect("m", "http://127.0.0.1:9/v1", None, Capabilities())
     body = json.loads(codec.encode(replace(request, config=RuntimeConfig(max_tokens=9))).http.body)
     turns = next(body.pop(key) for key in ("messages", "contents", "input") if key in body)
@@ -117,7 +117,7 @@ def encode(wire: str, request: Request) -> tuple[str, Any]:
 
 @pytest.mark.parametrize(("name", "reply"), [("both", None), ("both", 2_000), ("window", 2_000)])
 async def test_prefix_stays_identical_between_projections(name: str, reply: int | None) -> None:
-    """Prompt caches match a prefix: a projection leaves room for the next turns, whatever the reply may take."""
+    """Prompt caches match prefixes, so each shortening leaves room for further turns."""
 
     @tool(side_effect="read")
     async def look(number: int) -> str:
@@ -191,7 +191,7 @@ async def test_replay_shows_sent_and_omitted_messages() -> None:
 
 
 class Narrow(Listed):
-    """A model that rejects what exceeds its window, which its capabilities do not include."""
+    """A model that rejects requests beyond its window, although its capabilities state no window."""
 
     def __init__(self, window: int, *answers: Any) -> None:
         super().__init__(*answers)
@@ -242,7 +242,7 @@ async def test_a_second_overflow_of_the_same_turn_is_raised(log: SqliteLog) -> N
 async def test_result_too_long_for_the_window_is_truncated(log: SqliteLog) -> None:
     @tool(side_effect="read", output_limit=200_000)
     def read_book() -> str:
-        """Read it all."""
+        """Read the whole book."""
         return "many words " * 10_000
 
     provider = Listed(
@@ -327,7 +327,7 @@ async def test_a_summary_counts_towards_the_budget(log: SqliteLog) -> None:
 
 
 class DropPairs(ContextPolicy, frozen=True):
-    """Leave every finished turn out, without a note."""
+    """A policy that omits every finished turn without a note."""
 
     async def project(self, view: ContextView) -> Projection | None:
         gone: list[Part] = [part for part in view.parts if not part.is_goal and not part.unseen]

@@ -1,4 +1,4 @@
-"""A session without a log and a policy, and with a structured answer."""
+"""Sessions without a log or policy, and sessions with structured output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every field of every record is written by something: the schemas are compared with a corpus of runs.
+"""Every field of every record type is written by some run of a corpus.
 
 A field that no run sets has no writer. Each run of the corpus is a scripted one, through the real session, gateway,
 observer or command, into a log.
@@ -58,7 +58,7 @@ Run = Callable[[EventLog, list[Any]], Awaitable[None]]
 
 
 def list_fields() -> Iterator[tuple[type, FieldInfo]]:
-    """Yield every field of the classes that are stored as records, and of those that are parts of them."""
+    """Yield every field of the record classes and of the classes nested in them."""
     structs: list[type[msgspec.Struct]] = [entry.payload for entry in CATALOGUE.values()]
     for struct in (*structs, *PARTS):
         for field in msgspec.structs.fields(struct):
@@ -68,7 +68,7 @@ def list_fields() -> Iterator[tuple[type, FieldInfo]]:
 
 
 def find_written(value: Any, found: set[tuple[type, str]]) -> None:
-    """Add the fields of a record, and of its parts, that have another value than their default."""
+    """Add the fields of a record and of its parts whose value differs from the default."""
     if isinstance(value, tuple):
         for each in value:
             find_written(each, found)
@@ -120,7 +120,7 @@ def over_wire(*replies: tuple[int, dict[str, str], bytes]) -> Any:
 
 
 def cut(request: Any) -> list[Any]:
-    """Answer, report the usage, and fail."""
+    """Answer with text and usage, then fail."""
     error = dragoman.StreamInterruptedError("cut", status=500, headers=HEADERS)
     return [*speak(text("Done."), usage=EVERY)(request), error]
 
@@ -141,7 +141,7 @@ def body(words: str, stop: str = "end_turn") -> bytes:
 
 
 async def use_tools(log: EventLog, seen: list[Any]) -> None:
-    """Thinking, results of every kind, rejected calls, a swap with losses, a structured answer at the end."""
+    """Run thinking, results of every kind, rejected calls, a lossy swap and structured output."""
     script = [
         speak(lambda out: out.thinking("hm"), call("bash", command="x"), finish="tool_calls", usage=EVERY),
         propose(call("fly", high=True)),
@@ -157,7 +157,7 @@ async def use_tools(log: EventLog, seen: list[Any]) -> None:
 
 
 async def approve(log: EventLog, seen: list[Any]) -> None:
-    """Approvals with an edit, a prefix and a reason; a denial; answers of another process."""
+    """Run approvals with an edit, a prefix and a reason, a denial, and answers of another process."""
     answers = [
         Decision(True, "ann", "faster", input={"command": "ls"}),
         Decision(True, "ann", scope="prefix", prefix="git log"),
@@ -189,7 +189,7 @@ async def until_asked(log: EventLog, session: str) -> str:
 
 
 async def resume(log: EventLog, seen: list[Any]) -> None:
-    """A session that is killed while a tool runs, taken over with another tool, gone back in, and forked."""
+    """Run a session that is killed in a tool, taken over, resumed at a record, and forked."""
     began = asyncio.Event()
 
     @tool(side_effect="read")
@@ -219,7 +219,7 @@ async def resume(log: EventLog, seen: list[Any]) -> None:
 
 
 async def shorten(log: EventLog, seen: list[Any]) -> None:
-    """A conversation that a context policy summarises, and one whose old results are left out."""
+    """Run a conversation that is summarised, and one whose old results are omitted."""
     writer = Observe(Listed(reply("About a fox.", usage=EVERY), name="cheap", repeat=True), seen.append)
     for policy in (Summarise(writer, keep=1), dragoman.DropOldToolResults()):
         await Session(reader(4, window=2_500), [read_page], ALL, log, context=policy).run("Read.")
@@ -227,7 +227,7 @@ async def shorten(log: EventLog, seen: list[Any]) -> None:
 
 
 async def fail(log: EventLog, seen: list[Any]) -> None:
-    """Attempts that are retried and fall back, a provider that is away and comes back, limits, an unknown price."""
+    """Run retried attempts, a fallback, an outage with recovery, limits and an unknown price."""
     clock = Clock()
     limited = OverloadedError("busy", status=529, headers=HEADERS)
     bad = Listed(AuthenticationError("no"), speak(text("Back.")), name="bad")
@@ -252,7 +252,7 @@ async def fail(log: EventLog, seen: list[Any]) -> None:
 
 
 async def keep_replies(log: EventLog, seen: list[Any]) -> None:
-    """A paused reply with the headers of its server, kept as it was sent; one that cannot be kept."""
+    """Run a paused reply that is stored with its server's headers, and one that cannot be stored."""
     paused = over_wire((200, HEADERS, body("Searching.", "pause_turn")), (200, HEADERS, body("Found.")))
     config = RuntimeConfig(max_tokens=9)
     await Session(paused, (), ALL, log, keep_raw=True, config=config).run("Go.")
@@ -271,7 +271,9 @@ async def prune(log: EventLog, seen: list[Any]) -> None:
 
 
 async def observe(log: EventLog, seen: list[Any]) -> None:
-    """An observer that includes content, over chat that is retried and fails, and over a cache."""
+    """Run an observer that includes content, over a chat that is retried and fails, and over a
+    cache.
+    """
     clock = Clock()
     done = speak(lambda out: out.thinking("hm"), call("bash", command="x"), finish="tool_calls", usage=EVERY)
     watched = Observe(sonnet(OverloadedError("busy"), done, cut, cut), seen.append, include_content=True)
@@ -297,7 +299,7 @@ async def observe(log: EventLog, seen: list[Any]) -> None:
 
 
 async def retrieve(log: EventLog, seen: list[Any]) -> None:
-    """Embedding and reranking under an observer: retried, answered, failed after a part was answered."""
+    """Run observed embedding and reranking: retried, answered, and failed after a partial answer."""
     clock = Clock()
     given: dict[str, Any] = {"session_id": "s", "metadata": {"dragoman.turn": "t1"}}
     price = PriceRow("sim", Match(equals=("sim",)), Decimal(1), Decimal(1), search=Decimal(2))
@@ -320,7 +322,7 @@ async def retrieve(log: EventLog, seen: list[Any]) -> None:
 
 
 async def serve(log: EventLog, seen: list[Any]) -> None:
-    """A gateway with a key, warnings, attempts, an error, content, and retrieval."""
+    """Run a gateway with a key, warnings, attempts, an error, content, and retrieval."""
     found = {"id": "e1", "model": "m", "data": [{"index": 0, "embedding": [0.5]}], "usage": {"prompt_tokens": 1}}
     vectors = (200, HEADERS, [json.dumps(found).encode()])
     models: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Long work: resumed at a record, forked, moved to another log, given further goals, paused and continued."""
+"""Long sessions: resumed at a record, forked, moved to another log, given more goals, paused."""
 
 from __future__ import annotations
 

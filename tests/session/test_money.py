@@ -1,4 +1,4 @@
-"""Cost of a session: calls are priced by ``priced_as`` of the provider, and unusable replies are billed too."""
+"""Cost of a session: calls are priced as ``priced_as`` names, and unusable replies are billed too."""
 
 from __future__ import annotations
 

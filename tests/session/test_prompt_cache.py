@@ -1,4 +1,4 @@
-"""An agent of 20 turns pays for its history once: a provider with a prompt cache, and the usage it reports."""
+"""With a prompt cache, an agent of 20 turns pays for its history only once."""
 
 from __future__ import annotations
 

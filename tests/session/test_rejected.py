@@ -1,4 +1,4 @@
-"""A call that cannot be used is an intent and a rejection on record, whatever the provider."""
+"""An unusable call is recorded as an intent and a rejection, for every provider."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ async def test_reply_with_a_valid_call_resets_the_count(log: SqliteLog) -> None:
     assert (await session.run("Go.")).outcome == "completed"
 
 
-async def test_complete_still_raises() -> None:
+async def test_complete_raises_on_an_unusable_call() -> None:
     for provider in (simulated(), Listed(propose(say_calls))):
         with pytest.raises(MalformedToolCallError):
             await provider.complete("Go.", [look.description])

@@ -1,4 +1,4 @@
-"""Resume a session from the log after an end at any point: nothing runs twice, nothing stays open."""
+"""Resume a session after it ended at any record: no tool runs twice, and no intent stays open."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def script() -> Listed:
 
 
 class Story:
-    """A whole run, and its beginnings."""
+    """A complete run, from which tests take the first records."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -61,7 +61,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
 
 
 def cut(story: Story, length: int, path: Path) -> SqliteLog:
-    """A log in which the session stops after this many records."""
+    """Return a copy of the log in which the session stops after this many records."""
     source = sqlite3.connect(story.path)
     target = sqlite3.connect(path)
     source.backup(target)
@@ -75,7 +75,7 @@ def cut(story: Story, length: int, path: Path) -> SqliteLog:
 LENGTH = 39
 
 
-def test_number_of_records_of_the_story(story: Story) -> None:
+def test_complete_run_has_the_expected_number_of_records(story: Story) -> None:
     assert len(story.records) == LENGTH
 
 

@@ -1,4 +1,4 @@
-"""The loop: what it asks, what it writes, and in which order."""
+"""The agent loop: what it sends, what it records, and in which order."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ async def test_model_receives_projected_messages_and_descriptions_only(log: Sqli
     assert session.messages[-1] == Assistant("Done.")
 
 
-async def test_recorded_message_adds_what_a_provider_cannot_know(log: SqliteLog) -> None:
+async def test_recorded_message_adds_ids_routing_and_cost(log: SqliteLog) -> None:
     row = PriceRow(provider="listed", match=Match(equals=("m",)), input=Decimal(3), output=Decimal(15))
     price = lambda usage, model: cost(usage, model, table=PriceTable((row,), version="v1"))
     provider = Listed(propose(call("look", word="ox")), "Done.")
@@ -327,7 +327,7 @@ async def test_session_ends_after_too_many_invalid_calls(log: SqliteLog) -> None
 
 
 async def test_unvalidated_intent_is_validated_by_the_session(log: SqliteLog) -> None:
-    """A third-party provider that proposes a tool that was never offered."""
+    """A third-party provider proposes a tool that was not offered."""
 
     def unchecked(request: Any) -> Any:
         loose = dragoman.Tool("look", "", {"type": "object"})

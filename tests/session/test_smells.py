@@ -1,4 +1,4 @@
-"""The seven bad smells of a provider that has grown half an agent, each held off by a test.
+"""Seven signs that a provider is turning into an agent, each prevented by a test.
 
 Some are kept by tests elsewhere, which are named here.
 """
@@ -114,7 +114,7 @@ async def test_6_a_fallback_keeps_the_evidence_of_its_choice(log: SqliteLog) -> 
 
 
 async def test_6_a_healthy_fallback_leaves_no_false_evidence(log: SqliteLog) -> None:
-    """It switches nothing, fails nothing, and money can be limited: the candidate that answers has a price."""
+    """It records no switch and no failure, and its cost can be limited."""
     transport = FixtureTransport((200, STREAM, [ANSWER]))
     first = dragoman.connect("m", base_url="http://127.0.0.1:9/v1", transport=transport, name="a", priced_as="free")
     second = dragoman.connect("m", base_url="http://127.0.0.1:9/v1", name="b", priced_as="free")

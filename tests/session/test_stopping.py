@@ -1,4 +1,4 @@
-"""Stop a session at every point and in every way: what happened is recorded and nothing stays open."""
+"""Stop a session at every point and in every way: everything is recorded and nothing stays open."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def count_records(log: SqliteLog) -> int:
 TOTAL = 40
 
 
-async def test_number_of_records_of_the_stopped_run(log: SqliteLog) -> None:
+async def test_run_has_the_expected_number_of_records(log: SqliteLog) -> None:
     assert await count_records(log) == TOTAL
     assert ran == ["a", "b", "c", "d"]
 
@@ -136,7 +136,7 @@ async def test_partial_reply_is_kept_and_not_sent_back(log: SqliteLog) -> None:
     assert (await session.run("Again.")).text == "Done."
 
 
-async def test_cancelling_during_a_question(log: SqliteLog) -> None:
+async def test_cancelling_during_an_approval_closes_the_intent(log: SqliteLog) -> None:
     asked = asyncio.Event()
 
     async def think(proposal: Any, verdict: Any) -> bool:

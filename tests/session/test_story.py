@@ -1,4 +1,4 @@
-"""The article's running example, end to end, with real files and real programs: the exact chain of events."""
+"""The running example of the docs from start to end, with real files: the exact chain of events."""
 
 from __future__ import annotations
 

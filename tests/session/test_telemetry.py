@@ -1,4 +1,4 @@
-"""The run of a session as OpenTelemetry spans, with its real SDK: agent, calls and tools in one tree."""
+"""A session run as OpenTelemetry spans, with the real SDK: agent, calls and tools in one tree."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def remove(place: str) -> str:
 
 
 class Watched:
-    """A session under telemetry, and its spans."""
+    """A session with telemetry, and its exported spans."""
 
     def __init__(self, *script: Any, **settings: Any) -> None:
         self.exporter = InMemorySpanExporter()
@@ -127,7 +127,7 @@ async def finish(run: Watched) -> dict[str, ReadableSpan]:
     return await run.spans()
 
 
-async def test_failures_are_errors_of_their_span(watched: Any) -> None:
+async def test_failures_set_the_error_status_of_their_span(watched: Any) -> None:
     spans = await finish(watched(calling(Call("look", {"place": "nowhere"})), "Sorry."))
     used = spans["execute_tool look"]
     assert used.status.status_code == StatusCode.ERROR

@@ -1,4 +1,4 @@
-"""A session goes on whatever its tools return."""
+"""A session continues whatever values its tools return."""
 
 from __future__ import annotations
 

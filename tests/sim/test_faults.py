@@ -1,4 +1,4 @@
-"""Faults of bytes, in process: between a wire's server side and its client side."""
+"""Byte-level faults between a wire's server side and its client side, in one process."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ def test_every_nth_chunk_is_sent_twice() -> None:
     assert sent == b"data: 1\n\ndata: 2\n\ndata: 2\n\ndata: 3\n\ndata: 4\n\ndata: 4\n\n"
 
 
-def test_drip_sends_pieces_of_a_size() -> None:
+def test_drip_fault_sends_pieces_of_the_given_size() -> None:
     assert mangler(drip=2).portions(b"abcde") == [b"ab", b"cd", b"e"]
     assert mangler().portions(b"") == []
 
 
 @pytest.mark.parametrize("wire", WIRES)
-async def test_interleaved_calls_are_the_same_calls(wire: str) -> None:
+async def test_interleaved_calls_decode_to_the_same_calls(wire: str) -> None:
     plain = ScriptedProvider(CALLS)
     mixed = ScriptedProvider(ScriptRule(CALLS, fault=Fault(interleave=True)), wire=wire)
     wanted = await plain.complete("x", tools=TOOLS)

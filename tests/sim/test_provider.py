@@ -1,4 +1,4 @@
-"""The scripted provider: rules choose, faults break, and any script gives a valid stream."""
+"""The scripted provider: rules select answers, faults apply, and any script gives a valid stream."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ async def test_rule_answers_a_limited_number_of_times() -> None:
     assert [(await model.complete("a")).text for _ in range(4)] == ["once", "twice", "twice", "after"]
 
 
-async def test_chance_is_seeded() -> None:
+async def test_random_choices_depend_only_on_the_seed() -> None:
     async def run(seed: int) -> list[str]:
         model = ScriptedProvider(ScriptRule("heads", chance=0.5), "tails", seed=seed)
         return [(await model.complete("a")).text for _ in range(40)]
@@ -198,7 +198,7 @@ STATUSES = [
 
 
 @pytest.mark.parametrize(("fault", "kind"), STATUSES)
-async def test_rejections_precede_all_events(fault: Fault, kind: type[ProviderError]) -> None:
+async def test_rejections_are_raised_before_any_event(fault: Fault, kind: type[ProviderError]) -> None:
     events, error = await collect(ScriptedProvider(ScriptRule("never", fault=fault)).stream("x"))
     assert events == []
     assert type(error) is kind

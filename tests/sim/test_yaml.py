@@ -129,5 +129,5 @@ def test_missing_file_is_reported(tmp_path: Path) -> None:
         read_script(tmp_path / "none.yaml")
 
 
-def test_rules_are_structs() -> None:
+def test_rules_with_equal_fields_compare_equal() -> None:
     assert ScriptRule(Answer("a"), RequestMatch("b")) == ScriptRule(Answer("a"), RequestMatch("b"))

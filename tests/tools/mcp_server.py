@@ -1,4 +1,4 @@
-"""A server of tools, spoken to over standard input and output."""
+"""An MCP server for tests, over standard input and output."""
 
 import asyncio
 import os
@@ -64,7 +64,7 @@ def leak() -> str:
 
 
 def guard(app: Any, expected: str) -> Any:
-    """Return an application that refuses requests without the expected header, and repeats what it was sent."""
+    """Return an application that rejects a wrong ``authorization`` header and echoes it."""
 
     async def guarded(scope: Any, receive: Any, send: Any) -> None:
         given = dict(scope.get("headers") or {}).get(b"authorization", b"")

@@ -1,4 +1,4 @@
-"""A real server of the Model Context Protocol, over standard input and output."""
+"""A real MCP server over standard input and output, and over HTTP."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[McpServer]:
 
 
 async def test_tools_of_a_server_are_called(server: McpServer, tmp_path: Path) -> None:
-    """One server for everything that leaves it whole: to start one takes a second."""
+    """One server for all calls that do not end it, because starting one takes a second."""
     await check_calls(server)
     await check_session(server, tmp_path)
     sleep = next(tool for tool in server.tools if tool.name == "sleep")
@@ -89,7 +89,7 @@ async def test_vanished_server_is_a_failure_without_an_observation(server: McpSe
         await box.execute("add", {"a": 1, "b": 1})
 
 
-async def test_a_server_at_a_url_that_wants_a_token(caplog: pytest.LogCaptureFixture) -> None:
+async def test_server_at_a_url_receives_its_token(caplog: pytest.LogCaptureFixture) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -159,7 +159,7 @@ def test_headers_that_cannot_be_sent_safely_are_refused(target: Any, headers: di
     assert TOKEN not in str(caught.value)
 
 
-def test_a_label_has_neither_user_nor_query() -> None:
+def test_label_of_a_server_contains_neither_user_nor_query() -> None:
     assert McpServer("https://ann:pw@mcp.example.com:8443/a?key=k").label == "https://mcp.example.com:8443/a"
 
 

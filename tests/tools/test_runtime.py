@@ -356,15 +356,15 @@ async def test_large_output_is_truncated_with_a_mark() -> None:
 
 
 async def gone(pid: int) -> None:
-    """Wait until a process has ended; the one who would collect it may not be us."""
+    """Wait until a process has ended or is a zombie; another process may have to collect it."""
     async with asyncio.timeout(20):
         while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
             await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("how", ["timeout", "cancel"])
-async def test_nothing_is_left_running(how: str, tmp_path: Path) -> None:
-    """Not the program, and not what it had started itself."""
+async def test_no_process_keeps_running_after_a_timeout_or_cancel(how: str, tmp_path: Path) -> None:
+    """Neither the program nor its child processes keep running."""
     sign = tmp_path / "started"
     shell = ["/bin/sh", "-c", f"sleep 600 & echo $! > {sign}; wait"]
     seconds = 1.5 if how == "timeout" else 30

@@ -1,4 +1,4 @@
-"""Five tools that stay in their folder."""
+"""The five workspace tools cannot leave their folder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SECRET = "the secret of the outside"
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A workspace with ways out of it, and something outside to be found."""
+    """Return a workspace with links that lead out of it, and a file outside."""
     folder = tmp_path / "work"
     (folder / "src" / "deep").mkdir(parents=True)
     (tmp_path / "outside").mkdir()
@@ -293,7 +293,7 @@ async def test_a_file_name_of_255_bytes_can_be_edited(root: Path) -> None:
 
 @pytest.fixture
 def nested() -> Iterator[Path]:
-    """A folder with 1,010 folders in each other, outside pytest's own: its cleanup would recurse too deep."""
+    """Return 1,010 nested folders outside pytest's own, whose cleanup would recurse too deep."""
     top = Path(tempfile.mkdtemp())
     try:
         here = os.open(top, os.O_RDONLY)

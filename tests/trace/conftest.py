@@ -1,4 +1,4 @@
-"""A log served by a real server in a thread of its own, and a real Chromium to look at it."""
+"""Fixtures: a log served by a real server in a thread, and a real Chromium browser."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def browser() -> Iterator[Browser]:
 
 
 class Watched:
-    """A page, and everything it complained of."""
+    """A browser page, and the errors it reported."""
 
     def __init__(self, page: Page) -> None:
         self.page = page

@@ -1,4 +1,4 @@
-"""The trace viewer as people see it, in a real browser."""
+"""The trace viewer in a real browser."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def open_page(watched: Watched, url: str, session: str = "") -> Page:
     return watched.page
 
 
-def test_a_session_from_proposal_to_observation(watched: Watched, log: SqliteLog, url: str) -> None:
+def test_page_shows_a_session_from_proposal_to_observation(watched: Watched, log: SqliteLog, url: str) -> None:
     tell(log, "look", LEFT_OPEN)
     tell(log, "fix")
     page = open_page(watched, url)  # the page opens the newest session
@@ -135,7 +135,7 @@ def test_page_is_usable_with_the_keyboard(watched: Watched, log: SqliteLog, url:
     assert watched.complaints == []
 
 
-def test_light_and_dark_themes(watched: Watched, log: SqliteLog, url: str) -> None:
+def test_page_follows_the_system_theme_until_the_user_chooses(watched: Watched, log: SqliteLog, url: str) -> None:
     tell(log)
     background = "getComputedStyle(document.body).backgroundColor"
     watched.page.emulate_media(color_scheme="dark")
@@ -152,7 +152,7 @@ def test_light_and_dark_themes(watched: Watched, log: SqliteLog, url: str) -> No
     assert page.evaluate(background) == light
 
 
-def test_filters_and_evidence_problems(watched: Watched, log: SqliteLog, url: str) -> None:
+def test_records_can_be_filtered_by_tools_and_evidence_problems(watched: Watched, log: SqliteLog, url: str) -> None:
     tell(log, "odd", [payload for payload in STORY if not isinstance(payload, PermissionGranted)])
     page = open_page(watched, url, "odd")
     shown = page.locator("#timeline > li:visible:not(.turn)")
@@ -212,7 +212,7 @@ EVIL = (
 
 
 def poison() -> list[Any]:
-    """A run in which an attacker wrote every text."""
+    """Record a run in which an attacker wrote every text."""
     source = IntentSource(EVIL, EVIL, "r", 0)
     return [
         SessionStarted(EVIL, EVIL, EVIL, (EVIL,), {EVIL: EVIL}),
@@ -496,7 +496,9 @@ def test_a_person_decides_on_the_page(watched: Watched, log: SqliteLog, url: str
 # --- one file ---------------------------------------------------------------------------------------
 
 
-def test_a_session_as_one_file(watched: Watched, browser: Browser, log: SqliteLog, url: str, tmp_path: Path) -> None:
+def test_session_is_exported_as_one_file(
+    watched: Watched, browser: Browser, log: SqliteLog, url: str, tmp_path: Path
+) -> None:
     tell(log, "fix")
     tell(log, "bad", [*poison(), MessageRecorded(Assistant("</script><script>window.ran = 1</script><!--"))])
     page = open_page(watched, url, "fix")

@@ -262,7 +262,7 @@ def test_rejected_requests_do_not_log_the_token(url: str, caplog: pytest.LogCapt
         (Wanted("rm -rf"), ["fix"]),
     ],
 )
-def test_sessions_are_listed_as_wanted(log: SqliteLog, wanted: Wanted, names: list[str]) -> None:
+def test_sessions_are_sorted_and_filtered_as_requested(log: SqliteLog, wanted: Wanted, names: list[str]) -> None:
     tell(log, "fix")
     tell(log, "look", LEFT_OPEN)
     tell(log, "ask_1", [SessionStarted("2 + 2?", "m", "p", kind="ask")])
@@ -285,7 +285,7 @@ ALLOW: dict[str, Any] = {"session": "fix", "intent": "tu_3", "allowed": True}
 
 
 def send(url: str, answer: dict[str, Any] | None = None, token: str | None = None, **headers: str) -> tuple[int, str]:
-    """Answer as the page does, with other headers where given."""
+    """Send an answer as the page does, with other headers where given."""
     found = json.loads(ask(url + "api/questions")[1])
     usual = {
         "Origin": url.partition("/")[0] + "//" + url.split("/")[2],
@@ -347,7 +347,7 @@ def test_an_answer_from_another_page_is_refused(
         {**ALLOW, "input": ["x"]},
     ],
 )
-def test_an_answer_that_makes_no_sense_is_refused(log: SqliteLog, approving: str, answer: dict[str, Any]) -> None:
+def test_invalid_answer_is_rejected(log: SqliteLog, approving: str, answer: dict[str, Any]) -> None:
     assert send(approving, answer)[0] == 400
     assert not log.path.with_name("log.db.answers").exists()
 

@@ -1,4 +1,4 @@
-"""Certificates made for a test: an authority, and what it signs."""
+"""Make certificates for tests: an authority, and certificates signed by it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every test of this folder that makes its transport here runs over both of them."""
+"""Run the tests of this folder with both transports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TRANSPORTS: dict[str, Callable[..., Transport]] = {"own": HttpTransport, "aiohtt
 
 @pytest.fixture(params=TRANSPORTS)
 def make_transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Transport]:
-    """The class of the transport, which ``connect`` uses as well."""
+    """Return the transport class, which ``connect`` uses as well."""
     module = importlib.import_module("dragoman.provider.connect")  # the package has a function of this name
     monkeypatch.setattr(module, "HttpTransport", TRANSPORTS[request.param])
     return TRANSPORTS[request.param]

@@ -1,4 +1,4 @@
-"""A server that writes exactly the bytes of a test, and a call without a provider."""
+"""A server that sends exactly the given bytes, and a call without a provider."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def read_request(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
 
 
 def replying(*replies: bytes, close: bool = False) -> Handler:
-    """Return a handler that writes these replies in turn, and the last of them to all further requests."""
+    """Return a handler that sends these replies in turn, and repeats the last one."""
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         turn = 0

@@ -1,4 +1,4 @@
-"""The transport against real sockets: deadlines, bounds, proxies, certificates, failure below HTTP."""
+"""The transport on real sockets: deadlines, limits, proxies, certificates, failures below HTTP."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ async def test_stream_deadlines_hold(handler: Any, timeouts: dict[str, float], w
 
 
 async def test_broken_chunk_is_reported_at_once() -> None:
-    """The HTTP library waits on after a chunk whose size is nonsense."""
+    """The HTTP library itself would keep waiting after an invalid chunk size."""
     async with serve(broken_framing) as server, connect("m", base_url=server.base_url, timeouts=None) as model:
         events, error = await asyncio.wait_for(_collect(model), 5)
         with pytest.raises(StreamInterruptedError):
@@ -232,7 +232,7 @@ async def collect_all(stream: EventStream) -> list[Event]:
 
 @pytest.fixture(scope="module")
 def bomb() -> bytes:
-    """A hundred kilobytes that become 64 MiB of comments, which make no event."""
+    """Return 100 KB that decompress to 64 MiB of comments, which are not events."""
     packed = zlib.compressobj(9, zlib.DEFLATED, 31)
     comments = (b":" + b"x" * 1000 + b"\n") * 1024
     return b"".join([packed.compress(comments) for _ in range(64)]) + packed.flush()
@@ -392,7 +392,7 @@ async def test_failures_below_http_are_network_errors(handler: Any, kind: type[E
     assert caught.value.__cause__ is None or caught.value.__cause__.__traceback__ is None
 
 
-async def test_refused_connection_and_unknown_host() -> None:
+async def test_refused_connection_and_unknown_host_are_reported() -> None:
     async with connect("m", base_url="http://127.0.0.1:1/v1/secret-path?key=secret-query") as model:
         with pytest.raises(NetworkError, match=r"the server at http://127\.0\.0\.1:1 cannot be reached") as caught:
             await model.complete("Hi")
@@ -452,7 +452,7 @@ async def test_invalid_header_is_rejected() -> None:
 # --- bodies -----------------------------------------------------------------------------------------
 
 
-async def test_compressed_replies() -> None:
+async def test_compressed_replies_are_decoded() -> None:
     async def zipped(connection: Connection) -> None:
         connection.reply(200, gzip.compress(completion("zipped")), content_encoding="gzip")
 
@@ -518,7 +518,7 @@ async def test_connections_are_reused_and_streams_close_theirs() -> None:
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1 that signs itself."""
+    """Make a self-signed certificate for 127.0.0.1."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "dragoman test")])
     now = datetime.datetime.now(datetime.UTC)
@@ -541,7 +541,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return folder / "cert.pem", folder / "key.pem"
 
 
-async def test_tls_with_a_custom_certificate(certificate: tuple[Path, Path], make_transport: Make) -> None:
+async def test_custom_certificate_is_trusted(certificate: tuple[Path, Path], make_transport: Make) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*certificate)
 
@@ -572,7 +572,7 @@ async def test_tls_with_a_custom_certificate(certificate: tuple[Path, Path], mak
                 assert (await model.complete("Hi")).text == "secure"
 
 
-async def test_proxies(monkeypatch: pytest.MonkeyPatch, make_transport: Make) -> None:
+async def test_proxy_variables_are_used_unless_excluded(monkeypatch: pytest.MonkeyPatch, make_transport: Make) -> None:
     async with serve(answering("by proxy")) as proxy:
         monkeypatch.setenv("http_proxy", proxy.url)
         monkeypatch.setenv("no_proxy", "direct.invalid")
@@ -607,7 +607,7 @@ def test_secret_has_a_safe_repr() -> None:
         pickle.dumps(secret)
 
 
-async def test_fixture_transport() -> None:
+async def test_fixture_transport_replays_a_failure_and_raises_when_empty() -> None:
     transport = FixtureTransport((200, {}, [chunk("a"), StreamInterruptedError("cut")]))
     async with connect("m", base_url="http://x", transport=transport) as model:
         events, error = await _collect(model)

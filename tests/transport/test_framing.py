@@ -236,7 +236,7 @@ async def test_invalid_replies_are_rejected(name: str, stream: bool) -> None:
 
 
 @pytest.mark.parametrize(("status", "rest"), [(204, b""), (304, b""), (304, b"content-length: 5\r\n")])
-async def test_statuses_without_a_body(status: int, rest: bytes) -> None:
+async def test_statuses_that_have_no_body_are_read(status: int, rest: bytes) -> None:
     reply = b"HTTP/1.1 %d X\r\n%b\r\n" % (status, rest)
     transport = HttpTransport()
     async with listen(replying(reply)) as server:
@@ -373,7 +373,7 @@ async def test_request_is_not_resent_on_a_lost_connection() -> None:
 
 
 async def _leave_early(transport: Transport, handler: Callable[..., Awaitable[None]]) -> tuple[int, int]:
-    """Read the first bytes of a reply and leave; then send another. Return the connections and the idle ones."""
+    """Abandon a reply after its first bytes and send another request; count the connections."""
     from dragoman.wire import HttpRequest
 
     from .raw import PATIENT

@@ -1,4 +1,4 @@
-"""The example of a transport over another HTTP client keeps what a provider relies on."""
+"""The example transport over another HTTP client does what a provider relies on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections: which are used again, how many there are, how long they stay, and that none is left behind."""
+"""Connection pool: which connections are reused, how many there are, how long they stay open."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ async def test_ipv6_works(make_transport: Make) -> None:
 
 
 async def test_happy_eyeballs_picks_the_working_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name with an address that does not answer and one that does: the second is tried after a moment."""
+    """Of two addresses the first does not answer, so the second is tried after a short delay."""
     blackhole = socket.socket()
     blackhole.bind(("127.0.0.1", 0))
     blackhole.listen(0)
@@ -356,7 +356,7 @@ def test_transport_belongs_to_one_event_loop(make_transport: Make) -> None:
         asyncio.run(once())
 
 
-async def test_closing_while_a_connection_is_being_opened() -> None:
+async def test_transport_can_be_closed_while_a_connection_is_being_opened() -> None:
     async def mute(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         await reader.read()
 

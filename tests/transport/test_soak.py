@@ -54,7 +54,7 @@ CLIENT = ["read", "read", "read", "leave", "cancel", "drop"]
 
 
 async def serve_by_name(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer as the request demands."""
+    """Answer as the ``x-do`` header of the request selects."""
     while True:
         head = await reader.readuntil(b"\r\n\r\n")
         await reader.readexactly(2)
@@ -168,8 +168,8 @@ STREAMS = 5_000 if WHOLE else 400
 
 
 @pytest.mark.exhaustive
-async def test_many_concurrent_streams() -> None:
-    """Each gets its own bytes, while all are open."""
+async def test_concurrent_streams_do_not_mix_their_bytes() -> None:
+    """Each stream gets its own bytes while all are open."""
     everyone = asyncio.Event()
     here = 0
 

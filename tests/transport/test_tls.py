@@ -1,4 +1,4 @@
-"""TLS with certificates made here: who is believed, what is negotiated, and how a connection ends."""
+"""TLS with test certificates: which are trusted, what is negotiated, how a connection ends."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ async def test_system_trust_store_is_used(authority: Authority, monkeypatch: pyt
 
 
 async def _read_until_eof(transport: HttpTransport, authority: Authority, *, notify: bool) -> bytes:
-    """Send a reply that the end of file ends, with ``close_notify`` or with a mere FIN."""
+    """Send a reply that ends with the connection, by ``close_notify`` or by a mere FIN."""
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)

@@ -22,7 +22,7 @@ from dragoman import (
 
 
 class Invoice:
-    """A type to be filled in."""
+    """A type for structured output."""
 
     total: int
 

@@ -8,7 +8,7 @@ from dragoman.middleware import Observe
 
 
 class Invoice:
-    """A type to be filled in."""
+    """A type for structured output."""
 
     total: int
 

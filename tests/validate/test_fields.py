@@ -1,4 +1,4 @@
-"""The strict reader of mappings."""
+"""The strict reader of configuration mappings."""
 
 from __future__ import annotations
 

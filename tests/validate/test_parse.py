@@ -1,4 +1,4 @@
-"""The caller's own shapes: read without loss, or refused with the place named."""
+"""Messages in the caller's own formats: read without loss, or rejected with the path."""
 
 from __future__ import annotations
 

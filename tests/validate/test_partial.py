@@ -1,4 +1,4 @@
-"""Structured output while it arrives."""
+"""Parse structured output while it arrives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every refusal of a request, with the place it names, and the order in which models decline."""
+"""Every rejection of a request, with the path it names, and the order of capability checks."""
 
 # mypy: disable-error-code="arg-type,list-item"
 

@@ -1,4 +1,4 @@
-"""JSON Schemas are compiled, cached, and never followed out of the document."""
+"""JSON Schemas are compiled and cached, and references outside the document are not followed."""
 
 # ruff: noqa: SLF001 - the cache is not public, and its bound is
 
@@ -42,7 +42,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    """A real server that answers every request and counts them."""
+    """Start a real server that answers every request and counts them."""
     with Server(("127.0.0.1", 0), Handler) as listening:
         thread = threading.Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -195,7 +195,7 @@ def test_self_referencing_schema_is_compiled() -> None:
 
 
 def doubling(levels: int, make: Any, start: Any = None) -> dict[str, Any]:
-    """A chain of definitions, each made of the one before it."""
+    """Return a chain of definitions, each of which refers to the one before it."""
     definitions: dict[str, Any] = {"a0": start or {"type": "object"}}
     for level in range(1, levels + 1):
         definitions[f"a{level}"] = make({"$ref": f"#/$defs/a{level - 1}"})

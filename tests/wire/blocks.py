@@ -1,4 +1,4 @@
-"""Every kind of block on every wire, both ways: what becomes of it when it is sent, and which replies bring it.
+"""Every kind of block on every wire: what happens when it is sent, and which replies contain it.
 
 ``python -m tests.wire.blocks`` writes the table into ``docs/concepts/wires.md``; ``test_blocks.py`` compares it.
 """
@@ -86,7 +86,7 @@ KINDS: dict[str, Kind] = {
 
 
 def send(wire: str, name: str) -> str:
-    """Return what becomes of a block that is sent; one that the wire's replies bring goes back as it came."""
+    """Return what happens to a block that is sent; a block from the wire's replies is sent back."""
     kind, reply = KINDS[name], REPLIES.get(name, {}).get(wire)
     blocks = [kind.block]
     if reply is not None:
@@ -110,7 +110,7 @@ def send(wire: str, name: str) -> str:
 
 
 def _marks(value: Any) -> list[str]:
-    """Return the strings of a block that a request with it contains: texts, data, addresses, ids."""
+    """Return the strings of a block that a request must contain: texts, data, addresses, ids."""
     data = msgspec.to_builtins(value)
     left, found = [data], []
     while left:
@@ -125,7 +125,7 @@ def _marks(value: Any) -> list[str]:
 
 
 def send_tool(wire: str, name: str) -> str:
-    """Return what becomes of a server-side tool; its results are a provider's own blocks."""
+    """Return what happens to a server-side tool, whose results are provider-specific blocks."""
     request = Request([User("Go.")], config=RuntimeConfig(max_tokens=9), model=MODEL, server_tools=(ServerTool(name),))
     check_request(request)
     try:
@@ -299,7 +299,7 @@ def write_table() -> str:
 
 
 def with_table(page: str) -> str:
-    """Return the page with the table of today."""
+    """Return the page with its table replaced by the current one."""
     before, _, rest = page.partition(START)
     return f"{before}{START}\n{write_table()}\n{END}{rest.partition(END)[2]}"
 

@@ -23,7 +23,7 @@ __all__ = ["Snapshot", "hear_cuts", "seams_of"]
 
 
 class _Pickler(pickle.Pickler):
-    """Writes what may change; what cannot is shared by all that is made of it."""
+    """Copies mutable objects and shares immutable ones between all copies."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
@@ -41,7 +41,7 @@ class _Pickler(pickle.Pickler):
 
 
 class Snapshot:
-    """A decoder as it is now, to be gone on with as often as one likes."""
+    """A saved state of a decoder, from which any number of copies can continue."""
 
     def __init__(self, decoder: Decoder) -> None:
         file = io.BytesIO()
@@ -50,7 +50,7 @@ class Snapshot:
         self._data, self._shared = file.getvalue(), pickler.shared
 
     def restore(self) -> Decoder:
-        """The decoder again, another one each time."""
+        """Return a new decoder in the saved state."""
         unpickler = pickle.Unpickler(io.BytesIO(self._data))
         unpickler.persistent_load = self._shared.__getitem__  # type: ignore[method-assign]
         decoder: Decoder = unpickler.load()
@@ -107,7 +107,7 @@ def hear_cuts(
 def _branches(
     decoder: Decoder, said: list[Event], data: bytes, begin: int, offsets: Sequence[int]
 ) -> Iterator[tuple[int, DecodedReply]]:
-    """The cuts between two seams."""
+    """Yield the decoded reply for each cut between two event boundaries."""
     snapshot = Snapshot(decoder)
     before: tuple[list[Event], Any] | None = None
     heard = DecodedReply([], None)
@@ -124,7 +124,7 @@ def _branches(
 
 
 def _grow(said: list[Event], events: list[Event]) -> None:
-    """Add events; a delta that goes on with the last one is joined to it, or long streams would take for ever."""
+    """Append events; join a delta to the one before, because long streams would take too long."""
     for event in events:
         joined = _join(said[-1], event) if said else None
         if joined is None:
@@ -134,7 +134,7 @@ def _grow(said: list[Event], events: list[Event]) -> None:
 
 
 def _join(last: Event, event: Event) -> Event | None:
-    """Two deltas of one block as one; nothing, if they are anything else."""
+    """Return two deltas of one block as one, or ``None`` if they cannot be joined."""
     match last, event:
         case (TextDelta(), TextDelta()) | (ThinkingDelta(signature=None), ThinkingDelta(signature=None)):
             same = last.content_block_index == event.content_block_index

@@ -71,7 +71,7 @@ WIRES = {
 
 @dataclass(frozen=True)
 class Record:
-    """A recorded exchange: what came back, and what had been asked for."""
+    """A recorded exchange: the request and the reply."""
 
     id: str
     wire: str
@@ -107,7 +107,7 @@ class Record:
 
 @lru_cache(maxsize=1)
 def find_records() -> dict[str, Record]:
-    """Every recording of a wire that is registered, by its id; none where there are no recordings."""
+    """Return every recording of a registered wire by its id; none without recordings."""
     if not RECORDED.exists():
         return {}
     found = {}
@@ -134,7 +134,7 @@ def find_records() -> dict[str, Record]:
 
 @lru_cache(maxsize=1)
 def find_exchanges() -> list[dict[str, Any]]:
-    """Every exchange recorded with a real server; none where there are no recordings."""
+    """Return every exchange recorded with a real server; none without recordings."""
     if not SERVERS.exists():
         return []
     with gzip.open(SERVERS, "rb") as lines:
@@ -153,7 +153,7 @@ PATHS = {
 
 @lru_cache(maxsize=1)
 def find_streams() -> list[Record]:
-    """Every streamed reply there is a recording of, of providers and of real servers."""
+    """Return every recorded streamed reply, of vendors and of local servers."""
     return [record for record in [*find_records().values(), *_served()] if record.is_streamed]
 
 

@@ -1,4 +1,4 @@
-"""A client side and a server side of one wire, joined without a network; and what is lost between them, as data."""
+"""Connect the client side and the server side of a wire in memory, and list what each wire loses."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _forget(block: Any) -> Any:
 
 
 def merge_turns(request: Request) -> Request:
-    """Neighbours of one role as one message of blocks; results apart."""
+    """Return the request with consecutive messages of one role merged; tool results stay apart."""
     merged: list[Message] = []
     for message in request.messages:
         last = merged[-1] if merged else None
@@ -178,7 +178,7 @@ def join_text_results(message: Message) -> Message:
 
 
 def stateless_settings(request: Request) -> Request:
-    """Extras that ask for what is done anyway."""
+    """Drop extra fields that request the default behaviour; they can be ignored without loss."""
     config, extras = request.config, dict(request.config.extras)
     for name in ("store", "stream", "background", "temperature"):
         extras.pop(name, None)
@@ -242,7 +242,7 @@ def stop_extras(request: Request) -> Request:
 
 
 def known_settings(request: Request) -> Request:
-    """A setting that was given as an extra, or twice, under its own name."""
+    """Return the request with settings that were given as extras moved to their own fields."""
     config, extras = request.config, dict(request.config.extras)
     limit = extras.pop("max_tokens", config.max_tokens)
     stops = [*(config.stop_sequences or ()), *extras.pop("stop_sequences", ())]
@@ -291,7 +291,7 @@ def _openai_usage(usage: Usage) -> Usage:
 
 
 def _anthropic_usage(usage: Usage) -> Usage:
-    """The total is omitted, and three counters make up the input."""
+    """Compute the total, which the wire omits, and include cached tokens in the input."""
     subsets = (usage.cached_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
     asked = None if usage.input_tokens is None else max(usage.input_tokens, subsets)
     total = None if asked is None or usage.output_tokens is None else asked + usage.output_tokens
@@ -350,7 +350,7 @@ WIRES: dict[str, Wire] = {
 
 
 def _gemini_usage(usage: Usage) -> Usage:
-    """Thoughts are part of the output, known or not; cache writes are omitted."""
+    """Count thoughts as part of the output, and drop cache writes, which the wire omits."""
     output, thoughts = usage.output_tokens, usage.reasoning_tokens
     if thoughts is not None:
         output = max(output or 0, thoughts)
@@ -408,7 +408,7 @@ def client(wire: str, model: str = "test-model") -> Codec:
 
 
 def serve(wire: str, request: Request, events: Sequence[Event], error: ProviderError | None) -> list[bytes]:
-    """The bytes of a reply, as the server side writes them."""
+    """Return the bytes of a reply as the server side writes them."""
     encoder = SERVER_CODECS[wire].encoder(Asked(request), created=1)
     pieces = [encoder.feed(event) for event in events]
     pieces.append(encoder.end() if error is None else encoder.fail(error))
@@ -421,8 +421,8 @@ def hear(wire: str, request: Request, pieces: Sequence[bytes], *, judged: bool =
 
 
 def said(heard: DecodedReply, wire: Wire, losses: frozenset[str], *, hidden: bool) -> list[Any]:
-    """Return the content of a reply without ``losses``; ``hidden``: an invalid call makes an error
-    ending.
+    """Return a reply's content without ``losses``; if ``hidden``, an invalid call ends it as an
+    error.
     """
     if "whole_order" in losses and heard.error is not None:  # they come last, and this reply never came so far
         losses |= {"whole"}

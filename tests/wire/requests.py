@@ -1,4 +1,4 @@
-"""Recorded requests, read and written again, compared with the body that the vendor's own client sent.
+"""Read and rewrite recorded requests, and compare them with what the vendor's client sent.
 
 ``python -m tests.wire.requests`` prints the share of each wire, and the reasons for the rest; ``--write`` writes the
 table into ``docs/concepts/wires.md``, which ``test_request_bytes.py`` compares. Bodies are compared after the
@@ -81,7 +81,9 @@ def _read_request(wire: str, asked: Body, path: str) -> Request | Outcome:
 
 
 def _endpoint_of(wire: str, asked: Body) -> dict[str, Any]:
-    """Return the quirks of the endpoint that a client writes to: one that is sent thinking or marks takes them."""
+    """Return the quirks of the client's endpoint: it accepts thinking or cache marks if it got
+    them.
+    """
     if wire != "openai":
         return {}
     quirks: dict[str, Any] = {"cache_control": True} if any(_marked(asked)) else {}
@@ -117,7 +119,7 @@ def _differences(theirs: Any, ours: Any, path: str = "") -> Iterator[str]:
 
 
 def drop_nulls(value: Any) -> Any:
-    """SDKs dump every field they have: a field that is null is one that is not sent."""
+    """Drop null fields: SDKs write every field, and null means that it is not set."""
     if isinstance(value, dict):
         return {name: drop_nulls(each) for name, each in value.items() if each is not None}
     return [drop_nulls(each) for each in value] if isinstance(value, list) else value
@@ -133,7 +135,7 @@ _DEFAULTS: tuple[tuple[str, Any], ...] = (
 
 
 def drop_defaults(body: Body) -> Body:
-    """A field with the value that its absence has."""
+    """Drop fields whose value is the default."""
     for name, value in _DEFAULTS:
         if body.get(name) == value and type(body.get(name)) is type(value):
             del body[name]
@@ -148,21 +150,21 @@ def drop_defaults(body: Body) -> Body:
 
 
 def use_old_limit(body: Body) -> Body:
-    """``max_completion_tokens`` is a vendor's quirk; both names mean one setting."""
+    """Rename ``max_completion_tokens`` to ``max_tokens``; both mean the same setting."""
     if "max_completion_tokens" in body:
         body["max_tokens"] = body.pop("max_completion_tokens")
     return body
 
 
 def one_text(content: Any) -> Any:
-    """One part of text is the same as the string; several texts of a turn are joined."""
+    """Replace a single text part by its string, and join several texts of a turn."""
     if isinstance(content, list) and content and all(set(part) == {"type", "text"} for part in content):
         return "".join([part["text"] for part in content])
     return content
 
 
 def join_leading(body: Body) -> Body:
-    """Leading system messages are joined by a blank line."""
+    """Join leading system messages with a blank line."""
     messages = body.get("messages", [])
     while len(messages) > 1 and {messages[0]["role"], messages[1]["role"]} <= {"system", "developer"}:
         first, second = messages.pop(0), messages[0]
@@ -171,7 +173,7 @@ def join_leading(body: Body) -> Body:
 
 
 def plain_chat(body: Body) -> Body:
-    """Messages: the content of a turn, its calls' JSON, and the roles of instructions."""
+    """Normalise chat messages: content, JSON of calls, and the roles of instructions."""
     for message in body.get("messages", ()):
         message["content"] = one_text(message.get("content"))
         if message["role"] == "developer":
@@ -213,7 +215,7 @@ def plain_chat(body: Body) -> Body:
 
 
 def plain_messages(body: Body) -> Body:
-    """Anthropic: a single text is a string, and a false flag is omitted."""
+    """Normalise Anthropic messages: a single text becomes a string, a false flag is omitted."""
     system = body.get("system")
     body["system"] = one_text(system)
     for message in body.get("messages", ()):
@@ -245,7 +247,7 @@ _FREE = frozenset({"args", "response", "parameters", "parametersJsonSchema", "re
 
 
 def one_spelling(value: Any) -> Any:
-    """Gemini takes its names in both alphabets: ``system_instruction`` is ``systemInstruction``."""
+    """Convert Gemini's snake-case names, such as ``system_instruction``, to camel case."""
     if isinstance(value, dict):
         named = {re.sub("_([a-z])", lambda found: found[1].upper(), name): each for name, each in value.items()}
         return {name: each if name in _FREE else one_spelling(each) for name, each in named.items()}
@@ -253,7 +255,7 @@ def one_spelling(value: Any) -> Any:
 
 
 def as_lists(body: Body) -> Body:
-    """Gemini takes one object for a list of one, and a string for a content of one text."""
+    """Wrap a single Gemini object in a list, and a string in a content with one text."""
     for name in ("tools", "contents"):
         if isinstance(body.get(name), dict):
             body[name] = [body[name]]
@@ -266,7 +268,7 @@ def as_lists(body: Body) -> Body:
 
 
 def _marked(value: Any) -> Iterator[Body]:
-    """Yield every object with a mark of a prompt cache."""
+    """Yield every object with a prompt-cache mark."""
     if isinstance(value, dict):
         if isinstance(value.get("cache_control"), dict):
             yield value
@@ -276,7 +278,7 @@ def _marked(value: Any) -> Iterator[Body]:
 
 
 def plain_contents(body: Body) -> Body:
-    """Gemini: JSON Schema under its newer name, types in lower case, and a result of one text."""
+    """Normalise Gemini contents: schema field name, lower-case types, results of one text."""
     body.pop("model", None)  # the URL names the model
     body.get("systemInstruction", {}).pop("role", None)
     if not "".join([part.get("text", "") for part in body.get("systemInstruction", {}).get("parts", ())]):
@@ -310,7 +312,7 @@ def plain_contents(body: Body) -> Body:
 
 
 def _merge_turns(contents: list[Any]) -> list[Any]:
-    """Two contents of one role are one turn."""
+    """Merge consecutive contents of one role."""
     merged: list[Any] = []
     for content in contents:
         content.setdefault("role", "user")
@@ -322,7 +324,7 @@ def _merge_turns(contents: list[Any]) -> list[Any]:
 
 
 def _result(response: Any) -> Any:
-    """The one value of a result, whatever key it is under; any other object is the JSON that it is."""
+    """Return the single value of a result under any of its usual keys; else the object itself."""
     if isinstance(response, dict) and len(response) == 1:
         [(name, only)] = response.items()
         if name in ("result", "output", "error"):
@@ -338,7 +340,7 @@ def _lower_types(schema: Any) -> Any:
 
 
 def plain_input(body: Body) -> Body:
-    """Responses: fields that are always sent (``store``), text as input, and instructions as a message."""
+    """Normalise Responses input: constant fields such as ``store``, texts, and instructions."""
     for name in ("store", "include", "background"):
         body.pop(name, None)  # nothing is stored, and encrypted reasoning is asked for: both by design
     if isinstance(body.get("input"), str):
@@ -381,7 +383,7 @@ def _join_texts(content: Any) -> Any:
 
 
 def _plain_schema(body: Body, form: Any) -> Body:
-    """A name that the client gave a schema is sent as its title too; ``strict`` is decided by the schema."""
+    """Drop a schema's title, which repeats its name, and ``strict``, which the schema decides."""
     if isinstance(form, dict) and isinstance(form.get("schema"), dict):
         form["schema"].pop("title", None)
         form.pop("strict", None)
@@ -389,7 +391,7 @@ def _plain_schema(body: Body, form: Any) -> Body:
 
 
 def plain_ollama(body: Body) -> Body:
-    """Ollama streams by default; an empty list of options is omitted."""
+    """Normalise Ollama bodies: streaming is the default, and empty options are omitted."""
     body.setdefault("stream", True)
     if not body.get("options"):
         body.pop("options", None)
@@ -410,7 +412,7 @@ def plain_ollama(body: Body) -> Body:
 
 
 def plain_cohere(body: Body) -> Body:
-    """Cohere: JSON mode is the schema of any object, and both names of a schema's form mean the same."""
+    """Normalise Cohere bodies: JSON mode is an any-object schema, and schema names are unified."""
     form = body.get("response_format")
     if isinstance(form, dict) and form.get("type") in ("json_object", "json_schema"):
         body["response_format"] = {"type": "json_object", "json_schema": form.get("json_schema", {"type": "object"})}
@@ -418,7 +420,7 @@ def plain_cohere(body: Body) -> Body:
 
 
 def plain_converse(body: Body) -> Body:
-    """Converse: SDKs send empty fields and defaults, and the model, which is in the address; two turns of one role."""
+    """Normalise Converse bodies: drop empty fields, defaults and the model; merge turns."""
     body.pop("modelId", None)
     for name in ("inferenceConfig", "system"):
         if not body.get(name):
@@ -493,7 +495,7 @@ REASONS: dict[str, str] = {
 
 
 def reason_of(place: str) -> str | None:
-    """Return why a place may differ, or ``None`` if nothing explains it."""
+    """Return why the bodies may differ at a path, or ``None`` if nothing explains it."""
     return next((why for pattern, why in REASONS.items() if re.match(pattern, place)), None)
 
 
@@ -520,7 +522,7 @@ def recorded() -> Iterator[tuple[str, str, Body, str]]:
 
 
 class Share(NamedTuple):
-    """The requests of a wire: how many are expressed and the same, and why the others are not."""
+    """Counts for a wire: requests that are expressed, requests that are equal, and the reasons."""
 
     expressed: int
     same: int
@@ -576,7 +578,7 @@ def write_table(shares: Mapping[str, Share]) -> str:
 
 
 def with_table(page: str, shares: Mapping[str, Share]) -> str:
-    """Return the page with the shares of today."""
+    """Return the page with its table replaced by the current one."""
     before, _, rest = page.partition(START)
     return f"{before}{START}\n{write_table(shares)}\n{END}{rest.partition(END)[2]}"
 

@@ -1,4 +1,4 @@
-"""The anthropic wire: its cases as data, its rules as properties, and what the field has recorded."""
+"""The anthropic wire: conformance cases, properties, and recordings of real servers."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def pieces(text: str, size: int) -> Iterator[str]:
 
 
 def stream_block(index: int, block: dict[str, Any], size: int) -> Iterator[bytes]:
-    """A block as the wire streams it: empty at first, then bit by bit."""
+    """Return a block as the wire streams it: empty at first, then in fragments."""
     grown = {
         "text": [("text", "text_delta", "text")],
         "thinking": [("thinking", "thinking_delta", "thinking"), ("signature", "signature_delta", "signature")],
@@ -263,7 +263,7 @@ def stream_block(index: int, block: dict[str, Any], size: int) -> Iterator[bytes
 
 
 def as_stream(reply: dict[str, Any], size: int) -> bytes:
-    """A whole reply as the stream it would have been."""
+    """Return a complete reply as the stream of the same content."""
     usage = reply["usage"]
     begun = {**reply, "content": [], "stop_reason": None, "usage": {**usage, "output_tokens": 1}}
     made = [line("message_start", message=begun), line("ping")]
@@ -327,7 +327,7 @@ def spots(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def mutate(value: Any, draw: Any) -> Any:
-    """The same JSON with one part replaced, removed or doubled."""
+    """Return the JSON with one part replaced, removed or duplicated."""
     value = copy.deepcopy(value)
     found = list(spots(value))
     if not found:
@@ -410,7 +410,7 @@ spoken = st.one_of(
 
 @st.composite
 def conversations(draw: Any) -> tuple[Message, ...]:
-    """Conversations that pass the contract's check: calls answered at once, late, out of order or never."""
+    """Generate valid conversations: calls answered at once, late, out of order or never."""
     messages: list[Message] = [User("Go.")]
     waiting: list[str] = []
     for _ in range(draw(st.integers(1, 4))):
@@ -430,7 +430,7 @@ def conversations(draw: Any) -> tuple[Message, ...]:
 
 
 def assert_legal(turns: list[dict[str, Any]]) -> None:
-    """The wire's own rules, as its server holds them."""
+    """Assert the rules that the wire's server enforces."""
     assert [turn["role"] for turn in turns] == [role for role, _ in zip(itertools.cycle(["user", "assistant"]), turns)]
     seen: set[str] = set()
     asked: list[str] = []
@@ -653,7 +653,9 @@ IN_ALL = {"type": "object", "properties": {"a": {"allOf": [{"$ref": "#/$defs/X"}
 
 
 def ladder(steps: int) -> dict[str, Any]:
-    """Definitions that each name the next one twice: a naive walk takes two to the power of ``steps``."""
+    """Return definitions that each refer twice to the next: a naive walk takes 2 ** ``steps``
+    steps.
+    """
     return {
         f"d{step}": {"type": "object", "properties": {side: {"$ref": f"#/$defs/d{step + 1}"} for side in "ab"}}
         for step in range(steps)
@@ -837,7 +839,7 @@ def open_request(*, stream: bool) -> Request:
 
 
 def hear_freely(reply: bytes, *, stream: bool, bytes_apart: bool = False) -> DecodedReply:
-    """As ``decode``, without an opinion on the tools that were offered: recordings offered their own."""
+    """Decode a reply without checking tool names: recordings were offered other tools."""
     out = Assembler(request_id="R", model=MODEL, issuer=ISSUER)
     decoder = connect().decoder(open_request(stream=stream), out)
     events = []

@@ -1,4 +1,4 @@
-"""The Converse wire: cases, odd replies, what a request becomes, the server side, and every recording."""
+"""The Converse wire: cases, unusual replies, encoding of requests, server side, recordings."""
 
 from __future__ import annotations
 
@@ -588,7 +588,7 @@ COMPLETIONS = {
 
 
 def text_of(payloads: list[Any]) -> str:
-    """Return the text by the rules of the three wires, in a line each."""
+    """Return the text of the payloads, which have the format of one of three wires."""
     found = ""
     for each in payloads:
         found += "".join([block.get("text", "") for block in each.get("content") or () if isinstance(block, dict)])

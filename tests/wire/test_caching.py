@@ -1,4 +1,4 @@
-"""The provider's prompt cache: breakpoints, keys and handles, and what has no place on a wire."""
+"""Prompt caches: breakpoints, keys and handles, and warnings where a wire has no field for them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def encode(
 
 
 def marks(body: Any, path: str = "") -> list[str]:
-    """Return where a body has marks, in order."""
+    """Return the paths of cache marks in a body, in order."""
     if isinstance(body, list):
         return [found for at, item in enumerate(body) for found in marks(item, f"{path}[{at}]")]
     if not isinstance(body, dict):

@@ -1,4 +1,4 @@
-"""Codecs by the name of their wire: those of other packages, and what each makes of a model's facts."""
+"""Codecs by wire name, including those of plugins, and how each uses known facts of a model."""
 
 from __future__ import annotations
 

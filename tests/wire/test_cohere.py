@@ -1,4 +1,4 @@
-"""The v2 chat wire: cases, odd replies, what a request becomes, the server side, and every recording."""
+"""The v2 chat wire: cases, unusual replies, encoding of requests, server side, recordings."""
 
 from __future__ import annotations
 

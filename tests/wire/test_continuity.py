@@ -1,4 +1,4 @@
-"""Whose opaque state it is."""
+"""Opaque state belongs to the provider that issued it."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ SEALED = [record for record in ROUTED[40:] if b'"reasoning.encrypted"' in record
 
 
 def recorded_details(record: Record) -> list[dict[str, Any]]:
-    """The details of a reply, those of one kind and index together, by the standard library alone."""
+    """Return the reasoning details of a reply, joined by kind and index, without our decoder."""
     found: dict[Any, dict[str, Any]] = {}
     for body in bodies_of(record):
         for choice in body.get("choices") or ():
@@ -150,7 +150,7 @@ def opaque_of(block: Any) -> list[Any]:
 
 
 def bodies_of(record: Record) -> list[Any]:
-    """The JSON of the reply: the whole body, or each event's data."""
+    """Return the JSON values of the reply: the whole body, or the data of each event."""
     text = record.body.decode().strip()
     if not record.is_events:
         return [json.loads(text)]
@@ -174,7 +174,7 @@ def words_of(content: Any, kind: str) -> str:
 
 
 def read_plainly(record: Record) -> dict[str, Any]:
-    """Text, thinking, calls, usage and the end of the first choice."""
+    """Return text, thinking, calls, usage and finish reason of the first choice."""
     text = thinking = refusal = ""
     words: list[str] = []
     calls: list[dict[str, Any]] = []
@@ -294,7 +294,7 @@ def test_raw_is_verbatim(count: Callable[[str, int], None]) -> None:
 
 
 def test_recordings_of_every_wire_give_replies_or_provider_errors(count: Callable[[str, int], None]) -> None:
-    """No stray exception, no broken rule of the stream, nothing that cannot be written down."""
+    """No other exception, no invalid stream, and every event is serialisable."""
     found: dict[str, Counter[str]] = {}
     for record in GOOD:
         heard = hear(record)

@@ -1,4 +1,4 @@
-"""Questions that let a server count, and what its answers come to."""
+"""Requests that make a server count tokens, and the counts read from its answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Replies = list[tuple[int, Any]]
 def run(
     wire: str, base_url: str, replies: Replies, request: Request = REQUEST, **quirks: Any
 ) -> tuple[int | None, list[HttpRequest]]:
-    """Return the count and the questions that were asked for it."""
+    """Return the token count and the requests that were sent for it."""
     codec: Any = CODECS[wire]("m", base_url)
     if quirks:
         codec = type(codec)("m", base_url, type(codec.quirks)(**quirks))

@@ -78,7 +78,7 @@ def test_every_wire_is_tested() -> None:
 
 
 def offsets_of(wire: str, data: bytes, most: int, seed: object) -> Sequence[int]:
-    """All the places to cut ``data`` at; or a few, both ends and some seams between events among them."""
+    """Return all offsets of ``data``, or a sample with both ends and some event boundaries."""
     size = len(data)
     if size + 1 <= most:
         return range(size + 1)
@@ -104,7 +104,7 @@ def record_offsets(record: Record) -> Sequence[int]:
 
 
 def check_cut(wire: str, cut: bytes, whole: DecodedReply, heard: DecodedReply, *, stream: bool, reread: bool) -> None:
-    """``heard`` is what was made of ``cut``, the beginning of a reply of which ``whole`` was made."""
+    """Check ``heard``, decoded from the prefix ``cut`` of a reply that decodes to ``whole``."""
     error = heard.error
     if isinstance(error, StreamInterruptedError):
         assert error.response is None or error.response.finish_reason == "error"

@@ -1,4 +1,4 @@
-"""Every alternative of every error pattern decides a case or an example of its own: none depends on recordings."""
+"""Every alternative of every error pattern is needed by a case or example in the repository."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def failures_of(wire: str) -> list[tuple[int, Failure]]:
 
 
 def without_one_alternative(pattern: str) -> Iterator[tuple[str, str]]:
-    """Yield each alternative of a pattern, and the pattern with a text that never occurs in its place."""
+    """Yield each alternative of a pattern, with the pattern in which it never matches."""
     stack: list[list[int]] = [[0]]
     spans: list[tuple[int, int]] = []
     for at, sign in enumerate(pattern):
@@ -245,7 +245,7 @@ def classes(rows: tuple[Row, ...], failures: list[tuple[int, Failure]]) -> list[
 
 
 def survivors(wire: str) -> list[str]:
-    """Return the alternatives without which every refusal of the wire would have the same class."""
+    """Return the alternatives that could be removed without changing any error class."""
     rows, failures = rows_of(wire), failures_of(wire)
     expected, found = classes(rows, failures), []
     for at, row in enumerate(rows):

@@ -42,7 +42,7 @@ def frames_of(*chunks: bytes) -> list[Frame]:
 
 
 def theirs(data: bytes) -> list[tuple[dict[str, Any], bytes]]:
-    """Return the messages as the vendor's own library decodes them."""
+    """Return the messages as the vendor's library decodes them."""
     buffer = botocore.EventStreamBuffer()
     buffer.add_data(data)
     return [(message.headers, message.payload) for message in buffer]
@@ -100,7 +100,7 @@ def check_cut(at: int) -> None:
 
 
 def with_headers(headers: bytes, payload: bytes = b"{}") -> bytes:
-    """A message with headers as they are given, and right checksums."""
+    """Return a message with the given headers and correct checksums."""
     prelude = (len(headers) + len(payload) + 16).to_bytes(4) + len(headers).to_bytes(4)
     message = prelude + crc32(prelude).to_bytes(4) + headers + payload
     return message + crc32(message).to_bytes(4)

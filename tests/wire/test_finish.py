@@ -1,4 +1,4 @@
-"""Each finish reason of a wire is decoded from a reply made here, whether or not a recording has it."""
+"""Each finish reason of a wire is decoded from a reply made here, independently of recordings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gemini wire: its cases, every cut of them, what mutations do to them, and what the field has recorded."""
+"""The gemini wire: cases, every cut of them, mutations, and recordings of real servers."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_complete_chunks_of_a_truncated_array_are_read() -> None:
 
 
 def as_parts(heard: DecodedReply, codec: GeminiCodec = CODEC) -> list[Any]:
-    """The reply as the next turn sends it back."""
+    """Return the reply as the next request sends it back."""
     message = heard.response.message if heard.response else Assistant()
     results = [ToolResult(call.id, "done") for call in message.tool_calls if call.arguments is not None]
     contents = sent([User("Hello"), message, *results, User("And?")], codec)["contents"]
@@ -1104,7 +1104,7 @@ def chunks_of(reply: bytes) -> list[Any]:
 
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Every container and key of a JSON value."""
+    """Yield every container of a JSON value with each of its keys."""
     for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
         yield value, key
         yield from places(value[key])
@@ -1112,7 +1112,7 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 @st.composite
 def mutated(draw: st.DrawFn) -> list[Any]:
-    """Chunks of a case with some values replaced by others, or gone."""
+    """Generate the chunks of a case with some values replaced or removed."""
     chunks = json.loads(json.dumps(chunks_of(draw(st.sampled_from(REPLIES)))))
     for _ in range(draw(st.integers(1, 4))):
         found = list(places(chunks))

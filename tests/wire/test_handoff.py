@@ -1,4 +1,4 @@
-"""Substitutable by proof: a conversation made on one wire is understood on every other, and every loss is listed."""
+"""A conversation made on one wire can be continued on every other, and every loss is listed."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_every_conversation_is_encoded_on_every_wire(origin: str, target: str) -
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_own_state_is_sent_back(wire: str) -> None:
-    """Byte for byte, on the wires that have a place for it."""
+    """Opaque state returns byte for byte on the wires that have a field for it."""
     request = Request(conversation(wire), (WEATHER,), CONFIG, model="model-1")
     said = codec(wire).encode(request).http.body.decode()
     expected = {"anthropic": "sig-a", "gemini": "sig-g", "responses": "xyz", "bedrock": "sig-b"}.get(wire)
@@ -114,7 +114,7 @@ def test_own_state_is_sent_back(wire: str) -> None:
 
 
 def check_valid(wire: str, body: Any) -> None:
-    """The wire's own rules, as its documentation has them."""
+    """Assert the documented rules of the wire."""
     {
         "anthropic": check_anthropic,
         "bedrock": check_bedrock,
@@ -405,7 +405,7 @@ def test_foreign_blocks_are_dropped_and_reported(origin: str, target: str) -> No
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_truncated_block_is_never_sent_as_complete(wire: str) -> None:
-    """Thinking from an interrupted stream is not replayed, not even at home."""
+    """Thinking from an interrupted stream is not sent, even to its own issuer."""
     issuer = Issuer(wire, f"{wire}-vendor", "model-1")
     cut = Thinking("half a tho", Continuity("half-a-sig", issuer=issuer, replayable=False))
     encoded = codec(wire).encode(

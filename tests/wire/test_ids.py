@@ -1,4 +1,4 @@
-"""Tool-call ids, projected onto what a wire accepts."""
+"""Conversion of tool-call ids to ids that a wire accepts."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_rules_are_immutable() -> None:
 
 
 def talk(ids: list[str]) -> list[Message]:
-    """A conversation that calls and answers each id, one after the other."""
+    """Return a conversation that calls and answers each id in turn."""
     messages: list[Message] = [User("u")]
     for call_id in ids:
         messages += [Assistant([Text("t"), ToolCall(call_id, "f", {})]), ToolResult(call_id, "r")]
@@ -86,7 +86,7 @@ def test_projected_id_is_reserved() -> None:
 
 
 def test_colliding_ids_stay_distinct() -> None:
-    """With two letters of two there are four ids: some of many must collide at first."""
+    """An alphabet of two and a length of two allow only four ids, so collisions are certain."""
     clash = next(each for each in map(str, range(99)) if TINY.fold(each, 0) == TINY.fold("first", 0))
     projected = IdMap(TINY, talk(["first", clash]))
     assert projected["first"] == TINY.fold("first", 0)

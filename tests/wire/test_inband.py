@@ -1,4 +1,6 @@
-"""An error inside a 200 is an error, in whatever form it comes and on every wire."""
+"""An error inside a response with status 200 is raised as an error, in every form and on every
+wire.
+"""
 
 from __future__ import annotations
 

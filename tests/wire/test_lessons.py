@@ -1,4 +1,4 @@
-"""A rejection is learned once: for the endpoint if it names a field, else for one schema."""
+"""A rejection is remembered: for the endpoint if it names a field, else for one schema."""
 
 from __future__ import annotations
 

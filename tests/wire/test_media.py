@@ -1,4 +1,4 @@
-"""No history makes a session unsendable: whatever tools return and models reply, the next request can be written."""
+"""Any results of tools and any replies of models can be sent in the next request."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def ask(*messages: Message) -> Request:
 
 
 def use(*content: Any) -> list[Message]:
-    """A conversation in which a tool returned this."""
+    """Return a conversation in which a tool returned this value."""
     call = ToolCall("call_1", "look", {})
     return [User("Go."), Assistant([call]), ToolResult("call_1", content)]
 

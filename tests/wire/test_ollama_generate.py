@@ -1,4 +1,4 @@
-"""The older half of Ollama's own wire, served."""
+"""The server side of Ollama's older generate API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server side of the Ollama wire against its client side, and what it refuses."""
+"""The server side of the Ollama wire with its client side, and rejected requests."""
 
 from __future__ import annotations
 

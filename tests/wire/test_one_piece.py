@@ -1,4 +1,4 @@
-"""A reply that came in one piece is read at once, and as if it had come in many."""
+"""A reply that arrives in one piece is decoded like one that arrives in many."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The openai wire: every case, the way out, the way in, refusals, readiness, and whatever a server may send."""
+"""The openai wire: cases, encoding, decoding, rejections, readiness, and arbitrary replies."""
 
 # ruff: noqa: SLF001 - what a decoder keeps of a body is not public, and its bound is
 
@@ -169,7 +169,7 @@ def chunks_of(data: bytes) -> list[Any]:
 
 
 def read_plainly(body: bytes) -> Any:
-    """JSON as the standard library reads it, halves of surrogate pairs replaced; or the text itself."""
+    """Parse JSON with the standard library, replacing lone surrogates; return the text if invalid."""
     text = body.decode("utf-8", "replace")
     try:
         value = json.loads(text, parse_constant=lambda word: 1 / 0)
@@ -965,7 +965,7 @@ BODIES = {
 
 
 def class_of(status: int) -> type[ProviderError]:
-    """The class of a status without a body."""
+    """Return the error class of a status without a body."""
     known: dict[int, type[ProviderError]] = {
         401: AuthenticationError,
         402: BillingError,
@@ -1023,7 +1023,7 @@ def test_error_responses_give_provider_errors(status: int, body: Any) -> None:
 
 @st.composite
 def replies(draw: st.DrawFn) -> dict[str, Any]:
-    """Content that a body and a stream can both express: thinking, then text, then calls."""
+    """Generate content that a body and a stream can both express: thinking, text, then calls."""
     calls = draw(
         st.lists(
             st.tuples(st.text(min_size=1, max_size=12), st.sampled_from(["any", "none"]), OBJECTS),
@@ -1109,7 +1109,7 @@ def test_stream_and_body_fold_to_the_same_reply(reply: dict[str, Any], seed: int
 @FAST
 @given(reply=replies(), seed=st.integers(0, 10**6))
 def test_only_complete_calls_become_intents(reply: dict[str, Any], seed: int) -> None:
-    """Cut anywhere: what is an intent has the arguments the model gave, all of them."""
+    """Wherever the stream is cut, an intent has all the arguments that the model gave."""
     chance = random.Random(seed)
     stream = write_stream(reply, chance)
     cut = stream[: chance.randint(0, len(stream))]
@@ -1171,7 +1171,7 @@ def paths_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]
 
 
 def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
-    """A copy with one place changed; ``...`` takes it away."""
+    """Return a copy with the value at a path replaced; ``...`` removes it."""
     made = copy.deepcopy(value)
     place = made
     for key in path[:-1]:
@@ -1188,7 +1188,7 @@ def event_of(value: Any) -> bytes:
 
 
 def held(heard: DecodedReply) -> DecodedReply:
-    """The error is a provider error without an unexpected cause, and the events are serialisable."""
+    """Assert that an error is a provider error with an expected cause, and that events serialise."""
     error = heard.error
     if error is not None:
         assert type(error) in TREE
@@ -1286,7 +1286,7 @@ def test_random_bytes_are_handled(data: bytes, stream: bool, seed: int) -> None:
 @settings(FAST, max_examples=5000 if EXHAUSTIVE else 100)
 @given(case=st.sampled_from(REPLIED), seed=st.integers(0, 10**6))
 def test_damaged_cases_are_handled(case: Case, seed: int) -> None:
-    """Valid replies with a few bytes changed, lost, doubled or moved."""
+    """Change, remove, duplicate or move some bytes of valid replies."""
     chance = random.Random(seed)
     data = bytearray(case.reply or b"")
     for _ in range(chance.randint(1, 4)):
@@ -1476,7 +1476,7 @@ def test_started_message_keeps_its_content(stream: bool) -> None:
 
 
 class Echo(Decoder):
-    """The smallest wire there is: every event is text, and its end is good."""
+    """A minimal wire: every event is text, and every end is a normal one."""
 
     def frame(self, frame: Frame) -> None:
         if not self.out.started:

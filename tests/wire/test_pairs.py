@@ -1,4 +1,4 @@
-"""Each server side against the client side of its wire: what one writes, the other reads."""
+"""Each wire's server side with its client side: what one writes, the other reads."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ REWRITTEN = {
 
 
 def path_of(encoded: Encoded) -> str:
-    """The path as a server sees it."""
+    """Return the path of a request as a server sees it."""
     return unquote(urlsplit(encoded.http.url).path)
 
 
@@ -136,7 +136,7 @@ user_blocks = st.one_of(
 
 @st.composite
 def conversations(draw: st.DrawFn, wire: str) -> list[Message]:
-    """Conversations that the wire takes whole."""
+    """Generate conversations that the wire can express completely."""
     said: list[Message] = [System(text) for text in draw(st.lists(texts, max_size=2))]
     said.append(User(draw(texts | st.lists(user_blocks, min_size=1, max_size=3))))
     for turn in range(draw(st.integers(0, 3))):

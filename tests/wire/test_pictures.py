@@ -1,4 +1,4 @@
-"""Pictures that models make: blocks on every wire that has them, back to their issuer, and on to clients of others."""
+"""Images made by models: decoded on every wire, sent back to their issuer, converted for others."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def reply_of(wire: str, body: Any, quirks: Any = None) -> Response:
 
 
 def sent_back(wire: str, said: Assistant, quirks: Any = None) -> tuple[Any, list[str]]:
-    """Return the body of the next turn, and the codes of what it lost."""
+    """Return the body of the next request, and the codes of its losses."""
     codec = CODECS[wire].connect(MODEL, BASE_URL, quirks, Capabilities())
     request = Request((User("hi"), said, User("more")), config=RuntimeConfig(max_tokens=9), model=MODEL)
     check_request(request)
@@ -172,7 +172,7 @@ def serve(wire: str, events: list[Event], *, stream: bool = False) -> bytes:
 
 
 def turn_of(wire: str, body: bytes) -> Assistant:
-    """Return the model's turn as the gateway reads it when a client sends it back."""
+    """Return the assistant message that the gateway decodes when a client sends it back."""
     got = json.loads(body)
     hi = {"role": "user", "content": "hi"}
     sent: dict[str, Any] = {"model": MODEL, "max_tokens": 9, "messages": [hi, got, hi]}

@@ -1,4 +1,4 @@
-"""Plan a conversation for another model, from the notes of its codec."""
+"""Plan the handover of a conversation to another model from the notes of its codec."""
 
 from __future__ import annotations
 

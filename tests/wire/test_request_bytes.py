@@ -1,4 +1,6 @@
-"""A request that is read and written again is the one that the vendor's own client sent, but for what is explained."""
+"""A request that is decoded and encoded again equals the original, except for explained
+differences.
+"""
 
 from __future__ import annotations
 

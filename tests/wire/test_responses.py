@@ -1,4 +1,4 @@
-"""The responses wire: every case, the way out, the way in, refusals, and whatever a server may send."""
+"""The responses wire: cases, encoding, decoding, rejections, and arbitrary replies."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def event_of(value: Any) -> bytes:
 
 
 def events_in(data: bytes) -> list[dict[str, Any]]:
-    """The JSON objects of a stream, read without our decoder."""
+    """Return the JSON objects of a stream, parsed without our decoder."""
     lines = data.decode().replace("\r\n", "\n").split("\n")
     found = [json.loads(line[5:]) for line in lines if line.startswith("data:") and line[5:].strip().startswith("{")]
     return [event for event in found if isinstance(event.get("type"), str)]
@@ -534,7 +534,7 @@ def test_ids_are_made_distinct_without_a_rule() -> None:
 
 @pytest.mark.parametrize("last", "bc")
 def test_generated_id_is_unique(last: str) -> None:
-    """With three ids to give and two of them taken, the second call of one gets the third."""
+    """Of three possible ids two are taken, so the second call with one id gets the third."""
     said = [
         part for name in ("a", "a", last) for part in (Assistant([ToolCall(name, "any", {})]), ToolResult(name, "x"))
     ]
@@ -761,7 +761,7 @@ def pieces_of(text: str, chance: random.Random) -> Iterator[str]:
 
 
 def stream_item(at: int, item: dict[str, Any], chance: random.Random, *, indexed: bool) -> Iterator[dict[str, Any]]:
-    """The events of one item; what servers leave out is left out by chance."""
+    """Return the events of one item, randomly without those that real servers omit."""
     where: dict[str, Any] = {"output_index": at, "item_id": item["id"]} if indexed else {"item_id": item["id"]}
     place: dict[str, Any] = {"output_index": at} if indexed else {}
     empty = {**item, "content": [], "summary": [], "arguments": "", "encrypted_content": None}
@@ -957,7 +957,7 @@ def paths_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]
 
 
 def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
-    """A copy with one place changed; ``...`` takes it away."""
+    """Return a copy with the value at a path replaced; ``...`` removes it."""
     made = copy.deepcopy(value)
     place = made
     for key in path[:-1]:
@@ -970,7 +970,7 @@ def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 
 
 def held(heard: DecodedReply) -> DecodedReply:
-    """The error is a provider error without an unexpected cause, and the events are serialisable."""
+    """Assert that an error is a provider error with an expected cause, and that events serialise."""
     error = heard.error
     if error is not None:
         assert type(error) in TREE

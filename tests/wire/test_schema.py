@@ -1,4 +1,4 @@
-"""Names of response schemas, and the words that ask for them."""
+"""Names of response schemas, and the prompt texts that request them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replies as a server writes them, where the pairs of client and server have no case."""
+"""Replies written by the server side, for cases that test_pairs.py does not cover."""
 
 from __future__ import annotations
 

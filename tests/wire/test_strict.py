@@ -1,4 +1,4 @@
-"""Strict decoding: which schemas are sent as strict, in which form, and what becomes of a tool's own wish."""
+"""Strict decoding: which schemas are sent as strict, in which form, and a tool's own setting."""
 
 from __future__ import annotations
 
