@@ -104,8 +104,8 @@ class TestResponses(Standard):
     wire = "responses"
 
     @pytest.mark.xfail(reason="the Responses API has no stop sequences", raises=UnsupportedFeatureError)
-    def test_stop_sequence_ends_the_reply(self, model: BaseChatModel) -> None:
-        super().test_stop_sequence_ends_the_reply(model)
+    def test_stop_sequence(self, model: BaseChatModel) -> None:
+        super().test_stop_sequence(model)
 
 
 class TestGemini(Standard):
