@@ -53,7 +53,7 @@ ACCEPTED: dict[str, tuple[bytes, bytes, bool]] = {
     "until the end of file": (OK + b"\r\nhi", b"hi", CLOSED),
     "until the end of file, empty": (OK + b"\r\n", b"", CLOSED),
     "keep-alive until the end of file": (OK + b"connection: keep-alive\r\n\r\nhi", b"hi", CLOSED),
-    # After the topics of the tests of h11, llhttp and urllib3, with bytes of our own.
+    # After the topics of the tests of h11 and llhttp, with bytes of our own.
     "tabs around content-length": (OK + b"content-length:\t2\t\r\n\r\nhi", b"hi", KEPT),
     "zeros before content-length": (OK + b"content-length: 002\r\n\r\nhi", b"hi", KEPT),
     "name that begins like content-length": (
@@ -140,7 +140,7 @@ REFUSED: dict[str, tuple[bytes, type[Exception]]] = {
     "chunk extension too long": (CHUNKED + b"2;" + b"x" * 3 * MAX_HEAD, StreamInterruptedError),
     "trailers too long": (CHUNKED + b"2\r\nhi\r\n0\r\n" + b"x: y\r\n" * 50_000, StreamInterruptedError),
     "content-length in the trailers": (CHUNKED + b"2\r\nhi\r\n0\r\ncontent-length: 2\r\n\r\n", StreamInterruptedError),
-    # After the topics of the tests of h11, llhttp and urllib3, with bytes of our own.
+    # After the topics of the tests of h11 and llhttp, with bytes of our own.
     "content-length twice, apart": (TWO + b"x: y\r\ncontent-length: 2\r\n\r\nhi", InvalidResponseError),
     "two numbers in content-length": (OK + b"content-length: 2 2\r\n\r\nhi", InvalidResponseError),
     "content-length in words": (OK + b"content-length: two\r\n\r\nhi", InvalidResponseError),

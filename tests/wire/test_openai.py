@@ -565,11 +565,11 @@ def test_dropped_content_is_not_sent() -> None:
 
 
 def test_thinking_is_removed_under_coercion() -> None:
-    said = [HELLO, Assistant([Thinking("Hm"), ToolCall("c", 'a"b', {})]), ToolResult("c", "x", is_error=True)]
+    said = [HELLO, Assistant([Thinking("Hm"), ToolCall("c", "a.b", {"x": '"'})]), ToolResult("c", "x", is_error=True)]
     body = body_of(make_request(*said, tools=(ONE,)), tools="schema", send_reasoning="reasoning")
-    sent = {"role": "assistant", "content": '{"tool": "a\\"b", "arguments": {}}', "reasoning": "Hm"}
+    sent = {"role": "assistant", "content": '{"tool": "a_b", "arguments": {"x":"\\""}}', "reasoning": "Hm"}
     assert body["messages"][2] == sent
-    assert json.loads(sent["content"])["tool"] == 'a"b'
+    assert json.loads(sent["content"]) == {"tool": "a_b", "arguments": {"x": '"'}}
 
 
 def test_tool_results_of_blocks_are_joined() -> None:
