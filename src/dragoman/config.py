@@ -166,10 +166,11 @@ def parse_yaml(data: bytes, shown: str, problems: list[ConfigError] | None = Non
 
     try:
         text = data.decode("utf-8")
-        _check_depth(text, shown)
-        node = yaml.compose(text, Loader=_loader())
     except UnicodeDecodeError:
         raise ConfigError(shown, None, "not UTF-8 text") from None
+    try:
+        _check_depth(text, shown)
+        node = yaml.compose(text, Loader=_loader())
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "not YAML"
