@@ -56,6 +56,7 @@ from dragoman.messages import (
     join_system,
 )
 from dragoman.wire import CODECS, SERVER_CODECS, Asked, Codec
+from dragoman.wire.gemini.names import to_camel
 
 from .cases import BASE_URL, DecodedReply, decode
 
@@ -71,6 +72,10 @@ def each_message(change: Callable[[Message], Message]) -> Rule:
 def join_systems(request: Request) -> Request:
     system, rest = join_system(request.messages)
     return request if system is None else replace(request, messages=[System(system), *rest])
+
+
+def use_camel_case(request: Request) -> Request:
+    return replace(request, config=replace(request.config, extras=to_camel(request.config.extras)))
 
 
 def plain_texts(message: Message) -> Message:
@@ -359,6 +364,7 @@ def _gemini_usage(usage: Usage) -> Usage:
 
 WIRES["gemini"] = Wire(
     requests={
+        "field names are camel case": use_camel_case,
         "system messages are joined": join_systems,
         "one text is plain text": each_message(plain_texts),
         "a data URL is inline": each_message(inline_data_urls),

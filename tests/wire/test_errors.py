@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from typing import Any
 
@@ -306,10 +305,10 @@ def test_status_decides_the_class(status: int, kind: type[ProviderError], messag
 
 
 ROWS = [
-    Row(frozenset({400}), re.compile("context"), ContextOverflowError),
-    Row(None, re.compile("no such model"), InvalidModelError),
-    Row(None, re.compile("no quota"), QuotaExceededError),
-    Row(frozenset({400, 500}), re.compile("."), OverloadedError),
+    Row(frozenset({400}), "context", ContextOverflowError),
+    Row(None, "no such model", InvalidModelError),
+    Row(None, "no quota", QuotaExceededError),
+    Row(frozenset({400, 500}), ".", OverloadedError),
 ]
 BY_ROWS: list[tuple[int, Failure, type[ProviderError]]] = [
     (400, Failure("the context is too long"), ContextOverflowError),
