@@ -400,8 +400,8 @@ def use_keys(path: Path) -> None:
     for key in ring.keys:
         key.allows("up:m")
         with contextlib.suppress(ProviderError):
-            ledger.settle(ledger.admit(key, 60), key.id, 10, Decimal("0.5"))
-            ledger.describe_limits(key)
+            ledger.settle(ledger.admit(key, 60), key, 10, Decimal("0.5"))
+            ledger.find_standing(key)
 
 
 FILES: dict[str, tuple[bytes, Callable[[Path], None]]] = {

@@ -33,6 +33,7 @@ def test_patterns_are_made_at_run_time_only_in_listed_functions() -> None:
         "reasoning.py:find_style",  # patterns of the data files
         # Patterns of the data files, compared with names of the data files.
         "registry/vendors.py:_read_rule",
+        "registry/vendors.py:wire_of",  # patterns of the data files
         "sim/script.py:__post_init__",
         "sim/script.py:fits",  # a pattern that the author of a script writes
         "wire/errors.py:compiled",  # patterns of the error tables, tested as data

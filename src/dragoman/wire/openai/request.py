@@ -375,7 +375,8 @@ def _details_of(block: Thinking, home: Issuer | None) -> list[Any]:
 
 def _drop_block(block: AssistantBlock, path: str, notes: Notes) -> None:
     """Report a block that is not sent. Omitting a record of what this server ran itself is not a loss."""
-    is_record = type(block) is Opaque and block.continuity is not None and _is_of_wire(block.continuity)
+    state = block.continuity
+    is_record = type(block) is Opaque and state is not None and state.replayable and _is_of_wire(state)
     why = "it is for the reader; the server does not take it back" if is_record else "this wire has no place for it"
     notes.items.append(Note("dropped", f"{block.__struct_config__.tag}_dropped", path, why, loss=not is_record))
 
