@@ -19,7 +19,7 @@ WANTED = ROOT / "tests" / "clients"
 
 
 def main() -> int:
-    """Install everything and return how many sets failed."""
+    """Install every set of packages; return how many failed."""
     CLIENTS.mkdir(parents=True, exist_ok=True)
     failed = install_node()
     failed += [path.stem for path in sorted((WANTED / "requirements").glob("*.txt")) if not install_python(path)]

@@ -97,7 +97,7 @@ def test_default_source_is_the_user() -> None:
     assert Capabilities.of({"supports_tools": False}).supports_tools == Fact(False, "declared")
 
 
-def test_a_window_of_one_token_is_a_window() -> None:
+def test_window_of_one_token_is_accepted() -> None:
     assert Capabilities.of({"max_context_tokens": 1}).known("max_context_tokens") == 1
 
 

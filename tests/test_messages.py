@@ -455,7 +455,7 @@ def test_tool_from_a_function_of_pydantic_models() -> None:
     assert schema["$defs"] == {"Leg": Leg.model_json_schema()["$defs"]["Leg"], "PlaceModel": place}
 
 
-def test_tool_from_a_function_with_a_model_as_default_or_described() -> None:
+def test_tool_parameters_may_have_a_model_default_or_a_description() -> None:
     ur = PlaceModel(city="Ur")
 
     def go(place: Any = ur, leg: Any = None) -> None: ...

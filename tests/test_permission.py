@@ -91,7 +91,7 @@ def test_strictest_rule_wins_in_any_order() -> None:
         assert policy.judge(edit(".git/x")).action == "deny"
 
 
-def test_unmatched_proposal_is_asked_or_denied() -> None:
+def test_unmatched_proposal_needs_approval_or_is_denied() -> None:
     assert Policy().judge(bash("ls")).action == "ask"
     assert Policy(default="deny").judge(bash("ls")).action == "deny"
 
@@ -111,7 +111,7 @@ STRICTNESS = ("allow", "ask", "deny")
 
 
 @given(st.lists(rules, max_size=4), rules, proposals)
-def test_additional_rules_are_never_laxer_unless_they_allow(before: list[Rule], more: Rule, proposal: Proposal) -> None:
+def test_only_allow_rules_can_relax_a_policy(before: list[Rule], more: Rule, proposal: Proposal) -> None:
     old, new = Policy(before).judge(proposal), Policy([*before, more]).judge(proposal)
     if more.action != "allow":
         assert STRICTNESS.index(new.action) >= STRICTNESS.index(old.action) or old.rule is None

@@ -178,7 +178,7 @@ def test_budget_leaves_space_for_the_answer() -> None:
 
 
 @pytest.mark.parametrize("wire", sorted(CODECS))
-def test_model_without_reasoning_gets_no_amount(wire: str) -> None:
+def test_model_without_reasoning_is_sent_no_reasoning_setting(wire: str) -> None:
     known = {"supports_thinking": False}
     assert fields_sent(wire, "unheard-of", "high", capabilities=known) == ({}, True)
     assert fields_sent(wire, "unheard-of", "off", capabilities=known) == ({}, False)

@@ -246,7 +246,7 @@ def _in_class(op: Any, value: Any) -> str:
 
 
 def _repeats(parsed: Any, before: str) -> Iterator[tuple[str, str]]:
-    """Return for each unbounded repetition a text that leads to it and a unit that it repeats."""
+    """For each unbounded repetition of a pattern, return a text that reaches it and a text that it repeats."""
     for op, value in parsed:
         name = str(op)
         if name in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):

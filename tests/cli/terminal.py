@@ -55,8 +55,9 @@ class Terminal:
         return seen
 
     def insist(self, keys: str, text: str) -> None:
-        """Press keys until a text appears: Python's line editor misses a signal just before it
-        waits.
+        """Press the keys repeatedly until a text appears.
+
+        Python's line editor can miss a signal that arrives just before it starts to wait.
         """
         for _ in range(20):
             self.type(keys)

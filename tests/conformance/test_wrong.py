@@ -189,7 +189,7 @@ class RaisesEmpty(Clockwork):
 
 
 class Choosy(Clockwork):
-    """Rejects requests for a feature that its capabilities declare."""
+    """A provider that rejects requests for a feature although its capabilities declare it."""
 
     async def events(self, request: Request) -> AsyncIterator[Event]:
         for message in request.messages:

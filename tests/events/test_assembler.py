@@ -1097,7 +1097,7 @@ HEARD: dict[int, tuple[AssistantBlock, ...]] = {
 
 
 @pytest.mark.parametrize(("at", "content"), HEARD.items())
-def test_delivered_events_keep_their_state_and_facts(at: int, content: tuple[AssistantBlock, ...]) -> None:
+def test_delivered_events_stay_unchanged(at: int, content: tuple[AssistantBlock, ...]) -> None:
     out = all_kinds()
     events = out.take()
     assert len(events) == 12
@@ -1119,12 +1119,12 @@ def test_completely_delivered_reply_stays_complete() -> None:
     assert out.complete is complete
 
 
-def test_undelivered_events_are_undone() -> None:
+def test_undelivered_events_are_removed_from_the_reply() -> None:
     out = all_kinds()
     assert brief(out.cut()) == ["start", "cancelled"]
 
 
-def test_waiting_blocks_are_undone() -> None:
+def test_undelivered_waiting_blocks_are_removed() -> None:
     out = make()
     out.tool_start(0, "x", "any")
     out.text("later")
@@ -1135,7 +1135,7 @@ def test_waiting_blocks_are_undone() -> None:
     assert fold(closing).message.content == (ToolCall("x", "any", None),)
 
 
-def test_undelivered_failure_is_undone() -> None:
+def test_undelivered_failure_is_removed() -> None:
     out = make()
     out.text("a")
     heard = out.take()

@@ -121,7 +121,7 @@ async def test_truncated_call_is_not_proposed(ending: str) -> None:
     assert [type(event) for event in events].count(ProviderErrorEvent) == (ending != "cancel")
 
 
-async def test_an_error_is_an_event_and_the_last() -> None:
+async def test_error_is_the_last_event() -> None:
     error = RateLimitError("slow down", provider="acme", model="m1", request_id="req", status=429)
     *before, last = await both_ways(reply()[:4], error)
     assert [event.type for event in before] == ["model.started", "model.reasoning_delta", "model.text_delta"]

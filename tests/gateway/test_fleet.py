@@ -20,7 +20,7 @@ from .test_serve import BODY, running, write_config
 
 CLIENTS = 200
 WORKERS = 2  # of each of two gateways
-COST = Decimal("0.01")  # of one call, by the price row below
+COST = Decimal("0.01")  # the cost of one call, by the price row below
 BUDGET, RATE, SLOTS = Decimal("1.5"), 300, 20
 SECONDS = 3.0  # after every limit was reached
 

@@ -101,7 +101,7 @@ async def test_forty_turns_fit_a_small_window(name: str) -> None:
     assert all(each.tokens_before > 0.8 * 16_000 for each in projected if each.rule == projected[0].rule)
     # The log has every page, complete.
     pages = [each.message.content for each in of(records, "message.recorded") if isinstance(each.message, ToolResult)]
-    # The work of one turn is counted inside.
+    # The function behind the tool is private.
     assert pages == [read_page._function(number) for number in range(1, TURNS + 1)]  # noqa: SLF001
     assert [type(message) for message in provider.requests[-1].messages[:2]] == [System, User]
     assert provider.requests[-1].messages[1].text == "Read all pages."  # type: ignore[union-attr]
@@ -408,7 +408,7 @@ class CountedLog(MemoryLog):
 async def test_cost_per_turn_stays_constant(monkeypatch: pytest.MonkeyPatch) -> None:
     """Count records read and written, and messages renamed and estimated, in each tenth of a long run."""
     work = {"renamed": 0, "estimated": 0}
-    # The work of one turn is counted inside.
+    # These calls are counted by wrapping private methods.
     rename, estimate = State._rename, Listed.estimate_input_tokens  # noqa: SLF001
 
     def count_rename(self: State, *arguments: Any) -> Any:

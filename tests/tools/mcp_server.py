@@ -34,7 +34,7 @@ def show() -> list[TextContent | ImageContent]:
 
 @server.tool()
 def keys() -> str:
-    """List the names in the environment."""
+    """List the names of the environment variables."""
     return " ".join(sorted(os.environ))
 
 

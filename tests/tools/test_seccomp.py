@@ -65,7 +65,7 @@ def test_arguments_decide_for_clone_and_ioctl(machine: str) -> None:
     assert run(program, ioctl, arch, second=0x5413) == ALLOW
     # TIOCSTI, which types into the terminal.
     assert run(program, ioctl, arch, second=0x5412) == EPERM
-    assert run(program, ioctl, arch, second=0x5412 | 1 << 32) == EPERM  # the kernel ignores the upper half
+    assert run(program, ioctl, arch, second=0x5412 | 1 << 32) == EPERM  # the kernel ignores the upper 32 bits
     assert run(program, ioctl, arch, second=0x541C) == EPERM
 
 

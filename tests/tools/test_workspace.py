@@ -98,7 +98,7 @@ parts = st.lists(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
 @given(parts)
-def test_any_path_reads_only_inside_the_workspace(root: Path, parts: list[str]) -> None:
+def test_no_path_reads_outside_the_workspace(root: Path, parts: list[str]) -> None:
     workspace = Workspace(root)
     try:
         data = workspace.read("/".join(parts))

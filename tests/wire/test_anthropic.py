@@ -903,7 +903,7 @@ def test_every_recorded_reply_is_sent_back_unchanged() -> None:
 
 
 @needs_corpus
-def test_every_recorded_error_has_its_class() -> None:
+def test_every_recorded_error_maps_to_its_class() -> None:
     seen: set[tuple[int, str]] = set()
     for record in recorded():
         if record["status"] == 200:

@@ -120,7 +120,7 @@ def test_case(case: Case) -> None:
         (frames(delta(0, text="a"), {"someException": {"message": "it broke"}}), "a", UnavailableError),
     ],
 )  # fmt: skip
-def test_odd_replies(data: Any, text: str | None, kind: type[ProviderError] | None) -> None:
+def test_unusual_replies_are_read(data: Any, text: str | None, kind: type[ProviderError] | None) -> None:
     heard = read(data)
     assert type(heard.error) is (kind or type(None)), heard.error
     assert (None if heard.response is None else heard.response.text) == text
@@ -135,7 +135,7 @@ def test_damaged_text_is_read() -> None:
     assert reply.text == "\ufffd?"
 
 
-def test_odd_calls() -> None:
+def test_unusual_calls_are_read() -> None:
     start = {"contentBlockStart": {"contentBlockIndex": 0, "start": {"toolUse": {"toolUseId": 5, "name": 5}}}}
     reply = read(frames(start, delta(0, toolUse={"input": {"a": 1}}), delta(1, toolUse={"input": "{}"}), *END)).response
     assert reply is not None
@@ -176,7 +176,7 @@ def test_the_address_has_the_model_and_the_mode() -> None:
     assert asked.url == f"https://bedrock.us-east-1.amazonaws.com/inference-profiles/{CLAUDE.replace(':', '%3A')}"
 
 
-def test_what_does_not_fit_is_noted_or_refused() -> None:
+def test_unsupported_content_is_noted_or_refused() -> None:
     blocks = [
         Image(Url("data:image/png;base64,aGk="), detail="low"),
         Image(Url("s3://bucket/a.png"), "image/png"),
@@ -206,7 +206,7 @@ def test_what_does_not_fit_is_noted_or_refused() -> None:
     assert sent(Request([User("x")], (Tool("f"),), tool_choice="auto"))[0]["toolConfig"]["toolChoice"] == {"auto": {}}
 
 
-def test_the_blocks_of_the_service_go_back_to_it() -> None:
+def test_native_blocks_are_sent_back_to_the_service() -> None:
     heard = read(frames(
         {"contentBlockStart": {"contentBlockIndex": 0, "start": {"toolUse": {"type": "server_tool_use", "name": "g"}}}},
         delta(0, toolUse={"input": '{"q": 1}'}), delta(1, text="Hi"), *END,
@@ -234,7 +234,7 @@ def test_a_schema_is_asked_for_by_a_tool_unless_the_model_thinks() -> None:
     assert adapted.encode(off).structured_path == "prompt"
 
 
-async def test_a_refused_tool_is_asked_for_in_words() -> None:
+async def test_rejected_forced_tool_is_requested_in_the_prompt() -> None:
     def whole(*content: Any) -> bytes:
         return json.dumps({"output": {"message": {"content": content}}, "stopReason": "end_turn"}).encode()
 
@@ -358,7 +358,7 @@ LOST: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 
 @pytest.mark.parametrize(("body", "codes"), LOST.values(), ids=LOST)
-def test_what_our_values_cannot_hold_is_reported(body: dict[str, Any], codes: list[str]) -> None:
+def test_fields_without_a_place_in_a_request_are_reported(body: dict[str, Any], codes: list[str]) -> None:
     hi = {"messages": [{"role": "user", "content": [{"text": "hi"}]}]}
     asked = SERVER.decode({**hi, **body}, "/model/m/converse")
     assert [warning.code for warning in asked.warnings] == codes
@@ -373,7 +373,7 @@ def test_what_our_values_cannot_hold_is_reported(body: dict[str, Any], codes: li
         ({"toolResult": {"toolUseId": "t", "content": [], "other": 1}}, "messages[0].content[0].toolResult.other"),
     ],
 )
-def test_content_that_our_values_cannot_hold_is_refused(block: dict[str, Any], path: str) -> None:
+def test_content_without_a_place_in_a_request_is_refused(block: dict[str, Any], path: str) -> None:
     with pytest.raises((InvalidRequestError, UnsupportedContentError)) as caught:
         SERVER.decode({"messages": [{"role": "user", "content": [block]}]}, "/model/m/converse")
     assert caught.value.message.startswith(path)

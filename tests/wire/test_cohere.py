@@ -134,7 +134,7 @@ def test_citations_go_to_the_text_that_they_are_about() -> None:
         (b"event: error\ndata: it broke\n\n", None, UnavailableError),
     ],
 )  # fmt: skip
-def test_odd_replies(data: Any, text: str | None, kind: type[ProviderError] | None) -> None:
+def test_unusual_replies_are_read(data: Any, text: str | None, kind: type[ProviderError] | None) -> None:
     heard = read(data)
     assert type(heard.error) is (kind or type(None)), heard.error
     assert (None if heard.response is None else heard.response.text) == text
@@ -152,7 +152,7 @@ def test_odd_replies(data: Any, text: str | None, kind: type[ProviderError] | No
         ([("tool-call-start", {"function": 5}), ("tool-call-delta", {"function": 5}), ("tool-call-end", None)], {}),
     ],
 )  # fmt: skip
-def test_odd_calls(calls: list[tuple[str, Any]], expected: dict[str, Any]) -> None:
+def test_unusual_calls_are_read(calls: list[tuple[str, Any]], expected: dict[str, Any]) -> None:
     records = [{"type": kind, "index": 0, "delta": {"message": {"tool_calls": call}}} for kind, call in calls]
     reply = read(events(*records, {"type": "message-end", "delta": {"finish_reason": "TOOL_CALL"}})).response
     assert reply is not None

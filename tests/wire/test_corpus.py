@@ -401,7 +401,7 @@ def class_of(status: int, body: str) -> type[ProviderError]:
 NESTED = {"54a4b85e-bf0debb4"}
 
 
-def test_recorded_errors_of_chats_have_their_class(count: Callable[[str, int], None]) -> None:
+def test_recorded_chat_errors_map_to_their_class(count: Callable[[str, int], None]) -> None:
     found: Counter[str] = Counter()
     for record in BAD:
         if record.wire != "openai":

@@ -356,7 +356,7 @@ def test_a_choice_without_tools_is_left_out_and_noted(choice: Any) -> None:
     assert [(note.code, note.loss) for note in encoded.notes] == [("tool_choice_omitted", False)]
 
 
-def test_fields_for_the_root_join_the_callers() -> None:
+def test_root_fields_are_merged_with_those_of_the_caller() -> None:
     codec = GeminiCodec(MODEL, BASE, Quirks(body={"tools": [{"search": {}}], "cachedContent": "c/1"}))
     body = sent([User("Hello")], codec, tools=[CLOCK])
     assert [list(tool) for tool in body["tools"]] == [["functionDeclarations"], ["search"]]
@@ -365,7 +365,7 @@ def test_fields_for_the_root_join_the_callers() -> None:
 
 
 @pytest.mark.parametrize("name", ["contents", "systemInstruction", "generationConfig", "toolConfig"])
-def test_fields_for_the_root_that_contradict_are_refused(name: str) -> None:
+def test_contradicting_root_fields_are_refused(name: str) -> None:
     codec = GeminiCodec(MODEL, BASE, Quirks(body={name: {}}))
     messages = [System("Be terse."), User("Hello")]
     with pytest.raises(InvalidRequestError, match=rf"quirks\.body\['{name}'\]"):
@@ -402,7 +402,7 @@ def test_calls_without_readable_arguments_and_results_without_calls_are_left_out
     ]
 
 
-def test_an_id_used_again_means_the_latest_call() -> None:
+def test_reused_id_refers_to_the_latest_call() -> None:
     call = ToolCall("a", "clock", {})
     messages = [User("1"), Assistant("So.", tool_calls=[call]), User("2"), Assistant([call]), ToolResult("a", "noon")]
     contents = sent(messages)["contents"]
@@ -436,7 +436,7 @@ def test_an_id_rule_projects_call_and_result_alike() -> None:
     assert [note.code for note in codec.encode(Request(messages)).notes] == ["id_projected"]
 
 
-def test_an_id_that_was_minted_for_want_of_one_is_not_sent() -> None:
+def test_generated_id_is_not_sent() -> None:
     for minted in ["call_" + new_ulid() for _ in range(200)]:
         contents = sent([User("1"), Assistant([ToolCall(minted, "clock", {})]), ToolResult(minted, "noon")])["contents"]
         assert contents[1]["parts"] == [{"functionCall": {"name": "clock", "args": {}}}]
@@ -444,7 +444,7 @@ def test_an_id_that_was_minted_for_want_of_one_is_not_sent() -> None:
 
 
 @pytest.mark.parametrize("provided", ["call_abc", "call_" + "0" * 25, "call_" + "0" * 27, "call_" + "u" * 26, "x" * 31])
-def test_an_id_that_only_looks_like_it_is(provided: str) -> None:
+def test_server_id_that_looks_generated_is_sent(provided: str) -> None:
     contents = sent([User("1"), Assistant([ToolCall(provided, "clock", {})]), ToolResult(provided, "noon")])["contents"]
     assert contents[1]["parts"][0]["functionCall"]["id"] == provided
     assert contents[2]["parts"][0]["functionResponse"]["id"] == provided
@@ -945,7 +945,7 @@ def test_numeric_block_reasons_are_mapped(number: int, word: str) -> None:
 
 
 @pytest.mark.parametrize("blocked", [{"blockReason": "SAFETY"}, {"blockReason": 1}])
-def test_a_block_after_text_filters_the_reply(blocked: dict[str, Any]) -> None:
+def test_safety_block_after_text_ends_the_reply_as_filtered(blocked: dict[str, Any]) -> None:
     reply = listen(stream_of(reply_of({"text": "x"}, finish=None), {"promptFeedback": blocked}), STREAM).response
     assert reply is not None
     assert (reply.text, reply.finish_reason, reply.finish_raw) == ("x", "content_filter", "SAFETY")

@@ -1080,7 +1080,7 @@ def write_stream(reply: dict[str, Any], chance: random.Random) -> bytes:
         deltas.append({"tool_calls": [head]})
         rest = [{"index": index, "function": {"arguments": p}} for p in pieces_of(json.dumps(arguments), chance)]
         queues.append(rest)
-    while any(queues):  # in whatever order, one call's fragments among another's
+    while any(queues):  # fragments in any order, with those of several calls interleaved
         queue = chance.choice([queue for queue in queues if queue])
         deltas.append({"tool_calls": [queue.pop(0)]})
     chunks = [{"model": "m", "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]

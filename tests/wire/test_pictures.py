@@ -111,7 +111,7 @@ def test_pictures_of_a_reply_are_blocks(wire: str, body: Any, images: list[Image
 # --- back to the issuer -----------------------------------------------------------------------------
 
 
-def test_pictures_go_back_to_their_issuer_as_they_came() -> None:
+def test_pictures_are_sent_back_to_their_issuer_unchanged() -> None:
     body, lost = sent_back("gemini", reply_of("gemini", parts(PART, DRAFT)).message)
     assert (body["contents"][1]["parts"], lost) == ([PART, DRAFT], [])
     body, lost = sent_back("responses", reply_of("responses", output(ITEM)).message)
@@ -132,7 +132,7 @@ def test_pictures_of_another_issuer_are_reported(wire: str) -> None:
     assert "aGk=" not in json.dumps(body)
 
 
-def test_pictures_without_a_state_are_a_users() -> None:
+def test_pictures_without_state_count_as_sent_by_the_user() -> None:
     with pytest.raises(InvalidRequestError, match=r"messages\[1\].content\[0\]"):
         check_request(Request((User("hi"), Assistant([PNG]), User("hi"))))
     record = {"type": "image", "source": {"type": "inline", "base64_data": "aGk="}, "media_type": "image/png"}
@@ -202,7 +202,7 @@ def test_clients_receive_the_pictures(client: str, upstream: str, stream: bool) 
 
 @pytest.mark.parametrize("upstream", UPSTREAM)
 @pytest.mark.parametrize("client", ["anthropic", "gemini", "responses"])
-def test_pictures_pass_a_client_on_their_way_back(client: str, upstream: str) -> None:
+def test_pictures_sent_back_by_a_client_reach_their_issuer(client: str, upstream: str) -> None:
     quirks = ROUTER if upstream == "openai" else None
     reply = reply_of(upstream, UPSTREAM[upstream], quirks)
     said = turn_of(client, serve(client, events_of(upstream, UPSTREAM[upstream], quirks)))

@@ -525,7 +525,7 @@ def test_equal_ids_are_made_distinct_and_legal_ones_kept(messages: list[Any]) ->
     assert all(mine == theirs for mine, theirs in firsts.items() if rule.allows(mine))
 
 
-def test_ids_are_made_distinct_without_a_rule() -> None:
+def test_duplicate_ids_are_made_distinct_without_an_id_rule() -> None:
     turn = [Assistant([CALL]), ToolResult("c", "x")]
     items = body_of(make_request(HELLO, *turn, *turn), id_rule=None)["input"]
     assert items[1]["call_id"] == items[2]["call_id"] == "c"

@@ -98,7 +98,7 @@ async def batch(
         state = file.open(job.identify(), rows.identify(), fresh=given.fresh)
         if given.fresh:
             forget_parts(Path(out))
-        merge(Path(out), ordered=given.order == "input")  # remains of a run on a cluster
+        merge(Path(out), ordered=given.order == "input")  # files left by an earlier run on a cluster
         if given.retry_failed:
             _drop(file, state)
         output = Output(Path(out), ordered=given.order == "input", concurrency=given.concurrency)

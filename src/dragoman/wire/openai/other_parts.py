@@ -11,7 +11,7 @@ from ...validate.data_url import read_data_url
 from ..media import write_annotations
 from ..urls import media_url
 
-# Media types of formats whose name differs.
+# Media types of formats whose name is not the media subtype.
 _TYPES = {"mp3": "audio/mpeg", "pcm16": "audio/pcm"}
 
 

@@ -13,7 +13,7 @@ _REPEATED = (
 
 
 def write_echo(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that a response repeats."""
+    """Return the request fields that the response echoes."""
     found = {name: body[name] for name in _REPEATED if body.get(name) is not None}
     text = found.get("text")
     if isinstance(text, dict):
