@@ -99,6 +99,17 @@ class RetrievalCodec(ABC, Generic[Q, RequestT]):
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
         """Check readiness: yield each request, receive its reply, and raise the first problem."""
 
+    @abstractmethod
+    def decode(self, reply: HttpReply, request: RequestT) -> Any:
+        """Decode the complete reply to a request; raise ``InvalidResponseError`` if it is invalid."""
+
+    def try_call(self, request: RequestT) -> Generator[HttpRequest, HttpReply, None]:
+        """Check readiness by a call that costs a token, on a wire whose server has no model list."""
+        reply = yield self.encode(request).http
+        if reply.status >= 300:
+            raise self.error(reply.status, reply.headers, reply.body)
+        self.decode(reply, request)
+
     def error(self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None) -> ProviderError:
         """Return the error for a reply that is not a success. ``now`` (epoch seconds) resolves dates in headers."""
         return build_error(status, headers, read_failure(body), ROWS, now)

@@ -51,12 +51,7 @@ class VoyageEmbed(EmbedCodec[EmbedQuirks]):
         return EmbedPart(data, dimensions, usage, read_name(read.id), read_name(read.model))
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
-        """Embed one character: the server has no model list, so there is no free check."""
-        request = EmbedRequest(texts=("?",))
-        reply = yield self.encode(request).http
-        if reply.status >= 300:
-            raise self.error(reply.status, reply.headers, reply.body)
-        self.decode(reply, request)
+        yield from self.try_call(EmbedRequest(texts=("?",)))
 
 
 class RerankQuirks(Struct, frozen=True, forbid_unknown_fields=True):
@@ -90,9 +85,4 @@ class VoyageRerank(RerankCodec[RerankQuirks]):
         return RankPart(results, usage, read_name(facts.get("id")), read_name(facts.get("model")))
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
-        """Rank one character: the server has no model list, so there is no free check."""
-        request = RerankRequest(query="?", documents=("?",))
-        reply = yield self.encode(request).http
-        if reply.status >= 300:
-            raise self.error(reply.status, reply.headers, reply.body)
-        self.decode(reply, request)
+        yield from self.try_call(RerankRequest(query="?", documents=("?",)))
