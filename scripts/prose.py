@@ -291,7 +291,7 @@ def _check_passage(passage: Passage) -> Iterator[tuple[int, str]]:
 
 
 def _check_docstring(passage: Passage, text: str) -> Iterator[tuple[int, str]]:
-    """Yield a violation for a docstring that asks, or that does not start with an imperative verb."""
+    """Yield a violation for a docstring that is a question or does not start with an imperative verb."""
     if _FIRST_SENTENCE_ASKS.match(text):
         yield passage.line, "[question] a docstring is a question; write: Return whether …"
     elif passage.function and (word := _FIRST_WORD.match(text)) and not _is_imperative(word[1].lower()):

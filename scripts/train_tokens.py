@@ -444,7 +444,7 @@ CLAUDE = {"claude": ("3.0", 7), "claude-4.7": ("4.7", 11)}  # family -> (version
 
 def count(corpus: Path) -> None:
     """Count the tokens of every document and common word with every vocabulary; keep earlier counts."""
-    import ctok  # needs Python 3.12, which only this step does
+    import ctok  # only this step needs Python 3.12
     import splintr
 
     exact: dict[str, Callable[[str], int]] = {}

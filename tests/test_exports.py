@@ -142,7 +142,7 @@ def test_package_lists_its_visible_names() -> None:
         if not name.startswith("_")
         and (not isinstance(value := getattr(dragoman, name), types.ModuleType) or callable(value))
     }
-    # a function may bear the name of a module: ``dragoman.plan`` is the function
+    # a function may have the name of a module: ``dragoman.plan`` is the function
     assert visible == set(dragoman.__all__)
     assert all(getattr(dragoman, name) is not None for name in dragoman.__all__)
 

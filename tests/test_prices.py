@@ -613,7 +613,7 @@ def test_more_tokens_never_cost_less(usage: Usage, entry: PriceRow, more_in: int
 
 @settings(deadline=None)
 @given(usages(), rows(tiered=False))
-def test_cache_read_is_not_more_expensive_unless_its_rate_is(usage: Usage, entry: PriceRow) -> None:
+def test_cache_read_costs_more_only_if_its_rate_is_higher(usage: Usage, entry: PriceRow) -> None:
     uncached = msgspec.structs.replace(usage, cached_input_tokens=0)
     hit, miss = price(usage, entry).total, price(uncached, entry).total
     assert entry.input is not None

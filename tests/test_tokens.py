@@ -518,7 +518,7 @@ def test_a_data_url_is_read_like_inline_data() -> None:
     assert _picture(Url(f"https://example.org/?x=;base64,{data}"), "claude") > 1000
 
 
-def test_low_detail_is_cheap_if_known() -> None:
+def test_low_detail_image_costs_fewer_tokens_if_the_model_is_known() -> None:
     picture = _inline(_png(1024, 1024))
     assert _picture(picture, "o200k", detail="low") == 85
     assert _picture(picture, "o200k", detail="auto") == _picture(picture, "o200k", detail="high") == 765

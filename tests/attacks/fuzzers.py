@@ -118,8 +118,9 @@ def _open_upstream(wire: str) -> Any:
 
 
 async def send_request(wire: str, body: bytes, *, counting: bool = False, upstream: str | None = None) -> None:
-    """Send a body to the gateway, with ``upstream`` on to a server of that wire, and check the
-    reply.
+    """Send a body to the gateway and check the reply.
+
+    With ``upstream``, the gateway passes the request on to a server of that wire.
     """
     FAILURES.seen.clear()
     path = PATHS[wire] + ("/count_tokens" if counting else "")

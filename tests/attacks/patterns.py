@@ -281,7 +281,7 @@ def grows(
     for size in sizes[1:]:
         now = _cost(run, make(size))
         if now > _NOTICEABLE and now > _RATIO * max(last, _NOTICEABLE / 8):
-            # Measured again, as the least of five: another process may have taken the time.
+            # Take the least of five measurements: another process may have used the CPU.
             last, now = (min(_cost(run, make(each)) for _ in range(3)) for each in (size // 4, size))
             if now > _RATIO * max(last, _NOTICEABLE / 8):
                 return f"{size // 4} characters take {last * 1e3:.2f} ms of CPU, {size} take {now * 1e3:.2f} ms"

@@ -84,7 +84,7 @@ async def test_estimate_is_corrected_by_the_usage(make: Make, spent: int | None,
     assert await wait_of(two, 600) == pytest.approx(wait, abs=1)
 
 
-async def test_waiters_share_a_deficit_in_order(make: Make) -> None:
+async def test_wait_after_an_overdraft_is_polled(make: Make) -> None:
     limiter = make(tokens_per_minute=600, poll_seconds=0.5)
     await limiter.settle(await limiter.acquire(600), 1200)
     # polled again, because another process may release something

@@ -110,7 +110,7 @@ async def test_revocation_lists_of_the_authority_are_applied(authority: Authorit
 
 
 async def test_missing_revocation_list_rejects_the_certificate(authority: Authority, stranger: Authority) -> None:
-    """A file with a list of another authority only: nothing proves that the certificate is not revoked."""
+    """Only another authority's revocation list is given, so the certificate is rejected."""
     both = Path(authority.path).with_name("both.pem")
     both.write_text(Path(authority.path).read_text() + Path(stranger.revoke()).read_text())
     transport = HttpTransport(ca=str(both))

@@ -304,7 +304,7 @@ def test_a_request_is_read_as_it_was_written() -> None:
         assert asked.warnings == ()
 
 
-def test_other_forms_of_a_request() -> None:
+def test_alternative_forms_of_a_request_are_read() -> None:
     body: dict[str, Any] = {
         "messages": [
             {"role": "user", "content": [{"text": "a"}]},

@@ -279,7 +279,7 @@ def test_a_request_is_read_as_it_was_written() -> None:
     assert asked.request.config == config
 
 
-def test_other_forms_of_a_request() -> None:
+def test_alternative_forms_of_a_request_are_read() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "document", "document": {"id": "1", "data": {"a": 1}}}]
     body: dict[str, Any] = {
         "model": "m",

@@ -84,7 +84,7 @@ def check_change(at: int) -> None:
         assert isinstance(fold(events).raw["chunks"], list)
 
 
-def test_a_stream_that_is_cut_is_interrupted() -> None:
+def test_truncated_stream_is_reported_as_interrupted() -> None:
     for at in range(0, len(STREAM), 5):
         check_cut(at)
 

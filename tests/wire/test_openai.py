@@ -941,7 +941,7 @@ def test_every_row_of_the_error_table_is_needed(index: int) -> None:
 
 
 @pytest.mark.parametrize("index", [at for at, row in enumerate(ROWS) if row.statuses is not None])
-def test_rows_apply_to_their_statuses_only(index: int) -> None:
+def test_error_rows_apply_to_their_statuses_only(index: int) -> None:
     _, body, _ = ROW_EXAMPLES[index]
     assert type(make_codec().error(418, {}, body)) is InvalidRequestError
     assert type(make_codec().error(401, {}, body)) is AuthenticationError

@@ -463,7 +463,7 @@ MESSAGES = st.lists(
 
 @given(messages=MESSAGES, send=st.sampled_from(["encrypted", "all"]))
 def test_any_conversation_gives_a_valid_input(messages: list[Any], send: Any) -> None:
-    """By the wire's rules: each call answered once and later, ids unique and short, reasoning led to something."""
+    """Each call has one later result, ids are unique and short, and output follows each reasoning item."""
     said = [HELLO, *messages, HELLO]
     before = copy.deepcopy(said)
     encoded = make_codec(send_reasoning=send).encode(make_request(*said))

@@ -1,4 +1,4 @@
-"""Assemblers for existing messages: events of a custom provider, and blocks from a recording."""
+"""Assemblers that rebuild a message from a custom provider's events or from recorded blocks."""
 
 from __future__ import annotations
 

@@ -241,7 +241,7 @@ def _read_part(part: Any) -> UserBlock:
 
 
 def translate(event: Event) -> Iterator[StreamEvent]:
-    """Convert an event of Dragoman to an event of ``llm``; yield nothing if there is no counterpart."""
+    """Convert a Dragoman event to an ``llm`` event; yield nothing if ``llm`` has no such event."""
     if type(event) is TextDelta:
         yield StreamEvent(type="text", chunk=event.text)
     elif type(event) is ThinkingDelta and event.text:

@@ -56,7 +56,7 @@ class _Listed(Struct):
 @cache
 def _read_hosts() -> dict[str, str]:
     """Return the vendor of each host in the catalogue, without local servers."""
-    # Not by importlib.resources: importing it takes a tenth of the time to the first call.
+    # Avoid importlib.resources: importing it takes a tenth of the time before the first call.
     data = pkgutil.get_data("dragoman", "catalog/compiled.json") or b""
     listed = msgspec.json.decode(data, type=dict[str, _Listed]).items()
     urls = [(vendor, each.content.base_url) for vendor, each in listed if not each.content.local]

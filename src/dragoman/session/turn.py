@@ -211,7 +211,7 @@ class Turn:
                 elif isinstance(event, ToolUseEnd):
                     await self._record_end(event, parent)
         except asyncio.CancelledError:
-            # Close the message: what was received is evidence too.
+            # Close the message, so that the partial reply is recorded.
             await stream.cancel()
             async for _ in stream:
                 pass
