@@ -15,6 +15,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
+from ..log.location import SCHEMES
+
 BUSY_SECONDS = 2.0
 """How long a transaction waits for a lock that another process holds."""
 
@@ -56,7 +58,7 @@ class Database(Protocol):
 
 def is_postgres(place: object) -> bool:
     """Return whether a location is the URL of a PostgreSQL database."""
-    return isinstance(place, str) and place.startswith(("postgresql://", "postgres://"))
+    return isinstance(place, str) and place.startswith(SCHEMES)
 
 
 def open_database(place: str | Path, schema: Sequence[str]) -> Database:
