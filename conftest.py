@@ -1,7 +1,7 @@
 """Loads the package's own pytest plugin late enough that the coverage of its imports is counted.
 
-A user gets the plugin by its entry point, which comes before coverage starts; ``-p no:dragoman`` in
-pyproject.toml keeps that from happening here.
+A user gets the plugin by its entry point, which comes before coverage starts; ``-p no:dragoman``
+in pyproject.toml keeps that from happening here.
 """
 
 pytest_plugins = ["dragoman.testing"]

@@ -1,11 +1,13 @@
-"""``make bench``: what a call and a chunk cost in Dragoman, in minimal clients (floors) and in peers.
+"""``make bench``: what a call and a chunk cost in Dragoman, in minimal clients (floors) and in
+peers.
 
     python -m bench [--quick] [--docs] [--rounds N] [--clients a,b] [--out FILE]
 
-The CPU time of the client's process is measured, including kernel time, never wall time. Each client
-has its own process and environment, and only one works at a time. Every round measures all clients in a
-random order, each with the floor just before and just after it, because the speed of a machine varies.
-A ratio is the median over the rounds of the client's cost divided by the cost of the floor around it.
+The CPU time of the client's process is measured, including kernel time, never wall time. Each
+client has its own process and environment, and only one works at a time. Every round measures all
+clients in a random order, each with the floor just before and just after it, because the speed of
+a machine varies. A ratio is the median over the rounds of the client's cost divided by the cost of
+the floor around it.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ class Worker:
             text=True,
             cwd=ROOT,
             # Pass only the environment variables that Python needs: no proxy, no key, no tracing.
-            env={name: os.environ.get(name, "/") for name in ("PATH", "HOME", "BENCH_TLS")} | {"PYTHONPATH": path},
+            env={name: os.environ.get(name, "/") for name in ("PATH", "HOME", "BENCH_TLS")}
+            | {"PYTHONPATH": path},
         )
         self.broken = "" if self._answer() else "it did not start"
 
@@ -68,7 +71,9 @@ class Worker:
             self._child.wait()
 
     def _answer(self) -> dict[str, Any]:
-        """Return the next line of the worker; skip lines that libraries write to standard output."""
+        """Return the next line of the worker; skip lines that libraries write to
+        standard output.
+        """
         assert self._child.stdout is not None
         for line in self._child.stdout:
             if line.startswith("{"):
@@ -87,17 +92,24 @@ def workers(pythons: dict[str, str], base: str, wire: str) -> Iterator[list[Work
 
 
 class Taken:
-    """The measurements of one client: seconds, and their ratio to those of the floor measured next to it."""
+    """The measurements of one client: seconds, and their ratio to those of the floor measured next
+    to it.
+    """
 
     def __init__(self) -> None:
         self.costs: list[float] = []
         self.ratios: list[float] = []
 
     def summary(self) -> dict[str, float]:
-        return {"us": statistics.median(self.costs) * 1e6, "ratio": statistics.median(self.ratios or [1.0])}
+        return {
+            "us": statistics.median(self.costs) * 1e6,
+            "ratio": statistics.median(self.ratios or [1.0]),
+        }
 
 
-def measure(started: list[Worker], cases: list[str], rounds: int, seconds: float, skipped: dict[str, str]) -> Any:
+def measure(
+    started: list[Worker], cases: list[str], rounds: int, seconds: float, skipped: dict[str, str]
+) -> Any:
     floor = next(worker for worker in started if worker.name == FLOOR)
     others = [worker for worker in started if worker is not floor]
     taken: dict[str, dict[str, Taken]] = {case: {} for case in cases}
@@ -106,7 +118,9 @@ def measure(started: list[Worker], cases: list[str], rounds: int, seconds: float
             for worker in random.sample(others, len(others)):
                 if f"{worker.name}: {case}" in skipped or worker.name in skipped:
                     continue
-                before, cost, after = [one.measure(case, seconds) for one in (floor, worker, floor)]
+                before, cost, after = [
+                    one.measure(case, seconds) for one in (floor, worker, floor)
+                ]
                 if cost is None:
                     skipped[f"{worker.name}: {case}"] = worker.broken
                     continue
@@ -117,7 +131,10 @@ def measure(started: list[Worker], cases: list[str], rounds: int, seconds: float
                 mine.ratios.append(2 * cost / (before + after))
                 taken[case].setdefault(FLOOR, Taken()).costs += [before, after]
         print(f"round {round_ + 1} of {rounds}", file=sys.stderr, flush=True)
-    return {case: {name: one.summary() for name, one in clients.items()} for case, clients in taken.items()}
+    return {
+        case: {name: one.summary() for name, one in clients.items()}
+        for case, clients in taken.items()
+    }
 
 
 FIRST_CALL = """
@@ -136,7 +153,9 @@ asyncio.run(call())
 """
 
 
-def measure_imports(pythons: dict[str, str], rounds: int, base: str) -> dict[str, dict[str, float]]:
+def measure_imports(
+    pythons: dict[str, str], rounds: int, base: str
+) -> dict[str, dict[str, float]]:
     """Return the CPU time of importing each client's library, beyond a bare interpreter's, and its
     modules.
     """
@@ -148,7 +167,11 @@ def measure_imports(pythons: dict[str, str], rounds: int, base: str) -> dict[str
         "dragoman, first call": (OURS[-1], FIRST_CALL.format(base=base)),
         FLOOR: (FLOOR, "import aiohttp, msgspec"),
         "floor, first call": (FLOOR, FIRST_CALL_BY_HAND.format(base=base)),
-        **{name: (name, environments.PEERS[name][1]) for name in pythons if name in environments.PEERS},
+        **{
+            name: (name, environments.PEERS[name][1])
+            for name in pythons
+            if name in environments.PEERS
+        },
     }
     code = "import sys, time; n = len(sys.modules); t = time.process_time()\n{}\n"
     code += "print(time.process_time() - t, len(sys.modules) - n)"
@@ -163,17 +186,24 @@ def measure_imports(pythons: dict[str, str], rounds: int, base: str) -> dict[str
                 seconds, modules = done.stdout.split()[-2:]
                 taken.setdefault(name, []).append((float(seconds), int(modules)))
     return {
-        name: {"ms": statistics.median([one[0] for one in runs[1:]]) * 1000, "modules": runs[-1][1]}
+        name: {
+            "ms": statistics.median([one[0] for one in runs[1:]]) * 1000,
+            "modules": runs[-1][1],
+        }
         for name, runs in taken.items()
     }
 
 
 def measure_memory(base: str, streams: int, modes: tuple[str, ...]) -> dict[str, dict[str, float]]:
-    found = {mode: json.loads(_run("bench.memory", base, str(streams), mode).stdout) for mode in modes}
+    found = {
+        mode: json.loads(_run("bench.memory", base, str(streams), mode).stdout) for mode in modes
+    }
     for mode in ("lean", "raw"):
         if row := found.get(mode):
             row["beyond"] = row["grown"] - row["text"] - row["raw"] - found["connection"]["grown"]
-            row["later"] = json.loads(_run("bench.memory", base, str(streams), mode, "later").stdout)["grown"]
+            row["later"] = json.loads(
+                _run("bench.memory", base, str(streams), mode, "later").stdout
+            )["grown"]
     return found
 
 
@@ -191,13 +221,21 @@ def measure_gateway() -> str:
 def _run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])}
     command = [sys.executable, "-m", module, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True, env=env, cwd=ROOT, timeout=600)
+    return subprocess.run(
+        command, capture_output=True, text=True, check=True, env=env, cwd=ROOT, timeout=600
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="CPU of a call and of a chunk, beside floors and peers.")
+    parser = argparse.ArgumentParser(
+        description="CPU of a call and of a chunk, beside floors and peers."
+    )
     parser.add_argument("--quick", action="store_true", help="without peers, in under two minutes")
-    parser.add_argument("--docs", action="store_true", help="renew the table and the picture of docs/performance.md")
+    parser.add_argument(
+        "--docs",
+        action="store_true",
+        help="renew the table and the picture of docs/performance.md",
+    )
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--clients", help="only these, with commas between")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("results.json"))
@@ -214,24 +252,44 @@ def main() -> None:
             pythons[peer] = python
     if options.clients:
         pythons = {
-            name: python for name, python in pythons.items() if name in options.clients.split(",") or name in OURS
+            name: python
+            for name, python in pythons.items()
+            if name in options.clients.split(",") or name in OURS
         }
     results: dict[str, Any] = {
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+        "machine": (
+            f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+        ),
         "rounds": rounds,
-        "versions": {name: environments.version(python, name) for name, python in pythons.items() if name not in OURS},
+        "versions": {
+            name: environments.version(python, name)
+            for name, python in pythons.items()
+            if name not in OURS
+        },
     }
     with server.running() as base:
         speaking = {name: python for name, python in pythons.items() if name != "anthropic"}
         with workers(speaking, base, "openai") as started:
             cases = list(worker_cases())
             results["openai"] = measure(started, cases, rounds, seconds, skipped)
-        speaking = {name: python for name, python in pythons.items() if name in (*OURS, "anthropic")}
+        speaking = {
+            name: python for name, python in pythons.items() if name in (*OURS, "anthropic")
+        }
         with workers(speaking, base, "anthropic") as started:
-            results["anthropic"] = measure(started, list(ANTHROPIC_CASES), rounds, seconds, skipped)
-        modes = ("connection", "lean", "floor") if options.quick else ("connection", "lean", "raw", "floor")
+            results["anthropic"] = measure(
+                started, list(ANTHROPIC_CASES), rounds, seconds, skipped
+            )
+        modes = (
+            ("connection", "lean", "floor")
+            if options.quick
+            else ("connection", "lean", "raw", "floor")
+        )
         results["memory"] = measure_memory(base, 100 if options.quick else 200, modes)
-        print("memory is measured; now imports and the parts by themselves", file=sys.stderr, flush=True)
+        print(
+            "memory is measured; now imports and the parts by themselves",
+            file=sys.stderr,
+            flush=True,
+        )
         results["imports"] = measure_imports(pythons, 5, base)
     results["micro"] = micro.measure()
     if not options.quick:

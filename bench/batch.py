@@ -2,9 +2,10 @@
 
     python -m bench.batch [--rows N ...] [--order input|completed] [--rounds N]
 
-The batch runs in a child process against the server of ``bench.server`` in another one, which answers
-500 characters of text from precomputed bytes. CPU time is that of the batch's process, including kernel
-time, reading, writing and syncing. Memory is the process's maximum (``ru_maxrss``), including imports.
+The batch runs in a child process against the server of ``bench.server`` in another one, which
+answers 500 characters of text from precomputed bytes. CPU time is that of the batch's process,
+including kernel time, reading, writing and syncing. Memory is the process's maximum
+(``ru_maxrss``), including imports.
 """
 
 from __future__ import annotations
@@ -43,7 +44,11 @@ async def work(base: str, source: str, out: str, order: Any, concurrency: int) -
         "bench-1",
         order=order,
         concurrency=concurrency,
-        connection={"base_url": f"{base}/text/v1", "keep_raw": False, "priced_as": "openai:gpt-5-mini"},
+        connection={
+            "base_url": f"{base}/text/v1",
+            "keep_raw": False,
+            "priced_as": "openai:gpt-5-mini",
+        },
         on_progress=lambda progress: None,
     )
     cpu = time.process_time() - before
@@ -63,7 +68,17 @@ def measure(base: str, folder: Path, rows: int, order: str, concurrency: int) ->
         write_rows(source, rows)
     for path in folder.glob(f"{out.name}*"):
         path.unlink()
-    command = [sys.executable, "-m", "bench.batch", "--work", base, str(source), str(out), order, str(concurrency)]
+    command = [
+        sys.executable,
+        "-m",
+        "bench.batch",
+        "--work",
+        base,
+        str(source),
+        str(out),
+        order,
+        str(concurrency),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
@@ -79,14 +94,22 @@ def main() -> None:
         taken = []
         for rows in given.rows:
             rounds = given.rounds if rows == min(given.rows) else 1
-            found = [measure(base, Path(folder), rows, given.order, given.concurrency) for _ in range(rounds)]
+            found = [
+                measure(base, Path(folder), rows, given.order, given.concurrency)
+                for _ in range(rounds)
+            ]
             taken.append(max(found, key=lambda each: each["per_cpu_second"]))
-            taken[-1]["per_cpu_second"] = statistics.median([each["per_cpu_second"] for each in found])
+            taken[-1]["per_cpu_second"] = statistics.median(
+                [each["per_cpu_second"] for each in found]
+            )
             print(json.dumps(taken[-1]), flush=True)
     growth = taken[-1]["mib"] / taken[0]["mib"]
     speed = statistics.median([each["per_cpu_second"] for each in taken])
     kept = speed >= FEWEST and growth <= FLAT
-    print(f"{speed:,.0f} rows per CPU second (promised {FEWEST:,}); memory ×{growth:.2f} (promised ×{FLAT})")
+    print(
+        f"{speed:,.0f} rows per CPU second (promised {FEWEST:,}); memory ×{growth:.2f} (promised "
+        f"×{FLAT})"
+    )
     sys.exit(0 if kept else 1)
 
 

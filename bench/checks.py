@@ -1,9 +1,9 @@
-"""``python -m bench.checks``: what checks against hostile servers add to the cost of a call and of a
-chunk.
+"""``python -m bench.checks``: what checks against hostile servers add to the cost of a call and of
+a chunk.
 
-``CHECKS`` lists the checks that are measured. The same calls are made by two copies of the package: the
-original, and one without these checks in its source. Python instructions are counted, which is exact on
-every machine; with ``--valgrind``, processor instructions are counted.
+``CHECKS`` lists the checks that are measured. The same calls are made by two copies of the
+package: the original, and one without these checks in its source. Python instructions are counted,
+which is exact on every machine; with ``--valgrind``, processor instructions are counted.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ from . import server
 
 ROOT = Path(__file__).parents[1]
 TIMES = 50
-# The checks to remove: file, the lines of the check (they must be present), and the lines that replace them.
+# The checks to remove: file, the lines of the check (they must be present), and the lines that
+# replace them.
 CHECKS = (
-    ("wire/codec.py", """        may_be_crowded = self._size > MAX_CONTAINERS  # no event is longer than all of them together
-""", ""),  # noqa: E501
+    ("wire/codec.py",
+     """        may_be_crowded = self._size > MAX_CONTAINERS  # no event is longer than all of them together
+""", ""),
     ("wire/codec.py", """            if may_be_crowded:
                 _refuse_crowded(frame.data)
 """, ""),
@@ -52,9 +54,10 @@ CHECKS = (
             if self._unframed > MAX_HEAD and self.state in ("head", "body", "drain"):
                 self._handle_invalid(FramingError("the head, the trailers or a chunk's extensions are too long"))
 """, ""),
-    ("transport/connection.py", """        if self._unframed > MAX_HEAD and sum(len(name) + len(value) + 4 for name, value in self._arriving) > MAX_HEAD:
+    ("transport/connection.py",
+     """        if self._unframed > MAX_HEAD and sum(len(name) + len(value) + 4 for name, value in self._arriving) > MAX_HEAD:
             raise FramingError("the head is too long")
-""", ""),  # noqa: E501
+""", ""),
     ("transport/connection.py", """    def on_body(self, body: bytes) -> None:
         self._unframed = 0
 """, """    def on_body(self, body: bytes) -> None:
@@ -64,7 +67,11 @@ CHECKS = (
 
 def take_out(folder: Path) -> None:
     """Copy the package without its checks."""
-    shutil.copytree(ROOT / "src" / "dragoman", folder / "dragoman", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "src" / "dragoman",
+        folder / "dragoman",
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
     for name, text, instead in CHECKS:
         path = folder / "dragoman" / name
         source = path.read_text()
@@ -72,7 +79,7 @@ def take_out(folder: Path) -> None:
         path.write_text(source.replace(text, instead))
 
 
-# --- the child --------------------------------------------------------------------------------------
+# --- the child ---------------------------------------------------------------------------------
 
 
 async def count(work: Callable[[], Awaitable[Any]], times: int) -> float:
@@ -112,13 +119,19 @@ async def run(base: str, times: int, *, counting: bool) -> None:
     await ours.close()
 
 
-# --- the comparison ---------------------------------------------------------------------------------
+# --- the comparison ----------------------------------------------------------------------------
 
 
 def start(source: Path, base: str, *arguments: str, before: tuple[str, ...] = ()) -> str:
     command = [*before, sys.executable, "-m", "bench.checks", "--child", base, *arguments]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(source), str(ROOT)]), "PYTHONHASHSEED": "0"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(source), str(ROOT)]),
+        "PYTHONHASHSEED": "0",
+    }
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
     return done.stdout + done.stderr
 
 
@@ -128,7 +141,9 @@ def count_python(source: Path, base: str) -> dict[str, float]:
 
 
 def count_instructions(source: Path, base: str) -> dict[str, float]:
-    """Return the processor instructions of one call and one stream, as the difference between two runs."""
+    """Return the processor instructions of one call and one stream, as the difference between two
+    runs.
+    """
     found = []
     for times in (5, 25):
         valgrind = ("valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null")

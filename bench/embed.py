@@ -1,9 +1,11 @@
-"""Embed 100,000 short texts: CPU time and memory of Dragoman, the openai client and LiteLLM, against the same server.
+"""Embed 100,000 short texts: CPU time and memory of Dragoman, the openai client and LiteLLM,
+against the same server.
 
     python -m bench.embed [--texts 100000] [--dimensions 64]
 
-The server is the simulator, in a process of its own. Each client also runs in its own process. It sends
-batches of 2,048 texts, the wire's maximum, and requests base64, the default of the openai client.
+The server is the simulator, in a process of its own. Each client also runs in its own process. It
+sends batches of 2,048 texts, the wire's maximum, and requests base64, the default of the openai
+client.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ sys.stdin.read()
 
 def make_texts(count: int) -> list[str]:
     """Return short texts, each different."""
-    return [f"the quick brown fox number {number} jumps over the lazy dog" for number in range(count)]
+    return [
+        f"the quick brown fox number {number} jumps over the lazy dog" for number in range(count)
+    ]
 
 
 def _batches(texts: list[str]) -> Iterator[list[str]]:
@@ -44,7 +48,9 @@ async def run_ours(url: str, texts: list[str]) -> int:
     from dragoman import connect_embedder
 
     quirks = {"encoding_format": "base64"}
-    async with connect_embedder("sim", base_url=f"{url}/v1", quirks=quirks, keep_raw=False) as embedder:
+    async with connect_embedder(
+        "sim", base_url=f"{url}/v1", quirks=quirks, keep_raw=False
+    ) as embedder:
         found = await embedder.embed(texts)
     return len(found.vectors)
 
@@ -65,7 +71,9 @@ async def run_litellm(url: str, texts: list[str]) -> int:
 
     rows: list[Any] = []
     for batch in _batches(texts):
-        reply = await litellm.aembedding(model="openai/sim", input=batch, api_base=f"{url}/v1", api_key="key")
+        reply = await litellm.aembedding(
+            model="openai/sim", input=batch, api_base=f"{url}/v1", api_key="key"
+        )
         rows += [item["embedding"] for item in reply.data]
     return len(rows)
 
@@ -74,7 +82,9 @@ CLIENTS = {"ours": run_ours, "openai": run_openai, "litellm": run_litellm}
 
 
 def work(client: str, url: str, count: int) -> None:
-    """Embed all texts in this process, after one warm-up call, and print the CPU time and memory used."""
+    """Embed all texts in this process, after one warm-up call, and print the CPU time and memory
+    used.
+    """
     texts = make_texts(count)
     run = CLIENTS[client]
     asyncio.run(run(url, texts[:100]))
@@ -84,7 +94,11 @@ def work(client: str, url: str, count: int) -> None:
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     assert found == count
     growth = (after.ru_maxrss - before.ru_maxrss) / 1024
-    print(json.dumps({"client": client, "cpu_seconds": round(cpu, 3), "growth_mib": round(growth, 1)}))
+    print(
+        json.dumps(
+            {"client": client, "cpu_seconds": round(cpu, 3), "growth_mib": round(growth, 1)}
+        )
+    )
 
 
 def main() -> None:
@@ -108,8 +122,19 @@ def main() -> None:
                 if python is None:
                     print(problem)
                     continue
-            client_command = [python, "-m", "bench.embed", "--work", client, url, "--texts", str(options.texts)]
-            done = subprocess.run(client_command, capture_output=True, text=True, cwd=Path(__file__).parents[1])
+            client_command = [
+                python,
+                "-m",
+                "bench.embed",
+                "--work",
+                client,
+                url,
+                "--texts",
+                str(options.texts),
+            ]
+            done = subprocess.run(
+                client_command, capture_output=True, text=True, cwd=Path(__file__).parents[1]
+            )
             print(done.stdout.strip() or done.stderr[-500:])
     finally:
         server.kill()

@@ -1,7 +1,7 @@
 """``python -m bench.endurance [CALLS]``: check that memory does not grow over a million calls.
 
-The replies are canned, so only the memory of this library is measured. They are texts, tool calls and streams, and
-one in a thousand fails. Prints the resident memory regularly.
+The replies are canned, so only the memory of this library is measured. They are texts, tool calls
+and streams, and one in a thousand fails. Prints the resident memory regularly.
 """
 
 from __future__ import annotations
@@ -49,7 +49,12 @@ class Canned(Transport):
         self._turns = itertools.count(1)
 
     def send(
-        self, request: HttpRequest, credentials: Mapping[str, Secret], timeouts: Timeouts, *, stream: bool = False
+        self,
+        request: HttpRequest,
+        credentials: Mapping[str, Secret],
+        timeouts: Timeouts,
+        *,
+        stream: bool = False,
     ) -> AbstractAsyncContextManager[HttpStream]:
         if next(self._turns) % 1000 == 0:
             return _Canned(503, b'{"error": {"message": "overloaded"}}')
@@ -85,7 +90,9 @@ async def main(calls: int) -> None:
             print(f"{turn:>10,} calls {resident[turn]:>9,} KiB", flush=True)
     first, last = resident[marks[0]], resident[marks[-1]]
     spent = (time.process_time() - began) / calls * 1e6
-    print(json.dumps({"calls": calls, "grown_kib": last - first, "cpu_us_per_call": round(spent, 1)}))
+    print(
+        json.dumps({"calls": calls, "grown_kib": last - first, "cpu_us_per_call": round(spent, 1)})
+    )
 
 
 if __name__ == "__main__":

@@ -38,7 +38,15 @@ def prepare(peer: str) -> tuple[str, None] | tuple[None, str]:
     print(f"installing {package} ...", file=sys.stderr, flush=True)
     for command in (
         [sys.executable, "-m", "venv", str(home)],
-        [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *package.split()],
+        [
+            python,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            *package.split(),
+        ],
         [python, "-c", statement],
     ):
         try:
@@ -47,7 +55,13 @@ def prepare(peer: str) -> tuple[str, None] | tuple[None, str]:
             return None, f"{package}: not installed within 15 minutes"
         if done.returncode:
             lines = done.stderr.strip().splitlines()
-            return None, f"{package} could not be installed: {lines[-1][:200] if lines else 'no reason given'}"
+            return (
+                None,
+                (
+                    f"{package} could not be installed: "
+                    f"{lines[-1][:200] if lines else 'no reason given'}"
+                ),
+            )
     (home / "installed").touch()
     return python, None
 

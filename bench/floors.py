@@ -1,4 +1,5 @@
-"""The baseline: clients written by hand for just these replies, without checks, deadlines or errors.
+"""The baseline: clients written by hand for just these replies, without checks, deadlines or
+errors.
 
 ``Aiohttp`` is what a careful engineer would write; ``Raw`` shows the least that a client can cost.
 """
@@ -16,7 +17,11 @@ import msgspec
 
 PARAMETERS = {
     "type": "object",
-    "properties": {"city": {"type": "string"}, "days": {"type": "integer"}, "units": {"type": "string"}},
+    "properties": {
+        "city": {"type": "string"},
+        "days": {"type": "integer"},
+        "units": {"type": "string"},
+    },
     "required": ["city"],
 }
 OPENAI_TOOL = {
@@ -27,7 +32,7 @@ ANTHROPIC_TOOL = {"name": "weather", "description": "The weather.", "input_schem
 HEADERS = {"content-type": "application/json", "authorization": "Bearer key"}
 
 
-# --- types with only the fields that are read -----------------------------------------------------
+# --- types with only the fields that are read --------------------------------------------------
 
 
 class _Function(msgspec.Struct):
@@ -122,7 +127,9 @@ class Floor:
         return {"role": "assistant" if at % 2 else "user", "content": text}
 
     def url(self, path: str) -> str:
-        return f"{self.base}/{path}/v1/" + ("chat/completions" if self.wire == "openai" else "messages")
+        return f"{self.base}/{path}/v1/" + (
+            "chat/completions" if self.wire == "openai" else "messages"
+        )
 
     def request(self, messages: Any, *, tools: bool = False, stream: bool = False) -> bytes:
         request: dict[str, Any] = {"model": "bench-1", "messages": messages}
@@ -143,12 +150,18 @@ class Floor:
             assert reply.usage.prompt_tokens == 20
             if tools:
                 assert message.tool_calls is not None
-                assert msgspec.json.decode(message.tool_calls[0].function.arguments)["city"] == "Oslo"
+                assert (
+                    msgspec.json.decode(message.tool_calls[0].function.arguments)["city"] == "Oslo"
+                )
             else:
                 assert message.content
         else:
             assert reply.usage.input_tokens == 20
-            assert (reply.content[0].input or {})["city"] == "Oslo" if tools else reply.content[0].text
+            assert (
+                (reply.content[0].input or {})["city"] == "Oslo"
+                if tools
+                else reply.content[0].text
+            )
 
     def count(self, lines: list[bytes]) -> int:
         """Return the number of text fragments in a stream."""
@@ -160,7 +173,11 @@ class Floor:
                     found += bool(chunk.choices and chunk.choices[0].delta.content)
                 else:
                     event = _events.decode(line[6:])
-                    found += event.type == "content_block_delta" and event.delta is not None and bool(event.delta.text)
+                    found += (
+                        event.type == "content_block_delta"
+                        and event.delta is not None
+                        and bool(event.delta.text)
+                    )
         return found
 
 
@@ -239,9 +256,14 @@ class Raw(Floor):
         if self.idle:
             connection = self.idle.pop()
         else:
-            _, connection = await asyncio.get_running_loop().create_connection(_Connection, *self.address)
+            _, connection = await asyncio.get_running_loop().create_connection(
+                _Connection, *self.address
+            )
         target = urlsplit(self.url(path)).path.encode()
-        head = b"POST %b HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        head = (
+            b"POST %b HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\ncontent-length:"
+            b" %d\r\n\r\n"
+        )
         connection.send(head % (target, len(body)) + body)
         return connection
 

@@ -1,11 +1,12 @@
-"""Measure the gateway: CPU per request and chunk, next to a raw byte relay and LiteLLM's proxy; memory per stream.
+"""Measure the gateway: CPU per request and chunk, next to a raw byte relay and LiteLLM's proxy;
+memory per stream.
 
     python -m bench.gateway [--rounds N] [--streams N] [--litellm PYTHON] [--out FILE]
 
-Each server is a separate process in front of the same upstream; its CPU time is measured, including
-kernel time. Every round measures all servers in a random order; a ratio is the median over the rounds
-of the ratios within a round. ``--litellm`` is the interpreter of an environment that has
-``litellm[proxy]``.
+Each server is a separate process in front of the same upstream; its CPU time is measured,
+including kernel time. Every round measures all servers in a random order; a ratio is the median
+over the rounds of the ratios within a round. ``--litellm`` is the interpreter of an environment
+that has ``litellm[proxy]``.
 """
 
 from __future__ import annotations
@@ -33,13 +34,14 @@ from . import server
 from .server import CHUNKS, HEAD, _framed, stream_frames
 
 ROOT = Path(__file__).parents[1]
-KEY = "sk-bench-0123456789abcdef0123456789abcdef"  # a key that is valid only for the servers of this benchmark
+# a key that is valid only for the servers of this benchmark
+KEY = "sk-bench-0123456789abcdef0123456789abcdef"
 ASKED = {"model": "text", "messages": [{"role": "user", "content": "Hi"}]}
 CASES = ("complete", "stream, coalesced", "stream, a chunk at a time")
 KINDS = {"complete": "text", "stream, coalesced": "burst", "stream, a chunk at a time": "paced"}
 
 
-# --- the servers, each in a child process -----------------------------------------------------------
+# --- the servers, each in a child process ------------------------------------------------------
 
 
 def serve_relay(base: str, port: int) -> None:
@@ -79,7 +81,9 @@ def serve_ours(base: str, port: int) -> None:
     from dragoman.gateway.keys import Key, KeyRing, hash_key
 
     kinds = ("text", "burst", "paced", "held")
-    models = {kind: connect("bench-1", base_url=f"{base}/{kind}/v1", keep_raw=False) for kind in kinds}
+    models = {
+        kind: connect("bench-1", base_url=f"{base}/{kind}/v1", keep_raw=False) for kind in kinds
+    }
     app = create_app(models, keys=KeyRing([Key("bench", hash_key(KEY))]))
     uvicorn.run(app, port=port, log_level="error", access_log=False, ws="none", backlog=4096)
 
@@ -91,18 +95,40 @@ def start_proxy(python: str, base: str, port: int) -> subprocess.Popen[bytes]:
     entries = [
         {
             "model_name": kind,
-            "litellm_params": {"model": "openai/bench-1", "api_base": f"{base}/{kind}/v1", "api_key": "x"},
+            "litellm_params": {
+                "model": "openai/bench-1",
+                "api_base": f"{base}/{kind}/v1",
+                "api_key": "x",
+            },
         }
         for kind in ("text", "burst", "paced")
     ]
-    settings = {"model_list": entries, "litellm_settings": {"telemetry": False, "set_verbose": False}}
+    settings = {
+        "model_list": entries,
+        "litellm_settings": {"telemetry": False, "set_verbose": False},
+    }
     file = Path(tempfile.mkdtemp()) / "config.yaml"
     file.write_text(json.dumps(settings))
-    command = [str(Path(python).parent / "litellm"), "--config", str(file), "--port", str(port), "--host", "127.0.0.1"]
-    quiet = {"LITELLM_LOG": "ERROR", "LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_MASTER_KEY": KEY}
+    command = [
+        str(Path(python).parent / "litellm"),
+        "--config",
+        str(file),
+        "--port",
+        str(port),
+        "--host",
+        "127.0.0.1",
+    ]
+    quiet = {
+        "LITELLM_LOG": "ERROR",
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        "LITELLM_MASTER_KEY": KEY,
+    }
     quiet["REPEATED_STREAMING_CHUNK_LIMIT"] = "1000000"  # the upstream repeats one token
     return subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**_environment(), **quiet}
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**_environment(), **quiet},
     )
 
 
@@ -118,7 +144,9 @@ def _free_port() -> int:
 
 
 @contextlib.contextmanager
-def serving(name: str, base: str, python: str | None = None) -> Iterator[tuple[str, psutil.Process]]:
+def serving(
+    name: str, base: str, python: str | None = None
+) -> Iterator[tuple[str, psutil.Process]]:
     port = _free_port()
     if python is not None:
         child = start_proxy(python, base, port)
@@ -148,15 +176,21 @@ def _wait_for(port: int, child: subprocess.Popen[bytes]) -> None:
     raise RuntimeError("the server did not start")
 
 
-# --- the load ---------------------------------------------------------------------------------------
+# --- the load ----------------------------------------------------------------------------------
 
 
 async def ask(url: str, kind: str, path: str = "/v1/chat/completions") -> bytes:
-    """Send one request on a new connection and read the reply to its end, on the path of the openai wire."""
+    """Send one request on a new connection and read the reply to its end, on the path of the
+    openai wire.
+    """
     host, _, port = url.removeprefix("http://").partition(":")
-    body = json.dumps({**ASKED, "model": kind, **({"stream": True} if kind != "text" else {})}).encode()
+    body = json.dumps(
+        {**ASKED, "model": kind, **({"stream": True} if kind != "text" else {})}
+    ).encode()
     head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
-    head += f"authorization: Bearer {KEY}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    head += (
+        f"authorization: Bearer {KEY}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    )
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(head.encode() + body)
     # The upstream ignores "connection: close", so the end is detected in the body.
@@ -172,7 +206,9 @@ def cpu_of(process: psutil.Process) -> float:
     return sum(sum(each.cpu_times()[:2]) for each in family)
 
 
-async def measure(url: str, process: psutil.Process, case: str, seconds: float) -> tuple[float, float]:
+async def measure(
+    url: str, process: psutil.Process, case: str, seconds: float
+) -> tuple[float, float]:
     """Return CPU seconds and wall-clock seconds per request, or per chunk."""
     kind = KINDS[case]
     await ask(url, kind)
@@ -186,7 +222,9 @@ async def measure(url: str, process: psutil.Process, case: str, seconds: float) 
 
 
 async def wait_for_replies(url: str, path: str, count: int = 200) -> float:
-    """Return the median time to a complete reply, in seconds, of requests sent one after the other."""
+    """Return the median time to a complete reply, in seconds, of requests sent one after the
+    other.
+    """
     took = []
     for _ in range(count):
         began = time.perf_counter()
@@ -197,10 +235,13 @@ async def wait_for_replies(url: str, path: str, count: int = 200) -> float:
 
 def compare(rounds: int, seconds: float, litellm: str | None) -> dict[str, Any]:
     names = ["relay", "gateway", *(["litellm"] if litellm else [])]
-    found: dict[str, dict[str, list[float]]] = {case: {name: [] for name in names} for case in CASES}
+    found: dict[str, dict[str, list[float]]] = {
+        case: {name: [] for name in names} for case in CASES
+    }
     with server.running() as base, contextlib.ExitStack() as stack:
         started = {
-            name: stack.enter_context(serving(name, base, litellm if name == "litellm" else None)) for name in names
+            name: stack.enter_context(serving(name, base, litellm if name == "litellm" else None))
+            for name in names
         }
         for _ in range(rounds):
             for case in CASES:
@@ -208,14 +249,19 @@ def compare(rounds: int, seconds: float, litellm: str | None) -> dict[str, Any]:
                     cost, _ = asyncio.run(measure(*started[name], case, seconds))
                     found[case][name].append(cost)
         direct = asyncio.run(wait_for_replies(base, "/text/v1/chat/completions"))
-        through = {name: asyncio.run(wait_for_replies(started[name][0], "/v1/chat/completions")) for name in names}
+        through = {
+            name: asyncio.run(wait_for_replies(started[name][0], "/v1/chat/completions"))
+            for name in names
+        }
     added = {f"{name}, ms": round((wait - direct) * 1000, 2) for name, wait in through.items()}
     waits = {"waiting, beyond a direct call": {"direct, ms": round(direct * 1000, 2), **added}}
     return {case: _summary(costs) for case, costs in found.items()} | waits
 
 
 def _summary(costs: dict[str, list[float]]) -> dict[str, Any]:
-    told: dict[str, Any] = {f"{name}, µs": round(statistics.median(each) * 1e6, 1) for name, each in costs.items()}
+    told: dict[str, Any] = {
+        f"{name}, µs": round(statistics.median(each) * 1e6, 1) for name, each in costs.items()
+    }
     for name, each in costs.items():
         if name != "gateway":
             ratios = [ours / theirs for ours, theirs in zip(costs["gateway"], each, strict=True)]
@@ -223,7 +269,7 @@ def _summary(costs: dict[str, list[float]]) -> dict[str, Any]:
     return told
 
 
-# --- many streams at once ---------------------------------------------------------------------------
+# --- many streams at once ----------------------------------------------------------------------
 
 
 class _Holding(asyncio.Protocol):
@@ -250,7 +296,9 @@ class _Holding(asyncio.Protocol):
 
 
 async def hold(port: int) -> None:
-    listener = await asyncio.get_running_loop().create_server(_Holding, "127.0.0.1", port, backlog=4096)
+    listener = await asyncio.get_running_loop().create_server(
+        _Holding, "127.0.0.1", port, backlog=4096
+    )
     await listener.serve_forever()
 
 
@@ -275,9 +323,14 @@ async def hold_directly(base: str, streams: int) -> None:
 async def open_stream(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     host, _, port = url.removeprefix("http://").partition(":")
     body = json.dumps({**ASKED, "model": "held", "stream": True}).encode()
-    head = "POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+    head = (
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: "
+        "application/json\r\n"
+    )
     reader, writer = await asyncio.open_connection(host, int(port), limit=4096)
-    writer.write(f"{head}authorization: Bearer {KEY}\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
+    writer.write(
+        f"{head}authorization: Bearer {KEY}\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
+    )
     await reader.readuntil(b"word")
     return reader, writer
 
@@ -292,7 +345,9 @@ async def crowd(url: str, upstream: str, process: psutil.Process, streams: int) 
     _, writer = await asyncio.open_connection(host, int(port))
     began = time.perf_counter()
     writer.write(b"GET /release HTTP/1.1\r\n\r\n")
-    ends = await asyncio.gather(*[reader.readuntil(b"0\r\n\r\n") for reader, _ in opened], return_exceptions=True)
+    ends = await asyncio.gather(
+        *[reader.readuntil(b"0\r\n\r\n") for reader, _ in opened], return_exceptions=True
+    )
     whole = sum(isinstance(end, bytes) and b"[DONE]" in end for end in ends)
     for _, each in opened:
         each.close()
@@ -306,13 +361,25 @@ async def crowd(url: str, upstream: str, process: psutil.Process, streams: int) 
 
 def hold_many(streams: int) -> dict[str, Any]:
     port = _free_port()
-    child = subprocess.Popen([sys.executable, "-m", "bench.gateway", "--child", "hold", "", str(port)], cwd=ROOT)
+    child = subprocess.Popen(
+        [sys.executable, "-m", "bench.gateway", "--child", "hold", "", str(port)], cwd=ROOT
+    )
     upstream = f"http://127.0.0.1:{port}"
     try:
         _wait_for(port, child)
-        command = [sys.executable, "-m", "bench.gateway", "--child", "direct", upstream, str(streams)]
+        command = [
+            sys.executable,
+            "-m",
+            "bench.gateway",
+            "--child",
+            "direct",
+            upstream,
+            str(streams),
+        ]
         direct = json.loads(
-            subprocess.run(command, cwd=ROOT, env=_environment(), capture_output=True, check=True).stdout
+            subprocess.run(
+                command, cwd=ROOT, env=_environment(), capture_output=True, check=True
+            ).stdout
         )
         with serving("gateway", upstream) as (url, process):
             told = asyncio.run(crowd(url, upstream, process, streams))
@@ -320,10 +387,14 @@ def hold_many(streams: int) -> dict[str, Any]:
         child.kill()
         child.wait()
     beyond = round(told["KiB a stream, gateway"] - direct, 1)
-    return {**told, "KiB a stream, client library alone": round(direct, 1), "KiB a stream beyond it": beyond}
+    return {
+        **told,
+        "KiB a stream, client library alone": round(direct, 1),
+        "KiB a stream beyond it": beyond,
+    }
 
 
-# --- the command --------------------------------------------------------------------------------------
+# --- the command -------------------------------------------------------------------------------
 
 
 def run_child(name: str, base: str, number: int) -> None:
@@ -343,7 +414,9 @@ def main() -> None:
     if sys.argv[1:2] == ["--child"]:
         run_child(sys.argv[2], sys.argv[3], int(sys.argv[4]))
         return
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0, help="for each measurement")
     parser.add_argument("--streams", type=int, default=2000)

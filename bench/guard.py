@@ -1,8 +1,9 @@
-"""``python -m bench.guard``: fail if a call, a chunk or a long history has become much more expensive than the floor.
+"""``python -m bench.guard``: fail if a call, a chunk or a long history has become much more
+expensive than the floor.
 
-The CPU time of Dragoman is divided by that of the floor. Both run in turn in one process, so that a
-slow or busy machine slows both. The median ratio must stay below a limit, which is well above the ratio
-that was measured when the limit was set.
+The CPU time of Dragoman is divided by that of the floor. Both run in turn in one process, so that
+a slow or busy machine slows both. The median ratio must stay below a limit, which is well above
+the ratio that was measured when the limit was set.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from .floors import Aiohttp
 from .ours import Ours
 from .worker import CHUNKS, Growing
 
-# The maximum ratio of our cost to the floor's: 1.6 times the measured ratio, more where a busy machine adds noise.
+# The maximum ratio of our cost to the floor's: 1.6 times the measured ratio, more where a busy
+# machine adds noise.
 LIMITS = {
     "complete, text": 1.3,
     "complete, 64 at once": 1.4,
@@ -66,7 +68,9 @@ async def measure(base: str) -> dict[str, float]:
     for name, work in theirs.items():
         await cpu(mine[name], 3)
         times = max(1, min(100, int(SECONDS / await cpu(work, 3))))
-        ratios[name] = statistics.median([await cpu(mine[name], times) / await cpu(work, times) for _ in range(TURNS)])
+        ratios[name] = statistics.median(
+            [await cpu(mine[name], times) / await cpu(work, times) for _ in range(TURNS)]
+        )
     await floor.close()
     await ours.close()
     return ratios

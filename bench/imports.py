@@ -1,4 +1,5 @@
-"""``python -m bench.imports``: measure the CPU time of imports and of ``dragoman --help``, interleaved.
+"""``python -m bench.imports``: measure the CPU time of imports and of ``dragoman --help``,
+interleaved.
 
 Bytecode is written to a folder of the run's own, so that neither an unwritable installation nor
 ``PYTHONDONTWRITEBYTECODE`` would make every run compile the modules again.
@@ -27,7 +28,8 @@ STATEMENTS = [
 ]
 HELP = "import sys; sys.argv = ['dragoman', '--help']; from dragoman.cli import main; main()"
 
-# What is measured, what it is compared with, the maximum ratio, and whether to subtract a bare interpreter.
+# What is measured, what it is compared with, the maximum ratio, and whether to subtract a bare
+# interpreter.
 BUDGETS = [
     ("import dragoman", "import httpx2", 0.6, True),
     ("dragoman --help", "import click", 2.0, False),
@@ -45,12 +47,15 @@ def measure(rounds: int = ROUNDS) -> dict[str, object]:
                 if round_:  # the first round writes the bytecode
                     taken[name].append(cost)
     above = {
-        name: [cost - bare for cost, bare in zip(costs, taken[BARE], strict=True)] for name, costs in taken.items()
+        name: [cost - bare for cost, bare in zip(costs, taken[BARE], strict=True)]
+        for name, costs in taken.items()
     }
     budgets = {}
     for ours, theirs, most, is_above in BUDGETS:
         source = above if is_above else taken
-        ratio = statistics.median([one / other for one, other in zip(source[ours], source[theirs], strict=True)])
+        ratio = statistics.median(
+            [one / other for one, other in zip(source[ours], source[theirs], strict=True)]
+        )
         budgets[f"{ours} / {theirs}"] = {"ratio": round(ratio, 3), "budget": most}
     return {
         "cpu_ms": {name: round(statistics.median(costs), 1) for name, costs in taken.items()},
@@ -61,7 +66,9 @@ def measure(rounds: int = ROUNDS) -> dict[str, object]:
 
 def _cpu(code: str, bytecode: str) -> float:
     """Return the CPU time of a complete process in milliseconds, including kernel time."""
-    child = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    child = {
+        name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+    }
     child |= {"PYTHONPYCACHEPREFIX": bytecode, "PYTHONPATH": os.pathsep.join(_paths())}
     process = subprocess.Popen([sys.executable, "-c", code], env=child, stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(process.pid, 0)

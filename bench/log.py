@@ -1,9 +1,10 @@
-"""Measure the speed of the event log: appends, bytes per event, and what a long log costs to open, read and verify.
+"""Measure the speed of the event log: appends, bytes per event, and what a long log costs to open,
+read and verify.
 
     python bench/log.py [--events 1000000] [--folder DIR]
 
-A million events take about two minutes. Prints wall and CPU time and asserts nothing: an append waits
-for the disk, so its rate is the disk's.
+A million events take about two minutes. Prints wall and CPU time and asserts nothing: an append
+waits for the disk, so its rate is the disk's.
 """
 
 from __future__ import annotations
@@ -38,14 +39,18 @@ TURN = (
     TurnStarted(1, "large", "acme"),
     CallCompleted(
         model="large", provider="acme", stop_reason="tool_use", latency_ms=812.5,
-        request_id="01M7EJSHEJRBEPVWKBS3Y5E4R0", input_tokens=1200, output_tokens=45, cached_input_tokens=1000,
+        request_id="01M7EJSHEJRBEPVWKBS3Y5E4R0", input_tokens=1200, output_tokens=45,
+        cached_input_tokens=1000,
     ),
-    MessageRecorded(Assistant("I will run the tests first to see the current failure. " * 4), "large", "acme"),
+    MessageRecorded(Assistant("I will run the tests first to see the current failure. " * 4),
+                    "large", "acme"),
     ToolIntent(
-        "tu_01M7EJSHEJRBEPVWKBS3Y5E4R0", "call_1", "bash", {"command": "make test"}, '{"command": "make test"}',
+        "tu_01M7EJSHEJRBEPVWKBS3Y5E4R0", "call_1", "bash", {"command": "make test"},
+        '{"command": "make test"}',
         IntentSource("acme", "large", "01M7EJSHEJRBEPVWKBS3Y5E4R0", 1), AssembledFrom(3, 10, 90),
     ),
-    ToolObserved("tu_01M7EJSHEJRBEPVWKBS3Y5E4R0", "bash", "expected 4, received 5\n" * 20, True, exit_code=1),
+    ToolObserved("tu_01M7EJSHEJRBEPVWKBS3Y5E4R0", "bash", "expected 4, received 5\n" * 20, True,
+                 exit_code=1),
 )  # fmt: skip
 
 
@@ -61,7 +66,9 @@ def measured(what: str, count: int = 1) -> Iterator[None]:
 async def append(log: EventLog, appenders: int, events: int, sessions: int) -> None:
     async def work(number: int) -> None:
         for index in range(number, events, appenders):
-            await log.append(f"session-{index * sessions // events:06}", TURN[index % len(TURN)], turn="turn-1")
+            await log.append(
+                f"session-{index * sessions // events:06}", TURN[index % len(TURN)], turn="turn-1"
+            )
 
     await asyncio.gather(*[work(number) for number in range(appenders)])
 
@@ -77,7 +84,10 @@ def measure_syncs(folder: Path) -> None:
 
 def measure_appends(folder: Path) -> None:
     for appenders, events in ((1, 2000), (32, 20000), (256, 40000)):
-        with SqliteLog(folder / f"appends-{appenders}.db") as log, measured(f"append, {appenders} at once", events):
+        with (
+            SqliteLog(folder / f"appends-{appenders}.db") as log,
+            measured(f"append, {appenders} at once", events),
+        ):
             asyncio.run(append(log, appenders, events, 10))
 
 
@@ -89,7 +99,10 @@ def measure_long_log(folder: Path, events: int) -> None:
     sizes = [len(bytes(record.raw)) for record in log.read("session-000000")]
     payload = sum(sizes) / len(sizes)
     size = path.stat().st_size
-    print(f"{'file':<46} {size / 1e6:9.1f} MB, {size / events:.0f} bytes per event, {payload:.0f} of them payload")
+    print(
+        f"{'file':<46} {size / 1e6:9.1f} MB, {size / events:.0f} bytes per event, {payload:.0f} of"
+        " them payload"
+    )
     with measured("open for writing, and close"):
         SqliteLog(path).close()
     with measured("list the sessions"):
@@ -116,7 +129,9 @@ def measure_long_log(folder: Path, events: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, default=1_000_000)
-    parser.add_argument("--folder", type=Path, help="where to write; a temporary folder when absent")
+    parser.add_argument(
+        "--folder", type=Path, help="where to write; a temporary folder when absent"
+    )
     options = parser.parse_args()
     print(f"SQLite {sqlite3.sqlite_version}, {os.cpu_count()} cores")
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:

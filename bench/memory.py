@@ -1,15 +1,16 @@
-"""Measure the memory of many simultaneous long streams: the growth of the process, in KiB per stream.
+"""Measure the memory of many simultaneous long streams: the growth of the process, in KiB per
+stream.
 
 The growth is measured when all streams have ended and all replies are still referenced.
 
     python -m bench.memory BASE_URL STREAMS connection|lean|raw|floor [later]
 
-``connection`` is our transport alone, which discards the bytes: the memory of the HTTP library for a
-connection. ``lean`` and ``raw`` are Dragoman without and with ``keep_raw``; ``floor`` is the client
-written by hand, which keeps nothing. The data that a reply must keep, its text and with ``raw`` the
-provider's bytes, is reported separately. With ``later`` the process has served as many short streams
-before, like a long-running server: the growth then comes from the length of the streams, not from their
-connections.
+``connection`` is our transport alone, which discards the bytes: the memory of the HTTP library for
+a connection. ``lean`` and ``raw`` are Dragoman without and with ``keep_raw``; ``floor`` is the
+client written by hand, which keeps nothing. The data that a reply must keep, its text and with
+``raw`` the provider's bytes, is reported separately. With ``later`` the process has served as many
+short streams before, like a long-running server: the growth then comes from the length of the
+streams, not from their connections.
 """
 
 from __future__ import annotations
@@ -84,7 +85,10 @@ async def main(base: str, streams: int, mode: str, *, later: bool) -> None:
     ours = mode in ("lean", "raw")
     text = sum(map(len, PIECES)) / 1024 if ours else 0.0
     raw = sum(map(len, stream_frames(LONG_CHUNKS))) / 1024 if mode == "raw" else 0.0
-    print(json.dumps({"grown": (most - before) / streams / 1024, "text": text, "raw": raw}), flush=True)
+    print(
+        json.dumps({"grown": (most - before) / streams / 1024, "text": text, "raw": raw}),
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Measure single parts without a socket: the CPU time of each, and that of msgspec for the same bytes."""
+"""Measure single parts without a socket: the CPU time of each, and that of msgspec for the same
+bytes.
+"""
 
 from __future__ import annotations
 
@@ -39,12 +41,20 @@ def cpu(work: Callable[[], Any], seconds: float = 0.1) -> float:
     return sorted(taken)[ROUNDS // 2]
 
 
-def wire_parts(wire: str, whole: Callable[[bool], bytes], shape: type) -> dict[str, tuple[float, float | None]]:
+def wire_parts(
+    wire: str, whole: Callable[[bool], bytes], shape: type
+) -> dict[str, tuple[float, float | None]]:
     codec = CODECS[wire]("bench-1", "http://127.0.0.1:1/v1")  # type: ignore[call-arg]
     request = Request((User("Hi"),), (WEATHER,), model="bench-1")
     if wire == "anthropic":
-        request = msgspec.structs.replace(request, config=msgspec.structs.replace(request.config, max_tokens=1000))
-    plain = {"model": "bench-1", "messages": [{"role": "user", "content": "Hi"}], "tools": [WEATHER]}
+        request = msgspec.structs.replace(
+            request, config=msgspec.structs.replace(request.config, max_tokens=1000)
+        )
+    plain = {
+        "model": "bench-1",
+        "messages": [{"role": "user", "content": "Hi"}],
+        "tools": [WEATHER],
+    }
     reply, decoder = whole(True), msgspec.json.Decoder(shape)
 
     def decode() -> Any:
@@ -68,7 +78,10 @@ def stream_parts() -> dict[str, tuple[float, float | None]]:
     frames = b"".join(stream_frames())
     chunks = msgspec.json.Decoder(Chunk)
     request = Request((User("Hi"),), model="bench-1", stream=True)
-    long = Request(tuple([Assistant("x" * 500) if at % 2 else User("x" * 500) for at in range(1001)]), model="b")
+    long = Request(
+        tuple([Assistant("x" * 500) if at % 2 else User("x" * 500) for at in range(1001)]),
+        model="b",
+    )
     plain = [{"role": "user", "content": "x" * 500} for _ in range(1001)]
 
     def decode() -> None:
@@ -90,8 +103,14 @@ def stream_parts() -> dict[str, tuple[float, float | None]]:
         ),
         "openai: encode it again": (cpu(lambda: codec.encode(long)) / 1001, None),
     }
-    expectation, arguments = Expectation(Request((User("Hi"),), (WEATHER,))), {"city": "Oslo", "days": 3}
-    parts["validate a call's arguments"] = (cpu(lambda: expectation.tool_problem("weather", arguments)), None)
+    expectation, arguments = (
+        Expectation(Request((User("Hi"),), (WEATHER,))),
+        {"city": "Oslo", "days": 3},
+    )
+    parts["validate a call's arguments"] = (
+        cpu(lambda: expectation.tool_problem("weather", arguments)),
+        None,
+    )
     return parts
 
 
@@ -117,4 +136,7 @@ def measure() -> dict[str, dict[str, float | None]]:
 
 if __name__ == "__main__":
     for name, row in measure().items():
-        print(f"{name:<44}{row['us']:>9.2f}" + (f"{row['msgspec_us']:>9.2f}" if row["msgspec_us"] else ""))
+        print(
+            f"{name:<44}{row['us']:>9.2f}"
+            + (f"{row['msgspec_us']:>9.2f}" if row["msgspec_us"] else "")
+        )

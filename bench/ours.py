@@ -22,7 +22,9 @@ class Ours:
         # The anthropic wire requires max_tokens.
         self.config = RuntimeConfig(max_tokens=1000) if wire == "anthropic" else None
         self.models = {
-            path: connect("bench-1", wire=wire, base_url=f"{base}/{path}/v1", api_key="key", **settings)
+            path: connect(
+                "bench-1", wire=wire, base_url=f"{base}/{path}/v1", api_key="key", **settings
+            )
             for path in ("text", "tool", "burst", "paced", "long")
         }
 
@@ -33,7 +35,9 @@ class Ours:
         return Assistant(text) if at % 2 else User(text)
 
     async def complete(self, path: str, messages: Any, *, tools: bool = False) -> None:
-        reply = await self.models[path].complete(messages, [WEATHER] if tools else None, self.config)
+        reply = await self.models[path].complete(
+            messages, [WEATHER] if tools else None, self.config
+        )
         assert reply.usage.input_tokens == 20
         if tools:
             assert reply.tool_calls[0].arguments is not None

@@ -8,15 +8,22 @@ from typing import Any
 
 PARAMETERS = {
     "type": "object",
-    "properties": {"city": {"type": "string"}, "days": {"type": "integer"}, "units": {"type": "string"}},
+    "properties": {
+        "city": {"type": "string"},
+        "days": {"type": "integer"},
+        "units": {"type": "string"},
+    },
     "required": ["city"],
 }
-TOOL = {"type": "function", "function": {"name": "weather", "description": "The weather.", "parameters": PARAMETERS}}
+TOOL = {
+    "type": "function",
+    "function": {"name": "weather", "description": "The weather.", "parameters": PARAMETERS},
+}
 
 
 class Peer:
-    """Base class for other libraries: messages are plain dictionaries, and each server path has its own
-    client.
+    """Base class for other libraries: messages are plain dictionaries, and each server path has
+    its own client.
     """
 
     paths = ("text", "tool", "burst", "paced")
@@ -45,7 +52,9 @@ class OpenAI(Peer):
 
     async def complete(self, path: str, messages: Any, *, tools: bool = False) -> None:
         asked = {"tools": [TOOL]} if tools else {}
-        reply = await self.clients[path].chat.completions.create(model="bench-1", messages=messages, **asked)
+        reply = await self.clients[path].chat.completions.create(
+            model="bench-1", messages=messages, **asked
+        )
         message = reply.choices[0].message
         assert reply.usage.prompt_tokens == 20
         assert "Oslo" in message.tool_calls[0].function.arguments if tools else message.content
@@ -70,7 +79,9 @@ class Anthropic(Peer):
     async def complete(self, path: str, messages: Any, *, tools: bool = False) -> None:
         tool = {"name": "weather", "description": "The weather.", "input_schema": PARAMETERS}
         asked: dict[str, Any] = {"tools": [tool]} if tools else {}
-        reply = await self.clients[path].messages.create(model="bench-1", max_tokens=1000, messages=messages, **asked)
+        reply = await self.clients[path].messages.create(
+            model="bench-1", max_tokens=1000, messages=messages, **asked
+        )
         assert reply.usage.input_tokens == 20
         assert reply.content[0].input["city"] == "Oslo" if tools else reply.content[0].text
 
@@ -87,7 +98,12 @@ class Anthropic(Peer):
 
 class LiteLLM(Peer):
     def connect(self, url: str) -> Any:
-        return {"model": "openai/bench-1", "api_base": f"{url}/v1", "api_key": "key", "max_retries": 0}
+        return {
+            "model": "openai/bench-1",
+            "api_base": f"{url}/v1",
+            "api_key": "key",
+            "max_retries": 0,
+        }
 
     async def complete(self, path: str, messages: Any, *, tools: bool = False) -> None:
         import litellm
@@ -125,7 +141,9 @@ class AnyLLM(Peer):
 
     async def stream(self, path: str, messages: Any) -> int:
         count = 0
-        async for chunk in await self.clients[path].acompletion(model="bench-1", messages=messages, stream=True):
+        async for chunk in await self.clients[path].acompletion(
+            model="bench-1", messages=messages, stream=True
+        ):
             if chunk.choices and chunk.choices[0].delta.content:
                 count += 1
         return count
@@ -136,7 +154,9 @@ class PydanticAI(Peer):
         from pydantic_ai.models.openai import OpenAIChatModel
         from pydantic_ai.providers.openai import OpenAIProvider
 
-        return OpenAIChatModel("bench-1", provider=OpenAIProvider(base_url=f"{url}/v1", api_key="key"))
+        return OpenAIChatModel(
+            "bench-1", provider=OpenAIProvider(base_url=f"{url}/v1", api_key="key")
+        )
 
     def say(self, at: int, text: str) -> Any:
         from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart, UserPromptPart
@@ -147,7 +167,9 @@ class PydanticAI(Peer):
         from pydantic_ai.models import ModelRequestParameters
         from pydantic_ai.tools import ToolDefinition
 
-        tool = ToolDefinition(name="weather", description="The weather.", parameters_json_schema=PARAMETERS)
+        tool = ToolDefinition(
+            name="weather", description="The weather.", parameters_json_schema=PARAMETERS
+        )
         return ModelRequestParameters(function_tools=[tool] if tools else [])
 
     async def complete(self, path: str, messages: Any, *, tools: bool = False) -> None:
@@ -169,7 +191,9 @@ class LangChain(Peer):
     def connect(self, url: str) -> Any:
         from langchain_openai import ChatOpenAI
 
-        return ChatOpenAI(model="bench-1", base_url=f"{url}/v1", api_key="key", max_retries=0, stream_usage=True)  # type: ignore[arg-type]
+        return ChatOpenAI(
+            model="bench-1", base_url=f"{url}/v1", api_key="key", max_retries=0, stream_usage=True
+        )  # type: ignore[arg-type]
 
     async def complete(self, path: str, messages: Any, *, tools: bool = False) -> None:
         client = self.clients[path].bind_tools([TOOL]) if tools else self.clients[path]

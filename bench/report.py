@@ -7,7 +7,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-# The performance targets: case, client to compare with, and the maximum ratio of our cost to that client's.
+# The performance targets: case, client to compare with, and the maximum ratio of our cost to that
+# client's.
 PROMISES = [
     ("complete, text", "floor", 0.75),
     ("complete, 64 at once", "floor", 0.75),
@@ -20,29 +21,50 @@ PROMISES = [
     ("stream, a chunk, coalesced", "openai", 1 / 20),
     ("stream, a chunk, coalesced", "litellm", 1 / 70),
 ]
-# Maximum ratios to the floor: memory of an open stream; CPU time of importing and of the first call.
+# Maximum ratios to the floor: memory of an open stream; CPU time of importing and of the first
+# call.
 MEMORY, STARTING = 0.5, 0.5
 
 
 def table(results: dict[str, Any]) -> str:
     lines = [
-        f"{results['machine']}; {results['rounds']} rounds; CPU µs, and × the floor (aiohttp + msgspec by hand)",
+        (
+            f"{results['machine']}; {results['rounds']} rounds; CPU µs, and × the floor (aiohttp +"
+            " msgspec by hand)"
+        ),
         "",
     ]
     for wire in ("openai", "anthropic"):
         lines += [f"### The {wire} wire", "", *_cases(results[wire]), ""]
     lines += ["### What was promised", "", *_promises(results), ""]
-    lines += ["### The parts by themselves", "", "| part | CPU µs | msgspec alone |", "|---|---|---|"]
+    lines += [
+        "### The parts by themselves",
+        "",
+        "| part | CPU µs | msgspec alone |",
+        "|---|---|---|",
+    ]
     for name, row in results["micro"].items():
         alone = "–" if row["msgspec_us"] is None else f"{row['msgspec_us']:.2f}"
         lines.append(f"| {name} | {row['us']:.2f} | {alone} |")
-    lines += ["", "### Memory of a stream of 10,000 chunks, of many at once, in KiB", "", *_memory(results["memory"])]
+    lines += [
+        "",
+        "### Memory of a stream of 10,000 chunks, of many at once, in KiB",
+        "",
+        *_memory(results["memory"]),
+    ]
     lines += ["", "### Importing", "", "| | CPU ms | modules |", "|---|---|---|"]
-    lines += [f"| {name} | {row['ms']:.0f} | {row['modules']} |" for name, row in results["imports"].items()]
+    lines += [
+        f"| {name} | {row['ms']:.0f} | {row['modules']} |"
+        for name, row in results["imports"].items()
+    ]
     if results.get("gateway"):
         lines += ["", "### The gateway", "", "```json", results["gateway"].strip(), "```"]
     if results["skipped"]:
-        lines += ["", "Left out:", *[f"- {name}: {why}" for name, why in results["skipped"].items()]]
+        lines += [
+            "",
+            "Left out:",
+            *[f"- {name}: {why}" for name, why in results["skipped"].items()],
+        ]
     return "\n".join(lines)
 
 
@@ -62,7 +84,10 @@ def _cases(cases: dict[str, Any]) -> list[str]:
     clients.sort(key=lambda name: cases["complete, text"].get(name, {"us": math.inf})["us"])
     lines = ["| | " + " | ".join(clients) + " |", "|---" * (len(clients) + 1) + "|"]
     for case, row in cases.items():
-        cells = [f"{row[name]['us']:,.1f} ({row[name]['ratio']:.2f}×)" if name in row else "–" for name in clients]
+        cells = [
+            f"{row[name]['us']:,.1f} ({row[name]['ratio']:.2f}×)" if name in row else "–"
+            for name in clients
+        ]
         lines.append(f"| {case} | " + " | ".join(cells) + " |")
     return lines
 
@@ -77,16 +102,30 @@ def _promises(results: dict[str, Any]) -> list[str]:
             lines.append(f"| {case} | {client} | {_share(most)} | {_share(now)} | {kept} |")
     memory, imports = results["memory"], results["imports"]
     others = [("KiB of an open stream", memory, "lean", "floor", "grown", MEMORY)]
-    others += [("import and first call, CPU ms", imports, "dragoman, first call", "floor, first call", "ms", STARTING)]
+    others += [
+        (
+            "import and first call, CPU ms",
+            imports,
+            "dragoman, first call",
+            "floor, first call",
+            "ms",
+            STARTING,
+        )
+    ]
     for case, rows, ours, theirs, unit, most in others:
         if ours in rows and theirs in rows:
             now = rows[ours][unit] / rows[theirs][unit]
-            lines.append(f"| {case} | floor | {_share(most)} | {_share(now)} | {'yes' if now <= most else '**no**'} |")
+            lines.append(
+                f"| {case} | floor | {_share(most)} | {_share(now)} | "
+                f"{'yes' if now <= most else '**no**'} |"
+            )
     for client, most in (("openai", 1 / 10), ("litellm", 1 / 50)):
         if client in results["imports"]:
             now = results["imports"]["import dragoman"]["ms"] / results["imports"][client]["ms"]
             kept = "yes" if now <= most else "**no**"
-            lines.append(f"| `import dragoman` | {client} | {_share(most)} | {_share(now)} | {kept} |")
+            lines.append(
+                f"| `import dragoman` | {client} | {_share(most)} | {_share(now)} | {kept} |"
+            )
     return lines
 
 
@@ -99,10 +138,16 @@ _HELD = {
 
 
 def _memory(rows: dict[str, Any]) -> list[str]:
-    head = "| | grown | of it text | raw | beyond these and the connection | grown after as many short ones |"
+    head = (
+        "| | grown | of it text | raw | beyond these and the connection | grown after as many "
+        "short ones |"
+    )
     lines = [head, "|---|---|---|---|---|---|"]
     for mode, row in rows.items():
-        cells = [f"{row[key]:.0f}" if row.get(key) else "–" for key in ("grown", "text", "raw", "beyond", "later")]
+        cells = [
+            f"{row[key]:.0f}" if row.get(key) else "–"
+            for key in ("grown", "text", "raw", "beyond", "later")
+        ]
         lines.append(f"| {_HELD[mode]} | " + " | ".join(cells) + " |")
     return lines
 
@@ -111,7 +156,7 @@ def _share(ratio: float) -> str:
     return f"{ratio:.2f}×" if ratio >= 0.2 else f"1/{1 / ratio:.0f}"
 
 
-# --- the picture ----------------------------------------------------------------------------------
+# --- the picture -------------------------------------------------------------------------------
 
 _WIDTH, _ROW, _LEFT, _TOP = 720, 22, 120, 46
 _PANELS = [("complete, text", "one call"), ("stream, a chunk, coalesced", "one chunk of a stream")]
@@ -146,15 +191,25 @@ def _panel(title: str, bars: list[tuple[float, str]], top: int) -> list[str]:
         return round(_LEFT + (math.log10(ratio) - low) * scale, 1)
 
     bottom = top + _TOP + _ROW * len(bars)
-    parts = [f'<text x="0" y="{top + 20}" font-weight="600">CPU of {escape(title)}, × the floor</text>']
+    parts = [
+        f'<text x="0" y="{top + 20}" font-weight="600">CPU of {escape(title)}, × the floor</text>'
+    ]
     for tick in (0.1, 1, 10, 100):
-        parts.append(f'<line class="g" x1="{x(tick)}" x2="{x(tick)}" y1="{top + 34}" y2="{bottom}"/>')
-        parts.append(f'<text x="{x(tick)}" y="{bottom + 16}" text-anchor="middle" font-size="11">{tick:g}×</text>')
+        parts.append(
+            f'<line class="g" x1="{x(tick)}" x2="{x(tick)}" y1="{top + 34}" y2="{bottom}"/>'
+        )
+        parts.append(
+            f'<text x="{x(tick)}" y="{bottom + 16}" text-anchor="middle" '
+            f'font-size="11">{tick:g}×</text>'
+        )
     for at, (ratio, name) in enumerate(bars):
         y = top + _TOP + _ROW * at
         kind = "us" if name == "dragoman" else "b"
         end = x(ratio)
         parts.append(f'<text x="{_LEFT - 8}" y="{y + 10}" text-anchor="end">{escape(name)}</text>')
-        parts.append(f'<rect class="{kind}" x="{_LEFT}" y="{y}" width="{end - _LEFT:.1f}" height="14" rx="2"/>')
+        parts.append(
+            f'<rect class="{kind}" x="{_LEFT}" y="{y}" width="{end - _LEFT:.1f}" height="14" '
+            'rx="2"/>'
+        )
         parts.append(f'<text x="{end + 6}" y="{y + 11}" font-size="11">{ratio:.3g}×</text>')
     return parts

@@ -24,18 +24,32 @@ TOOL_ARGUMENTS = '{"city": "Oslo", "days": 3, "units": "metric"}'
 PAUSE = 0.0003
 
 
-# --- the openai wire ------------------------------------------------------------------------------
+# --- the openai wire ---------------------------------------------------------------------------
 
 
 def _chunk(delta: dict[str, object], finish: str | None = None) -> bytes:
     choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
-    head = {"id": "chatcmpl-0123456789", "object": "chat.completion.chunk", "created": 1763164800, "model": "bench-1"}
-    return b"data: " + json.dumps({**head, "system_fingerprint": "fp_0", "choices": [choice]}).encode() + b"\n\n"
+    head = {
+        "id": "chatcmpl-0123456789",
+        "object": "chat.completion.chunk",
+        "created": 1763164800,
+        "model": "bench-1",
+    }
+    return (
+        b"data: "
+        + json.dumps({**head, "system_fingerprint": "fp_0", "choices": [choice]}).encode()
+        + b"\n\n"
+    )
 
 
 def stream_frames(chunks: int = CHUNKS) -> list[bytes]:
     usage = {"prompt_tokens": 20, "completion_tokens": chunks, "total_tokens": 20 + chunks}
-    last = {"id": "chatcmpl-0123456789", "object": "chat.completion.chunk", "created": 1763164800, "model": "bench-1"}
+    last = {
+        "id": "chatcmpl-0123456789",
+        "object": "chat.completion.chunk",
+        "created": 1763164800,
+        "model": "bench-1",
+    }
     return [
         _chunk({"role": "assistant", "content": ""}),
         *[_chunk({"content": piece}) for piece in PIECES[:chunks]],
@@ -46,45 +60,90 @@ def stream_frames(chunks: int = CHUNKS) -> list[bytes]:
 
 
 def body(tool: bool) -> bytes:
-    call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": TOOL_ARGUMENTS}}
-    message: dict[str, object] = {"role": "assistant", "content": None if tool else "word " * 100, "refusal": None}
+    call = {
+        "id": "call_1",
+        "type": "function",
+        "function": {"name": "weather", "arguments": TOOL_ARGUMENTS},
+    }
+    message: dict[str, object] = {
+        "role": "assistant",
+        "content": None if tool else "word " * 100,
+        "refusal": None,
+    }
     if tool:
         message["tool_calls"] = [call]
-    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "tool_calls" if tool else "stop"}
+    choice = {
+        "index": 0,
+        "message": message,
+        "logprobs": None,
+        "finish_reason": "tool_calls" if tool else "stop",
+    }
     usage = {"prompt_tokens": 20, "completion_tokens": 100, "total_tokens": 120}
-    head = {"id": "chatcmpl-0123456789", "object": "chat.completion", "created": 1763164800, "model": "bench-1"}
-    return json.dumps({**head, "choices": [choice], "usage": usage, "system_fingerprint": "fp_0"}).encode()
+    head = {
+        "id": "chatcmpl-0123456789",
+        "object": "chat.completion",
+        "created": 1763164800,
+        "model": "bench-1",
+    }
+    return json.dumps(
+        {**head, "choices": [choice], "usage": usage, "system_fingerprint": "fp_0"}
+    ).encode()
 
 
-# --- the anthropic wire ---------------------------------------------------------------------------
+# --- the anthropic wire ------------------------------------------------------------------------
 
 
 def anthropic_frames(chunks: int = CHUNKS) -> list[bytes]:
-    start = {"id": "msg_01", "type": "message", "role": "assistant", "model": "bench-1", "content": []}
-    start |= {"stop_reason": None, "stop_sequence": None, "usage": {"input_tokens": 20, "output_tokens": 1}}
+    start = {
+        "id": "msg_01",
+        "type": "message",
+        "role": "assistant",
+        "model": "bench-1",
+        "content": [],
+    }
+    start |= {
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": {"input_tokens": 20, "output_tokens": 1},
+    }
     events: list[dict[str, object]] = [
         {"type": "message_start", "message": start},
         {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
         *[
-            {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": piece}}
+            {
+                "type": "content_block_delta",
+                "index": 0,
+                "delta": {"type": "text_delta", "text": piece},
+            }
             for piece in PIECES[:chunks]
         ],
         {"type": "content_block_stop", "index": 0},
-        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": chunks}},
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": "end_turn"},
+            "usage": {"output_tokens": chunks},
+        },
         {"type": "message_stop"},
     ]
     return [f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode() for event in events]
 
 
 def anthropic_body(tool: bool) -> bytes:
-    call = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": json.loads(TOOL_ARGUMENTS)}
+    call = {
+        "type": "tool_use",
+        "id": "toolu_1",
+        "name": "weather",
+        "input": json.loads(TOOL_ARGUMENTS),
+    }
     head = {"id": "msg_01", "type": "message", "role": "assistant", "model": "bench-1"}
     content = [call] if tool else [{"type": "text", "text": "word " * 100}]
     end = {"stop_reason": "tool_use" if tool else "end_turn", "stop_sequence": None}
-    return json.dumps({**head, "content": content, **end, "usage": {"input_tokens": 20, "output_tokens": 100}}).encode()
+    return json.dumps(
+        {**head, "content": content, **end, "usage": {"input_tokens": 20, "output_tokens": 100}}
+    ).encode()
 
 
-# --- HTTP -----------------------------------------------------------------------------------------
+# --- HTTP --------------------------------------------------------------------------------------
 
 # About as many headers as a hosted API sends.
 _HEADERS = b"".join(
@@ -94,7 +153,10 @@ _HEADERS = b"".join(
     ]
 )
 HEAD = (
-    b"HTTP/1.1 200 OK\r\n" + _HEADERS + b"content-type: text/event-stream\r\n" + b"transfer-encoding: chunked\r\n\r\n"
+    b"HTTP/1.1 200 OK\r\n"
+    + _HEADERS
+    + b"content-type: text/event-stream\r\n"
+    + b"transfer-encoding: chunked\r\n\r\n"
 )
 
 
@@ -118,8 +180,8 @@ LONG = _framed(stream_frames(LONG_CHUNKS))
 
 
 class Protocol(asyncio.Protocol):
-    """Answer each complete request. The first part of its path selects the reply, the last part the
-    wire.
+    """Answer each complete request. The first part of its path selects the reply, the last part
+    the wire.
     """
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -184,10 +246,13 @@ def _content_length(head: bytes) -> int:
 
 async def main(folder: str) -> None:
     loop = asyncio.get_running_loop()
-    make_certificate(folder)  # not in the parent, where its imports would count as memory of all child processes
+    # not in the parent, where its imports would count as memory of all child processes
+    make_certificate(folder)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(f"{folder}/cert.pem", f"{folder}/key.pem")
-    listeners = [await loop.create_server(Protocol, "127.0.0.1", 0, ssl=each) for each in (None, context)]
+    listeners = [
+        await loop.create_server(Protocol, "127.0.0.1", 0, ssl=each) for each in (None, context)
+    ]
     print(*[each.sockets[0].getsockname()[1] for each in listeners], flush=True)
     await loop.run_in_executor(None, sys.stdin.read)
 
@@ -216,12 +281,16 @@ def make_certificate(folder: str) -> None:
     )
     pem, plain = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
     Path(folder, "cert.pem").write_bytes(made.public_bytes(pem))
-    Path(folder, "key.pem").write_bytes(key.private_bytes(pem, plain, serialization.NoEncryption()))
+    Path(folder, "key.pem").write_bytes(
+        key.private_bytes(pem, plain, serialization.NoEncryption())
+    )
 
 
 @contextlib.contextmanager
 def running() -> Iterator[str]:
-    """Run the server in a child process; yield its address. ``BENCH_TLS`` is its TLS address and certificate."""
+    """Run the server in a child process; yield its address. ``BENCH_TLS`` is its TLS address and
+    certificate.
+    """
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "bench.server", folder]
         child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)

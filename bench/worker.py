@@ -2,7 +2,8 @@
 
     python -m bench.worker CLIENT BASE_URL WIRE
 
-A line is ``{"case": NAME, "seconds": S}``; the answer is ``{"cost": CPU seconds of one unit}`` or ``{"error": WHY}``.
+A line is ``{"case": NAME, "seconds": S}``; the answer is ``{"cost": CPU seconds of one unit}`` or
+``{"error": WHY}``.
 """
 
 from __future__ import annotations
@@ -54,12 +55,18 @@ class Growing:
         self.messages = client.conversation(size)
 
     def prepare(self) -> Any:
-        self.messages = [*self.messages, self.client.say(1, "y" * 500), self.client.say(0, "y" * 500)]
+        self.messages = [
+            *self.messages,
+            self.client.say(1, "y" * 500),
+            self.client.say(0, "y" * 500),
+        ]
         return self.messages
 
 
 def cases(client: Any, secure: Any = None) -> dict[str, Case]:
-    """Return the cases to measure with a client; ``secure`` is the same client for a server with TLS."""
+    """Return the cases to measure with a client; ``secure`` is the same client for a server with
+    TLS.
+    """
     short = client.conversation(1)
     grown = Growing(client, 1000)
 
@@ -77,10 +84,14 @@ def cases(client: Any, secure: Any = None) -> dict[str, Case]:
         "stream, a chunk, coalesced": Case(lambda _: stream("burst"), units=CHUNKS, most=20),
         "stream, a chunk, one per write": Case(lambda _: stream("paced"), units=CHUNKS, most=1),
         "history of 100 messages": Case(
-            lambda messages: client.complete("text", messages), lambda: client.conversation(100), most=100
+            lambda messages: client.complete("text", messages),
+            lambda: client.conversation(100),
+            most=100,
         ),
         "history of 1,000 messages": Case(
-            lambda messages: client.complete("text", messages), lambda: client.conversation(1000), most=30
+            lambda messages: client.complete("text", messages),
+            lambda: client.conversation(1000),
+            most=30,
         ),
         "history of 1,000, one turn more": Case(
             lambda messages: client.complete("text", messages), grown.prepare, most=20
@@ -119,14 +130,20 @@ async def main(name: str, base: str, wire: str) -> None:
     module, _, kind = CLIENTS[name].partition(":")
     make = getattr(importlib.import_module(module), kind)
     client = make(base, wire)
-    secure = make(os.environ["BENCH_TLS"].split()[0], wire, os.environ["BENCH_TLS"].split()[1]) if name in TLS else None
+    secure = (
+        make(os.environ["BENCH_TLS"].split()[0], wire, os.environ["BENCH_TLS"].split()[1])
+        if name in TLS
+        else None
+    )
     known = cases(client, secure)
     print(json.dumps({"ready": sorted(known)}), flush=True)
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         asked = json.loads(line)
         try:
-            answer: dict[str, Any] = {"cost": await measure(known[asked["case"]], asked["seconds"])}
+            answer: dict[str, Any] = {
+                "cost": await measure(known[asked["case"]], asked["seconds"])
+            }
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {error}"[:200]}
         print(json.dumps(answer), flush=True)

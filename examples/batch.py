@@ -1,4 +1,6 @@
-"""Send 50 prompts, 8 at a time and 600 per minute, with retries: `python examples/batch.py [MODEL]`."""
+"""Send 50 prompts, 8 at a time and 600 per minute, with retries: `python examples/batch.py
+[MODEL]`.
+"""
 
 import asyncio
 import sys
@@ -10,7 +12,9 @@ async def translate(model: Provider, count: int) -> tuple[int, int]:
     """Return how many prompts were answered, and how many tokens that took."""
     patient = Retry(RateLimit(model, requests_per_minute=600), max_retries=4)
     good = tokens = 0
-    async for item in gather(patient, (f"The number {n} in French?" for n in range(count)), concurrency=8):
+    async for item in gather(
+        patient, (f"The number {n} in French?" for n in range(count)), concurrency=8
+    ):
         if item.response is None:
             print(item.prompt, item.error)
         else:

@@ -15,7 +15,9 @@ class Invoice(BaseModel):
 
 
 async def extract(model: Provider, text: str) -> Invoice:
-    reply = await model.complete(text, system="Extract the invoice.", response_schema=Invoice, temperature=0)
+    reply = await model.complete(
+        text, system="Extract the invoice.", response_schema=Invoice, temperature=0
+    )
     return reply.parsed
 
 

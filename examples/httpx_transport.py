@@ -1,8 +1,8 @@
-"""Call models through another HTTP client, here httpx: `python examples/httpx_transport.py [BASE_URL
-[MODEL]]`.
+"""Call models through another HTTP client, here httpx: `python examples/httpx_transport.py
+[BASE_URL [MODEL]]`.
 
-Its timeouts apply to the arrival of bytes, and the client's own settings, such as a proxy, decide where
-requests go; everything else that a provider needs is below.
+Its timeouts apply to the arrival of bytes, and the client's own settings, such as a proxy, decide
+where requests go; everything else that a provider needs is below.
 """
 
 import asyncio
@@ -28,7 +28,9 @@ class HttpxStream(HttpStream):
         except httpx2.TimeoutException:
             raise TimedOutError("nothing arrived in time", which="idle") from None
         except httpx2.TransportError:
-            raise StreamInterruptedError("the connection was lost in the middle of the reply") from None
+            raise StreamInterruptedError(
+                "the connection was lost in the middle of the reply"
+            ) from None
 
 
 class HttpxTransport(Transport):
@@ -37,10 +39,20 @@ class HttpxTransport(Transport):
 
     @asynccontextmanager
     async def send(
-        self, request: HttpRequest, credentials: Mapping[str, Secret], timeouts: Timeouts, *, stream: bool = False
+        self,
+        request: HttpRequest,
+        credentials: Mapping[str, Secret],
+        timeouts: Timeouts,
+        *,
+        stream: bool = False,
     ) -> AsyncIterator[HttpStream]:
-        headers = {**request.headers, **{name: key.reveal() or "" for name, key in credentials.items()}}
-        limits = httpx2.Timeout(timeouts.idle if stream else timeouts.total, connect=timeouts.connect)
+        headers = {
+            **request.headers,
+            **{name: key.reveal() or "" for name, key in credentials.items()},
+        }
+        limits = httpx2.Timeout(
+            timeouts.idle if stream else timeouts.total, connect=timeouts.connect
+        )
         built = self._client.build_request(
             request.method, request.url, content=request.body, headers=headers, timeout=limits
         )

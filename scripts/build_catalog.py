@@ -1,13 +1,14 @@
 """Renew the ``models:`` part of the catalogue from local copies of public lists.
 
 LiteLLM's model_prices_and_context_window.json, the api.json of models.dev and OpenRouter's
-/api/v1/models are read, plain or gzipped. The first list that has a value wins. The changes are printed
-for review; impossible or implausible values are rejected unless ``--force`` is given. Everything above
-``models:`` in a vendor's file is written by hand and is not changed; models that no list has are kept.
+/api/v1/models are read, plain or gzipped. The first list that has a value wins. The changes are
+printed for review; impossible or implausible values are rejected unless ``--force`` is given.
+Everything above ``models:`` in a vendor's file is written by hand and is not changed; models that
+no list has are kept.
 
-With ``--only-new`` existing models are not changed. New models are added with ``listed: true``, which
-names the list as their source, if their context window is known, they are not withdrawn, and clients
-can use their names.
+With ``--only-new`` existing models are not changed. New models are added with ``listed: true``,
+which names the list as their source, if their context window is known, they are not withdrawn, and
+clients can use their names.
 
     python scripts/build_catalog.py [--dry-run] [--force] [--only-new SOURCE] 2026-11-15 LIST...
 """
@@ -77,7 +78,9 @@ def withdrawn_models(paths: list[Path], as_of: str) -> set[str]:
                 gone |= {name, name.partition("/")[2]}
             models = record.get("models") if isinstance(record, dict) else None
             if isinstance(models, dict):
-                gone |= {each for each, fields in models.items() if fields.get("status") == "deprecated"}
+                gone |= {
+                    each for each, fields in models.items() if fields.get("status") == "deprecated"
+                }
     return gone
 
 
@@ -94,7 +97,11 @@ def add_new(listed: Listed, source: str, as_of: str, gone: set[str]) -> None:
             if name in known or name in gone or "context" not in model.facts:
                 continue
             tokens = family(name)
-            facts = {**model.facts, **({"tokens": tokens or "default"} if tokens != usual else {}), "listed": True}
+            facts = {
+                **model.facts,
+                **({"tokens": tokens or "default"} if tokens != usual else {}),
+                "listed": True,
+            }
             if facts.get("output") == facts["context"]:
                 del facts["output"]  # the list's placeholder for an unknown limit
             lines.append(f"  {json.dumps(name)}: {json.dumps(facts).replace(chr(34), '')}")
@@ -111,12 +118,19 @@ def write_vendor(vendor: str, models: dict[str, ListedModel], as_of: str) -> int
     head, _, rows = path.read_text().partition("\nmodels:\n")
     head = re.sub(r"\nas_of: [^\n]*$", "", head.rstrip())
     usual = next(iter(re.findall(r"^tokens: (\S+)", head, re.MULTILINE)), None)
-    kept = {json.loads(line.strip().partition('":')[0] + '"'): line for line in rows.splitlines() if '"' in line}
+    kept = {
+        json.loads(line.strip().partition('":')[0] + '"'): line
+        for line in rows.splitlines()
+        if '"' in line
+    }
     for name, model in models.items():
         tokens = family(name)
         facts = {**model.facts, **({"tokens": tokens or "default"} if tokens != usual else {})}
         kept[name] = f"  {json.dumps(name)}: {json.dumps(facts).replace(chr(34), '')}"
-    path.write_text("\n".join([head, f"as_of: {as_of}", "models:", *[kept[name] for name in sorted(kept)]]) + "\n")
+    path.write_text(
+        "\n".join([head, f"as_of: {as_of}", "models:", *[kept[name] for name in sorted(kept)]])
+        + "\n"
+    )
     return len(kept)
 
 
@@ -141,7 +155,12 @@ def main() -> None:
     }
     if options.only_new:
         if not options.dry_run:
-            add_new(listed, options.only_new, options.as_of, withdrawn_models(options.lists, options.as_of))
+            add_new(
+                listed,
+                options.only_new,
+                options.as_of,
+                withdrawn_models(options.lists, options.as_of),
+            )
             print("now: python scripts/compile_catalog.py")
         return
     found = compare(known, PriceTable.bundled(), listed)

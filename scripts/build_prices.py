@@ -2,17 +2,18 @@
 
 Run it by hand to refresh the prices, in a temporary environment:
 
-    python -m venv /tmp/prices && /tmp/prices/bin/pip install -e . genai-prices
-    /tmp/prices/bin/pip download --no-deps litellm -d /tmp/prices
-    /tmp/prices/bin/python scripts/build_prices.py --litellm /tmp/prices/litellm-*.whl
+    python -m venv /tmp/prices && /tmp/prices/bin/pip install -e . genai-prices /tmp/prices/bin/pip
+    download --no-deps litellm -d /tmp/prices /tmp/prices/bin/python scripts/build_prices.py
+    --litellm /tmp/prices/litellm-*.whl
 
 The counts it prints go into docs/concepts/prices.md.
 
-With --list FILE, a local copy of a public list (LiteLLM's JSON, models.dev's or OpenRouter's) is compared with the
-table that is bundled, for review; nothing is written, and prices that look wrong end the script with status 2.
+With --list FILE, a local copy of a public list (LiteLLM's JSON, models.dev's or OpenRouter's) is
+compared with the table that is bundled, for review; nothing is written, and prices that look wrong
+end the script with status 2.
 
-Nothing of litellm is copied except its differing price (`disputed`). Before the output is written, the
-library reads it, and its prices are compared with those of the source.
+Nothing of litellm is copied except its differing price (`disputed`). Before the output is written,
+the library reads it, and its prices are compared with those of the source.
 """
 
 from __future__ import annotations
@@ -57,13 +58,18 @@ try:
 except ImportError:  # --list works without the package
     if "--list" not in sys.argv:
         raise
-    source_providers = ClauseAnd = ClauseContains = ClauseEndsWith = ClauseEquals = ClauseOr = ClauseRegex = Any
-    ClauseStartsWith = ModelInfo = ModelPrice = StartDateConstraint = TieredPrices = TimeOfDateConstraint = Any
+    source_providers = ClauseAnd = ClauseContains = ClauseEndsWith = ClauseEquals = ClauseOr = (
+        ClauseRegex
+    ) = Any
+    ClauseStartsWith = ModelInfo = ModelPrice = StartDateConstraint = TieredPrices = (
+        TimeOfDateConstraint
+    ) = Any
     SourceUsage = Any
 
 OUTPUT = Path(__file__).parents[1] / "src" / "dragoman" / "catalog" / "prices.json"
 
-# Our name of a provider, the source's, and litellm's (its `litellm_provider`, and the prefix of its keys).
+# Our name of a provider, the source's, and litellm's (its `litellm_provider`, and the prefix of
+# its keys).
 PROVIDERS = [
     ("openai", "openai", ("openai", "text-completion-openai"), ""),
     ("anthropic", "anthropic", ("anthropic",), ""),
@@ -80,7 +86,8 @@ PROVIDERS = [
     ("cohere", "cohere", ("cohere", "cohere_chat"), ""),
     ("bedrock", "aws", ("bedrock", "bedrock_converse"), ""),
 ]
-# The source lets azure fall back to five makers. Only this one could be confirmed with litellm's own azure rows.
+# The source lets azure fall back to five makers. Only this one could be confirmed with litellm's
+# own azure rows.
 FALLBACK = {"azure": ["openai"]}
 
 RATES = {
@@ -97,7 +104,7 @@ NOT_TEXT = re.compile(
 )
 
 
-# --- from the source's shapes to ours -------------------------------------------------------------
+# --- from the source's shapes to ours ----------------------------------------------------------
 
 
 def flatten(clause: Any) -> Iterator[tuple[str, str]]:
@@ -117,7 +124,11 @@ def flatten(clause: Any) -> Iterator[tuple[str, str]]:
         case ClauseEndsWith():
             yield "regex", re.escape(clause.ends_with.lower()) + r"\Z"
         case ClauseAnd():
-            yield "regex", "^" + "".join(f"(?={look})" for inner in clause.and_ for look in [look_ahead(inner)])
+            yield (
+                "regex",
+                "^"
+                + "".join(f"(?={look})" for inner in clause.and_ for look in [look_ahead(inner)]),
+            )
         case _:
             raise TypeError(f"unknown clause {clause!r}")
 
@@ -152,7 +163,9 @@ Span = tuple[date | None, date | None, tuple[time, time] | None, ModelPrice]
 
 
 def spans(model: ModelInfo) -> Iterator[Span]:
-    """Yield the prices of a model as (from, until, hours, price); prices for certain hours come first."""
+    """Yield the prices of a model as (from, until, hours, price); prices for certain hours come
+    first.
+    """
     if isinstance(model.prices, ModelPrice):
         yield None, None, None, model.prices
         return
@@ -163,13 +176,17 @@ def spans(model: ModelInfo) -> Iterator[Span]:
         for index in reversed(range(len(entries))):
             entry = entries[index]
             if isinstance(entry.constraint, TimeOfDateConstraint):
-                # The source gives hours no date and so applies them to all the past. They are twice the
-                # dated price they follow in the list, so that is when we let them begin.
-                since = max([e.constraint.start_date for e in entries[:index] if is_dated(e)], default=None)
+                # The source gives hours no date and so applies them to all the past. They are
+                # twice the dated price they follow in the list, so that is when we let them begin.
+                since = max(
+                    [e.constraint.start_date for e in entries[:index] if is_dated(e)], default=None
+                )
                 if since is None or (begin is not None and begin >= since):
                     hours = entry.constraint.start_time, entry.constraint.end_time
                     yield begin, until, hours, entry.prices
-            elif entry.constraint is None or (begin is not None and entry.constraint.start_date <= begin):
+            elif entry.constraint is None or (
+                begin is not None and entry.constraint.start_date <= begin
+            ):
                 yield begin, until, None, entry.prices
                 break
         else:
@@ -232,10 +249,30 @@ def why_not(model: ModelInfo) -> str | None:
 # Models that embed or rank, which the source omits or prices without a unit: list prices of their
 # vendors, in dollars per million tokens; ``search`` per thousand searches.
 RETRIEVAL: list[dict[str, Any]] = [
-    {"provider": "openai", "match": {"equals": ["text-embedding-3-small"]}, "input": "0.02", "output": "0"},
-    {"provider": "openai", "match": {"equals": ["text-embedding-3-large"]}, "input": "0.13", "output": "0"},
-    {"provider": "openai", "match": {"equals": ["text-embedding-ada-002"]}, "input": "0.1", "output": "0"},
-    {"provider": "google", "match": {"equals": ["gemini-embedding-001"]}, "input": "0.15", "output": "0"},
+    {
+        "provider": "openai",
+        "match": {"equals": ["text-embedding-3-small"]},
+        "input": "0.02",
+        "output": "0",
+    },
+    {
+        "provider": "openai",
+        "match": {"equals": ["text-embedding-3-large"]},
+        "input": "0.13",
+        "output": "0",
+    },
+    {
+        "provider": "openai",
+        "match": {"equals": ["text-embedding-ada-002"]},
+        "input": "0.1",
+        "output": "0",
+    },
+    {
+        "provider": "google",
+        "match": {"equals": ["gemini-embedding-001"]},
+        "input": "0.15",
+        "output": "0",
+    },
     {"provider": "mistral", "match": {"equals": ["mistral-embed"]}, "input": "0.1", "output": "0"},
     {"provider": "cohere", "match": {"equals": ["embed-v4.0"]}, "input": "0.12", "output": "0"},
     {
@@ -245,11 +282,26 @@ RETRIEVAL: list[dict[str, Any]] = [
         "output": "0",
     },
     {"provider": "cohere", "match": {"equals": ["rerank-v3.5"]}, "search": "2"},
-    {"provider": "voyage", "match": {"equals": ["voyage-3-large", "voyage-code-3"]}, "input": "0.18", "output": "0"},
+    {
+        "provider": "voyage",
+        "match": {"equals": ["voyage-3-large", "voyage-code-3"]},
+        "input": "0.18",
+        "output": "0",
+    },
     {"provider": "voyage", "match": {"equals": ["voyage-3.5"]}, "input": "0.06", "output": "0"},
-    {"provider": "voyage", "match": {"equals": ["voyage-3.5-lite"]}, "input": "0.02", "output": "0"},
+    {
+        "provider": "voyage",
+        "match": {"equals": ["voyage-3.5-lite"]},
+        "input": "0.02",
+        "output": "0",
+    },
     {"provider": "voyage", "match": {"equals": ["rerank-2.5"]}, "input": "0.05", "output": "0"},
-    {"provider": "voyage", "match": {"equals": ["rerank-2.5-lite"]}, "input": "0.02", "output": "0"},
+    {
+        "provider": "voyage",
+        "match": {"equals": ["rerank-2.5-lite"]},
+        "input": "0.02",
+        "output": "0",
+    },
 ]
 
 
@@ -262,17 +314,29 @@ def rows_of(provider: str, model: ModelInfo, match: dict[str, list[str]]) -> lis
         before = last.get(clock)
         # A date at which only an uncounted rate changes does not start a new row.
         follows = before is not None and before["valid_until"] == str(begin)
-        if before and follows and all(before.get(key) == rates.get(key) for key in (*RATES.values(), "tiers", "free")):
+        if (
+            before
+            and follows
+            and all(
+                before.get(key) == rates.get(key) for key in (*RATES.values(), "tiers", "free")
+            )
+        ):
             before["valid_until"] = until and str(until)
             before["ignored"] = sorted({*before.get("ignored", ()), *rates.get("ignored", ())})
             continue
         row = {"provider": provider, "match": match, **rates}
-        row |= {"valid_from": begin and str(begin), "valid_until": until and str(until), "hours": list(clock)}
+        row |= {
+            "valid_from": begin and str(begin),
+            "valid_until": until and str(until),
+            "hours": list(clock),
+        }
         rows.append(row)
         last[clock] = row
     # Prices for certain hours come first, because the first matching row applies.
     rows.sort(key=lambda row: not row["hours"])
-    return [{key: value for key, value in row.items() if value not in (None, [], ())} for row in rows]
+    return [
+        {key: value for key, value in row.items() if value not in (None, [], ())} for row in rows
+    ]
 
 
 def collect() -> tuple[list[dict[str, Any]], list[str]]:
@@ -284,14 +348,22 @@ def collect() -> tuple[list[dict[str, Any]], list[str]]:
     for ours, theirs, _, _ in PROVIDERS:
         models = by_id[theirs].models
         sellers = [theirs, *[ours_to_source[name] for name in FALLBACK.get(ours, ())]]
-        kept = [model for seller in sellers for model in by_id[seller].models if why_not(model) is None]
+        kept = [
+            model for seller in sellers for model in by_id[seller].models if why_not(model) is None
+        ]
         for place, model in enumerate(models):
             reason, match = why_not(model), match_of(model)
             if reason is None:
-                alive = [name for name in match.get("equals", []) if not any(m.is_match(name) for m in models[:place])]
+                alive = [
+                    name
+                    for name in match.get("equals", [])
+                    if not any(m.is_match(name) for m in models[:place])
+                ]
                 for name in set(match.get("equals", [])) - set(alive):
                     remarks.append(f"{ours}: {name!r} of {model.id} is taken by an earlier row")
-                match = {kind: texts for kind, texts in (match | {"equals": alive}).items() if texts}
+                match = {
+                    kind: texts for kind, texts in (match | {"equals": alive}).items() if texts
+                }
                 if match:
                     rows += rows_of(ours, model, match)
                 continue
@@ -300,11 +372,19 @@ def collect() -> tuple[list[dict[str, Any]], list[str]]:
             if any(other.is_match(name) for name in literals(model) for other in kept):
                 rows.append({"provider": ours, "match": match, "unpriced": reason})
     for ours in ("local", *[name for name in vendor_names() if load_vendor(name).local]):
-        rows.append({"provider": ours, "match": {"starts_with": [""]}, "input": "0", "output": "0", "free": True})
+        rows.append(
+            {
+                "provider": ours,
+                "match": {"starts_with": [""]},
+                "input": "0",
+                "output": "0",
+                "free": True,
+            }
+        )
     return rows, remarks
 
 
-# --- the second opinion ---------------------------------------------------------------------------
+# --- the second opinion ------------------------------------------------------------------------
 
 
 def read_litellm(wheel: Path) -> tuple[str, dict[str, dict[str, Any]]]:
@@ -360,7 +440,11 @@ def cross_check(
                 "responses",
             ):
                 continue
-            other = {name: rate for name, k in LITELLM_RATES.items() if (rate := litellm_rate(entry, k)) is not None}
+            other = {
+                name: rate
+                for name, k in LITELLM_RATES.items()
+                if (rate := litellm_rate(entry, k)) is not None
+            }
             if not (other.get("input") or other.get("output")):
                 continue  # its zeros may mean "not known"
             for name in litellm_names(key, prefix):
@@ -372,13 +456,23 @@ def cross_check(
             tally["compared"] += 1
             if any((r.input, r.output) == (other.get("input"), other.get("output")) for r in rows):
                 tally["agree"] += 1
-                caches = [n for n in ("cache_read", "cache_write") if other.get(n) and getattr(rows[0], n) is not None]
+                caches = [
+                    n
+                    for n in ("cache_read", "cache_write")
+                    if other.get(n) and getattr(rows[0], n) is not None
+                ]
                 if not all(any(getattr(r, n) == other[n] for r in rows) for n in caches):
                     tally["cache rate differs"] += 1
                     disputes.append((f"{ours}:{name}", rows, {n: other[n] for n in caches}))
             else:
                 tally["differ"] += 1
-                disputes.append((f"{ours}:{name}", rows, {n: other[n] for n in ("input", "output") if n in other}))
+                disputes.append(
+                    (
+                        f"{ours}:{name}",
+                        rows,
+                        {n: other[n] for n in ("input", "output") if n in other},
+                    )
+                )
     return counts, disputes
 
 
@@ -392,11 +486,16 @@ def print_check(counts: dict[str, Counter[str]], disputes: list[Dispute]) -> Non
         print(f"| {provider} | " + " | ".join(str(tally[column]) for column in columns) + " |")
     print("| all | " + " | ".join(str(whole[column]) for column in columns) + " |")
     for model, rows, other in disputes:
-        mine = " or ".join(", ".join(f"{name} {getattr(row, name)}" for name in other) for row in rows)
-        print(f"  {model}: ours {mine}; litellm {', '.join(f'{n} {plain(r)}' for n, r in other.items())}")
+        mine = " or ".join(
+            ", ".join(f"{name} {getattr(row, name)}" for name in other) for row in rows
+        )
+        print(
+            f"  {model}: ours {mine}; litellm "
+            f"{', '.join(f'{n} {plain(r)}' for n, r in other.items())}"
+        )
 
 
-# --- proof and output -----------------------------------------------------------------------------
+# --- proof and output --------------------------------------------------------------------------
 
 
 def moments(model: ModelInfo, today: date) -> list[datetime]:
@@ -406,7 +505,11 @@ def moments(model: ModelInfo, today: date) -> list[datetime]:
     if starts and any(hours for _, _, hours, _ in spans(model)):
         # The hours of the source before the last date have the flaw described in `spans`.
         days = {day for day in days if day >= max(starts)}
-    return [datetime.combine(day, time(hour, 45), UTC) for day in sorted(days) for hour in (0, 2, 5, 7, 12, 20)]
+    return [
+        datetime.combine(day, time(hour, 45), UTC)
+        for day in sorted(days)
+        for hour in (0, 2, 5, 7, 12, 20)
+    ]
 
 
 def prove(table: PriceTable, today: date) -> int:
@@ -430,7 +533,10 @@ def prove(table: PriceTable, today: date) -> int:
                     price = model.get_prices(at)
                     # Where the source lists no cache rate, it bills those tokens as input.
                     theirs_usage = SourceUsage(
-                        input_tokens=whole, output_tokens=5_000, cache_read_tokens=cached, cache_write_tokens=written
+                        input_tokens=whole,
+                        output_tokens=5_000,
+                        cache_read_tokens=cached,
+                        cache_write_tokens=written,
                     )
                     total = price.calc_price(theirs_usage)["total_price"]
                     assert mine.total == total, (ours, name, at, usage, mine.total, total)
@@ -441,27 +547,39 @@ def prove(table: PriceTable, today: date) -> int:
 def serialise(rows: list[dict[str, Any]], head: dict[str, Any]) -> str:
     """Write one row per line, so that a refresh gives a readable diff."""
     lines = ",\n".join(json.dumps(row, separators=(",", ":"), ensure_ascii=False) for row in rows)
-    return json.dumps(head, indent=0, ensure_ascii=False)[:-2] + ',\n"rows": [\n' + lines + "\n]\n}\n"
+    return (
+        json.dumps(head, indent=0, ensure_ascii=False)[:-2] + ',\n"rows": [\n' + lines + "\n]\n}\n"
+    )
 
 
 def digest(rows: list[dict[str, Any]]) -> str:
-    return hashlib.sha256(json.dumps(rows, separators=(",", ":"), ensure_ascii=False).encode()).hexdigest()[:8]
+    return hashlib.sha256(
+        json.dumps(rows, separators=(",", ":"), ensure_ascii=False).encode()
+    ).hexdigest()[:8]
 
 
 def read_licence() -> str:
     package = distribution("genai-prices")
     [path] = [
-        path for path in package.files or [] if "licenses" in path.parts and path.name.upper().startswith("LICENSE")
+        path
+        for path in package.files or []
+        if "licenses" in path.parts and path.name.upper().startswith("LICENSE")
     ]
     return Path(str(package.locate_file(path))).read_text("utf-8").strip()
 
 
-def mark_disputes(rows: list[dict[str, Any]], table: PriceTable, disputes: Iterable[Dispute], by: str) -> int:
+def mark_disputes(
+    rows: list[dict[str, Any]], table: PriceTable, disputes: Iterable[Dispute], by: str
+) -> int:
     """Add the price of the other table to each disputed row; return the number of these rows."""
     marked = set()
     for model, mine, other in disputes:
         provider, _, name = model.partition(":")
-        says = f"{by} has " + ", ".join(f"{rate} {plain(value)}" for rate, value in other.items()) + f" for {name}"
+        says = (
+            f"{by} has "
+            + ", ".join(f"{rate} {plain(value)}" for rate, value in other.items())
+            + f" for {name}"
+        )
         for place, row in enumerate(table.rows):
             # A row found through the fallback belongs to another provider, so it is not disputed
             # here.
@@ -472,14 +590,18 @@ def mark_disputes(rows: list[dict[str, Any]], table: PriceTable, disputes: Itera
 
 
 def compare_list(path: Path) -> int:
-    """Print where a public list and the bundled table differ; return 2 if a difference or the list looks wrong."""
+    """Print where a public list and the bundled table differ; return 2 if a difference or the list
+    looks wrong.
+    """
     try:
         _, listed = read_list(path.read_bytes())
     except ListError as error:
         print(f"refused: {error}", file=sys.stderr)
         return 2
     found = compare(
-        {vendor: {name: {} for name in models} for vendor, models in listed.items()}, PriceTable.bundled(), listed
+        {vendor: {name: {} for name in models} for vendor, models in listed.items()},
+        PriceTable.bundled(),
+        listed,
     )
     print("\n".join(found.changed))
     for line in found.odd:
@@ -490,10 +612,14 @@ def compare_list(path: Path) -> int:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--litellm", type=Path, help="a litellm wheel, to compare with")
-    parser.add_argument("--list", type=Path, help="only compare the bundled table with this public list")
+    parser.add_argument(
+        "--list", type=Path, help="only compare the bundled table with this public list"
+    )
     parser.add_argument("--date", type=date.fromisoformat, default=datetime.now(UTC).date())
     parser.add_argument("--out", type=Path, default=OUTPUT)
-    parser.add_argument("--quiet", action="store_true", help="leave out the list of models that were left out")
+    parser.add_argument(
+        "--quiet", action="store_true", help="leave out the list of models that were left out"
+    )
     options = parser.parse_args(arguments)
     if options.list is not None:
         return compare_list(options.list)
@@ -504,7 +630,12 @@ def main(arguments: list[str]) -> int:
     rows += RETRIEVAL
     version, litellm = read_litellm(options.litellm)
     source = f"genai-prices {distribution('genai-prices').version}"
-    head = {"generated_at": str(options.date), "source": source, "licence": read_licence(), "fallback": FALLBACK}
+    head = {
+        "generated_at": str(options.date),
+        "source": source,
+        "licence": read_licence(),
+        "fallback": FALLBACK,
+    }
 
     draft = read_back(serialise(rows, head))
     counts, disputes = cross_check(draft, litellm, options.date)
@@ -515,8 +646,14 @@ def main(arguments: list[str]) -> int:
     if not options.quiet:
         print("\n".join(remarks))
     print_check(counts, disputes)
-    print(f"rows by provider: {dict(Counter(row['provider'] for row in rows))}; {len(remarks)} remarks")
-    print(f"{len(rows)} rows, {marked} of them disputed by litellm {version}; {answers} answers equal to {source}'s")
+    print(
+        f"rows by provider: {dict(Counter(row['provider'] for row in rows))}; {len(remarks)} "
+        "remarks"
+    )
+    print(
+        f"{len(rows)} rows, {marked} of them disputed by litellm {version}; {answers} answers "
+        f"equal to {source}'s"
+    )
     options.out.write_text(text, "utf-8")
     print(f"{options.out.name}: {len(text.encode())} bytes")
     return 0

@@ -1,7 +1,8 @@
-"""Install the programs and libraries that ``tests/clients`` puts in front of the gateway, into ``.clients``.
+"""Install the programs and libraries that ``tests/clients`` puts in front of the gateway, into
+``.clients``.
 
-Each set of Python packages gets an environment of its own, because their pins contradict each other.
-Packages that cannot be installed are reported, and their tests are skipped.
+Each set of Python packages gets an environment of its own, because their pins contradict each
+other. Packages that cannot be installed are reported, and their tests are skipped.
 """
 
 from __future__ import annotations
@@ -22,15 +23,21 @@ def main() -> int:
     """Install every set of packages; return how many failed."""
     CLIENTS.mkdir(parents=True, exist_ok=True)
     failed = install_node()
-    failed += [path.stem for path in sorted((WANTED / "requirements").glob("*.txt")) if not install_python(path)]
+    failed += [
+        path.stem
+        for path in sorted((WANTED / "requirements").glob("*.txt"))
+        if not install_python(path)
+    ]
     print(f"not installed: {', '.join(failed)}" if failed else f"installed in {CLIENTS}")
     return len(failed)
 
 
 def install_node() -> list[str]:
-    """Install the packages of ``package.json``; return the names of those that are missing after it.
+    """Install the packages of ``package.json``; return the names of those that are missing after
+    it.
 
-    The agents are optional: a release may have no binary for this machine, which must not stop the other packages.
+    The agents are optional: a release may have no binary for this machine, which must not stop the
+    other packages.
     """
     npm = shutil.which("npm")
     if npm is None:

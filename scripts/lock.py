@@ -1,4 +1,5 @@
-"""Write the lock files again: every version with its hashes, for every platform, without an index URL.
+"""Write the lock files again: every version with its hashes, for every platform, without an index
+URL.
 
 A release is used when it is a week old: most releases with malicious code are withdrawn within
 days. For an urgent fix, ``make lock LOCK_BEFORE=2026-11-20`` takes everything released before that
@@ -14,25 +15,41 @@ from datetime import UTC, date, datetime, timedelta
 
 COOL_DOWN = timedelta(days=7)
 COMPILE = [
-    sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--universal", "--python-version", "3.11",
+    sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--universal", "--python-version",
+    "3.11",
     "--generate-hashes", "--no-header", "--no-annotate", "--no-strip-extras", "--upgrade",
 ]  # fmt: skip
 PROJECT = ["pyproject.toml", "requirements/build.in"]
 LOCKS = {
     "requirements/dev.lock": [*PROJECT, "--all-extras", "--group", "dev"],
-    "requirements/chat.lock": [*PROJECT, "--extra", "local", "--extra", "cli", "-c", "requirements/dev.lock"],
+    "requirements/chat.lock": [
+        *PROJECT,
+        "--extra",
+        "local",
+        "--extra",
+        "cli",
+        "-c",
+        "requirements/dev.lock",
+    ],
     "requirements/installer.lock": ["requirements/installer.in", "-c", "requirements/dev.lock"],
 }
 
 
 def choose_day(today: date, override: str = "") -> str:
     """Return the day before which a release must have been made."""
-    return date.fromisoformat(override).isoformat() if override else (today - COOL_DOWN).isoformat()
+    return (
+        date.fromisoformat(override).isoformat() if override else (today - COOL_DOWN).isoformat()
+    )
 
 
 def commands(day: str) -> list[list[str]]:
-    """Return the commands that write the lock files; later ones take their versions from the first."""
-    return [[*COMPILE, "--exclude-newer", day, *arguments, "-o", output] for output, arguments in LOCKS.items()]
+    """Return the commands that write the lock files; later ones take their versions from the
+    first.
+    """
+    return [
+        [*COMPILE, "--exclude-newer", day, *arguments, "-o", output]
+        for output, arguments in LOCKS.items()
+    ]
 
 
 def main() -> None:

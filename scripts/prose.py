@@ -4,8 +4,8 @@
     python scripts/prose.py PATH ...              the same for these files and folders only
     python scripts/prose.py --sample SEED [PATH]  print 100 random docstrings and 100 random comments
 
-A line that ends with ``# prose: allow (REASON)``, or ``<!-- prose: allow (REASON) -->`` on a page, is not checked.
-Text in backticks and short quotations are not checked either.
+A line that ends with ``# prose: allow (REASON)``, or ``<!-- prose: allow (REASON) -->`` on a page,
+is not checked. Text in backticks and short quotations are not checked either.
 """
 
 from __future__ import annotations
@@ -74,33 +74,48 @@ RULES = (
     _rule(
         "whatever",
         PROSE,
-        r"\bwhatever (is|was|are|were|has|had|goes|went|comes|came|remains|else|can|may|does|follows|happens)\b",
+        r"\bwhatever"
+        r" (is|was|are|were|has|had|goes|went|comes|came|remains|else|can|may|does|follows|happens)\b",
         'name the thing, or write "anything that"',
     ),
     _rule(
         "is-no",
         ALL,
-        r"(?<!there )(?<!there can )(?<!there must )(?<!there may )(?<!there will )(?<!there would )"
+        r"(?<!there )(?<!there can )(?<!there must )(?<!there may )(?<!there will )(?<!there"
+        r" would )"
         r"(?<!there should )(?<!there has )(?<!there have )"
-        r"\b(is|are|was|were|be|been|being) (?-i:no|none)\b(?! (longer|more|less|later|earlier|larger|smaller|worse"
+        r"\b(is|are|was|were|be|been|being) (?-i:no"
+        r"|none)\b(?! (longer|more|less|later|earlier|larger|smaller|worse"
         r"|better|different|further|faster|slower|older|newer|matter|one|op)\b)(?!-)",
         '"is not a …", or "there is no …"',
     ),
     _rule(
         "archaism",
         ALL,
-        r"\b(anew|seldom|dear(er|est|ly)?|beside(?! the point)|whence|thereof|therein|thereby|hereby|hither|belies?"
+        r"\b(anew|seldom|dear(er|est|ly)?"
+        r"|beside(?! the point)|whence|thereof|therein|thereby|hereby|hither|belies?"
         r"|heeds?|heeded|afore\w+|for want of|as like as not|in vain|taken up|takes up(?! to)"
         r"|hold good|nought|naught|lest)\b",
         "use today's word: again, rarely, expensive, next to, because",
     ),
-    _rule("also-when", PROSE, r"\balso (when|if|where|after|before|without)\b", '"even when", "even if"'),
+    _rule(
+        "also-when",
+        PROSE,
+        r"\balso (when|if|where|after|before|without)\b",
+        '"even when", "even if"',
+    ),
     _rule("meanwhile", CODE, r"\bmeanwhile\b", '"in the meantime", or name the step in between'),
-    _rule("so-many", ALL, r"\bso (many|much|long) (?!as\b|that\b)", '"this many", "at most N", "how long to"'),
+    _rule(
+        "so-many",
+        ALL,
+        r"\bso (many|much|long) (?!as\b|that\b)",
+        '"this many", "at most N", "how long to"',
+    ),
     _rule(
         "speech",
         CODE,
-        r"(?<!error )(?<!message )(?<!warning )(?<!text )(?<!help )(?<!page )(?<!documentation )(?<!specification )"
+        r"(?<!error )(?<!message )(?<!warning )(?<!text )(?<!help )(?<!page )(?<!documentation"
+        r" )(?<!specification )"
         r"\b(says?|said|saying|unsaid|unsays?)\b",
         "data does not speak: sends, reports, states, contains, returns",
     ),
@@ -124,17 +139,40 @@ RULES = (
         r"|word that|a word on\b|take \w+ at \w+ word)",
         "the term, the reason, the category, the text, the report",
     ),
-    _rule("silence", ALL, r"\b(in silence|silence|silent)\b", "silently, without a warning, idle, no output"),
-    _rule("want", CODE, r"(?<!you )\b(wants?|wanted|wanting)\b", "needs, requires, expects, asks for"),
+    _rule(
+        "silence",
+        ALL,
+        r"\b(in silence|silence|silent)\b",
+        "silently, without a warning, idle, no output",
+    ),
+    _rule(
+        "want", CODE, r"(?<!you )\b(wants?|wanted|wanting)\b", "needs, requires, expects, asks for"
+    ),
     _rule(
         "leave",
         PROSE,
-        r"\b((for|given?|gives|gets?|without|asks?|asked) leave\b|leave to\b|(leaves?|left) (\w+ )?in peace)",
+        r"\b((for|given?|gives|gets?|without|asks?|asked) leave\b|leave to\b|(leaves?"
+        r"|left) (\w+ )?in peace)",
         "permission, admission, cool-down",
     ),
-    _rule("whole", CODE, r"\b(whole numbers?|(is|are|be|was|were|made|stays?|kept) whole)\b", "integer, complete"),
-    _rule("ours", PROSE, r"\bof (ours|theirs|yours|hers)\b", "name the owner: the caller's, the server's"),
-    _rule("riddle", frozenset({COMMENT}), r"\A# (inside|outside|within)\Z", "name what the section holds"),
+    _rule(
+        "whole",
+        CODE,
+        r"\b(whole numbers?|(is|are|be|was|were|made|stays?|kept) whole)\b",
+        "integer, complete",
+    ),
+    _rule(
+        "ours",
+        PROSE,
+        r"\bof (ours|theirs|yours|hers)\b",
+        "name the owner: the caller's, the server's",
+    ),
+    _rule(
+        "riddle",
+        frozenset({COMMENT}),
+        r"\A# (inside|outside|within)\Z",
+        "name what the section holds",
+    ),
     _rule("question", frozenset({COMMENT}), r"\?\s*\Z", "state what is true, not a question"),
 )
 
@@ -144,7 +182,9 @@ _TRIGGERS = re.compile(
     r"|sp(?:eak|oken)|mouth|mute|word|silen|want|lea?[vf]|whole|\bof\s(?:our|their|your|her)s|side\Z|within\Z|\?",
     re.IGNORECASE,
 )
-"""A pattern that matches every passage that a rule could match; it is faster than trying all rules."""
+"""A pattern that matches every passage that a rule could match; it is faster than trying all
+rules.
+"""
 
 _FIRST_SENTENCE_ASKS = re.compile(r"\A[^.]*?\?(\s|\Z)")
 
@@ -166,11 +206,37 @@ _NOT_VERBS = frozenset(
 """Words that a docstring of a function cannot start with."""
 
 _VERBS_IN_S = frozenset(
-    ("access", "address", "assess", "bias", "compress", "cross", "decompress", "dismiss", "express", "focus", "guess"),
+    (
+        "access",
+        "address",
+        "assess",
+        "bias",
+        "compress",
+        "cross",
+        "decompress",
+        "dismiss",
+        "express",
+        "focus",
+        "guess",
+    ),
 ) | {"miss", "pass", "press", "process", "suppress"}
 
 _VERBS_IN_ED_OR_ING = frozenset(
-    ("bring", "embed", "exceed", "feed", "need", "ping", "proceed", "ring", "seed", "shed", "shred", "speed", "string")
+    (
+        "bring",
+        "embed",
+        "exceed",
+        "feed",
+        "need",
+        "ping",
+        "proceed",
+        "ring",
+        "seed",
+        "shed",
+        "shred",
+        "speed",
+        "string",
+    )
 )
 
 # Strings and comments of Python 3.11, in which an f-string cannot contain its own kind of quote.
@@ -190,7 +256,8 @@ _QUOTED = re.compile(
 )
 
 _FENCE = re.compile(
-    r"^(?P<indent> *)(?P<fence>```+|~~~+)[^\n]*\n.*?^(?P=indent)(?P=fence) *$", re.DOTALL | re.MULTILINE
+    r"^(?P<indent> *)(?P<fence>```+|~~~+)[^\n]*\n.*?^(?P=indent)(?P=fence) *$",
+    re.DOTALL | re.MULTILINE,
 )
 
 _HTML = re.compile(r"<(svg|style|script|pre)\b.*?</\1>|<[^>]+>", re.DOTALL)
@@ -206,12 +273,15 @@ def read_passages(path: Path) -> Iterator[Passage]:
     if path.suffix == ".md":
         yield Passage(PAGE, 1, _HTML.sub(_blank, _FENCE.sub(_blank, text)))
         return
-    if "tests" in path.parts:  # quicker than parsing: whose docstring it is does not matter for a test
+    # quicker than parsing: whose docstring it is does not matter for a test
+    if "tests" in path.parts:
         for match in _TEST_DOCSTRING.finditer(text):
             yield Passage(DOCSTRING, text.count("\n", 0, match.start("text")) + 1, match["text"])
         yield from _read_literals(text, {}, messages=False)
         return
-    docstrings = {passage.line: passage for passage in _read_docstrings(ast.parse(text).body, None)}
+    docstrings = {
+        passage.line: passage for passage in _read_docstrings(ast.parse(text).body, None)
+    }
     yield from docstrings.values()
     yield from _read_literals(text, docstrings, messages="src" in path.parts)
 
@@ -221,7 +291,9 @@ def _read_docstrings(body: list[ast.stmt], function: str | None) -> Iterator[Pas
     for position, node in enumerate(body):
         if isinstance(node, ast.Expr):
             if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-                yield Passage(DOCSTRING, node.lineno, node.value.value, None if position else function)
+                yield Passage(
+                    DOCSTRING, node.lineno, node.value.value, None if position else function
+                )
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield from _read_docstrings(node.body, None if _is_property(node) else node.name)
         elif isinstance(node, ast.ClassDef | ast.If | ast.With | ast.Try):
@@ -234,7 +306,9 @@ def _is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 
 def _read_literals(text: str, docstrings: dict[int, Passage], messages: bool) -> Iterator[Passage]:
-    """Yield comments, those on consecutive lines as one, and the string literals that read as sentences."""
+    """Yield comments, those on consecutive lines as one, and the string literals that read as
+    sentences.
+    """
     block: list[str] = []
     block_line = 0
     line, position = 1, 0
@@ -279,7 +353,11 @@ def _check_passage(passage: Passage) -> Iterator[tuple[int, str]]:
     text = _LINE_BREAK.sub("\n", passage.text)
     for phrase in ALLOWED:
         text = re.sub(phrase.replace(" ", r"\s"), _blank, text)
-    text = text[:3] + _QUOTED.sub(_blank, text[3:]) if passage.kind == MESSAGE else _QUOTED.sub(_blank, text)
+    text = (
+        text[:3] + _QUOTED.sub(_blank, text[3:])
+        if passage.kind == MESSAGE
+        else _QUOTED.sub(_blank, text)
+    )
     for rule in RULES if _TRIGGERS.search(text) else ():
         if passage.kind in rule.kinds:
             for match in rule.pattern.finditer(text):
@@ -291,11 +369,20 @@ def _check_passage(passage: Passage) -> Iterator[tuple[int, str]]:
 
 
 def _check_docstring(passage: Passage, text: str) -> Iterator[tuple[int, str]]:
-    """Yield a violation for a docstring that is a question or does not start with an imperative verb."""
+    """Yield a violation for a docstring that is a question or does not start with an imperative
+    verb.
+    """
     if _FIRST_SENTENCE_ASKS.match(text):
         yield passage.line, "[question] a docstring is a question; write: Return whether …"
-    elif passage.function and (word := _FIRST_WORD.match(text)) and not _is_imperative(word[1].lower()):
-        yield passage.line, f"[imperative] a docstring starts with {word[1]!r}; write: Return …, Build …, Check …"
+    elif (
+        passage.function
+        and (word := _FIRST_WORD.match(text))
+        and not _is_imperative(word[1].lower())
+    ):
+        yield (
+            passage.line,
+            f"[imperative] a docstring starts with {word[1]!r}; write: Return …, Build …, Check …",
+        )
 
 
 def _is_imperative(word: str) -> bool:
@@ -308,7 +395,9 @@ def _is_imperative(word: str) -> bool:
 
 
 def list_files(paths: list[Path]) -> Iterator[Path]:
-    """Yield the Python files and pages among ``paths`` and below them, without generated folders."""
+    """Yield the Python files and pages among ``paths`` and below them, without
+    generated folders.
+    """
     for path in paths:
         if path.is_dir():
             found = [*path.rglob("*.py"), *(path.rglob("*.md") if path.name == "docs" else ())]
@@ -338,7 +427,11 @@ def main(arguments: list[str]) -> int:
     if arguments[:1] == ["--sample"]:
         seed, arguments = int(arguments[1]), arguments[2:]
     given = [Path(each).resolve() for each in arguments]
-    files = list(list_files(given or [ROOT / each for each in (*FOLDERS, *(() if seed is not None else PAGES))]))
+    files = list(
+        list_files(
+            given or [ROOT / each for each in (*FOLDERS, *(() if seed is not None else PAGES))]
+        )
+    )
     if seed is not None:
         print_sample(seed, files)
         return 0
@@ -349,7 +442,9 @@ def main(arguments: list[str]) -> int:
             print(f"{name}:{violation}")
             count += 1
     if count:
-        print(f"{count} violations; CONTRIBUTING.md shows how prose is written here", file=sys.stderr)
+        print(
+            f"{count} violations; CONTRIBUTING.md shows how prose is written here", file=sys.stderr
+        )
     return 1 if count else 0
 
 

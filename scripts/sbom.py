@@ -1,7 +1,9 @@
-"""Write a software bill of materials: what is locked, with hashes, licences and dependencies, as CycloneDX 1.6 JSON.
+"""Write a software bill of materials: what is locked, with hashes, licences and dependencies, as
+CycloneDX 1.6 JSON.
 
-Versions and hashes come from ``requirements/*.lock``, licences and dependencies from the metadata of the installed
-packages. The same locks and packages give the same bytes: the document has no date, and its serial number is a digest.
+Versions and hashes come from ``requirements/*.lock``, licences and dependencies from the metadata
+of the installed packages. The same locks and packages give the same bytes: the document has no
+date, and its serial number is a digest.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ class Locked(NamedTuple):
 
 
 class Needed(NamedTuple):
-    """A dependency in package metadata: its name, its requested extras, and the extra that requires it."""
+    """A dependency in package metadata: its name, its requested extras, and the extra that
+    requires it.
+    """
 
     name: str
     extras: tuple[str, ...]
@@ -68,11 +72,17 @@ def read_needed(package: Distribution) -> Iterator[Needed]:
 
 
 def read_licenses(package: Distribution) -> list[dict[str, Any]]:
-    """Return the licences: the SPDX expression, else the classifiers, else the first line of the free text."""
+    """Return the licences: the SPDX expression, else the classifiers, else the first line of the
+    free text.
+    """
     metadata = package.metadata
     if expression := metadata.get("License-Expression"):
         return [{"expression": expression}]
-    names = [each.removeprefix(_CLASSIFIER) for each in metadata.get_all("Classifier") or () if _CLASSIFIER in each]
+    names = [
+        each.removeprefix(_CLASSIFIER)
+        for each in metadata.get_all("Classifier") or ()
+        if _CLASSIFIER in each
+    ]
     text = (metadata.get("License") or "").strip().partition("\n")[0][:100]
     return [{"license": {"name": name}} for name in sorted(names) or ([text] if text else [])]
 
@@ -93,7 +103,9 @@ def reach(start: Iterable[Needed]) -> set[str]:
         for extra in (None, *needed.extras):
             package = find(needed.name) if (needed.name, extra) not in seen else None
             seen.add((needed.name, extra))
-            waiting += [each for each in read_needed(package) if each.extra == extra] if package else []
+            waiting += (
+                [each for each in read_needed(package) if each.extra == extra] if package else []
+            )
     return {name for name, _ in seen}
 
 
@@ -114,7 +126,9 @@ def describe(locked: Locked, hashes: list[str], scope: str) -> dict[str, Any]:
 
 
 def build(locks: Iterable[str], root: Distribution) -> dict[str, Any]:
-    """Return the document. A package's scope shows if the core, an extra or only development needs it."""
+    """Return the document. A package's scope shows if the core, an extra or only development needs
+    it.
+    """
     packages = read_locks(locks)
     needed = list(read_needed(root))
     required = reach(each for each in needed if each.extra is None)
@@ -128,7 +142,10 @@ def build(locks: Iterable[str], root: Distribution) -> dict[str, Any]:
 
     def edges(reference: str, package: Distribution | None) -> dict[str, Any]:
         names = {each.name for each in read_needed(package)} if package else set()
-        return {"ref": reference, "dependsOn": [each.reference for each in packages if each.name in names]}
+        return {
+            "ref": reference,
+            "dependsOn": [each.reference for each in packages if each.name in names],
+        }
 
     document: dict[str, Any] = {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
@@ -145,8 +162,13 @@ def build(locks: Iterable[str], root: Distribution) -> dict[str, Any]:
                 "purl": own,
             }
         },
-        "components": [describe(each, hashes, scope(each.name)) for each, hashes in packages.items()],
-        "dependencies": [edges(own, root), *[edges(each.reference, find(each.name)) for each in packages]],
+        "components": [
+            describe(each, hashes, scope(each.name)) for each, hashes in packages.items()
+        ],
+        "dependencies": [
+            edges(own, root),
+            *[edges(each.reference, find(each.name)) for each in packages],
+        ],
     }
     serial = uuid.uuid5(uuid.NAMESPACE_URL, json.dumps(document, sort_keys=True))
     return {**document, "serialNumber": serial.urn}
@@ -154,11 +176,17 @@ def build(locks: Iterable[str], root: Distribution) -> dict[str, Any]:
 
 def main() -> None:
     output = Path(sys.argv[1])
-    document = build([path.read_text() for path in sorted(ROOT.glob("requirements/*.lock"))], distribution("dragoman"))
+    document = build(
+        [path.read_text() for path in sorted(ROOT.glob("requirements/*.lock"))],
+        distribution("dragoman"),
+    )
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(json.dumps(document, indent=1) + "\n")
     without = [each["name"] for each in document["components"] if "licenses" not in each]
-    print(f"{output}: {len(document['components'])} packages; no licence known of: {', '.join(without) or 'none'}")
+    print(
+        f"{output}: {len(document['components'])} packages; no licence known of: "
+        f"{', '.join(without) or 'none'}"
+    )
 
 
 if __name__ == "__main__":

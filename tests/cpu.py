@@ -1,4 +1,6 @@
-"""CPU time in units of a fixed piece of work, so that a slow or busy machine slows both sides of a comparison."""
+"""CPU time in units of a fixed piece of work, so that a slow or busy machine slows both sides of a
+comparison.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,10 @@ from dataclasses import dataclass
 QUARTER_SECOND = 100.0
 """Units that take a quarter of a second of CPU on an idle two-core machine of 2025."""
 
-_ROWS = [{"id": number, "name": f"row {number}", "tags": ["a", "b", {"c": None}]} for number in range(900)]
+_ROWS = [
+    {"id": number, "name": f"row {number}", "tags": ["a", "b", {"c": None}]}
+    for number in range(900)
+]
 
 
 def measure_unit() -> float:

@@ -1,4 +1,6 @@
-"""A backend for the ``keyring`` package that keeps passwords in a JSON file, chosen by PYTHON_KEYRING_BACKEND."""
+"""A backend for the ``keyring`` package that keeps passwords in a JSON file, chosen by
+PYTHON_KEYRING_BACKEND.
+"""
 
 from __future__ import annotations
 

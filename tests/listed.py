@@ -1,4 +1,6 @@
-"""A provider that answers from a list, and a manual clock, for tests of everything above the wire."""
+"""A provider that answers from a list, and a manual clock, for tests of everything
+above the wire.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,9 @@ class Listed(Provider):
 
     def _next(self, request: Request) -> Iterable[Any]:
         assert self.answers, f"{self.name}: no answer is left for another call"
-        answer = self.answers[0] if self._repeat and len(self.answers) == 1 else self.answers.pop(0)
+        answer = (
+            self.answers[0] if self._repeat and len(self.answers) == 1 else self.answers.pop(0)
+        )
         if callable(answer):
             answer = answer(request)
         if isinstance(answer, str):
@@ -96,13 +100,20 @@ Speak = Callable[[Assembler], None]
 
 
 def speak(
-    *words: Speak, usage: Usage = USAGE, finish: str = "stop", stop_sequence: str | None = None, raw: str | None = None
+    *words: Speak,
+    usage: Usage = USAGE,
+    finish: str = "stop",
+    stop_sequence: str | None = None,
+    raw: str | None = None,
 ) -> Callable[[Request], list[Event | ProviderError]]:
     """Return an entry that emits these blocks through the assembler, as a wire would."""
 
     def answer(request: Request) -> list[Event | ProviderError]:
         out = Assembler(
-            request_id=request.request_id, model=request.model, provider="listed", expected=Expectation(request)
+            request_id=request.request_id,
+            model=request.model,
+            provider="listed",
+            expected=Expectation(request),
         )
         out.start()
         for word in words:

@@ -1,10 +1,10 @@
 """The pages of the documentation, and a world in which their examples run.
 
-A page's blocks run from top to bottom in one namespace and in an empty folder. ``await`` may stand at
-the top. A block in ``yaml`` or ``json`` whose first line is a comment with a file's name, ``# models.yaml``, is
-that file. What an example connects to, under whatever address, is a small server that answers
-everything; beyond it there is no network. Names that are there already: see ``names``. A page that opens
-a log ``readonly`` finds ``log.db`` with the session ``fix-tests``.
+A page's blocks run from top to bottom in one namespace and in an empty folder. ``await`` may stand
+at the top. A block in ``yaml`` or ``json`` whose first line is a comment with a file's name, ``#
+models.yaml``, is that file. What an example connects to, under whatever address, is a small server
+that answers everything; beyond it there is no network. Names that are there already: see
+``names``. A page that opens a log ``readonly`` finds ``log.db`` with the session ``fix-tests``.
 """
 
 from __future__ import annotations
@@ -56,7 +56,11 @@ class Block(NamedTuple):
 def read_blocks(page: Path) -> list[Block]:
     text = page.read_text()
     return [
-        Block(found[1], inspect.cleandoc("\n" + found[2]) + "\n", text.count("\n", 0, found.start()) + 2)
+        Block(
+            found[1],
+            inspect.cleandoc("\n" + found[2]) + "\n",
+            text.count("\n", 0, found.start()) + 2,
+        )
         for found in re.finditer(r"^ *```(\w*)[^\n]*\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)
     ]
 
@@ -68,8 +72,19 @@ def names() -> dict[str, Any]:
         "__name__": "page",
         "dragoman": dragoman,
         "model": model,
-        "messages": [System("Be terse."), User("Name a river."), Assistant("The Rhine."), User("And another?")],
-        "tools": [Tool("look", "Looks at a place.", {"type": "object", "properties": {"place": {"type": "string"}}})],
+        "messages": [
+            System("Be terse."),
+            User("Name a river."),
+            Assistant("The Rhine."),
+            User("And another?"),
+        ],
+        "tools": [
+            Tool(
+                "look",
+                "Looks at a place.",
+                {"type": "object", "properties": {"place": {"type": "string"}}},
+            )
+        ],
         "reply": Response(Assistant(ANSWER), "stop", USAGE, model="llama3", provider="openai"),
         "usage": USAGE,
         "when": datetime(2026, 11, 1, 12, tzinfo=UTC),
@@ -77,7 +92,7 @@ def names() -> dict[str, Any]:
     }
 
 
-# --- servers that the examples connect to -----------------------------------------------------------
+# --- servers that the examples connect to ------------------------------------------------------
 
 
 async def answer_everything(connection: Connection) -> None:
@@ -85,24 +100,38 @@ async def answer_everything(connection: Connection) -> None:
     path = urlsplit(connection.seen.path).path
     if connection.seen.method == "GET":
         known = ["llama3", "some-model", "m"]
-        body: Any = {"status": "ok", "data": [{"id": name} for name in known], "models": [{"name": n} for n in known]}
+        body: Any = {
+            "status": "ok",
+            "data": [{"id": name} for name in known],
+            "models": [{"name": n} for n in known],
+        }
     elif path.endswith("/messages"):
         body = _anthropic()
     elif "generatecontent" in path.casefold():
         body = _gemini()
     elif path.endswith("/embeddings"):
-        vectors = [{"index": at, "embedding": [0.6, 0.8]} for at, _ in enumerate(connection.seen.json["input"])]
+        vectors = [
+            {"index": at, "embedding": [0.6, 0.8]}
+            for at, _ in enumerate(connection.seen.json["input"])
+        ]
         body = {"model": "m", "data": vectors, "usage": {"prompt_tokens": 4, "total_tokens": 4}}
     elif path.endswith("/responses"):
         body = _responses()
     elif path.endswith("/converse"):
-        body = {"output": {"message": {"role": "assistant", "content": [{"text": ANSWER}]}}, "stopReason": "end_turn",
+        body = {"output": {"message": {"role": "assistant", "content": [{"text": ANSWER}]}},
+                "stopReason": "end_turn",
                 "usage": {"inputTokens": 12, "outputTokens": 8, "totalTokens": 20}}  # fmt: skip
     elif path.endswith("/v2/chat"):
-        body = {"id": "c", "message": {"role": "assistant", "content": [{"type": "text", "text": ANSWER}]},
-                "finish_reason": "COMPLETE", "usage": {"tokens": {"input_tokens": 12, "output_tokens": 8}}}  # fmt: skip
+        body = {"id": "c", "message": {"role": "assistant",
+                                       "content": [{"type": "text", "text": ANSWER}]},
+                "finish_reason": "COMPLETE", "usage": {"tokens": {"input_tokens": 12,
+                                                                  "output_tokens": 8}}}  # fmt: skip
     elif path.endswith("/api/chat"):
-        body = {"message": {"role": "assistant", "content": ANSWER}, "done": True, "done_reason": "stop"}
+        body = {
+            "message": {"role": "assistant", "content": ANSWER},
+            "done": True,
+            "done_reason": "stop",
+        }
     else:
         body = _openai(connection.seen.json)
     connection.reply(200, json.dumps(body).encode())
@@ -114,19 +143,42 @@ def _openai(asked: dict[str, Any]) -> dict[str, Any]:
     schema = asked.get("response_format", {}).get("json_schema", {}).get("schema")
     if schema is not None:
         message["content"] = json.dumps(example_of(schema))
-    elif asked.get("tools") and asked["messages"][-1]["role"] != "tool" and asked.get("tool_choice") != "none":
+    elif (
+        asked.get("tools")
+        and asked["messages"][-1]["role"] != "tool"
+        and asked.get("tool_choice") != "none"
+    ):
         function = asked["tools"][0]["function"]
         arguments = json.dumps(example_of(function.get("parameters", {})))
-        call = {"id": "call_1", "type": "function", "function": {"name": function["name"], "arguments": arguments}}
-        message, finish = {"role": "assistant", "content": None, "tool_calls": [call]}, "tool_calls"
+        call = {
+            "id": "call_1",
+            "type": "function",
+            "function": {"name": function["name"], "arguments": arguments},
+        }
+        message, finish = (
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            "tool_calls",
+        )
     usage = {"prompt_tokens": 12, "completion_tokens": 8, "total_tokens": 20}
-    return {"id": "x", "model": "llama3", "choices": [{"message": message, "finish_reason": finish}], "usage": usage}
+    return {
+        "id": "x",
+        "model": "llama3",
+        "choices": [{"message": message, "finish_reason": finish}],
+        "usage": usage,
+    }
 
 
 def _anthropic() -> dict[str, Any]:
     usage = {"input_tokens": 12, "output_tokens": 8}
     content = [{"type": "text", "text": ANSWER}]
-    return {"id": "m", "type": "message", "model": "c", "content": content, "stop_reason": "end_turn", "usage": usage}
+    return {
+        "id": "m",
+        "type": "message",
+        "model": "c",
+        "content": content,
+        "stop_reason": "end_turn",
+        "usage": usage,
+    }
 
 
 def _gemini() -> dict[str, Any]:
@@ -137,9 +189,21 @@ def _gemini() -> dict[str, Any]:
 
 def _responses() -> dict[str, Any]:
     content = [{"type": "output_text", "text": ANSWER, "annotations": []}]
-    item = {"type": "message", "id": "i", "role": "assistant", "status": "completed", "content": content}
+    item = {
+        "type": "message",
+        "id": "i",
+        "role": "assistant",
+        "status": "completed",
+        "content": content,
+    }
     usage = {"input_tokens": 12, "output_tokens": 8, "total_tokens": 20}
-    return {"id": "r", "object": "response", "status": "completed", "output": [item], "usage": usage}
+    return {
+        "id": "r",
+        "object": "response",
+        "status": "completed",
+        "output": [item],
+        "usage": usage,
+    }
 
 
 def example_of(schema: dict[str, Any]) -> Any:
@@ -163,7 +227,10 @@ def redirected(url: str) -> Iterator[None]:
     origin = urlsplit(url)
 
     def elsewhere(request: Any) -> Any:
-        return replace(request, url=urlunsplit(urlsplit(request.url)._replace(scheme="http", netloc=origin.netloc)))
+        return replace(
+            request,
+            url=urlunsplit(urlsplit(request.url)._replace(scheme="http", netloc=origin.netloc)),
+        )
 
     send, exchange = HttpTransport.send, HttpTransport.exchange
 
@@ -172,10 +239,14 @@ def redirected(url: str) -> Iterator[None]:
 
     with (
         mock.patch.object(
-            HttpTransport, "send", lambda self, request, *a, **k: send(self, elsewhere(request), *a, **k)
+            HttpTransport,
+            "send",
+            lambda self, request, *a, **k: send(self, elsewhere(request), *a, **k),
         ),
         mock.patch.object(
-            HttpTransport, "exchange", lambda self, request, *a, **k: exchange(self, elsewhere(request), *a, **k)
+            HttpTransport,
+            "exchange",
+            lambda self, request, *a, **k: exchange(self, elsewhere(request), *a, **k),
         ),
         mock.patch.dict(SCHEMES, {"local": open_local}),
     ):
@@ -184,13 +255,23 @@ def redirected(url: str) -> Iterator[None]:
 
 @contextmanager
 def world(folder: Path) -> Iterator[str]:
-    """Set up an empty folder, a server that answers everything, keys for every vendor, no network."""
+    """Set up an empty folder, a server that answers everything, keys for every vendor,
+    no network.
+    """
     sold = ("ANTHROPIC", "OPENAI", "GEMINI", "GROQ", "MISTRAL", "COHERE", "DRAGOMAN")
     keys = {f"{name}_API_KEY": "k" for name in sold} | {"AWS_BEARER_TOKEN_BEDROCK": "k"}
-    settings = {**keys, "DRAGOMAN_CONFIG": str(folder / "models.yaml"), "DRAGOMAN_LOG": str(folder / "log.db")}
+    settings = {
+        **keys,
+        "DRAGOMAN_CONFIG": str(folder / "models.yaml"),
+        "DRAGOMAN_LOG": str(folder / "log.db"),
+    }
     (folder / "models.yaml").touch()
     before = Path.cwd()
-    with Background(answer_everything) as server, mock.patch.dict(os.environ, settings), redirected(server.url):
+    with (
+        Background(answer_everything) as server,
+        mock.patch.dict(os.environ, settings),
+        redirected(server.url),
+    ):
         os.chdir(folder)
         try:
             with forbid_network():
@@ -199,7 +280,7 @@ def world(folder: Path) -> Iterator[str]:
             os.chdir(before)
 
 
-# --- running ----------------------------------------------------------------------------------------
+# --- running -----------------------------------------------------------------------------------
 
 
 def run_page(page: Path, folder: Path) -> int:
@@ -227,9 +308,13 @@ def _write_file(block: Block, folder: Path) -> None:
         (folder / named[1]).write_text(text)
 
 
-def _run(block: Block, page: Path, scope: dict[str, Any], runner: asyncio.Runner, file: Path, url: str) -> None:
+def _run(
+    block: Block, page: Path, scope: dict[str, Any], runner: asyncio.Runner, file: Path, url: str
+) -> None:
     tree = ast.parse("\n" * (block.line - 1) + block.text)
-    defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    defined = {
+        node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
     if any(name.startswith("test_") for name in defined):
         _run_tests(block, file, url)
         return
@@ -252,9 +337,12 @@ def _run_tests(block: Block, file: Path, url: str) -> None:
     )
     paths = os.pathsep.join([str(ROOT), str(ROOT / "src")])
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", ".",
-         "-p", "dragoman.testing", "-p", "pytest_asyncio.plugin", "-o", "asyncio_mode=auto", file.name],
-        cwd=file.parent, env={**os.environ, "PYTHONPATH": paths, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-c", "/dev/null",
+         "--rootdir", ".",
+         "-p", "dragoman.testing", "-p", "pytest_asyncio.plugin", "-o", "asyncio_mode=auto",
+         file.name],
+        cwd=file.parent, env={**os.environ, "PYTHONPATH": paths,
+                              "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:]

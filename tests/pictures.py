@@ -1,7 +1,8 @@
 """Draw the pictures of the documentation from the real programs: ``python -m tests.pictures``.
 
-The trace viewer is photographed in Chromium over the log of ``tests/story.py``. The output of ``dragoman check`` comes
-from a run against a small model on llama.cpp's server, which takes some minutes.
+The trace viewer is photographed in Chromium over the log of ``tests/story.py``. The output of
+``dragoman check`` comes from a run against a small model on llama.cpp's server, which takes some
+minutes.
 """
 
 from __future__ import annotations
@@ -30,11 +31,13 @@ from .trace.conftest import FLAGS, Served
 ASSETS = ROOT / "docs" / "assets"
 LINES = 33
 
-# The light theme of the site; the fonts are those of the reader, so that nothing is fetched from elsewhere.
+# The light theme of the site; the fonts are those of the reader, so that nothing is fetched from
+# elsewhere.
 THEME = TerminalTheme(
     (250, 250, 250),
     (36, 41, 47),
-    [(36, 41, 47), (185, 28, 28), (21, 101, 52), (133, 77, 14), (29, 78, 216), (126, 34, 206), (14, 116, 144),
+    [(36, 41, 47), (185, 28, 28), (21, 101, 52), (133, 77, 14), (29, 78, 216), (126, 34, 206),
+     (14, 116, 144),
      (75, 85, 99)],
 )  # fmt: skip
 SVG = """\
@@ -63,7 +66,9 @@ def photograph_trace(folder: Path) -> None:
         with Served(log) as url, sync_playwright() as play:
             browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
             for scheme in ("light", "dark"):
-                page = browser.new_page(viewport={"width": 1120, "height": 760}, color_scheme=scheme)  # type: ignore[arg-type]
+                page = browser.new_page(
+                    viewport={"width": 1120, "height": 760}, color_scheme=scheme
+                )  # type: ignore[arg-type]
                 page.goto(url)
                 page.wait_for_selector(".proposal")
                 page.screenshot(path=ASSETS / f"trace-viewer-{scheme}.png")
@@ -75,13 +80,22 @@ def draw_check(folder: Path) -> None:
     server = LocalServer(check_model(find_model("smollm2")))
     try:
         command = f"stty cols 96 rows 60; dragoman check {server.start()}"
-        paths = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "TERM": "xterm-256color"}
+        paths = {
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "TERM": "xterm-256color",
+        }
         env = {**os.environ, **paths, "DRAGOMAN_API_KEY": server.key}
         with (folder / "out").open("wb") as out:
-            subprocess.run(["script", "-qec", command, "/dev/null"], stdout=out, env=env, check=False)
+            subprocess.run(
+                ["script", "-qec", command, "/dev/null"], stdout=out, env=env, check=False
+            )
     finally:
         server.stop()
-    write_svg((folder / "out").read_text(), ASSETS / "check.svg", "$ dragoman check http://127.0.0.1:8080")
+    write_svg(
+        (folder / "out").read_text(),
+        ASSETS / "check.svg",
+        "$ dragoman check http://127.0.0.1:8080",
+    )
 
 
 def write_svg(printed: str, target: Path, command: str) -> None:
@@ -92,11 +106,17 @@ def write_svg(printed: str, target: Path, command: str) -> None:
     console = Console(record=True, width=96, file=io.StringIO(), force_terminal=True)
     console.print(f"[bold]{command}[/bold]")
     for line in lines[first : first + LINES]:
-        text = Text.from_ansi(re.sub(r":\d+ ", ":8080 ", line, count=1) if line == lines[first] else line)
+        text = Text.from_ansi(
+            re.sub(r":\d+ ", ":8080 ", line, count=1) if line == lines[first] else line
+        )
         if re.match(r" +[<>] ", line):
             text.stylize("bright_black")
         console.print(text, no_wrap=True, overflow="ellipsis", crop=True)
-    target.write_text(console.export_svg(theme=THEME, code_format=SVG.replace("{label}", command), unique_id="check"))
+    target.write_text(
+        console.export_svg(
+            theme=THEME, code_format=SVG.replace("{label}", command), unique_id="check"
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -24,8 +24,10 @@ PACKAGE = Path(dragoman.__file__).parent
 
 # Modules that users look up, in the order of the documentation; a package is one page.
 MODULES = [
-    "provider", "retrieval", "messages", "citations", "events", "calls", "errors", "capabilities", "registry",
-    "middleware", "prices", "tokens", "batches", "log", "session", "tools", "permission", "replay", "trace",
+    "provider", "retrieval", "messages", "citations", "events", "calls", "errors", "capabilities",
+    "registry",
+    "middleware", "prices", "tokens", "batches", "log", "session", "tools", "permission", "replay",
+    "trace",
     "conformance", "sim", "gateway", "testing", "sync", "local", "transport", "validate", "wire",
 ]  # fmt: skip
 
@@ -40,13 +42,16 @@ def write_pages() -> dict[str, str]:
     }
 
 
-# --- the command ------------------------------------------------------------------------------------
+# --- the command -------------------------------------------------------------------------------
 
 
 def write_commands() -> str:
     """Return the help texts of all commands as a page."""
     context = _context(main, "dragoman", None)
-    pages = ["# The command\n\nGenerated from `--help`. See also the [exit codes](errors.md#exit-codes).\n"]
+    pages = [
+        "# The command\n\nGenerated from `--help`. See also the [exit "
+        "codes](errors.md#exit-codes).\n"
+    ]
     for name in main.list_commands(context):
         command = main.get_command(context, name)
         assert command is not None
@@ -60,7 +65,12 @@ def write_commands() -> str:
 def _context(command: click.Command, name: str, parent: click.Context | None) -> click.Context:
     """Return a click context like the one of the command line, with the same help option names."""
     return click.Context(
-        command, info_name=name, parent=parent, terminal_width=88, max_content_width=88, **command.context_settings
+        command,
+        info_name=name,
+        parent=parent,
+        terminal_width=88,
+        max_content_width=88,
+        **command.context_settings,
     )
 
 
@@ -69,7 +79,7 @@ def _help(command: click.Command, parent: click.Context, name: str) -> str:
     return f"## dragoman {name}\n\n```text\n{command.get_help(own)}\n```\n"
 
 
-# --- errors -----------------------------------------------------------------------------------------
+# --- errors ------------------------------------------------------------------------------------
 
 _ERRORS = """\
 # Errors
@@ -130,7 +140,9 @@ def write_gateway_fields() -> str:
     parts = [_FIELDS_HEAD.replace("NEVER", never)]
     for wire, rules in TABLES.items():
         parts.append(f"\n## {wire}\n\n| field | effect | default | |\n|---|---|---|---|\n")
-        for name, rule in sorted(rules.items(), key=lambda item: (item[1].effect != "read", item[0])):
+        for name, rule in sorted(
+            rules.items(), key=lambda item: (item[1].effect != "read", item[0])
+        ):
             defaults = ", ".join([f"`{json.dumps(value)}`" for value in rule.default])
             effect = _EFFECTS[rule.effect] + (", *always*" if rule.always else "")
             concept = CONCEPTS.get(rule.concept or "", {})
@@ -147,13 +159,20 @@ def write_errors() -> str:
     """Return the page with the tree of errors, their codes and the exit codes."""
     tree = list(_walk(ProviderError, 0))
     rows = [
-        f"| {'– ' * (depth - 1)}`{kind.__name__}` | {kind.category} | {kind.error_class} | {kind.kind} "
-        f"| {'yes' if kind.transient else 'no'} |"
+        f"| {'– ' * (depth - 1)}`{kind.__name__}` | {kind.category} | {kind.error_class} | "
+        f"{kind.kind} | {'yes' if kind.transient else 'no'} |"
         for kind, depth in tree
         if depth
     ]
-    advice = [f"- `{kind.__name__}`: {_first_line(kind)} {kind.advice}".rstrip() for kind, depth in tree if depth]
-    codes = [f"| {code} | `{name}` |" for name, code in sorted(EXIT_CODES.items(), key=lambda item: item[1])]
+    advice = [
+        f"- `{kind.__name__}`: {_first_line(kind)} {kind.advice}".rstrip()
+        for kind, depth in tree
+        if depth
+    ]
+    codes = [
+        f"| {code} | `{name}` |"
+        for name, code in sorted(EXIT_CODES.items(), key=lambda item: item[1])
+    ]
     return _ERRORS.format(rows="\n".join(rows), advice="\n".join(advice), codes="\n".join(codes))
 
 
@@ -169,28 +188,42 @@ def _first_line(kind: type) -> str:
     return (inspect.getdoc(kind) or "").split("\n\n")[0].replace("\n", " ").replace("``", "`")
 
 
-# --- Python -----------------------------------------------------------------------------------------
+# --- Python ------------------------------------------------------------------------------------
 
 
 def write_modules() -> dict[str, str]:
     """Return a page per module; the site build fills it in from the docstrings."""
     pages = {f"python/{name}.md": _module(name) for name in MODULES if _file(name) is not None}
-    listed = [f"| [`dragoman.{name}`](python/{name}.md) | {_about(name)} |" for name in MODULES if _file(name)]
+    listed = [
+        f"| [`dragoman.{name}`](python/{name}.md) | {_about(name)} |"
+        for name in MODULES
+        if _file(name)
+    ]
     table = "\n".join(["| module | |", "|---|---|", *listed])
     everyday = ", ".join(f"`{name}`" for name in dragoman.__all__)
     pages["python.md"] = (
-        "# Python\n\nEveryday names come from `dragoman` itself and are loaded when they are first used: "
-        f"{everyday}.\n\n{table}\n"
+        "# Python\n\nEveryday names come from `dragoman` itself and are loaded when they are "
+        f"first used: {everyday}.\n\n{table}\n"
     )
     return pages
 
 
 def _file(name: str) -> Path | None:
-    return next((path for path in (PACKAGE / f"{name}.py", PACKAGE / name / "__init__.py") if path.exists()), None)
+    return next(
+        (
+            path
+            for path in (PACKAGE / f"{name}.py", PACKAGE / name / "__init__.py")
+            if path.exists()
+        ),
+        None,
+    )
 
 
 def _module(name: str) -> str:
-    return f"# dragoman.{name}\n\n::: dragoman.{name}\n    options:\n      members: [{', '.join(_exports(name))}]\n"
+    return (
+        f"# dragoman.{name}\n\n::: dragoman.{name}\n    options:\n      members: "
+        f"[{', '.join(_exports(name))}]\n"
+    )
 
 
 def _exports(name: str) -> list[str]:

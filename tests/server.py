@@ -39,9 +39,13 @@ class Connection:
         lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
         self.send(("\r\n".join(lines) + "\r\n\r\n").encode())
 
-    def reply(self, status: int, body: bytes, content_type: str = "application/json", **headers: str) -> None:
+    def reply(
+        self, status: int, body: bytes, content_type: str = "application/json", **headers: str
+    ) -> None:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        self.head(status, {"content-type": content_type, "content-length": str(len(body)), **named})
+        self.head(
+            status, {"content-type": content_type, "content-length": str(len(body)), **named}
+        )
         self.send(body)
 
     def begin_stream(self) -> None:
@@ -140,24 +144,34 @@ async def _read(reader: asyncio.StreamReader) -> Seen | None:
         return None
     first, *lines = head.strip().split("\r\n")
     method, path, _ = first.split(" ", 2)
-    headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    headers = {
+        name.strip().lower(): value.strip()
+        for name, _, value in (line.partition(":") for line in lines)
+    }
     body = await reader.readexactly(int(headers.get("content-length", "0")))
     return Seen(method, path, headers, body)
 
 
-# --- chat completions, as most tests need them ------------------------------------------------------
+# --- chat completions, as most tests need them -------------------------------------------------
 
 
 def completion(text: str = "Hello", **more: Any) -> bytes:
     message = {"role": "assistant", "content": text}
     usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
     choice = {"index": 0, "message": message, "finish_reason": "stop"}
-    return json.dumps({"id": "x", "model": "m", "choices": [choice], "usage": usage, **more}).encode()
+    return json.dumps(
+        {"id": "x", "model": "m", "choices": [choice], "usage": usage, **more}
+    ).encode()
 
 
 def chunk(text: str | None = None, finish: str | None = None, **more: Any) -> bytes:
     delta = {} if text is None else {"content": text}
-    data = {"id": "x", "model": "m", "choices": [{"index": 0, "delta": delta, "finish_reason": finish}], **more}
+    data = {
+        "id": "x",
+        "model": "m",
+        "choices": [{"index": 0, "delta": delta, "finish_reason": finish}],
+        **more,
+    }
     return b"data: " + json.dumps(data).encode() + b"\n\n"
 
 
@@ -165,7 +179,10 @@ DONE = b"data: [DONE]\n\n"
 
 
 def stream_of(*texts: str) -> bytes:
-    usage = {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}}
+    usage = {
+        "choices": [],
+        "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5},
+    }
     last = b"data: " + json.dumps(usage).encode() + b"\n\n"
     return b"".join(chunk(text) for text in texts) + chunk(None, "stop") + last + DONE
 

@@ -1,4 +1,6 @@
-"""The running example as a session records it: an agent reads a failing test and fixes the code."""
+"""The running example as a session records it: an agent reads a failing test and fixes
+the code.
+"""
 
 from __future__ import annotations
 
@@ -38,10 +40,14 @@ def intent(number: int, tool: str, arguments: dict[str, Any]) -> ToolIntent:
     )  # fmt: skip
 
 
-def call(number: int, tokens: tuple[int, int, int], cost: str | None, stop: str = "tool_use") -> list[Payload]:
+def call(
+    number: int, tokens: tuple[int, int, int], cost: str | None, stop: str = "tool_use"
+) -> list[Payload]:
     """Return the records of a new turn and its model call."""
     asked: dict[str, Any] = {**MODEL, "request_id": f"r{number}"}
-    counts = dict(zip(("input_tokens", "output_tokens", "cached_input_tokens"), tokens, strict=True))
+    counts = dict(
+        zip(("input_tokens", "output_tokens", "cached_input_tokens"), tokens, strict=True)
+    )
     return [
         TurnStarted(number, **MODEL),
         CallStarted(**asked, estimated_input_tokens=tokens[0], stream=True),
@@ -63,12 +69,16 @@ def use(number: int, tool: str, arguments: dict[str, Any], words: str) -> list[P
     ]
 
 
-def observe(number: int, tool: str, arguments: dict[str, Any], content: str, **facts: Any) -> list[Payload]:
+def observe(
+    number: int, tool: str, arguments: dict[str, Any], content: str, **facts: Any
+) -> list[Payload]:
     """Return the records of a tool run and of its result."""
     return [
         ToolStarted(f"tu_{number}", tool, arguments, {"sandbox": "bwrap"}),
         ToolObserved(f"tu_{number}", tool, content, duration_ms=12.5, **facts),
-        MessageRecorded(ToolResult(f"call_{number}", content, is_error=facts.get("is_error", False))),
+        MessageRecorded(
+            ToolResult(f"call_{number}", content, is_error=facts.get("is_error", False))
+        ),
     ]
 
 
@@ -100,7 +110,9 @@ STORY: list[Payload] = [
     PermissionGranted("tu_3", "edit_file", "user", reason="looks right"),
     *observe(3, "edit_file", EDIT, "1 replacement"),
     *call(4, (1600, 20, 1500), None, "end_turn"),
-    MessageRecorded(Assistant("The tests are green."), "claude-sonnet-4-6", "anthropic", "r4", "stop"),
+    MessageRecorded(
+        Assistant("The tests are green."), "claude-sonnet-4-6", "anthropic", "r4", "stop"
+    ),
     SessionFinished("completed", None, 4),
 ]
 LEFT_OPEN: list[Payload] = [
@@ -118,5 +130,7 @@ def tell(log: EventLog, session: str = "fix", story: list[Payload] | None = None
     for payload in STORY if story is None else story:
         if isinstance(payload, TurnStarted):
             turn = f"t{payload.number}"
-        actor: Any = "user" if isinstance(payload, PermissionGranted) and payload.by == "user" else None
+        actor: Any = (
+            "user" if isinstance(payload, PermissionGranted) and payload.by == "user" else None
+        )
         log.append_sync(session, payload, turn=turn, actor=actor)

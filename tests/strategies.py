@@ -52,10 +52,16 @@ texts = st.text(max_size=12)
 words = st.text(min_size=1, max_size=12)
 counts = st.none() | st.integers(0, 10**9)
 json_leaves = (
-    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | texts
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | texts
 )
 json_values = st.recursive(
-    json_leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3), max_leaves=6
+    json_leaves,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=6,
 )
 json_objects = st.dictionaries(texts, json_values, max_size=3)
 
@@ -124,8 +130,12 @@ requests = st.builds(
 # --- events --------------------------------------------------------------------------------
 
 usages = st.builds(Usage, counts, counts, counts, counts, counts, counts, st.booleans())
-finish_reasons = st.sampled_from(["stop", "length", "tool_calls", "content_filter", "error", "cancelled"])
-problems = st.sampled_from([None, "cancelled", "interrupted", "malformed", "unknown_tool", "invalid_arguments"])
+finish_reasons = st.sampled_from(
+    ["stop", "length", "tool_calls", "content_filter", "error", "cancelled"]
+)
+problems = st.sampled_from(
+    [None, "cancelled", "interrupted", "malformed", "unknown_tool", "invalid_arguments"]
+)
 indices = st.integers(0, 99)
 intents = st.builds(
     ToolIntent,
@@ -144,7 +154,9 @@ EVENTS: dict[type, SearchStrategy[Event]] = {
     ThinkingDelta: st.builds(ThinkingDelta, *head, indices, texts, maybe(texts)),
     ToolUseStart: st.builds(ToolUseStart, *head, indices, words, words),
     ToolUseInputDelta: st.builds(ToolUseInputDelta, *head, indices, words, texts),
-    ToolUseEnd: st.builds(ToolUseEnd, *head, indices, words, json_objects, maybe(intents), problems, maybe(texts)),
+    ToolUseEnd: st.builds(
+        ToolUseEnd, *head, indices, words, json_objects, maybe(intents), problems, maybe(texts)
+    ),
     MessageComplete: st.builds(
         MessageComplete,
         *head,
@@ -161,7 +173,7 @@ EVENTS: dict[type, SearchStrategy[Event]] = {
 }
 events: SearchStrategy[Event] = st.one_of(*EVENTS.values())
 
-# --- calls of a wire to the assembler --------------------------------------------------------------------------
+# --- calls of a wire to the assembler -----------------------------------------------------------
 
 Verb = tuple[str, tuple[Any, ...]]
 """A verb of the assembler and its arguments."""
@@ -170,8 +182,14 @@ Verb = tuple[str, tuple[Any, ...]]
 @st.composite
 def split(draw: st.DrawFn, text: str) -> list[str]:
     """Split the text into up to four pieces, none of them empty."""
-    cuts = sorted(draw(st.sets(st.integers(1, len(text) - 1), max_size=3))) if len(text) > 1 else []
-    return [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True) if start < end]
+    cuts = (
+        sorted(draw(st.sets(st.integers(1, len(text) - 1), max_size=3))) if len(text) > 1 else []
+    )
+    return [
+        text[start:end]
+        for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)
+        if start < end
+    ]
 
 
 arguments = st.one_of(
@@ -188,7 +206,8 @@ _VERBS = ["tool", "more", "more", "more", "text", "thinking", "whole", "attach",
 
 @st.composite
 def verbs(draw: st.DrawFn) -> list[Verb]:
-    """Draw what a wire may send between ``start`` and the end: calls whose fragments interleave with everything else.
+    """Draw what a wire may send between ``start`` and the end: calls whose fragments interleave
+    with everything else.
 
     The keys of calls are numbers, in the order in which the calls begin.
     """
@@ -198,7 +217,20 @@ def verbs(draw: st.DrawFn) -> list[Verb]:
     count = 0
     for _ in range(draw(st.integers(0, 14))):
         verb = draw(
-            st.sampled_from(["tool", "more", "more", "more", "text", "thinking", "whole", "attach", "usage", "end"])
+            st.sampled_from(
+                [
+                    "tool",
+                    "more",
+                    "more",
+                    "more",
+                    "text",
+                    "thinking",
+                    "whole",
+                    "attach",
+                    "usage",
+                    "end",
+                ]
+            )
         )
         open_calls = [key for key, fragments in waiting.items() if fragments]
         if verb == "tool":

@@ -1,4 +1,6 @@
-"""Any answer of a server, on any wire and with any status, gives a Response or a provider error."""
+"""Any answer of a server, on any wire and with any status, gives a Response or a
+provider error.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,19 @@ from dragoman.transport import FixtureTransport
 from dragoman.wire import CODECS
 
 HTML = b"<!doctype html><html><body><h1>502 Bad Gateway</h1></body></html>"
-KEYS = ["error", "choices", "content", "candidates", "output", "message", "type", "usage", "id", "model", "done"]
+KEYS = [
+    "error",
+    "choices",
+    "content",
+    "candidates",
+    "output",
+    "message",
+    "type",
+    "usage",
+    "id",
+    "model",
+    "done",
+]
 WRONG: list[Any] = [None, True, -1, 1e308, "", "x", [], [None], [[]], {}, {"x": None}]
 
 BODIES: dict[str, Callable[[int], bytes]] = {
@@ -23,17 +37,25 @@ BODIES: dict[str, Callable[[int], bytes]] = {
     "array": lambda _: b"[]",
     "array of objects": lambda _: b'[{"error": {"code": 429, "message": "slow down"}}]',
     "truncated": lambda _: b'{"choices": [{"message": {"role": "assistant", "conte',
-    "wrong types": lambda turn: json.dumps({key: WRONG[(turn + at) % 11] for at, key in enumerate(KEYS)}).encode(),
+    "wrong types": lambda turn: json.dumps(
+        {key: WRONG[(turn + at) % 11] for at, key in enumerate(KEYS)}
+    ).encode(),
     "wrong types in a stream": lambda turn: (
         b"data: " + json.dumps({KEYS[turn % 11]: WRONG[turn % 7]}).encode() + b"\n\n"
     ),
     "not utf-8": lambda _: b'{"error": {"message": "\xff\xfe\xfa"}}',
-    "nan": lambda _: b'{"usage": {"input_tokens": NaN, "prompt_tokens": Infinity}, "content": NaN}',
+    "nan": lambda _: (
+        b'{"usage": {"input_tokens": NaN, "prompt_tokens": Infinity}, "content": NaN}'
+    ),
     "deep": lambda _: b'{"error": ' + b"[" * 10_000 + b"]" * 10_000 + b"}",
-    "half a surrogate": lambda _: b'{"error": {"message": "\\ud800"}, "message": {"content": "\\udfff"}}',
+    "half a surrogate": lambda _: (
+        b'{"error": {"message": "\\ud800"}, "message": {"content": "\\udfff"}}'
+    ),
     "an end and no more": lambda _: b"data: [DONE]\n\n",
     "comments": lambda _: b": keep-alive\n\n: keep-alive\n\n",
-    "an error event": lambda _: b'event: error\ndata: {"type": "error", "error": {"message": "overloaded"}}\n\n',
+    "an error event": lambda _: (
+        b'event: error\ndata: {"type": "error", "error": {"message": "overloaded"}}\n\n'
+    ),
 }
 KINDS = list(BODIES.values())
 LABELS = ["application/json", "text/event-stream", "text/html", "application/x-ndjson", ""]
@@ -42,8 +64,12 @@ LABELS = ["application/json", "text/event-stream", "text/html", "application/x-n
 def model(wire: str, status: int, turn: int) -> Provider:
     body = KINDS[turn % len(KINDS)](turn)
     headers = {"content-type": LABELS[turn % len(LABELS)], "retry-after": "soon"}
-    transport = FixtureTransport((status, headers, [body[:7], body[7:]]), (status, headers, [body]))
-    return dragoman.connect("m1", wire=wire, base_url="http://127.0.0.1:9", api_key="k", transport=transport)
+    transport = FixtureTransport(
+        (status, headers, [body[:7], body[7:]]), (status, headers, [body])
+    )
+    return dragoman.connect(
+        "m1", wire=wire, base_url="http://127.0.0.1:9", api_key="k", transport=transport
+    )
 
 
 @pytest.mark.parametrize("first", range(len(KINDS)), ids=list(BODIES))
@@ -58,7 +84,9 @@ async def test_any_body_gives_a_reply_or_one_error(wire: str, first: int) -> Non
             ends.append(error)
     assert len(ends) >= 57
     assert all(str(end) for end in ends)
-    assert not any(isinstance(end, Response) for end in ends[16:]), "only a success can be an answer"
+    assert not any(isinstance(end, Response) for end in ends[16:]), (
+        "only a success can be an answer"
+    )
 
 
 @pytest.mark.parametrize("first", range(len(KINDS)), ids=list(BODIES))

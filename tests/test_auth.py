@@ -1,4 +1,6 @@
-"""Credentials other than a fixed key: functions, expiring tokens, signatures, ``auth:`` settings."""
+"""Credentials other than a fixed key: functions, expiring tokens, signatures,
+``auth:`` settings.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,11 @@ from dragoman.wire import HttpRequest
 
 from .server import Connection, serve
 
-SAID = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}]}
+SAID = {
+    "choices": [
+        {"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}
+    ]
+}
 
 
 async def answer(connection: Connection) -> None:
@@ -45,7 +51,10 @@ async def test_key_function_is_called_for_every_request() -> None:
             await model.complete("Hi")
             with contextlib.suppress(ProviderError):  # this server has no list of models
                 await model.ready()
-    assert [seen.headers["authorization"] for seen in server.requests[:2]] == ["Bearer one", "Bearer two"]
+    assert [seen.headers["authorization"] for seen in server.requests[:2]] == [
+        "Bearer one",
+        "Bearer two",
+    ]
     assert server.requests[-1].headers["authorization"] == "Bearer three"
 
 
@@ -78,12 +87,20 @@ async def test_rejected_token_is_dropped_and_hidden() -> None:
     async def refuse(connection: Connection) -> None:
         connection.reply(401, connection.seen.headers["authorization"].encode())
 
-    async with serve(refuse) as server, connect("m", base_url=server.base_url, api_key=lambda: next(made)) as model:
+    async with (
+        serve(refuse) as server,
+        connect("m", base_url=server.base_url, api_key=lambda: next(made)) as model,
+    ):
         for _ in range(2):
             with pytest.raises(AuthenticationError) as caught:
                 await model.complete("Hi")
-            assert "canary" not in repr(caught.value) + str(caught.value) + repr(caught.value.provider_message)
-    assert [seen.headers["authorization"] for seen in server.requests] == ["Bearer canary-one", "Bearer canary-two"]
+            assert "canary" not in repr(caught.value) + str(caught.value) + repr(
+                caught.value.provider_message
+            )
+    assert [seen.headers["authorization"] for seen in server.requests] == [
+        "Bearer canary-one",
+        "Bearer canary-two",
+    ]
 
 
 async def test_failing_key_function_is_an_authentication_error() -> None:
@@ -121,14 +138,17 @@ async def test_old_token_is_used_until_it_expires() -> None:
         await auth.headers(request, codec)
 
 
-# --- signatures -------------------------------------------------------------------------------------
+# --- signatures --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("token", [None, "session/token+with=signs"])
 @pytest.mark.parametrize(
     ("url", "body"),
     [
-        ("https://bedrock-runtime.us-east-1.amazonaws.com/model/anthropic.claude-3%3A0/converse", b'{"a": 1}'),
+        (
+            "https://bedrock-runtime.us-east-1.amazonaws.com/model/anthropic.claude-3%3A0/converse",
+            b'{"a": 1}',
+        ),
         ("https://bedrock-runtime.eu-west-1.amazonaws.com:8443/", b""),
         ("https://x.amazonaws.com/a%20b/c?z=1&a=%2F2&a=1&empty=", b"\xff"),
     ],
@@ -137,10 +157,14 @@ def test_signatures_equal_those_of_botocore(url: str, body: bytes, token: str | 
     now = datetime.datetime(2026, 11, 15, 12, 30, 45, tzinfo=datetime.UTC)
     headers = {"content-type": "application/json"}
     ours = sign_v4(
-        HttpRequest("POST", url, headers, body), AccessKeys("AKID", "secret", token), "eu-west-1", "bedrock",
+        HttpRequest("POST", url, headers, body), AccessKeys("AKID", "secret", token), "eu-west-1",
+        "bedrock",
         now.timestamp(),
     )  # fmt: skip
-    added = {"X-Amz-Content-SHA256": ours["x-amz-content-sha256"], "X-Amz-Date": now.strftime("%Y%m%dT%H%M%SZ")}
+    added = {
+        "X-Amz-Content-SHA256": ours["x-amz-content-sha256"],
+        "X-Amz-Date": now.strftime("%Y%m%dT%H%M%SZ"),
+    }
     if token:
         added["X-Amz-Security-Token"] = token
     theirs = AWSRequest("POST", url, headers={**headers, **added}, data=body)
@@ -162,7 +186,7 @@ async def test_requests_are_signed_when_they_are_sent() -> None:
     assert "canary" not in repr(sent) + repr(AccessKeys("a", "canary"))
 
 
-# --- models.yaml ------------------------------------------------------------------------------------
+# --- models.yaml -------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -174,7 +198,9 @@ def command(text: str) -> str:
     return json.dumps([sys.executable, "-c", f"print({text!r})"])
 
 
-@pytest.mark.parametrize("text", ["from-a-command", '{"token": "from-a-command", "expires_in": 600}'])
+@pytest.mark.parametrize(
+    "text", ["from-a-command", '{"token": "from-a-command", "expires_in": 600}']
+)
 async def test_key_is_read_from_a_command(file: Path, text: str) -> None:
     async with serve(answer) as server:
         file.write_text(
@@ -190,8 +216,8 @@ async def test_key_is_read_from_a_command(file: Path, text: str) -> None:
 async def test_failing_command_is_reported(file: Path) -> None:
     failing = json.dumps([sys.executable, "-c", "print('canary'); raise SystemExit(3)"])
     file.write_text(
-        "adapters: {a: {type: openai-compatible, base_url: 'http://127.0.0.1:1/v1', max_retries: 0,"
-        f" auth: {{type: command, command: {failing}}}}}}}\n"
+        "adapters: {a: {type: openai-compatible, base_url: 'http://127.0.0.1:1/v1', "
+        f"max_retries: 0, auth: {{type: command, command: {failing}}}}}}}\n"
     )
     async with Registry.load(file) as registry:
         with pytest.raises(AuthenticationError, match="ended with status 3") as caught:
@@ -199,7 +225,9 @@ async def test_failing_command_is_reported(file: Path) -> None:
     assert "canary" not in str(caught.value)
 
 
-async def test_entra_and_google_tokens_are_sent(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_entra_and_google_tokens_are_sent(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[str] = []
 
     def token(scope: str) -> Token:
@@ -211,19 +239,24 @@ async def test_entra_and_google_tokens_are_sent(file: Path, monkeypatch: pytest.
     async with serve(any_shape) as server:
         cloud = f"{server.url}/v1/projects/p/locations/l/publishers"
         file.write_text(
-            f"adapters:\n  entra: {{type: azure, base_url: {server.url}/openai/v1, auth: {{type: entra}}}}\n"
-            f"  vertex: {{type: google, base_url: {cloud}/google, auth: {{type: google}}}}\n"
-            f"  claude: {{type: anthropic, base_url: {cloud}/anthropic, auth: {{type: google}},"
-            " quirks: {raw_predict: true}}\n"
+            f"adapters:\n  entra: {{type: azure, base_url: {server.url}/openai/v1, auth: {{type: "
+            f"entra}}}}\n  vertex: {{type: google, base_url: {cloud}/google, auth: {{type: "
+            f"google}}}}\n  claude: {{type: anthropic, base_url: {cloud}/anthropic, auth: {{type:"
+            " google}, quirks: {raw_predict: true}}\n"
         )
         async with Registry.load(file) as registry:
             await registry.open("entra:gpt-5").complete("Hi")
             await registry.open("vertex:gemini-2.5-pro").complete("Hi")
             await registry.open("claude:claude-sonnet-4-5").complete("Hi", max_tokens=5)
-            async with registry.open("claude:claude-sonnet-4-5").stream("Hi", max_tokens=5) as stream:
+            async with registry.open("claude:claude-sonnet-4-5").stream(
+                "Hi", max_tokens=5
+            ) as stream:
                 async for _ in stream:
                     pass
-            assert registry.find("claude:claude-sonnet-4-5").priced_as.model == "anthropic:claude-sonnet-4-5"
+            assert (
+                registry.find("claude:claude-sonnet-4-5").priced_as.model
+                == "anthropic:claude-sonnet-4-5"
+            )
     paths = [seen.path for seen in server.requests]
     place = "/v1/projects/p/locations/l/publishers"
     assert paths == [
@@ -233,7 +266,9 @@ async def test_entra_and_google_tokens_are_sent(file: Path, monkeypatch: pytest.
         f"{place}/anthropic/models/claude-sonnet-4-5:streamRawPredict",
     ]
     assert {seen.headers["authorization"] for seen in server.requests} == {"Bearer cloud-token"}
-    assert not any("x-goog-api-key" in seen.headers or "x-api-key" in seen.headers for seen in server.requests)
+    assert not any(
+        "x-goog-api-key" in seen.headers or "x-api-key" in seen.headers for seen in server.requests
+    )
     assert server.requests[2].json["anthropic_version"] == "vertex-2023-10-16"
     assert "model" not in server.requests[2].json
     assert asked[0] == "https://cognitiveservices.azure.com/.default"
@@ -245,15 +280,25 @@ async def any_shape(connection: Connection) -> None:
     if "google" in path:
         said = {"candidates": [{"content": {"parts": [{"text": "Hi"}]}, "finishReason": "STOP"}]}
     elif "anthropic" in path:
-        said = {"type": "message", "content": [{"type": "text", "text": "Hi"}], "stop_reason": "end_turn", "usage": {}}
+        said = {
+            "type": "message",
+            "content": [{"type": "text", "text": "Hi"}],
+            "stop_reason": "end_turn",
+            "usage": {},
+        }
     connection.reply(200, json.dumps(said).encode())
 
 
-async def test_aws_keys_of_the_environment_sign_requests(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_aws_keys_of_the_environment_sign_requests(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKENV")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
     async with serve(answer) as server:
-        kind = f"{{type: openai-compatible, base_url: {server.base_url}, auth: {{type: aws, region: eu-west-3}}}}"
+        kind = (
+            f"{{type: openai-compatible, base_url: {server.base_url}, auth: {{type: aws, region: "
+            "eu-west-3}}"
+        )
         file.write_text(f"adapters: {{a: {kind}}}\n")
         async with Registry.load(file) as registry:
             await registry.open("a:m").complete("Hi")
@@ -273,7 +318,9 @@ def test_vendor_libraries_are_called(monkeypatch: pytest.MonkeyPatch, tmp_path: 
             pass
 
         def get_token(self, scope: str) -> Any:
-            return type("AccessToken", (), {"token": f"for {scope}", "expires_on": 2_000_000_000})()
+            return type(
+                "AccessToken", (), {"token": f"for {scope}", "expires_on": 2_000_000_000}
+            )()
 
     class Google:
         token, expiry = "g", datetime.datetime(2033, 5, 18, 3, 33, 20)
@@ -289,7 +336,9 @@ def test_vendor_libraries_are_called(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert auth_module._ask_google("a b").value == "g"  # noqa: SLF001
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name, raising=False)
-    (tmp_path / "credentials").write_text("[work]\naws_access_key_id = AKFILE\naws_secret_access_key = s\n")
+    (tmp_path / "credentials").write_text(
+        "[work]\naws_access_key_id = AKFILE\naws_secret_access_key = s\n"
+    )
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
     # The vendors' libraries are called in these functions.
     assert auth_module._find_access_keys("work").access_key == "AKFILE"  # noqa: SLF001
@@ -321,14 +370,24 @@ class _Witness(FixtureTransport):
         self.headers: list[str | None] = []
 
     @contextlib.asynccontextmanager
-    async def send(self, request: HttpRequest, credentials: Any, timeouts: Any, *, stream: bool = False) -> Any:
+    async def send(
+        self, request: HttpRequest, credentials: Any, timeouts: Any, *, stream: bool = False
+    ) -> Any:
         self.headers.append(credentials["authorization"].reveal())
         async with super().send(request, credentials, timeouts, stream=stream) as reply:
             yield reply
 
 
-async def test_a_vendor_that_signs_takes_region_and_keys_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("AWS_BEARER_TOKEN_BEDROCK", "AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION"):
+async def test_a_vendor_that_signs_takes_region_and_keys_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in (
+        "AWS_BEARER_TOKEN_BEDROCK",
+        "AWS_ACCESS_KEY_ID",
+        "AWS_PROFILE",
+        "AWS_REGION",
+        "AWS_DEFAULT_REGION",
+    ):
         monkeypatch.delenv(name, raising=False)
     name = "bedrock:us.amazon.nova-lite-v1:0"
     body = b'{"output":{"message":{"content":[{"text":"Hi"}]}},"stopReason":"end_turn"}'

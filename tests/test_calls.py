@@ -22,8 +22,14 @@ from dragoman.transport import FixtureTransport
 from .gateway.serving import serving
 from .listed import Clock, Listed, speak
 
-HEADERS = {"content-type": "application/json", "x-request-id": "req", "x-ratelimit-remaining-requests": "9"}
-FULL = Usage(10, 5, 1, 1, 1, None, True, Decimal("0.1"), billed_input_tokens=9, billed_output_tokens=4)
+HEADERS = {
+    "content-type": "application/json",
+    "x-request-id": "req",
+    "x-ratelimit-remaining-requests": "9",
+}
+FULL = Usage(
+    10, 5, 1, 1, 1, None, True, Decimal("0.1"), billed_input_tokens=9, billed_output_tokens=4
+)
 
 
 def completed(**facts: Any) -> Any:
@@ -36,16 +42,25 @@ async def collect(folder: Path) -> list[Any]:
     busy = dragoman.RateLimitError("no", status=429, headers=HEADERS)
     clock = Clock()
     priced: dict[str, Any] = {"name": "anthropic", "model": "claude-sonnet-4-6"}
-    late = [*completed(finish="stop")(dragoman.Request((), model="m")), dragoman.StreamInterruptedError("cut")]
-    inner = Observe(Listed(busy, busy, completed(), late, **priced), seen.append, include_content=True)
-    call = speak(lambda out: (out.tool_start(0, "c", "add"), out.tool_input(0, "{}")), finish="tool_calls")
+    late = [
+        *completed(finish="stop")(dragoman.Request((), model="m")),
+        dragoman.StreamInterruptedError("cut"),
+    ]
+    inner = Observe(
+        Listed(busy, busy, completed(), late, **priced), seen.append, include_content=True
+    )
+    call = speak(
+        lambda out: (out.tool_start(0, "c", "add"), out.tool_input(0, "{}")), finish="tool_calls"
+    )
     first = Retry(inner, sleep=clock.sleep, clock=clock, max_retries=1)
     second = Observe(Listed(completed(), call), seen.append)
     provider = Fallback([first, second])
     third = Observe(Listed(busy, completed(), late), seen.append)
     retried = Retry(third, sleep=clock.sleep, clock=clock)
     body = b'{"model":"m","choices":[{"message":{"content":"Hi."},"finish_reason":"stop"}]}'
-    wired = dragoman.connect("m", base_url="http://127.0.0.1:9/v1", transport=FixtureTransport((200, HEADERS, [body])))
+    wired = dragoman.connect(
+        "m", base_url="http://127.0.0.1:9/v1", transport=FixtureTransport((200, HEADERS, [body]))
+    )
     async with SqliteLog(folder / "log.db") as log:
         for model in (provider, provider, wired, retried):
             session = Session(model, (), None, log, metadata={"team": "red"})
@@ -55,7 +70,8 @@ async def collect(folder: Path) -> list[Any]:
         with pytest.raises(dragoman.StreamInterruptedError):
             await third.complete("Hi.")
         await second.complete("Hi.", [dragoman.Tool("add")])
-        records = [record.payload for record in log.find("llm.call_started", "llm.call_completed", "llm.call_failed",
+        records = [record.payload for record in log.find("llm.call_started", "llm.call_completed",
+                                                         "llm.call_failed",
                                                          "routing.switched")]  # fmt: skip
         records += await collect_from_gateway(log)
     for observer in (inner, second, third):
@@ -65,7 +81,9 @@ async def collect(folder: Path) -> list[Any]:
 
 
 async def collect_from_retrieval(seen: list[Any]) -> None:
-    """Embed and rank with an observer: calls that succeed, calls that fail, and one that fails after it was billed."""
+    """Embed and rank with an observer: calls that succeed, calls that fail, and one that fails
+    after it was billed.
+    """
 
     class Billing(dragoman.Reranker):
         async def answer(self, request: dragoman.RerankRequest) -> dragoman.Ranking:
@@ -77,8 +95,12 @@ async def collect_from_retrieval(seen: list[Any]) -> None:
     embedding = FixtureTransport((200, HEADERS, [vectors]), (500, HEADERS, [b""]))
     ranker = FixtureTransport((200, HEADERS, [ranking]), (429, HEADERS, [b""]))
     base_url = "http://127.0.0.1:9/v1"
-    embedder: Any = dragoman.connect_embedder("m", base_url=base_url, transport=embedding, batch_size=1)
-    reranker: Any = dragoman.connect_reranker("m", base_url=base_url, transport=ranker, wire="cohere")
+    embedder: Any = dragoman.connect_embedder(
+        "m", base_url=base_url, transport=embedding, batch_size=1
+    )
+    reranker: Any = dragoman.connect_reranker(
+        "m", base_url=base_url, transport=ranker, wire="cohere"
+    )
     embedder = Observe(embedder, seen.append, include_content=True)
     reranker = Observe(reranker, seen.append, include_content=True)
     with pytest.raises(dragoman.UnavailableError):
@@ -99,11 +121,18 @@ async def collect_from_gateway(log: SqliteLog) -> list[Any]:
     key = Key("ann", hash_key("dg-ann"))
     answering, failing = Listed(completed()), Listed(dragoman.OverloadedError("no"))
     app = create_app({"fast": answering, "slow": failing}, keys=KeyRing([key]), log=log)
-    async with serving(app) as url, aiohttp.ClientSession(headers={"authorization": "Bearer dg-ann"}) as session:
+    async with (
+        serving(app) as url,
+        aiohttp.ClientSession(headers={"authorization": "Bearer dg-ann"}) as session,
+    ):
         for name in ("fast", "slow"):
             body = {"model": name, "messages": [{"role": "user", "content": "Hi."}]}
             await (await session.post(f"{url}/v1/chat/completions", json=body)).read()
-    return [record.payload for record in log.find("llm.call_completed", "llm.call_failed") if record.turn != "t1"]
+    return [
+        record.payload
+        for record in log.find("llm.call_completed", "llm.call_failed")
+        if record.turn != "t1"
+    ]
 
 
 async def test_every_record_field_is_written_by_some_run(tmp_path: Path) -> None:

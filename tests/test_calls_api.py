@@ -1,4 +1,6 @@
-"""Convenience forms of a call: settings as keywords, functions as tools, types as schemas, text streams, pictures."""
+"""Convenience forms of a call: settings as keywords, functions as tools, types as schemas, text
+streams, pictures.
+"""
 
 from __future__ import annotations
 
@@ -32,17 +34,26 @@ class Recorder(ScriptedProvider):
         return super().open(request)
 
 
-# --- settings ---------------------------------------------------------------------------------------
+# --- settings ----------------------------------------------------------------------------------
 
 
 async def test_settings_are_keywords() -> None:
     model = Recorder("Hello.", "Hello.")
-    await model.complete("Hi", system="Be brief.", temperature=0, max_tokens=50, reasoning="low", extras={"top_k": 3})
+    await model.complete(
+        "Hi",
+        system="Be brief.",
+        temperature=0,
+        max_tokens=50,
+        reasoning="low",
+        extras={"top_k": 3},
+    )
     async with model.stream("Hi", stop_sequences=["END"], seed=7) as stream:
         assert [event async for event in stream]
     first, second = model.sent
     assert first.messages == (System("Be brief."), User("Hi"))
-    assert first.config == dragoman.RuntimeConfig(temperature=0, max_tokens=50, reasoning="low", extras={"top_k": 3})
+    assert first.config == dragoman.RuntimeConfig(
+        temperature=0, max_tokens=50, reasoning="low", extras={"top_k": 3}
+    )
     assert (second.config.stop_sequences, second.config.seed) == (("END",), 7)
 
 
@@ -62,7 +73,9 @@ async def test_keywords_override_config() -> None:
         ({"zzz": 0}, "go into extras="),
     ],
 )
-async def test_unknown_setting_suggests_a_near_one(settings: dict[str, Any], complaint: str) -> None:
+async def test_unknown_setting_suggests_a_near_one(
+    settings: dict[str, Any], complaint: str
+) -> None:
     model = Recorder("Hello.")
     with pytest.raises(TypeError) as caught:
         await model.complete("Hi", **settings)
@@ -88,7 +101,7 @@ async def test_session_and_metadata_reach_the_request() -> None:
     assert (second.session_id, second.metadata) == ("s2", {})
 
 
-# --- tools ------------------------------------------------------------------------------------------
+# --- tools -------------------------------------------------------------------------------------
 
 
 def search(query: Annotated[str, "what to look for"], limit: int = 3) -> str:
@@ -111,7 +124,7 @@ async def test_functions_and_types_are_described_as_tools() -> None:
     assert request.tools[0].parameters["required"] == ["query"]
 
 
-# --- structured output ------------------------------------------------------------------------------
+# --- structured output -------------------------------------------------------------------------
 
 
 class Item(msgspec.Struct):
@@ -161,7 +174,9 @@ async def test_any_type_can_be_requested(kind: Any, reply: str, value: Any) -> N
 
 async def test_a_json_schema_returns_plain_data() -> None:
     schema = {"type": "object", "properties": {"name": {"type": "string"}}}
-    assert (await Recorder('{"name": "x"}').complete("Hi", response_schema=schema)).parsed == {"name": "x"}
+    assert (await Recorder('{"name": "x"}').complete("Hi", response_schema=schema)).parsed == {
+        "name": "x"
+    }
     assert (await Recorder('{"name": "x"}').complete("Hi")).parsed is None
 
 
@@ -173,11 +188,13 @@ async def test_the_validators_own_message_is_in_the_error() -> None:
 
 
 async def test_type_without_a_schema_is_rejected() -> None:
-    with pytest.raises(InvalidRequestError, match="response_schema must be a JSON Schema or a type"):
+    with pytest.raises(
+        InvalidRequestError, match="response_schema must be a JSON Schema or a type"
+    ):
         await Recorder("x").complete("Hi", response_schema=lambda: 0)  # type: ignore[arg-type]
 
 
-# --- streams ----------------------------------------------------------------------------------------
+# --- streams -----------------------------------------------------------------------------------
 
 
 async def test_stream_yields_text() -> None:
@@ -210,12 +227,14 @@ async def test_thinking_is_a_property_of_the_reply() -> None:
     assert (reply.thinking, reply.text) == ("Hm.", "Yes.")
 
 
-# --- pictures ---------------------------------------------------------------------------------------
+# --- pictures ----------------------------------------------------------------------------------
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-def test_images_are_made_from_bytes_paths_and_urls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_are_made_from_bytes_paths_and_urls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "photo.png").write_bytes(PNG)
     monkeypatch.chdir(tmp_path)
     inline = Image(Inline("iVBORw0KGgo="), "image/png")
@@ -242,7 +261,7 @@ def test_missing_image_file_is_an_error() -> None:
         Image("nowhere.png")
 
 
-# --- structured output that does not fit ------------------------------------------------------------
+# --- structured output that does not fit -------------------------------------------------------
 
 
 class Even(pydantic.BaseModel):
@@ -288,13 +307,17 @@ async def test_validation_error_is_final_without_reask() -> None:
 async def test_reask_gives_up_after_its_attempts() -> None:
     scripted = ScriptedProvider('{"number": 3}')
     with pytest.raises(StructuredOutputError, match="must be even"):
-        await dragoman.Retry(scripted, 1, reask=lambda error: "Again.").complete("?", response_schema=Even)
+        await dragoman.Retry(scripted, 1, reask=lambda error: "Again.").complete(
+            "?", response_schema=Even
+        )
     assert len(scripted.requests) == 2
 
 
 async def test_truncated_answer_is_reported_as_such() -> None:
     cut = ScriptedProvider(Answer('{"number": ', finish="length"))
-    with pytest.raises(StructuredOutputError, match=r"cut off at the token limit \(max_tokens\) after \d+ output"):
+    with pytest.raises(
+        StructuredOutputError, match=r"cut off at the token limit \(max_tokens\) after \d+ output"
+    ):
         await cut.complete("?", response_schema=Even)
     empty = ScriptedProvider(Answer("", thinking="Hm.", finish="length"))
     with pytest.raises(StructuredOutputError, match="before its text"):
@@ -331,7 +354,7 @@ async def test_partial_objects_of_a_cancelled_stream_end_without_an_instance() -
     assert stream.response.finish_reason == "cancelled"
 
 
-# --- money ------------------------------------------------------------------------------------------
+# --- money -------------------------------------------------------------------------------------
 
 
 async def test_reply_is_priced_by_its_providers_price_row() -> None:
@@ -359,7 +382,9 @@ async def test_address_decides_the_price_not_the_wire() -> None:
     provider = dragoman.connect("gpt-5", base_url="http://127.0.0.1:9/v1", name="openai")
     reply = await ScriptedProvider("Hello.", name="openai", model="gpt-5").complete("Hi")
     assert reply.sale is not None
-    reply = msgspec.structs.replace(reply, sale=Sale(lambda: provider.find_sold("openai", "gpt-5")))
+    reply = msgspec.structs.replace(
+        reply, sale=Sale(lambda: provider.find_sold("openai", "gpt-5"))
+    )
     bill = dragoman.cost(reply)
     assert isinstance(bill, dragoman.Unpriced)
     assert "127.0.0.1" in bill.reason
@@ -374,14 +399,18 @@ async def test_stored_reply_is_priced_by_its_names() -> None:
     pickled = pickle.loads(pickle.dumps(reply))
     assert dragoman.cost(pickled) == dragoman.cost(reply)
     assert pickle.loads(pickle.dumps(stored)) == stored
-    assert isinstance(dragoman.cost(dragoman.Response(dragoman.Assistant("Hi"), "stop")), dragoman.Unpriced)
+    assert isinstance(
+        dragoman.cost(dragoman.Response(dragoman.Assistant("Hi"), "stop")), dragoman.Unpriced
+    )
 
 
 async def test_callers_price_table_is_used() -> None:
     reply = await ScriptedProvider("Hello.", name="lab", model="a").complete("Hi")
     assert not dragoman.cost(reply)
     row = PriceRow("lab", Match(equals=("a",)), Decimal(1), Decimal(1))
-    assert dragoman.cost(reply, table=PriceTable((row,))).total == Decimal(reply.usage.total_tokens or 0).scaleb(-6)
+    assert dragoman.cost(reply, table=PriceTable((row,))).total == Decimal(
+        reply.usage.total_tokens or 0
+    ).scaleb(-6)
 
 
 def test_usage_alone_needs_a_model() -> None:

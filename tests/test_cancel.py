@@ -1,4 +1,6 @@
-"""Cancel a stream at each of its events, over a real socket: it ends without an error and leaks nothing."""
+"""Cancel a stream at each of its events, over a real socket: it ends without an error and leaks
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,11 @@ from dragoman.wire import CODECS
 from .server import Connection, serve
 from .wire.cases import Case, find_cases, open_decoder
 
-STREAMS = [case for wire in CODECS for case in find_cases(wire, "reply.sse", "reply.ndjson", "reply.frames")]
+STREAMS = [
+    case
+    for wire in CODECS
+    for case in find_cases(wire, "reply.sse", "reply.ndjson", "reply.frames")
+]
 WHOLE = bool(os.environ.get("DRAGOMAN_EXHAUSTIVE"))
 
 
@@ -62,8 +68,12 @@ def events_of(case: Case) -> int:
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("case", STREAMS, ids=str)
-async def test_stream_can_be_cancelled_after_every_event(case: Case, count: Callable[[str, int], None]) -> None:
-    """Cancel before the first byte and after each event; the server never ends the stream itself."""
+async def test_stream_can_be_cancelled_after_every_event(
+    case: Case, count: Callable[[str, int], None]
+) -> None:
+    """Cancel before the first byte and after each event; the server never ends the
+    stream itself.
+    """
     silent = asyncio.Event()
 
     async def handler(connection: Connection) -> None:
@@ -77,7 +87,9 @@ async def test_stream_can_be_cancelled_after_every_event(case: Case, count: Call
         options = case.options
         settings: dict[str, Any] = {"quirks": options.quirks, "capabilities": options.capabilities}
         limits = {"idle": 5.0, "total": 20.0}
-        async with connect("m", wire=case.wire, base_url=server.url, timeouts=limits, **settings) as model:
+        async with connect(
+            "m", wire=case.wire, base_url=server.url, timeouts=limits, **settings
+        ) as model:
             request = msgspec.structs.replace(case.request, stream=True)
             tasks = asyncio.all_tasks()
             total = events_of(case)
@@ -90,11 +102,15 @@ async def test_stream_can_be_cancelled_after_every_event(case: Case, count: Call
                 assert server.open == 0
                 count("streams cancelled over a socket", 1)
             # The server of the test runs in the same loop; its tasks are its own.
-            assert [task for task in asyncio.all_tasks() - tasks if "/tests/" not in repr(task)] == []
+            assert [
+                task for task in asyncio.all_tasks() - tasks if "/tests/" not in repr(task)
+            ] == []
 
 
 async def _cancel_at(model: dragoman.Provider, request: Request, at: int) -> list[Any]:
-    """Cancel after ``at`` events and read to the end; 0 cancels from another task during the wait."""
+    """Cancel after ``at`` events and read to the end; 0 cancels from another task
+    during the wait.
+    """
     asked = msgspec.structs.replace(request, request_id=f"r{at}")
     stream = dragoman.EventStream(model.open(asked), asked)
     events: list[Any] = []
@@ -121,12 +137,16 @@ def _check(events: list[Any], at: int) -> None:
     starts = sum(isinstance(event, ToolUseStart) for event in events)
     ends = [event for event in events if isinstance(event, ToolUseEnd)]
     assert len(ends) == starts
-    assert len(events) <= at + starts + 2, "nothing is said after the cancel but what closes the message"
-    states = [block.continuity for block in events[-1].final_content if block.continuity is not None]
+    assert len(events) <= at + starts + 2, (
+        "nothing is said after the cancel but what closes the message"
+    )
+    states = [
+        block.continuity for block in events[-1].final_content if block.continuity is not None
+    ]
     assert all(state.issuer is not None and not state.replayable for state in states)
 
 
-# --- fields of a cancelled reply ----------------------------------------------------------------------
+# --- fields of a cancelled reply ---------------------------------------------------------------
 
 
 def lines(*frames: dict[str, Any]) -> bytes:
@@ -163,7 +183,12 @@ async def hear_until(model: dragoman.Provider, text: str) -> dragoman.Response:
 
 
 def signed() -> dragoman.Provider:
-    return connect("m-1", wire="gemini", base_url="http://x.test", transport=FixtureTransport((200, {}, SIGNED)))
+    return connect(
+        "m-1",
+        wire="gemini",
+        base_url="http://x.test",
+        transport=FixtureTransport((200, {}, SIGNED)),
+    )
 
 
 async def test_cancelled_reply_has_the_fields_of_a_complete_one() -> None:
@@ -176,15 +201,23 @@ async def test_cancelled_reply_has_the_fields_of_a_complete_one() -> None:
         Opaque({"executableCode": {"code": "1 + 1", "language": "PYTHON"}}, never),
         Text("so"),
     )
-    assert (response.finish_reason, response.usage.input_tokens, response.model) == ("cancelled", 7, "m-1")
+    assert (response.finish_reason, response.usage.input_tokens, response.model) == (
+        "cancelled",
+        7,
+        "m-1",
+    )
     assert [warning.code for warning in response.warnings] == ["thinking_dropped"]
     assert "THOUGHT" in str(response.raw)
 
 
 @pytest.mark.parametrize("wire", CODECS)
 @pytest.mark.parametrize("around", [lambda model: model, Retry, Observe])
-async def test_state_of_a_cancelled_reply_is_not_sent(wire: str, around: Callable[..., Any]) -> None:
-    """Opaque state goes neither to its issuer nor to another wire, also behind a wrapping provider."""
+async def test_state_of_a_cancelled_reply_is_not_sent(
+    wire: str, around: Callable[..., Any]
+) -> None:
+    """Opaque state goes neither to its issuer nor to another wire, also behind a wrapping
+    provider.
+    """
     response = await hear_until(around(signed()), "so")
     target = connect("m-1", wire=wire, base_url="http://x.test")
     assert isinstance(target, HttpProvider)
@@ -198,7 +231,9 @@ async def test_state_of_a_cancelled_reply_is_not_sent(wire: str, around: Callabl
     assert [warning.code for warning in sent.warnings].count("opaque_dropped") == len(dropped)
 
 
-@pytest.mark.parametrize("block", [RedactedThinking("SECRET"), Opaque({"type": "SECRET"}), Thinking("SECRET")])
+@pytest.mark.parametrize(
+    "block", [RedactedThinking("SECRET"), Opaque({"type": "SECRET"}), Thinking("SECRET")]
+)
 @pytest.mark.parametrize("wire", CODECS)
 def test_native_blocks_of_a_broken_reply_are_dropped_with_a_warning(wire: str, block: Any) -> None:
     target = connect("m-1", wire=wire, base_url="http://x.test")
@@ -206,6 +241,8 @@ def test_native_blocks_of_a_broken_reply_are_dropped_with_a_warning(wire: str, b
     opaque = {"type": "reasoning", "encrypted_content": "SECRET", "summary": []}
     state = Continuity("SECRET", opaque, Issuer(wire, None, "m-1"), replayable=False)
     said = Assistant([replace(block, continuity=state), Text("well")])
-    sent = target.codec.encode(Request([User("Where?"), said, User("Go on.")], config=RuntimeConfig(max_tokens=5)))
+    sent = target.codec.encode(
+        Request([User("Where?"), said, User("Go on.")], config=RuntimeConfig(max_tokens=5))
+    )
     assert b"SECRET" not in sent.http.body
     assert "messages[1].content[0]" in [warning.path for warning in sent.warnings]

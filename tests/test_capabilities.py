@@ -29,7 +29,13 @@ NAMES = [
     "max_output_tokens",
     "accepted_image_media_types",
 ]
-RETRIEVAL = ["supports_embeddings", "supports_reranking", "supports_dimensions", "max_dimensions", "max_batch_size"]
+RETRIEVAL = [
+    "supports_embeddings",
+    "supports_reranking",
+    "supports_dimensions",
+    "max_dimensions",
+    "max_batch_size",
+]
 FLAGS = NAMES[:10]
 WEAKEST_FIRST: list[Source] = ["unknown", "catalogue", "observed", "probed", "declared"]
 
@@ -112,14 +118,32 @@ def test_media_types_may_be_any_collection(kind: Any) -> None:
 
 
 WRONG = [
-    ({"supports_telepathy": True}, "capabilities: unknown name 'supports_telepathy'; one of supports_images, "),
+    (
+        {"supports_telepathy": True},
+        "capabilities: unknown name 'supports_telepathy'; one of supports_images, ",
+    ),
     ({"supports_images": 1}, "capabilities: supports_images must be true or false, not 1"),
     ({"supports_tools": "yes"}, "capabilities: supports_tools must be true or false, not 'yes'"),
-    ({"max_context_tokens": 0}, "capabilities: max_context_tokens must be a positive whole number, not 0"),
-    ({"max_context_tokens": True}, "capabilities: max_context_tokens must be a positive whole number, not True"),
-    ({"max_output_tokens": 1.5}, "capabilities: max_output_tokens must be a positive whole number, not 1.5"),
-    ({"max_output_tokens": "1"}, "capabilities: max_output_tokens must be a positive whole number, not '1'"),
-    ({"accepted_image_media_types": "image/png"}, "must be a list of media types, not 'image/png'"),
+    (
+        {"max_context_tokens": 0},
+        "capabilities: max_context_tokens must be a positive whole number, not 0",
+    ),
+    (
+        {"max_context_tokens": True},
+        "capabilities: max_context_tokens must be a positive whole number, not True",
+    ),
+    (
+        {"max_output_tokens": 1.5},
+        "capabilities: max_output_tokens must be a positive whole number, not 1.5",
+    ),
+    (
+        {"max_output_tokens": "1"},
+        "capabilities: max_output_tokens must be a positive whole number, not '1'",
+    ),
+    (
+        {"accepted_image_media_types": "image/png"},
+        "must be a list of media types, not 'image/png'",
+    ),
     ({"accepted_image_media_types": [1]}, "must be a list of media types, not [1]"),
     (
         {"accepted_image_media_types": 5},
@@ -139,13 +163,17 @@ def test_wrong_names_and_types_are_named(given: dict[str, Any], message: str) ->
     assert message in str(caught.value)
 
 
-# --- two sources ------------------------------------------------------------------------------------
+# --- two sources -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mine", WEAKEST_FIRST)
 @pytest.mark.parametrize("theirs", WEAKEST_FIRST)
-def test_stronger_source_wins_and_the_later_at_equal_strength(mine: Source, theirs: Source) -> None:
-    merged = Capabilities.of({"supports_tools": True}, mine).merged(Capabilities.of({"supports_tools": False}, theirs))
+def test_stronger_source_wins_and_the_later_at_equal_strength(
+    mine: Source, theirs: Source
+) -> None:
+    merged = Capabilities.of({"supports_tools": True}, mine).merged(
+        Capabilities.of({"supports_tools": False}, theirs)
+    )
     wins = WEAKEST_FIRST.index(theirs) >= WEAKEST_FIRST.index(mine)
     assert merged.supports_tools == (Fact(False, theirs) if wins else Fact(True, mine))
 
@@ -164,12 +192,14 @@ def test_merging_with_nothing_changes_nothing(made: Capabilities) -> None:
     assert made.merged(Capabilities()) == Capabilities().merged(made) == made.merged(made) == made
 
 
-# --- from a file ------------------------------------------------------------------------------------
+# --- from a file -------------------------------------------------------------------------------
 
 
 def test_facts_are_read_from_a_file_with_their_source(tmp_path: Path) -> None:
     fact = {"value": True, "source": "probed", "at": "2026-11-15", "by": "check"}
-    (tmp_path / "facts.json").write_text(json.dumps({"model": "m", "capabilities": {"supports_tools": fact}}))
+    (tmp_path / "facts.json").write_text(
+        json.dumps({"model": "m", "capabilities": {"supports_tools": fact}})
+    )
     read = Capabilities.read(tmp_path / "facts.json")
     assert read == Capabilities(supports_tools=Fact(True, "probed", "2026-11-15", "check"))
 
@@ -180,7 +210,10 @@ WRONG_FILES = [
     ('{"capabilities": {"supports_x": {"value": true}}}', "unknown name 'supports_x'"),
     ('{"capabilities": {"supports_tools": {"value": "yes"}}}', "supports_tools"),
     ('{"capabilities": {"supports_tools": {"value": 3}}}', "must be true or false"),
-    ('{"capabilities": {"supports_tools": {"value": true, "source": "hearsay"}}}', "supports_tools"),
+    (
+        '{"capabilities": {"supports_tools": {"value": true, "source": "hearsay"}}}',
+        "supports_tools",
+    ),
 ]
 
 

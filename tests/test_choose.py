@@ -58,23 +58,34 @@ def test_models_are_chosen_by_needs_with_reasons(registry: Registry, needs: Any)
     assert choice.best.id == "lab:all"  # both fit, and this one is cheaper
     assert choice.excluded == {
         "lab:blind": ("no_vision_support", "exceeds_context_window"),
-        "lab:unknown": ("unknown_supports_tools", "unknown_supports_images", "unknown_max_context_tokens"),
+        "lab:unknown": (
+            "unknown_supports_tools",
+            "unknown_supports_images",
+            "unknown_max_context_tokens",
+        ),
     }
 
 
 def test_models_are_chosen_by_price_and_tier(registry: Registry) -> None:
-    assert [entry.id for entry in registry.choose(among=OWN, tier="fast").models] == ["lab:blind", "lab:all"]
+    assert [entry.id for entry in registry.choose(among=OWN, tier="fast").models] == [
+        "lab:blind",
+        "lab:all",
+    ]
     cheap = registry.choose("tools", among=OWN, max_input_price=1, max_output_price="2")
     assert [entry.id for entry in cheap.models] == ["lab:blind", "lab:all"]
     assert cheap.excluded["lab:dear"] == ("exceeds_max_input_price", "exceeds_max_output_price")
 
 
-def test_unconfigured_models_are_included_on_request(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unconfigured_models_are_included_on_request(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     choice = registry.choose("images,output=4k")
     assert choice.excluded["openai:gpt-5"] == ("not_configured",)
     assert not any(entry.group for entry in choice.models)
-    assert "openai:gpt-5" in [entry.id for entry in registry.choose("images", configured=False).models]
+    assert "openai:gpt-5" in [
+        entry.id for entry in registry.choose("images", configured=False).models
+    ]
     with pytest.raises(InvalidModelError, match=r"no model fits; of 4: .*no_vision_support \(1\)"):
         _ = registry.choose("images,context=3m", among=OWN).best
 
@@ -84,7 +95,10 @@ def test_unconfigured_models_are_included_on_request(registry: Registry, monkeyp
     [
         ({"needs": "tols"}, "needs: 'tols' is not one of images"),
         ({"needs": "tools=3"}, "needs: 'tools' is not one of"),
-        ({"needs": "context=much"}, "needs: context must be a number of tokens such as context=200k, not 'much'"),
+        (
+            {"needs": "context=much"},
+            "needs: context must be a number of tokens such as context=200k, not 'much'",
+        ),
         ({"needs": "context"}, "needs: context must be a number"),
         ({"max_input_price": "cheap"}, "max_input_price must be US dollars"),
         ({"max_output_price": -1}, "max_output_price must be US dollars"),
@@ -100,13 +114,23 @@ def run(*words: str) -> Any:
 
 
 def test_choose_command_prints_models_and_reasons(registry: Registry) -> None:
-    words = ["lab:*", "--needs", "tools,images,context=200k", "--max-input-price", "1", "--tier", "fast"]
+    words = [
+        "lab:*",
+        "--needs",
+        "tools,images,context=200k",
+        "--max-input-price",
+        "1",
+        "--tier",
+        "fast",
+    ]
     result = run(*words)
     assert result.stdout.splitlines()[1].startswith("lab:all ")
     assert "1 models fit, cheapest first; 3 are excluded: " in result.stdout
     assert "exceeds_max_input_price 1" in result.stdout
     listed = run(*words, "--excluded").stdout
-    assert any(line.split()[:1] == ["lab:dear"] and "other_tier" in line for line in listed.splitlines())
+    assert any(
+        line.split()[:1] == ["lab:dear"] and "other_tier" in line for line in listed.splitlines()
+    )
     data = json.loads(run(*words, "--json").stdout)
     assert [entry["id"] for entry in data["models"]] == ["lab:all"]
     assert data["excluded"]["lab:dear"] == ["other_tier", "exceeds_max_input_price"]

@@ -34,7 +34,10 @@ def reply_of(wire: str, body: Any, stream: bool = False, **config: Any) -> Any:
     out = Assembler(request_id="R", issuer=Issuer(wire, None, "m"))
     decoder = codec.decoder(Request([User("x")], stream=stream, **config), out)
     if stream:
-        data = b"".join(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in body) + b"data: [DONE]\n\n"
+        data = (
+            b"".join(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in body)
+            + b"data: [DONE]\n\n"
+        )
     else:
         data = json.dumps(body).encode()
     return fold([*decoder.feed(data), *decoder.end()])
@@ -58,15 +61,21 @@ def gemini(**candidate: Any) -> dict[str, Any]:
 
 
 SUPPORT = {"segment": {"startIndex": 7, "endIndex": 13}, "groundingChunkIndices": [0, 9, "x"]}
-CHUNKS = [{"web": {"uri": URL, "title": "A"}}, {"retrievedContext": {"text": "q", "fileSearchStore": "s"}}, {}]
+CHUNKS = [
+    {"web": {"uri": URL, "title": "A"}},
+    {"retrievedContext": {"text": "q", "fileSearchStore": "s"}},
+    {},
+]
 REPLIES: list[tuple[str, Any, tuple[Citation, ...]]] = [
     ("openai", chat(annotations=[cited()]), (Citation(URL, "A", None, 0, 5),)),
-    ("openai", chat(annotations=[{"type": "file_citation", "file_id": "f"}]), (Citation(source="f"),)),
+    ("openai", chat(annotations=[{"type": "file_citation", "file_id": "f"}]),
+     (Citation(source="f"),)),
     ("openai", chat(annotations=[{"type": "file", "file": {}}, 5]), ()),
     ("openai", {**chat(), "citations": [URL, 5]}, (Citation(URL),)),
     (
         "openai",
-        {**chat(), "citations": [URL], "search_results": [{"url": URL, "title": "A", "snippet": "q"}, {}]},
+        {**chat(), "citations": [URL], "search_results": [{"url": URL, "title": "A",
+                                                           "snippet": "q"}, {}]},
         (Citation(URL, "A", "q"),),
     ),
     ("openai", chat(annotations="none"), ()),
@@ -78,8 +87,10 @@ REPLIES: list[tuple[str, Any, tuple[Citation, ...]]] = [
                     "type": "text",
                     "text": "Yes.",
                     "citations": [
-                        {"type": "web_search_result_location", "url": URL, "title": "A", "cited_text": "q"},
-                        {"type": "char_location", "cited_text": "q", "document_index": 0, "document_title": "D"},
+                        {"type": "web_search_result_location", "url": URL, "title": "A",
+                         "cited_text": "q"},
+                        {"type": "char_location", "cited_text": "q", "document_index": 0,
+                         "document_title": "D"},
                     ],
                 }
             ],
@@ -99,7 +110,8 @@ REPLIES: list[tuple[str, Any, tuple[Citation, ...]]] = [
                         {
                             "type": "output_text",
                             "text": "Yes.",
-                            "annotations": [{"type": "url_citation", "url": URL, "title": "A", **PLACE}],
+                            "annotations": [{"type": "url_citation", "url": URL, "title": "A",
+                                             **PLACE}],
                         }
                     ],
                 }
@@ -109,12 +121,14 @@ REPLIES: list[tuple[str, Any, tuple[Citation, ...]]] = [
     ),
     (
         "gemini",
-        gemini(groundingMetadata={"groundingChunks": CHUNKS, "groundingSupports": [SUPPORT, {"segment": 5}]}),
+        gemini(groundingMetadata={"groundingChunks": CHUNKS,
+                                  "groundingSupports": [SUPPORT, {"segment": 5}]}),
         (Citation(URL, "A", None, 5, 11), Citation(quote="q", source="s"), Citation()),
     ),
     (
         "gemini",
-        gemini(citationMetadata={"citations": [{"startIndex": 0, "endIndex": 3, "uri": URL}, {"uri": URL}]}),
+        gemini(citationMetadata={"citations": [{"startIndex": 0, "endIndex": 3, "uri": URL},
+                                               {"uri": URL}]}),
         (Citation(URL, start=0, end=2), Citation(URL)),
     ),
     ("gemini", gemini(groundingMetadata=5, citationMetadata=5), ()),
@@ -149,7 +163,11 @@ def test_text_of_the_caller_has_no_citations() -> None:
 
 @pytest.mark.parametrize("wire", ["openai", "gemini"])
 def test_citations_are_not_sent_back_and_are_no_loss(wire: str) -> None:
-    body = chat(annotations=[cited()]) if wire == "openai" else gemini(groundingMetadata={"groundingChunks": CHUNKS})
+    body = (
+        chat(annotations=[cited()])
+        if wire == "openai"
+        else gemini(groundingMetadata={"groundingChunks": CHUNKS})
+    )
     said = reply_of(wire, body).message
     codec = CODECS[wire].connect("m", "https://api.example.com", None, Capabilities())
     encoded = codec.encode(Request([User("x"), said, User("y")]))
@@ -157,9 +175,9 @@ def test_citations_are_not_sent_back_and_are_no_loss(wire: str) -> None:
     assert [note.code for note in encoded.notes] == ["citations_dropped"]
     assert URL not in encoded.http.body.decode()
     other = CODECS["responses"].connect("m", "https://api.example.com", None, Capabilities())
-    assert [warning.code for warning in other.encode(Request([User("x"), said, User("y")])).warnings] == [
-        "continuity_dropped"
-    ]
+    assert [
+        warning.code for warning in other.encode(Request([User("x"), said, User("y")])).warnings
+    ] == ["continuity_dropped"]
 
 
 # --- images next to text
@@ -173,12 +191,14 @@ def test_images_next_to_text_are_found(stream: bool) -> None:
     part = {"content": "Here.", "images": [PICTURE]}
     ended = {"index": 0, "finish_reason": "stop"}
     body: Any = {"choices": [{**ended, "message": part}]}
-    reply = reply_of("openai", [{"choices": [{**ended, "delta": part}]}] if stream else body, stream)
+    reply = reply_of(
+        "openai", [{"choices": [{**ended, "delta": part}]}] if stream else body, stream
+    )
     assert reply.text == "Here."
     assert reply.images == (Image(Inline("aGk="), "image/png"),)
 
 
-# --- clients of the gateway -------------------------------------------------------------------------
+# --- clients of the gateway --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -189,7 +209,10 @@ def test_gateway_clients_receive_citations_and_images(stream: bool) -> None:
     decoder = codec.decoder(request, out)
     body = json.dumps(chat(annotations=[cited()], images=[PICTURE])).encode()
     encoder = SERVER_CODECS["openai"].encoder(Asked(request))
-    written = b"".join([encoder.feed(event) for event in [*decoder.feed(body), *decoder.end()]]) + encoder.end()
+    written = (
+        b"".join([encoder.feed(event) for event in [*decoder.feed(body), *decoder.end()]])
+        + encoder.end()
+    )
     again = fold([*(second := codec.decoder(request, Assembler())).feed(written), *second.end()])
     assert again.citations == (Citation(URL, "A", None, 0, 5),)
     assert len(again.images) == 1
@@ -200,33 +223,54 @@ def test_responses_clients_receive_citations_of_other_wires() -> None:
     request = Request([User("x")])
     codec = CODECS["gemini"].connect("m", "https://api.example.com", None, Capabilities())
     decoder = codec.decoder(request, Assembler(issuer=Issuer("gemini")))
-    events = [*decoder.feed(json.dumps(gemini(groundingMetadata={"groundingChunks": CHUNKS})).encode()), *decoder.end()]
+    events = [
+        *decoder.feed(json.dumps(gemini(groundingMetadata={"groundingChunks": CHUNKS})).encode()),
+        *decoder.end(),
+    ]
     encoder = SERVER_CODECS["responses"].encoder(Asked(request))
     written = b"".join([encoder.feed(event) for event in events]) + encoder.end()
     (item,) = json.loads(written)["output"]
     assert item["content"][0]["annotations"] == [
-        {"type": "url_citation", "url": URL, "title": "A", "start_index": 0, "end_index": len(said.text)}
+        {
+            "type": "url_citation",
+            "url": URL,
+            "title": "A",
+            "start_index": 0,
+            "end_index": len(said.text),
+        }
     ]
 
 
 def test_streams_of_responses_have_the_sources_of_each_text() -> None:
     """A Claude upstream cites in each text; the first text ends before its sources are known."""
-    texts = [{"type": "text", "text": word, "citations": [search(word)]} for word in ("One.", "Two.")]
+    texts = [
+        {"type": "text", "text": word, "citations": [search(word)]} for word in ("One.", "Two.")
+    ]
     call = {"type": "tool_use", "id": "t", "name": "f", "input": {}}
-    body = {"content": [texts[0], call, texts[1], {"type": "text", "text": "Three."}], "stop_reason": "end_turn"}
+    body = {
+        "content": [texts[0], call, texts[1], {"type": "text", "text": "Three."}],
+        "stop_reason": "end_turn",
+    }
     request = Request([User("x")], stream=True)
     codec = CODECS["anthropic"].connect("m", "https://api.example.com", None, Capabilities())
     decoder = codec.decoder(request, Assembler(issuer=Issuer("anthropic")))
     encoder = SERVER_CODECS["responses"].encoder(Asked(request))
     events = [*decoder.feed(json.dumps(body).encode()), *decoder.end()]
     written = b"".join([encoder.feed(event) for event in events]) + encoder.end()
-    frames = [json.loads(line[6:]) for line in written.decode().splitlines() if line.startswith("data: {")]
+    frames = [
+        json.loads(line[6:])
+        for line in written.decode().splitlines()
+        if line.startswith("data: {")
+    ]
     added = [frame for frame in frames if frame["type"] == "response.output_text.annotation.added"]
     cited = [
         {"type": "url_citation", "url": URL, "title": word, "start_index": 0, "end_index": 4}
         for word in ("One.", "Two.")
     ]
-    assert [(frame["output_index"], frame["annotation"]) for frame in added] == [(0, cited[0]), (2, cited[1])]
+    assert [(frame["output_index"], frame["annotation"]) for frame in added] == [
+        (0, cited[0]),
+        (2, cited[1]),
+    ]
     assert [frame["sequence_number"] for frame in frames] == list(range(len(frames)))
     output = frames[-1]["response"]["output"]
     assert [item["content"][0]["annotations"] for item in output if item["type"] == "message"] == [
@@ -238,7 +282,13 @@ def test_streams_of_responses_have_the_sources_of_each_text() -> None:
 
 
 def search(title: str) -> dict[str, Any]:
-    return {"type": "web_search_result_location", "url": URL, "title": title, "cited_text": "c", "encrypted_index": "e"}
+    return {
+        "type": "web_search_result_location",
+        "url": URL,
+        "title": title,
+        "cited_text": "c",
+        "encrypted_index": "e",
+    }
 
 
 def test_streamed_citations_of_the_responses_wire_are_kept() -> None:
@@ -251,13 +301,20 @@ def test_streamed_citations_of_the_responses_wire_are_kept() -> None:
     decoder = codec.decoder(request, Assembler(issuer=Issuer("responses")))
     encoder = SERVER_CODECS["responses"].encoder(Asked(request))
     body = json.dumps({"id": "r", "status": "completed", "output": [item]}).encode()
-    written = b"".join([encoder.feed(event) for event in [*decoder.feed(body), *decoder.end()]]) + encoder.end()
-    frames = [json.loads(line[6:]) for line in written.decode().splitlines() if line.startswith("data: {")]
+    written = (
+        b"".join([encoder.feed(event) for event in [*decoder.feed(body), *decoder.end()]])
+        + encoder.end()
+    )
+    frames = [
+        json.loads(line[6:])
+        for line in written.decode().splitlines()
+        if line.startswith("data: {")
+    ]
     (done,) = [frame["item"] for frame in frames if frame["type"] == "response.output_item.done"]
     assert (done["phase"], done["content"][0]["annotations"]) == ("final_answer", [own])
 
 
-# --- summaries --------------------------------------------------------------------------------------
+# --- summaries ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -275,14 +332,15 @@ def test_streamed_citations_of_the_responses_wire_are_kept() -> None:
         ({}, "block"),
         ({"type": "x", "text": "y" * 300}, "x: " + "y" * 200 + "…"),
         ("plain", "plain"),
-        ({"type": "deep", "a": {"a": {"a": {"a": {"a": {"a": {"a": {"a": {"url": "u"}}}}}}}}}, "deep"),
+        ({"type": "deep", "a": {"a": {"a": {"a": {"a": {"a": {"a": {"a": {"url": "u"}}}}}}}}},
+         "deep"),
     ],
 )  # fmt: skip
 def test_native_block_has_a_one_line_summary(data: Any, summary: str) -> None:
     assert Opaque(data, Continuity(issuer=Issuer("x"))).summary == summary
 
 
-# --- fields that are only in raw --------------------------------------------------------------------
+# --- fields that are only in raw ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -298,7 +356,9 @@ def test_native_block_has_a_one_line_summary(data: Any, summary: str) -> None:
         ("gemini", {"responseLogprobs": True}, ["logprobs_in_raw"]),
     ],
 )
-def test_further_choices_and_logprobs_are_in_raw(wire: str, extras: dict[str, Any], codes: list[str]) -> None:
+def test_further_choices_and_logprobs_are_in_raw(
+    wire: str, extras: dict[str, Any], codes: list[str]
+) -> None:
     codec = CODECS[wire].connect("m", "https://api.example.com", None, Capabilities())
     encoded = codec.encode(Request([User("x")], config=RuntimeConfig(extras=extras)))
     assert [warning.code for warning in encoded.warnings] == codes
@@ -307,7 +367,11 @@ def test_further_choices_and_logprobs_are_in_raw(wire: str, extras: dict[str, An
 TWO: dict[str, dict[str, Any]] = {
     "openai": {
         "choices": [
-            {"index": at, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+            {
+                "index": at,
+                "message": {"role": "assistant", "content": text},
+                "finish_reason": "stop",
+            }
             for at, text in enumerate("ab")
         ]
     },
@@ -329,7 +393,7 @@ def test_choices_that_nothing_requested_are_reported(wire: str) -> None:
     assert reply_of(wire, TWO[wire], config=RuntimeConfig(extras=asked)).warnings == ()
 
 
-# --- references among the parts of a text -----------------------------------------------------------
+# --- references among the parts of a text ------------------------------------------------------
 
 
 def reference(*ids: Any) -> dict[str, Any]:
@@ -347,7 +411,9 @@ def test_references_cite_the_text_before_them() -> None:
     )
     whole = reply_of("openai", chat(content=parts))
     deltas: list[Any] = ["Pa", "ris", parts[1:3], " is big", [parts[4]], "."]
-    chunks: list[Any] = [{"choices": [{"index": 0, "delta": {"content": delta}}]} for delta in deltas]
+    chunks: list[Any] = [
+        {"choices": [{"index": 0, "delta": {"content": delta}}]} for delta in deltas
+    ]
     chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
     for reply in (whole, reply_of("openai", chunks, stream=True)):
         assert (reply.text, reply.citations, reply.warnings) == ("Paris is big.", expected, ())
@@ -357,30 +423,46 @@ def test_references_cite_the_text_before_them() -> None:
 
 def test_references_belong_to_their_own_text() -> None:
     thought = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
-    said = [{"type": "text", "text": "One"}, reference(0), thought, {"type": "text", "text": "Three"}, reference(1)]
+    said = [
+        {"type": "text", "text": "One"},
+        reference(0),
+        thought,
+        {"type": "text", "text": "Three"},
+        reference(1),
+    ]
     first, _, second = reply_of("openai", chat(content=said)).message.content
     assert first.citations == (Citation(start=0, end=3, source="0"),)
     assert second.citations == (Citation(start=0, end=5, source="1"),)
     quoted = {**reference(0), "text": "20 degrees"}
     reply = reply_of("openai", chat(content=[{"type": "text", "text": "It is "}, quoted]))
-    assert (reply.text, reply.citations) == ("It is 20 degrees", (Citation(start=0, end=16, source="0"),))
+    assert (reply.text, reply.citations) == (
+        "It is 20 degrees",
+        (Citation(start=0, end=16, source="0"),),
+    )
 
 
 def test_references_without_a_text_are_reported() -> None:
-    thought = {"type": "thinking", "thinking": [reference(0), "x", None, {"type": "text", "text": "hm"}]}
-    reply = reply_of("openai", chat(content=[reference(1), thought, {"type": "text", "text": "a"}]))
+    thought = {
+        "type": "thinking",
+        "thinking": [reference(0), "x", None, {"type": "text", "text": "hm"}],
+    }
+    reply = reply_of(
+        "openai", chat(content=[reference(1), thought, {"type": "text", "text": "a"}])
+    )
     assert [warning.code for warning in reply.warnings] == ["reference_in_raw", "thinking_in_raw"]
     assert (reply.message.thinking, reply.text, reply.citations) == ("hm", "a", ())
 
 
 def test_other_parts_of_a_text_are_opaque_blocks() -> None:
     part = {"type": "document_url", "document_url": URL}
-    reply = reply_of("openai", chat(content=[{"type": "text", "text": "a"}, part, {"type": "text"}, {}, 5]))
+    reply = reply_of(
+        "openai", chat(content=[{"type": "text", "text": "a"}, part, {"type": "text"}, {}, 5])
+    )
     said, kept = reply.message.content
     assert (said.text, kept.data, reply.warnings) == ("a", part, ())
 
 
-# --- what a server ran or found ---------------------------------------------------------------------
+# --- what a server ran or found ----------------------------------------------------------------
 
 RAN = {"index": 0, "type": "search", "arguments": '{"query": "Rhine"}', "output": "1233 km"}
 
@@ -390,7 +472,15 @@ def test_tools_that_a_server_ran_are_opaque_blocks() -> None:
     chunks = [
         {"choices": [{"index": 0, "delta": {"executed_tools": [begun]}}]},
         {"choices": [{"index": 0, "delta": {"executed_tools": [RAN, {"type": "python"}]}}]},
-        {"choices": [{"index": 0, "delta": {"content": "Long.", "executed_tools": 5}, "finish_reason": "stop"}]},
+        {
+            "choices": [
+                {
+                    "index": 0,
+                    "delta": {"content": "Long.", "executed_tools": 5},
+                    "finish_reason": "stop",
+                }
+            ]
+        },
     ]
     for reply in (
         reply_of("openai", chat(content="Long.", executed_tools=[RAN, {"type": "python"}])),
@@ -400,7 +490,10 @@ def test_tools_that_a_server_ran_are_opaque_blocks() -> None:
         assert reply.message.content[1].summary == "search: 1233 km"
         codec = CODECS["openai"].connect("m", "https://api.example.com", None, Capabilities())
         encoded = codec.encode(Request([User("x"), reply.message, User("y")]))
-        assert ([note.code for note in encoded.notes], encoded.warnings) == (["opaque_dropped"] * 2, ())
+        assert ([note.code for note in encoded.notes], encoded.warnings) == (
+            ["opaque_dropped"] * 2,
+            (),
+        )
 
 
 def test_images_and_questions_of_a_search_are_kept_with_the_text() -> None:
@@ -411,5 +504,7 @@ def test_images_and_questions_of_a_search_are_kept_with_the_text() -> None:
     (said,) = reply_of("openai", {**chat(), **found}).message.content
     assert (said.continuity.opaque, said.citations) == (found, ())
     codec = CODECS["openai"].connect("m", "https://api.example.com", None, Capabilities())
-    encoded = codec.encode(Request([User("x"), reply_of("openai", {**chat(), **found}).message, User("y")]))
+    encoded = codec.encode(
+        Request([User("x"), reply_of("openai", {**chat(), **found}).message, User("y")])
+    )
     assert ([note.code for note in encoded.notes], encoded.warnings) == (["citations_dropped"], ())

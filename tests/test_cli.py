@@ -38,7 +38,10 @@ def test_ask_prints_every_format(url: str) -> None:
         assert (result.exit_code, result.stdout) == (0, "Hello\n")
     assert run("ask", "m", "-", "--base-url", url, given="from a pipe").stdout == "Hello\n"
     lines = run("ask", "m", "Hi", "--base-url", url, "--json").stdout.splitlines()
-    assert [json.loads(line)["type"] for line in lines][::6] == ["message.start", "message.complete"]
+    assert [json.loads(line)["type"] for line in lines][::6] == [
+        "message.start",
+        "message.complete",
+    ]
     raw = json.loads(run("ask", "m", "Hi", "--base-url", url, "--no-stream", "--raw").stdout)
     assert raw["choices"][0]["message"]["content"] == "Hello"
     assert len(json.loads(run("ask", "m", "Hi", "--base-url", url, "--raw").stdout)["chunks"]) == 7
@@ -62,21 +65,33 @@ def test_ask_sends_its_options(tmp_path: Path) -> None:
     assert seen.json["tools"][0]["function"]["name"] == "f"
     assert seen.json["response_format"]["type"] == "json_schema"
     assert seen.json["messages"][0] == {"role": "system", "content": "S"}
-    assert seen.json["messages"][1]["content"][1]["image_url"]["url"] == "data:image/png;base64,iVBORw=="
+    assert (
+        seen.json["messages"][1]["content"][1]["image_url"]["url"]
+        == "data:image/png;base64,iVBORw=="
+    )
 
 
 @pytest.mark.parametrize("words", [["--stream"], ["--no-stream"]])
 def test_tool_call_is_printed_and_not_run(words: list[str], tmp_path: Path) -> None:
     (tmp_path / "tool.json").write_text('[{"name": "f", "parameters": {"type": "object"}}]')
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
-    body = json.dumps({"choices": [{"message": {"tool_calls": [call]}, "finish_reason": "tool_calls"}]}).encode()
+    body = json.dumps(
+        {"choices": [{"message": {"tool_calls": [call]}, "finish_reason": "tool_calls"}]}
+    ).encode()
 
     async def propose(connection: Connection) -> None:
         connection.reply(200, body)
 
     with Background(propose) as server:
         result = run(
-            "ask", "m", "Hi", "--base-url", server.base_url, "--tool-schema", str(tmp_path / "tool.json"), *words
+            "ask",
+            "m",
+            "Hi",
+            "--base-url",
+            server.base_url,
+            "--tool-schema",
+            str(tmp_path / "tool.json"),
+            *words,
         )
     assert 'proposed, not executed: f({"x": 1})' in result.stdout
 
@@ -90,7 +105,12 @@ def test_tool_call_is_printed_and_not_run(words: list[str], tmp_path: Path) -> N
         (429, b"{}", 13, "wait 7 s"),
         (500, b"{}", 14, "provider_unavailable"),
         (400, b"{}", 15, "provider_invalid_request"),
-        (400, b'{"error": {"message": "this model does not support image input"}}', 16, "content_block"),
+        (
+            400,
+            b'{"error": {"message": "this model does not support image input"}}',
+            16,
+            "content_block",
+        ),
         (200, b"{}", 17, "provider_invalid_response"),
     ],
 )
@@ -99,7 +119,9 @@ def test_exit_codes_match_errors(status: int, body: bytes, code: int, words: str
         connection.reply(status, body, retry_after="7")
 
     with Background(refuse) as server:
-        result = run("ask", "m", "Hi", "--retries", "0", "--base-url", server.base_url, DRAGOMAN_API_KEY=KEY)
+        result = run(
+            "ask", "m", "Hi", "--retries", "0", "--base-url", server.base_url, DRAGOMAN_API_KEY=KEY
+        )
     assert result.exit_code == code
     assert words in result.stderr
     assert KEY not in result.output
@@ -121,27 +143,44 @@ def test_invalid_structured_output_is_reported(tmp_path: Path) -> None:
         connection.reply(200, completion("certainly!"))
 
     with Background(chatter) as server:
-        result = run("ask", "m", "Hi", "--base-url", server.base_url, "--schema", str(tmp_path / "schema.json"))
+        result = run(
+            "ask",
+            "m",
+            "Hi",
+            "--base-url",
+            server.base_url,
+            "--schema",
+            str(tmp_path / "schema.json"),
+        )
     assert result.exit_code == 18
 
 
 def test_ready_reports_a_ready_model(url: str) -> None:
     assert run("ready", "m", "--base-url", url).stdout == "m is ready\n"
-    assert json.loads(run("ready", "m", "--base-url", url, "--json").stdout) == {"ready": True, "model": "m"}
+    assert json.loads(run("ready", "m", "--base-url", url, "--json").stdout) == {
+        "ready": True,
+        "model": "m",
+    }
     missing = run("ready", "other", "--base-url", url, "--json")
     assert missing.exit_code == 11
     assert json.loads(missing.stdout)["category"] == "provider_invalid_model"
     assert run("ready", "other", "--base-url", url).exit_code == 11
 
 
-def test_ready_reports_an_unconfigured_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_ready_reports_an_unconfigured_model(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "models.yaml").touch()
     monkeypatch.setenv("DRAGOMAN_CONFIG", str(tmp_path / "models.yaml"))
     monkeypatch.delenv("GROQ_API_KEY", raising=False)
     result = run("ready", "groq:m", "--json")
     assert (result.exit_code, result.stderr) == (10, "")
     told = json.loads(result.stdout)
-    assert (told["ready"], told["category"], told["status"]) == (False, "provider_authentication", None)
+    assert (told["ready"], told["category"], told["status"]) == (
+        False,
+        "provider_authentication",
+        None,
+    )
     assert "GROQ_API_KEY" in told["message"]
     plain = run("ready", "groq:m")
     assert (plain.exit_code, plain.stdout) == (10, "")
@@ -152,33 +191,50 @@ def test_chat_keeps_the_conversation(url: str) -> None:
     assert (once.exit_code, once.stdout) == (0, "Hello\n")
     with Background(answering("Hello")) as server:
         talk = run(
-            "chat", "m", "--base-url", server.base_url, "--system", "S", given="one\n/help\ntwo\n/reset\nthree\n/exit\n"
+            "chat",
+            "m",
+            "--base-url",
+            server.base_url,
+            "--system",
+            "S",
+            given="one\n/help\ntwo\n/reset\nthree\n/exit\n",
         )
-        sent = [[message["content"] for message in seen.json["messages"]] for seen in server.requests]
+        sent = [
+            [message["content"] for message in seen.json["messages"]] for seen in server.requests
+        ]
     assert talk.exit_code == 0
     assert sent == [["S", "one"], ["S", "one", "Hello", "two"], ["S", "three"]]
 
 
 def test_chat_continues_after_an_error() -> None:
     async def moody(connection: Connection) -> None:
-        if len(connection.seen.json["messages"]) == 1 and connection.seen.json["messages"][0]["content"] == "one":
+        if (
+            len(connection.seen.json["messages"]) == 1
+            and connection.seen.json["messages"][0]["content"] == "one"
+        ):
             connection.reply(500, b"{}")
         else:
             await answering("Hello")(connection)
 
     with Background(moody) as server:
         talk = run("chat", "m", "--base-url", server.base_url, given="one\ntwo\n")
-        sent = [[message["content"] for message in seen.json["messages"]] for seen in server.requests]
+        sent = [
+            [message["content"] for message in seen.json["messages"]] for seen in server.requests
+        ]
     assert "attempt 2 failed (provider_unavailable); retrying in" in talk.stderr
     assert sent == [["one"], ["one"], ["one"], ["two"]]
-    assert talk.exit_code == EXIT_CODES["provider_unavailable"]  # piped, so the exit code is all a script sees
+    # piped, so the exit code is all a script sees
+    assert talk.exit_code == EXIT_CODES["provider_unavailable"]
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["ask", "m", "Hi", "--base-url", "http://x", "--wire", "morse"], "unknown wire"),
-        (["ask", "m", "Hi", "--base-url", "http://x", "--schema", "nowhere.json"], "does not exist"),
+        (
+            ["ask", "m", "Hi", "--base-url", "http://x", "--schema", "nowhere.json"],
+            "does not exist",
+        ),
         (["nonsense"], "No such command"),
     ],
 )
@@ -204,7 +260,8 @@ def test_plan_prints_losses(tmp_path: Path) -> None:
     talk = tmp_path / "talk.json"
     talk.write_text(json.dumps({"messages": [
         {"role": "user", "content": "Hi"},
-        {"role": "assistant", "content": [{"type": "thinking", "text": "hm"}, {"type": "text", "text": "Hello"}]},
+        {"role": "assistant", "content": [{"type": "thinking", "text": "hm"},
+                                          {"type": "text", "text": "Hello"}]},
         {"role": "user", "content": "Bye"},
     ]}))  # fmt: skip
     result = run("plan", str(talk), "--to", "openai:gpt-5.2")
@@ -214,22 +271,33 @@ def test_plan_prints_losses(tmp_path: Path) -> None:
     assert "it fits" in result.stdout
     everything = run("plan", str(talk), "--to", "m", "--base-url", "http://x", "--all")
     assert everything.stdout.count("kept ") >= 3
-    planned = json.loads(run("plan", str(talk), "--to", "m", "--base-url", "http://x", "--json").stdout)
+    planned = json.loads(
+        run("plan", str(talk), "--to", "m", "--base-url", "http://x", "--json").stdout
+    )
     assert planned["fits"] is None
     assert [item["outcome"] for item in planned["items"]] == ["kept", "dropped", "kept", "kept"]
     (tmp_path / "bad.json").write_text("{")
-    assert run("plan", str(tmp_path / "bad.json"), "--to", "m", "--base-url", "http://x").exit_code == 2
+    assert (
+        run("plan", str(tmp_path / "bad.json"), "--to", "m", "--base-url", "http://x").exit_code
+        == 2
+    )
 
 
 def test_file_that_is_not_json_is_reported(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text("{")
-    result = run("ask", "m", "Hi", "--base-url", "http://x", "--schema", str(tmp_path / "bad.json"))
+    result = run(
+        "ask", "m", "Hi", "--base-url", "http://x", "--schema", str(tmp_path / "bad.json")
+    )
     assert result.exit_code == 2
     assert "is not JSON" in result.stderr
 
 
 def test_package_runs_as_a_module() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "dragoman", "--version"], capture_output=True, text=True, env=os.environ, check=False
+        [sys.executable, "-m", "dragoman", "--version"],
+        capture_output=True,
+        text=True,
+        env=os.environ,
+        check=False,
     )
     assert "0.1.0" in done.stdout

@@ -17,17 +17,20 @@ from dragoman.sim import Answer, Call, ScriptedProvider
 from dragoman.tools import tool
 
 NASTY = (
-    '<script>alert(1)</script> ![x](https://evil.example/?q=1) [y](javascript:z) | a `b` ```\n```` & "quoted" '
-    "<img src=x>"
+    "<script>alert(1)</script> ![x](https://evil.example/?q=1) [y](javascript:z) | a `b` ```\n````"
+    ' & "quoted" <img src=x>'
 )
 SHEETS = {
     "title": Sheet(NASTY, []),
     "facts": Sheet("t", [NASTY, NASTY]),
-    "passages": Sheet("t", [], [Passage(NASTY, NASTY), Passage("", NASTY), Passage(NASTY, NASTY, folded=True)]),
+    "passages": Sheet(
+        "t", [], [Passage(NASTY, NASTY), Passage("", NASTY), Passage(NASTY, NASTY, folded=True)]
+    ),
     "tables": Sheet("t", [], [], [Table(("a", "b"), [(NASTY, "1"), ("2", NASTY)])]),
 }
 HARMLESS = {
-    "div", "strong", "small", "details", "summary", "table", "thead", "tbody", "tr", "th", "td", "p", "pre", "code",
+    "div", "strong", "small", "details", "summary", "table", "thead", "tbody", "tr", "th", "td",
+    "p", "pre", "code",
 }  # fmt: skip
 
 
@@ -84,8 +87,13 @@ def test_single_image_is_described_in_the_singular() -> None:
 
 
 def test_a_report_shows_each_check_and_no_address() -> None:
-    outcomes = (CheckOutcome("a.b", "does b", "fail", "not so"), CheckOutcome("a.c", "does c", "pass"))
-    report = Report("https://user:secret@h/v1", "openai", "m", "dragoman", "2026-01-01T00:00:00Z", outcomes)
+    outcomes = (
+        CheckOutcome("a.b", "does b", "fail", "not so"),
+        CheckOutcome("a.c", "does c", "pass"),
+    )
+    report = Report(
+        "https://user:secret@h/v1", "openai", "m", "dragoman", "2026-01-01T00:00:00Z", outcomes
+    )
     page = Page(report._repr_html_())
     assert "Check of m over the openai wire" in page.text
     assert "1 pass, 1 fail" in page.text
@@ -95,7 +103,9 @@ def test_a_report_shows_each_check_and_no_address() -> None:
 
 async def test_a_session_shows_its_conversation_without_keys() -> None:
     session = Session(ScriptedProvider("Done & <b>well</b>."))
-    await session.run("Use the key sk-proj-abcdefghijklmnopqrstuvwxyz0123456789 at https://u:hunter22@h.example")
+    await session.run(
+        "Use the key sk-proj-abcdefghijklmnopqrstuvwxyz0123456789 at https://u:hunter22@h.example"
+    )
     page = Page(session._repr_html_())
     assert "Session with sim:sim" in page.text
     assert "1 turns" in page.text
@@ -106,7 +116,9 @@ async def test_a_session_shows_its_conversation_without_keys() -> None:
 
 
 async def test_a_session_shows_calls_by_name_and_no_credentials() -> None:
-    script = ScriptedProvider(Answer("Looking.", tool_calls=[Call("look", {"password": "hunter22"})]), Answer("Seen."))
+    script = ScriptedProvider(
+        Answer("Looking.", tool_calls=[Call("look", {"password": "hunter22"})]), Answer("Seen.")
+    )
 
     @tool(side_effect="none")
     def look(password: str) -> str:
@@ -118,7 +130,9 @@ async def test_a_session_shows_calls_by_name_and_no_credentials() -> None:
     page = Page(session._repr_html_())
     assert "assistantLooking. → look" in page.text
     assert "toolresultnothing" in page.text
-    async with connect("m", base_url="http://127.0.0.1:9/v1", api_key="sk-secret-key-0123456789") as model:
+    async with connect(
+        "m", base_url="http://127.0.0.1:9/v1", api_key="sk-secret-key-0123456789"
+    ) as model:
         shown = Session(model)._repr_html_()
     assert "secret" not in shown
     assert "hunter22" not in shown + session._repr_html_()

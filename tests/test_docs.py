@@ -108,8 +108,20 @@ def test_figures_of_the_comparison_match_the_benchmark() -> None:
     bench = (ROOT / "docs/performance.md").read_text()
     measured = rows(bench.partition("### The openai wire")[2].partition("###")[0])
     claimed = rows((ROOT / "README.md").read_text())
-    names = ["raw", "floor", "dragoman", "any-llm", "openai", "pydantic-ai", "langchain", "litellm"]
-    for row, source in (("CPU of a call", "complete, text"), ("CPU of a streamed chunk", "stream, a chunk, coalesced")):
+    names = [
+        "raw",
+        "floor",
+        "dragoman",
+        "any-llm",
+        "openai",
+        "pydantic-ai",
+        "langchain",
+        "litellm",
+    ]
+    for row, source in (
+        ("CPU of a call", "complete, text"),
+        ("CPU of a streamed chunk", "stream, a chunk, coalesced"),
+    ):
         peers = dict(zip(names, measured[source], strict=True))
         for cell, peer in zip(claimed[row], ("dragoman", "litellm", "pydantic-ai"), strict=False):
             found = float(peers[peer].split()[0].replace(",", ""))

@@ -45,16 +45,44 @@ from dragoman.messages import Assistant
 TREE = [
     (AuthenticationError, ProviderError, "provider_authentication", "auth", "auth", False),
     (BillingError, AuthenticationError, "provider_authentication", "auth", "quota", False),
-    (InvalidModelError, ProviderError, "provider_invalid_model", "invalid_request", "bad_request", False),
-    (ModelNotLoadedError, ProviderError, "provider_model_not_loaded", "server_error", "overloaded", True),
+    (
+        InvalidModelError,
+        ProviderError,
+        "provider_invalid_model",
+        "invalid_request",
+        "bad_request",
+        False,
+    ),
+    (
+        ModelNotLoadedError,
+        ProviderError,
+        "provider_model_not_loaded",
+        "server_error",
+        "overloaded",
+        True,
+    ),
     (RateLimitError, ProviderError, "provider_rate_limit", "rate_limit", "rate_limit", True),
     (QuotaExceededError, RateLimitError, "provider_rate_limit", "rate_limit", "quota", False),
     (UnavailableError, ProviderError, "provider_unavailable", "server_error", "unknown", True),
     (OverloadedError, UnavailableError, "provider_unavailable", "rate_limit", "overloaded", True),
     (NetworkError, UnavailableError, "provider_unavailable", "network", "unknown", True),
     (TimedOutError, UnavailableError, "provider_unavailable", "network", "timeout", True),
-    (StreamInterruptedError, UnavailableError, "provider_unavailable", "network", "stream_interrupted", True),
-    (InvalidRequestError, ProviderError, "provider_invalid_request", "invalid_request", "bad_request", False),
+    (
+        StreamInterruptedError,
+        UnavailableError,
+        "provider_unavailable",
+        "network",
+        "stream_interrupted",
+        True,
+    ),
+    (
+        InvalidRequestError,
+        ProviderError,
+        "provider_invalid_request",
+        "invalid_request",
+        "bad_request",
+        False,
+    ),
     (
         ContextOverflowError,
         InvalidRequestError,
@@ -80,7 +108,14 @@ TREE = [
         False,
     ),
     (InvalidResponseError, ProviderError, "provider_invalid_response", "other", "unknown", False),
-    (MalformedToolCallError, InvalidResponseError, "provider_invalid_response", "other", "malformed_tool_call", False),
+    (
+        MalformedToolCallError,
+        InvalidResponseError,
+        "provider_invalid_response",
+        "other",
+        "malformed_tool_call",
+        False,
+    ),
     (StructuredOutputError, ProviderError, "structured_output_invalid", "other", "unknown", False),
     (CallCancelledError, ProviderError, "cancelled", "cancelled", "unknown", False),
 ]
@@ -96,19 +131,33 @@ KEYS = [
 ]
 
 
-# --- class hierarchy ------------------------------------------------------------------------------
+# --- class hierarchy ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("kind", "parent", "category", "error_class", "word", "transient"), TREE)
 def test_error_classes_match_the_vocabularies(
-    kind: type[ProviderError], parent: type, category: str, error_class: str, word: str, transient: bool
+    kind: type[ProviderError],
+    parent: type,
+    category: str,
+    error_class: str,
+    word: str,
+    transient: bool,
 ) -> None:
     assert kind.__bases__ == (parent,)
-    assert (kind.category, kind.error_class, kind.kind, kind.transient) == (category, error_class, word, transient)
+    assert (kind.category, kind.error_class, kind.kind, kind.transient) == (
+        category,
+        error_class,
+        word,
+        transient,
+    )
 
 
 def test_table_names_every_class() -> None:
-    defined = {value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, ProviderError)}
+    defined = {
+        value
+        for value in vars(errors).values()
+        if isinstance(value, type) and issubclass(value, ProviderError)
+    }
     assert defined == set(CLASSES)
 
 
@@ -130,7 +179,7 @@ def test_documented_tree_matches_the_inheritance() -> None:
     assert drawn_tree() == [(kind.__name__, kind.__bases__[0].__name__) for kind in CLASSES]
 
 
-# --- attributes -----------------------------------------------------------------------------------
+# --- attributes --------------------------------------------------------------------------------
 
 FACTS = {
     "status": 418,
@@ -161,7 +210,12 @@ def test_nothing_is_known_by_default(kind: type[ProviderError]) -> None:
 
 @pytest.mark.parametrize("kind", CLASSES)
 def test_errors_can_be_pickled(kind: type[ProviderError]) -> None:
-    error = kind("no coffee", **FACTS, headers={"retry-after": "3"}, response=Response(Assistant("half"), "error"))
+    error = kind(
+        "no coffee",
+        **FACTS,
+        headers={"retry-after": "3"},
+        response=Response(Assistant("half"), "error"),
+    )
     error.hide([], ["I cannot brew coffee"])
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is kind
@@ -194,7 +248,7 @@ def test_structured_output_fields() -> None:
     assert [getattr(bare, name) for name in fields] == [None, "", "", None, None]
 
 
-# --- the message ------------------------------------------------------------------------------------
+# --- the message -------------------------------------------------------------------------------
 
 WORDS = [
     (ProviderError(), "provider_unavailable"),
@@ -208,8 +262,14 @@ WORDS = [
     (RateLimitError("slow"), "slow. Wait and try again, or send less."),
     (RateLimitError("slow."), "slow. Wait and try again, or send less."),
     (RateLimitError("slow?"), "slow? Wait and try again, or send less."),
-    (CallCancelledError("stop", status=499), "stop (HTTP 499). Call again if the answer is still wanted."),
-    (InvalidRequestError("no"), "no. Change what is named; the same request would be refused again."),
+    (
+        CallCancelledError("stop", status=499),
+        "stop (HTTP 499). Call again if the answer is still wanted.",
+    ),
+    (
+        InvalidRequestError("no"),
+        "no. Change what is named; the same request would be refused again.",
+    ),
     (UnsupportedFeatureError("no"), "no. Leave the setting out, or use a model that has it."),
     (UnsupportedContentError("no"), "no. Send it in another form, or use a model that reads it."),
     (InvalidResponseError("no"), "no. Check that the server at the base URL speaks this wire."),
@@ -240,23 +300,29 @@ def test_advice_depends_on_the_class() -> None:
 
 @pytest.mark.parametrize(("length", "ending"), [(300, "x"), (301, "…")])
 def test_long_quotes_are_truncated(length: int, ending: str) -> None:
-    quote = str(ProviderError("no", provider_message="x" * length)).removeprefix("no. The provider says: ")
+    quote = str(ProviderError("no", provider_message="x" * length)).removeprefix(
+        "no. The provider says: "
+    )
     assert len(quote) == 300
     assert quote.endswith(ending)
 
 
-# --- secrets --------------------------------------------------------------------------------------
+# --- secrets -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("key", [*KEYS, "Bearer abcdefgh", "basic dXNlcjpwYXNz"])
 def test_key_patterns_are_hidden_everywhere(key: str) -> None:
     assert scrub(f"key <{key}>!") == "key <[hidden]>!"
-    error = AuthenticationError(f"no {key}", provider_message=f"Incorrect API key provided: {key}.")
+    error = AuthenticationError(
+        f"no {key}", provider_message=f"Incorrect API key provided: {key}."
+    )
     assert key not in str(error) + repr(error)
     assert str(error).count("[hidden]") == 2
 
 
-@pytest.mark.parametrize("text", ["sk-short", "risk-abcdefghijklmnop", "bearer of news", "task_abcdefghijklmnop", ""])
+@pytest.mark.parametrize(
+    "text", ["sk-short", "risk-abcdefghijklmnop", "bearer of news", "task_abcdefghijklmnop", ""]
+)
 def test_ordinary_text_is_not_hidden(text: str) -> None:
     assert scrub(text, ["", "absent"]) == text
 
@@ -267,7 +333,11 @@ def test_given_secrets_are_hidden(secrets: list[str], text: str) -> None:
 
 
 def test_secret_that_is_a_prefix_of_another_is_hidden() -> None:
-    assert scrub("token abcdef", ["abc", "abcdef"]) == scrub("token abcdef", ["abcdef", "abc"]) == "token [hidden]"
+    assert (
+        scrub("token abcdef", ["abc", "abcdef"])
+        == scrub("token abcdef", ["abcdef", "abc"])
+        == "token [hidden]"
+    )
 
 
 def test_hide_covers_every_text() -> None:
@@ -281,8 +351,15 @@ def test_hide_covers_every_text() -> None:
         body=f"6 {secret}",
     )
     error.hide([secret, ""])
-    assert (error.message, error.args, error.provider_code) == ("1 [hidden]", ("1 [hidden]",), "2 [hidden]")
-    assert (error.provider_message, error.headers) == ("3 [hidden]", {"x-request-id": "4 [hidden]"})
+    assert (error.message, error.args, error.provider_code) == (
+        "1 [hidden]",
+        ("1 [hidden]",),
+        "2 [hidden]",
+    )
+    assert (error.provider_message, error.headers) == (
+        "3 [hidden]",
+        {"x-request-id": "4 [hidden]"},
+    )
     assert (error.param, error.body) == ("5 [hidden]", "6 [hidden]")
     assert secret not in repr(vars(error)) + str(error) + repr(error)
 
@@ -293,7 +370,7 @@ def test_hide_works_on_an_error_without_text() -> None:
     assert (error.provider_code, error.provider_message, error.quotable) == (None, None, True)
 
 
-# --- bodies ---------------------------------------------------------------------------------------
+# --- bodies ------------------------------------------------------------------------------------
 
 BODIES: list[tuple[str | bytes | None, Any, Any]] = [
     (None, None, None),
@@ -302,19 +379,29 @@ BODIES: list[tuple[str | bytes | None, Any, Any]] = [
     ("[" * 10_000, "[" * 10_000, None),  # nested too deeply to be parsed
     ("[1]", [1], None),
     ('{"error": "no"}', {"error": "no"}, None),
-    ('{"error": {"details": [], "metadata": {"a": 1}}}', {"error": {"details": [], "metadata": {"a": 1}}}, {"a": 1}),
-    ('{"innererror": {"a": 1}, "details": [2]}', {"innererror": {"a": 1}, "details": [2]}, {"a": 1}),
+    (
+        '{"error": {"details": [], "metadata": {"a": 1}}}',
+        {"error": {"details": [], "metadata": {"a": 1}}},
+        {"a": 1},
+    ),
+    (
+        '{"innererror": {"a": 1}, "details": [2]}',
+        {"innererror": {"a": 1}, "details": [2]},
+        {"a": 1},
+    ),
     ('{"error": {"message": "no"}}', {"error": {"message": "no"}}, None),
 ]
 
 
 @pytest.mark.parametrize(("body", "parsed", "inner"), BODIES)
-def test_error_body_is_parsed_if_it_is_json(body: str | bytes | None, parsed: Any, inner: Any) -> None:
+def test_error_body_is_parsed_if_it_is_json(
+    body: str | bytes | None, parsed: Any, inner: Any
+) -> None:
     error = ProviderError("no", body=body)
     assert (error.body, error.inner_error) == (parsed, inner)
 
 
-# --- prompts --------------------------------------------------------------------------------------
+# --- prompts -----------------------------------------------------------------------------------
 
 LONG = "The quick brown fox jumps over the lazy dog by the river."
 ECHOES = [
@@ -352,7 +439,7 @@ def test_any_long_part_of_a_prompt_is_detected(prompt: str, data: st.DataObject)
     assert not error.quotable
 
 
-# --- headers --------------------------------------------------------------------------------------
+# --- headers -----------------------------------------------------------------------------------
 
 HEADERS = {
     "Authorization": "Bearer abcdefghijkl",
@@ -381,15 +468,21 @@ def test_only_safe_headers_are_kept() -> None:
     assert "ray" not in str(ProviderError("no", headers=HEADERS))
 
 
-@given(st.dictionaries(st.sampled_from(list(HEADERS)) | st.text(max_size=20), st.text("abc", max_size=5)))
+@given(
+    st.dictionaries(
+        st.sampled_from(list(HEADERS)) | st.text(max_size=20), st.text("abc", max_size=5)
+    )
+)
 def test_other_headers_are_dropped(headers: dict[str, str]) -> None:
     allowed = {name.lower() for name in list(HEADERS)[4:]}
     families = ("x-ratelimit-", "anthropic-ratelimit-")
-    wanted = {name for name in map(str.lower, headers) if name in allowed or name.startswith(families)}
+    wanted = {
+        name for name in map(str.lower, headers) if name in allowed or name.startswith(families)
+    }
     assert keep_headers(headers).keys() == wanted
 
 
-# --- redaction of quoted server text --------------------------------------------------------------------
+# --- redaction of quoted server text -----------------------------------------------------------
 
 LONG = "-eyJaaaaaaaaaa" * 2_000
 

@@ -26,7 +26,8 @@ sys.path.insert(0, str(ROOT))
 from examples import agent, api, batch, chat, cost, extraction  # noqa: E402
 from examples.test_agent import *  # noqa: E402, F403 - its tests are run as tests of this module
 
-# Code lines, without blank ones, imports and docstrings. A comment gives what peers need for the same.
+# Code lines, without blank ones, imports and docstrings. A comment gives what peers need for the
+# same.
 MOST_LINES = {
     "agent": 11,  # peers: 8
     "extraction": 10,  # peers: 8
@@ -51,8 +52,13 @@ def count_code(path: Path) -> int:
         if is_text or isinstance(node, ast.Import | ast.ImportFrom):
             skipped.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     lines = path.read_text().splitlines()
-    main = next((at for at, line in enumerate(lines, 1) if line.startswith("async def main")), len(lines) + 1)
-    return sum(bool(line.strip()) for at, line in enumerate(lines, 1) if at not in skipped and at < main)
+    main = next(
+        (at for at, line in enumerate(lines, 1) if line.startswith("async def main")),
+        len(lines) + 1,
+    )
+    return sum(
+        bool(line.strip()) for at, line in enumerate(lines, 1) if at not in skipped and at < main
+    )
 
 
 @pytest.mark.parametrize(("name", "most"), MOST_LINES.items())
@@ -61,7 +67,9 @@ def test_examples_are_short(name: str, most: int) -> None:
 
 
 async def test_agent_example_runs() -> None:
-    model = ScriptedProvider(Answer(tool_calls=[Call("days_until", {"day": "2030-01-01"})]), "Some years.")
+    model = ScriptedProvider(
+        Answer(tool_calls=[Call("days_until", {"day": "2030-01-01"})]), "Some years."
+    )
     assert await agent.run(model, "How many days is it until 2030-01-01?") == "Some years."
     assert "Not run" not in model.requests[-1].messages[-1].text  # type: ignore[union-attr]
 

@@ -12,7 +12,8 @@ import dragoman
 from dragoman import errors
 
 PACKAGE = Path(dragoman.__file__).parent
-# The public surface is what a package's front or a top-level module lists; files inside a package are its workshop.
+# The public surface is what a package's front or a top-level module lists; files inside a package
+# are its workshop.
 MODULES = sorted(
     path.relative_to(PACKAGE).as_posix()
     for path in PACKAGE.rglob("*.py")
@@ -114,7 +115,10 @@ RIGHT = [
     "__all__ = ['A', 'Bc', 'd']\nfrom x import Bc, d, e\nA = 1",
     "__all__: list[str] = []\nT = TypeVar('T')\nlog = x()\nMAX = 1\n_y = 2\ndef _f(): ...",
     "__all__: list[str] = []\n@group.command()\ndef pull(): ...",
-    "__all__ = ['X']\ntry:\n    import y\nexcept ImportError:\n    pass\nclass X:\n    def f(self): ...\n    Y = 1",
+    (
+        "__all__ = ['X']\ntry:\n    import y\nexcept ImportError:\n    pass\nclass X:\n    def "
+        "f(self): ...\n    Y = 1"
+    ),
 ]
 
 
@@ -123,13 +127,41 @@ def test_correct_modules_pass(source: str) -> None:
     assert complaints(source) == []
 
 
-# --- the package ------------------------------------------------------------------------------------
+# --- the package -------------------------------------------------------------------------------
 
 DEMANDED = [
     *["System", "User", "Assistant", "ToolResult"],
-    *["Text", "Image", "Url", "Inline", "Document", "Thinking", "RedactedThinking", "ToolCall", "Opaque"],
-    *["Continuity", "Issuer", "Tool", "ForceTool", "RuntimeConfig", "Request", "Response", "Usage", "LossWarning"],
-    *["ToolIntent", "MessageStart", "TextDelta", "ThinkingDelta", "ToolUseStart", "ToolUseInputDelta", "ToolUseEnd"],
+    *[
+        "Text",
+        "Image",
+        "Url",
+        "Inline",
+        "Document",
+        "Thinking",
+        "RedactedThinking",
+        "ToolCall",
+        "Opaque",
+    ],
+    *[
+        "Continuity",
+        "Issuer",
+        "Tool",
+        "ForceTool",
+        "RuntimeConfig",
+        "Request",
+        "Response",
+        "Usage",
+        "LossWarning",
+    ],
+    *[
+        "ToolIntent",
+        "MessageStart",
+        "TextDelta",
+        "ThinkingDelta",
+        "ToolUseStart",
+        "ToolUseInputDelta",
+        "ToolUseEnd",
+    ],
     *["MessageComplete", "check_events", "fold"],
     *["Provider", "EventStream", "connect", "parse_messages", "plan"],
 ]

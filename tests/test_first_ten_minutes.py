@@ -1,7 +1,8 @@
-"""Every line of the README and of "First steps", typed in an environment that holds the built package alone.
+"""Every line of the README and of "First steps", typed in an environment that holds the built
+package alone.
 
-The environment borrows the dependencies of this one. In ``make test-exhaustive`` pip
-installs them as a newcomer's would, from the wheel and its extras.
+The environment borrows the dependencies of this one. In ``make test-exhaustive`` pip installs them
+as a newcomer's would, from the wheel and its extras.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ class Install:
         build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
         self.call([*build, "-w", str(wheels), str(ROOT)])
         [wheel] = wheels.glob("*.whl")
-        self.call([sys.executable, "-m", "venv", *["--without-pip"] * borrow, str(folder / "venv")])
+        self.call(
+            [sys.executable, "-m", "venv", *["--without-pip"] * borrow, str(folder / "venv")]
+        )
         self.bin = folder / "venv" / "bin"
         pip = [sys.executable, "-m", "pip", "--python", str(self.bin / "python"), "install", "-q"]
         if borrow:
@@ -59,13 +62,20 @@ class Install:
         """Run a command as a newcomer's shell would, without keys; return what it prints."""
         dropped = re.compile(r"_API_KEY$|^DRAGOMAN|^PYTHONPATH$")
         kept = {name: value for name, value in os.environ.items() if not dropped.search(name)}
-        home = {"HOME": str(self.folder), "XDG_DATA_HOME": str(self.folder), "XDG_STATE_HOME": str(self.folder)}
+        home = {
+            "HOME": str(self.folder),
+            "XDG_DATA_HOME": str(self.folder),
+            "XDG_STATE_HOME": str(self.folder),
+        }
         path = {"PATH": f"{self.folder / 'venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"}
         done = subprocess.run(
-            command, cwd=self.folder, env={**kept, **home, **path, **variables}, capture_output=True, text=True,
+            command, cwd=self.folder, env={**kept, **home, **path, **variables},
+            capture_output=True, text=True,
             timeout=300, stdin=subprocess.DEVNULL,
         )  # fmt: skip
-        assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
+        assert done.returncode == 0, (
+            f"{shlex.join(command)}\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
+        )
         return done.stdout
 
     def run_python(self, code: str, **variables: str) -> str:
@@ -75,7 +85,9 @@ class Install:
         return self.call([str(self.bin / "python"), "run.py", "typed.py"], **variables)
 
 
-@pytest.fixture(scope="module", params=["borrowed", pytest.param("installed", marks=pytest.mark.exhaustive)])
+@pytest.fixture(
+    scope="module", params=["borrowed", pytest.param("installed", marks=pytest.mark.exhaustive)]
+)
 def install(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Install:
     if request.param == "installed" and "DRAGOMAN_EXHAUSTIVE" not in os.environ:
         pytest.skip("fetches every dependency anew; make test-exhaustive does it")
@@ -89,7 +101,9 @@ def server() -> Iterator[str]:
 
 
 def shell_lines(page: Path) -> list[str]:
-    """Return the lines of a page that a reader types in a shell: indented by four, without their comments."""
+    """Return the lines of a page that a reader types in a shell: indented by four, without their
+    comments.
+    """
     fenced = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     lines = [line.strip() for line in fenced.splitlines() if line.startswith("    ")]
     return [re.sub(r"\s+#.*", "", line) for line in lines]
@@ -112,7 +126,12 @@ def test_first_steps_run(install: Install, server: str) -> None:
     blocks = [block.text for block in read_blocks(FIRST_STEPS) if block.language == "python"]
     assert len(blocks) >= 9
     printed = install.run_python("\n".join(blocks).replace("http://127.0.0.1:8080", server))
-    for wanted in ("The Rhine rises in the Alps.", "the model proposes weather", "unknown:", "stop"):
+    for wanted in (
+        "The Rhine rises in the Alps.",
+        "the model proposes weather",
+        "unknown:",
+        "stop",
+    ):
         assert wanted in printed
 
 
@@ -121,10 +140,14 @@ def test_documented_install_options_are_extras(install: Install) -> None:
     lines = [line for line in shell_lines(FIRST_STEPS) if line.startswith("pip install")]
     lines += re.findall(r"`(pip install [^`]*)`", README.read_text())
     named = {
-        extra for line in lines for found in re.findall(r"dragoman\[([\w,]+)\]", line) for extra in found.split(",")
+        extra
+        for line in lines
+        for found in re.findall(r"dragoman\[([\w,]+)\]", line)
+        for extra in found.split(",")
     }
     known = install.run_python(
-        "import importlib.metadata\nprint(*importlib.metadata.metadata('dragoman').get_all('Provides-Extra'))"
+        "import "
+        "importlib.metadata\nprint(*importlib.metadata.metadata('dragoman').get_all('Provides-Extra'))"
     ).split()
     assert named == {"cli", "local"}
     assert named <= set(known)
@@ -138,7 +161,9 @@ COMMANDS = {
         "dragoman cost --model openai:gpt-5 --input 1000 --output 10",
         "dragoman ready local",
     ],
-    "dragoman plan FILE --to MODEL": ["dragoman plan conversation.json --to anthropic:claude-sonnet-4-6"],
+    "dragoman plan FILE --to MODEL": [
+        "dragoman plan conversation.json --to anthropic:claude-sonnet-4-6"
+    ],
     "dragoman serve --model fast=openai:gpt-5-mini --model small=local": ["dragoman serve --help"],
     "dragoman serve · sim · check URL": [
         "dragoman serve --help",
@@ -146,12 +171,21 @@ COMMANDS = {
         "dragoman check --help",
     ],
     "dragoman agent GOAL": ["dragoman agent 'What does notes.txt contain?' --model box:llama3"],
-    "dragoman log · replay": ["dragoman ask local Hello", "dragoman log list", "dragoman replay last"],
+    "dragoman log · replay": [
+        "dragoman ask local Hello",
+        "dragoman log list",
+        "dragoman replay last",
+    ],
 }
 
 
 def test_every_readme_command_is_tested() -> None:
-    lines = [part for line in shell_lines(README) for part in re.split(r"\s{2,}", line) if part.startswith("dragoman")]
+    lines = [
+        part
+        for line in shell_lines(README)
+        for part in re.split(r"\s{2,}", line)
+        if part.startswith("dragoman")
+    ]
     assert set(lines) == set(COMMANDS)
 
 

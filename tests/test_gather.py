@@ -56,14 +56,20 @@ async def test_replies_arrive_in_order_of_completion_within_the_concurrency() ->
 @pytest.mark.parametrize("slow", ["0", "3", "7"])
 async def test_order_is_kept_on_request(slow: str) -> None:
     model = Slow({slow: 0.05})
-    items = [item async for item in gather(model, [str(n) for n in range(8)], concurrency=3, ordered=True)]
+    items = [
+        item
+        async for item in gather(model, [str(n) for n in range(8)], concurrency=3, ordered=True)
+    ]
     assert [item.index for item in items] == list(range(8))
     assert model.most == 3
 
 
 @pytest.mark.parametrize("ordered", [True, False])
 async def test_failed_call_does_not_stop_the_others(ordered: bool) -> None:
-    items = [item async for item in gather(Slow(), ["a", "fail", "b", []], concurrency=2, ordered=ordered)]
+    items = [
+        item
+        async for item in gather(Slow(), ["a", "fail", "b", []], concurrency=2, ordered=ordered)
+    ]
     by_place = {item.index: item for item in items}
     assert [type(by_place[at].error) for at in range(4)] == [
         type(None),
@@ -109,7 +115,10 @@ async def test_prompts_may_be_an_asynchronous_iterator() -> None:
         finally:
             closed = True
 
-    items = [item async for item in gather(ScriptedProvider("Hello."), source(), concurrency=2, ordered=True)]
+    items = [
+        item
+        async for item in gather(ScriptedProvider("Hello."), source(), concurrency=2, ordered=True)
+    ]
     assert [item.prompt for item in items] == [User("a"), User("b"), User("c")]
     assert closed
 
@@ -154,7 +163,9 @@ class River(msgspec.Struct):
 
 async def test_settings_and_schemas_are_passed_on() -> None:
     model = ScriptedProvider('{"name": "Rhine"}')
-    async for item in gather(model, ["?"], response_schema=River, system="Be brief.", temperature=0, session_id="s"):
+    async for item in gather(
+        model, ["?"], response_schema=River, system="Be brief.", temperature=0, session_id="s"
+    ):
         assert isinstance(item, Gathered)
         assert item.response is not None
         assert item.response.parsed == River("Rhine")
@@ -198,7 +209,9 @@ def test_a_for_loop_needs_no_event_loop() -> None:
 def test_blocking_prompts_may_ask_the_model_themselves() -> None:
     model = SyncProvider(Slow())
     prompts = (model.complete(f"Name prompt {n}.").text for n in range(3))
-    assert [item.prompt for item in blocking_gather(model, prompts, concurrency=2)] == ["Hello."] * 3
+    assert [item.prompt for item in blocking_gather(model, prompts, concurrency=2)] == [
+        "Hello."
+    ] * 3
 
 
 def test_leaving_a_for_loop_cancels_what_runs() -> None:

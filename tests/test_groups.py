@@ -35,7 +35,9 @@ from dragoman.registry import ConfigError, Registry, read_file
 from .server import Connection, serve
 
 SAID = {
-    "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}],
+    "choices": [
+        {"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}
+    ],
     "usage": {"prompt_tokens": 3, "completion_tokens": 1},
 }
 
@@ -55,11 +57,13 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def two(file: Path, first: str, second: str, more: str = "", group: str = "candidates: [a:m, b:m]") -> None:
+def two(
+    file: Path, first: str, second: str, more: str = "", group: str = "candidates: [a:m, b:m]"
+) -> None:
     file.write_text(
-        f"adapters:\n  a: {{type: openai-compatible, base_url: {first}/v1, timeouts: {{connect: 4}}}}\n"
-        f"  b: {{type: openai-compatible, base_url: {second}/v1}}\n"
-        f"groups:\n  both:\n    {group}\n{more}"
+        f"adapters:\n  a: {{type: openai-compatible, base_url: {first}/v1, timeouts: {{connect: "
+        f"4}}}}\n  b: {{type: openai-compatible, base_url: {second}/v1}}\ngroups:\n  both:\n   "
+        f" {group}\n{more}"
     )
 
 
@@ -77,9 +81,17 @@ async def test_commands_accept_a_group(file: Path, tmp_path: Path) -> None:
     async with serve(fail) as bad, serve(answer) as good:
         two(file, bad.url, good.url)
         (tmp_path / "in.jsonl").write_text('{"prompt": "Hi"}\n')
-        asked = await asyncio.to_thread(CliRunner().invoke, main, ["ask", "both", "Hi", "--no-log"])
+        asked = await asyncio.to_thread(
+            CliRunner().invoke, main, ["ask", "both", "Hi", "--no-log"]
+        )
         assert (asked.exit_code, "Hi" in asked.stdout) == (0, True)
-        words = ["batch", str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"), "--model", "both"]
+        words = [
+            "batch",
+            str(tmp_path / "in.jsonl"),
+            str(tmp_path / "out.jsonl"),
+            "--model",
+            "both",
+        ]
         done = await asyncio.to_thread(CliRunner().invoke, main, words)
         assert done.exit_code == 0, done.output
     assert "Hi" in (tmp_path / "out.jsonl").read_text()
@@ -130,10 +142,18 @@ async def test_each_candidate_has_its_own_settings(file: Path) -> None:
             connect("both", api_key="k")
 
 
-async def test_candidate_without_a_key_is_skipped(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_candidate_without_a_key_is_skipped(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("GROQ_API_KEY", raising=False)
     async with serve(answer) as good:
-        two(file, good.url, good.url, "  none: {candidates: [groq:x]}\n", "candidates: [groq:x, b:m]")
+        two(
+            file,
+            good.url,
+            good.url,
+            "  none: {candidates: [groq:x]}\n",
+            "candidates: [groq:x, b:m]",
+        )
         async with Registry.load() as registry:
             assert (await registry.open("both").complete("Hi")).text == "Hi"
             assert registry.find("none").status == "not_configured"
@@ -147,7 +167,9 @@ async def test_keys_are_rotated(file: Path, monkeypatch: pytest.MonkeyPatch) -> 
     statuses = {"Bearer one": 429, "Bearer two": 401, "Bearer three": 200}
 
     async def by_key(connection: Connection) -> None:
-        connection.reply(statuses[connection.seen.headers["authorization"]], json.dumps(SAID).encode())
+        connection.reply(
+            statuses[connection.seen.headers["authorization"]], json.dumps(SAID).encode()
+        )
 
     for name, key in (("K1", "one"), ("K2", "two"), ("K4", "three")):
         monkeypatch.setenv(name, key)
@@ -181,8 +203,8 @@ async def test_adapter_has_limits_and_deadlines(file: Path) -> None:
 
     async with serve(slow) as server:
         file.write_text(
-            f"adapters: {{a: {{type: openai-compatible, base_url: {server.base_url}, max_retries: 0,"
-            " rate_limit: {max_concurrency: 2}, timeouts: {total: 33, connect: 3}}}\n"
+            f"adapters: {{a: {{type: openai-compatible, base_url: {server.base_url}, max_retries: "
+            "0, rate_limit: {max_concurrency: 2}, timeouts: {total: 33, connect: 3}}}\n"
         )
         async with Registry.load() as registry:
             models = [registry.open("a:m"), registry.open("a:n")]
@@ -198,10 +220,17 @@ def make_certificate(folder: Path, name: str) -> tuple[Path, Path]:
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
     address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(subject).public_key(key.public_key())
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+    )
     builder = builder.serial_number(1).not_valid_before(now - day).not_valid_after(now + day)
     builder = builder.add_extension(address, critical=False)
-    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    builder = builder.add_extension(
+        x509.BasicConstraints(ca=True, path_length=None), critical=True
+    )
     pem, plain = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
     cert_path, key_path = folder / f"{name}.pem", folder / f"{name}-key.pem"
     cert_path.write_bytes(builder.sign(key, hashes.SHA256()).public_bytes(pem))
@@ -221,7 +250,10 @@ async def test_adapter_has_certificates(file: Path) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         await reader.readexactly(int(head.lower().partition(b"content-length:")[2].split()[0]))
         body = json.dumps(SAID).encode()
-        writer.write(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+        writer.write(
+            b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
+            + body
+        )
         await writer.drain()
         writer.close()
 
@@ -229,8 +261,9 @@ async def test_adapter_has_certificates(file: Path) -> None:
         url = f"https://127.0.0.1:{listener.sockets[0].getsockname()[1]}/v1"
         kind = f"{{type: openai-compatible, max_retries: 0, base_url: '{url}', "
         file.write_text(
-            f"adapters:\n  mutual: {kind}ca: server.pem, client_cert: {{cert: client.pem, key: client-key.pem}}}}\n"
-            f"  anonymous: {kind}ca: server.pem}}\n  untrusting: {kind}proxy: none}}\n"
+            f"adapters:\n  mutual: {kind}ca: server.pem, client_cert: {{cert: client.pem, key: "
+            f"client-key.pem}}}}\n  anonymous: {kind}ca: server.pem}}\n  untrusting: {kind}proxy:"
+            " none}\n"
         )
         async with Registry.load() as registry:
             assert (await registry.open("mutual:m").complete("Hi")).text == "Hi"
@@ -242,14 +275,15 @@ async def test_adapter_has_certificates(file: Path) -> None:
 async def test_adapter_has_a_proxy(file: Path) -> None:
     async with serve(answer) as proxy:
         file.write_text(
-            f"adapters: {{a: {{type: openai-compatible, base_url: 'http://far.invalid/v1', proxy: '{proxy.url}'}}}}\n"
+            "adapters: {a: {type: openai-compatible, base_url: 'http://far.invalid/v1', proxy: "
+            f"'{proxy.url}'}}}}\n"
         )
         async with Registry.load() as registry:
             assert (await registry.open("a:m").complete("Hi")).text == "Hi"
     assert proxy.requests[0].path == "http://far.invalid/v1/chat/completions"
 
 
-# --- the life of a registry -------------------------------------------------------------------------
+# --- the life of a registry --------------------------------------------------------------------
 
 
 async def test_same_name_is_the_same_provider_and_an_adapter_has_one_pool(file: Path) -> None:
@@ -318,28 +352,71 @@ async def test_changed_file_opens_new_providers(file: Path) -> None:
             assert (await registry.open("both").complete("Hi")).text == "Hi"
 
 
-# --- mistakes ---------------------------------------------------------------------------------------
+# --- mistakes ----------------------------------------------------------------------------------
 
 MISTAKES = [
-    ("groups:\n  g: {candidate: [a:m]}", 3, "groups.g.candidate: unknown key; did you mean candidates?"),
-    ("groups:\n  g: {strategy: wieghted, candidates: [a:m]}", 3, "groups.g.strategy: must be one of fallback,"),
+    (
+        "groups:\n  g: {candidate: [a:m]}",
+        3,
+        "groups.g.candidate: unknown key; did you mean candidates?",
+    ),
+    (
+        "groups:\n  g: {strategy: wieghted, candidates: [a:m]}",
+        3,
+        "groups.g.strategy: must be one of fallback,",
+    ),
     ("groups:\n  g:\n    candidates: []", 4, "groups.g.candidates: needs a list of models"),
-    ("groups:\n  g:\n    candidates:\n    - b:m", 5, "groups.g.candidates[0]: no model is named 'b:m'"),
-    ("groups:\n  g:\n    candidates:\n    - a:m\n    - a:m", 6, "groups.g.candidates[1]: a:m is there twice"),
-    ("groups:\n  g:\n    candidates:\n    - {weight: 2}", 5, "groups.g.candidates[0]: needs model"),
-    ("groups:\n  g:\n    candidates:\n    - {model: a:m, wait: 2}", 5, "groups.g.candidates[0].wait: unknown key"),
-    ("groups:\n  g:\n    candidates:\n    - {model: a:m, weight: 0}", 5, "candidates[0].weight: must be a positive"),
-    ("groups:\n  g:\n    candidates:\n    - {model: a:m, max_retries: 101}", 5, "max_retries: must be between 0"),
+    (
+        "groups:\n  g:\n    candidates:\n    - b:m",
+        5,
+        "groups.g.candidates[0]: no model is named 'b:m'",
+    ),
+    (
+        "groups:\n  g:\n    candidates:\n    - a:m\n    - a:m",
+        6,
+        "groups.g.candidates[1]: a:m is there twice",
+    ),
+    (
+        "groups:\n  g:\n    candidates:\n    - {weight: 2}",
+        5,
+        "groups.g.candidates[0]: needs model",
+    ),
+    (
+        "groups:\n  g:\n    candidates:\n    - {model: a:m, wait: 2}",
+        5,
+        "groups.g.candidates[0].wait: unknown key",
+    ),
+    (
+        "groups:\n  g:\n    candidates:\n    - {model: a:m, weight: 0}",
+        5,
+        "candidates[0].weight: must be a positive",
+    ),
+    (
+        "groups:\n  g:\n    candidates:\n    - {model: a:m, max_retries: 101}",
+        5,
+        "max_retries: must be between 0",
+    ),
     ("groups:\n  g:\n    candidates:\n    - 3", 5, "candidates[0]: must be the name of a model"),
-    ("groups:\n  g: {candidates: [a:m], half_life_seconds: 0}", 3, "half_life_seconds: must be a positive"),
+    (
+        "groups:\n  g: {candidates: [a:m], half_life_seconds: 0}",
+        3,
+        "half_life_seconds: must be a positive",
+    ),
     ("groups:\n  g: {candidates: [a:m], aliases: [g]}", 3, "the alias 'g' belongs to the group g"),
-    ("models:\n  a:m: {aliases: [g]}\ngroups:\n  g: {candidates: [a:m]}", 5, "groups.g: the name belongs to a:m"),
+    (
+        "models:\n  a:m: {aliases: [g]}\ngroups:\n  g: {candidates: [a:m]}",
+        5,
+        "groups.g: the name belongs to a:m",
+    ),
     ("availability: {failures: 0}", 2, "availability.failures: must be a whole number from 1"),
     ("availability: {failure: 3}", 2, "availability.failure: unknown key; did you mean failures?"),
     ("redis: localhost:6379", 2, "redis: must be a redis://"),
 ]
 ADAPTERS = [
-    ("rate_limit: {max_concurency: 5}", "a.rate_limit.max_concurency: unknown key; did you mean max_concurrency?"),
+    (
+        "rate_limit: {max_concurency: 5}",
+        "a.rate_limit.max_concurency: unknown key; did you mean max_concurrency?",
+    ),
     ("rate_limit: {}", "a.rate_limit: needs one of"),
     ("rate_limit: {max_concurrency: 0}", "a.rate_limit.max_concurrency: must be a positive"),
     ("timeouts: {totl: 5}", "a.timeouts.totl: unknown key; did you mean total?"),
@@ -357,9 +434,16 @@ ADAPTERS = [
 ]
 
 
-@pytest.mark.parametrize(("text", "line", "problem"), MISTAKES, ids=[text for text, _, _ in MISTAKES])
-def test_mistake_in_a_group_is_one_line_with_its_number(file: Path, text: str, line: int, problem: str) -> None:
-    file.write_text(f"adapters: {{a: {{type: openai-compatible, base_url: 'http://127.0.0.1:1/v1'}}}}\n{text}\n")
+@pytest.mark.parametrize(
+    ("text", "line", "problem"), MISTAKES, ids=[text for text, _, _ in MISTAKES]
+)
+def test_mistake_in_a_group_is_one_line_with_its_number(
+    file: Path, text: str, line: int, problem: str
+) -> None:
+    file.write_text(
+        "adapters: {a: {type: openai-compatible, base_url: "
+        f"'http://127.0.0.1:1/v1'}}}}\n{text}\n"
+    )
     with pytest.raises(ConfigError) as caught:
         Registry.load()
     assert str(caught.value).startswith(f"{file}:{line}: ")
@@ -368,7 +452,9 @@ def test_mistake_in_a_group_is_one_line_with_its_number(file: Path, text: str, l
 
 
 @pytest.mark.parametrize(("text", "problem"), ADAPTERS, ids=[text for text, _ in ADAPTERS])
-def test_mistake_in_an_adapter_is_one_line_with_its_number(file: Path, text: str, problem: str) -> None:
+def test_mistake_in_an_adapter_is_one_line_with_its_number(
+    file: Path, text: str, problem: str
+) -> None:
     file.write_text(f"adapters:\n  a: {{type: openai,\n    {text}}}\n")
     found = [str(error) for error in read_file(file).problems]
     assert found[0].startswith(f"{file}:3: adapters.")

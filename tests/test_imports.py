@@ -34,14 +34,20 @@ print(json.dumps(seen))
 
 def watch(statement: str) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, "-c", _WATCH % statement], capture_output=True, text=True, check=True, env=os.environ
+        [sys.executable, "-c", _WATCH % statement],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ,
     )
     return dict(json.loads(done.stdout))
 
 
 def test_importing_the_package_loads_nothing_else() -> None:
     seen = watch("import dragoman")
-    assert [name for name in seen["loaded"] if name.split(".")[0] not in ("importlib", "warnings")] == ["dragoman"]
+    assert [
+        name for name in seen["loaded"] if name.split(".")[0] not in ("importlib", "warnings")
+    ] == ["dragoman"]
     assert seen["network"] == []
 
 
@@ -54,8 +60,14 @@ def test_importing_the_package_loads_nothing_else() -> None:
             "from dragoman import connect",
             ["aiohttp", "yaml", "click", "platformdirs", "jsonschema_rs", "dragoman.registry"],
         ),
-        ("from dragoman import Registry; Registry", ["aiohttp", "click", "dragoman.local", "xllamacpp"]),
-        ("from dragoman.cli import main", ["asyncio", "msgspec", "aiohttp", "yaml", "rich", "dragoman.provider"]),
+        (
+            "from dragoman import Registry; Registry",
+            ["aiohttp", "click", "dragoman.local", "xllamacpp"],
+        ),
+        (
+            "from dragoman.cli import main",
+            ["asyncio", "msgspec", "aiohttp", "yaml", "rich", "dragoman.provider"],
+        ),
     ],
 )
 def test_name_imports_only_what_it_needs(statement: str, absent: list[str]) -> None:
@@ -78,13 +90,22 @@ def test_type_checkers_and_programs_see_the_same_names() -> None:
 
 
 def test_no_name_of_the_package_is_hidden_by_a_module() -> None:
-    modules = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    modules = {
+        path.stem
+        for path in PACKAGE.iterdir()
+        if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
     assert modules & set(dragoman.__all__) == set()
 
 
 def test_modules_are_attributes() -> None:
-    code = "import dragoman; dragoman.sync.connect; dragoman.errors.ProviderError; print(hasattr(dragoman, 'nonsense'))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)
+    code = (
+        "import dragoman; dragoman.sync.connect; dragoman.errors.ProviderError; "
+        "print(hasattr(dragoman, 'nonsense'))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ
+    )
     assert done.stdout == "False\n"
 
 

@@ -1,4 +1,6 @@
-"""Known capabilities of a model change its requests, and capabilities that replies prove are stored."""
+"""Known capabilities of a model change its requests, and capabilities that replies prove are
+stored.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ from dragoman.validate import build_request
 
 from .server import Connection, serve
 
-TOOLS = [Tool("f", "", {"type": "object", "properties": {}}), Tool("g", "", {"type": "object", "properties": {}})]
+TOOLS = [
+    Tool("f", "", {"type": "object", "properties": {}}),
+    Tool("g", "", {"type": "object", "properties": {}}),
+]
 
 
 def said(*calls: str, cached: int = 0) -> bytes:
@@ -24,8 +29,16 @@ def said(*calls: str, cached: int = 0) -> bytes:
         {"id": f"c{at}", "type": "function", "function": {"name": name, "arguments": "{}"}}
         for at, name in enumerate(calls)
     ]
-    message = {"role": "assistant", "content": None if calls else "Hi", **({"tool_calls": made} if calls else {})}
-    usage = {"prompt_tokens": 9, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": cached}}
+    message = {
+        "role": "assistant",
+        "content": None if calls else "Hi",
+        **({"tool_calls": made} if calls else {}),
+    }
+    usage = {
+        "prompt_tokens": 9,
+        "completion_tokens": 1,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
     choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if calls else "stop"}
     return json.dumps({"choices": [choice], "usage": usage}).encode()
 
@@ -51,9 +64,13 @@ def test_model_without_parallel_calls_is_limited_to_one(wire: str, found: dict[s
     plain = json.loads(model.codec.encode(build_request("Hi")).http.body)
     assert not set(found) & set(plain)
     if wire == "anthropic":
-        forced = json.loads(model.codec.encode(build_request("Hi", tools=TOOLS, tool_choice="required")).http.body)
+        forced = json.loads(
+            model.codec.encode(build_request("Hi", tools=TOOLS, tool_choice="required")).http.body
+        )
         assert forced["tool_choice"] == {"type": "any", "disable_parallel_tool_use": True}
-        none = json.loads(model.codec.encode(build_request("Hi", tools=TOOLS, tool_choice="none")).http.body)
+        none = json.loads(
+            model.codec.encode(build_request("Hi", tools=TOOLS, tool_choice="none")).http.body
+        )
         assert none["tool_choice"] == {"type": "none"}
 
 
@@ -69,7 +86,9 @@ async def test_max_tokens_is_clamped_or_rejected() -> None:
                 ("max_tokens_clamped", "config.max_tokens")
             ]
             assert not (await model.complete("Hi", max_tokens=50)).warnings
-        async with connect("m", base_url=server.base_url, capabilities=known, on_loss="reject") as model:
+        async with connect(
+            "m", base_url=server.base_url, capabilities=known, on_loss="reject"
+        ) as model:
             with pytest.raises(UnsupportedFeatureError, match="500 is more than the model's 50"):
                 await model.complete("Hi", max_tokens=500)
     assert [seen.json["max_tokens"] for seen in server.requests] == [50, 50]
@@ -94,7 +113,12 @@ async def test_tool_calls_that_a_server_cannot_stream_are_buffered() -> None:
 
 @pytest.mark.parametrize("marked", [True, False])
 async def test_cache_marks_without_a_cache_are_reported(marked: bool) -> None:
-    reply = {"type": "message", "content": [{"type": "text", "text": "Hi"}], "stop_reason": "end_turn", "usage": {}}
+    reply = {
+        "type": "message",
+        "content": [{"type": "text", "text": "Hi"}],
+        "stop_reason": "end_turn",
+        "usage": {},
+    }
 
     async def answer(connection: Connection) -> None:
         connection.reply(200, json.dumps(reply).encode())
@@ -104,7 +128,9 @@ async def test_cache_marks_without_a_cache_are_reported(marked: bool) -> None:
             model = connect("m", base_url=server.url, wire="anthropic", capabilities=known)
             async with model:
                 if marked:
-                    response = await model.complete([User((Text("Hi", cache=True),))], max_tokens=5)
+                    response = await model.complete(
+                        [User((Text("Hi", cache=True),))], max_tokens=5
+                    )
                 else:
                     response = await model.complete("Hi", max_tokens=5, cache="auto")
             codes = [warning.code for warning in response.warnings]
@@ -114,7 +140,7 @@ async def test_cache_marks_without_a_cache_are_reported(marked: bool) -> None:
     assert b"cache_control" in with_marks
 
 
-# --- observed ---------------------------------------------------------------------------------------
+# --- observed ----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -124,7 +150,9 @@ def observed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-async def test_proven_facts_are_stored_and_the_user_overrides_them(tmp_path: Path, observed: Path) -> None:
+async def test_proven_facts_are_stored_and_the_user_overrides_them(
+    tmp_path: Path, observed: Path
+) -> None:
     answers = [said(), said("f"), said("f", "g", cached=5), said("f", "g")]
 
     async def answer(connection: Connection) -> None:
@@ -166,21 +194,29 @@ async def test_rejected_schema_is_stored(tmp_path: Path, observed: Path) -> None
 
     file = tmp_path / "models.yaml"
     async with serve(answer) as server:
-        file.write_text(f"adapters: {{a: {{type: openai-compatible, base_url: {server.base_url}}}}}\n")
+        file.write_text(
+            f"adapters: {{a: {{type: openai-compatible, base_url: {server.base_url}}}}}\n"
+        )
         for _ in range(2):
             async with Registry.load(file) as registry:
-                await registry.open("a:m").complete("Hi", response_schema={"type": "object", "properties": {}})
+                await registry.open("a:m").complete(
+                    "Hi", response_schema={"type": "object", "properties": {}}
+                )
         fact = Registry.load(file).find("a:m").capabilities.supports_structured_output
     assert (fact.value, fact.source) == (False, "observed")
     assert len(server.requests) == 3  # the second process read the file and sent one request less
 
 
-def test_damaged_file_and_unwritable_folder_are_tolerated(observed: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_file_and_unwritable_folder_are_tolerated(
+    observed: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     observed.parent.mkdir()
     observed.write_text("{")
     facts = ObservedFacts(observed)
     assert facts.find("http://a", "m").known("supports_tools") is None
-    observed.write_text('{"http://a m": {"supports_tools": {"value": true, "source": "declared"}, "nonsense": {}}}')
+    observed.write_text(
+        '{"http://a m": {"supports_tools": {"value": true, "source": "declared"}, "nonsense": {}}}'
+    )
     assert ObservedFacts(observed).find("http://a", "m").known("supports_tools") is None
     ObservedFacts(observed / "below" / "x.json").add("http://a", "m", {"supports_tools": True})
     assert "cannot be read" in caplog.text
@@ -190,7 +226,10 @@ def test_damaged_file_and_unwritable_folder_are_tolerated(observed: Path, caplog
 def test_observed_facts_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAGOMAN_OBSERVED", "off")
     assert observed_path() is None
-    assert ObservedFacts(None).watch("http://a", "m", Registry().find("openai:gpt-5").capabilities) is None
+    assert (
+        ObservedFacts(None).watch("http://a", "m", Registry().find("openai:gpt-5").capabilities)
+        is None
+    )
     monkeypatch.delenv("DRAGOMAN_OBSERVED")
     found = observed_path()
     assert found is not None

@@ -33,6 +33,7 @@ FLOORS = {
     "config": "strict YAML, with the line of every mistake",
     "prices": "usage to money",
     "calls": "records of calls: what began, ended, failed and was routed elsewhere",
+    "media_tokens": "token estimates of images, audio and documents",
     "tokens": "token estimates, offline",
     "sse": "bytes to server-sent events and lines",
     "eventstream": "bytes to the messages of binary event streams",
@@ -60,10 +61,12 @@ FLOORS = {
     "cli": "the command",
 }
 LAYERS = list(FLOORS)
-FRONT = ["__init__", "__main__"]  # the package itself, and ``python -m``: they stand before all layers
+# the package itself, and ``python -m``: they stand before all layers
+FRONT = ["__init__", "__main__"]
 NAMELESS = {"utils", "helpers", "common", "base", "types"}
 
-# Vendors are rows of the catalogue. The name of a wire (openai, anthropic, gemini ...) is not a vendor's.
+# Vendors are rows of the catalogue. The name of a wire (openai, anthropic, gemini ...) is not a
+# vendor's.
 VENDORS = [
     "alibaba",
     "azure",
@@ -107,12 +110,13 @@ ALLOWED = {
     ("registry/auth.py", "azure"): "the package and the extra that tokens of Entra ID come from",
     ("local/server.py", "llamacpp"): "xllamacpp is the package that the server comes in",
 }
-# Below the core's line nothing can run a tool. The log and the cache run SQL, and the name is the database driver's.
+# Below the core's line nothing can run a tool. The log and the cache run SQL, and the name is the
+# database driver's.
 MAY_EXECUTE = ["log", *LAYERS[LAYERS.index("tools") :]]
 RUNS_SQL = ["middleware/stores.py"]
 
 
-# --- the checks -----------------------------------------------------------------------------------
+# --- the checks --------------------------------------------------------------------------------
 
 
 class Module:
@@ -136,13 +140,17 @@ class Module:
                 if isinstance(child, ast.Import | ast.ImportFrom):
                     found.append((child, inside))
                 elif isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
-                    walk(child, inside or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef))
+                    walk(
+                        child, inside or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
+                    )
 
         walk(self.tree, False)
         return found
 
     def imports(self, known: set[tuple[str, ...]]) -> Iterator[tuple[int, bool, tuple[str, ...]]]:
-        """Yield each import of our own modules: line, whether it is inside a function, and the imported module."""
+        """Yield each import of our own modules: line, whether it is inside a function, and the
+        imported module.
+        """
         for node, inside in self.statements:
             for alias in node.names:
                 if isinstance(node, ast.Import):
@@ -177,7 +185,11 @@ class Module:
         said = {id(node.value) for node in ast.walk(self.tree) if isinstance(node, ast.Expr)}
         found: set[tuple[int, str]] = set()
         for node in ast.walk(self.tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str | bytes) and id(node) not in said:
+            if (
+                isinstance(node, ast.Constant)
+                and isinstance(node.value, str | bytes)
+                and id(node) not in said
+            ):
                 text = node.value if isinstance(node.value, str) else node.value.decode("latin-1")
                 found.add((node.lineno, text))
         return found
@@ -208,21 +220,32 @@ def wrong_directions(modules: list[Module]) -> list[str]:
             layer = target[0] if target else "__init__"
             if module.layer == "__main__" or layer == module.layer:
                 continue
-            if layer == "cli" or (module.layer in LAYERS and layer not in LAYERS[: LAYERS.index(module.layer)]):
+            if layer == "cli" or (
+                module.layer in LAYERS and layer not in LAYERS[: LAYERS.index(module.layer)]
+            ):
                 found.append(f"{module.path}: imports {layer}")
     return found
 
 
 def cycles(modules: list[Module]) -> list[str]:
-    """Return files that import each other in a cycle; re-exports of a package from its own files do not count."""
+    """Return files that import each other in a cycle; re-exports of a package from its own files
+    do not count.
+    """
     known = {module.name for module in modules}
-    edges = {module.name: {target for _, _, target in module.imports(known)} & known for module in modules}
+    edges = {
+        module.name: {target for _, _, target in module.imports(known)} & known
+        for module in modules
+    }
     found: list[str] = []
     done: set[tuple[str, ...]] = set()
 
     def walk(name: tuple[str, ...], above: tuple[tuple[str, ...], ...]) -> None:
         if name in above:
-            found.append(" -> ".join(".".join(each) or "dragoman" for each in (*above[above.index(name) :], name)))
+            found.append(
+                " -> ".join(
+                    ".".join(each) or "dragoman" for each in (*above[above.index(name) :], name)
+                )
+            )
         elif name not in done:
             for target in sorted(edges[name]):
                 walk(target, (*above, name))
@@ -239,7 +262,9 @@ def hidden_imports(modules: list[Module]) -> list[str]:
 
 
 def nameless(modules: list[Module]) -> list[str]:
-    return [str(module.path) for module in modules if NAMELESS & set(module.path.with_suffix("").parts)]
+    return [
+        str(module.path) for module in modules if NAMELESS & set(module.path.with_suffix("").parts)
+    ]
 
 
 def executors(modules: list[Module]) -> list[str]:
@@ -278,8 +303,14 @@ def event_makers(modules: list[Module]) -> list[str]:
 
 # Private parts of libraries, for which they have no public name.
 PRIVATE_ALLOWED = {
-    ("transport/aiohttp.py", "_close"): "closes the sockets of a pool whose loop is gone; close() needs that loop",
-    ("local/server.py", "_exit"): "ends a child process without the parent's finalizers; it has no other name",
+    (
+        "transport/aiohttp.py",
+        "_close",
+    ): "closes the sockets of a pool whose loop is gone; close() needs that loop",
+    (
+        "local/server.py",
+        "_exit",
+    ): "ends a child process without the parent's finalizers; it has no other name",
 }
 
 
@@ -302,7 +333,11 @@ def private_accesses(modules: list[Module]) -> list[str]:
     for module in modules:
         own = _private_names(module.tree)
         for node in ast.walk(module.tree):
-            if not isinstance(node, ast.Attribute) or not node.attr.startswith("_") or node.attr.endswith("__"):
+            if (
+                not isinstance(node, ast.Attribute)
+                or not node.attr.startswith("_")
+                or node.attr.endswith("__")
+            ):
                 continue
             owner = node.value
             is_own = isinstance(owner, ast.Name) and owner.id in ("self", "cls")
@@ -343,24 +378,61 @@ def test_package_keeps_its_layers(check: Check) -> None:
 def test_every_allowed_exception_is_used() -> None:
     used = {(module.path.as_posix(), name) for module in PRESENT for _, name in module.vendors}
     assert set(ALLOWED) <= used
-    names = {(module.path.as_posix(), name) for module in PRESENT for _, name in module.identifiers}
+    names = {
+        (module.path.as_posix(), name) for module in PRESENT for _, name in module.identifiers
+    }
     assert set(PRIVATE_ALLOWED) <= names
 
 
-# --- planted violations -----------------------------------------------------------------------------
+# --- planted violations ------------------------------------------------------------------------
 
 PLANTED = [
     (wrong_directions, "errors.py", "from .messages import User", "errors.py: imports messages"),
-    (wrong_directions, "wire/plan.py", "from ..transport import Transport", "wire/plan.py: imports transport"),
-    (wrong_directions, "wire/openai/reply.py", "from ... import transport", "wire/openai/reply.py: imports transport"),
-    (wrong_directions, "events/check.py", "import dragoman.provider", "events/check.py: imports provider"),
-    (wrong_directions, "validate/reply.py", "from dragoman.wire import Codec", "validate/reply.py: imports wire"),
-    (wrong_directions, "provider/connect.py", "from .. import connect", "provider/connect.py: imports __init__"),
+    (
+        wrong_directions,
+        "wire/plan.py",
+        "from ..transport import Transport",
+        "wire/plan.py: imports transport",
+    ),
+    (
+        wrong_directions,
+        "wire/openai/reply.py",
+        "from ... import transport",
+        "wire/openai/reply.py: imports transport",
+    ),
+    (
+        wrong_directions,
+        "events/check.py",
+        "import dragoman.provider",
+        "events/check.py: imports provider",
+    ),
+    (
+        wrong_directions,
+        "validate/reply.py",
+        "from dragoman.wire import Codec",
+        "validate/reply.py: imports wire",
+    ),
+    (
+        wrong_directions,
+        "provider/connect.py",
+        "from .. import connect",
+        "provider/connect.py: imports __init__",
+    ),
     (wrong_directions, "sync.py", "from .cli import main", "sync.py: imports cli"),
     (wrong_directions, "__init__.py", "from .cli import main", "__init__.py: imports cli"),
     (wrong_directions, "sse.py", "if True:\n    from .wire import Codec", "sse.py: imports wire"),
-    (wrong_directions, "helpful.py", "x = 1", "helpful.py: a layer of this name is not in the list"),
-    (cycles, "events/values.py", "from .check import check_events", "events.values -> events.check"),
+    (
+        wrong_directions,
+        "helpful.py",
+        "x = 1",
+        "helpful.py: a layer of this name is not in the list",
+    ),
+    (
+        cycles,
+        "events/values.py",
+        "from .check import check_events",
+        "events.values -> events.check",
+    ),
     (hidden_imports, "sse.py", "def late() -> None:\n    from .errors import scrub", "sse.py:"),
     (hidden_imports, "sse.py", "async def late() -> None:\n    import dragoman.errors", "sse.py:"),
     (nameless, "wire/utils.py", "x = 1", "wire/utils.py"),
@@ -384,7 +456,12 @@ PLANTED = [
         "from .. import events\nevents.MessageComplete('m', 'r', 'stop')",
         "MessageComplete",
     ),
-    (event_makers, "session/turn.py", "def f():\n    return ToolIntent(*facts)", "makes a ToolIntent"),
+    (
+        event_makers,
+        "session/turn.py",
+        "def f():\n    return ToolIntent(*facts)",
+        "makes a ToolIntent",
+    ),
     (private_accesses, "gateway/exchange.py", "provider._calls.cancel('r')", "provider._calls"),
     (private_accesses, "conformance/provider.py", "x = provider._batches", "provider._batches"),
     (private_accesses, "sim/provider.py", "codec.inner._keep_raw", "codec.inner._keep_raw"),
@@ -392,7 +469,9 @@ PLANTED = [
 
 
 @pytest.mark.parametrize(("check", "name", "code", "complaint"), PLANTED)
-def test_planted_violations_are_found(check: Check, name: str, code: str, complaint: str, tmp_path: Path) -> None:
+def test_planted_violations_are_found(
+    check: Check, name: str, code: str, complaint: str, tmp_path: Path
+) -> None:
     original, copy = PACKAGE / name, tmp_path / name
     copy.parent.mkdir(parents=True, exist_ok=True)
     copy.write_text((original.read_text() if original.exists() else "") + f"\n\n{code}\n")
@@ -411,7 +490,10 @@ INNOCENT = [
     (wrong_directions, "from .errors import scrub\nimport msgspec"),
     (executors, "x = 'execute'\ny.executed()"),
     (event_makers, "isinstance(x, TextDelta)\ny: MessageStart | None = None"),
-    (private_accesses, "class A:\n    def __init__(self):\n        self._x = 1\n\ndef f(a):\n    return a._x"),
+    (
+        private_accesses,
+        "class A:\n    def __init__(self):\n        self._x = 1\n\ndef f(a):\n    return a._x",
+    ),
     (private_accesses, "x.__class__\ntype(x).__name__"),
 ]
 

@@ -34,7 +34,8 @@ def test_mapping_of_models_is_read() -> None:
     assert known.facts["parallel_tools"] is True
     assert known.prices == {"input": "1.25", "output": "10", "cache_read": "0.125"}
     assert found["groq"]["llama-9-sample"].facts == {"context": 8192}
-    assert list(found["google"]) == ["gemini-9-pro"]  # a model that answers with speech is left out
+    # a model that answers with speech is left out
+    assert list(found["google"]) == ["gemini-9-pro"]
     long = found["google"]["gemini-9-pro"]
     assert long.tiers == {200_000: {"input": "2.5", "output": "15"}}
     assert long.facts["streaming"] is True
@@ -47,19 +48,33 @@ def test_mapping_of_vendors_and_list_are_read() -> None:
     assert found["anthropic"]["claude-sonnet-4-6"].prices["cache_write"] == "3.75"
     newer = found["anthropic"]["claude-sample-9"]
     assert newer.tiers == {200_000: {"input": "8", "output": "30"}}
-    assert [newer.facts[fact] for fact in ("tools", "streaming_tools", "parallel_tools")] == [True, True, False]
+    assert [newer.facts[fact] for fact in ("tools", "streaming_tools", "parallel_tools")] == [
+        True,
+        True,
+        False,
+    ]
     older = found["anthropic"]["claude-sample-1"]
-    assert (older.facts["context"], "output" in older.facts, older.prices, older.tiers) == (100_000, False, {}, {})
+    assert (older.facts["context"], "output" in older.facts, older.prices, older.tiers) == (
+        100_000,
+        False,
+        {},
+        {},
+    )
     kind, found = read_list((LISTS / "as_list.json").read_bytes())
     assert (kind, list(found["openrouter"])) == (
         "as_list",
         ["sample/new-model", "sample/free:free", "sample/auto", "sample/bare"],
     )
-    # the price of a router is that of the model that it chooses, and a missing list is not an empty one
+    # the price of a router is that of the model that it chooses, and a missing list is not an
+    # empty one
     assert found["openrouter"]["sample/auto"].prices == {}
     assert found["openrouter"]["sample/bare"].facts == {"context": 8192}
     model = found["openrouter"]["sample/new-model"]
-    assert (model.facts["tools"], model.facts["thinking"], model.prices["output"]) == (True, False, "0.8")
+    assert (model.facts["tools"], model.facts["thinking"], model.prices["output"]) == (
+        True,
+        False,
+        "0.8",
+    )
 
 
 def vary(**changes: Any) -> bytes:
@@ -116,10 +131,16 @@ def test_user_updates_the_catalogue(kept: Path) -> None:
     assert registry.find("openrouter:sample/free:free").priced_as.find_problem() is None
     priced = registry.find("google:gemini-9-pro").priced_as
     bills = [priced.cost(Usage(tokens, 0)) for tokens in (100_000, 300_000)]
-    assert [bill.total for bill in bills if isinstance(bill, Cost)] == [Decimal("0.125"), Decimal("0.75")]
+    assert [bill.total for bill in bills if isinstance(bill, Cost)] == [
+        Decimal("0.125"),
+        Decimal("0.75"),
+    ]
     known = registry.find("openai:gpt-5").capabilities
     assert known.known("max_context_tokens") == 272_000
-    assert known.supports_prompt_caching.by == "https://platform.openai.com/docs/guides/prompt-caching"
+    assert (
+        known.supports_prompt_caching.by
+        == "https://platform.openai.com/docs/guides/prompt-caching"
+    )
     kept.write_text("{")
     assert Registry().find("openai:gpt-5").capabilities.known("max_context_tokens") == 400_000
 
@@ -163,7 +184,9 @@ def test_scripts_print_a_diff_and_reject_invalid_lists(
             code = end.code
         return int(str(code or 0)), *capsys.readouterr()
 
-    code, out, err = run("--dry-run", "2026-11-15", str(LISTS / "by_key.json"), str(LISTS / "by_vendor.json"))
+    code, out, err = run(
+        "--dry-run", "2026-11-15", str(LISTS / "by_key.json"), str(LISTS / "by_vendor.json")
+    )
     assert code == 0, err
     assert "+ openai:gpt-9-sample" in out
     assert "+ anthropic:claude-sample-9" in out
@@ -176,7 +199,9 @@ def test_scripts_print_a_diff_and_reject_invalid_lists(
     assert (code, "! openai:gpt-5" in err) == (2, True)
 
 
-def test_new_models_are_added_with_their_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_models_are_added_with_their_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     build = runpy.run_path(str(ROOT / "scripts" / "build_catalog.py"))
     rows = 'name: OpenAI\nas_of: 2026-05-21\nmodels:\n  "gpt-5": {context: 5}\n  # a note\n'
     (tmp_path / "openai.yaml").write_text(rows)
@@ -192,9 +217,16 @@ def test_new_models_are_added_with_their_source(tmp_path: Path, monkeypatch: pyt
     listed = {"openai": {name: ListedModel(facts, {}) for name, facts in records.items()}}
     gone = tmp_path / "list.json"
     old = {"models": {"gpt-old": {"status": "deprecated"}, "gpt-8": {"status": "beta"}}}
-    dated = {"openai/gpt-gone": {"deprecation_date": "2026-01-01"}, "gpt-9": {}, "spec": 5, "openai": old}
+    dated = {
+        "openai/gpt-gone": {"deprecation_date": "2026-01-01"},
+        "gpt-9": {},
+        "spec": 5,
+        "openai": old,
+    }
     gone.write_text(json.dumps(dated))
-    build["add_new"](listed, "a list", "2026-11-16", build["withdrawn_models"]([gone], "2026-11-16"))
+    build["add_new"](
+        listed, "a list", "2026-11-16", build["withdrawn_models"]([gone], "2026-11-16")
+    )
     written = (tmp_path / "openai.yaml").read_text()
     assert 'as_of: 2026-05-21\nlisted: {source: "a list", as_of: 2026-11-16}\nmodels:\n' in written
     assert [line.split('"')[1] for line in written.splitlines() if line.startswith('  "')] == [
@@ -219,19 +251,25 @@ CONTRACT = Capabilities.__struct_fields__[:13]  # the rest are for embedding and
 
 @pytest.mark.parametrize(
     "name",
-    ["openai:gpt-5", "openai:gpt-5-mini", "openai:gpt-5-pro", "openai:gpt-5.5-pro", "anthropic:claude-sonnet-4-6",
+    ["openai:gpt-5", "openai:gpt-5-mini", "openai:gpt-5-pro", "openai:gpt-5.5-pro",
+     "anthropic:claude-sonnet-4-6",
      "google:gemini-2.5-pro", "google:gemini-2.5-flash", "google:gemini-2.5-flash-lite"],
 )  # fmt: skip
 def test_every_fact_of_a_well_known_model_has_a_source_and_a_date(name: str) -> None:
     known = Registry().find(name).capabilities
     facts = {fact: getattr(known, fact) for fact in CONTRACT}
-    assert [fact for fact, found in facts.items() if found.value is None or not found.by or not found.at] == []
+    assert [
+        fact
+        for fact, found in facts.items()
+        if found.value is None or not found.by or not found.at
+    ] == []
 
 
 @pytest.mark.parametrize(
     ("name", "fact", "value"),
     [
-        ("cohere:command-a-vision-07-2025", "supports_parallel_tool_calls", False),  # it calls no tools
+        # it calls no tools
+        ("cohere:command-a-vision-07-2025", "supports_parallel_tool_calls", False),
         (
             "cohere:command-a-plus-05-2026",
             "accepted_image_media_types",
@@ -242,7 +280,11 @@ def test_every_fact_of_a_well_known_model_has_a_source_and_a_date(name: str) -> 
         ("bedrock:us.meta.llama4-scout-17b-instruct-v1:0", "supports_streaming_tool_calls", False),
         ("bedrock:openai.gpt-oss-120b-1:0", "supports_streaming_tool_calls", True),
         ("bedrock:amazon.titan-text-express-v1", "supports_system_prompt", False),
-        ("bedrock:us.anthropic.claude-sonnet-4-5-20250929-v1:0", "supports_structured_output", True),
+        (
+            "bedrock:us.anthropic.claude-sonnet-4-5-20250929-v1:0",
+            "supports_structured_output",
+            True,
+        ),
         ("bedrock:us.anthropic.claude-3-haiku-20240307-v1:0", "supports_prompt_caching", False),
         ("openai:o1-pro", "supports_streaming", False),
         ("openrouter:openai/gpt-5", "supports_system_prompt", True),
@@ -257,7 +299,9 @@ def test_model_that_answers_with_speech_is_not_listed_as_a_chat_model() -> None:
     assert {"gemini-2.5-pro-preview-tts", "lyria-3.5"} <= vendor.not_chat
 
 
-def test_model_of_one_wire_is_opened_over_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_of_one_wire_is_opened_over_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     file = tmp_path / "models.yaml"
     file.write_text(
@@ -272,9 +316,9 @@ def test_model_of_one_wire_is_opened_over_it(tmp_path: Path, monkeypatch: pytest
         model: Any = connect(name, retries=0, **settings)
         return str(model.codec.wire)
 
-    assert [wire_of(f"openai:{name}") for name in ("gpt-5-pro", "gpt-5.2-pro-2025-12-11", "o3-pro")] == [
-        "responses"
-    ] * 3
+    assert [
+        wire_of(f"openai:{name}") for name in ("gpt-5-pro", "gpt-5.2-pro-2025-12-11", "o3-pro")
+    ] == ["responses"] * 3
     assert [wire_of(f"openai:{name}") for name in ("gpt-5", "gpt-5-mini", "o3")] == ["openai"] * 3
     assert wire_of("work:gpt-5-codex") == "responses"
     # the user's choice wins, and other servers than the vendor's may not have the wire
@@ -284,4 +328,7 @@ def test_model_of_one_wire_is_opened_over_it(tmp_path: Path, monkeypatch: pytest
         == wire_of("openai:gpt-5-pro", wire="openai")
         == "openai"
     )
-    assert "wire: responses" in CliRunner().invoke(main, ["config", "explain", "openai:gpt-5-pro"]).stdout
+    assert (
+        "wire: responses"
+        in CliRunner().invoke(main, ["config", "explain", "openai:gpt-5-pro"]).stdout
+    )

@@ -41,8 +41,12 @@ def clone(tmp_path: Path) -> Path:
 _OUTER_MAKE = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")
 
 
-def chat(clone: Path, *words: str, **variables: str) -> tuple[list[list[str]], subprocess.CompletedProcess[str]]:
-    environment = {name: value for name, value in os.environ.items() if name not in ("PROMPT", *_OUTER_MAKE)}
+def chat(
+    clone: Path, *words: str, **variables: str
+) -> tuple[list[list[str]], subprocess.CompletedProcess[str]]:
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("PROMPT", *_OUTER_MAKE)
+    }
     done = subprocess.run(
         ["make", "chat", *words],
         cwd=clone,

@@ -1,4 +1,6 @@
-"""Messages, blocks, tools and settings: plain values that survive JSON, and ids that sort by time."""
+"""Messages, blocks, tools and settings: plain values that survive JSON, and ids that
+sort by time.
+"""
 
 from __future__ import annotations
 
@@ -71,12 +73,14 @@ VALUES = [
 ]
 
 
-# --- values ---------------------------------------------------------------------------------------
+# --- values ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("kind", "strategy"), VALUES)
 @given(data=st.data())
-def test_messages_round_trip_through_json(kind: Any, strategy: st.SearchStrategy[Any], data: st.DataObject) -> None:
+def test_messages_round_trip_through_json(
+    kind: Any, strategy: st.SearchStrategy[Any], data: st.DataObject
+) -> None:
     value = data.draw(strategy)
     again = msgspec.json.decode(msgspec.json.encode(value), type=kind)
     assert again == value
@@ -135,7 +139,11 @@ def test_equality_is_by_value(value: msgspec.Struct) -> None:
 
 
 def test_every_struct_is_tested_to_be_frozen() -> None:
-    structs = {kind for kind in vars(messages).values() if isinstance(kind, type) and issubclass(kind, msgspec.Struct)}
+    structs = {
+        kind
+        for kind in vars(messages).values()
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+    }
     assert structs - {msgspec.Struct} == {type(value) for value in FROZEN}
 
 
@@ -184,7 +192,7 @@ def test_json_form_of_messages(value: Any, written: bytes) -> None:
     assert msgspec.json.encode(value) == written
 
 
-# --- messages -------------------------------------------------------------------------------------
+# --- messages ----------------------------------------------------------------------------------
 
 CALL = ToolCall("1", "search", {"q": "x"})
 FORMS = [
@@ -203,7 +211,9 @@ FORMS = [
 
 
 @pytest.mark.parametrize(("message", "content"), FORMS)
-def test_assistant_accepts_every_form(message: Assistant, content: tuple[AssistantBlock, ...]) -> None:
+def test_assistant_accepts_every_form(
+    message: Assistant, content: tuple[AssistantBlock, ...]
+) -> None:
     assert message.content == content
     assert type(message.content) is tuple
 
@@ -216,14 +226,20 @@ def test_views_are_joined_without_separator() -> None:
 def test_omitted_fields_have_defaults() -> None:
     assert ToolResult("i", "r").is_error is False
     assert (Tool("t").description, Document(Url("u")).media_type) == ("", "application/pdf")
-    assert (Continuity().replayable, Request([]).stream, Request([]).tool_choice) == (True, False, None)
+    assert (Continuity().replayable, Request([]).stream, Request([]).tool_choice) == (
+        True,
+        False,
+        None,
+    )
 
 
 @given(st.lists(some.assistant_blocks, max_size=6))
 def test_properties_of_an_assistant(blocks: list[AssistantBlock]) -> None:
     message = Assistant(blocks)
     assert message.text == "".join(block.text for block in blocks if isinstance(block, Text))
-    assert message.thinking == "".join(block.text for block in blocks if isinstance(block, Thinking))
+    assert message.thinking == "".join(
+        block.text for block in blocks if isinstance(block, Thinking)
+    )
     assert message.tool_calls == tuple(block for block in blocks if isinstance(block, ToolCall))
 
 
@@ -252,10 +268,13 @@ def test_system_messages_are_joined(
 
 
 def test_loss_warning_reads_as_a_sentence() -> None:
-    assert str(LossWarning("order_lost", "messages[1]", "said earlier")) == "messages[1]: said earlier [order_lost]"
+    assert (
+        str(LossWarning("order_lost", "messages[1]", "said earlier"))
+        == "messages[1]: said earlier [order_lost]"
+    )
 
 
-# --- media ----------------------------------------------------------------------------------------
+# --- media -------------------------------------------------------------------------------------
 
 
 def test_image_from_file(tmp_path: Path) -> None:
@@ -267,14 +286,15 @@ def test_image_from_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("a.pdf", "application/pdf"), ("a.txt", "text/plain"), ("a", "application/pdf")]
+    ("name", "kind"),
+    [("a.pdf", "application/pdf"), ("a.txt", "text/plain"), ("a", "application/pdf")],
 )
 def test_document_from_file(tmp_path: Path, name: str, kind: str) -> None:
     (tmp_path / name).write_bytes(b"x")
     assert Document.from_file(tmp_path / name) == Document(Inline("eA=="), kind, name)
 
 
-# --- tools ----------------------------------------------------------------------------------------
+# --- tools -------------------------------------------------------------------------------------
 
 
 def weather(
@@ -327,15 +347,29 @@ class Forecast:
         (Forecast(), "Forecast", "Look ahead.", ["city", "days"]),
         (Forecast().__call__, "__call__", "Call it.", ["city", "days"]),
         (partial(Forecast(), days=1), "Forecast", "Look ahead.", ["city"]),
-        (partial(weather, "Oslo", units=["metric"]), "weather", "Return the weather.", ["days", "anything"]),
-        (partial(partial(weather, days=1), units=[]), "weather", "Return the weather.", ["city", "anything"]),
+        (
+            partial(weather, "Oslo", units=["metric"]),
+            "weather",
+            "Return the weather.",
+            ["days", "anything"],
+        ),
+        (
+            partial(partial(weather, days=1), units=[]),
+            "weather",
+            "Return the weather.",
+            ["city", "anything"],
+        ),
     ],
 )
 def test_partial_or_object_is_described_by_its_function(
     function: Any, name: str, description: str, parameters: list[str]
 ) -> None:
     tool = Tool.from_function(function)
-    assert (tool.name, tool.description, list(tool.parameters["properties"])) == (name, description, parameters)
+    assert (tool.name, tool.description, list(tool.parameters["properties"])) == (
+        name,
+        description,
+        parameters,
+    )
     if "city" in parameters:
         assert tool.parameters["properties"]["city"] == {"type": "string", "description": "a city"}
         assert tool.parameters["required"] == ["city"]
@@ -401,7 +435,10 @@ class Forest(msgspec.Struct):
     place: Place
 
 
-PROPERTIES = {"city": {"type": "string"}, "zip": {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None}}
+PROPERTIES = {
+    "city": {"type": "string"},
+    "zip": {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None},
+}
 
 
 @pytest.mark.parametrize("model", [Place, PlaceData])
@@ -417,8 +454,15 @@ def test_tool_from_struct_and_dataclass(model: type) -> None:
 
 
 def test_tool_from_typed_dict() -> None:
-    schema = {"title": "PlaceDict", "type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-    assert Tool.from_model(PlaceDict, name="place", description="Where.") == Tool("place", "Where.", schema)
+    schema = {
+        "title": "PlaceDict",
+        "type": "object",
+        "properties": {"city": {"type": "string"}},
+        "required": ["city"],
+    }
+    assert Tool.from_model(PlaceDict, name="place", description="Where.") == Tool(
+        "place", "Where.", schema
+    )
     assert Tool.from_model(PlaceDict).description == ""
 
 
@@ -442,7 +486,9 @@ def namesake(**fields: Any) -> Any:
 
 
 def test_tool_from_a_function_of_pydantic_models() -> None:
-    def plan(place: PlaceModel, legs: list[Leg], last: PlaceModel | None = None, days: int = 1) -> None:
+    def plan(
+        place: PlaceModel, legs: list[Leg], last: PlaceModel | None = None, days: int = 1
+    ) -> None:
         """Plan a way."""
 
     plan.__annotations__ |= {"place": PlaceModel, "legs": list[Leg], "last": PlaceModel | None}
@@ -463,7 +509,11 @@ def test_tool_parameters_may_have_a_model_default_or_a_description() -> None:
     go.__annotations__ |= {"place": PlaceModel, "leg": Annotated[Leg, "the first"]}
     schema = Tool.from_function(go).parameters
     assert schema["required"] == []
-    assert schema["properties"]["leg"] == {"$ref": "#/$defs/Leg", "description": "the first", "default": None}
+    assert schema["properties"]["leg"] == {
+        "$ref": "#/$defs/Leg",
+        "description": "the first",
+        "default": None,
+    }
 
 
 def test_models_with_the_same_name_keep_their_definitions() -> None:
@@ -496,7 +546,10 @@ def test_struct_keeps_its_name_when_a_model_has_the_same() -> None:
 
 
 def test_schema_of_a_container_of_models() -> None:
-    assert schema_of(list[PlaceModel]) == {"type": "array", "items": PlaceModel.model_json_schema()}
+    assert schema_of(list[PlaceModel]) == {
+        "type": "array",
+        "items": PlaceModel.model_json_schema(),
+    }
     assert schema_of(list[Leg])["$defs"].keys() == {"Leg", "PlaceModel"}
 
 
@@ -524,7 +577,9 @@ def test_schema_of_a_recursive_type_keeps_its_definition() -> None:
     schema = schema_of(Tree)
     assert (schema["type"], schema["title"]) == ("object", "Tree")
     assert schema["properties"]["children"]["items"] == {"$ref": "#/$defs/Tree"}
-    assert schema["$defs"] == {"Tree": {name: value for name, value in schema.items() if name != "$defs"}}
+    assert schema["$defs"] == {
+        "Tree": {name: value for name, value in schema.items() if name != "$defs"}
+    }
 
 
 def test_schema_of_a_self_referencing_type_keeps_definitions() -> None:
@@ -550,7 +605,7 @@ def test_single_definition_is_inlined() -> None:
     assert "$defs" not in schema_of(Odd)
 
 
-# --- ids ------------------------------------------------------------------------------------------
+# --- ids ---------------------------------------------------------------------------------------
 
 ALPHABET = set("0123456789ABCDEFGHJKMNPQRSTVWXYZ")
 

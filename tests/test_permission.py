@@ -41,13 +41,36 @@ MATCHES = [
     # a rule that allows does not let a command become two
     *[
         (Rule("allow", arguments={"command": "pytest*"}), bash(f"pytest {more}"), False)
-        for more in ("; ls", "&& ls", "| sh", "> x", "< x", "$(ls)", "`ls`", "\nls", "\r", "& ls", "\\\nls", "(ls)")
+        for more in (
+            "; ls",
+            "&& ls",
+            "| sh",
+            "> x",
+            "< x",
+            "$(ls)",
+            "`ls`",
+            "\nls",
+            "\r",
+            "& ls",
+            "\\\nls",
+            "(ls)",
+        )
     ],
     (Rule("deny", arguments={"command": "pytest*"}), bash("pytest; ls"), True),
     # nor does a regular expression
     *[
         (Rule("allow", arguments={"command": "re:pytest.*"}), bash(f"pytest{more}"), False)
-        for more in ("; curl x | sh", "|sh", " && ls", "$(ls)", "`ls`", "\nls", " > x", "\\\nls", "\r")
+        for more in (
+            "; curl x | sh",
+            "|sh",
+            " && ls",
+            "$(ls)",
+            "`ls`",
+            "\nls",
+            " > x",
+            "\\\nls",
+            "\r",
+        )
     ],
     (Rule("allow", arguments={"command": "re:pytest.*"}), bash("pytest -q"), True),
     (Rule("deny", arguments={"command": "re:.*curl.*"}), bash("pytest; curl x | sh"), True),
@@ -65,7 +88,8 @@ MATCHES = [
     (Rule("allow", path="**/*.py"), edit("a.py"), True),
     (Rule("allow", path="**/*.py"), edit("x/y/a.py"), True),
     (Rule("allow", path="src/**"), edit("srcs/a.py"), False),
-    (Rule("allow", path="src/**"), bash("ls"), False),  # a rule about paths does not allow what names none
+    # a rule about paths does not allow what names none
+    (Rule("allow", path="src/**"), bash("ls"), False),
     (Rule("allow", path="src/**"), edit("src/a", ".git/config"), False),
     (Rule("deny", path=".git/**"), edit("src/a", ".git/config"), True),
     (Rule("deny", path=".git/**"), bash("rm .git/config"), False),
@@ -83,7 +107,11 @@ def test_rule_matches_proposals(rule: Rule, proposal: Proposal, expected: bool) 
 
 
 def test_strictest_rule_wins_in_any_order() -> None:
-    rules = [Rule("allow", name="all"), Rule("ask", "bash", name="shell"), Rule("deny", path=".git/**", name="git")]
+    rules = [
+        Rule("allow", name="all"),
+        Rule("ask", "bash", name="shell"),
+        Rule("deny", path=".git/**", name="git"),
+    ]
     for order in (rules, rules[::-1]):
         policy = Policy(order)
         assert policy.judge(Proposal("look", {})).action == "allow"
@@ -97,9 +125,13 @@ def test_unmatched_proposal_needs_approval_or_is_denied() -> None:
 
 
 words = st.sampled_from(["bash", "edit", "look", "*", "b*"])
-effects = st.none() | st.lists(st.sampled_from(["none", "read", "write", "execute", "network"]), min_size=1)
+effects = st.none() | st.lists(
+    st.sampled_from(["none", "read", "write", "execute", "network"]), min_size=1
+)
 paths = st.sampled_from([None, "**", "src/**", ".git/*"])
-rules = st.builds(Rule, st.sampled_from(["allow", "ask", "deny"]), words, effects, st.none(), paths)
+rules = st.builds(
+    Rule, st.sampled_from(["allow", "ask", "deny"]), words, effects, st.none(), paths
+)
 proposals = st.builds(
     Proposal,
     st.sampled_from(["bash", "edit", "look"]),
@@ -111,7 +143,9 @@ STRICTNESS = ("allow", "ask", "deny")
 
 
 @given(st.lists(rules, max_size=4), rules, proposals)
-def test_only_allow_rules_can_relax_a_policy(before: list[Rule], more: Rule, proposal: Proposal) -> None:
+def test_only_allow_rules_can_relax_a_policy(
+    before: list[Rule], more: Rule, proposal: Proposal
+) -> None:
     old, new = Policy(before).judge(proposal), Policy([*before, more]).judge(proposal)
     if more.action != "allow":
         assert STRICTNESS.index(new.action) >= STRICTNESS.index(old.action) or old.rule is None
@@ -123,12 +157,19 @@ def test_only_allow_rules_can_relax_a_policy(before: list[Rule], more: Rule, pro
 def test_path_rules_that_never_match_are_found() -> None:
     tools = [("read_file", "read", True), ("edit_file", "write", True), ("bash", "execute", False)]
     fetch = ("fetch", "execute", False)
-    idle = [Rule("deny", "fetch", path="secrets/**"), Rule("deny", side_effect=["execute"], path="x/**")]
-    used = [Rule("deny", path="secrets/**"), Rule("deny", "edit_*", path="x"), Rule("deny", "fetch")]
+    idle = [
+        Rule("deny", "fetch", path="secrets/**"),
+        Rule("deny", side_effect=["execute"], path="x/**"),
+    ]
+    used = [
+        Rule("deny", path="secrets/**"),
+        Rule("deny", "edit_*", path="x"),
+        Rule("deny", "fetch"),
+    ]
     assert Policy([*idle, *used]).find_idle([*tools, fetch]) == idle  # type: ignore[list-item]
 
 
-# --- invalid rules and policies ---------------------------------------------------------------------
+# --- invalid rules and policies ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -138,7 +179,10 @@ def test_path_rules_that_never_match_are_found() -> None:
         ({"action": "allow", "side_effect": ["reed"]}, "side_effect: must be of none, read"),
         ({"action": "allow", "tool": "re:("}, "tool: 're:\\(' is not a regular expression"),
         ({"action": "allow", "arguments": {"x": 3}}, "arguments.x: must be text"),
-        ({"action": "allow", "arguments": {"x": "re:["}}, "arguments.x: .* is not a regular expression"),
+        (
+            {"action": "allow", "arguments": {"x": "re:["}},
+            "arguments.x: .* is not a regular expression",
+        ),
         ({"action": "deny", "path": "/etc"}, "path: must be a pattern below the workspace"),
         ({"action": "deny", "path": "a/../b"}, "path: must be a pattern below the workspace"),
         ({"action": "deny", "path": ""}, "path: is empty"),
@@ -199,20 +243,38 @@ def test_rules_are_read_from_a_file(tmp_path: Path) -> None:
         ("rules: 3", ":1: rules: must be a list"),
         ("rules:\n  - allow", r":2: rules\[0\]: must be a mapping, not a string"),
         ("rules:\n  - {tool: bash}", r":2: rules\[0\].action: is missing"),
-        ("rules:\n  - {action: allow}\n  - {action: permit}", r":3: rules\[1\].action: must be allow, ask or deny"),
+        (
+            "rules:\n  - {action: allow}\n  - {action: permit}",
+            r":3: rules\[1\].action: must be allow, ask or deny",
+        ),
         ("rules:\n  - {action: allow, tol: bash}", r":2: rules\[0\].tol: unknown key"),
-        ("rules:\n  - action: allow\n    path: ../x", r":3: rules\[0\].path: must be a pattern below"),
-        ("rules:\n  - action: allow\n    side_effect: [reed]", r":3: rules\[0\].side_effect: must be of none"),
+        (
+            "rules:\n  - action: allow\n    path: ../x",
+            r":3: rules\[0\].path: must be a pattern below",
+        ),
+        (
+            "rules:\n  - action: allow\n    side_effect: [reed]",
+            r":3: rules\[0\].side_effect: must be of none",
+        ),
         ("rules:\n  - {action: allow, action: deny}", "there twice"),
         ("rules:\n  - action: allow\n    tool:", r":3: rules\[0\].tool: is empty"),
         ("rules:\n  - action: allow\n    tool: ''", r":3: rules\[0\].tool: is empty"),
         ("rules:\n  - action: allow\n    side_effect:", r":3: rules\[0\].side_effect: is empty"),
-        ("rules:\n  - action: allow\n    side_effect: []", r":3: rules\[0\].side_effect: is empty"),
+        (
+            "rules:\n  - action: allow\n    side_effect: []",
+            r":3: rules\[0\].side_effect: is empty",
+        ),
         ("rules:\n  - action: allow\n    path:", r":3: rules\[0\].path: is empty"),
         ("rules:\n  - action: allow\n    arguments:", r":3: rules\[0\].arguments: is empty"),
         ("rules:\n  - action: allow\n    arguments: {}", r":3: rules\[0\].arguments: is empty"),
-        ("rules:\n  - action: allow\n    arguments: {command: }", r"arguments.command: must be text"),
-        ("rules:\n  - action: allow\n    arguments: {command: ''}", r"arguments.command: is empty"),
+        (
+            "rules:\n  - action: allow\n    arguments: {command: }",
+            r"arguments.command: must be text",
+        ),
+        (
+            "rules:\n  - action: allow\n    arguments: {command: ''}",
+            r"arguments.command: is empty",
+        ),
         ("rules: [", ":"),
     ],
 )
@@ -228,7 +290,7 @@ def test_missing_file_is_reported(tmp_path: Path) -> None:
         Policy.load(tmp_path / "none.yaml")
 
 
-# --- approvals --------------------------------------------------------------------------------------
+# --- approvals ---------------------------------------------------------------------------------
 
 
 async def decide(gate: Gate, proposal: Proposal) -> Decision:
@@ -240,13 +302,18 @@ async def test_rules_decide_without_asking() -> None:
     def never(*_: object) -> bool:
         raise AssertionError("asked")
 
-    gate = Gate(Policy([Rule("allow", "look", name="a"), Rule("deny", "bash", reason="no", name="d")]), never)
+    gate = Gate(
+        Policy([Rule("allow", "look", name="a"), Rule("deny", "bash", reason="no", name="d")]),
+        never,
+    )
     assert await decide(gate, Proposal("look", {})) == Decision(True, "policy", "", "a")
     assert await decide(gate, bash("ls")) == Decision(False, "policy", "no", "d")
 
 
 async def test_missing_approver_denies() -> None:
-    assert await decide(Gate(Policy()), bash("ls")) == Decision(False, "nobody", "there is no approver to ask")
+    assert await decide(Gate(Policy()), bash("ls")) == Decision(
+        False, "nobody", "there is no approver to ask"
+    )
 
 
 async def _later(answer: Any) -> Any:
@@ -301,4 +368,6 @@ async def test_approver_gets_one_question_at_a_time() -> None:
         return Decision(True, "ann")
 
     gate = Gate(Policy(), approve)
-    assert all(d.allowed for d in await asyncio.gather(*[decide(gate, bash(str(n))) for n in range(5)]))
+    assert all(
+        d.allowed for d in await asyncio.gather(*[decide(gate, bash(str(n))) for n in range(5)])
+    )

@@ -43,12 +43,27 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Install the example into a folder, without a network."""
     folder = tmp_path_factory.mktemp("plugin")
     source = shutil.copytree(ROOT / "examples" / "plugin", folder / "source")
-    words = ["install", "-q", "--no-deps", "--no-index", "--no-build-isolation", "--target", str(folder / "site")]
-    subprocess.run([sys.executable, "-m", "pip", *words, str(source)], check=True, capture_output=True, timeout=120)
+    words = [
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-index",
+        "--no-build-isolation",
+        "--target",
+        str(folder / "site"),
+    ]
+    subprocess.run(
+        [sys.executable, "-m", "pip", *words, str(source)],
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
     return folder / "site"
 
 
-def test_example_plugin_is_installed_and_used(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_example_plugin_is_installed_and_used(
+    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def handle(connection: Connection) -> None:
         message = {"role": "assistant", "content": "Hi"}
         body = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
@@ -60,7 +75,10 @@ def test_example_plugin_is_installed_and_used(installed: Path, tmp_path: Path, m
         monkeypatch.setenv("DRAGOMAN_CONFIG", str(file))
         monkeypatch.setenv("PYTHONPATH", f"{installed}:{ROOT / 'src'}")
         done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, server.base_url], capture_output=True, timeout=60, check=False
+            [sys.executable, "-c", PROGRAM, server.base_url],
+            capture_output=True,
+            timeout=60,
+            check=False,
         )
         assert done.stderr == b""
         assert json.loads(done.stdout) == ["Hi", 8000, "local:parrot", "example", "count_words"]
@@ -74,9 +92,19 @@ def offer(monkeypatch: pytest.MonkeyPatch, **points: str) -> None:
 
 
 def test_plugin_tools_of_every_form_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    offer(monkeypatch, one="json:dumps", many="tests.test_plugins:MANY", wrong="json:__name__", gone="nowhere:x")
+    offer(
+        monkeypatch,
+        one="json:dumps",
+        many="tests.test_plugins:MANY",
+        wrong="json:__name__",
+        gone="nowhere:x",
+    )
     assert [each.name for each in plugin_tools(["many"])] == ["shout"]
-    for name, problem in (("wrong", "offers str"), ("gone", "cannot be loaded"), ("none", "no package offers")):
+    for name, problem in (
+        ("wrong", "offers str"),
+        ("gone", "cannot be loaded"),
+        ("none", "no package offers"),
+    ):
         with pytest.raises(ValueError, match=problem):
             plugin_tools([name])
 
@@ -89,7 +117,9 @@ def shout(text: str) -> str:
 MANY: list[Any] = [shout]
 
 
-def test_builtin_wire_is_not_replaced(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_builtin_wire_is_not_replaced(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     offer(monkeypatch, openai="nowhere:Codec")
     plugins.load_wires.__wrapped__()
     assert "the wire openai is built in" in caplog.text

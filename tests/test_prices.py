@@ -1,4 +1,6 @@
-"""The cost of a call: the bundled table, the arithmetic, user tables, and repricing recorded calls."""
+"""The cost of a call: the bundled table, the arithmetic, user tables, and repricing recorded
+calls.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.events import Usage
-from dragoman.prices import Cost, Match, PricedUse, PriceRow, PriceTable, Tier, Unpriced, cost, reprice
+from dragoman.prices import (
+    Cost,
+    Match,
+    PricedUse,
+    PriceRow,
+    PriceTable,
+    Tier,
+    Unpriced,
+    cost,
+    reprice,
+)
 from dragoman.registry import load_vendor, vendor_names
 
 D = Decimal
@@ -86,7 +98,7 @@ BARE = row(input="3", output="15")
 COUNTING = row(input="1000000", output="1000000", cache_read="1000000", cache_write="1000000")
 
 
-# --- the bundled table ----------------------------------------------------------------------------
+# --- the bundled table -------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +109,9 @@ def bundled() -> PriceTable:
 def test_the_bundled_table_is_dated_versioned_and_unedited(bundled: PriceTable) -> None:
     text = (importlib.resources.files("dragoman") / "catalog" / "prices.json").read_text("utf-8")
     rows = json.loads(text)["rows"]
-    digest = hashlib.sha256(json.dumps(rows, separators=(",", ":"), ensure_ascii=False).encode()).hexdigest()[:8]
+    digest = hashlib.sha256(
+        json.dumps(rows, separators=(",", ":"), ensure_ascii=False).encode()
+    ).hexdigest()[:8]
     assert bundled.generated_at is not None
     assert bundled.generated_at > date(2026, 1, 1)
     assert bundled.version == f"{bundled.generated_at}.{digest}"
@@ -139,7 +153,8 @@ def overlap(one: PriceRow, other: PriceRow) -> bool:
         return False
     if one.hours and other.hours:
         return one.holds_at(other.hours[0]) or other.holds_at(one.hours[0])
-    return one.hours is other.hours  # a row for some hours stands before the one for the rest of the day
+    # a row for some hours stands before the one for the rest of the day
+    return one.hours is other.hours
 
 
 def ambiguous(rows: tuple[PriceRow, ...]) -> list[tuple[PriceRow, PriceRow]]:
@@ -149,7 +164,9 @@ def ambiguous(rows: tuple[PriceRow, ...]) -> list[tuple[PriceRow, PriceRow]]:
         for kind in CLAUSES:
             for text in getattr(entry.match, kind):
                 sharing.setdefault((entry.provider, kind, text), []).append(entry)
-    return [pair for group in sharing.values() for pair in combinations(group, 2) if overlap(*pair)]
+    return [
+        pair for group in sharing.values() for pair in combinations(group, 2) if overlap(*pair)
+    ]
 
 
 def test_no_two_bundled_rows_are_for_the_same_name_at_the_same_time(bundled: PriceTable) -> None:
@@ -159,7 +176,10 @@ def test_no_two_bundled_rows_are_for_the_same_name_at_the_same_time(bundled: Pri
 
 def test_ambiguity_check_finds_an_ambiguity() -> None:
     first = date(2026, 1, 1)
-    later, sooner = row(input="1", output="1", valid_from=first), row(input="1", output="1", valid_until=first)
+    later, sooner = (
+        row(input="1", output="1", valid_from=first),
+        row(input="1", output="1", valid_until=first),
+    )
     peak = row(input="1", output="1", hours=(time(1), time(4)))
     peak_2 = row(input="1", output="1", hours=(time(3), time(5)))
     assert ambiguous((BARE, PLAIN)) == [(BARE, PLAIN)]
@@ -169,15 +189,22 @@ def test_ambiguity_check_finds_an_ambiguity() -> None:
 
 
 def test_every_bundled_row_is_reached_by_each_of_its_names(bundled: PriceTable) -> None:
-    """No row is dead: each exact name and each prefix finds its own row on its own day and hour."""
+    """No row is dead: each exact name and each prefix finds its own row on its own day
+    and hour.
+    """
     asked = 0
     for entry in bundled.rows:
         first = entry.valid_from or (entry.valid_until or date(2026, 11, 15)) - timedelta(days=1)
         for name in (*entry.match.equals, *entry.match.starts_with):
             clocks = [entry.hours[0]] if entry.hours else [time(hour, 50) for hour in range(24)]
-            found = [bundled.find(f"{entry.provider}:{name or 'x'}", datetime.combine(first, t)) for t in clocks]
+            found = [
+                bundled.find(f"{entry.provider}:{name or 'x'}", datetime.combine(first, t))
+                for t in clocks
+            ]
             if entry.unpriced:
-                assert all(isinstance(one, Unpriced) and entry.unpriced in one.reason for one in found)
+                assert all(
+                    isinstance(one, Unpriced) and entry.unpriced in one.reason for one in found
+                )
             else:
                 assert any(one is entry for one in found), (entry, name)
             asked += 1
@@ -213,29 +240,58 @@ def test_price_changes_on_its_date(bundled: PriceTable) -> None:
 # The cost of the call that xAI and OpenRouter reported (`cost_in_usd_ticks`, `usage.cost`), from
 # recordings: reads and writes of a cache, reasoning, and days on which the price was another one.
 RECORDED_BILLS = [
-    ("xai:grok-3-mini", datetime(2026, 2, 11, tzinfo=UTC), Usage(12, 322, 2, None, 320, 334), "0.00016415"),
-    ("xai:grok-4-fast-reasoning", date(2026, 3, 12), Usage(468, 659, 467, None, 582, 1127), "0.00035305"),
+    (
+        "xai:grok-3-mini",
+        datetime(2026, 2, 11, tzinfo=UTC),
+        Usage(12, 322, 2, None, 320, 334),
+        "0.00016415",
+    ),
+    (
+        "xai:grok-4-fast-reasoning",
+        date(2026, 3, 12),
+        Usage(468, 659, 467, None, 582, 1127),
+        "0.00035305",
+    ),
     ("xai:grok-code-fast-1", date(2026, 3, 12), Usage(496, 333, 320, None, 256, 829), "0.0005411"),
-    ("openrouter:x-ai/grok-4-fast", date(2025, 11, 2), Usage(173, 104, 150, None, 90, 277), "0.0000641"),
-    ("openrouter:z-ai/glm-4.5v", date(2025, 11, 2), Usage(226, 105, 4, None, 65, 331), "0.00032264"),
+    (
+        "openrouter:x-ai/grok-4-fast",
+        date(2025, 11, 2),
+        Usage(173, 104, 150, None, 90, 277),
+        "0.0000641",
+    ),
+    (
+        "openrouter:z-ai/glm-4.5v",
+        date(2025, 11, 2),
+        Usage(226, 105, 4, None, 65, 331),
+        "0.00032264",
+    ),
     (
         "openrouter:anthropic/claude-4.6-sonnet-20260217",
         date(2026, 3, 8),
         Usage(2572, 63, 0, 2569, 0, 2635),
         "0.01058775",
     ),
-    ("openrouter:z-ai/glm-5-turbo-20260315", date(2026, 4, 27), Usage(359, 55, 256, 0, 21, 414), "0.00040504"),
+    (
+        "openrouter:z-ai/glm-5-turbo-20260315",
+        date(2026, 4, 27),
+        Usage(359, 55, 256, 0, 21, 414),
+        "0.00040504",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("model", "at", "usage", "bill"), RECORDED_BILLS, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(
+    ("model", "at", "usage", "bill"), RECORDED_BILLS, ids=lambda value: str(value)[:40]
+)
 def test_cost_equals_the_providers_bill(model: str, at: date, usage: Usage, bill: str) -> None:
     mine = cost(usage, model, at)
     assert isinstance(mine, Cost)
     assert mine.total == D(bill)
 
 
-@pytest.mark.parametrize("provider", ["local", *[name for name in vendor_names() if load_vendor(name).local]])
+@pytest.mark.parametrize(
+    "provider", ["local", *[name for name in vendor_names() if load_vendor(name).local]]
+)
 def test_local_model_is_free(provider: str) -> None:
     for usage in (Usage(10, 20), Usage()):
         bill = cost(usage, f"{provider}:some/model:with-colons.gguf")
@@ -247,7 +303,9 @@ def test_local_model_is_free(provider: str) -> None:
 
 
 def test_every_local_server_is_free() -> None:
-    assert {"ollama", "vllm", "llamacpp", "lmstudio", "sglang"} <= {row.provider for row in PriceTable.bundled().rows}
+    assert {"ollama", "vllm", "llamacpp", "lmstudio", "sglang"} <= {
+        row.provider for row in PriceTable.bundled().rows
+    }
 
 
 def test_unknown_values_are_none_not_zero() -> None:
@@ -269,16 +327,22 @@ table = prices.PriceTable.bundled()
 assert prices.PriceTable.bundled() is table
 assert len([path for path in opened if path.endswith("prices.json")]) == 1
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 
-# --- arithmetic -----------------------------------------------------------------------------------
+# --- arithmetic --------------------------------------------------------------------------------
 
 # As each wire reports it, already read into inclusive totals and named subsets.
 WIRES = {
-    # openai: prompt_tokens 10000 of which cached_tokens 9000, completion_tokens 300 of which reasoning 200
-    "openai": (Usage(10_000, 300, 9_000, None, 200, 10_300), {"input": 1_000, "cached_input": 9_000}),
+    # openai: prompt_tokens 10000 of which cached_tokens 9000, completion_tokens 300 of which
+    # reasoning 200
+    "openai": (
+        Usage(10_000, 300, 9_000, None, 200, 10_300),
+        {"input": 1_000, "cached_input": 9_000},
+    ),
     # anthropic: input_tokens 504, cache_read 1000, cache_creation 123, output_tokens 50
     "anthropic": (
         Usage(1_627, 50, 1_000, 123, None, 1_677),
@@ -315,13 +379,23 @@ def test_cached_tokens_are_not_billed_twice() -> None:
 
 def test_counts_that_the_provider_bills_take_precedence() -> None:
     rates = row(input="2.5", output="10", cache_read="1", reasoning="20")
-    processed = Usage(1000, 100, 900, reasoning_tokens=60, billed_input_tokens=40, billed_output_tokens=70)
+    processed = Usage(
+        1000, 100, 900, reasoning_tokens=60, billed_input_tokens=40, billed_output_tokens=70
+    )
     bill = price(processed, rates)
-    assert bill.parts == {**dict.fromkeys(PARTS, D(0)), "input": D("0.0001"), "output": D("0.0007")}
+    assert bill.parts == {
+        **dict.fromkeys(PARTS, D(0)),
+        "input": D("0.0001"),
+        "output": D("0.0007"),
+    }
     assert bill.notes == ()
     # each side by itself: a count of zero is billed as zero, an unreported one as it was processed
-    assert price(Usage(1000, 100, billed_input_tokens=0), row(input="2.5", output="10")).total == D("0.001")
-    assert price(Usage(1000, 100, billed_output_tokens=0), row(input="2.5", output="10")).total == D("0.0025")
+    assert price(
+        Usage(1000, 100, billed_input_tokens=0), row(input="2.5", output="10")
+    ).total == D("0.001")
+    assert price(
+        Usage(1000, 100, billed_output_tokens=0), row(input="2.5", output="10")
+    ).total == D("0.0025")
     assert price(Usage(10, 10, billed_input_tokens=4, billed_output_tokens=4), rates).notes == ()
 
 
@@ -351,17 +425,32 @@ def test_reasoning_has_its_own_rate_only_where_the_row_has_one() -> None:
     ("usage", "entry", "notes"),
     [
         (Usage(9, 1, 4), BARE, ["no cache_read rate: cached_input is billed at the input rate"]),
-        (Usage(9, 1, 0, 4), BARE, ["no cache_write rate: cache_write is billed at the input rate"]),
+        (
+            Usage(9, 1, 0, 4),
+            BARE,
+            ["no cache_write rate: cache_write is billed at the input rate"],
+        ),
         (Usage(9, 1, 0, 0), BARE, []),
         (Usage(9, 1), BARE, []),
-        (Usage(9, 1), PLAIN, ["cached_input_tokens not reported: all input is billed as not cached"]),
+        (
+            Usage(9, 1),
+            PLAIN,
+            ["cached_input_tokens not reported: all input is billed as not cached"],
+        ),
         (Usage(9, 1, 0, estimated=True), BARE, ["the token counts are estimates"]),
         (Usage(9, 1, 0, total_tokens=10), BARE, []),
-        (Usage(9, 1, 0, total_tokens=12), BARE, ["total_tokens is 12, but input and output add up to 10"]),
+        (
+            Usage(9, 1, 0, total_tokens=12),
+            BARE,
+            ["total_tokens is 12, but input and output add up to 10"],
+        ),
         (
             Usage(9, 1, 0, 4),
             row(input="1", output="2", cache_write="1.25", ignored=("cache_write_1h",)),
-            ["cache writes are billed at the rate of the shortest lifetime; longer ones cost more"],
+            [
+                "cache writes are billed at the rate of the shortest lifetime; longer ones cost "
+                "more"
+            ],
         ),
         (
             Usage(9, 1, 0),
@@ -375,7 +464,9 @@ def test_reasoning_has_its_own_rate_only_where_the_row_has_one() -> None:
         ),
     ],
 )
-def test_assumptions_of_a_price_are_in_its_notes(usage: Usage, entry: PriceRow, notes: list[str]) -> None:
+def test_assumptions_of_a_price_are_in_its_notes(
+    usage: Usage, entry: PriceRow, notes: list[str]
+) -> None:
     assert list(price(usage, entry).notes) == notes
 
 
@@ -389,9 +480,24 @@ def test_a_missing_cache_rate_is_the_input_rate() -> None:
         (Usage(None, 5), "usage not reported: input_tokens"),
         (Usage(5, None), "usage not reported: output_tokens"),
         (Usage(), "usage not reported: input_tokens"),
-        (Usage(5, 5, 6), "usage contradicts itself: cached_input_tokens 6 and cache_creation_input_tokens 0 are more "),
-        (Usage(5, 5, 3, 3), "usage contradicts itself: cached_input_tokens 3 and cache_creation_input_tokens 3 are "),
-        (Usage(5, 5, 0, 0, 6), "usage contradicts itself: reasoning_tokens 6 are more than output_tokens 5"),
+        (
+            Usage(5, 5, 6),
+            (
+                "usage contradicts itself: cached_input_tokens 6 and cache_creation_input_tokens 0"
+                " are more "
+            ),
+        ),
+        (
+            Usage(5, 5, 3, 3),
+            (
+                "usage contradicts itself: cached_input_tokens 3 and cache_creation_input_tokens 3"
+                " are "
+            ),
+        ),
+        (
+            Usage(5, 5, 0, 0, 6),
+            "usage contradicts itself: reasoning_tokens 6 are more than output_tokens 5",
+        ),
         (Usage(-5, 5), "usage is negative: input_tokens"),
         (Usage(5, -1), "usage is negative: output_tokens"),
         (Usage(5, 5, -1), "usage is negative: cached_input_tokens"),
@@ -425,7 +531,7 @@ def test_model_is_split_at_the_first_colon_ignoring_case() -> None:
     assert price(Usage(1, 1), entry, model="ROUTER:maker/model:free:x").notes == ()
 
 
-# --- tiers, days and hours ------------------------------------------------------------------------
+# --- tiers, days and hours ---------------------------------------------------------------------
 
 TIERED = row(
     input="1",
@@ -437,7 +543,12 @@ TIERED = row(
 
 @pytest.mark.parametrize(
     ("tokens", "rates"),
-    [(100, ("1", "0.1", "10")), (101, ("2", "0.1", "20")), (200, ("2", "0.1", "20")), (201, ("4", "0.4", "10"))],
+    [
+        (100, ("1", "0.1", "10")),
+        (101, ("2", "0.1", "20")),
+        (200, ("2", "0.1", "20")),
+        (201, ("4", "0.4", "10")),
+    ],
 )
 def test_tier_applies_to_the_complete_call(tokens: int, rates: tuple[str, ...]) -> None:
     parts = price(Usage(tokens, 7, 50), TIERED).parts
@@ -455,7 +566,8 @@ def test_tier_applies_to_the_complete_call(tokens: int, rates: tuple[str, ...]) 
         (date(2026, 2, 28), 1),
         (date(2026, 3, 1), 2),
         (datetime(2026, 2, 28, 23, 59), 1),
-        (datetime(2026, 3, 1, 0, 30, tzinfo=timezone(timedelta(hours=2))), 1),  # still February in UTC
+        # still February in UTC
+        (datetime(2026, 3, 1, 0, 30, tzinfo=timezone(timedelta(hours=2))), 1),
         (datetime(2026, 2, 28, 23, 30, tzinfo=timezone(timedelta(hours=-2))), 2),
     ],
 )
@@ -472,7 +584,10 @@ def test_row_valid_at_the_time_is_used(at: date, rate: int | None) -> None:
 
 def test_default_time_is_today() -> None:
     today = datetime.now(UTC).date()
-    days = table(row(input="1", output="1", valid_until=today - timedelta(days=1)), row(input="2", output="2"))
+    days = table(
+        row(input="1", output="1", valid_until=today - timedelta(days=1)),
+        row(input="2", output="2"),
+    )
     assert cost(Usage(1_000_000, 0), "p:m", table=days).total == 2  # type: ignore[union-attr]
 
 
@@ -504,7 +619,10 @@ def test_price_depends_on_the_time_of_day(span: tuple[int, int], hour: int, rate
 
 
 def test_bare_date_does_not_choose_between_hours() -> None:
-    assert refusal(Usage(1, 1), *hourly(1, 4)) == "the price of p:m depends on the hour; give `at` as a datetime"
+    assert (
+        refusal(Usage(1, 1), *hourly(1, 4))
+        == "the price of p:m depends on the hour; give `at` as a datetime"
+    )
 
 
 def test_unpriced_row_hides_a_wider_row() -> None:
@@ -530,7 +648,7 @@ def test_match_clauses_cover_names_without_regard_to_case() -> None:
         assert not match.covers(name), name
 
 
-# --- properties -----------------------------------------------------------------------------------
+# --- properties --------------------------------------------------------------------------------
 
 amounts = st.decimals(min_value=0, max_value=10**6, places=6)
 counts = st.integers(0, 10**15)
@@ -556,7 +674,9 @@ def usages(draw: st.DrawFn, largest: int = 10**15) -> Usage:
 @st.composite
 def rows(draw: st.DrawFn, *, tiered: bool = True) -> PriceRow:
     rates: dict[str, Any] = {name: draw(amounts) for name in ("input", "output")}
-    rates |= {name: draw(st.none() | amounts) for name in ("cache_read", "cache_write", "reasoning")}
+    rates |= {
+        name: draw(st.none() | amounts) for name in ("cache_read", "cache_write", "reasoning")
+    }
     if not (rates["input"] or rates["output"]):
         rates["output"] = D("0.01")
     limits = sorted(draw(st.sets(counts, max_size=3))) if tiered else []
@@ -583,7 +703,10 @@ def test_each_part_is_count_times_rate_exactly(usage: Usage, entry: PriceRow) ->
     assert usage.output_tokens is not None
 
     def rate(*names: str) -> Fraction:
-        return Fraction(next(value for name in names if (value := getattr(entry, name)) is not None)) / 10**6
+        return (
+            Fraction(next(value for name in names if (value := getattr(entry, name)) is not None))
+            / 10**6
+        )
 
     assert {part: Fraction(value) for part, value in price(usage, entry).parts.items()} == {
         "input": (usage.input_tokens - cached - written) * rate("input"),
@@ -596,7 +719,9 @@ def test_each_part_is_count_times_rate_exactly(usage: Usage, entry: PriceRow) ->
 
 @settings(deadline=None)
 @given(usages(), rows(tiered=False), st.integers(0, 10**9), st.integers(0, 10**9))
-def test_more_tokens_never_cost_less(usage: Usage, entry: PriceRow, more_in: int, more_out: int) -> None:
+def test_more_tokens_never_cost_less(
+    usage: Usage, entry: PriceRow, more_in: int, more_out: int
+) -> None:
     grown = msgspec.structs.replace(
         usage,
         input_tokens=(usage.input_tokens or 0) + more_in,
@@ -607,7 +732,8 @@ def test_more_tokens_never_cost_less(usage: Usage, entry: PriceRow, more_in: int
     assert entry.output is not None
     assert less <= more
     assert (
-        Fraction(more) - Fraction(less) == (more_in * Fraction(entry.input) + more_out * Fraction(entry.output)) / 10**6
+        Fraction(more) - Fraction(less)
+        == (more_in * Fraction(entry.input) + more_out * Fraction(entry.output)) / 10**6
     )
 
 
@@ -628,12 +754,18 @@ def test_cache_read_costs_more_only_if_its_rate_is_higher(usage: Usage, entry: P
 @given(usages())
 def test_billed_tokens_are_input_and_output_tokens(usage: Usage) -> None:
     parts = price(usage, COUNTING).parts
-    assert exact([parts["input"], parts["cached_input"], parts["cache_write"]]) == usage.input_tokens
+    assert (
+        exact([parts["input"], parts["cached_input"], parts["cache_write"]]) == usage.input_tokens
+    )
     assert exact([parts["output"], parts["reasoning"]]) == usage.output_tokens
 
 
 @settings(deadline=None)
-@given(usages(), st.sampled_from([model for model, *_ in RECORDED_BILLS]), st.dates(date(2024, 1, 1), date(2027, 1, 1)))
+@given(
+    usages(),
+    st.sampled_from([model for model, *_ in RECORDED_BILLS]),
+    st.dates(date(2024, 1, 1), date(2027, 1, 1)),
+)
 def test_bundled_table_never_gives_zero_for_tokens(usage: Usage, model: str, day: date) -> None:
     bill = cost(usage, model, day)
     if bill:
@@ -642,7 +774,7 @@ def test_bundled_table_never_gives_zero_for_tokens(usage: Usage, model: str, day
         assert bill.reason
 
 
-# --- user tables ----------------------------------------------------------------------------------
+# --- user tables -------------------------------------------------------------------------------
 
 GOOD_YAML = """
 version: mine-1
@@ -679,14 +811,18 @@ def test_json_table_equals_the_yaml_table(tmp_path: Path) -> None:
     json_file.write_bytes(msgspec.json.encode(from_yaml))
     assert PriceTable.load(json_file) == from_yaml
     json_file.write_text(
-        '{"rows": [{"provider": "p", "match": {"equals": ["m"]}, "input": 0.100000000000000001, "output": 1}]}'
+        '{"rows": [{"provider": "p", "match": {"equals": ["m"]}, "input": 0.100000000000000001, '
+        '"output": 1}]}'
     )
     assert PriceTable.load(str(json_file)).rows[0].input == D("0.100000000000000001")
 
 
 def test_override_wins_and_changes_the_version(tmp_path: Path, bundled: PriceTable) -> None:
     file = tmp_path / "prices.yaml"
-    file.write_text("rows: [{provider: openai, match: {contains: [gpt]}, input: 7, output: 9, valid_from: 2026-01-01}]")
+    file.write_text(
+        "rows: [{provider: openai, match: {contains: [gpt]}, input: 7, output: 9, valid_from: "
+        "2026-01-01}]"
+    )
     mine = bundled.with_overrides(PriceTable.load(file).rows)
     usage = Usage(1_000_000, 0, 0)
     new = cost(usage, "openai:gpt-5", JUNE, table=mine)
@@ -712,27 +848,48 @@ BAD_FIELDS = [
     ({"input": "-1"}, "rows[1]: input: must be a finite number of at least 0, not -1"),
     ({"output": -0.5}, "rows[1]: output: must be a finite number of at least 0, not -0.5"),
     ({"cache_read": "NaN"}, "rows[1]: cache_read: must be a finite number of at least 0, not NaN"),
-    ({"cache_write": "Infinity"}, "rows[1]: cache_write: must be a finite number of at least 0, not Infinity"),
+    (
+        {"cache_write": "Infinity"},
+        "rows[1]: cache_write: must be a finite number of at least 0, not Infinity",
+    ),
     ({"input": "cheap"}, "rows[1].input: Invalid decimal string"),
     ({"input": True}, "rows[1].input: Expected `decimal | null`, got `bool`"),
     ({"input": [1]}, "rows[1].input: Expected `decimal | null`, got `array`"),
     ({"input": None}, "rows[1]: input: is missing"),
     ({"output": None}, "rows[1]: output: is missing"),
-    ({"input": "1e12"}, "rows[1]: input: 1E+12 is outside the range of a price per million tokens"),
-    ({"input": "1e-30"}, "rows[1]: input: 1E-30 is outside the range of a price per million tokens"),
+    (
+        {"input": "1e12"},
+        "rows[1]: input: 1E+12 is outside the range of a price per million tokens",
+    ),
+    (
+        {"input": "1e-30"},
+        "rows[1]: input: 1E-30 is outside the range of a price per million tokens",
+    ),
     ({"input": 0, "output": 0}, "rows[1]: input: input and output are both 0; say `free: true`"),
     ({"free": True}, "rows[1]: free: the row has a rate above 0"),
     ({"unpriced": "unknown"}, "rows[1]: unpriced: the row also has input"),
     ({"provider": "a:b"}, "rows[1]: provider: must be a name without a colon, not 'a:b'"),
     ({"provider": ""}, "rows[1]: provider: must be a name without a colon, not ''"),
     ({"provider": 3}, "rows[1].provider: Expected `str`, got `int`"),
-    ({"match": {}}, "rows[1].match: match: at least one of equals, starts_with, contains, regex is needed"),
+    (
+        {"match": {}},
+        "rows[1].match: match: at least one of equals, starts_with, contains, regex is needed",
+    ),
     ({"match": {"regex": ["("]}}, "rows[1].match: match.regex: '(' is not a regular expression"),
     ({"match": {"equal": ["x"]}}, "rows[1].match: Object contains unknown field `equal`"),
     ({"cached": "1"}, "rows[1]: Object contains unknown field `cached`"),
-    ({"tiers": [{"above": 5, "input": "-2"}]}, "rows[1].tiers[0]: tiers.input: must be a finite number"),
-    ({"tiers": [{"above": -5}]}, "rows[1].tiers[0]: tiers.above: must be a whole number of at least 0, not -5"),
-    ({"tiers": [{"above": 5}, {"above": 5}]}, "rows[1]: tiers: must rise strictly in `above`, not [5, 5]"),
+    (
+        {"tiers": [{"above": 5, "input": "-2"}]},
+        "rows[1].tiers[0]: tiers.input: must be a finite number",
+    ),
+    (
+        {"tiers": [{"above": -5}]},
+        "rows[1].tiers[0]: tiers.above: must be a whole number of at least 0, not -5",
+    ),
+    (
+        {"tiers": [{"above": 5}, {"above": 5}]},
+        "rows[1]: tiers: must rise strictly in `above`, not [5, 5]",
+    ),
     ({"valid_from": "soon"}, "rows[1].valid_from: Invalid RFC3339 encoded date"),
     (
         {"valid_from": "2026-02-01", "valid_until": "2026-02-01"},
@@ -744,7 +901,9 @@ BAD_FIELDS = [
 
 
 @pytest.mark.parametrize(("fields", "problem"), BAD_FIELDS, ids=lambda value: str(value)[:50])
-def test_invalid_row_is_rejected_by_file_and_field(tmp_path: Path, fields: dict[str, Any], problem: str) -> None:
+def test_invalid_row_is_rejected_by_file_and_field(
+    tmp_path: Path, fields: dict[str, Any], problem: str
+) -> None:
     good = {"provider": "p", "match": {"equals": ["m"]}, "input": "1", "output": "2"}
     bad = {key: value for key, value in {**good, **fields}.items() if value is not None}
     for name in ("mine.json", "mine.yaml"):  # this JSON file is valid YAML too
@@ -773,7 +932,11 @@ def test_invalid_row_is_rejected_by_file_and_field(tmp_path: Path, fields: dict[
         ("a.yaml", "rows: []\nrows: []\n", "2: 'rows' is there twice, first on line 1"),
         ("a.yaml", "rows: [{provider: p, input: 1, input: 2}]", "1: 'input' is there twice"),
         ("a.json", "{}", " Object missing required field `rows`"),
-        ("a.yaml", "# p\nrows:\n- {provider: p}", "3: rows[0]: Object missing required field `match`"),
+        (
+            "a.yaml",
+            "# p\nrows:\n- {provider: p}",
+            "3: rows[0]: Object missing required field `match`",
+        ),
         ("a.json", "[]", " Expected `object`, got `array`"),
         ("a.json", "{", " Expecting property name"),
         ("a.yaml", "rows: [", "2: did not find"),
@@ -800,11 +963,14 @@ def test_row_made_in_code_is_validated() -> None:
         Tier(1.5)  # type: ignore[arg-type]
 
 
-# --- pricing again --------------------------------------------------------------------------------
+# --- pricing again -----------------------------------------------------------------------------
 
 
 def test_reprice_gives_old_new_and_difference() -> None:
-    old_table, new_table = table(row(input="2", output="2")), PriceTable((row(input="3", output="1"),), version="n")
+    old_table, new_table = (
+        table(row(input="2", output="2")),
+        PriceTable((row(input="3", output="1"),), version="n"),
+    )
     usage = Usage(1_000_000, 500_000)
     before = cost(usage, "p:m", JUNE, table=old_table)
     assert isinstance(before, Cost)
@@ -818,8 +984,17 @@ def test_reprice_gives_old_new_and_difference() -> None:
     ]
     results = list(reprice(iter(records), new_table))
     assert [result.old for result in results] == [D(3), D(5), None, None, D(1), D(1)]
-    assert [result.difference for result in results] == [D("0.5"), D("-1.5"), None, None, None, None]
-    assert [result.new.total if result.new else None for result in results] == [D("3.5")] * 4 + [None] * 2
+    assert [result.difference for result in results] == [
+        D("0.5"),
+        D("-1.5"),
+        None,
+        None,
+        None,
+        None,
+    ]
+    assert [result.new.total if result.new else None for result in results] == [D("3.5")] * 4 + [
+        None
+    ] * 2
     assert results[0].new.pricing_version == "n"  # type: ignore[union-attr]
     assert results[4].new == Unpriced("no price for p:gone on 2026-06-01")
     assert results[5].new == Unpriced("the record has no time")
@@ -848,7 +1023,9 @@ def test_reprice_is_lazy() -> None:
 @given(st.lists(usages(), max_size=5))
 def test_repricing_with_the_same_table_changes_nothing(log: list[Usage]) -> None:
     same = table(PLAIN)
-    records = [PricedUse(usage, "p:m", JUNE, cost(usage, "p:m", JUNE, table=same)) for usage in log]
+    records = [
+        PricedUse(usage, "p:m", JUNE, cost(usage, "p:m", JUNE, table=same)) for usage in log
+    ]
     assert [result.difference for result in reprice(records, same)] == [0] * len(log)
 
 

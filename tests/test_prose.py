@@ -14,7 +14,9 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.fixture(scope="module")
 def prose() -> ModuleType:
-    specification = importlib.util.spec_from_file_location("dragoman_prose", ROOT / "scripts" / "prose.py")
+    specification = importlib.util.spec_from_file_location(
+        "dragoman_prose", ROOT / "scripts" / "prose.py"
+    )
     assert specification
     assert specification.loader
     module = importlib.util.module_from_spec(specification)
@@ -104,15 +106,21 @@ def test_plain_text_passes(prose: ModuleType, tmp_path: Path) -> None:
 
 def test_pages_are_checked_outside_code(prose: ModuleType, tmp_path: Path) -> None:
     path = tmp_path / "page.md"
-    path.write_text("# Title\n\n```python\nnobody = 1\n```\n\nUse `nobody`.\n\nIt is no\nerror.\n", encoding="utf-8")
+    path.write_text(
+        "# Title\n\n```python\nnobody = 1\n```\n\nUse `nobody`.\n\nIt is no\nerror.\n",
+        encoding="utf-8",
+    )
     assert [each.split(" ")[:2] for each in prose.find_violations(path)] == [["9:", "[is-no]"]]
 
 
-def test_docstrings_of_tests_need_no_imperative_but_plain_words(prose: ModuleType, tmp_path: Path) -> None:
+def test_docstrings_of_tests_need_no_imperative_but_plain_words(
+    prose: ModuleType, tmp_path: Path
+) -> None:
     folder = tmp_path / "tests"
     folder.mkdir()
     path = folder / "test_module.py"
     path.write_text(
-        'def test_a():\n    """The call ends."""\n\n\ndef test_b():\n    """Nobody waits."""\n', encoding="utf-8"
+        'def test_a():\n    """The call ends."""\n\n\ndef test_b():\n    """Nobody waits."""\n',
+        encoding="utf-8",
     )
     assert [each.split(" ")[:2] for each in prose.find_violations(path)] == [["6:", "[person]"]]

@@ -54,7 +54,9 @@ from dragoman.transport import FixtureTransport
 from .server import DONE, Connection, answering, chunk, completion, serve, stream_of
 
 CITY = Tool(
-    "weather", "The weather.", {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    "weather",
+    "The weather.",
+    {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
 )
 KEY = "sk-canary-0123456789abcdef"
 
@@ -70,11 +72,14 @@ def tool_reply(arguments: str, name: str = "weather", finish: str = "tool_calls"
     return json.dumps({"choices": [{"message": message, "finish_reason": finish}]}).encode()
 
 
-# --- the two modes ----------------------------------------------------------------------------------
+# --- the two modes -----------------------------------------------------------------------------
 
 
 async def test_complete_and_stream_give_the_same_reply() -> None:
-    async with serve(answering("Hello")) as server, connect("m", base_url=server.base_url) as model:
+    async with (
+        serve(answering("Hello")) as server,
+        connect("m", base_url=server.base_url) as model,
+    ):
         whole = await model.complete("Hi")
         stream = model.stream("Hi")
         events = [event async for event in stream]
@@ -91,7 +96,10 @@ async def test_complete_and_stream_give_the_same_reply() -> None:
     assert whole.latency_ms > 0
     assert whole.raw["choices"][0]["message"]["content"] == "Hello"
     assert len(streamed.raw["chunks"]) == 7
-    assert server.requests[0].json == {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+    assert server.requests[0].json == {
+        "model": "m",
+        "messages": [{"role": "user", "content": "Hi"}],
+    }
     assert server.requests[1].json["stream_options"] == {"include_usage": True}
 
 
@@ -117,14 +125,24 @@ async def test_two_hundred_concurrent_calls_succeed() -> None:
         connection.reply(200, completion())
 
     async with serve(wait_for_all) as server, connect("m", base_url=server.base_url) as model:
-        replies = await asyncio.wait_for(asyncio.gather(*[model.complete(f"Hi {n}") for n in range(200)]), 30)
+        replies = await asyncio.wait_for(
+            asyncio.gather(*[model.complete(f"Hi {n}") for n in range(200)]), 30
+        )
     assert server.most_in_flight == 200
     assert len({reply.request_id for reply in replies}) == 200
 
 
 async def test_arguments_are_not_mutated() -> None:
-    messages = [{"role": "system", "content": "S"}, {"role": "user", "content": [{"type": "text", "text": "T"}]}]
-    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
+    messages = [
+        {"role": "system", "content": "S"},
+        {"role": "user", "content": [{"type": "text", "text": "T"}]},
+    ]
+    tools = [
+        {
+            "type": "function",
+            "function": {"name": "f", "parameters": {"type": "object", "properties": {}}},
+        }
+    ]
     config = {"temperature": 0.5, "stop_sequences": ["x"], "extras": {"stop": ["y"]}}
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     given = (messages, tools, config, schema, {"type": "tool", "name": "f"})
@@ -138,12 +156,16 @@ async def test_arguments_are_not_mutated() -> None:
 async def test_equal_requests_give_identical_bytes() -> None:
     model, transport = fixed(completion("ok"), completion("ok"))
     for _ in range(2):
-        tool = Tool("f", "F", {"type": "object", "properties": {"b": {"type": "string"}, "a": {"type": "integer"}}})
+        tool = Tool(
+            "f",
+            "F",
+            {"type": "object", "properties": {"b": {"type": "string"}, "a": {"type": "integer"}}},
+        )
         await model.complete("Hi", [tool], RuntimeConfig(extras={"z": {"y": 1, "x": 2}, "a": 1}))
     assert transport.requests[0].body == transport.requests[1].body
 
 
-# --- tool calls -------------------------------------------------------------------------------------
+# --- tool calls --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -171,7 +193,9 @@ async def test_invalid_calls_have_finish_reason_error() -> None:
         {"id": "c", "function": {"name": "weather", "arguments": '{"city": '}},
         {"id": "d", "function": {"name": None, "arguments": "[1]"}},
     ]
-    body = json.dumps({"choices": [{"message": {"tool_calls": calls}, "finish_reason": "error"}]}).encode()
+    body = json.dumps(
+        {"choices": [{"message": {"tool_calls": calls}, "finish_reason": "error"}]}
+    ).encode()
     model, _ = fixed(body)
     response = await model.complete("Hi", [CITY])
     assert response.finish_reason == "error"
@@ -181,12 +205,17 @@ async def test_invalid_calls_have_finish_reason_error() -> None:
         ("c", "weather", None),
         ("d", "", None),
     ]
-    assert response.raw["choices"][0]["message"]["tool_calls"][2]["function"]["arguments"] == '{"city": '
+    assert (
+        response.raw["choices"][0]["message"]["tool_calls"][2]["function"]["arguments"]
+        == '{"city": '
+    )
 
 
 async def test_malformed_arguments_in_a_stream_never_become_an_intent() -> None:
     call = {"index": 0, "id": "c1", "function": {"name": "weather", "arguments": '{"city": '}}
-    frames = b"data: " + json.dumps({"choices": [{"delta": {"tool_calls": [call]}}]}).encode() + b"\n\n"
+    frames = (
+        b"data: " + json.dumps({"choices": [{"delta": {"tool_calls": [call]}}]}).encode() + b"\n\n"
+    )
     model, _ = fixed(frames + chunk(None, "tool_calls") + DONE)
     events: list[Any] = []
     with pytest.raises(MalformedToolCallError) as caught:
@@ -204,7 +233,7 @@ async def test_forbidden_call_is_reported_not_blocked() -> None:
     assert response.finish_reason == "tool_calls"
 
 
-# --- structured output ------------------------------------------------------------------------------
+# --- structured output -------------------------------------------------------------------------
 
 
 class River(msgspec.Struct):
@@ -224,7 +253,10 @@ async def test_structured_output_by_schema_and_by_type() -> None:
         assert response.parsed == expected
         assert response.structured_path == "native"
         assert response.text == '{"name": "Po", "km": 652}'
-        assert json.loads(transport.requests[0].body)["response_format"]["json_schema"]["strict"] is False
+        assert (
+            json.loads(transport.requests[0].body)["response_format"]["json_schema"]["strict"]
+            is False
+        )
     model, _ = fixed(stream_of('{"name": ', '"Rialto"}'))
     stream = model.stream("Hi", response_schema=Bridge)
     _ = [event async for event in stream]
@@ -241,7 +273,10 @@ async def test_structured_output_by_a_recursive_type() -> None:
     response = await model.complete("Hi", response_schema=Delta)
     assert response.parsed == Delta(arms=[Delta()])
     sent = json.loads(transport.requests[0].body)["response_format"]["json_schema"]["schema"]
-    assert (sent["type"], sent["properties"]["arms"]["items"]) == ("object", {"$ref": "#/$defs/Delta"})
+    assert (sent["type"], sent["properties"]["arms"]["items"]) == (
+        "object",
+        {"$ref": "#/$defs/Delta"},
+    )
 
 
 @pytest.mark.parametrize("text", ["not json", '{"km": 1}', ""])
@@ -251,7 +286,11 @@ async def test_invalid_structured_output_raises(text: str) -> None:
     with pytest.raises(StructuredOutputError) as caught:
         await model.complete("Hi", response_schema=schema)
     error = caught.value
-    assert (error.response_schema, error.output_content, error.finish_reason) == (schema, text, "stop")
+    assert (error.response_schema, error.output_content, error.finish_reason) == (
+        schema,
+        text,
+        "stop",
+    )
     assert error.error_message
     assert error.usage.input_tokens == 3
     assert error.response.text == text
@@ -286,7 +325,9 @@ async def test_value_that_matches_the_schema_but_not_the_type_raises() -> None:
 async def test_lack_of_response_format_is_remembered_after_one_rejection() -> None:
     refusal = b'{"error": {"message": "response_format is not supported"}}'
     transport = FixtureTransport(
-        (400, {}, [refusal]), (200, {}, [completion('{"a": 1}')]), (200, {}, [completion('{"a": 2}')])
+        (400, {}, [refusal]),
+        (200, {}, [completion('{"a": 1}')]),
+        (200, {}, [completion('{"a": 2}')]),
     )
     model = connect("m", base_url="http://test", transport=transport)
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
@@ -296,12 +337,16 @@ async def test_lack_of_response_format_is_remembered_after_one_rejection() -> No
         assert (response.parsed, response.structured_path) == ({"a": expected}, "prompt")
     bodies = [json.loads(request.body) for request in transport.requests]
     assert [("response_format" in body) for body in bodies] == [True, False, False]
-    assert bodies[1]["messages"][0]["content"].startswith("Be brief.\n\nReply with nothing but one JSON value")
+    assert bodies[1]["messages"][0]["content"].startswith(
+        "Be brief.\n\nReply with nothing but one JSON value"
+    )
     assert messages == [System("Be brief."), User("Hi")]
 
 
 async def test_declared_lack_of_structured_output_uses_the_prompt() -> None:
-    model, transport = fixed(completion('{"a": 1}'), capabilities={"supports_structured_output": False})
+    model, transport = fixed(
+        completion('{"a": 1}'), capabilities={"supports_structured_output": False}
+    )
     response = await model.complete("Hi", response_schema={"type": "object"})
     assert response.structured_path == "prompt"
     assert "response_format" not in json.loads(transport.requests[0].body)
@@ -309,17 +354,23 @@ async def test_declared_lack_of_structured_output_uses_the_prompt() -> None:
 
 async def test_rejected_stream_options_are_omitted_from_later_requests() -> None:
     refusal = b'{"error": {"message": "Unknown field: stream_options"}}'
-    transport = FixtureTransport((400, {}, [refusal]), (200, {}, [stream_of("a")]), (200, {}, [stream_of("b")]))
+    transport = FixtureTransport(
+        (400, {}, [refusal]), (200, {}, [stream_of("a")]), (200, {}, [stream_of("b")])
+    )
     model = connect("m", base_url="http://test", transport=transport)
     for text in "ab":
         stream = model.stream("Hi")
         _ = [event async for event in stream]
         assert stream.response is not None
         assert stream.response.text == text
-    assert [b"stream_options" in request.body for request in transport.requests] == [True, False, False]
+    assert [b"stream_options" in request.body for request in transport.requests] == [
+        True,
+        False,
+        False,
+    ]
 
 
-# --- refusals before the wire -----------------------------------------------------------------------
+# --- refusals before the wire ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -329,12 +380,18 @@ async def test_rejected_stream_options_are_omitted_from_later_requests() -> None
         (InvalidRequestError, {"messages": "x", "tool_choice": "required"}, {}),
         (InvalidRequestError, {"messages": "x", "tools": [CITY, CITY]}, {}),
         (InvalidRequestError, {"messages": "x", "response_schema": {"type": "array"}}, {}),
-        (UnsupportedContentError, {"messages": [User([Image(Url("https://x/y.png"))])]}, {"supports_images": False}),
+        (
+            UnsupportedContentError,
+            {"messages": [User([Image(Url("https://x/y.png"))])]},
+            {"supports_images": False},
+        ),
         (UnsupportedFeatureError, {"messages": "x", "tools": [CITY]}, {"supports_tools": False}),
         (dragoman.ContextOverflowError, {"messages": "long " * 400}, {"max_context_tokens": 50}),
     ],
 )
-async def test_invalid_request_sends_nothing(kind: type[ProviderError], arguments: Any, capabilities: Any) -> None:
+async def test_invalid_request_sends_nothing(
+    kind: type[ProviderError], arguments: Any, capabilities: Any
+) -> None:
     model, transport = fixed(capabilities=capabilities)
     with pytest.raises(kind) as caught:
         await model.complete(**arguments)
@@ -364,7 +421,11 @@ async def test_losses_warn_or_are_rejected(caplog: pytest.LogCaptureFixture) -> 
     model, transport = fixed(completion(), on_loss="reject")
     with pytest.raises(UnsupportedContentError, match="thinking_dropped"):
         await model.complete(conversation)
-    results = [User("a"), Assistant("", tool_calls=[ToolCall("i", "f", {})]), ToolResult("i", "no", is_error=True)]
+    results = [
+        User("a"),
+        Assistant("", tool_calls=[ToolCall("i", "f", {})]),
+        ToolResult("i", "no", is_error=True),
+    ]
     with pytest.raises(UnsupportedFeatureError, match="is_error"):
         await model.complete(results)
     assert transport.requests == []
@@ -392,14 +453,18 @@ async def test_plan_reports_what_sending_would_do() -> None:
     assert model.plan([User([Document(Inline("eA=="))])]).refused is None
 
 
-# --- cancellation -----------------------------------------------------------------------------------
+# --- cancellation ------------------------------------------------------------------------------
 
 
 async def stalled(connection: Connection) -> None:
     """Emits some text, then stalls."""
     if connection.seen.json.get("stream"):
         call = {"index": 0, "id": "c1", "function": {"name": "weather", "arguments": '{"ci'}}
-        delta = b"data: " + json.dumps({"choices": [{"delta": {"tool_calls": [call]}}]}).encode() + b"\n\n"
+        delta = (
+            b"data: "
+            + json.dumps({"choices": [{"delta": {"tool_calls": [call]}}]}).encode()
+            + b"\n\n"
+        )
         connection.begin_stream()
         connection.chunk(chunk("Hel") + chunk("lo") + delta)
         await connection.writer.drain()
@@ -550,7 +615,9 @@ async def test_outer_cancellation_wins_over_a_simultaneous_own_one() -> None:
 async def test_outer_cancellation_just_before_our_own(stream: bool) -> None:
     async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
         call = model.stream("Hi", [CITY], request_id="r4") if stream else None
-        task = asyncio.create_task(_drain(call) if stream else model.complete("Hi", request_id="r4"))  # type: ignore[arg-type]
+        task = asyncio.create_task(
+            _drain(call) if stream else model.complete("Hi", request_id="r4")
+        )  # type: ignore[arg-type]
         while not server.requests:
             await asyncio.sleep(0)
         await asyncio.sleep(0.02)
@@ -621,7 +688,7 @@ async def test_duplicate_request_id_in_flight_is_rejected() -> None:
         await first.aclose()
 
 
-# --- nothing is left behind -------------------------------------------------------------------------
+# --- nothing is left behind --------------------------------------------------------------------
 
 
 async def test_breaking_out_leaves_no_socket_and_no_task() -> None:
@@ -633,7 +700,9 @@ async def test_breaking_out_leaves_no_socket_and_no_task() -> None:
         async with model.stream("Hi", [CITY]) as stream:
             await anext(stream)
         await _until(lambda: server.open == 0)
-        assert {task for task in asyncio.all_tasks() - before if "connected" not in repr(task)} == set()
+        assert {
+            task for task in asyncio.all_tasks() - before if "connected" not in repr(task)
+        } == set()
 
 
 async def test_dropping_the_provider_leaves_no_socket(recwarn: pytest.WarningsRecorder) -> None:
@@ -684,7 +753,7 @@ async def test_use_after_close_or_from_another_event_loop_raises() -> None:
             await model.complete("Hi")
 
 
-# --- mid-stream failure -----------------------------------------------------------------------------
+# --- mid-stream failure ------------------------------------------------------------------------
 
 
 async def cut(connection: Connection) -> None:
@@ -716,7 +785,7 @@ async def test_truncated_stream_is_never_a_success(handler: Any) -> None:
             await model.complete("Hi")
 
 
-# --- keys -------------------------------------------------------------------------------------------
+# --- keys --------------------------------------------------------------------------------------
 
 
 def everything_about(error: BaseException) -> str:
@@ -740,7 +809,9 @@ async def test_the_key_is_sent_and_never_shown(caplog: pytest.LogCaptureFixture)
 
     with caplog.at_level(logging.DEBUG):
         async with serve(refuse) as server:
-            model = connect("m", base_url=server.base_url, api_key=KEY, headers={"x-team": KEY + "-team"})
+            model = connect(
+                "m", base_url=server.base_url, api_key=KEY, headers={"x-team": KEY + "-team"}
+            )
             errors: list[BaseException] = []
             for call in (model.complete("Hi"), model.ready(), _drain(model.stream("Hi"))):
                 with pytest.raises(AuthenticationError) as caught:
@@ -762,15 +833,24 @@ async def test_the_key_is_sent_and_never_shown(caplog: pytest.LogCaptureFixture)
 
 @pytest.mark.parametrize("said", ["my thought of it", "hunter2hunter2", "in a list of words"])
 async def test_prompt_echoed_by_a_provider_is_not_quoted(said: str) -> None:
-    arguments = {"password": "hunter2hunter2", "more": [{"words": ["in a list of words"]}], "n": 5, "unit": "metric"}
+    arguments = {
+        "password": "hunter2hunter2",
+        "more": [{"words": ["in a list of words"]}],
+        "n": 5,
+        "unit": "metric",
+    }
     call = Assistant([Thinking("my thought of it")], tool_calls=[ToolCall("c1", "f", arguments)])
     messages = [User("Go."), call, ToolResult("c1", "done")]
-    model = connect("m", base_url="http://test", transport=FixtureTransport((400, {}, [_refusal(said)])))
+    model = connect(
+        "m", base_url="http://test", transport=FixtureTransport((400, {}, [_refusal(said)]))
+    )
     with pytest.raises(InvalidRequestError) as caught:
         await model.complete(messages)
     assert said not in str(caught.value)
     assert said in str(caught.value.provider_message)
-    model = connect("m", base_url="http://test", transport=FixtureTransport((400, {}, [_refusal("metric")])))
+    model = connect(
+        "m", base_url="http://test", transport=FixtureTransport((400, {}, [_refusal("metric")]))
+    )
     with pytest.raises(InvalidRequestError, match="bad value: metric"):
         await model.complete(messages)
 
@@ -783,9 +863,14 @@ async def test_redirect_is_not_followed_and_the_key_is_not_forwarded() -> None:
     async with serve(answering()) as other:
 
         async def redirect(connection: Connection) -> None:
-            connection.head(307, {"location": f"{other.url}/v1/chat/completions", "content-length": "0"})
+            connection.head(
+                307, {"location": f"{other.url}/v1/chat/completions", "content-length": "0"}
+            )
 
-        async with serve(redirect) as server, connect("m", base_url=server.base_url, api_key=KEY) as model:
+        async with (
+            serve(redirect) as server,
+            connect("m", base_url=server.base_url, api_key=KEY) as model,
+        ):
             with pytest.raises(InvalidRequestError) as caught:
                 await model.complete("Hi")
         assert caught.value.status == 307
@@ -794,7 +879,9 @@ async def test_redirect_is_not_followed_and_the_key_is_not_forwarded() -> None:
 
 async def test_error_does_not_repeat_the_prompt() -> None:
     prompt = "the launch code is 4711 and nobody may know it"
-    body = json.dumps({"error": {"message": f"1 validation error: input_value={prompt!r}"}}).encode()
+    body = json.dumps(
+        {"error": {"message": f"1 validation error: input_value={prompt!r}"}}
+    ).encode()
     model, _ = fixed(body, status=400)
     with pytest.raises(InvalidRequestError) as caught:
         await model.complete(prompt)
@@ -802,7 +889,7 @@ async def test_error_does_not_repeat_the_prompt() -> None:
     assert "4711" in (caught.value.provider_message or "")
 
 
-# --- custom providers -------------------------------------------------------------------------------
+# --- custom providers --------------------------------------------------------------------------
 
 
 class Parrot(Provider):
@@ -847,7 +934,7 @@ async def test_events_without_an_end_are_an_error() -> None:
             await _drain(mumbler.stream("Hello"))
 
 
-# --- connecting -------------------------------------------------------------------------------------
+# --- connecting --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

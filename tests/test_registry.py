@@ -26,7 +26,14 @@ from dragoman import config as config_module
 from dragoman.errors import ProviderError
 from dragoman.messages import Image, Inline, System, Text, Tool, User
 from dragoman.provider import HttpProvider
-from dragoman.registry import ConfigError, Registry, config_path, load_vendor, read_file, vendor_names
+from dragoman.registry import (
+    ConfigError,
+    Registry,
+    config_path,
+    load_vendor,
+    read_file,
+    vendor_names,
+)
 from dragoman.registry import vendors as vendors_module
 from dragoman.retrieval import EMBED_CODECS, RERANK_CODECS
 from dragoman.tokens import FAMILIES, estimate_input_tokens
@@ -104,17 +111,26 @@ def test_contract_example_is_read(file: Path, monkeypatch: pytest.MonkeyPatch) -
         registry.provider("gpt5")
     assert caught.value.provider_code == "not_configured"
     assert wire_of(registry.provider("gpt5", planning=True))[0] == "openai"
-    shown = repr(registry.__dict__) + repr(registry.adapter("anthropic")) + repr(registry.open("opus"))
+    shown = (
+        repr(registry.__dict__) + repr(registry.adapter("anthropic")) + repr(registry.open("opus"))
+    )
     assert "canary" not in shown
 
 
 async def test_contract_example_answers(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = {"type": "message", "content": [{"type": "text", "text": "Hi"}], "stop_reason": "end_turn", "usage": {}}
+    said = {
+        "type": "message",
+        "content": [{"type": "text", "text": "Hi"}],
+        "stop_reason": "end_turn",
+        "usage": {},
+    }
     heard: list[Any] = []
 
     async def busy_once(connection: Connection) -> None:
         if len(server.requests) == 1:
-            connection.reply(529, b'{"type": "error", "error": {"type": "overloaded_error"}}', retry_after="0")
+            connection.reply(
+                529, b'{"type": "error", "error": {"type": "overloaded_error"}}', retry_after="0"
+            )
         else:
             connection.reply(200, json.dumps(said).encode())
 
@@ -127,7 +143,12 @@ async def test_contract_example_answers(file: Path, monkeypatch: pytest.MonkeyPa
     assert [seen.path for seen in server.requests] == ["/v1/messages"] * 2
     assert server.requests[0].json["model"] == "claude-sonnet-4-6"
     assert server.requests[0].headers["x-api-key"] == "k"
-    assert [type(event).__name__ for event in heard] == ["CallStarted", "CallFailed", "CallStarted", "CallCompleted"]
+    assert [type(event).__name__ for event in heard] == [
+        "CallStarted",
+        "CallFailed",
+        "CallStarted",
+        "CallCompleted",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -138,7 +159,12 @@ async def test_contract_example_answers(file: Path, monkeypatch: pytest.MonkeyPa
         ("sonnet", 1, [], ["Retry(max_retries=1)", "HttpProvider anthropic:claude-sonnet-4-6"]),
         ("groq:m", None, [], ["HttpProvider groq:m"]),
         ("groq:m", 2, [], ["Retry(max_retries=2)", "HttpProvider groq:m"]),
-        ("sonnet", None, [print], ["Retry(max_retries=5)", "Observe(", "HttpProvider anthropic:claude-sonnet-4-6"]),
+        (
+            "sonnet",
+            None,
+            [print],
+            ["Retry(max_retries=5)", "Observe(", "HttpProvider anthropic:claude-sonnet-4-6"],
+        ),
     ],
 )
 def test_name_opens_a_stack_of_layers(
@@ -154,7 +180,9 @@ def test_name_opens_a_stack_of_layers(
     monkeypatch.setenv("GROQ_API_KEY", "k")
     monkeypatch.setenv("DRAGOMAN_CONFIG", str(file))
     opened = describe(Registry.load(file).open(name, *subscribers, retries=retries)).splitlines()
-    assert [line.startswith(start) for line, start in zip(opened, stack, strict=True)] == [True] * len(stack)
+    assert [line.startswith(start) for line, start in zip(opened, stack, strict=True)] == [
+        True
+    ] * len(stack)
     if not subscribers:
         assert describe(connect(name, retries=retries)).splitlines() == opened
 
@@ -196,15 +224,21 @@ def test_connect_without_a_key_is_reported(file: Path, monkeypatch: pytest.Monke
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     with pytest.raises(AuthenticationError, match=r"variable ANTHROPIC_API_KEY\. Or store"):
         connect("anthropic:claude-sonnet-4-6")
-    given: Any = connect("anthropic:claude-sonnet-4-6", api_key="mine", timeouts=5, on_loss="reject")
+    given: Any = connect(
+        "anthropic:claude-sonnet-4-6", api_key="mine", timeouts=5, on_loss="reject"
+    )
     assert given.model == "claude-sonnet-4-6"
 
 
 @pytest.mark.parametrize("name", ["gpt-5", "nonsense", "nobody:model"])
-def test_unknown_name_of_connect_has_advice(name: str, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_name_of_connect_has_advice(
+    name: str, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file.write_text("")
     monkeypatch.setenv("DRAGOMAN_CONFIG", str(file))
-    with pytest.raises(InvalidModelError, match=r'"vendor:model", an alias of models.yaml or "local".*base_url='):
+    with pytest.raises(
+        InvalidModelError, match=r'"vendor:model", an alias of models.yaml or "local".*base_url='
+    ):
         connect(name)
 
 
@@ -214,7 +248,10 @@ def test_catalogue_works_without_a_file(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setenv("GROQ_API_KEY", "k")
     registry = Registry.load()
     provider: Any = registry.provider("groq:a/model:with-colons")
-    assert (provider.model, provider.codec.quirks.usage_path) == ("a/model:with-colons", "x_groq.usage")
+    assert (provider.model, provider.codec.quirks.usage_path) == (
+        "a/model:with-colons",
+        "x_groq.usage",
+    )
     local: Any = registry.provider("llamacpp:anything")
     assert local.codec.quirks.any_model
     assert len(registry.names()) > 300
@@ -223,7 +260,10 @@ def test_catalogue_works_without_a_file(monkeypatch: pytest.MonkeyPatch, tmp_pat
 def test_near_match_is_suggested(file: Path) -> None:
     file.write_text(EXAMPLE)
     registry = Registry.load(file)
-    for wrong, right in (("sonet", "sonnet"), ("antropic:claude-opus-4-7", "anthropic:claude-opus-4-7")):
+    for wrong, right in (
+        ("sonet", "sonnet"),
+        ("antropic:claude-opus-4-7", "anthropic:claude-opus-4-7"),
+    ):
         with pytest.raises(InvalidModelError, match=f"did you mean.*{right}"):
             registry.find(wrong)
     for strange in ("zzzzzzzz", "nope", "", ":x"):
@@ -234,7 +274,10 @@ def test_near_match_is_suggested(file: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "right"),
     [
-        ("claude-sonnet-4-6", "did you mean anthropic:claude-sonnet-4-6 or azure:claude-sonnet-4-6 or"),
+        (
+            "claude-sonnet-4-6",
+            "did you mean anthropic:claude-sonnet-4-6 or azure:claude-sonnet-4-6 or",
+        ),
         ("gpt-5", "did you mean azure:gpt-5 or openai:gpt-5 or"),
         ("sonnet", "did you mean anthropic:claude-sonnet-5-5 or"),
         ("sonet", "did you mean anthropic:claude-sonnet-5-5 or"),
@@ -285,9 +328,9 @@ def test_name_in_the_file_causes_no_warning(file: Path, caplog: pytest.LogCaptur
 def test_user_settings_override_the_catalogue(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MISTRAL_API_KEY", "k")
     file.write_text(
-        "adapters: {mine: {type: mistral, base_url: 'http://127.0.0.1:9/v1', extra_headers: {x-team: a},"
-        " quirks: {readiness: health}}}\n"
-        "models: {mine:m: {wire_name: mistral-large-latest, capabilities: {supports_images: false}}}\n"
+        "adapters: {mine: {type: mistral, base_url: 'http://127.0.0.1:9/v1', extra_headers: "
+        "{x-team: a}, quirks: {readiness: health}}}\nmodels: {mine:m: {wire_name: "
+        "mistral-large-latest, capabilities: {supports_images: false}}}\n"
     )
     registry = Registry.load(file)
     provider: Any = registry.provider("mine:m")
@@ -298,7 +341,9 @@ def test_user_settings_override_the_catalogue(file: Path, monkeypatch: pytest.Mo
     assert provider.codec.issuer_vendor == "mistral"
 
 
-def test_changed_file_is_reloaded_and_an_invalid_one_is_not(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_changed_file_is_reloaded_and_an_invalid_one_is_not(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     file.write_text(EXAMPLE)
     registry = Registry.load(file)
     _rewrite(file, EXAMPLE.replace("[opus, deep]", "[big]"))
@@ -330,36 +375,69 @@ def _rewrite(path: Path, text: str) -> None:
         ("adapters: [1]", r"models\.yaml:1: adapters: must be a mapping, not a list"),
         ("- a", r"models\.yaml:1: must be a mapping"),
         ("adapters:\n\tanthropic: {}", r"models\.yaml:2: a tab cannot indent a line; use spaces"),
-        ("adapters: {a: {type: openai}}\nadapters: {}", r"models\.yaml:2: 'adapters' is there twice"),
+        (
+            "adapters: {a: {type: openai}}\nadapters: {}",
+            r"models\.yaml:2: 'adapters' is there twice",
+        ),
         (
             "adapters:\n  a:\n    type: openia",
             r"models\.yaml:3: adapters\.a\.type: .*'openia'; did you mean openai",
         ),
-        ("adapters:\n  a:\n    type: openai\n    colour: red", r"models\.yaml:4: adapters\.a\.colour: unknown key"),
-        ("adapters:\n  a:\n    type: openai\n    max_retries: no", r"models\.yaml:4: .*an integer, not a string"),
-        ("adapters:\n  a:\n    type: openai\n    max_retries: 1e3", r"models\.yaml:4: .*an integer, not a number"),
-        ("adapters:\n  a:\n    type: openai\n    max_retries: true", r"an integer, not true or false"),
+        (
+            "adapters:\n  a:\n    type: openai\n    colour: red",
+            r"models\.yaml:4: adapters\.a\.colour: unknown key",
+        ),
+        (
+            "adapters:\n  a:\n    type: openai\n    max_retries: no",
+            r"models\.yaml:4: .*an integer, not a string",
+        ),
+        (
+            "adapters:\n  a:\n    type: openai\n    max_retries: 1e3",
+            r"models\.yaml:4: .*an integer, not a number",
+        ),
+        (
+            "adapters:\n  a:\n    type: openai\n    max_retries: true",
+            r"an integer, not true or false",
+        ),
         ("adapters:\n  a:\n    type: openai\n    max_retries: -1", r"between 0 and 100"),
         ("adapters:\n  a:\n    type: openai\n    timeout_seconds: 0", r"must be positive"),
         (
             "adapters:\n  a:\n    type: openai\n    api_key: 2026-01-01\n    base_url: 5",
             r"models\.yaml:5: .*must be a string",
         ),
-        ("adapters:\n  a:\n    type: openai\n    extra_headers: {x: 1}", r"extra_headers\.x: must be a string"),
-        ("models:\n  a:b:\n    adapter: nobody", r"models\.yaml:3: models\.a:b\.adapter: no adapter 'nobody'"),
+        (
+            "adapters:\n  a:\n    type: openai\n    extra_headers: {x: 1}",
+            r"extra_headers\.x: must be a string",
+        ),
+        (
+            "models:\n  a:b:\n    adapter: nobody",
+            r"models\.yaml:3: models\.a:b\.adapter: no adapter 'nobody'",
+        ),
         ("models:\n  openai:b:\n    aliases: [1]", r"aliases: must be a list of strings"),
         (
             "models:\n  openai:b: {aliases: [x]}\n  openai:c: {aliases: [x]}",
             r"models\.yaml:3: .*'x' belongs to openai:b",
         ),
-        ("models:\n  openai:b: {capabilities: {flies: true}}", r"capabilities\.flies: unknown key; one of supports_im"),
         (
-            "models:\n  openai:b:\n    capabilities:\n      supports_tool: true",
-            r"models\.yaml:4: .*b\.capabilities\.supports_tool: unknown key; did you mean supports_tools\?",
+            "models:\n  openai:b: {capabilities: {flies: true}}",
+            r"capabilities\.flies: unknown key; one of supports_im",
         ),
         (
-            "models:\n  openai:b:\n    capabilities:\n      supports_tools: true\n      max_output_tokens: -1",
-            r"models\.yaml:5: models\.openai:b\.capabilities\.max_output_tokens: must be a positive whole number",
+            "models:\n  openai:b:\n    capabilities:\n      supports_tool: true",
+            (
+                r"models\.yaml:4: .*b\.capabilities\.supports_tool: unknown key; did you mean"
+                r" supports_tools\?"
+            ),
+        ),
+        (
+            (
+                "models:\n  openai:b:\n    capabilities:\n      supports_tools: true\n     "
+                " max_output_tokens: -1"
+            ),
+            (
+                r"models\.yaml:5: models\.openai:b\.capabilities\.max_output_tokens: must be a"
+                r" positive whole number"
+            ),
         ),
         ("a: !!python/object:os.system {}", r"unknown key|tag"),
         ("? [a]\n: b", r"a key must be text"),
@@ -379,7 +457,10 @@ def _rewrite(path: Path, text: str) -> None:
         ("adapters: !!binary aGk=", r"the tag"),
         (
             "adapters:\n  a:\n    type: openai\n    base_url: 'http://[bad'",
-            r"models\.yaml:4: adapters\.a\.base_url: base_url must be an http or https URL; its host",
+            (
+                r"models\.yaml:4: adapters\.a\.base_url: base_url must be an http or https URL;"
+                r" its host"
+            ),
         ),
     ],
 )
@@ -390,9 +471,14 @@ def test_every_mistake_is_one_line_with_its_place(file: Path, text: str, words: 
     assert "\n" not in str(caught.value)
 
 
-def test_yaml_booleans_and_numbers_stay_strings(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_yaml_booleans_and_numbers_stay_strings(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("NO", "k")
-    file.write_text("adapters: {a: {type: openai, api_key_env: NO}}\nmodels: {a:m: {tier: no, wire_name: 12:30:45}}")
+    file.write_text(
+        "adapters: {a: {type: openai, api_key_env: NO}}\nmodels: {a:m: {tier: no, wire_name: "
+        "12:30:45}}"
+    )
     entry = Registry.load(file).find("a:m")
     assert (entry.tier, entry.wire_name) == ("no", "12:30:45")
 
@@ -431,9 +517,10 @@ def test_working_directory_is_never_read(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_all_mistakes_are_found_in_one_reading(file: Path) -> None:
     file.write_text(
-        "adapters:\n  a:\n    type: openia\n    colour: red\n    max_retries: many\n  b:\n    type: openai\n"
-        "    base_url: ftp://x\n  c:\n    type: openai\n    quirks: {reediness: auto}\n"
-        '    extra_headers: {x: "a\\nb"}\nmodels:\n  a:m:\n    tokens: klingon\n    aliases: [b:m]\n  b:m: {tier: 1}\n'
+        "adapters:\n  a:\n    type: openia\n    colour: red\n    max_retries: many\n  b:\n   "
+        " type: openai\n    base_url: ftp://x\n  c:\n    type: openai\n    quirks: {reediness: "
+        'auto}\n    extra_headers: {x: "a\\nb"}\nmodels:\n  a:m:\n    tokens: klingon\n   '
+        " aliases: [b:m]\n  b:m: {tier: 1}\n"
     )
     read = read_file(file)
     assert [problem.line for problem in read.problems] == [3, 4, 5, 8, 11, 12, 15, 16, 17]
@@ -444,15 +531,21 @@ def test_all_mistakes_are_found_in_one_reading(file: Path) -> None:
 
 def test_options_belong_to_their_adapter(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     file.write_text(
-        "adapters:\n  a: {type: openai, api_key: sk-canary, options: {organization: org-1, on_loss: reject, moon: 1}}\n"
-        "  b: {type: anthropic, api_key: k, extra_headers: {anthropic-beta: mine}, options: {anthropic-beta: b1}}\n"
+        "adapters:\n  a: {type: openai, api_key: sk-canary, options: {organization: org-1, "
+        "on_loss: reject, moon: 1}}\n  b: {type: anthropic, api_key: k, extra_headers: "
+        "{anthropic-beta: mine}, options: {anthropic-beta: b1}}\n"
     )
     registry = Registry.load(file)
     assert registry.adapter("a").settings()["headers"] == {"OpenAI-Organization": "org-1"}
     assert registry.adapter("b").settings()["headers"] == {"anthropic-beta": "mine"}
     assert registry.provider("a:m").on_loss == "reject"  # type: ignore[attr-defined]
-    assert "models.yaml:2: adapters.a.options.moon: no adapter of this type reads this option" in caplog.text
-    assert "adapters.a.api_key: the key is in the file as plain text" in str(read_file(file).advice)
+    assert (
+        "models.yaml:2: adapters.a.options.moon: no adapter of this type reads this option"
+        in caplog.text
+    )
+    assert "adapters.a.api_key: the key is in the file as plain text" in str(
+        read_file(file).advice
+    )
     assert "canary" not in caplog.text
     for wrong in ("on_loss: maybe", "keep_raw: 1", "organization: 5"):
         file.write_text(f"adapters: {{a: {{type: openai, options: {{{wrong}}}}}}}")
@@ -484,7 +577,8 @@ def test_no_lookup_sees_a_partial_change(file: Path) -> None:
 
     def look() -> None:
         for _ in range(5 * turns):
-            time.sleep(0)  # lets the writer have its turn: two threads that never wait starve a third
+            # lets the writer have its turn: two threads that never wait starve a third
+            time.sleep(0)
             provider: Any = registry.provider("x")
             if provider.name not in provider.codec.base_url:
                 wrong.append(provider)
@@ -508,7 +602,7 @@ def test_embedded_model_is_opened_by_name(file: Path) -> None:
     assert Registry.load(file).open("local").model == "smollm2-135m-instruct"
 
 
-# --- token families ---------------------------------------------------------------------------------
+# --- token families ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -531,7 +625,9 @@ def test_embedded_model_is_opened_by_name(file: Path) -> None:
         ("vllm:anything", "default"),
     ],
 )
-def test_tokens_are_estimated_by_the_models_own_tokenizer_family(name: str, family: str, file: Path) -> None:
+def test_tokens_are_estimated_by_the_models_own_tokenizer_family(
+    name: str, family: str, file: Path
+) -> None:
     file.write_text("")
     registry = Registry.load(file)
     provider = registry.provider(name, planning=True)
@@ -541,14 +637,17 @@ def test_tokens_are_estimated_by_the_models_own_tokenizer_family(name: str, fami
     assert provider.plan(said).estimated_tokens == estimate_input_tokens(said, family=family)
 
 
-def test_family_decides_what_exceeds_the_window(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_family_decides_what_exceeds_the_window(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said = [User("Geschwindigkeitsbegrenzung " * 100)]
     few, many = (estimate_input_tokens(said, family=family) for family in ("o200k", "claude-4.7"))
     window = (few * 2 // 3 + many * 2 // 3) // 2
     file.write_text(
-        "adapters: {a: {type: openai, api_key: k, base_url: 'http://127.0.0.1:9/v1'}}\nmodels:\n"
-        f"  a:short: {{tokens: claude-4.7, capabilities: {{max_context_tokens: {window}}}}}\n"
-        f"  a:long: {{tokens: o200k, capabilities: {{max_context_tokens: {window}}}}}\n"
+        "adapters: {a: {type: openai, api_key: k, base_url: "
+        "'http://127.0.0.1:9/v1'}}\nmodels:\n  a:short: {tokens: claude-4.7, capabilities: "
+        f"{{max_context_tokens: {window}}}}}\n  a:long: {{tokens: o200k, capabilities: "
+        f"{{max_context_tokens: {window}}}}}\n"
     )
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     registry = Registry.load(file)
@@ -566,7 +665,9 @@ def test_family_decides_what_exceeds_the_window(file: Path, monkeypatch: pytest.
         ({"max_context_tokens": 1}, "exceeds_context_window"),
     ],
 )
-def test_unsupported_request_is_rejected_with_the_contracts_code(known: dict[str, Any], reason: str) -> None:
+def test_unsupported_request_is_rejected_with_the_contracts_code(
+    known: dict[str, Any], reason: str
+) -> None:
     model = connect("m", base_url="http://127.0.0.1:9/v1", capabilities=known)
     picture = User([Text("look"), Image(Inline("aGk="), "image/png")])
     with pytest.raises(ProviderError) as caught:
@@ -579,7 +680,7 @@ def test_unknown_family_is_rejected() -> None:
         connect("m", base_url="http://127.0.0.1:9/v1", token_family="klingon")
 
 
-# --- the catalogue ----------------------------------------------------------------------------------
+# --- the catalogue -----------------------------------------------------------------------------
 
 
 def test_compiled_catalogue_is_current() -> None:
@@ -597,7 +698,9 @@ def test_compiled_and_parsed_catalogues_are_equal(monkeypatch: pytest.MonkeyPatc
 def test_outdated_compiled_catalogue_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = vendors_module._read_compiled()["groq"]  # noqa: SLF001 - the compiled file is forged
     # The compiled file is forged.
-    false = vendors_module._Compiled("0" * 16, vendors_module.msgspec.Raw(b'{"base_url": "https://evil.test"}'))  # noqa: SLF001
+    false = vendors_module._Compiled(  # noqa: SLF001
+        "0" * 16, vendors_module.msgspec.Raw(b'{"base_url": "https://evil.test"}')
+    )
     monkeypatch.setattr(vendors_module, "_read_compiled", lambda: {"groq": false})
     assert load_vendor.__wrapped__("groq").base_url == "https://api.groq.com/openai/v1"
     assert kept.digest != false.digest
@@ -609,12 +712,19 @@ def test_every_vendor_file_is_valid(vendor: str) -> None:
     assert known.docs.startswith("https://")
     assert known.wire in CODECS
     assert known.local == (known.api_key_env is None)
-    CODECS[known.wire].connect("m", known.base_url or "https://x.test", known.quirks or None, Capabilities())
+    CODECS[known.wire].connect(
+        "m", known.base_url or "https://x.test", known.quirks or None, Capabilities()
+    )
     assert set(known.proofs) == set(known.quirks), "every line of a dialect needs its proof"
     for side, codecs in ((known.embed, EMBED_CODECS), (known.rerank, RERANK_CODECS)):
         if side is not None:
             assert set(side.proofs) == set(side.quirks)
-            assert codecs[side.wire].connect("m", side.base_url or known.base_url or "", side.quirks).wire == side.wire
+            assert (
+                codecs[side.wire]
+                .connect("m", side.base_url or known.base_url or "", side.quirks)
+                .wire
+                == side.wire
+            )
     assert {known.tokens, *known.families.values()} <= set(FAMILIES)
     assert set(known.families) <= set(known.models)
     for facts in known.models.values():
@@ -623,8 +733,10 @@ def test_every_vendor_file_is_valid(vendor: str) -> None:
 
 def test_catalogue_has_the_expected_vendors() -> None:
     assert set(vendor_names()) == {
-        "anthropic", "azure", "bedrock", "cerebras", "cohere", "deepseek", "fireworks", "google", "groq", "jina",
-        "llamacpp", "lmstudio", "mistral", "ollama", "openai", "openrouter", "sglang", "tei", "together", "vllm",
+        "anthropic", "azure", "bedrock", "cerebras", "cohere", "deepseek", "fireworks", "google",
+        "groq", "jina",
+        "llamacpp", "lmstudio", "mistral", "ollama", "openai", "openrouter", "sglang", "tei",
+        "together", "vllm",
         "voyage", "xai",
     }  # fmt: skip
 
@@ -632,8 +744,12 @@ def test_catalogue_has_the_expected_vendors() -> None:
 def test_probed_facts_are_used(tmp_path: Path) -> None:
     """Probed facts override the catalogue and yield to the user's own settings."""
     known = {"supports_tools": False, "supports_images": False, "max_context_tokens": 4096}
-    facts = msgspec.to_builtins(Capabilities.of(known, "probed", at="2026-01-01T00:00:00Z", by="dragoman check"))
-    (tmp_path / "found.json").write_bytes(msgspec.json.encode({"capabilities": facts, "probes": {}}))
+    facts = msgspec.to_builtins(
+        Capabilities.of(known, "probed", at="2026-01-01T00:00:00Z", by="dragoman check")
+    )
+    (tmp_path / "found.json").write_bytes(
+        msgspec.json.encode({"capabilities": facts, "probes": {}})
+    )
     path = tmp_path / "models.yaml"
     model = "openai:gpt-4o: {probed: found.json, capabilities: {supports_tools: true}}"
     path.write_text(f"models:\n  {model}\n")
@@ -643,12 +759,13 @@ def test_probed_facts_are_used(tmp_path: Path) -> None:
     assert found.max_context_tokens.value == 4096
     path.write_text("models:\n  openai:gpt-4o:\n    probed: lost.json\n")
     with pytest.raises(
-        ConfigError, match=r"models\.yaml:3: models\.openai:gpt-4o\.probed: .*lost\.json cannot be read"
+        ConfigError,
+        match=r"models\.yaml:3: models\.openai:gpt-4o\.probed: .*lost\.json cannot be read",
     ):
         Registry.load(path)
 
 
-# --- keys stay with their origin --------------------------------------------------------------------
+# --- keys stay with their origin ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -660,9 +777,15 @@ def test_probed_facts_are_used(tmp_path: Path) -> None:
         ("{type: openai, base_url: 'https://api.openai.com.evil.example/v1'}", None),
         ("{type: openai, base_url: 'http://api.openai.com/v1'}", None),
         ("{type: openai, base_url: 'http://127.0.0.1:9/v1', api_key_env: MINE}", "mine"),
-        ("{type: openai, base_url: 'http://127.0.0.1:9/v1', api_key_env: OPENAI_API_KEY}", "vendor's"),
+        (
+            "{type: openai, base_url: 'http://127.0.0.1:9/v1', api_key_env: OPENAI_API_KEY}",
+            "vendor's",
+        ),
         ("{type: openai-compatible, base_url: 'http://127.0.0.1:9/v1'}", None),
-        ("{type: openai-compatible, base_url: 'http://127.0.0.1:9/v1', api_key_env: MINE}", "mine"),
+        (
+            "{type: openai-compatible, base_url: 'http://127.0.0.1:9/v1', api_key_env: MINE}",
+            "mine",
+        ),
     ],
 )
 def test_vendor_key_is_sent_to_the_vendor_only(
@@ -683,7 +806,7 @@ def test_an_unknown_type_lists_the_types(file: Path) -> None:
         Registry.load(file)
 
 
-# --- a vendor and another wire ----------------------------------------------------------------------
+# --- a vendor and another wire -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -694,7 +817,11 @@ def test_an_unknown_type_lists_the_types(file: Path) -> None:
         ("{type: ollama}", "ollama", "http://127.0.0.1:11434/api/chat"),
         ("{type: ollama, wire: ollama}", "ollama", "http://127.0.0.1:11434/api/chat"),
         ("{type: ollama, wire: openai}", "openai", "http://127.0.0.1:11434/v1/chat/completions"),
-        ("{type: vllm, wire: anthropic, base_url: 'http://box:8000'}", "anthropic", "http://box:8000/v1/messages"),
+        (
+            "{type: vllm, wire: anthropic, base_url: 'http://box:8000'}",
+            "anthropic",
+            "http://box:8000/v1/messages",
+        ),
     ],
 )
 def test_vendor_offers_another_wire(
@@ -743,7 +870,9 @@ def test_unavailable_wire_is_rejected(adapter: str, problem: str, file: Path) ->
 CONTRACT = Capabilities.__struct_fields__[:13]
 
 
-@pytest.mark.parametrize("name", ["openai:gpt-5", "anthropic:claude-sonnet-4-6", "google:gemini-2.5-pro"])
+@pytest.mark.parametrize(
+    "name", ["openai:gpt-5", "anthropic:claude-sonnet-4-6", "google:gemini-2.5-pro"]
+)
 def test_catalogue_covers_all_facts_of_the_contract(name: str) -> None:
     known = Registry().find(name).capabilities
     for fact in CONTRACT:

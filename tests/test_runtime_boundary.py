@@ -13,7 +13,16 @@ from typing import Any
 import pytest
 
 import dragoman
-from dragoman import Assistant, Provider, Tool, ToolCall, ToolResult, User, check_events, to_model_events
+from dragoman import (
+    Assistant,
+    Provider,
+    Tool,
+    ToolCall,
+    ToolResult,
+    User,
+    check_events,
+    to_model_events,
+)
 from dragoman.errors import RateLimitError
 from dragoman.events import Event, ModelEvent, ProviderErrorEvent, ToolIntentProposed, ToolUseEnd
 from dragoman.transport import FixtureTransport
@@ -41,7 +50,9 @@ def no_executions() -> Iterator[None]:
 
 def provider(*replies: Reply) -> tuple[Provider, FixtureTransport]:
     transport = FixtureTransport(*replies)
-    model = dragoman.connect("m1", base_url="http://127.0.0.1:9/v1", name="acme", api_key="k", transport=transport)
+    model = dragoman.connect(
+        "m1", base_url="http://127.0.0.1:9/v1", name="acme", api_key="k", transport=transport
+    )
     return model, transport
 
 
@@ -51,7 +62,11 @@ def chunk(delta: dict[str, Any], finish: str | None = None) -> bytes:
 
 
 def call_delta(call_id: str | None, name: str | None, arguments: str) -> dict[str, Any]:
-    return {"tool_calls": [{"index": 0, "id": call_id, "function": {"name": name, "arguments": arguments}}]}
+    return {
+        "tool_calls": [
+            {"index": 0, "id": call_id, "function": {"name": name, "arguments": arguments}}
+        ]
+    }
 
 
 def stream_of(*chunks: bytes) -> Reply:
@@ -63,7 +78,9 @@ def body_of(message: dict[str, Any], finish: str) -> Reply:
     return 200, {"content-type": "application/json"}, [json.dumps(body).encode()]
 
 
-WHOLE_CALL = stream_of(chunk(call_delta("call_1", "bash", '{"command": "npm test"}')), chunk({}, "tool_calls"))
+WHOLE_CALL = stream_of(
+    chunk(call_delta("call_1", "bash", '{"command": "npm test"}')), chunk({}, "tool_calls")
+)
 ANSWER = stream_of(chunk({"content": "Two tests fail."}), chunk({}, "stop"))
 
 
@@ -71,7 +88,7 @@ async def collect(model: Provider, messages: Any, **settings: Any) -> list[Model
     return [event async for event in to_model_events(model.stream(messages, TOOLS, **settings))]
 
 
-# --- the six ----------------------------------------------------------------------------------------
+# --- the six -----------------------------------------------------------------------------------
 
 
 async def test_normalizes_provider_tool_calls_into_intents() -> None:
@@ -86,7 +103,8 @@ async def test_normalizes_provider_tool_calls_into_intents() -> None:
 
 async def test_does_not_execute_tools() -> None:
     model, transport = provider(WHOLE_CALL, body_of({"tool_calls": [
-        {"id": "call_1", "type": "function", "function": {"name": "bash", "arguments": '{"command": "ls"}'}}
+        {"id": "call_1", "type": "function", "function": {"name": "bash",
+                                                          "arguments": '{"command": "ls"}'}}
     ]}, "tool_calls"))  # fmt: skip
     await collect(model, "fix the tests")
     response = await model.complete("fix the tests", TOOLS)
@@ -94,7 +112,14 @@ async def test_does_not_execute_tools() -> None:
     # One request for each call: the provider runs no agent loop.
     assert len(transport.requests) == 2
     assert executions == []
-    for name in ("execute", "execute_tool", "run_loop", "continue_until_done", "approve_tool", "append_tool_result"):
+    for name in (
+        "execute",
+        "execute_tool",
+        "run_loop",
+        "continue_until_done",
+        "approve_tool",
+        "append_tool_result",
+    ):
         assert not hasattr(model, name)
 
 
@@ -118,7 +143,9 @@ async def test_assembles_streamed_deltas_before_proposing_intent() -> None:
 
 async def test_maps_provider_errors_without_creating_tool_observations() -> None:
     refusal = json.dumps({"error": {"message": "slow down", "type": "rate_limit_error"}}).encode()
-    model, _ = provider((429, {"retry-after": "3"}, [refusal]), (429, {"retry-after": "3"}, [refusal]))
+    model, _ = provider(
+        (429, {"retry-after": "3"}, [refusal]), (429, {"retry-after": "3"}, [refusal])
+    )
     events = await collect(model, "fix the tests")
     [error] = events
     assert isinstance(error, ProviderErrorEvent)
@@ -161,12 +188,15 @@ async def test_sends_projected_observations_as_messages_without_executing() -> N
     assert executions == []
 
 
-# --- consequences -------------------------------------------------------------------------------------
+# --- consequences ------------------------------------------------------------------------------
 
 
 def shape(events: list[ModelEvent]) -> list[Any]:
     """Return the events without ids, which differ in each run."""
-    return [(event.type, getattr(event, "text", None), getattr(event, "raw_input_text", None)) for event in events]
+    return [
+        (event.type, getattr(event, "text", None), getattr(event, "raw_input_text", None))
+        for event in events
+    ]
 
 
 def reachable(model: Provider, transport: FixtureTransport) -> list[Any]:

@@ -32,19 +32,43 @@ def travel(
     plain: Annotated[int, msgspec.Meta(ge=1), "plain"] = 1,
 ) -> str:
     """Travel."""
-    return f"{days} {code} {stops} {[place.city for place in places]} {speed} {tags} {name} {plain}"
+    return (
+        f"{days} {code} {stops} {[place.city for place in places]} {speed} {tags} {name} {plain}"
+    )
 
 
 def test_the_constraints_of_fields_are_kept() -> None:
     schema = Tool.from_function(travel).parameters
     properties = schema["properties"]
-    assert properties["days"] == {"type": "integer", "minimum": 0, "maximum": 30, "description": "for how long"}
-    assert properties["code"] == {"type": "string", "pattern": "^[A-Z]{2}$", "description": "a country"}
+    assert properties["days"] == {
+        "type": "integer",
+        "minimum": 0,
+        "maximum": 30,
+        "description": "for how long",
+    }
+    assert properties["code"] == {
+        "type": "string",
+        "pattern": "^[A-Z]{2}$",
+        "description": "a country",
+    }
     assert properties["stops"]["items"] == {"type": "integer", "exclusiveMinimum": 0}
-    assert (properties["places"]["maxItems"], properties["places"]["items"]) == (3, {"$ref": "#/$defs/Place"})
-    assert properties["speed"] == {"type": "number", "exclusiveMinimum": 0, "description": "km/h", "default": 50.0}
+    assert (properties["places"]["maxItems"], properties["places"]["items"]) == (
+        3,
+        {"$ref": "#/$defs/Place"},
+    )
+    assert properties["speed"] == {
+        "type": "number",
+        "exclusiveMinimum": 0,
+        "description": "km/h",
+        "default": 50.0,
+    }
     assert properties["name"] == {"type": "string", "minLength": 1}
-    assert properties["plain"] == {"type": "integer", "minimum": 1, "description": "plain", "default": 1}
+    assert properties["plain"] == {
+        "type": "integer",
+        "minimum": 1,
+        "description": "plain",
+        "default": 1,
+    }
     assert schema["required"] == ["days", "code", "stops", "places", "name"]
     assert schema["$defs"]["Place"]["properties"].keys() == {"city"}
     assert set(field_defaults(travel)) == {"speed", "tags", "name"}
@@ -58,7 +82,9 @@ async def test_a_function_with_fields_is_called_with_instances_and_defaults() ->
     assert tool.check(GOOD) is None
     assert (await tool.execute(GOOD)).content == "3 CH [1] ['Basel'] 50.0 [] x 1"
     assert "greater than or equal to 0" in str(tool.check({**GOOD, "days": -1}))
-    assert (await tool.execute({**GOOD, "speed": 3, "tags": ["a"]})).content == "3 CH [1] ['Basel'] 3.0 ['a'] x 1"
+    assert (
+        await tool.execute({**GOOD, "speed": 3, "tags": ["a"]})
+    ).content == "3 CH [1] ['Basel'] 3.0 ['a'] x 1"
 
 
 def test_pydantic_fields_are_ignored_without_pydantic(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,12 +170,16 @@ def test_three_docstring_styles_are_parsed(style: str) -> None:
         (":param other: x", ["a"], ":param other: x", {}),
     ],
 )
-def test_docstrings_are_parsed(text: str, names: list[str], description: str, found: dict[str, str]) -> None:
+def test_docstrings_are_parsed(
+    text: str, names: list[str], description: str, found: dict[str, str]
+) -> None:
     assert read_docstring(text, names) == (description, found)
 
 
 def test_docstrings_describe_parameters_and_annotations_win() -> None:
-    def go(city: str, days: Annotated[int, "by annotation"] = 1, place: Place | None = None) -> None:
+    def go(
+        city: str, days: Annotated[int, "by annotation"] = 1, place: Place | None = None
+    ) -> None:
         """Go.
 
         Args:
@@ -158,7 +188,11 @@ def test_docstrings_describe_parameters_and_annotations_win() -> None:
             place: where
         """
 
-    go.__annotations__ = {"city": str, "days": Annotated[int, "by annotation"], "place": Place | None}
+    go.__annotations__ = {
+        "city": str,
+        "days": Annotated[int, "by annotation"],
+        "place": Place | None,
+    }
     tool = Tool.from_function(go)
     properties: dict[str, Any] = tool.parameters["properties"]
     assert tool.description == "Go."

@@ -1,4 +1,6 @@
-"""The documentation site: built once, searched by its own index, and in the exhaustive suite looked at in a browser."""
+"""The documentation site: built once, searched by its own index, and in the exhaustive suite
+looked at in a browser.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ SEARCHES = {
     "azure": "providers/azure.html",
 }
 LOOKS = [(1400, "light"), (1400, "dark"), (390, "light"), (390, "dark")]
-# One page of each kind: home, guide with code, table of vendors, wide tables, generated reference, long lines of help.
+# One page of each kind: home, guide with code, table of vendors, wide tables, generated reference,
+# long lines of help.
 LOOKED_AT = [
     "index.html",
     "howto/first-steps.html",
@@ -54,7 +57,9 @@ def build(folder: Path) -> Path:
     """Build the site in a folder of its own; return where it is."""
     shutil.copytree(ROOT / "docs", folder / "docs")
     settings = (ROOT / "zensical.toml").read_text()
-    (folder / "zensical.toml").write_text(settings.replace('paths = ["src"]', f'paths = ["{ROOT / "src"}"]'))
+    (folder / "zensical.toml").write_text(
+        settings.replace('paths = ["src"]', f'paths = ["{ROOT / "src"}"]')
+    )
     done = subprocess.run(
         [sys.executable, "-m", "zensical", "build", "--strict"],
         cwd=folder,
@@ -68,7 +73,9 @@ def build(folder: Path) -> Path:
 
 
 def search(items: list[dict[str, Any]], query: str) -> str:
-    """Return the location that matches best: the largest share of title words, then the order of the navigation."""
+    """Return the location that matches best: the largest share of title words, then the order of
+    the navigation.
+    """
 
     def share(item: dict[str, Any]) -> float:
         words = re.findall(r"\w+", item["title"].casefold())
@@ -97,7 +104,7 @@ def test_site_has_every_page_and_search_finds_them(tmp_path: Path) -> None:
         assert search(items, query).partition("#")[0] == page, query
 
 
-# --- in a browser -----------------------------------------------------------------------------------
+# --- in a browser ------------------------------------------------------------------------------
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
@@ -110,7 +117,9 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if "DRAGOMAN_EXHAUSTIVE" not in os.environ:
         pytest.skip("looks at every kind of page in a browser; make test-exhaustive does it")
     site = build(tmp_path_factory.mktemp("site"))
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(site)))
+    server = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(_Quiet, directory=str(site))
+    )
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}"
@@ -156,7 +165,9 @@ def test_page_fits_and_is_accessible_in_a_browser(
     try:
         opened = context.new_page()
         opened.goto(f"{address}/{page}")
-        shown = opened.wait_for_function("document.body.dataset.mdColorScheme || document.body.dataset.mdColorMedia")
+        shown = opened.wait_for_function(
+            "document.body.dataset.mdColorScheme || document.body.dataset.mdColorMedia"
+        )
         assert shown
         dark = opened.evaluate("getComputedStyle(document.body).backgroundColor")
         assert (sum(map(int, re.findall(r"\d+", dark)[:3])) < 300) == (scheme == "dark")
@@ -176,7 +187,9 @@ RESULTS = """() => { const found = []; const walk = root => { for (const e of ro
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("query", "page"), SEARCHES.items())
-def test_search_box_finds_the_page_first(address: str, browser: Any, query: str, page: str) -> None:
+def test_search_box_finds_the_page_first(
+    address: str, browser: Any, query: str, page: str
+) -> None:
     opened = browser.new_page(viewport={"width": 1400, "height": 900})
     try:
         opened.goto(f"{address}/index.html")

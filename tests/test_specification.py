@@ -1,4 +1,6 @@
-"""Rules of the provider specification that are easily broken, at the public API: one test per rule."""
+"""Rules of the provider specification that are easily broken, at the public API: one test per
+rule.
+"""
 
 # mypy: disable-error-code="arg-type,list-item"
 
@@ -43,9 +45,14 @@ EMPTY = {"type": "object", "properties": {}}
 
 def fixed(*replies: tuple[int, Any], **settings: Any) -> tuple[HttpProvider, FixtureTransport]:
     transport = FixtureTransport(
-        *[(status, {}, [body if isinstance(body, bytes) else json.dumps(body).encode()]) for status, body in replies]
+        *[
+            (status, {}, [body if isinstance(body, bytes) else json.dumps(body).encode()])
+            for status, body in replies
+        ]
     )
-    model = connect("m", base_url="http://127.0.0.1:9/v1", transport=transport, api_key=KEY, **settings)
+    model = connect(
+        "m", base_url="http://127.0.0.1:9/v1", transport=transport, api_key=KEY, **settings
+    )
     assert isinstance(model, HttpProvider)
     return model, transport
 
@@ -60,51 +67,89 @@ def answer(text: str = "ok") -> dict[str, Any]:
 
 def calls(arguments: Any, call_id: str = "c1", finish: str = "tool_calls") -> dict[str, Any]:
     call = {"id": call_id, "type": "function", "function": {"name": "f", "arguments": arguments}}
-    return {"choices": [choice({"role": "assistant", "content": None, "tool_calls": [call]}, finish)]}
+    return {
+        "choices": [choice({"role": "assistant", "content": None, "tool_calls": [call]}, finish)]
+    }
 
 
-# --- invalid requests --------------------------------------------------------------------------------
+# --- invalid requests --------------------------------------------------------------------------
 
 HI = User("hi")
 CALLED = [HI, Assistant(tool_calls=[ToolCall("1", "f", {"a": "no"})]), ToolResult("1", "r")]
 NUMBER = Tool("f", "", {"type": "object", "properties": {"a": {"type": "integer"}}})
 NEVER_SENT: dict[str, tuple[Any, dict[str, Any], str]] = {
     "a system message of parts": (
-        [{"role": "system", "content": [{"type": "text", "text": "x"}]}, {"role": "user", "content": "hi"}],
+        [
+            {"role": "system", "content": [{"type": "text", "text": "x"}]},
+            {"role": "user", "content": "hi"},
+        ],
         {},
         "messages[0].content",
     ),
     "an assistant message of an empty text": ([HI, Assistant([Text("")]), HI], {}, "messages[1]"),
-    "an assistant message of empty texts": ([HI, Assistant([Text(""), Text("")]), HI], {}, "messages[1]"),
-    "bytes as base64": ([User([Image(Inline(b"abc"), "image/png")])], {}, "messages[0].content[0].source.base64_data"),
-    "an unknown detail": ([User([Image(Url("https://x"), detail="ultra")])], {}, "messages[0].content[0].detail"),
+    "an assistant message of empty texts": (
+        [HI, Assistant([Text(""), Text("")]), HI],
+        {},
+        "messages[1]",
+    ),
+    "bytes as base64": (
+        [User([Image(Inline(b"abc"), "image/png")])],
+        {},
+        "messages[0].content[0].source.base64_data",
+    ),
+    "an unknown detail": (
+        [User([Image(Url("https://x"), detail="ultra")])],
+        {},
+        "messages[0].content[0].detail",
+    ),
     "a number as text": ([User([Text(5)])], {}, "messages[0].content[0].text"),
     "a number as address": ([User([Image(Url(5))])], {}, "messages[0].content[0].source.url"),
-    "a number as id": ([HI, Assistant([ToolCall(5, "f", {})]), HI], {}, "messages[1].content[0].id"),
+    "a number as id": (
+        [HI, Assistant([ToolCall(5, "f", {})]), HI],
+        {},
+        "messages[1].content[0].id",
+    ),
     "a tool named by a number": ("hi", {"tools": [Tool(5)]}, "tools[0].name"),
     "a tool described by nothing": ("hi", {"tools": [Tool("g", None)]}, "tools[0].description"),
-    "arguments that violate their tool": (CALLED, {"tools": [NUMBER]}, "messages[1].content[0].arguments"),
+    "arguments that violate their tool": (
+        CALLED,
+        {"tools": [NUMBER]},
+        "messages[1].content[0].arguments",
+    ),
     "an image in an assistant's record": (
         [
             {"role": "user", "content": "hi"},
-            {"role": "assistant", "content": [{"type": "image", "source": {"type": "url", "url": "u"}}]},
+            {
+                "role": "assistant",
+                "content": [{"type": "image", "source": {"type": "url", "url": "u"}}],
+            },
             {"role": "user", "content": "hi"},
         ],
         {},
         "messages[1].content[0]",
     ),
-    "an image in an assistant's value": ([HI, Assistant([Image(Url("u"))]), HI], {}, "messages[1].content[0]"),
+    "an image in an assistant's value": (
+        [HI, Assistant([Image(Url("u"))]), HI],
+        {},
+        "messages[1].content[0]",
+    ),
     "thinking in a user's record": (
         [{"role": "user", "content": [{"type": "thinking", "text": "t"}]}],
         {},
         "messages[0].content[0]",
     ),
-    "a block without a type": ([{"role": "user", "content": [{"text": "t"}]}], {}, "messages[0].content[0].type"),
+    "a block without a type": (
+        [{"role": "user", "content": [{"text": "t"}]}],
+        {},
+        "messages[0].content[0].type",
+    ),
 }
 
 
 @pytest.mark.parametrize(("messages", "fields", "path"), NEVER_SENT.values(), ids=NEVER_SENT)
-async def test_invalid_requests_are_rejected_with_their_path(messages: Any, fields: Any, path: str) -> None:
+async def test_invalid_requests_are_rejected_with_their_path(
+    messages: Any, fields: Any, path: str
+) -> None:
     model, transport = fixed((200, answer()))
     with pytest.raises(InvalidRequestError) as caught:
         await model.complete(messages, **fields)
@@ -116,7 +161,8 @@ async def test_invalid_requests_are_rejected_with_their_path(messages: Any, fiel
 async def test_a_signed_empty_text_may_be_sent_back() -> None:
     signed = Assistant([Text("", Continuity("c2ln", issuer=Issuer("gemini", None, "m")))])
     model, transport = fixed(
-        (200, {"candidates": [{"content": {"parts": [{"text": "ok"}]}, "finishReason": "STOP"}]}), wire="gemini"
+        (200, {"candidates": [{"content": {"parts": [{"text": "ok"}]}, "finishReason": "STOP"}]}),
+        wire="gemini",
     )
     assert (await model.complete([HI, signed, HI])).text == "ok"
     sent = json.loads(transport.requests[0].body)["contents"][1]["parts"]
@@ -128,7 +174,7 @@ async def test_media_type_of_a_url_is_ignored() -> None:
     assert (await model.complete([User([Image(Url("https://x/a"), "image/jpeg")])])).text == "ok"
 
 
-# --- ids ---------------------------------------------------------------------------------------------
+# --- ids ---------------------------------------------------------------------------------------
 
 
 async def test_ids_of_any_length_are_sent_back_verbatim() -> None:
@@ -145,7 +191,7 @@ def test_id_limits_depend_on_the_vendor() -> None:
         assert load_vendor(vendor).quirks["id_rule"] == {"max_length": 40, "any_character": True}
 
 
-# --- choices -----------------------------------------------------------------------------------------
+# --- choices -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -164,14 +210,20 @@ async def test_choices_are_read_by_index(choices: list[Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("extras", "indices", "text"), [({}, [1, 1], "ab"), ({"n": 2}, [1, 0], "b"), ({}, [None, None], "ab")]
+    ("extras", "indices", "text"),
+    [({}, [1, 1], "ab"), ({"n": 2}, [1, 0], "b"), ({}, [None, None], "ab")],
 )
-async def test_choices_of_a_stream_are_read_by_index(extras: Any, indices: list[Any], text: str) -> None:
+async def test_choices_of_a_stream_are_read_by_index(
+    extras: Any, indices: list[Any], text: str
+) -> None:
     chunks = [
         {"choices": [{"index": index, "delta": {"content": piece}, "finish_reason": "stop"}]}
         for index, piece in zip(indices, "ab", strict=True)
     ]
-    body = b"".join(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks) + b"data: [DONE]\n\n"
+    body = (
+        b"".join(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks)
+        + b"data: [DONE]\n\n"
+    )
     model, _ = fixed((200, body))
     stream = model.stream("hi", extras=extras)
     async for _ in stream:
@@ -180,22 +232,35 @@ async def test_choices_of_a_stream_are_read_by_index(extras: Any, indices: list[
     assert stream.response.text == text
 
 
-@pytest.mark.parametrize(("finish", "expected"), [("tool_calls", "stop"), (None, "stop"), ("unheard_of", "error")])
-async def test_missing_or_wrong_finish_reason_is_corrected(finish: str | None, expected: str) -> None:
+@pytest.mark.parametrize(
+    ("finish", "expected"), [("tool_calls", "stop"), (None, "stop"), ("unheard_of", "error")]
+)
+async def test_missing_or_wrong_finish_reason_is_corrected(
+    finish: str | None, expected: str
+) -> None:
     model, _ = fixed((200, {"choices": [choice({"content": "x"}, finish)]}))
     reply = await model.complete("hi")
     assert (reply.finish_reason, reply.finish_raw) == (expected, finish)
 
 
-# --- degraded replies ----------------------------------------------------------------------------------
+# --- degraded replies --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("found", "count"),
-    [("x", 0), ([None], 0), ([{"id": "c", "function": "x"}], 1), ([{"id": "c", "function": {"name": "f"}}, 5], 1)],
+    [
+        ("x", 0),
+        ([None], 0),
+        ([{"id": "c", "function": "x"}], 1),
+        ([{"id": "c", "function": {"name": "f"}}, 5], 1),
+    ],
 )
 async def test_invalid_calls_of_a_degraded_reply_do_not_raise(found: Any, count: int) -> None:
-    body = {"choices": [choice({"role": "assistant", "content": "so far", "tool_calls": found}, "error")]}
+    body = {
+        "choices": [
+            choice({"role": "assistant", "content": "so far", "tool_calls": found}, "error")
+        ]
+    }
     model, _ = fixed((200, body))
     reply = await model.complete("hi", [Tool("f")])
     assert (reply.finish_reason, reply.text, len(reply.tool_calls)) == ("error", "so far", count)
@@ -211,20 +276,36 @@ async def test_invalid_calls_of_other_replies_raise(finish: str | None) -> None:
 
 @pytest.mark.parametrize("message", [{}, {"message": None}])
 async def test_a_filtered_choice_without_a_message_is_a_reply(message: dict[str, Any]) -> None:
-    filtered = {"finish_reason": "content_filter", "index": 0, "content_filter_results": {"hate": {"filtered": True}}}
+    filtered = {
+        "finish_reason": "content_filter",
+        "index": 0,
+        "content_filter_results": {"hate": {"filtered": True}},
+    }
     model, _ = fixed((200, {"choices": [{**filtered, **message}], "usage": {"prompt_tokens": 3}}))
     reply = await model.complete("hi")
     assert (reply.finish_reason, reply.text, reply.usage.input_tokens) == ("content_filter", "", 3)
     assert reply.raw["choices"][0]["content_filter_results"] == {"hate": {"filtered": True}}
 
 
-# --- arguments that are null ---------------------------------------------------------------------------
+# --- arguments that are null -------------------------------------------------------------------
 
 NULLS: dict[str, Any] = {
-    "openai": {"choices": [choice({"tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "null"}}]})]},
+    "openai": {
+        "choices": [
+            choice({"tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "null"}}]})
+        ]
+    },
     "responses": {
         "status": "completed",
-        "output": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "null", "status": "completed"}],
+        "output": [
+            {
+                "type": "function_call",
+                "call_id": "c",
+                "name": "f",
+                "arguments": "null",
+                "status": "completed",
+            }
+        ],
     },
     "anthropic": {
         "type": "message",
@@ -234,11 +315,16 @@ NULLS: dict[str, Any] = {
     },
     "gemini": {
         "candidates": [
-            {"content": {"parts": [{"functionCall": {"name": "f", "args": None}}]}, "finishReason": "STOP"},
+            {
+                "content": {"parts": [{"functionCall": {"name": "f", "args": None}}]},
+                "finishReason": "STOP",
+            },
         ],
     },
     "bedrock": {
-        "output": {"message": {"content": [{"toolUse": {"toolUseId": "c", "name": "f", "input": None}}]}},
+        "output": {
+            "message": {"content": [{"toolUse": {"toolUseId": "c", "name": "f", "input": None}}]}
+        },
         "stopReason": "tool_use",
     },
     "cohere": {
@@ -246,7 +332,11 @@ NULLS: dict[str, Any] = {
         "finish_reason": "TOOL_CALL",
     },
     "ollama": {
-        "message": {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": None}}]},
+        "message": {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"function": {"name": "f", "arguments": None}}],
+        },
         "done": True,
         "done_reason": "stop",
     },
@@ -268,13 +358,22 @@ async def test_null_arguments_are_invalid_if_one_is_required() -> None:
         await model.complete("hi", [needy])
 
 
-@pytest.mark.parametrize(("pieces", "sound"), [(["null"], True), (["", "null"], True), (["null", '{"a": 1}'], False)])
-async def test_streamed_null_arguments_mean_no_arguments_only_if_complete(pieces: list[str], sound: bool) -> None:
+@pytest.mark.parametrize(
+    ("pieces", "sound"), [(["null"], True), (["", "null"], True), (["null", '{"a": 1}'], False)]
+)
+async def test_streamed_null_arguments_mean_no_arguments_only_if_complete(
+    pieces: list[str], sound: bool
+) -> None:
     deltas: list[Any] = [{"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f"}}]}]
-    deltas += [{"tool_calls": [{"index": 0, "function": {"arguments": piece}}]} for piece in pieces]
+    deltas += [
+        {"tool_calls": [{"index": 0, "function": {"arguments": piece}}]} for piece in pieces
+    ]
     chunks = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
     chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]})
-    body = b"".join(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks) + b"data: [DONE]\n\n"
+    body = (
+        b"".join(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks)
+        + b"data: [DONE]\n\n"
+    )
     model, _ = fixed((200, body))
     stream = model.stream("hi", [Tool("f", "", EMPTY)])
     if not sound:
@@ -286,7 +385,7 @@ async def test_streamed_null_arguments_mean_no_arguments_only_if_complete(pieces
     assert stream.response.tool_calls[0].arguments == {}
 
 
-# --- errors --------------------------------------------------------------------------------------------
+# --- errors ------------------------------------------------------------------------------------
 
 
 async def refusal(status: int, body: Any, **settings: Any) -> ProviderError:
@@ -297,8 +396,18 @@ async def refusal(status: int, body: Any, **settings: Any) -> ProviderError:
 
 
 async def test_error_keeps_its_parameter_inner_error_and_body() -> None:
-    inner = {"code": "ResponsibleAIPolicyViolation", "content_filter_result": {"hate": {"filtered": True}}}
-    body = {"error": {"message": f"filtered, {KEY}", "param": "prompt", "code": "content_filter", "innererror": inner}}
+    inner = {
+        "code": "ResponsibleAIPolicyViolation",
+        "content_filter_result": {"hate": {"filtered": True}},
+    }
+    body = {
+        "error": {
+            "message": f"filtered, {KEY}",
+            "param": "prompt",
+            "code": "content_filter",
+            "innererror": inner,
+        }
+    }
     error = await refusal(400, body)
     assert isinstance(error, InvalidRequestError)
     assert (error.param, error.inner_error) == ("prompt", inner)
@@ -309,7 +418,14 @@ async def test_error_keeps_its_parameter_inner_error_and_body() -> None:
 
 @pytest.mark.parametrize("wire", sorted(CODECS))
 async def test_every_wire_keeps_the_body_of_an_error(wire: str) -> None:
-    body = {"error": {"message": "no", "param": "p", "details": [{"reason": "WHY"}], "status": "INVALID_ARGUMENT"}}
+    body = {
+        "error": {
+            "message": "no",
+            "param": "p",
+            "details": [{"reason": "WHY"}],
+            "status": "INVALID_ARGUMENT",
+        }
+    }
     error = await refusal(400, body, wire=wire)
     assert (error.body, error.param, error.inner_error) == (body, "p", [{"reason": "WHY"}])
 
@@ -323,7 +439,9 @@ async def test_error_bodies_are_limited() -> None:
     assert (await refusal(500, b"<html>no</html>")).body == "<html>no</html>"
 
 
-@pytest.mark.parametrize("body", [b'{"choices": []}', b"[1, 2]", b"<html>hello</html>", b'{"choices": [{}]}'])
+@pytest.mark.parametrize(
+    "body", [b'{"choices": []}', b"[1, 2]", b"<html>hello</html>", b'{"choices": [{}]}']
+)
 async def test_unreadable_reply_is_kept_on_the_error(body: bytes) -> None:
     error = await refusal(200, body)
     assert isinstance(error, InvalidResponseError)
@@ -333,7 +451,10 @@ async def test_unreadable_reply_is_kept_on_the_error(body: bytes) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_error_inside_a_success_keeps_the_text_beside_it(stream: bool) -> None:
     part = {"role": "assistant", "content": "so far"}
-    body: Any = {"choices": [{"index": 0, "delta" if stream else "message": part}], "error": {"message": "no"}}
+    body: Any = {
+        "choices": [{"index": 0, "delta" if stream else "message": part}],
+        "error": {"message": "no"},
+    }
     body = b"data: " + json.dumps(body).encode() + b"\n\n" if stream else body
     error = await refusal(200, body)
     assert (error.response.text, error.response.finish_reason) == ("so far", "error")
@@ -347,7 +468,9 @@ async def test_an_error_inside_a_success_keeps_its_body() -> None:
 
 
 @pytest.mark.parametrize("wire", sorted(CODECS))
-@pytest.mark.parametrize("message", ["Payment required", "Insufficient credits", "insufficient_quota"])
+@pytest.mark.parametrize(
+    "message", ["Payment required", "Insufficient credits", "insufficient_quota"]
+)
 async def test_payment_required_is_a_billing_error(wire: str, message: str) -> None:
     error = await refusal(402, {"type": "error", "error": {"message": message}}, wire=wire)
     assert type(error) is BillingError
@@ -356,13 +479,15 @@ async def test_payment_required_is_a_billing_error(wire: str, message: str) -> N
     assert found == ("provider_authentication", "auth", "quota", False)
 
 
-# --- readiness -----------------------------------------------------------------------------------------
+# --- readiness ---------------------------------------------------------------------------------
 
 LISTED = {"data": [{"id": "m"}]}
 
 
 async def test_wrong_key_is_reported_even_if_the_model_list_is_public() -> None:
-    model, transport = fixed((401, {"error": {"message": "User not found."}}), quirks={"readiness": "key"})
+    model, transport = fixed(
+        (401, {"error": {"message": "User not found."}}), quirks={"readiness": "key"}
+    )
     with pytest.raises(AuthenticationError):
         await model.ready()
     assert [request.url for request in transport.requests] == ["http://127.0.0.1:9/v1/key"]
@@ -398,13 +523,15 @@ async def test_model_that_cannot_chat_is_not_ready(entry: dict[str, Any], state:
         await model.ready()
 
 
-@pytest.mark.parametrize("entry", [{"state": "loaded", "loaded": False}, {"ready": True}, {"status": "active"}])
+@pytest.mark.parametrize(
+    "entry", [{"state": "loaded", "loaded": False}, {"ready": True}, {"status": "active"}]
+)
 async def test_model_that_can_chat_is_ready(entry: dict[str, Any]) -> None:
     model, _ = fixed((200, {"data": [{"id": "m", **entry}]}), quirks={"readiness": "models"})
     await model.ready()
 
 
-# --- tools ---------------------------------------------------------------------------------------------
+# --- tools -------------------------------------------------------------------------------------
 
 
 async def test_strict_flag_of_a_tool_is_kept() -> None:
@@ -412,4 +539,6 @@ async def test_strict_flag_of_a_tool_is_kept() -> None:
     parameters = {**EMPTY, "additionalProperties": False}
     function = {"name": "f", "description": "d", "parameters": parameters, "strict": True}
     await model.complete("hi", [{"type": "function", "function": function}])
-    assert json.loads(transport.requests[0].body)["tools"] == [{"type": "function", "function": function}]
+    assert json.loads(transport.requests[0].body)["tools"] == [
+        {"type": "function", "function": function}
+    ]

@@ -36,33 +36,51 @@ CASES: dict[str, tuple[bytes, list[Frame]]] = {
         b"data: a\rdata: b\r\ndata: c\n\rdata: d\n\n",
         [Frame(b"a\nb\nc"), Frame(b"d", offset=26)],
     ),
-    "CR then CRLF is one blank line": (b"data: a\r\r\ndata: b\n\n", [Frame(b"a"), Frame(b"b", offset=10)]),
+    "CR then CRLF is one blank line": (
+        b"data: a\r\r\ndata: b\n\n",
+        [Frame(b"a"), Frame(b"b", offset=10)],
+    ),
     "two events": (b"data: a\n\ndata: b\n\n", [Frame(b"a"), Frame(b"b", offset=9)]),
     "byte order mark": (BOM + b"data: a\n\n", [Frame(b"a", offset=3)]),
     "byte order mark alone": (BOM, []),
     "beginning of a byte order mark": (BOM[:2], []),
     "almost a byte order mark": (BOM[:2] + b"data: a\n\n", []),
-    "a second byte order mark is part of the name": (BOM + BOM + b"data: a\n\ndata: b\n\n", [Frame(b"b", offset=15)]),
+    "a second byte order mark is part of the name": (
+        BOM + BOM + b"data: a\n\ndata: b\n\n",
+        [Frame(b"b", offset=15)],
+    ),
     "a byte order mark later on": (b"data: a\n\n" + BOM + b"data: b\n\n", [Frame(b"a")]),
     "a byte order mark in data": (b"data: " + BOM + b"a\n\n", [Frame(BOM + b"a")]),
     "blank lines before": (b"\n\r\n\rdata: a\n\n", [Frame(b"a", offset=4)]),
     "several data lines": (b"data: a\ndata: b\ndata:\ndata: c\n\n", [Frame(b"a\nb\n\nc")]),
     "comment": (b": hello\n:\ndata: a\n: in between\ndata: b\n\n", [Frame(b"a\nb", offset=10)]),
     "comments alone": (b": ping\n\n: ping\n\n", []),
-    "event": (b"event: ping\ndata: a\n\ndata: b\n\n", [Frame(b"a", b"ping", 12), Frame(b"b", offset=21)]),
+    "event": (
+        b"event: ping\ndata: a\n\ndata: b\n\n",
+        [Frame(b"a", b"ping", 12), Frame(b"b", offset=21)],
+    ),
     "event after the data": (b"data: a\nevent: ping\n\n", [Frame(b"a", b"ping")]),
     "the last event wins": (b"event: a\nevent: b\ndata\n\n", [Frame(b"", b"b", 18)]),
     "event without a value": (b"event: a\nevent\ndata: x\n\n", [Frame(b"x", offset=15)]),
     "event without data is forgotten": (b"event: ping\n\ndata: a\n\n", [Frame(b"a", offset=13)]),
-    "id stays": (b"id: 7\ndata: a\n\ndata: b\n\n", [Frame(b"a", offset=6, id=b"7"), Frame(b"b", offset=15, id=b"7")]),
+    "id stays": (
+        b"id: 7\ndata: a\n\ndata: b\n\n",
+        [Frame(b"a", offset=6, id=b"7"), Frame(b"b", offset=15, id=b"7")],
+    ),
     "empty id resets": (
         b"id: 7\ndata: a\n\nid\ndata: b\n\n",
         [Frame(b"a", offset=6, id=b"7"), Frame(b"b", offset=18)],
     ),
-    "id with NUL is ignored": (b"id: 7\nid: \x008\ndata: a\n\n", [Frame(b"a", offset=13, id=b"7")]),
+    "id with NUL is ignored": (
+        b"id: 7\nid: \x008\ndata: a\n\n",
+        [Frame(b"a", offset=13, id=b"7")],
+    ),
     "id without data stays": (b"id: 7\n\ndata: a\n\n", [Frame(b"a", offset=7, id=b"7")]),
     "retry": (b"retry: 1500\ndata: a\n\n", [Frame(b"a", offset=12, retry=1500)]),
-    "retry is digits only": (b"retry: 1s\nretry: -1\nretry: 1.5\nretry:\nretry\ndata: a\n\n", [Frame(b"a", offset=44)]),
+    "retry is digits only": (
+        b"retry: 1s\nretry: -1\nretry: 1.5\nretry:\nretry\ndata: a\n\n",
+        [Frame(b"a", offset=44)],
+    ),
     "retry of absurd length": (
         b"retry: " + b"1" * 5000 + b"\ndata: a\n\n",
         [Frame(b"a", offset=5008, retry=111_111_111_111_111_111)],
@@ -76,10 +94,16 @@ CASES: dict[str, tuple[bytes, list[Frame]]] = {
     "no leading space": (b"data:a\n\n", [Frame(b"a")]),
     "a leading tab stays": (b"data:\ta\n\n", [Frame(b"\ta")]),
     "colons in the value": (b"data: a: b:c\n\n", [Frame(b"a: b:c")]),
-    "unknown fields": (b"foo: 1\ndata : 2\nDATA: 3\n data: 4\ndata: a\n\n", [Frame(b"a", offset=33)]),
+    "unknown fields": (
+        b"foo: 1\ndata : 2\nDATA: 3\n data: 4\ndata: a\n\n",
+        [Frame(b"a", offset=33)],
+    ),
     "no last blank line": (b"data: a\n", [Frame(b"a")]),
     "no last line end": (b"data: a", [Frame(b"a")]),
-    "no last line end after a frame": (b"data: a\n\nevent: e\ndata: b", [Frame(b"a"), Frame(b"b", b"e", 18)]),
+    "no last line end after a frame": (
+        b"data: a\n\nevent: e\ndata: b",
+        [Frame(b"a"), Frame(b"b", b"e", 18)],
+    ),
     "ends between CR and LF": (b"data: a\r\n\r", [Frame(b"a")]),
     "other line ends are text": (
         b"data: a\x0bb\x0cc\x1cd\x1de\x1ef\x85g\xe2\x80\xa8h\xe2\x80\xa9i\xc2\x85j\n\n",
@@ -111,11 +135,13 @@ def test_frames_are_returned_by_the_read_that_completes_them() -> None:
     assert decoder.end() == []
 
 
-# --- against the specification ----------------------------------------------------------------------
+# --- against the specification -----------------------------------------------------------------
 
 
 def reference(body: str) -> list[Frame]:
-    """Apply the specification's algorithm to the whole text, with a blank line added at the end."""
+    """Apply the specification's algorithm to the whole text, with a blank line added
+    at the end.
+    """
     frames: list[Frame] = []
     offset = 0
     if body.startswith("\ufeff"):
@@ -129,7 +155,13 @@ def reference(body: str) -> list[Frame]:
         size = end + (2 if rest[end : end + 2] == "\r\n" else 1)
         if line == "":
             if data != "":
-                frame = Frame(data[:-1].encode(), event.encode() or b"message", first, last_id.encode(), retry)
+                frame = Frame(
+                    data[:-1].encode(),
+                    event.encode() or b"message",
+                    first,
+                    last_id.encode(),
+                    retry,
+                )
                 frames.append(frame)
             data, event = "", ""
         elif line[0] != ":":
@@ -170,7 +202,9 @@ pieces = st.sampled_from(
         "é",
     ]
 )
-bodies = st.builds(str.__add__, st.sampled_from(["", "", "\ufeff"]), st.lists(pieces, max_size=25).map("".join))
+bodies = st.builds(
+    str.__add__, st.sampled_from(["", "", "\ufeff"]), st.lists(pieces, max_size=25).map("".join)
+)
 
 
 @given(bodies, st.data())
@@ -182,7 +216,7 @@ def test_decoder_matches_the_specification(body: str, data: st.DataObject) -> No
     assert decode([encoded[at : at + 1] for at in range(len(encoded))]) == reference(body)
 
 
-# --- bounds -----------------------------------------------------------------------------------------
+# --- bounds ------------------------------------------------------------------------------------
 
 BOUNDED = {
     "a data line": (b"data: " + b"x" * 14 + b"\n\n", 20),
@@ -200,14 +234,20 @@ BOUNDED = {
 def test_limits_are_enforced(body: bytes, limit: int) -> None:
     for chunks in cuts(body):
         assert len(decode(chunks, limit)) <= 1
-        with pytest.raises(SseError, match=f"an event of the stream is longer than {limit - 1} bytes"):
+        with pytest.raises(
+            SseError, match=f"an event of the stream is longer than {limit - 1} bytes"
+        ):
             decode(chunks, limit - 1)
 
 
 def test_limit_applies_to_each_event() -> None:
     for line_end in (b"\n", b"\r", b"\r\n"):
         body = b": ping\ndata: 123456\n\n".replace(b"\n", line_end) * 1000
-        assert len(decode([body], 20)) == len(decode([body[at : at + 7] for at in range(0, len(body), 7)], 20)) == 1000
+        assert (
+            len(decode([body], 20))
+            == len(decode([body[at : at + 7] for at in range(0, len(body), 7)], 20))
+            == 1000
+        )
 
 
 def test_frames_are_immutable() -> None:
@@ -224,7 +264,7 @@ def test_long_line_in_small_reads_takes_linear_time() -> None:
     assert frame == Frame(b"x" * 1_000_000)
 
 
-# --- JSON lines ---------------------------------------------------------------------------------------
+# --- JSON lines --------------------------------------------------------------------------------
 
 
 def decode_lines(chunks: Iterable[bytes], limit: int = sse.MAX_EVENT) -> list[Frame]:

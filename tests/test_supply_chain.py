@@ -20,11 +20,12 @@ SBOM = runpy.run_path(str(ROOT / "scripts/sbom.py"))
 LOCKS = [path.read_text() for path in sorted(ROOT.glob("requirements/*.lock"))]
 
 
-# --- locks ------------------------------------------------------------------------------------------
+# --- locks -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("override", "day"), [("", "2026-11-08"), ("2026-11-14", "2026-11-14"), ("2027-01-01", "2027-01-01")]
+    ("override", "day"),
+    [("", "2026-11-08"), ("2026-11-14", "2026-11-14"), ("2027-01-01", "2027-01-01")],
 )
 def test_lock_uses_releases_a_week_old_by_default(override: str, day: str) -> None:
     assert LOCK["choose_day"](date(2026, 11, 15), override) == day
@@ -32,7 +33,10 @@ def test_lock_uses_releases_a_week_old_by_default(override: str, day: str) -> No
 
 def test_invalid_date_is_rejected() -> None:
     done = subprocess.run(
-        [sys.executable, ROOT / "scripts/lock.py"], env={"LOCK_BEFORE": "now; rm"}, capture_output=True, text=True
+        [sys.executable, ROOT / "scripts/lock.py"],
+        env={"LOCK_BEFORE": "now; rm"},
+        capture_output=True,
+        text=True,
     )
     assert (done.returncode, done.stdout) == (1, "")
     assert "LOCK_BEFORE must be a day" in done.stderr
@@ -45,7 +49,9 @@ def test_every_lock_has_hashes_and_the_cool_down() -> None:
         "requirements/chat.lock",
         "requirements/installer.lock",
     ]
-    assert {path.name for path in ROOT.glob("requirements/*.lock")} == {Path(each[-1]).name for each in commands}
+    assert {path.name for path in ROOT.glob("requirements/*.lock")} == {
+        Path(each[-1]).name for each in commands
+    }
     for command in commands:
         assert command[command.index("--exclude-newer") + 1] == "2026-11-08"
         assert "--generate-hashes" in command
@@ -59,7 +65,7 @@ def test_everything_locked_is_pinned_and_hashed() -> None:
             assert "://" not in entry, "an index or a URL is named"
 
 
-# --- bill of materials ------------------------------------------------------------------------------
+# --- bill of materials -------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +86,10 @@ def test_bill_of_materials_lists_every_locked_package(bill: Any) -> None:
 
 def test_scopes_separate_the_core_its_extras_and_development(bill: Any) -> None:
     scopes = {each["name"]: each["scope"] for each in bill["components"]}
-    shown = [scopes[name] for name in ("msgspec", "click", "starlette", "psycopg-binary", "pytest", "ruff")]
+    shown = [
+        scopes[name]
+        for name in ("msgspec", "click", "starlette", "psycopg-binary", "pytest", "ruff")
+    ]
     assert shown == ["required", "required", "optional", "optional", "excluded", "excluded"]
 
 
@@ -89,7 +98,9 @@ def test_licences_of_the_core_are_known(bill: Any) -> None:
     for each in bill["components"]:
         if each["scope"] == "required" and SBOM["find"](each["name"]) is not None:
             text = json.dumps(each.get("licenses", "unknown"))
-            assert re.search("MIT|BSD|Apache|PSF|Python Software Foundation", text), f"{each['name']}: {text}"
+            assert re.search("MIT|BSD|Apache|PSF|Python Software Foundation", text), (
+                f"{each['name']}: {text}"
+            )
 
 
 def test_dependencies_refer_to_listed_packages(bill: Any) -> None:
@@ -107,7 +118,9 @@ def test_bill_of_materials_is_deterministic(tmp_path: Path) -> None:
     outputs = [tmp_path / "new" / name for name in ("a", "b")]
     for number, output in enumerate(outputs):
         command = [sys.executable, str(ROOT / "scripts/sbom.py"), str(output)]
-        subprocess.run(command, check=True, capture_output=True, env={"PYTHONHASHSEED": str(number)})
+        subprocess.run(
+            command, check=True, capture_output=True, env={"PYTHONHASHSEED": str(number)}
+        )
     assert outputs[0].read_bytes() == outputs[1].read_bytes()
     document = json.loads(outputs[0].read_bytes())
     assert (document["bomFormat"], document["specVersion"]) == ("CycloneDX", "1.6")
@@ -118,8 +131,14 @@ def test_bill_of_materials_is_deterministic(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "licenses"),
     [
-        ("License-Expression: MIT OR Apache-2.0\nLicense: other", [{"expression": "MIT OR Apache-2.0"}]),
-        ("Classifier: License :: OSI Approved :: MIT License\nLicense: x", [{"license": {"name": "MIT License"}}]),
+        (
+            "License-Expression: MIT OR Apache-2.0\nLicense: other",
+            [{"expression": "MIT OR Apache-2.0"}],
+        ),
+        (
+            "Classifier: License :: OSI Approved :: MIT License\nLicense: x",
+            [{"license": {"name": "MIT License"}}],
+        ),
         ("License: BSD\n        all of its text", [{"license": {"name": "BSD"}}]),
         ("Summary: no licence", []),
     ],
@@ -131,7 +150,11 @@ def test_licences_are_read_from_metadata(fields: str, licenses: list[Any], tmp_p
     assert SBOM["read_licenses"](Distribution.at(folder)) == licenses
 
 
-@pytest.mark.parametrize(("target", "script"), [("lock", "scripts/lock.py"), ("sbom", "scripts/sbom.py")])
+@pytest.mark.parametrize(
+    ("target", "script"), [("lock", "scripts/lock.py"), ("sbom", "scripts/sbom.py")]
+)
 def test_make_runs_the_scripts(target: str, script: str) -> None:
-    done = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert script in done.stdout

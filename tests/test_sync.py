@@ -71,7 +71,10 @@ def test_blocking_api_is_complete(server: Server) -> None:
 def test_calls_from_many_threads_succeed(server: Server) -> None:
     with connect("m", base_url=server.base_url) as model:
         texts: list[str] = []
-        threads = [threading.Thread(target=lambda: texts.append(model.complete("Hi").text)) for _ in range(8)]
+        threads = [
+            threading.Thread(target=lambda: texts.append(model.complete("Hi").text))
+            for _ in range(8)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:

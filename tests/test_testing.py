@@ -25,7 +25,9 @@ def try_connect(host: str, port: int) -> None:
 
 
 def send_datagram(host: str, port: int) -> None:
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as one:
+    with socket.socket(
+        socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM
+    ) as one:
         one.sendto(b"x", (host, port))
 
 
@@ -35,7 +37,9 @@ def create(host: str, port: int) -> None:
 
 @pytest.mark.parametrize(("host", "port"), FAR)
 @pytest.mark.parametrize("reach", [try_connect, send_datagram])
-def test_remote_addresses_are_named(host: str, port: int, reach: Callable[[str, int], None]) -> None:
+def test_remote_addresses_are_named(
+    host: str, port: int, reach: Callable[[str, int], None]
+) -> None:
     with forbid_network(), pytest.raises(NetworkForbiddenError, match=f"{host}:{port}"):
         reach(host, port)
 
@@ -103,7 +107,9 @@ def test_event_loop_that_connects_natively_is_blocked() -> None:
     uvloop = pytest.importorskip("uvloop")
 
     async def reach() -> None:
-        listener = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
+        listener = await asyncio.start_server(
+            lambda reader, writer: writer.close(), "127.0.0.1", 0
+        )
         host, port = listener.sockets[0].getsockname()
         with forbid_network():
             for far in ("192.0.2.1", "example.org"):

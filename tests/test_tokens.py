@@ -1,4 +1,6 @@
-"""Token estimates, checked against exact counts, against general properties, and with bad input."""
+"""Token estimates, checked against exact counts, against general properties, and with
+bad input.
+"""
 
 # ruff: noqa: SLF001 - the fitted tables, the patterns and the cache of shapes are not public
 
@@ -15,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman import tokens
+from dragoman import media_tokens, tokens
 from dragoman.messages import (
     Assistant,
     Document,
@@ -43,52 +45,95 @@ from dragoman.tokens import (
     exact_text,
 )
 
-# --- exact counts -----------------------------------------------------------------------------------
+# --- exact counts -------------------------------------------------------------------------------
 
 TEXTS = {
-    "english": "The harbour was quiet when we arrived, and nobody seemed to be in a hurry. Two fishermen were "
-    "mending their nets on the quay; a third, much older, watched the tide and said that the wind would turn "
-    "before evening. We asked him where we could find a room for the night, and he pointed at a white house on "
-    "the hill.",
-    "instructions": "You are a careful assistant for the support desk of an online bookshop. Answer in the "
-    "customer's language, in at most three sentences. Never promise a refund: offer to open a ticket instead. "
-    "If the order number is missing, ask for it before you call any tool.",
-    "python": 'def read_rows(path, *, delimiter=\',\'):\n    """Yield one dict per row."""\n    with '
-    "open(path, newline='') as handle:\n        for number, row in enumerate(csv.DictReader(handle, "
-    "delimiter=delimiter), 1):\n            if not any(row.values()):\n                continue\n            "
-    "yield {'line': number, **row}\n",
-    "json": '{"order":{"id":48213,"status":"shipped","customer":{"name":"Ada '
-    'Byron","email":"ada@example.org"},"items":[{"sku":"BK-1042","title":"Notes on the '
-    'Engine","quantity":2,"price":18.5},{"sku":"BK-2210","title":"Sketches","quantity":1,"price":7.25}],"paid":true,"coupon":null}}',
-    "log": "2026-11-15T02:41:07.118Z INFO  [scheduler] job=rebuild-index attempt=1 queued\n"
-    "2026-11-15T02:41:09.502Z WARN  [worker-3] job=rebuild-index retry in 250ms: connection reset by peer\n"
-    "2026-11-15T02:41:10.007Z INFO  [worker-3] job=rebuild-index done rows=18231 took=497ms\n",
-    "csv": "date,station,temperature,humidity,pressure\n2026-03-01,North,4.2,81,1012.6\n2026-03-01,South,6"
-    ".9,74,1011.8\n2026-03-02,North,3.7,88,1009.1\n2026-03-02,South,5.5,79,1008.4\n2026-03-03,North,7.1,65,1015"
-    ".0\n",
-    "german": "Der Zug nach Leipzig hat heute wegen einer Störung am Stellwerk etwa vierzig Minuten "
-    "Verspätung. Reisende werden gebeten, auf die Durchsagen am Bahnsteig zu achten. Anschlusszüge können "
-    "leider nicht in allen Fällen warten; am Schalter erhalten Sie Auskunft über die nächsten Verbindungen.",
-    "french": "Le marché s'installe chaque samedi sur la place de l'église. On y trouve des légumes de "
-    "saison, du fromage de chèvre et, quand il fait beau, quelques livres d'occasion étalés sur une nappe à "
-    "carreaux. Vers midi, tout le monde se retrouve à la terrasse du café.",
-    "russian": "Вчера вечером мы долго говорили о том, как изменился город за последние двадцать лет. На "
-    "месте старого завода построили библиотеку, вдоль реки посадили деревья, а трамвай теперь ходит до самого "
-    "вокзала.",
-    "chinese": "今天早上天气很好，我们决定去公园散步。路上遇到了几位老朋友，大家一起喝茶聊天，谈到了孩子的学习"
-    "和最近的工作。下午回家以后，我开始准备明天的会议资料，希望能够顺利完成。",
-    "japanese": "昨日は友達と一緒に新しいレストランへ行きました。料理はとてもおいしくて、値段もそれほど高くあり"
-    "ませんでした。帰りに駅前の本屋に寄って、前から読みたかった小説を買いました。",
-    "korean": "어제는 비가 많이 와서 하루 종일 집에서 책을 읽었습니다. 저녁에는 동생과 함께 김치찌개를 끓여 "
-    "먹고 오래된 영화를 한 편 보았습니다. 내일은 날씨가 맑다고 하니 산책을 나갈 생각입니다.",
-    "arabic": "ذهبت العائلة إلى السوق في الصباح الباكر لشراء الخضروات والفواكه الطازجة. كان الطقس جميلاً "
-    "والناس كثيرين، فجلسنا بعد ذلك في مقهى صغير وشربنا الشاي ثم عدنا إلى البيت.",
-    "identifiers": "3f2504e0-4f89-41d3-9a0c-0305e82c3301\nc9bf9e57-1685-4c89-bafb-ff5af830be8a\na87ff679a2f3e71d91"
-    "81a67b7542122c\nZ2Vib3JnZW4gaW4gZWluZW0ga2xlaW5lbiBEb3JmIGFtIE1lZXI=\n",
+    "english": (
+        "The harbour was quiet when we arrived, and nobody seemed to be in a hurry. Two fishermen "
+        "were mending their nets on the quay; a third, much older, watched the tide and said that"
+        " the wind would turn before evening. We asked him where we could find a room for the "
+        "night, and he pointed at a white house on the hill."
+    ),
+    "instructions": (
+        "You are a careful assistant for the support desk of an online bookshop. Answer in the "
+        "customer's language, in at most three sentences. Never promise a refund: offer to open a"
+        " ticket instead. If the order number is missing, ask for it before you call any tool."
+    ),
+    "python": (
+        'def read_rows(path, *, delimiter=\',\'):\n    """Yield one dict per row."""\n    with '
+        "open(path, newline='') as handle:\n        for number, row in "
+        "enumerate(csv.DictReader(handle, delimiter=delimiter), 1):\n            if not "
+        "any(row.values()):\n                continue\n            yield {'line': number, "
+        "**row}\n"
+    ),
+    "json": (
+        '{"order":{"id":48213,"status":"shipped","customer":{"name":"Ada '
+        'Byron","email":"ada@example.org"},"items":[{"sku":"BK-1042","title":"Notes on the '
+        'Engine","quantity":2,"price":18.5},{"sku":"BK-2210","title":"Sketches","quantity":1,"price":7.25}],"paid":true,"coupon":null}}'
+    ),
+    "log": (
+        "2026-11-15T02:41:07.118Z INFO  [scheduler] job=rebuild-index attempt=1 "
+        "queued\n2026-11-15T02:41:09.502Z WARN  [worker-3] job=rebuild-index retry in 250ms: "
+        "connection reset by peer\n2026-11-15T02:41:10.007Z INFO  [worker-3] job=rebuild-index "
+        "done rows=18231 took=497ms\n"
+    ),
+    "csv": (
+        "date,station,temperature,humidity,pressure\n2026-03-01,North,4.2,81,1012.6\n2026-03-01,South,6"
+        ".9,74,1011.8\n2026-03-02,North,3.7,88,1009.1\n2026-03-02,South,5.5,79,1008.4\n2026-03-03,North,7.1,65,1015"
+        ".0\n"
+    ),
+    "german": (
+        "Der Zug nach Leipzig hat heute wegen einer Störung am Stellwerk etwa vierzig Minuten "
+        "Verspätung. Reisende werden gebeten, auf die Durchsagen am Bahnsteig zu achten. "
+        "Anschlusszüge können leider nicht in allen Fällen warten; am Schalter erhalten Sie "
+        "Auskunft über die nächsten Verbindungen."
+    ),
+    "french": (
+        "Le marché s'installe chaque samedi sur la place de l'église. On y trouve des légumes de "
+        "saison, du fromage de chèvre et, quand il fait beau, quelques livres d'occasion étalés "
+        "sur une nappe à carreaux. Vers midi, tout le monde se retrouve à la terrasse du café."
+    ),
+    "russian": (
+        "Вчера вечером мы долго говорили о том, как изменился город за последние двадцать лет. На "
+        "месте старого завода построили библиотеку, вдоль реки посадили деревья, а трамвай теперь"
+        " ходит до самого вокзала."
+    ),
+    "chinese": (
+        "今天早上天气很好，我们决定去公园散步。路上遇到了几位老朋友，大家一起喝茶聊天，谈到了孩子的学习"
+        "和最近的工作。下午回家以后，我开始准备明天的会议资料，希望能够顺利完成。"
+    ),
+    "japanese": (
+        "昨日は友達と一緒に新しいレストランへ行きました。料理はとてもおいしくて、値段もそれほど高くあり"
+        "ませんでした。帰りに駅前の本屋に寄って、前から読みたかった小説を買いました。"
+    ),
+    "korean": (
+        "어제는 비가 많이 와서 하루 종일 집에서 책을 읽었습니다. 저녁에는 동생과 함께 김치찌개를 끓여 "
+        "먹고 오래된 영화를 한 편 보았습니다. 내일은 날씨가 맑다고 하니 산책을 나갈 생각입니다."
+    ),
+    "arabic": (
+        "ذهبت العائلة إلى السوق في الصباح الباكر لشراء الخضروات والفواكه الطازجة. كان الطقس جميلاً"
+        " والناس كثيرين، فجلسنا بعد ذلك في مقهى صغير وشربنا الشاي ثم عدنا إلى البيت."
+    ),
+    "identifiers": (
+        "3f2504e0-4f89-41d3-9a0c-0305e82c3301\nc9bf9e57-1685-4c89-bafb-ff5af830be8a\na87ff679a2f3e71d91"
+        "81a67b7542122c\nZ2Vib3JnZW4gaW4gZWluZW0ga2xlaW5lbiBEb3JmIGFtIE1lZXI=\n"
+    ),
 }
 
 # What these texts are in each family's own vocabulary, without any frame.
-COUNTED = ("o200k", "cl100k", "claude", "claude-4.7", "llama3", "qw152k", "ds129k", "tekken", "gemini", "glm", "km164k")
+COUNTED = (
+    "o200k",
+    "cl100k",
+    "claude",
+    "claude-4.7",
+    "llama3",
+    "qw152k",
+    "ds129k",
+    "tekken",
+    "gemini",
+    "glm",
+    "km164k",
+)
 COUNTS = {
     "english": (71, 72, 74, 98, 71, 72, 72, 71, 71, 71, 72),
     "instructions": (55, 56, 58, 77, 56, 56, 56, 56, 57, 56, 55),
@@ -106,7 +151,11 @@ COUNTS = {
     "identifiers": (110, 112, 123, 131, 112, 138, 111, 142, 139, 117, 110),
 }
 
-CASES = [(name, family, count) for name, row in COUNTS.items() for family, count in zip(COUNTED, row, strict=True)]
+CASES = [
+    (name, family, count)
+    for name, row in COUNTS.items()
+    for family, count in zip(COUNTED, row, strict=True)
+]
 VOCABULARIES = {
     "o200k": "o200k_base",
     "cl100k": "cl100k_base",
@@ -154,7 +203,7 @@ def test_every_family_has_a_measured_band_and_a_frame() -> None:
     assert set(table.bands) == set(tokens._FRAMES) == set(FAMILIES)
     assert all(0.02 < band < 0.5 for band in table.bands.values())
     assert {len(tokens._costs(family)) for family in tokens.FAMILIES} == {len(tokens._FEATURES)}
-    assert set(tokens._PICTURES) < set(FAMILIES)
+    assert set(media_tokens.RULES) < set(FAMILIES)
 
 
 def test_unknown_family_is_rejected_by_name() -> None:
@@ -164,14 +213,33 @@ def test_unknown_family_is_rejected_by_name() -> None:
         estimate_request([User("x")], family="")
 
 
-# --- properties of every estimate -------------------------------------------------------------------
+# --- properties of every estimate --------------------------------------------------------------
 
 _LONE_SURROGATE = st.integers(0xD800, 0xDFFF).map(chr)  # characters() does not generate surrogates
 _ANY_CHARACTER = st.characters() | st.characters(categories=("Cc", "Cf", "Co")) | _LONE_SURROGATE
 _ANY_TEXT = st.text(_ANY_CHARACTER, max_size=300)
 _LIKELY_TEXT = st.lists(
     st.sampled_from(
-        ["word", "Word", "WORD", "x", " ", "  ", "\n", "\r\n", "\t", ".", "((", "--", "12", "é", "я", "漢", "か", "😀"]
+        [
+            "word",
+            "Word",
+            "WORD",
+            "x",
+            " ",
+            "  ",
+            "\n",
+            "\r\n",
+            "\t",
+            ".",
+            "((",
+            "--",
+            "12",
+            "é",
+            "я",
+            "漢",
+            "か",
+            "😀",
+        ]
     ),
     max_size=60,
 ).map("".join)
@@ -191,7 +259,11 @@ def test_empty_text_has_no_tokens(family: str) -> None:
     assert estimate_request([], family=family) == Estimate(0, "heuristic", family, 0.0)
 
 
-@given(st.one_of(_ANY_TEXT, _LIKELY_TEXT), st.one_of(_ANY_TEXT, _LIKELY_TEXT), st.sampled_from(FAMILIES))
+@given(
+    st.one_of(_ANY_TEXT, _LIKELY_TEXT),
+    st.one_of(_ANY_TEXT, _LIKELY_TEXT),
+    st.sampled_from(FAMILIES),
+)
 def test_more_text_has_more_tokens(a: str, b: str, family: str) -> None:
     both, first, second = (estimate_text(text, family).tokens for text in (a + b, a, b))
     assert both >= max(first, second) - 3
@@ -285,7 +357,7 @@ def test_no_socket_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
         socket.create_connection(("localhost", 9))
 
 
-# --- exact ------------------------------------------------------------------------------------------
+# --- exact -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("family", VOCABULARIES)
@@ -310,10 +382,14 @@ def test_unknown_vocabulary_is_rejected_by_name() -> None:
         exact_text("x", "abacus")
 
 
-def test_without_the_extra_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_the_error_says_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     tokens._vocabulary.cache_clear()
     monkeypatch.setitem(sys.modules, "splintr", None)
-    with pytest.raises(ModuleNotFoundError, match=re.escape("pip install 'dragoman[tokens]'")) as caught:
+    with pytest.raises(
+        ModuleNotFoundError, match=re.escape("pip install 'dragoman[tokens]'")
+    ) as caught:
         exact_text("x", "o200k_base")
     assert caught.value.name == "splintr"
     assert estimate_text("x").tokens == 1
@@ -327,14 +403,17 @@ def test_exactly_counted_request_has_an_uncertain_frame() -> None:
     assert 0 < estimate.error_band < estimate_request(messages, family="o200k").error_band
 
 
-# --- requests ---------------------------------------------------------------------------------------
+# --- requests ----------------------------------------------------------------------------------
 
 WEATHER = Tool(
     "get_weather",
     "Look up the weather of a city, today or on another day.",
     {
         "type": "object",
-        "properties": {"city": {"type": "string", "description": "its name"}, "day": {"type": "string"}},
+        "properties": {
+            "city": {"type": "string", "description": "its name"},
+            "day": {"type": "string"},
+        },
         "required": ["city"],
     },
 )
@@ -349,7 +428,9 @@ def test_request_is_its_text_plus_a_frame(family: str) -> None:
     text = TEXTS["english"]
     frame = tokens._FRAMES[family]
     one = estimate_input_tokens([User(text)], family=family)
-    assert one == pytest.approx(estimate_text(text, family).tokens + frame.request + frame.message, abs=1)
+    assert one == pytest.approx(
+        estimate_text(text, family).tokens + frame.request + frame.message, abs=1
+    )
     two = estimate_input_tokens([User(text), Assistant(text)], family=family)
     assert two == pytest.approx(2 * one - frame.request, abs=1)
 
@@ -358,7 +439,10 @@ def test_input_tokens_equal_the_estimate() -> None:
     messages: list[Message] = [System("be brief"), User("hello"), Assistant("hi"), User("bye")]
     for family in FAMILIES:
         estimate = estimate_request(messages, [WEATHER], "and polite", family=family)
-        assert estimate_input_tokens(messages, [WEATHER], "and polite", family=family) == estimate.tokens
+        assert (
+            estimate_input_tokens(messages, [WEATHER], "and polite", family=family)
+            == estimate.tokens
+        )
     assert estimate_input_tokens(messages, None, None) == estimate_input_tokens(messages)
 
 
@@ -371,8 +455,12 @@ def test_system_prompt_counts_as_a_system_message() -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_tools_are_counted(family: str) -> None:
     frame = tokens._FRAMES[family]
-    schema = estimate_text(tokens._as_json(["get_weather", WEATHER.description, WEATHER.parameters]), family).tokens
-    without, one, two = (estimate_input_tokens([User("hello")], [WEATHER] * n, family=family) for n in range(3))
+    schema = estimate_text(
+        tokens._as_json(["get_weather", WEATHER.description, WEATHER.parameters]), family
+    ).tokens
+    without, one, two = (
+        estimate_input_tokens([User("hello")], [WEATHER] * n, family=family) for n in range(3)
+    )
     assert one - without == pytest.approx(schema * frame.schema + frame.tools + frame.tool, abs=2)
     assert two - one == pytest.approx(schema * frame.schema + frame.tool, abs=2)
 
@@ -382,7 +470,9 @@ def test_json_is_counted_as_sent() -> None:
     call: list[Message] = [User("hello"), Assistant([ToolCall("c1", "find", {"what": text})])]
     bare: list[Message] = [User("hello"), Assistant([ToolCall("c1", "find", {"what": ""})])]
     expected = estimate_text(text, "o200k").tokens
-    more = estimate_input_tokens(call, family="o200k") - estimate_input_tokens(bare, family="o200k")
+    more = estimate_input_tokens(call, family="o200k") - estimate_input_tokens(
+        bare, family="o200k"
+    )
     assert more == pytest.approx(expected, rel=0.1)
 
 
@@ -397,16 +487,26 @@ def test_every_kind_of_block_is_counted() -> None:
         ToolCall("c1", "find", {"what": long}),
         Opaque({"type": "server_tool_result", "text": long}),
     ):
-        assert estimate_input_tokens([question, Assistant([Text("hi"), block])]) > plain + 50, block
+        assert estimate_input_tokens([question, Assistant([Text("hi"), block])]) > plain + 50, (
+            block
+        )
     called: list[Message] = [question, Assistant([ToolCall("c1", "f", {})])]
     bare = estimate_input_tokens([*called, ToolResult("c1", "")])
-    for said in (Text(long), Image(Url("https://example.org/a.png")), Document(Url("https://example.org/a.pdf"))):
-        assert estimate_input_tokens([User([Text("hello"), said]), Assistant("hi")]) > plain + 50, said
+    for said in (
+        Text(long),
+        Image(Url("https://example.org/a.png")),
+        Document(Url("https://example.org/a.pdf")),
+    ):
+        assert (
+            estimate_input_tokens([User([Text("hello"), said]), Assistant("hi")]) > plain + 50
+        ), said
         assert estimate_input_tokens([*called, ToolResult("c1", [said])]) > bare + 50, said
 
 
 def test_call_with_unreadable_arguments_is_counted() -> None:
-    assert estimate_input_tokens([User("hello"), Assistant([ToolCall("c1", "find", None)])]) > _plain("default")
+    assert estimate_input_tokens(
+        [User("hello"), Assistant([ToolCall("c1", "find", None)])]
+    ) > _plain("default")
 
 
 def test_thinking_of_earlier_turns_is_not_counted() -> None:
@@ -416,16 +516,31 @@ def test_thinking_of_earlier_turns_is_not_counted() -> None:
         Assistant([thought, RedactedThinking("QUJD" * 100), Text("hi")]),
         User("more"),
     ]
-    assert estimate_request(earlier) == estimate_request([User("hello"), Assistant("hi"), User("more")])
-    during: list[Message] = [User("hello"), Assistant([thought, ToolCall("c1", "f", {})]), ToolResult("c1", "done")]
-    without: list[Message] = [User("hello"), Assistant([ToolCall("c1", "f", {})]), ToolResult("c1", "done")]
+    assert estimate_request(earlier) == estimate_request(
+        [User("hello"), Assistant("hi"), User("more")]
+    )
+    during: list[Message] = [
+        User("hello"),
+        Assistant([thought, ToolCall("c1", "f", {})]),
+        ToolResult("c1", "done"),
+    ]
+    without: list[Message] = [
+        User("hello"),
+        Assistant([ToolCall("c1", "f", {})]),
+        ToolResult("c1", "done"),
+    ]
     assert estimate_input_tokens(during) > estimate_input_tokens(without) + 200
 
 
 def test_invalid_message_is_rejected_by_its_position() -> None:
-    with pytest.raises(TypeError, match=r"^messages\[1\]: expected System, User, Assistant or ToolResult, not dict$"):
+    with pytest.raises(
+        TypeError,
+        match=r"^messages\[1\]: expected System, User, Assistant or ToolResult, not dict$",
+    ):
         estimate_request([User("hello"), {"role": "user", "content": "hi"}])  # type: ignore[list-item]
-    with pytest.raises(TypeError, match=r"^messages\[0\]\.content\[1\]: int is not a content block$"):
+    with pytest.raises(
+        TypeError, match=r"^messages\[0\]\.content\[1\]: int is not a content block$"
+    ):
         estimate_request([User([Text("hello"), 5])])  # type: ignore[list-item]
 
 
@@ -445,7 +560,7 @@ def test_any_conversation_has_an_estimate(texts: list[str], family: str) -> None
     assert 0 <= estimate.error_band <= 1
 
 
-# --- pictures and documents -------------------------------------------------------------------------
+# --- pictures and documents --------------------------------------------------------------------
 
 
 def _inline(data: bytes) -> Inline:
@@ -453,7 +568,12 @@ def _inline(data: bytes) -> Inline:
 
 
 def _png(width: int, height: int) -> bytes:
-    return b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + width.to_bytes(4, "big") + height.to_bytes(4, "big") + b"\x08\6\0\0\0"
+    return (
+        b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
+        + width.to_bytes(4, "big")
+        + height.to_bytes(4, "big")
+        + b"\x08\6\0\0\0"
+    )
 
 
 def _gif(width: int, height: int) -> bytes:
@@ -467,7 +587,9 @@ def _jpeg(width: int, height: int, *, before: int = 16) -> bytes:
 
 
 def _picture(source: Inline | Url, family: str, **more: Any) -> int:
-    with_picture = estimate_input_tokens([User([Text("hello"), Image(source, "image/png", **more)])], family=family)
+    with_picture = estimate_input_tokens(
+        [User([Text("hello"), Image(source, "image/png", **more)])], family=family
+    )
     return with_picture - _plain(family)
 
 
@@ -492,7 +614,7 @@ def _picture(source: Inline | Url, family: str, **more: Any) -> int:
 def test_image_cost_depends_on_its_size(family: str, size: tuple[int, int], expected: int) -> None:
     for make in (_png, _gif, _jpeg):
         picture = _inline(make(*size))
-        assert tokens._read_size(picture.base64_data) == size, make
+        assert media_tokens.read_size(picture.base64_data) == size, make
         assert _picture(picture, family) == pytest.approx(expected, abs=1), make
 
 
@@ -507,7 +629,12 @@ def test_image_of_unknown_size_counts_as_1024_pixels() -> None:
         _jpeg(9, 9)[:20],
         b"\xff\xd8\0\0" * 9,
     )
-    sources: list[Inline | Url] = [Url("https://example.org/a.png"), Inline("%%%"), Inline("é"), *map(_inline, unread)]
+    sources: list[Inline | Url] = [
+        Url("https://example.org/a.png"),
+        Inline("%%%"),
+        Inline("é"),
+        *map(_inline, unread),
+    ]
     for source in sources:
         assert _picture(source, "claude") == expected, source
 
@@ -521,7 +648,11 @@ def test_a_data_url_is_read_like_inline_data() -> None:
 def test_low_detail_image_costs_fewer_tokens_if_the_model_is_known() -> None:
     picture = _inline(_png(1024, 1024))
     assert _picture(picture, "o200k", detail="low") == 85
-    assert _picture(picture, "o200k", detail="auto") == _picture(picture, "o200k", detail="high") == 765
+    assert (
+        _picture(picture, "o200k", detail="auto")
+        == _picture(picture, "o200k", detail="high")
+        == 765
+    )
     assert _picture(picture, "claude", detail="low") == _picture(picture, "claude")
 
 
@@ -546,7 +677,9 @@ def test_text_document_is_counted_as_text() -> None:
     expected = estimate_text(text, "o200k").tokens
     data = base64.b64encode(text.encode()).decode()
     assert _document(Inline(data), "text/plain") == pytest.approx(expected, abs=1)
-    assert _document(Url(f"data:text/plain;base64,{data}"), "text/plain") == pytest.approx(expected, abs=1)
+    assert _document(Url(f"data:text/plain;base64,{data}"), "text/plain") == pytest.approx(
+        expected, abs=1
+    )
     assert _document(_inline(b"\xff\xfe caf\xe9"), "text/plain") < 20
     assert _document(Inline("é%"), "text/plain") == 500
 
@@ -555,13 +688,16 @@ def test_band_is_wider_for_more_guesses() -> None:
     text = [User(TEXTS["english"] * 10)]
     picture = [User([Text(TEXTS["english"] * 10), Image(Url("https://example.org/a.png"))])]
     document = [User([Text("read this"), Document(Inline("A" * 400_000))])]
-    bands = [estimate_request(messages, family="o200k").error_band for messages in (text, picture, document)]
+    bands = [
+        estimate_request(messages, family="o200k").error_band
+        for messages in (text, picture, document)
+    ]
     assert bands == sorted(bands)
     assert bands[0] < 0.15
     assert bands[2] > 0.9
 
 
-# --- calibration ------------------------------------------------------------------------------------
+# --- calibration -------------------------------------------------------------------------------
 
 GUESS = Estimate(1000, "heuristic", "qw152k", 0.1)
 
@@ -574,7 +710,9 @@ def _taught(*reports: int | None) -> Calibration:
 
 
 def test_reported_usage_corrects_the_next_estimate() -> None:
-    better = _taught(1300, 1310, 1290, 1305, 1295).correct(msgspec.structs.replace(GUESS, tokens=200))
+    better = _taught(1300, 1310, 1290, 1305, 1295).correct(
+        msgspec.structs.replace(GUESS, tokens=200)
+    )
     assert better == Estimate(260, "heuristic, calibrated", "qw152k", 0.008)
 
 
@@ -592,7 +730,9 @@ def test_reported_usage_corrects_the_next_estimate() -> None:
         ((2000,) * 20 + (1000,) * 7, 2.0),
     ],
 )
-def test_correction_is_a_bounded_median_of_recent_reports(reports: tuple[int | None, ...], factor: float) -> None:
+def test_correction_is_a_bounded_median_of_recent_reports(
+    reports: tuple[int | None, ...], factor: float
+) -> None:
     calibration = _taught(*reports)
     assert calibration.factor == pytest.approx(factor)
     assert len(calibration.ratios) <= 15
@@ -609,12 +749,16 @@ def test_calibrate_returns_a_new_value() -> None:
     assert empty.calibrate(GUESS, 1300) == Calibration((1.3,))
     assert empty == Calibration()
     assert empty.calibrate(Estimate(0, "heuristic", "qw152k", 0.0), 5) is empty
-    assert msgspec.json.decode(msgspec.json.encode(_taught(1300)), type=Calibration) == _taught(1300)
+    assert msgspec.json.decode(msgspec.json.encode(_taught(1300)), type=Calibration) == _taught(
+        1300
+    )
 
 
 def test_corrected_estimate_is_not_used_for_calibration() -> None:
     corrected = _taught(1300).correct(GUESS)
-    with pytest.raises(ValueError, match=r"^estimate: calibrate with the estimate as it was before correct\(\)"):
+    with pytest.raises(
+        ValueError, match=r"^estimate: calibrate with the estimate as it was before correct\(\)"
+    ):
         Calibration().calibrate(corrected, 1300)
 
 

@@ -1,6 +1,8 @@
-"""Generate the vendor tables of the documentation from the catalogue; ``python -m tests.test_docs`` updates them.
+"""Generate the vendor tables of the documentation from the catalogue; ``python -m
+tests.test_docs`` updates them.
 
-``<!-- vendors -->`` marks the table of names and keys, ``<!-- vendor: ID -->`` the facts about one vendor.
+``<!-- vendors -->`` marks the table of names and keys, ``<!-- vendor: ID -->`` the facts about one
+vendor.
 """
 
 from __future__ import annotations
@@ -53,10 +55,16 @@ _FACTS = re.compile(r"(<!-- vendor: (\w+) -->\n).*?(<!-- /vendor -->)", re.DOTAL
 def write_tables(text: str) -> str:
     """Return the page with its generated tables of vendors replaced by current ones."""
     text = re.sub(
-        r"(<!-- vendors -->\n).*?(<!-- /vendors -->)", lambda m: m[1] + write_table() + m[2], text, flags=re.S
+        r"(<!-- vendors -->\n).*?(<!-- /vendors -->)",
+        lambda m: m[1] + write_table() + m[2],
+        text,
+        flags=re.S,
     )
     return re.sub(
-        r"(<!-- vendor: (\w+) -->\n).*?(<!-- /vendor -->)", lambda m: m[1] + write_facts(m[2]) + m[3], text, flags=re.S
+        r"(<!-- vendor: (\w+) -->\n).*?(<!-- /vendor -->)",
+        lambda m: m[1] + write_facts(m[2]) + m[3],
+        text,
+        flags=re.S,
     )
 
 
@@ -91,10 +99,15 @@ def write_facts(vendor_id: str) -> str:
             rows.append((label, f"wire `{side.wire}`"))
     chat = [caps for name, caps in vendor.models.items() if name not in vendor.not_chat]
     if chat and vendor.chats:
-        counts = [f"{label} {sum(_knows(caps, field) for caps in chat)}" for field, label in _FEATURES.items()]
+        counts = [
+            f"{label} {sum(_knows(caps, field) for caps in chat)}"
+            for field, label in _FEATURES.items()
+        ]
         rows.append((f"{len(chat)} chat models in the catalogue, of which", ", ".join(counts)))
     rows.append(("vendor's documentation", f"<{vendor.docs}>"))
-    return "".join(["| fact | value |\n|---|---|\n", *[f"| {label} | {value} |\n" for label, value in rows]])
+    return "".join(
+        ["| fact | value |\n|---|---|\n", *[f"| {label} | {value} |\n" for label, value in rows]]
+    )
 
 
 def _knows(capabilities: object, name: str) -> bool:

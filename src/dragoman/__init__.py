@@ -1,6 +1,8 @@
-"""Dragoman: one typed API for language models. It translates requests and replies, and never executes a tool.
+"""Dragoman: one typed API for language models. It translates requests and replies, and never
+executes a tool.
 
-``connect`` opens a model, ``complete`` and ``stream`` call it. ``docs/design.md`` lists the layers of the package.
+``connect`` opens a model, ``complete`` and ``stream`` call it. ``docs/design.md`` lists the layers
+of the package.
 """
 
 import importlib
@@ -112,11 +114,11 @@ _NAMES = {
     "capabilities": "Capabilities",
     "citations": "Citation",
     "errors": (
-        "AuthenticationError BillingError CallCancelledError ContextOverflowError InvalidModelError "
-        "InvalidRequestError InvalidResponseError MalformedToolCallError ModelNotLoadedError "
-        "NetworkError OverloadedError ProviderError QuotaExceededError RateLimitError "
-        "StreamInterruptedError StructuredOutputError TimedOutError UnavailableError "
-        "UnsupportedContentError UnsupportedFeatureError"
+        "AuthenticationError BillingError CallCancelledError ContextOverflowError "
+        "InvalidModelError InvalidRequestError InvalidResponseError MalformedToolCallError "
+        "ModelNotLoadedError NetworkError OverloadedError ProviderError QuotaExceededError "
+        "RateLimitError StreamInterruptedError StructuredOutputError TimedOutError "
+        "UnavailableError UnsupportedContentError UnsupportedFeatureError"
     ),
     "events": (
         "Event MessageComplete MessageStart Response StreamContractError TextDelta ThinkingDelta "
@@ -125,9 +127,9 @@ _NAMES = {
     ),
     "local": "LocalProvider",
     "messages": (
-        "Assistant Audio Continuity Document ForceTool Image Inline Issuer LossWarning Message Opaque "
-        "PromptCache RedactedThinking Request RuntimeConfig ServerTool System Text Thinking Tool "
-        "ToolCall ToolResult Url User"
+        "Assistant Audio Continuity Document ForceTool Image Inline Issuer LossWarning Message "
+        "Opaque PromptCache RedactedThinking Request RuntimeConfig ServerTool System Text "
+        "Thinking Tool ToolCall ToolResult Url User"
     ),
     "middleware": "Cache Fallback Observe RateLimit Record Retry describe",
     "permission": "Policy Rule",
@@ -136,8 +138,8 @@ _NAMES = {
     "registry": "Registry",
     "replay": "ReplayProvider recorded_tools",
     "retrieval": (
-        "EmbedRequest Embedder Embeddings Ranked Ranking RerankRequest Reranker Vectors connect_embedder "
-        "connect_reranker"
+        "EmbedRequest Embedder Embeddings Ranked Ranking RerankRequest Reranker Vectors "
+        "connect_embedder connect_reranker"
     ),
     "session": "Budget DropOldToolResults KeepAll Session Summarise Window",
     "transport": "HttpTransport Timeouts",

@@ -1,9 +1,10 @@
-"""Records of model calls: one family of values for ``Observe``, the log, the gateway and OpenTelemetry.
+"""Records of model calls: one family of values for ``Observe``, the log, the gateway and
+OpenTelemetry.
 
-Every attempt to call a model produces a ``CallStarted``, then a ``CallCompleted`` or a ``CallFailed``. A
-change of route is recorded as a ``RoutingSwitched``, and a change of the circuit breaker as a
-``ProviderUnavailable`` or a ``ProviderRecovered``. The JSON of a record contains its ``type``, and the log
-stores the record under the same type.
+Every attempt to call a model produces a ``CallStarted``, then a ``CallCompleted`` or a
+``CallFailed``. A change of route is recorded as a ``RoutingSwitched``, and a change of the circuit
+breaker as a ``ProviderUnavailable`` or a ``ProviderRecovered``. The JSON of a record contains its
+``type``, and the log stores the record under the same type.
 """
 
 from __future__ import annotations
@@ -53,15 +54,20 @@ IS_WORKER = "dragoman.is_worker"
 main agent."""
 
 Operation: TypeAlias = Literal["chat", "embed", "rerank"]
-StopReason: TypeAlias = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "content_filter"]
+StopReason: TypeAlias = Literal[
+    "end_turn", "max_tokens", "stop_sequence", "tool_use", "content_filter"
+]
 Scope: TypeAlias = Literal["model_specific", "provider_wide"]
-Trigger: TypeAlias = Literal["5_consecutive_failures", "auth_error", "dns_error", "multi_model_failures"]
+Trigger: TypeAlias = Literal[
+    "5_consecutive_failures", "auth_error", "dns_error", "multi_model_failures"
+]
 
 STOP_REASONS: dict[str, StopReason] = {
     "stop": "end_turn",
     "length": "max_tokens",
     "tool_calls": "tool_use",
-    "content_filter": "content_filter",  # the adapter contract has no value for this; "end_turn" would be wrong
+    # the adapter contract has no value for this; "end_turn" would be wrong
+    "content_filter": "content_filter",
 }
 """The stop reason of each ``finish_reason`` that ends a complete reply."""
 
@@ -73,7 +79,7 @@ def find_stop_reason(finish_reason: FinishReason | None, stop_sequence: str | No
     return STOP_REASONS[finish_reason or "stop"]
 
 
-# --- calls ------------------------------------------------------------------------------------------
+# --- calls -------------------------------------------------------------------------------------
 
 
 class Inbound(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -138,7 +144,8 @@ class CallStarted(_Call, frozen=True, tag="llm.call_started", kw_only=True, omit
 
 
 class _End(_Call, frozen=True, kw_only=True, omit_defaults=True):
-    """The common fields of ``CallCompleted`` and ``CallFailed``. A missing count or cost is unknown, not zero.
+    """The common fields of ``CallCompleted`` and ``CallFailed``. A missing count or cost is
+    unknown, not zero.
 
     ``input_tokens`` includes cached and cache-written tokens, as in ``Usage``; ``estimated`` marks
     counts that the provider did not report. ``cost_usd`` is computed here from the price of
@@ -221,7 +228,8 @@ class CallFailed(_End, frozen=True, tag="llm.call_failed", kw_only=True, omit_de
 
 
 _USAGE = (
-    "input_tokens", "output_tokens", "cached_input_tokens", "cache_creation_input_tokens", "reasoning_tokens",
+    "input_tokens", "output_tokens", "cached_input_tokens", "cache_creation_input_tokens",
+    "reasoning_tokens",
     "estimated", "stated_cost_usd", "search_units", "billed_input_tokens", "billed_output_tokens",
 )  # fmt: skip
 
@@ -232,9 +240,17 @@ def count_usage(usage: Usage) -> dict[str, Any]:
 
 
 def read_headers(headers: Mapping[str, str]) -> dict[str, Any]:
-    """Return the record fields that come from the reply headers: the request id and the rate limits."""
-    found = next((headers[name] for name in ("request-id", "x-request-id") if name in headers), None)
-    limits = {name: value for name, value in headers.items() if "ratelimit" in name or name.startswith("retry-after")}
+    """Return the record fields that come from the reply headers: the request id and the rate
+    limits.
+    """
+    found = next(
+        (headers[name] for name in ("request-id", "x-request-id") if name in headers), None
+    )
+    limits = {
+        name: value
+        for name, value in headers.items()
+        if "ratelimit" in name or name.startswith("retry-after")
+    }
     return {"provider_request_id": found, "rate_limits": limits}
 
 
@@ -242,21 +258,29 @@ def price_usage(usage: Usage, bill: Cost | Unpriced | None, priced_as: str) -> d
     """Return the record fields for a usage and its cost; no fields if no usage was reported."""
     if usage == Usage():
         return {}
-    found = {"cost_usd": bill.total, "pricing_version": bill.pricing_version} if bill is not None else {}
+    found = (
+        {"cost_usd": bill.total, "pricing_version": bill.pricing_version}
+        if bill is not None
+        else {}
+    )
     if isinstance(bill, Unpriced):
         found["cost_unknown"] = bill.reason
     return {**count_usage(usage), **found, "priced_as": priced_as}
 
 
-# --- routing ----------------------------------------------------------------------------------------
+# --- routing -----------------------------------------------------------------------------------
 
 
-class RoutingSwitched(Struct, frozen=True, tag="routing.switched", omit_defaults=True, rename={"from_": "from"}):
-    """A call was switched to the next candidate, with the reason. Targets are named ``provider:model``.
+class RoutingSwitched(
+    Struct, frozen=True, tag="routing.switched", omit_defaults=True, rename={"from_": "from"}
+):
+    """A call was switched to the next candidate, with the reason. Targets are named
+    ``provider:model``.
 
     ``reason`` is a rejection before dispatch (``not_configured``, ``provider_unavailable``,
-    ``no_vision_support``, ``exceeds_context_window``, ``no_tool_support``, ``no_system_prompt_support``,
-    ``no_structured_output_support``) or the kind of the error the candidate answered with.
+    ``no_vision_support``, ``exceeds_context_window``, ``no_tool_support``,
+    ``no_system_prompt_support``, ``no_structured_output_support``) or the kind of the error the
+    candidate answered with.
     """
 
     from_: str
@@ -267,8 +291,12 @@ class RoutingSwitched(Struct, frozen=True, tag="routing.switched", omit_defaults
     type: ClassVar[str] = "routing.switched"
 
 
-class ProviderUnavailable(Struct, frozen=True, tag="routing.provider_unavailable", omit_defaults=True):
-    """The circuit breaker stopped sending calls to a provider, or to one of its models, for a while."""
+class ProviderUnavailable(
+    Struct, frozen=True, tag="routing.provider_unavailable", omit_defaults=True
+):
+    """The circuit breaker stopped sending calls to a provider, or to one of its models, for a
+    while.
+    """
 
     provider: str
     scope: Scope
@@ -278,7 +306,9 @@ class ProviderUnavailable(Struct, frozen=True, tag="routing.provider_unavailable
 
 
 class ProviderRecovered(Struct, frozen=True, tag="routing.provider_recovered", omit_defaults=True):
-    """A provider, or one of its models, answered again, so the circuit breaker sends calls to it."""
+    """A provider, or one of its models, answered again, so the circuit breaker sends
+    calls to it.
+    """
 
     provider: str
     scope: Scope
@@ -287,28 +317,35 @@ class ProviderRecovered(Struct, frozen=True, tag="routing.provider_recovered", o
     type: ClassVar[str] = "routing.provider_recovered"
 
 
-CallRecord: TypeAlias = CallStarted | CallFailed | RoutingSwitched | ProviderUnavailable | ProviderRecovered
+CallRecord: TypeAlias = (
+    CallStarted | CallFailed | RoutingSwitched | ProviderUnavailable | ProviderRecovered
+)
 """The history of a reply: attempts that failed, and switches of route."""
 
 
-# --- redaction --------------------------------------------------------------------------------------
+# --- redaction ---------------------------------------------------------------------------------
 
-# What ``scrub`` does not find: e-mail addresses, and secrets after a name such as "password". The patterns are linear:
-# repetitions are bounded or possessive.
+# What ``scrub`` does not find: e-mail addresses, and secrets after a name such as "password". The
+# patterns are linear: repetitions are bounded or possessive.
 _PERSONAL = re.compile(r"(?<![\w.+%-])[\w.+%-]++@[\w-]++(?:\.[\w-]++)+")
 _IS = (
     # separators between a name and its value: in a header, a URL, JSON, or JSON within a string
     r"s?\\?[\"']?\s{0,9}[:=]\s{0,9}\\?[\"']?"
 )
 _NAMED = re.compile(
-    rf"(?i)((?:api[-_ ]?key|access[-_ ]?key|secret|password|passwd|authorization|credential|bearer){_IS})(?!\[hidden\])"
+    r"(?i)((?:api[-_ ]?key"
+    rf"|access[-_ ]?key|secret|password|passwd|authorization|credential|bearer){_IS})(?!\[hidden\])"
     r"(?:(?:bearer|basic|digest|token)\s{1,9}[^\s\"',;&}\\]+|[^\s\"',;&}\\]{4,})"
 )
 # "token" is usually followed by a count, not by a secret: numbers are kept.
-_TOKEN = re.compile(rf"(?i)(token{_IS})(?!\[hidden\]|[\d.,]{{1,12}}+(?![\w-]))[^\s\"',;&}}\\]{{4,}}")
+_TOKEN = re.compile(
+    rf"(?i)(token{_IS})(?!\[hidden\]|[\d.,]{{1,12}}+(?![\w-]))[^\s\"',;&}}\\]{{4,}}"
+)
 # Shorter than the keys that ``scrub`` finds. A digit is required, so that "a bearer token is
 # missing" is not redacted.
-_BEARER = re.compile(r"(?i)\b(bearer\s{1,9}(?:token\s{1,9})?\\?[\"']?)(?=[\w.~+/=-]{0,300}?\d)[\w.~+/=-]{4,}")
+_BEARER = re.compile(
+    r"(?i)\b(bearer\s{1,9}(?:token\s{1,9})?\\?[\"']?)(?=[\w.~+/=-]{0,300}?\d)[\w.~+/=-]{4,}"
+)
 _IN_URL = re.compile(r"(?i)\b([a-z][a-z0-9+.-]{0,20}://)[^\s/@]{1,300}@")
 _SHAPES = re.compile(
     r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bgh[pousr]_\w{20,}|\bgithub_pat_\w{20,}|\bxox[abprs]-[\w-]{10,}|\bya29\.[\w.-]{20,}"

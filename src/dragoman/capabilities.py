@@ -1,8 +1,9 @@
 """Capabilities: what a model is known to support, and how that is known.
 
-Each capability is a ``Fact``: a value with its source. The user *declared* it, it is in the bundled
-*catalogue*, a conformance run *probed* it, a real reply *observed* it, or it is *unknown*. An unknown
-capability never blocks a call; only one that is known to be missing does. A declared value takes precedence.
+Each capability is a ``Fact``: a value with its source. The user *declared* it, it is in the
+bundled *catalogue*, a conformance run *probed* it, a real reply *observed* it, or it is *unknown*.
+An unknown capability never blocks a call; only one that is known to be missing does. A declared
+value takes precedence.
 """
 
 from __future__ import annotations
@@ -30,11 +31,19 @@ Refusal: TypeAlias = Literal[
 ]
 """Why a model cannot serve a request, in the order of the checks."""
 
-_STRENGTH: dict[str, int] = {"declared": 4, "probed": 3, "observed": 2, "catalogue": 1, "unknown": 0}
+_STRENGTH: dict[str, int] = {
+    "declared": 4,
+    "probed": 3,
+    "observed": 2,
+    "catalogue": 1,
+    "unknown": 0,
+}
 
 
 class Fact(Struct, frozen=True, omit_defaults=True):
-    """The value of one capability, and its provenance: the source, when it was learned and by what."""
+    """The value of one capability, and its provenance: the source, when it was learned and by
+    what.
+    """
 
     value: bool | int | tuple[str, ...] | None = None
     source: Source = "unknown"
@@ -81,22 +90,31 @@ class Capabilities(Struct, frozen=True, omit_defaults=True):
         at: str | None = None,
         by: str | None = None,
     ) -> Capabilities:
-        """Build capabilities from plain values by name; raise ``ValueError`` for a wrong name or type."""
+        """Build capabilities from plain values by name; raise ``ValueError`` for a wrong name or
+        type.
+        """
         facts: dict[str, Fact] = {}
         for name, value in values.items():
             if name not in cls.__struct_fields__:
-                raise ValueError(f"capabilities: unknown name {name!r}; one of {', '.join(cls.__struct_fields__)}")
+                raise ValueError(
+                    f"capabilities: unknown name {name!r}; one of "
+                    f"{', '.join(cls.__struct_fields__)}"
+                )
             if value is not None:
                 facts[name] = Fact(_check(name, value), source, at, by)
         return cls(**facts)
 
     @classmethod
     def read(cls, path: str | Path) -> Capabilities:
-        """Read a file that ``dragoman check --save`` wrote; raise ``ValueError`` if it is not valid."""
+        """Read a file that ``dragoman check --save`` wrote; raise ``ValueError`` if it is not
+        valid.
+        """
         try:
             data = msgspec.json.decode(Path(path).read_bytes())
         except OSError as error:
-            raise ValueError(f"capabilities: {path} cannot be read: {error.strerror or error}") from None
+            raise ValueError(
+                f"capabilities: {path} cannot be read: {error.strerror or error}"
+            ) from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ValueError(f"capabilities: {path} is not JSON: {error}") from None
         listed = data.get("capabilities") if isinstance(data, dict) else None
@@ -108,7 +126,9 @@ class Capabilities(Struct, frozen=True, omit_defaults=True):
                 fact = msgspec.convert(record, Fact)
             except msgspec.ValidationError as error:
                 raise ValueError(f"capabilities: {path}: {name}: {error}") from None
-            facts[name] = getattr(cls.of({name: fact.value}, fact.source, at=fact.at, by=fact.by), name)
+            facts[name] = getattr(
+                cls.of({name: fact.value}, fact.source, at=fact.at, by=fact.by), name
+            )
         return cls(**facts)
 
     def known(self, name: str) -> Any:
@@ -123,7 +143,10 @@ class Capabilities(Struct, frozen=True, omit_defaults=True):
         changes = {}
         for name in self.__struct_fields__:
             theirs = getattr(other, name)
-            if theirs.value is not None and _STRENGTH[theirs.source] >= _STRENGTH[getattr(self, name).source]:
+            if (
+                theirs.value is not None
+                and _STRENGTH[theirs.source] >= _STRENGTH[getattr(self, name).source]
+            ):
                 changes[name] = theirs
         return replace(self, **changes) if changes else self
 
@@ -131,10 +154,14 @@ class Capabilities(Struct, frozen=True, omit_defaults=True):
 def _check(name: str, value: Any) -> bool | int | tuple[str, ...]:
     if name.startswith("max_"):
         if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-            raise ValueError(f"capabilities: {name} must be a positive whole number, not {value!r}")
+            raise ValueError(
+                f"capabilities: {name} must be a positive whole number, not {value!r}"
+            )
         return value
     if name == "accepted_image_media_types":
-        if not isinstance(value, list | tuple | set | frozenset) or not all(isinstance(item, str) for item in value):
+        if not isinstance(value, list | tuple | set | frozenset) or not all(
+            isinstance(item, str) for item in value
+        ):
             raise ValueError(f"capabilities: {name} must be a list of media types, not {value!r}")
         return tuple(value)
     if not isinstance(value, bool):

@@ -1,7 +1,8 @@
 """Citations: the sources of passages of a reply, in one form for all wires.
 
 The provider's own citation record is kept with the text, because parts of it must be sent back
-unchanged; a ``Citation`` is a view of that record. A record that cannot be read yields no citation.
+unchanged; a ``Citation`` is a view of that record. A record that cannot be read yields no
+citation.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from msgspec import Struct
 
 __all__ = ["FOR_READERS", "SOURCES", "Citation", "read_citations"]
 
-SOURCES = frozenset({"annotations", "citations", "search_results", "groundingMetadata", "citationMetadata"})
+SOURCES = frozenset(
+    {"annotations", "citations", "search_results", "groundingMetadata", "citationMetadata"}
+)
 """The fields of a text's opaque state that citations are read from."""
 FOR_READERS = SOURCES | {"images", "related_questions"}
 """The fields of a text's opaque state that only inform the reader: citations and other search
@@ -50,14 +53,18 @@ def read_citations(state: Any, text: str) -> tuple[Citation, ...]:
 def _read_annotations(value: Any) -> list[Citation]:
     """Return the citations among the annotations of Chat Completions and of Responses.
 
-    Chat Completions has ``{"type": "url_citation", "url_citation": {...}}``; Responses has the same fields without
-    the inner object. Files are cited by id. A reference (Mistral) has the numbers or names of its sources.
+    Chat Completions has ``{"type": "url_citation", "url_citation": {...}}``; Responses has the
+    same fields without the inner object. Files are cited by id. A reference (Mistral) has the
+    numbers or names of its sources.
     """
     found = []
     for record in _records(value):
         ids = record.get("reference_ids")
         place = (_count(record, "start_index"), _count(record, "end_index"))
-        found += [Citation(None, None, None, *place, str(each)) for each in (ids if isinstance(ids, list) else ())]
+        found += [
+            Citation(None, None, None, *place, str(each))
+            for each in (ids if isinstance(ids, list) else ())
+        ]
         inner = record.get(str(record.get("type")))
         fields = inner if isinstance(inner, Mapping) else record
         source = _text(fields, "file_id") or _text(fields, "container_id")
@@ -75,7 +82,9 @@ def _read_annotations(value: Any) -> list[Citation]:
 
 
 def _read_sources(citations: Any, results: Any) -> list[Citation]:
-    """Return the citations of a complete reply: a list of URLs, or search results with titles (Perplexity)."""
+    """Return the citations of a complete reply: a list of URLs, or search results with titles
+    (Perplexity).
+    """
     found = [
         Citation(_text(record, "url"), _text(record, "title"), _text(record, "snippet"))
         for record in _records(results)
@@ -87,7 +96,8 @@ def _read_sources(citations: Any, results: Any) -> list[Citation]:
 
 
 def _read_locations(value: Any) -> list[Citation]:
-    """Return the citations of a text on the anthropic wire: locations in documents, and search results.
+    """Return the citations of a text on the anthropic wire: locations in documents, and search
+    results.
 
     A location refers to the source, not to characters of the text, so the citation supports the
     complete text. A record of the cohere wire has the characters and a list of sources.
@@ -98,12 +108,20 @@ def _read_locations(value: Any) -> list[Citation]:
 
 
 def _read_location(record: Mapping[str, Any]) -> Citation:
-    """Return the citation of one location; the bedrock wire nests it in ``location``, under its type."""
+    """Return the citation of one location; the bedrock wire nests it in ``location``, under its
+    type.
+    """
     location = record.get("location")
-    kinds = [each for each in location.values() if isinstance(each, Mapping)] if isinstance(location, Mapping) else []
+    kinds = (
+        [each for each in location.values() if isinstance(each, Mapping)]
+        if isinstance(location, Mapping)
+        else []
+    )
     place = kinds[0] if kinds else {}
     quoted = [_text(each, "text") for each in _records(record.get("sourceContent"))]
-    source = _text(record, "source") or _text(record, "file_id") or _number(record, "document_index")
+    source = (
+        _text(record, "source") or _text(record, "file_id") or _number(record, "document_index")
+    )
     return Citation(
         _text(record, "url") or _text(place, "url"),
         _text(record, "title") or _text(record, "document_title"),
@@ -113,14 +131,20 @@ def _read_location(record: Mapping[str, Any]) -> Citation:
 
 
 def _read_supported(record: Mapping[str, Any]) -> list[Citation]:
-    """Return one passage with each of its sources: documents of the request, and results of tools."""
+    """Return one passage with each of its sources: documents of the request, and
+    results of tools.
+    """
     place = (_count(record, "start"), _count(record, "end"))
     found = []
     for source in _records(record.get("sources")):
         inner = source.get("document", source.get("tool_output"))
         inner = inner if isinstance(inner, Mapping) else {}
         quote = next((text for name in _PASSAGES if (text := _text(inner, name))), None)
-        found.append(Citation(_text(inner, "url"), _text(inner, "title"), quote, *place, _text(source, "id")))
+        found.append(
+            Citation(
+                _text(inner, "url"), _text(inner, "title"), quote, *place, _text(source, "id")
+            )
+        )
     return found
 
 
@@ -156,16 +180,29 @@ def _read_recitations(metadata: Any, text: str) -> list[Citation]:
     data = text.encode("utf-8", "replace")
     listed = metadata.get("citationSources", metadata.get("citations"))
     return [
-        _place(Citation(_text(record, "uri"), _text(record, "title")), *_read_segment(record, data))
+        _place(
+            Citation(_text(record, "uri"), _text(record, "title")), *_read_segment(record, data)
+        )
         for record in _records(listed)
     ]
 
 
 def _read_chunk(chunk: Mapping[str, Any]) -> Citation:
-    kind = next((name for name in ("web", "retrievedContext", "maps") if isinstance(chunk.get(name), Mapping)), None)
+    kind = next(
+        (
+            name
+            for name in ("web", "retrievedContext", "maps")
+            if isinstance(chunk.get(name), Mapping)
+        ),
+        None,
+    )
     inner = chunk[kind] if kind is not None else {}
-    source = _text(inner, "fileSearchStore") or _text(inner, "documentName") or _text(inner, "placeId")
-    return Citation(_text(inner, "uri"), _text(inner, "title"), _text(inner, "text"), source=source)
+    source = (
+        _text(inner, "fileSearchStore") or _text(inner, "documentName") or _text(inner, "placeId")
+    )
+    return Citation(
+        _text(inner, "uri"), _text(inner, "title"), _text(inner, "text"), source=source
+    )
 
 
 def _place(citation: Citation, start: int | None, end: int | None) -> Citation:
@@ -182,7 +219,11 @@ def _read_segment(segment: Mapping[str, Any], data: bytes) -> tuple[int | None, 
 
 
 def _records(value: Any) -> Sequence[Mapping[str, Any]]:
-    return [record for record in value if isinstance(record, Mapping)] if isinstance(value, list) else []
+    return (
+        [record for record in value if isinstance(record, Mapping)]
+        if isinstance(value, list)
+        else []
+    )
 
 
 def _text(record: Mapping[str, Any], name: str) -> str | None:

@@ -1,7 +1,7 @@
 """Strict YAML: no implicit conversions, and every error names file and line.
 
-Plain scalars follow YAML 1.2: ``no``, ``on``, ``12:30:45`` and dates are strings. Duplicate keys, tabs and
-oversized files are rejected. A file is loaded completely or not at all.
+Plain scalars follow YAML 1.2: ``no``, ``on``, ``12:30:45`` and dates are strings. Duplicate keys,
+tabs and oversized files are rejected. A file is loaded completely or not at all.
 """
 
 from __future__ import annotations
@@ -49,15 +49,17 @@ def _loader() -> Any:
         ("int", r"[-+]?[0-9]+", "-+0123456789"),
         ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", "-+.0123456789"),
     ):
-        Loader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(rf"^(?:{pattern})$"), list(first))
+        Loader.add_implicit_resolver(
+            f"tag:yaml.org,2002:{tag}", re.compile(rf"^(?:{pattern})$"), list(first)
+        )
     return Loader
 
 
 class Section(Fields):
     """A mapping of the file, with the line of each key.
 
-    With a list of ``problems``, mistakes are collected there instead of raised, so that one reading of a file
-    reports all of them.
+    With a list of ``problems``, mistakes are collected there instead of raised, so that one
+    reading of a file reports all of them.
     """
 
     UNKNOWN = "unknown key"
@@ -86,13 +88,19 @@ class Section(Fields):
         self.problems.append(self.fail(problem, name))
 
     def fail(self, problem: str, name: str | None = None) -> ConfigError:
-        """Return the error for a problem with a key of this section, or with the section itself."""
+        """Return the error for a problem with a key of this section, or with the
+        section itself.
+        """
         place = self.where if name is None else self.at(name)
-        return ConfigError(self.path, self._line_of(name), f"{place}: {problem}" if place else problem)
+        return ConfigError(
+            self.path, self._line_of(name), f"{place}: {problem}" if place else problem
+        )
 
     def section(self, key: str) -> Section:
         """Return a nested mapping; an absent one is empty."""
-        return self.inner(key) or Section(self.path, {}, {}, self.problems, where=self.at(key), line=self._line_of(key))
+        return self.inner(key) or Section(
+            self.path, {}, {}, self.problems, where=self.at(key), line=self._line_of(key)
+        )
 
     def sections(self) -> Iterator[tuple[str, Section]]:
         """Yield every key with its mapping."""
@@ -105,14 +113,20 @@ class Section(Fields):
             value.where = self.at(name)
             return value
         self.complain(f"must be a mapping, not {kind_of(value)}", name)
-        return Section(self.path, {}, {}, self.problems, where=self.at(name), line=self._line_of(name))
+        return Section(
+            self.path, {}, {}, self.problems, where=self.at(name), line=self._line_of(name)
+        )
 
     def plain(self) -> dict[str, Any]:
-        """Return the section as a plain dictionary; nested sections become dictionaries as well."""
+        """Return the section as a plain dictionary; nested sections become
+        dictionaries as well.
+        """
         return {key: plain(value) for key, value in self.data.items()}
 
     def find_line(self, path: str) -> int:
-        """Return the line of the value at a path such as ``rows[1].input``, or of the nearest enclosing value."""
+        """Return the line of the value at a path such as ``rows[1].input``, or of the nearest
+        enclosing value.
+        """
         line, value = self.line, self
         for name, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", path):
             if isinstance(value, Section) and name in value.data:
@@ -156,7 +170,11 @@ def read_yaml(path: Path, problems: list[ConfigError] | None = None) -> Section:
     except OSError as error:
         raise ConfigError(shown, None, f"cannot be read: {error.strerror or error}") from None
     if len(text) > MAX_BYTES:
-        raise ConfigError(shown, None, f"larger than {MAX_BYTES // 1024 // 1024} MiB; this is not a configuration file")
+        raise ConfigError(
+            shown,
+            None,
+            f"larger than {MAX_BYTES // 1024 // 1024} MiB; this is not a configuration file",
+        )
     return parse_yaml(text, shown, problems)
 
 
@@ -174,7 +192,11 @@ def parse_yaml(data: bytes, shown: str, problems: list[ConfigError] | None = Non
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "not YAML"
-        if mark and problem.startswith("found character") and text[mark.index : mark.index + 1] == "\t":
+        if (
+            mark
+            and problem.startswith("found character")
+            and text[mark.index : mark.index + 1] == "\t"
+        ):
             problem = "a tab cannot indent a line; use spaces"
         raise ConfigError(shown, mark.line + 1 if mark else 1, problem) from None
     if node is None:
@@ -186,7 +208,9 @@ def parse_yaml(data: bytes, shown: str, problems: list[ConfigError] | None = Non
 
 
 def _check_depth(text: str, shown: str) -> None:
-    """Reject YAML that is nested too deeply or contains itself: libyaml recurses and would crash."""
+    """Reject YAML that is nested too deeply or contains itself: libyaml recurses and
+    would crash.
+    """
     import yaml  # a slow import, needed only for configuration files
 
     # for each open node: its anchor, and the depth inside it
@@ -201,7 +225,9 @@ def _check_depth(text: str, shown: str) -> None:
             depths[anchor] = inside = inside + 1
         elif isinstance(event, yaml.AliasEvent):
             if event.anchor in [anchor for anchor, _ in opened]:
-                raise ConfigError(shown, line, f"the alias *{event.anchor} stands inside what it stands for")
+                raise ConfigError(
+                    shown, line, f"the alias *{event.anchor} stands inside what it stands for"
+                )
             inside = depths.get(event.anchor, 0)
         if len(opened) + inside > MAX_DEPTH:
             raise ConfigError(shown, line, f"nested more than {MAX_DEPTH} deep")
@@ -211,12 +237,17 @@ def _check_depth(text: str, shown: str) -> None:
 
 def unparsed(content: dict[str, Any], shown: str) -> Section:
     """Return a section without line numbers from plain values that were validated before."""
-    data = {key: unparsed(value, shown) if isinstance(value, dict) else value for key, value in content.items()}
+    data = {
+        key: unparsed(value, shown) if isinstance(value, dict) else value
+        for key, value in content.items()
+    }
     return Section(shown, data, {})
 
 
 class _Builder:
-    """Convert YAML nodes to values, and count them, because aliases can expand to millions of values."""
+    """Convert YAML nodes to values, and count them, because aliases can expand to millions of
+    values.
+    """
 
     def __init__(self, path: str, problems: list[ConfigError] | None) -> None:
         self._path = path
@@ -249,7 +280,10 @@ class _Builder:
                 raise self._fail(key_node, f"{key!r} is there twice, first on line {lines[key]}")
             data[key], lines[key] = self.build(value_node), key_node.start_mark.line + 1
             if value_node.id == "sequence":
-                lines |= {f"{key}[{at}]": item.start_mark.line + 1 for at, item in enumerate(value_node.value)}
+                lines |= {
+                    f"{key}[{at}]": item.start_mark.line + 1
+                    for at, item in enumerate(value_node.value)
+                }
         return Section(self._path, data, lines, self._problems, line=node.start_mark.line + 1)
 
     def _scalar(self, node: Any) -> Any:

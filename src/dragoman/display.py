@@ -1,8 +1,9 @@
 """Results as HTML and Markdown, for notebooks.
 
-A class that notebooks display derives from ``Displayed`` and returns a ``Sheet``. The sheet holds plain text only:
-everything is escaped when it is written, because texts of a model and of a server may contain markup. No address is
-loaded: an image is shown only if its bytes are part of the result.
+A class that notebooks display derives from ``Displayed`` and returns a ``Sheet``. The sheet holds
+plain text only: everything is escaped when it is written, because texts of a model and of a server
+may contain markup. No address is loaded: an image is shown only if its bytes are part of the
+result.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ class Table(NamedTuple):
 
 
 class Passage(NamedTuple):
-    """A titled text that is shown literally. A ``folded`` text is collapsed until it is clicked."""
+    """A titled text that is shown literally. A ``folded`` text is collapsed until it
+    is clicked.
+    """
 
     title: str
     text: str
@@ -74,7 +77,7 @@ def shorten(text: str, most: int = 200) -> str:
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
-# --- HTML -------------------------------------------------------------------------------------------
+# --- HTML --------------------------------------------------------------------------------------
 
 _PRE = "white-space:pre-wrap;overflow-wrap:anywhere;margin:.4em 0"
 
@@ -82,10 +85,15 @@ _PRE = "white-space:pre-wrap;overflow-wrap:anywhere;margin:.4em 0"
 def write_html(sheet: Sheet) -> str:
     """Return a fragment of HTML without scripts, links or styles for other elements."""
     parts = [f"<strong>{html.escape(sheet.title)}</strong>"]
-    parts += [f"<div><small>{html.escape(' · '.join(sheet.facts))}</small></div>"] if sheet.facts else []
+    parts += (
+        [f"<div><small>{html.escape(' · '.join(sheet.facts))}</small></div>"]
+        if sheet.facts
+        else []
+    )
     parts += [_write_passage(passage) for passage in sheet.passages]
     parts += [
-        f'<img alt="image" style="max-width:100%" src="data:{html.escape(media_type)};base64,{html.escape(data)}">'
+        '<img alt="image" style="max-width:100%" '
+        f'src="data:{html.escape(media_type)};base64,{html.escape(data)}">'
         for media_type, data in sheet.images
     ]
     parts += [_write_table(table) for table in sheet.tables if table.rows]
@@ -101,18 +109,23 @@ def _write_passage(passage: Passage) -> str:
 
 def _write_table(table: Table) -> str:
     heads = "".join([f"<th>{html.escape(head)}</th>" for head in table.heads])
-    rows = ["".join([f'<td style="text-align:left">{html.escape(cell)}</td>' for cell in row]) for row in table.rows]
+    rows = [
+        "".join([f'<td style="text-align:left">{html.escape(cell)}</td>' for cell in row])
+        for row in table.rows
+    ]
     return f"<table><thead><tr>{heads}</tr></thead><tbody><tr>{'</tr><tr>'.join(rows)}</tr></tbody></table>"
 
 
-# --- Markdown ---------------------------------------------------------------------------------------
+# --- Markdown ----------------------------------------------------------------------------------
 
 _MARKUP = re.compile(r"([\\`*_{}\[\]()#+\-.!|<>~$&])")
 _TICKS = re.compile(r"`+")
 
 
 def write_markdown(sheet: Sheet) -> str:
-    """Return Markdown in which every text is literal: passages are code blocks, other texts are escaped."""
+    """Return Markdown in which every text is literal: passages are code blocks, other texts are
+    escaped.
+    """
     parts = [f"**{escape_markdown(sheet.title)}**"]
     parts += [escape_markdown(" · ".join(sheet.facts))] if sheet.facts else []
     for passage in sheet.passages:
@@ -123,7 +136,9 @@ def write_markdown(sheet: Sheet) -> str:
     for table in sheet.tables:
         if table.rows:
             lines = [table.heads, ("---",) * len(table.heads)]
-            lines += [tuple([escape_markdown(shorten(cell, 2000)) for cell in row]) for row in table.rows]
+            lines += [
+                tuple([escape_markdown(shorten(cell, 2000)) for cell in row]) for row in table.rows
+            ]
             parts.append("\n".join([f"| {' | '.join(line)} |" for line in lines]))
     return "\n\n".join(parts) + "\n"
 

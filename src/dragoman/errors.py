@@ -23,8 +23,9 @@
     ├── StructuredOutputError        the text does not satisfy ``response_schema``
     └── CallCancelledError           you cancelled the call
 
-``category`` is the name of OpenArmature, ``error_class`` that of the adapter contract and ``kind`` that of the
-runtime article; ``transient`` is whether a retry of the same call may succeed. Only ``dragoman.Retry`` retries.
+``category`` is the name of OpenArmature, ``error_class`` that of the adapter contract and ``kind``
+that of the runtime article; ``transient`` is whether a retry of the same call may succeed. Only
+``dragoman.Retry`` retries.
 """
 
 from __future__ import annotations
@@ -67,7 +68,14 @@ __all__ = [
 
 Deadline = Literal["connect", "first_event", "idle", "total"]
 ErrorClass: TypeAlias = Literal[
-    "auth", "rate_limit", "network", "server_error", "invalid_request", "context_overflow", "cancelled", "other"
+    "auth",
+    "rate_limit",
+    "network",
+    "server_error",
+    "invalid_request",
+    "context_overflow",
+    "cancelled",
+    "other",
 ]
 
 # Headers that help to debug or to wait. An allow-list, because a deny-list of secrets is never
@@ -87,7 +95,8 @@ _HEADERS = frozenset(
 )
 _HEADER_FAMILIES = ("x-ratelimit-", "anthropic-ratelimit-")
 
-# How many characters of a provider's text an error keeps. Text is truncated before patterns are matched.
+# How many characters of a provider's text an error keeps. Text is truncated before patterns are
+# matched.
 MAX_QUOTE = 100
 MAX_CODE = 200
 MAX_MESSAGE = 2_000
@@ -96,8 +105,8 @@ MAX_HEADER = 1_000
 MAX_BODY = 16 * 1024
 MAX_SCRUB = 64 * 1024
 
-# Shapes of keys and tokens. Some servers repeat the rejected key ("Incorrect API key provided: sk-...").
-# Every alternative matches as soon as its start does, so the search is linear.
+# Shapes of keys and tokens. Some servers repeat the rejected key ("Incorrect API key provided:
+# sk-..."). Every alternative matches as soon as its start does, so the search is linear.
 _SECRETS = re.compile(
     r"(?i:\b(?:bearer|basic)\s{1,20}+)[\w.~+/=-]{8,}+"
     r"|\b(?:sk|pk|rk|gsk|xai|key|csk|fw|hf|r8|tgp|dg)[-_][A-Za-z0-9][\w-]{10,}+"
@@ -136,7 +145,8 @@ def scrub(text: str, secrets: Iterable[str] = (), limit: int | None = MAX_SCRUB)
     """
     if limit is not None:
         text = cut(text, limit)
-    # Replace the longest first: one secret may be a prefix of another, and the remainder would stay visible.
+    # Replace the longest first: one secret may be a prefix of another, and the remainder would
+    # stay visible.
     for secret in sorted(secrets, key=len, reverse=True):
         if secret:
             text = _hide_cut_end(text.replace(secret, _HIDDEN), secret)
@@ -155,7 +165,9 @@ def _hide_cut_end(text: str, secret: str) -> str:
 
 
 def without_frames(error: BaseException) -> BaseException:
-    """Return the error without its stack and causes: their frames hold headers and replies, with keys in them."""
+    """Return the error without its stack and causes: their frames hold headers and replies, with
+    keys in them.
+    """
     error.__context__ = error.__cause__ = None
     if isinstance(error, UnicodeDecodeError):
         error.object = b""
@@ -163,7 +175,9 @@ def without_frames(error: BaseException) -> BaseException:
 
 
 def keep_headers(headers: Mapping[str, str], secrets: Iterable[str] = ()) -> dict[str, str]:
-    """Return the reply headers that are safe and useful to keep, with lower-case names and without secrets."""
+    """Return the reply headers that are safe and useful to keep, with lower-case names and without
+    secrets.
+    """
     hidden = [secret for secret in secrets if len(secret) >= MIN_SECRET]
     return {
         name: scrub(value, hidden, limit=MAX_HEADER)
@@ -179,10 +193,11 @@ MIN_SECRET = 8
 class ProviderError(Exception):
     """The root of the tree. Catch it to catch everything a provider call can raise.
 
-    ``str(error)`` never holds a key, a prompt or a header. The provider's message is in ``provider_message``, the
-    field of the request that it names in ``param``, the first 16 KiB of its error response in ``body``, without
-    keys, and what had arrived of a reply before the failure, if anything, in ``response``. ``retry_count`` is how
-    many attempts ``Retry`` had made before this one.
+    ``str(error)`` never holds a key, a prompt or a header. The provider's message is in
+    ``provider_message``, the field of the request that it names in ``param``, the first 16 KiB of
+    its error response in ``body``, without keys, and what had arrived of a reply before the
+    failure, if anything, in ``response``. ``retry_count`` is how many attempts ``Retry`` had made
+    before this one.
     """
 
     retry_count: int = 0
@@ -217,7 +232,9 @@ class ProviderError(Exception):
         self.model = model
         self.request_id = request_id
         self.provider_code = None if provider_code is None else cut(provider_code, MAX_CODE)
-        self.provider_message = None if provider_message is None else cut(provider_message, MAX_PROVIDER_MESSAGE)
+        self.provider_message = (
+            None if provider_message is None else cut(provider_message, MAX_PROVIDER_MESSAGE)
+        )
         self.headers = keep_headers(headers or {})
         self.retry_after = retry_after
         self.response = response
@@ -226,7 +243,8 @@ class ProviderError(Exception):
         self.quotable = True
         if body is not None:
             self.keep_body(body)
-        if advice is not None:  # given if the message contains the advice itself, or if a better one is known
+        # given if the message contains the advice itself, or if a better one is known
+        if advice is not None:
             self.advice = advice
 
     def __str__(self) -> str:
@@ -237,7 +255,9 @@ class ProviderError(Exception):
         if self.provider_message and self.quotable and self.provider_message != self.message:
             parts.append(f". The provider says: {_one_line(self.provider_message)}")
         if self.advice:
-            parts.append(f" {self.advice}" if parts[-1].endswith((".", "?")) else f". {self.advice}")
+            parts.append(
+                f" {self.advice}" if parts[-1].endswith((".", "?")) else f". {self.advice}"
+            )
         return scrub("".join(parts))
 
     def __repr__(self) -> str:
@@ -245,7 +265,9 @@ class ProviderError(Exception):
 
     @property
     def body(self) -> Any:
-        """The body of the error response as parsed JSON, or as text if it is not JSON; ``None`` if there is none."""
+        """The body of the error response as parsed JSON, or as text if it is not JSON; ``None`` if
+        there is none.
+        """
         if self.body_text is None:
             return None
         try:
@@ -255,10 +277,16 @@ class ProviderError(Exception):
 
     @property
     def inner_error(self) -> Any:
-        """The nested error of the provider, such as the findings of a content filter, or ``None``."""
+        """The nested error of the provider, such as the findings of a content filter,
+        or ``None``.
+        """
         found = self.body
         outer = found.get("error", found) if isinstance(found, dict) else None
-        return next((outer[name] for name in _INNER if outer.get(name)), None) if isinstance(outer, dict) else None
+        return (
+            next((outer[name] for name in _INNER if outer.get(name)), None)
+            if isinstance(outer, dict)
+            else None
+        )
 
     def keep_body(self, body: str | bytes) -> None:
         """Keep the start of a response that cannot be used, without anything shaped like a key."""
@@ -266,12 +294,14 @@ class ProviderError(Exception):
         self.body_text = scrub(text.strip(), limit=MAX_BODY) or None
 
     def hide(self, secrets: Iterable[str], prompts: Iterable[str] = ()) -> None:
-        """Remove ``secrets`` from this error, and stop quoting the provider if it repeats a prompt.
+        """Remove ``secrets`` from this error, and stop quoting the provider if it repeats a
+        prompt.
 
-        vLLM puts the complete rejected request into its error message; such a message stays in ``provider_message``,
-        but not in logs and tracebacks.
+        vLLM puts the complete rejected request into its error message; such a message stays in
+        ``provider_message``, but not in logs and tracebacks.
         """
-        # A short key would mask ordinary words: "e" turns "the server" into "th[hidden] s[hidden]rv[hidden]r".
+        # A short key would mask ordinary words: "e" turns "the server" into "th[hidden]
+        # s[hidden]rv[hidden]r".
         secrets = [secret for secret in secrets if len(secret) >= MIN_SECRET]
         self.message = scrub(self.message, secrets)
         self.args = (self.message,)
@@ -294,14 +324,19 @@ def _one_line(text: str, limit: int = 300) -> str:
 
 
 def _echoes(message: str, prompts: Iterable[str], window: int = 20) -> bool:
-    """Return whether ``message`` repeats a prompt, or a part of one. Linear in the length of both."""
+    """Return whether ``message`` repeats a prompt, or a part of one. Linear in the
+    length of both.
+    """
     windows = {message[at : at + window] for at in range(len(message) - window + 1)}
     for prompt in prompts:
         prompt = prompt.strip()
         if len(prompt) <= window:
             if len(prompt) >= 4 and prompt in message:
                 return True
-        elif any(prompt[at : at + window] in windows for at in range(0, len(prompt) - window + 1, window // 2)):
+        elif any(
+            prompt[at : at + window] in windows
+            for at in range(0, len(prompt) - window + 1, window // 2)
+        ):
             return True
     return False
 
@@ -342,7 +377,9 @@ class ModelNotLoadedError(ProviderError):
 
 
 class RateLimitError(ProviderError):
-    """Too many requests or tokens; ``retry_after`` is the Retry-After of the provider in seconds, if any."""
+    """Too many requests or tokens; ``retry_after`` is the Retry-After of the provider in seconds,
+    if any.
+    """
 
     category = "provider_rate_limit"
     error_class = "rate_limit"
@@ -399,7 +436,9 @@ class TimedOutError(UnavailableError):
 
 
 class StreamInterruptedError(UnavailableError):
-    """The reply ended before the end mark of the wire; ``response`` holds the part that arrived."""
+    """The reply ended before the end mark of the wire; ``response`` holds the part
+    that arrived.
+    """
 
     error_class = "network"
     kind = "stream_interrupted"
@@ -440,7 +479,9 @@ class UnsupportedContentError(ProviderError):
 
 
 class InvalidResponseError(ProviderError):
-    """The provider's reply violates the rules of the wire; ``response`` holds what could be read."""
+    """The provider's reply violates the rules of the wire; ``response`` holds what
+    could be read.
+    """
 
     category = "provider_invalid_response"
     advice = "Check that the server at the base URL speaks this wire."

@@ -1,9 +1,9 @@
 """Decode the binary event streams of AWS, ``application/vnd.amazon.eventstream``, within bounds.
 
-A message consists of its total length, the length of its headers, a CRC of these two numbers, the headers,
-a JSON payload, and a CRC of everything before. Both checksums are verified, so a lost or changed byte ends
-the stream with an error. The decoded frame has the payload under the name of its event, as the vendor's
-own library returns it: ``{"messageStop": {...}}``.
+A message consists of its total length, the length of its headers, a CRC of these two numbers, the
+headers, a JSON payload, and a CRC of everything before. Both checksums are verified, so a lost or
+changed byte ends the stream with an error. The decoded frame has the payload under the name of its
+event, as the vendor's own library returns it: ``{"messageStop": {...}}``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ class EventStreamError(ValueError):
 
 
 class EventStreamDecoder:
-    """Decode chunks as they arrive; each call of ``feed`` returns the messages that it completed."""
+    """Decode chunks as they arrive; each call of ``feed`` returns the messages that it
+    completed.
+    """
 
     def __init__(self, max_message: int = MAX_MESSAGE) -> None:
         self.lines = 0  # messages so far
@@ -64,9 +66,13 @@ class EventStreamDecoder:
         prelude = bytes(self._held[:_PRELUDE])
         length = int.from_bytes(prelude[:4])
         if crc32(prelude[:8]) != int.from_bytes(prelude[8:]):
-            raise EventStreamError("a message of the stream has a wrong checksum, or it is not an event stream")
+            raise EventStreamError(
+                "a message of the stream has a wrong checksum, or it is not an event stream"
+            )
         if not _LEAST <= length <= self._max:
-            raise EventStreamError(f"a message of the stream has {length} bytes; {self._max} are allowed")
+            raise EventStreamError(
+                f"a message of the stream has {length} bytes; {self._max} are allowed"
+            )
         return length
 
 
@@ -110,7 +116,9 @@ def _read_headers(data: bytes) -> dict[str, str]:
 
 def encode_message(headers: dict[str, str], payload: bytes) -> bytes:
     """Return a message with string headers."""
-    written = b"".join([_write_header(name.encode(), value.encode()) for name, value in headers.items()])
+    written = b"".join(
+        [_write_header(name.encode(), value.encode()) for name, value in headers.items()]
+    )
     prelude = (len(written) + len(payload) + _LEAST).to_bytes(4) + len(written).to_bytes(4)
     message = prelude + crc32(prelude).to_bytes(4) + written + payload
     return message + crc32(message).to_bytes(4)

@@ -69,7 +69,7 @@ def _freeze(value: Struct, name: str) -> None:
         force_setattr(value, name, tuple(items))
 
 
-# --- blocks ---------------------------------------------------------------------------------------
+# --- blocks ------------------------------------------------------------------------------------
 
 
 class Issuer(Struct, frozen=True):
@@ -83,9 +83,9 @@ class Issuer(Struct, frozen=True):
 class Continuity(Struct, frozen=True):
     """Opaque provider state of a block, kept byte for byte. Pass it back unchanged.
 
-    Only a codec of the same issuer family sends it; every other codec drops it and reports the loss.
-    ``replayable`` is false for blocks of an interrupted reply: their state may be truncated, so it is not
-    sent.
+    Only a codec of the same issuer family sends it; every other codec drops it and reports the
+    loss. ``replayable`` is false for blocks of an interrupted reply: their state may be truncated,
+    so it is not sent.
     """
 
     signature: str | None = None
@@ -119,7 +119,9 @@ class Text(Struct, frozen=True, tag="text", omit_defaults=True):
 
     @property
     def citations(self) -> tuple[Citation, ...]:
-        """The citations of this text, read from ``continuity``, which holds the form of the provider."""
+        """The citations of this text, read from ``continuity``, which holds the form of the
+        provider.
+        """
         return () if self.continuity is None else read_citations(self.continuity.opaque, self.text)
 
 
@@ -194,7 +196,8 @@ class Audio(Struct, frozen=True, tag="audio", omit_defaults=True):
 class Document(Struct, frozen=True, tag="document", omit_defaults=True):
     """A document in a message; PDF by default.
 
-    ``Document("report.pdf")`` and ``Document(Path(...))`` read a file, ``Document(data)`` takes bytes.
+    ``Document("report.pdf")`` and ``Document(Path(...))`` read a file, ``Document(data)`` takes
+    bytes.
     """
 
     source: Url | Inline
@@ -291,14 +294,18 @@ class ToolCall(Struct, frozen=True, tag="tool_call", omit_defaults=True):
 
 
 class Opaque(Struct, frozen=True, tag="opaque", omit_defaults=True):
-    """A block type that only one provider has, such as the result of a server-side tool; kept for its issuer."""
+    """A block type that only one provider has, such as the result of a server-side tool; kept for
+    its issuer.
+    """
 
     data: Any
     continuity: Continuity | None = None
 
     @property
     def summary(self) -> str:
-        """A readable summary: its kind, and its queries, code, output and sources as far as they are known."""
+        """A readable summary: its kind, and its queries, code, output and sources as far as they
+        are known.
+        """
         return summarise_block(self.data)
 
 
@@ -306,7 +313,7 @@ UserBlock: TypeAlias = Text | Image | Document | Audio
 AssistantBlock: TypeAlias = Text | Thinking | RedactedThinking | ToolCall | Opaque | Audio | Image
 
 
-# --- messages -------------------------------------------------------------------------------------
+# --- messages ----------------------------------------------------------------------------------
 
 
 class System(Struct, frozen=True, tag="system", tag_field="role", omit_defaults=True):
@@ -345,7 +352,10 @@ class _AssistantType(type(Struct)):  # type: ignore[misc]
     """Build one sequence of blocks for ``Assistant("hi", tool_calls=[...])``."""
 
     def __call__(
-        cls, content: str | Sequence[AssistantBlock] | None = (), *, tool_calls: Sequence[ToolCall] | None = ()
+        cls,
+        content: str | Sequence[AssistantBlock] | None = (),
+        *,
+        tool_calls: Sequence[ToolCall] | None = (),
     ) -> Any:
         if isinstance(content, str):
             content = (Text(content),) if content else ()
@@ -383,13 +393,23 @@ class Assistant(Struct, frozen=True, tag="assistant", tag_field="role", metaclas
 
     @property
     def images(self) -> tuple[Image, ...]:
-        """The images that the model generated, without opaque state: any model accepts them in a user message."""
-        return tuple([Image(block.source, block.media_type) for block in self.content if type(block) is Image])
+        """The images that the model generated, without opaque state: any model accepts them in a
+        user message.
+        """
+        return tuple(
+            [
+                Image(block.source, block.media_type)
+                for block in self.content
+                if type(block) is Image
+            ]
+        )
 
     @property
     def citations(self) -> tuple[Citation, ...]:
         """The citations of all texts, in order; positions are relative to their own text."""
-        return tuple([each for block in self.content if type(block) is Text for each in block.citations])
+        return tuple(
+            [each for block in self.content if type(block) is Text for each in block.citations]
+        )
 
 
 class ToolResult(Struct, frozen=True, tag="tool", tag_field="role", omit_defaults=True):
@@ -403,7 +423,11 @@ class ToolResult(Struct, frozen=True, tag="tool", tag_field="role", omit_default
     if TYPE_CHECKING:
 
         def __init__(
-            self, tool_call_id: str, content: str | Sequence[UserBlock], is_error: bool = False, cache: bool = False
+            self,
+            tool_call_id: str,
+            content: str | Sequence[UserBlock],
+            is_error: bool = False,
+            cache: bool = False,
         ) -> None: ...
 
     def __post_init__(self) -> None:
@@ -425,52 +449,62 @@ def _text_of(content: str | Sequence[UserBlock | AssistantBlock]) -> str:
 
 
 def join_system(messages: Sequence[Message]) -> tuple[str | None, Sequence[Message]]:
-    """Split off the leading ``System`` messages, joined with a blank line as every wire requires."""
+    """Split off the leading ``System`` messages, joined with a blank line as every
+    wire requires.
+    """
     count = 0
     while count < len(messages) and type(messages[count]) is System:
         count += 1
     if not count:
         return None, messages
-    return "\n\n".join([message.content for message in messages[:count] if type(message) is System]), messages[count:]
+    return (
+        "\n\n".join([message.content for message in messages[:count] if type(message) is System]),
+        messages[count:],
+    )
 
 
-# --- tools ----------------------------------------------------------------------------------------
+# --- tools -------------------------------------------------------------------------------------
 
 
 class Tool(Struct, frozen=True):
     """A tool that the model may call: a name, a description and a JSON Schema. Never a callable.
 
-    ``strict`` turns constrained decoding of the arguments on or off, if the wire has a field for it; by
-    default the wire decides.
+    ``strict`` turns constrained decoding of the arguments on or off, if the wire has a field for
+    it; by default the wire decides.
     """
 
     name: str
     description: str = ""
-    parameters: dict[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
+    parameters: dict[str, Any] = field(
+        default_factory=lambda: {"type": "object", "properties": {}}
+    )
     strict: bool | None = None
 
     @classmethod
     def from_function(cls, function: Callable[..., Any], *, name: str | None = None) -> Tool:
         """Describe a function by its type hints and docstring. The function itself is not kept.
 
-        A parameter is described by ``Annotated[str, "a city"]``, by a Pydantic ``Field``, whose constraints
-        are kept too, or by the docstring: Google's ``Args:``, NumPy's ``Parameters`` or Sphinx'
-        ``:param x:``, which are then left out of the description. Types may be msgspec Structs, dataclasses,
-        TypedDicts and Pydantic models, and containers of them. A ``functools.partial`` or an object with
-        ``__call__`` is described by the function that it calls, without the parameters that the partial has
-        already bound.
+        A parameter is described by ``Annotated[str, "a city"]``, by a Pydantic ``Field``, whose
+        constraints are kept too, or by the docstring: Google's ``Args:``, NumPy's ``Parameters``
+        or Sphinx' ``:param x:``, which are then left out of the description. Types may be msgspec
+        Structs, dataclasses, TypedDicts and Pydantic models, and containers of them. A
+        ``functools.partial`` or an object with ``__call__`` is described by the function that it
+        calls, without the parameters that the partial has already bound.
         """
         return cls(*describe_function(function, name))
 
     @classmethod
-    def from_model(cls, model: type, *, name: str | None = None, description: str | None = None) -> Tool:
+    def from_model(
+        cls, model: type, *, name: str | None = None, description: str | None = None
+    ) -> Tool:
         """Describe a tool by a type: a msgspec Struct, dataclass, TypedDict or Pydantic model."""
         schema = schema_of(model)
         return cls(name or model.__name__, description or schema.get("description") or "", schema)
 
 
 class ServerTool(Struct, frozen=True, tag="server_tool", omit_defaults=True):
-    """A server-side tool, which the provider runs; it is passed among ``tools``, and never executed here.
+    """A server-side tool, which the provider runs; it is passed among ``tools``, and never
+    executed here.
 
     ``name`` is ``web_search``, ``code_execution``, ``url_context``, ``file_search`` or
     ``computer_use``, which are translated for the wire, or another name of the wire. ``options``
@@ -490,7 +524,7 @@ class ForceTool(Struct, frozen=True, tag="tool"):
 ToolChoice: TypeAlias = Literal["auto", "required", "none"] | ForceTool
 
 
-# --- settings and request -------------------------------------------------------------------------
+# --- settings and request ----------------------------------------------------------------------
 
 
 Effort = Literal["off", "none", "minimal", "low", "medium", "high", "xhigh"]
@@ -500,8 +534,8 @@ EFFORTS: tuple[Effort, ...] = get_args(Effort)
 class PromptCache(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """How the provider's prompt cache is used; ``cache="auto"`` is the same as ``PromptCache()``.
 
-    ``auto`` caches a growing conversation; without it, only prefixes marked with ``cache=True`` are
-    cached. ``ttl`` is how long the cache is kept, ``key`` names calls that share a prefix, and
+    ``auto`` caches a growing conversation; without it, only prefixes marked with ``cache=True``
+    are cached. ``ttl`` is how long the cache is kept, ``key`` names calls that share a prefix, and
     ``handle`` names contents that were cached before.
     """
 
@@ -514,9 +548,9 @@ class PromptCache(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
 class RuntimeConfig(Struct, frozen=True, omit_defaults=True):
     """Settings for one call. ``None`` means not set, and is never sent.
 
-    ``reasoning`` is ``"off"``, ``"minimal"``, ``"low"``, ``"medium"``, ``"high"`` or a budget in tokens. It is
-    translated for the model; an approximate translation is a ``LossWarning``. ``"none"`` is the same as ``"off"``;
-    ``"xhigh"`` is rejected for models that do not have it.
+    ``reasoning`` is ``"off"``, ``"minimal"``, ``"low"``, ``"medium"``, ``"high"`` or a budget in
+    tokens. It is translated for the model; an approximate translation is a ``LossWarning``.
+    ``"none"`` is the same as ``"off"``; ``"xhigh"`` is rejected for models that do not have it.
     ``extras`` are sent to the provider unchanged; one that contradicts a field of the codec is
     rejected. ``cache`` is for the provider's prompt cache: ``"auto"``, a ``PromptCache``, or
     ``"off"``, which also ignores marks.
@@ -559,8 +593,9 @@ NO_CONFIG = RuntimeConfig()
 class LossWarning(Struct, frozen=True):
     """A part of a request or a reply that was lost in translation.
 
-    The wire could not express a part of the request, so that part was sent in a reduced form or not at all;
-    or a message has no field for a part of the reply, which is therefore only in ``raw``.
+    The wire could not express a part of the request, so that part was sent in a reduced form or
+    not at all; or a message has no field for a part of the reply, which is therefore only in
+    ``raw``.
     """
 
     code: str
@@ -575,12 +610,12 @@ class Request(Struct, frozen=True):
     """One call as data: everything that a codec needs.
 
     ``response_type`` is the Python type that the schema was made of. No codec reads it; the reply
-    is converted to it, and ``Retry`` can retry if that fails. ``native`` maps the name of a wire to
-    fields in the form of that wire, which override the fields that its codec writes. The gateway
-    uses it for settings that ``Request`` cannot express. Without ``check_calls``, a call of a tool
-    that was not offered, or whose arguments violate the tool's schema, is an intent like any other,
-    and the caller checks it. With ``continues``, the last message may be an assistant message that
-    the provider paused: the reply continues it.
+    is converted to it, and ``Retry`` can retry if that fails. ``native`` maps the name of a wire
+    to fields in the form of that wire, which override the fields that its codec writes. The
+    gateway uses it for settings that ``Request`` cannot express. Without ``check_calls``, a call
+    of a tool that was not offered, or whose arguments violate the tool's schema, is an intent like
+    any other, and the caller checks it. With ``continues``, the last message may be an assistant
+    message that the provider paused: the reply continues it.
     """
 
     messages: Sequence[Message]
@@ -606,7 +641,7 @@ class Request(Struct, frozen=True):
             _freeze(self, "tools")
 
 
-# --- ids ------------------------------------------------------------------------------------------
+# --- ids ---------------------------------------------------------------------------------------
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford base 32, as in the ULID specification
 _PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
@@ -621,7 +656,8 @@ def new_ulid() -> str:
     with _lock:
         # Within the same millisecond, or after the clock was set back, increment the last id.
         _last = number = now | random.getrandbits(80) if now > _last else _last + 1
-    # 26 letters are 13 pairs of ten bits each; shifting 40 bits at a time is twice as fast as shifting all 128.
+    # 26 letters are 13 pairs of ten bits each; shifting 40 bits at a time is twice as fast as
+    # shifting all 128.
     a, b, c = number >> 80, number >> 40 & 0xFFFFFFFFFF, number & 0xFFFFFFFFFF
     return (
         f"{_PAIRS[a >> 40]}{_PAIRS[a >> 30 & 1023]}{_PAIRS[a >> 20 & 1023]}{_PAIRS[a >> 10 & 1023]}{_PAIRS[a & 1023]}"

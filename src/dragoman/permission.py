@@ -30,7 +30,18 @@ from msgspec.structs import force_setattr, replace
 from .config import ConfigError, Section, read_yaml
 from .log import SideEffect
 
-__all__ = ["Action", "Approver", "Decision", "Gate", "Policy", "Proposal", "Rule", "Scope", "Verdict", "find_prefix"]
+__all__ = [
+    "Action",
+    "Approver",
+    "Decision",
+    "Gate",
+    "Policy",
+    "Proposal",
+    "Rule",
+    "Scope",
+    "Verdict",
+    "find_prefix",
+]
 
 log = logging.getLogger("dragoman")
 
@@ -77,7 +88,7 @@ class Decision(Struct, frozen=True, omit_defaults=True):
     input: dict[str, Any] | None = None
 
 
-# --- rules ------------------------------------------------------------------------------------------
+# --- rules -------------------------------------------------------------------------------------
 
 
 class Rule(Struct, frozen=True, omit_defaults=True):
@@ -121,7 +132,9 @@ class Rule(Struct, frozen=True, omit_defaults=True):
             raise ValueError(f"action: must be allow, ask or deny, not {self.action!r}")
         given: Any = self.side_effect
         if given is not None:
-            force_setattr(self, "side_effect", (given,) if isinstance(given, str) else tuple(given))
+            force_setattr(
+                self, "side_effect", (given,) if isinstance(given, str) else tuple(given)
+            )
         for part in ("tool", "side_effect", "arguments", "path"):
             if getattr(self, part) is not None and not getattr(self, part):
                 raise ValueError(f"{part}: {_EMPTY}")
@@ -159,7 +172,9 @@ class Rule(Struct, frozen=True, omit_defaults=True):
         return self.path is None or self._matches_paths(self.path, proposal.paths)
 
     def is_about(self, tool_name: str, side_effect: SideEffect) -> bool:
-        """Return whether this rule can apply to calls of a tool, whatever their arguments and paths."""
+        """Return whether this rule can apply to calls of a tool, whatever their arguments and
+        paths.
+        """
         if self.side_effect is not None and side_effect not in self.side_effect:
             return False
         return bool(_compile_text("tool", self.tool, wary=False).fullmatch(tool_name))
@@ -233,7 +248,8 @@ _Pattern: TypeAlias = "re.Pattern[str] | _Wildcards"
 
 
 def _check_text(name: str, pattern: object, *, wary: bool) -> None:
-    if not isinstance(pattern, str):  # a list or a mapping could not even be looked up in the cache
+    # a list or a mapping could not even be looked up in the cache
+    if not isinstance(pattern, str):
         raise ValueError(f"{name}: must be text, not {type(pattern).__name__}")
     _compile_text(name, pattern, wary=wary)
 
@@ -254,8 +270,15 @@ def _compile_text(name: str, pattern: str, *, wary: bool) -> _Pattern:
 
 @lru_cache(maxsize=1024)
 def _compile_path(pattern: str) -> _Wildcards:
-    if not isinstance(pattern, str) or not pattern or pattern.startswith("/") or ".." in pattern.split("/"):
-        raise ValueError(f"path: must be a pattern below the workspace, without '..', not {pattern!r}")
+    if (
+        not isinstance(pattern, str)
+        or not pattern
+        or pattern.startswith("/")
+        or ".." in pattern.split("/")
+    ):
+        raise ValueError(
+            f"path: must be a pattern below the workspace, without '..', not {pattern!r}"
+        )
     tokens: list[str] = []
     for part in re.split(r"(\*\*/|\*\*)", pattern):
         if part == "**/":
@@ -269,7 +292,7 @@ def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value, order="sorted").decode()
 
 
-# --- policies ---------------------------------------------------------------------------------------
+# --- policies ----------------------------------------------------------------------------------
 
 
 class Verdict(Struct, frozen=True):
@@ -281,16 +304,22 @@ class Verdict(Struct, frozen=True):
 
 
 class Policy:
-    """Rules, and the default for an action that no rule matches: ``ask`` or ``deny``, never allow."""
+    """Rules, and the default for an action that no rule matches: ``ask`` or ``deny``,
+    never allow.
+    """
 
-    def __init__(self, rules: Iterable[Rule] = (), default: Literal["ask", "deny"] = "ask") -> None:
+    def __init__(
+        self, rules: Iterable[Rule] = (), default: Literal["ask", "deny"] = "ask"
+    ) -> None:
         self.rules = tuple(rules)
         self.default: Literal["ask", "deny"] = default
         for at, rule in enumerate(self.rules):
             if not isinstance(rule, Rule):
                 raise ValueError(f"rules[{at}]: must be a Rule, not {type(rule).__name__}")
         if default not in ("ask", "deny"):
-            raise ValueError(f"default: must be ask or deny, not {default!r}; write a rule to allow something")
+            raise ValueError(
+                f"default: must be ask or deny, not {default!r}; write a rule to allow something"
+            )
 
     def judge(self, proposal: Proposal) -> Verdict:
         """Return the result of the strictest rule that matches."""
@@ -313,7 +342,9 @@ class Policy:
         open_rules = [rule for rule in strict if not rule.matches(proposal)]
         if not open_rules:
             return None
-        return lambda path: any(rule.matches(replace(proposal, paths=(path,))) for rule in open_rules)
+        return lambda path: any(
+            rule.matches(replace(proposal, paths=(path,))) for rule in open_rules
+        )
 
     def find_idle(self, tools: Iterable[tuple[str, SideEffect, bool]]) -> list[Rule]:
         """Return the rules with a path that can never match, because their tools never name paths.
@@ -324,7 +355,8 @@ class Policy:
         return [
             rule
             for rule in self.rules
-            if rule.path is not None and not any(rule.is_about(*tool[:2]) and tool[2] for tool in known)
+            if rule.path is not None
+            and not any(rule.is_about(*tool[:2]) and tool[2] for tool in known)
         ]
 
     @classmethod
@@ -374,7 +406,7 @@ def _read_rule(item: Section) -> Rule:
         raise item.fail(problem, key) from None
 
 
-# --- approvals --------------------------------------------------------------------------------------
+# --- approvals ---------------------------------------------------------------------------------
 
 Approver: TypeAlias = Callable[[Proposal, Verdict], "bool | Decision | Awaitable[bool | Decision]"]
 """A callback that decides: it returns ``True`` or a ``Decision``. To wait for a person, use a
@@ -392,16 +424,26 @@ class _Grant(Struct, frozen=True):
 
     @classmethod
     def of(cls, decision: Decision, proposal: Proposal) -> _Grant | None:
-        """Return the permission that a decision grants for later calls; ``None`` if it grants none or is unclear."""
+        """Return the permission that a decision grants for later calls; ``None`` if it grants none
+        or is unclear.
+        """
         kept = replace(decision, input=None)  # an edited input applies to one call only
         if not decision.allowed or decision.scope == "once":
             return None
         if decision.scope == "session":
             return cls(kept, proposal.tool_name)
         if decision.scope == "path":
-            return cls(kept, proposal.tool_name, frozenset(proposal.paths)) if proposal.paths else None
+            return (
+                cls(kept, proposal.tool_name, frozenset(proposal.paths))
+                if proposal.paths
+                else None
+            )
         prefix = find_prefix(proposal.input, decision.prefix)
-        return cls(replace(kept, prefix=prefix), proposal.tool_name, prefix=prefix) if prefix else None
+        return (
+            cls(replace(kept, prefix=prefix), proposal.tool_name, prefix=prefix)
+            if prefix
+            else None
+        )
 
     def covers(self, proposal: Proposal) -> bool:
         if proposal.tool_name != self.tool_name:
@@ -438,7 +480,9 @@ class Gate:
         """Return the result of the rules, and the decision if the approver need not be asked."""
         verdict = self.policy.judge(proposal)
         if verdict.action != "ask":
-            return verdict, Decision(verdict.action == "allow", "policy", verdict.reason, verdict.rule)
+            return verdict, Decision(
+                verdict.action == "allow", "policy", verdict.reason, verdict.rule
+            )
         return verdict, self._find_earlier(proposal)
 
     async def ask(self, proposal: Proposal, verdict: Verdict) -> Decision:
@@ -446,7 +490,8 @@ class Gate:
         if self._approve is None:
             return Decision(False, "nobody", "there is no approver to ask", verdict.rule)
         async with self._asking:
-            earlier = self._find_earlier(proposal)  # a decision made while this call waited for the lock
+            # a decision made while this call waited for the lock
+            earlier = self._find_earlier(proposal)
             decision = earlier or await self._call_approver(self._approve, proposal, verdict)
             if earlier is None and (grant := _Grant.of(decision, proposal)) is not None:
                 self._granted.append(grant)
@@ -455,14 +500,20 @@ class Gate:
     def _find_earlier(self, proposal: Proposal) -> Decision | None:
         return next((grant.decision for grant in self._granted if grant.covers(proposal)), None)
 
-    async def _call_approver(self, approve: Approver, proposal: Proposal, verdict: Verdict) -> Decision:
+    async def _call_approver(
+        self, approve: Approver, proposal: Proposal, verdict: Verdict
+    ) -> Decision:
         try:
             answer: Any = approve(proposal, verdict)
             if inspect.isawaitable(answer):
                 answer = await answer
         except Exception as error:
             log.warning("asking about %s failed: %s", proposal.tool_name, type(error).__name__)
-            return Decision(False, "nobody", f"asking failed: {type(error).__name__}", verdict.rule)
+            return Decision(
+                False, "nobody", f"asking failed: {type(error).__name__}", verdict.rule
+            )
         if isinstance(answer, Decision):
             return answer
-        return Decision(answer is True, "user", "" if answer is True else "not allowed", verdict.rule)
+        return Decision(
+            answer is True, "user", "" if answer is True else "not allowed", verdict.rule
+        )

@@ -36,7 +36,9 @@ def find_plugins(group: PluginGroup) -> dict[str, EntryPoint]:
     found: dict[str, EntryPoint] = {}
     for point in entry_points(group=group):
         if point.name in found:
-            log.warning("two packages define %s %s; %s is not used", group, point.name, point.value)
+            log.warning(
+                "two packages define %s %s; %s is not used", group, point.name, point.value
+            )
         else:
             found[point.name] = point
     return found
@@ -50,7 +52,9 @@ def load_plugin(group: PluginGroup, name: str) -> Any:
     try:
         return point.load()
     except Exception as error:
-        raise ValueError(f"the plugin {name!r} ({point.value}) cannot be loaded: {error}") from error
+        raise ValueError(
+            f"the plugin {name!r} ({point.value}) cannot be loaded: {error}"
+        ) from error
 
 
 def read_plugin_file(group: PluginGroup, name: str) -> bytes:

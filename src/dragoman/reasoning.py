@@ -26,9 +26,11 @@ _WHERE = "config.reasoning"
 
 
 class ReasoningStyle(Struct, frozen=True, forbid_unknown_fields=True):
-    """How a model family accepts an amount of reasoning. Field names are dotted paths into the body.
+    """How a model family accepts an amount of reasoning. Field names are dotted paths into the
+    body.
 
-    A style without ``effort`` and ``budget`` is a switch: ``with_effort`` turns reasoning on and ``off`` turns it off.
+    A style without ``effort`` and ``budget`` is a switch: ``with_effort`` turns reasoning on and
+    ``off`` turns it off.
     """
 
     effort: str | None = None
@@ -97,7 +99,11 @@ def find_style(wire: str, vendor: str | None, model: str) -> ReasoningStyle | No
     """
     name = model.lower()
     for family in _read_catalogue().families:
-        if family.wire == wire and family.vendor in (None, vendor) and re.search(family.models, name):
+        if (
+            family.wire == wire
+            and family.vendor in (None, vendor)
+            and re.search(family.models, name)
+        ):
             return family.style
     return None
 
@@ -111,9 +117,18 @@ def translate_reasoning(
     """
     amount = "off" if reasoning in ("none", 0) and reasoning is not False else reasoning
     if isinstance(amount, bool) or (isinstance(amount, str) and amount not in EFFORTS):
-        raise UnsupportedFeatureError(f"{_WHERE}: {quote(str(amount))} is neither an effort nor a number of tokens")
+        raise UnsupportedFeatureError(
+            f"{_WHERE}: {quote(str(amount))} is neither an effort nor a number of tokens"
+        )
     if not style.reasons:
-        return {}, None if amount == "off" else "this model has no setting for reasoning, so none is sent"
+        return (
+            {},
+            (
+                None
+                if amount == "off"
+                else "this model has no setting for reasoning, so none is sent"
+            ),
+        )
     if isinstance(amount, int):
         return _from_budget(amount, style, room)
     if amount == "off":
@@ -127,14 +142,20 @@ def translate_reasoning(
     if style.effort is None:
         return _turn_on(style)
     nearest = _nearest_effort(_read_catalogue().budgets[amount], style)
-    return _write_effort(nearest, style), f"the model has no effort {amount!r}; {nearest!r} is the nearest"
+    return (
+        _write_effort(nearest, style),
+        f"the model has no effort {amount!r}; {nearest!r} is the nearest",
+    )
 
 
 def _turn_off(style: ReasoningStyle, room: int | None) -> tuple[dict[str, Any], str | None]:
     if style.off is not None:
         return _nest(style.off), None
     if style.effort is not None:
-        return _write_effort(style.efforts[0], style), f"the model always reasons; {style.efforts[0]!r} is its least"
+        return (
+            _write_effort(style.efforts[0], style),
+            f"the model always reasons; {style.efforts[0]!r} is its least",
+        )
     if style.budget is not None:
         fields, _ = _write_budget(style.least, style, room)
         return fields, f"the model always reasons; {style.least} tokens are its least"
@@ -147,7 +168,9 @@ def _turn_on(style: ReasoningStyle) -> tuple[dict[str, Any], str]:
     return _nest(style.with_effort), "the model has a switch and no degrees; it is turned on"
 
 
-def _from_budget(tokens: int, style: ReasoningStyle, room: int | None) -> tuple[dict[str, Any], str | None]:
+def _from_budget(
+    tokens: int, style: ReasoningStyle, room: int | None
+) -> tuple[dict[str, Any], str | None]:
     if tokens < 0:
         raise InvalidRequestError(f"{_WHERE}: a budget in tokens cannot be negative")
     if style.budget is not None:
@@ -155,30 +178,54 @@ def _from_budget(tokens: int, style: ReasoningStyle, room: int | None) -> tuple[
     if style.effort is None:
         return _turn_on(style)
     nearest = _nearest_effort(tokens, style)
-    return _write_effort(
-        nearest, style
-    ), f"the model takes an effort and no number of tokens; {nearest!r} is the nearest"
+    return (
+        _write_effort(nearest, style),
+        f"the model takes an effort and no number of tokens; {nearest!r} is the nearest",
+    )
 
 
-def _from_effort(effort: str, style: ReasoningStyle, room: int | None) -> tuple[dict[str, Any], str | None]:
+def _from_effort(
+    effort: str, style: ReasoningStyle, room: int | None
+) -> tuple[dict[str, Any], str | None]:
     tokens = _read_catalogue().budgets[effort]
     if room is not None:
         tokens = min(tokens, room // 2)
     fields, problem = _write_budget(_bound(tokens, style), style, room)
     if problem is not None:
         return fields, problem
-    return fields, f"the model takes a number of tokens and no effort; {_bound(tokens, style)} stand for {effort!r}"
+    return (
+        fields,
+        (
+            f"the model takes a number of tokens and no effort; {_bound(tokens, style)} stand for "
+            f"{effort!r}"
+        ),
+    )
 
 
-def _write_budget(tokens: int, style: ReasoningStyle, room: int | None) -> tuple[dict[str, Any], str | None]:
+def _write_budget(
+    tokens: int, style: ReasoningStyle, room: int | None
+) -> tuple[dict[str, Any], str | None]:
     assert style.budget is not None
     sent = _bound(tokens, style)
     if room is not None and sent >= room:
         sent = _bound(room // 2, style)
         if sent >= room:
-            return {}, f"the model reasons with at least {style.least} tokens, and max_tokens is {room}; none is sent"
+            return (
+                {},
+                (
+                    f"the model reasons with at least {style.least} tokens, and max_tokens is "
+                    f"{room}; none is sent"
+                ),
+            )
     fields = _nest({**style.with_budget, style.budget: sent})
-    return fields, None if sent == tokens else f"{tokens} tokens are outside of what is taken; {sent} are sent"
+    return (
+        fields,
+        (
+            None
+            if sent == tokens
+            else f"{tokens} tokens are outside of what is taken; {sent} are sent"
+        ),
+    )
 
 
 def _bound(tokens: int, style: ReasoningStyle) -> int:

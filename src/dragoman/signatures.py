@@ -29,7 +29,9 @@ __all__ = [
 _PYDANTIC = frozenset({"pydantic", "annotated_types"})
 
 
-def describe_function(function: Callable[..., Any], name: str | None = None) -> tuple[str, str, dict[str, Any]]:
+def describe_function(
+    function: Callable[..., Any], name: str | None = None
+) -> tuple[str, str, dict[str, Any]]:
     """Return a name, a description and the JSON Schema of the parameters of a function."""
     subject: Any = function
     filled: set[str] = set()
@@ -37,7 +39,9 @@ def describe_function(function: Callable[..., Any], name: str | None = None) -> 
         subject, filled = subject.func, filled | set(subject.keywords)
     name = name or str(getattr(subject, "__name__", type(subject).__name__))
     if name == "<lambda>":
-        raise TypeError("a lambda has no name that a model could call it by; give it one: name=...")
+        raise TypeError(
+            "a lambda has no name that a model could call it by; give it one: name=..."
+        )
     hints = get_type_hints(called_by(function), include_extras=True)
     fields: list[Any] = []
     for parameter in inspect.signature(function).parameters.values():
@@ -55,7 +59,9 @@ def describe_function(function: Callable[..., Any], name: str | None = None) -> 
 
 
 def field_defaults(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the parameters whose default is a Pydantic ``Field(...)``, which Python would pass unchanged."""
+    """Return the parameters whose default is a Pydantic ``Field(...)``, which Python would pass
+    unchanged.
+    """
     parameters = inspect.signature(function).parameters.values()
     return {each.name: each.default for each in parameters if _is_field(each.default)}
 
@@ -72,7 +78,9 @@ def _describe_parameter(parameter: inspect.Parameter, hint: Any) -> tuple[Any, .
 
 
 def _describe_hint(hint: Any) -> Any:
-    """Return a hint that msgspec can describe: strings as ``Meta``, and constraints of Pydantic as a foreign type."""
+    """Return a hint that msgspec can describe: strings as ``Meta``, and constraints of Pydantic as
+    a foreign type.
+    """
     base, *notes = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     if _has_constraints(hint):
         adapter = sys.modules["pydantic"].TypeAdapter(hint)
@@ -83,7 +91,9 @@ def _describe_hint(hint: Any) -> Any:
 
 
 def pydantic_adapter(kind: Any) -> Any:
-    """Return a Pydantic adapter for a type that contains Pydantic models or constraints, else ``None``."""
+    """Return a Pydantic adapter for a type that contains Pydantic models or constraints, else
+    ``None``.
+    """
     if hasattr(kind, "model_json_schema") or not mentions_pydantic(kind):
         return None
     return sys.modules["pydantic"].TypeAdapter(kind)
@@ -91,9 +101,9 @@ def pydantic_adapter(kind: Any) -> Any:
 
 def mentions_pydantic(kind: Any) -> bool:
     """Return whether a type contains Pydantic models or constraints."""
-    return any(hasattr(part, "model_json_schema") or mentions_pydantic(part) for part in get_args(kind)) or (
-        _has_constraints(kind)
-    )
+    return any(
+        hasattr(part, "model_json_schema") or mentions_pydantic(part) for part in get_args(kind)
+    ) or (_has_constraints(kind))
 
 
 def _has_constraints(hint: Any) -> bool:
@@ -108,11 +118,15 @@ def _is_note(part: Any) -> bool:
 
 
 def _is_field(default: Any) -> bool:
-    return _is_note(default) and hasattr(default, "is_required") and hasattr(default, "get_default")
+    return (
+        _is_note(default) and hasattr(default, "is_required") and hasattr(default, "get_default")
+    )
 
 
 def called_by(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function that has the type hints: the one in a ``functools.partial``, or an object's ``__call__``."""
+    """Return the function that has the type hints: the one in a ``functools.partial``, or an
+    object's ``__call__``.
+    """
     while isinstance(function, partial):
         function = function.func
     is_plain = inspect.isroutine(function) or inspect.isclass(function)
@@ -142,7 +156,9 @@ def schema_of(kind: Any) -> dict[str, Any]:
 
 
 class _Foreign:
-    """Describe the Pydantic models inside a type for msgspec, and collect their definitions for the root."""
+    """Describe the Pydantic models inside a type for msgspec, and collect their definitions for
+    the root.
+    """
 
     def __init__(self, taken: dict[str, Any]) -> None:
         self._taken = taken
@@ -189,14 +205,18 @@ def _references(node: Any) -> set[str]:
     return set()
 
 
-# --- docstrings -------------------------------------------------------------------------------------
+# --- docstrings --------------------------------------------------------------------------------
 
-_GOOGLE = re.compile(r"\s*(?:Args|Arguments|Parameters|Params|Keyword Args|Keyword Arguments):\s*$")
+_GOOGLE = re.compile(
+    r"\s*(?:Args|Arguments|Parameters|Params|Keyword Args|Keyword Arguments):\s*$"
+)
 _GOOGLE_ENTRY = re.compile(r"^\*{0,2}(\w++)\s*+(?:\([^)]*+\))?\s*+:\s*+(.*)")
 _NUMPY = re.compile(r"\s*(?:Other )?Parameters\s*$")
 _NUMPY_ENTRY = re.compile(r"^\*{0,2}(\w++)\s*+(?::.*)?$")
 _RULE = re.compile(r"\s*-{3,}\s*$")
-_SPHINX = re.compile(r"^\s*+:(?:param|parameter|arg|argument|key|keyword)\s++(?:[^:]*\s)?\*{0,2}(\w++)\s*+:\s*+(.*)")
+_SPHINX = re.compile(
+    r"^\s*+:(?:param|parameter|arg|argument|key|keyword)\s++(?:[^:]*\s)?\*{0,2}(\w++)\s*+:\s*+(.*)"
+)
 _SPHINX_TYPE = re.compile(r"\s*:type\s+\w+\s*:")
 
 
@@ -222,7 +242,9 @@ def read_docstring(text: str, names: Collection[str]) -> tuple[str, dict[str, st
 
 
 def _read_section(lines: list[str], at: int) -> tuple[int, dict[str, list[str]]]:
-    """Return where the section that begins here ends, and its entries; ``at`` itself if none begins here."""
+    """Return where the section that begins here ends, and its entries; ``at`` itself if none
+    begins here.
+    """
     line = lines[at]
     if _GOOGLE.match(line):
         return _read_entries(lines, at + 1, _indent(line) + 1, _GOOGLE_ENTRY)
@@ -238,7 +260,9 @@ def _read_section(lines: list[str], at: int) -> tuple[int, dict[str, list[str]]]
 def _read_entries(
     lines: list[str], at: int, least: int, entry: re.Pattern[str], most: int | None = None
 ) -> tuple[int, dict[str, list[str]]]:
-    """Read entries, each with the deeper lines after it, until a line that is less indented or another section."""
+    """Read entries, each with the deeper lines after it, until a line that is less indented or
+    another section.
+    """
     entries: dict[str, list[str]] = {}
     depth: int | None = None
     words: list[str] = []

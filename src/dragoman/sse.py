@@ -1,15 +1,15 @@
 """Decode server-sent events (WHATWG) and JSON lines, incrementally and with bounded memory.
 
-Lines end with LF, CR or CRLF and nothing else (never U+2028 or 0x85), even when CR and LF arrive in
-different reads. A byte order mark is skipped once. Comments are dropped; ``data`` lines are joined
-with LF; an event is dispatched by a blank line.
+Lines end with LF, CR or CRLF and nothing else (never U+2028 or 0x85), even when CR and LF arrive
+in different reads. A byte order mark is skipped once. Comments are dropped; ``data`` lines are
+joined with LF; an event is dispatched by a blank line.
 
 Two deliberate differences from WHATWG:
 
 - ``end()`` dispatches a pending event when the body ends without its last blank line, because many
   servers omit that line. The wire decides whether such a reply is complete.
-- Consecutive lines without a field name that form a JSON object become a frame named ``BARE``. Google's
-  API ends a failed stream with such an object.
+- Consecutive lines without a field name that form a JSON object become a frame named ``BARE``.
+  Google's API ends a failed stream with such an object.
 """
 
 from __future__ import annotations
@@ -18,19 +18,22 @@ from msgspec import Struct, json
 
 __all__ = ["BARE", "Frame", "LineDecoder", "SseDecoder", "SseError"]
 
-# Upper bound for one event, in bytes. Inline images and reasoning signatures make long lines, but no
-# recorded reply comes near this size.
+# Upper bound for one event, in bytes. Inline images and reasoning signatures make long lines, but
+# no recorded reply comes near this size.
 MAX_EVENT = 16 * 1024 * 1024
 
 _BOM = b"\xef\xbb\xbf"
 # fields other than data; the empty name is a comment
 _FIELDS = frozenset({b"event", b"id", b"retry", b""})
-# The name of a frame that is not an event: a JSON object on lines of its own, without a field name.
+# The name of a frame that is not an event: a JSON object on lines of its own, without a field
+# name.
 BARE = b"{}"
 
 
 class Frame(Struct, frozen=True, gc=False):
-    """One event: its ``data``, its name (``message`` if none was given) and where in the body it began."""
+    """One event: its ``data``, its name (``message`` if none was given) and where in the body it
+    began.
+    """
 
     data: bytes
     event: bytes = b"message"
@@ -44,14 +47,17 @@ class SseError(ValueError):
 
 
 class SseDecoder:
-    """Decode a stream of server-sent events; each call of ``feed`` returns the events that it completed."""
+    """Decode a stream of server-sent events; each call of ``feed`` returns the events that it
+    completed.
+    """
 
     def __init__(self, max_event: int = MAX_EVENT) -> None:
         self.lines = 0  # lines so far, comments and empty ones included
         self._max = max_event
         self._pending: list[bytes] = []  # pieces of a line that has not ended yet
         self._pending_size = 0
-        self._after_cr = False  # the last line ended with CR at the end of a chunk: an LF may follow
+        # the last line ended with CR at the end of a chunk: an LF may follow
+        self._after_cr = False
         self._at_start = True
         self._position = 0  # body offset of the next unread line
         self._data: list[bytes] = []
@@ -97,7 +103,9 @@ class SseDecoder:
         return frames
 
     def _feed_plain(self, chunk: bytes, frames: list[Frame]) -> None:
-        """Decode lines that end with LF, which nearly all do: the rules of ``_line``, inlined for speed."""
+        """Decode lines that end with LF, which nearly all do: the rules of ``_line``, inlined for
+        speed.
+        """
         *lines, rest = chunk.split(b"\n")
         self.lines += len(lines)
         position, held = self._position, self._data
@@ -114,7 +122,9 @@ class SseDecoder:
                 self._line(line, frames)
             elif held:
                 body = held[0] if len(held) == 1 else b"\n".join(held)
-                frames.append(Frame(body, self._event or b"message", self._offset, self._id, self._retry))
+                frames.append(
+                    Frame(body, self._event or b"message", self._offset, self._id, self._retry)
+                )
                 held = self._data = []
                 self._data_size = 0
                 self._event = b""
@@ -171,8 +181,8 @@ class SseDecoder:
                 if name in _FIELDS:
                     self._field(name, value)
                 elif name == b"error" and value.startswith(b"{"):
-                    # llama.cpp sends an error as "error: {...}": the name of the event in place of the field
-                    # name "data". It becomes an event named "error".
+                    # llama.cpp sends an error as "error: {...}": the name of the event in place of
+                    # the field name "data". It becomes an event named "error".
                     frames.append(Frame(value, b"error", self._position))
                 else:
                     self._collect_bare(line, frames)
@@ -193,7 +203,9 @@ class SseDecoder:
             self._retry = int(value[:18])
 
     def _collect_bare(self, line: bytes, frames: list[Frame]) -> None:
-        """Collect lines without a field name from the one that opens a JSON object to the one that closes it."""
+        """Collect lines without a field name from the one that opens a JSON object to the one that
+        closes it.
+        """
         if not self._bare:
             if not line.lstrip().startswith(b"{"):
                 return
@@ -209,7 +221,9 @@ class SseDecoder:
         data = self._data
         if data:
             body = data[0] if len(data) == 1 else b"\n".join(data)
-            frames.append(Frame(body, self._event or b"message", self._offset, self._id, self._retry))
+            frames.append(
+                Frame(body, self._event or b"message", self._offset, self._id, self._retry)
+            )
             self._data = []
             self._data_size = 0
         self._event = b""
@@ -224,7 +238,9 @@ def _is_json(data: bytes) -> bool:
 
 
 class LineDecoder:
-    """Decode a stream of JSON lines, one frame per line. Empty lines are keep-alives and yield nothing."""
+    """Decode a stream of JSON lines, one frame per line. Empty lines are keep-alives and yield
+    nothing.
+    """
 
     def __init__(self, max_event: int = MAX_EVENT) -> None:
         self.lines = 0  # lines so far, empty ones included

@@ -11,7 +11,8 @@ _LENGTH = 200  # longest value, in characters
 _VALUES = 5
 # Fields of server-side tools on all wires: searches, code, files, pages, and errors.
 _TELLING = (
-    "name", "query", "queries", "code", "command", "output", "stdout", "stderr", "outcome", "url", "uri", "title",
+    "name", "query", "queries", "code", "command", "output", "stdout", "stderr", "outcome", "url",
+    "uri", "title",
     "error_code", "mimeType", "status", "retrievedUrl", "urlRetrievalStatus", "text",
 )  # fmt: skip
 

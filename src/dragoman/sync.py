@@ -12,7 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from functools import wraps
 from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack
 
@@ -25,7 +33,14 @@ from .retrieval import Embedder, Embeddings, Ranking, Reranker
 from .retrieval import connect_embedder as connect_embedder_async
 from .retrieval import connect_reranker as connect_reranker_async
 from .validate import PartialValue
-from .validate.arguments import ConfigRecord, Messages, ResponseSchema, Settings, ToolChoices, Tools
+from .validate.arguments import (
+    ConfigRecord,
+    Messages,
+    ResponseSchema,
+    Settings,
+    ToolChoices,
+    Tools,
+)
 from .wire import SwapPlan
 
 __all__ = [
@@ -52,7 +67,9 @@ class _Portal:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the portal and wait; an interrupt of the calling thread cancels it."""
+        """Run a coroutine in the portal and wait; an interrupt of the calling thread
+        cancels it.
+        """
         future = asyncio.run_coroutine_threadsafe(work, self._open())
         try:
             return future.result()
@@ -68,7 +85,9 @@ class _Portal:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._loop.run_forever, name="dragoman-portal", daemon=True).start()
+                threading.Thread(
+                    target=self._loop.run_forever, name="dragoman-portal", daemon=True
+                ).start()
             return self._loop
 
 
@@ -132,8 +151,8 @@ class SyncEventStream(Generic[Parsed]):
 
 
 def close_soon(model: Provider | Embedder) -> None:
-    """Close a model that was used through a ``SyncProvider`` or ``SyncEmbedder``, without waiting; safe in a
-    finalizer.
+    """Close a model that was used through a ``SyncProvider`` or ``SyncEmbedder``, without waiting;
+    safe in a finalizer.
     """
     _portal.start(model.close())
 
@@ -173,7 +192,8 @@ class SyncProvider:
         """Call the model once and return its complete reply; see ``Provider.complete``."""
         call = self._provider.complete(
             messages, tools, config, response_schema, tool_choice,
-            request_id=request_id, session_id=session_id, metadata=metadata, check_calls=check_calls,
+            request_id=request_id, session_id=session_id, metadata=metadata,
+            check_calls=check_calls,
             continues=continues, **settings,
         )  # fmt: skip
         return _portal.run(call)
@@ -198,7 +218,8 @@ class SyncProvider:
         async def open_stream() -> EventStream[Parsed]:
             return self._provider.stream(
                 messages, tools, config, response_schema, tool_choice,
-                request_id=request_id, session_id=session_id, metadata=metadata, check_calls=check_calls,
+                request_id=request_id, session_id=session_id, metadata=metadata,
+                check_calls=check_calls,
                 continues=continues, **settings,
             )  # fmt: skip
 
@@ -387,15 +408,17 @@ def gather(
     metadata: Mapping[str, str] | None = None,
     **settings: Unpack[Settings],
 ) -> Iterator[Gathered[Parsed]]:
-    """Call ``complete`` for every prompt, at most ``concurrency`` at once: ``dragoman.gather`` for a ``for`` loop.
+    """Call ``complete`` for every prompt, at most ``concurrency`` at once: ``dragoman.gather`` for
+    a ``for`` loop.
 
-    Prompts are taken in a thread, so their iterator may block or use a model itself. Leaving the loop cancels
-    the calls in flight when the iterator is closed.
+    Prompts are taken in a thread, so their iterator may block or use a model itself. Leaving the
+    loop cancels the calls in flight when the iterator is closed.
     """
     items = gather_async(
         model.provider, prompts if isinstance(prompts, str) else _take_in_thread(prompts),
         tools, config, response_schema, tool_choice,
-        concurrency=concurrency, ordered=ordered, session_id=session_id, metadata=metadata, **settings,
+        concurrency=concurrency, ordered=ordered, session_id=session_id, metadata=metadata,
+        **settings,
     )  # fmt: skip
 
     # A read that is interrupted continues in the portal until its calls are closed; the lock makes
@@ -424,7 +447,9 @@ async def _take_in_thread(prompts: Iterable[Messages]) -> AsyncIterator[Messages
 
 
 def _take(iterator: Iterator[Messages]) -> tuple[Messages] | None:
-    """Return the next prompt in a tuple, or ``None`` at the end: a coroutine cannot raise ``StopIteration``."""
+    """Return the next prompt in a tuple, or ``None`` at the end: a coroutine cannot raise
+    ``StopIteration``.
+    """
     for prompt in iterator:
         return (prompt,)
     return None

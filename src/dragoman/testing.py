@@ -5,20 +5,22 @@
 ::
 
     async def test_river(dragoman_cassette):
-        async with dragoman_cassette(connect("llama3", base_url="http://127.0.0.1:8080/v1")) as model:
+        async with dragoman_cassette(connect("llama3", base_url="http://127.0.0.1:8080/v1")) as
+        model:
             assert "Rhine" in (await model.complete("Name a river.")).text
 
-The cassette is ``cassettes/<module>/<test>.jsonl`` next to the test. ``--dragoman-cassettes=record``
-records again, ``replay`` never uses the network (for CI), ``off`` neither records nor plays.
+The cassette is ``cassettes/<module>/<test>.jsonl`` next to the test.
+``--dragoman-cassettes=record`` records again, ``replay`` never uses the network (for CI), ``off``
+neither records nor plays.
 
 ``dragoman_sim`` gives a simulated model, as a provider and on a port::
 
     def test_agent(dragoman_sim):
         sim = dragoman_sim("Hello.")  # or Path("script.yaml"), or rules
-        run_agent(base_url=sim.base_urls["openai"])
-        assert len(sim.requests) == 1
+        run_agent(base_url=sim.base_urls["openai"]) assert len(sim.requests) == 1
 
-``forbid_network()``, or the fixture ``dragoman_no_network``, raises on any connection beyond this machine.
+``forbid_network()``, or the fixture ``dragoman_no_network``, raises on any connection beyond this
+machine.
 """
 
 from __future__ import annotations
@@ -64,21 +66,33 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def dragoman_cassette(request: pytest.FixtureRequest) -> Callable[..., Record]:
-    """Wrap a provider so that a cassette records the calls of this test; a second one needs a ``name``."""
+    """Wrap a provider so that a cassette records the calls of this test; a second one needs a
+    ``name``.
+    """
     mode: Any = request.config.getoption("--dragoman-cassettes")
     taken: set[str] = set()
 
     def wrap(provider: Provider, name: str = "", *, replay_timing: bool = False) -> Record:
         if name in taken:
-            raise ValueError(f"dragoman_cassette: name {name!r} is used twice in this test; give each cassette its own")
+            raise ValueError(
+                f"dragoman_cassette: name {name!r} is used twice in this test; give each cassette "
+                "its own"
+            )
         taken.add(name)
-        return Record(provider, cassette_path(request.path, request.node.name, name), mode, replay_timing=replay_timing)
+        return Record(
+            provider,
+            cassette_path(request.path, request.node.name, name),
+            mode,
+            replay_timing=replay_timing,
+        )
 
     return wrap
 
 
 def cassette_path(test_file: Path, test: str, name: str = "") -> Path:
-    """Return the path of the cassette of a test. Invalid file names are escaped without collisions."""
+    """Return the path of the cassette of a test. Invalid file names are escaped without
+    collisions.
+    """
     wanted = f"{test}.{name}" if name else test
     safe = _UNSAFE.sub("-", wanted)[:150]
     if safe != wanted:
@@ -88,7 +102,9 @@ def cassette_path(test_file: Path, test: str, name: str = "") -> Path:
 
 @pytest.fixture
 def dragoman_sim() -> Iterator[Callable[..., SimServer]]:
-    """Simulate models: call it with the arguments of ``dragoman.sim.serve``. The port opens when its URL is read."""
+    """Simulate models: call it with the arguments of ``dragoman.sim.serve``. The port opens when
+    its URL is read.
+    """
     made: list[SimServer] = []
 
     def simulate(*script: Any, **settings: Any) -> SimServer:
@@ -100,7 +116,7 @@ def dragoman_sim() -> Iterator[Callable[..., SimServer]]:
         server.stop()
 
 
-# --- no network -------------------------------------------------------------------------------------
+# --- no network --------------------------------------------------------------------------------
 
 
 class NetworkForbiddenError(AssertionError):
@@ -109,7 +125,8 @@ class NetworkForbiddenError(AssertionError):
 
 @contextlib.contextmanager
 def forbid_network(*allowed: str) -> Iterator[None]:
-    """Raise for every connection or name lookup beyond this machine, in every thread, within the context.
+    """Raise for every connection or name lookup beyond this machine, in every thread, within the
+    context.
 
     ``allowed`` are hosts that may be reached, as written in the address.
     """
@@ -150,7 +167,9 @@ def _watch_loop(loop: Any) -> None:
         return
 
     @functools.wraps(connect)
-    async def create_connection(self: Any, factory: Any, host: Any = None, port: Any = None, **facts: Any) -> Any:
+    async def create_connection(
+        self: Any, factory: Any, host: Any = None, port: Any = None, **facts: Any
+    ) -> Any:
         if _guards and host is not None:
             _refuse_host((host, port))
         return await connect(self, factory, host, port, **facts)
@@ -163,7 +182,10 @@ def _watch_loop(loop: Any) -> None:
             _refuse_host(tuple(remote_addr))
         return await send(self, factory, local_addr, remote_addr, **facts)
 
-    loop.create_connection, loop.create_datagram_endpoint = create_connection, create_datagram_endpoint
+    loop.create_connection, loop.create_datagram_endpoint = (
+        create_connection,
+        create_datagram_endpoint,
+    )
 
 
 def _look(event: str, args: tuple[Any, ...]) -> None:

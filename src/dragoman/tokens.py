@@ -1,10 +1,11 @@
 """Token counting: estimate the length of a request before it is sent, without a network.
 
-``estimate_request`` and ``estimate_text`` work from coefficients: a text is split into words, numbers,
-punctuation and runs of other scripts, and each kind of piece has an average number of tokens, measured on
-texts that were counted exactly. The *family* is the vocabulary of the coefficients; the catalogue has the
-family of each model. ``exact_text`` counts with a real vocabulary, if the extra ``dragoman[tokens]`` is
-installed. The measured errors of the estimates are in ``docs/concepts/tokens.md``.
+``estimate_request`` and ``estimate_text`` work from coefficients: a text is split into words,
+numbers, punctuation and runs of other scripts, and each kind of piece has an average number of
+tokens, measured on texts that were counted exactly. The *family* is the vocabulary of the
+coefficients; the catalogue has the family of each model. ``exact_text`` counts with a real
+vocabulary, if the extra ``dragoman[tokens]`` is installed. The measured errors of the estimates
+are in ``docs/concepts/tokens.md``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import math
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -25,12 +26,18 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from .media_tokens import (
+    ENCRYPTED_PER_TOKEN,
+    estimate_audio,
+    estimate_document,
+    estimate_image,
+    read_inline,
+)
 from .messages import (
     Assistant,
     Audio,
     Document,
     Image,
-    Inline,
     Message,
     Opaque,
     RedactedThinking,
@@ -40,10 +47,8 @@ from .messages import (
     Tool,
     ToolCall,
     ToolResult,
-    Url,
     User,
 )
-from .validate.data_url import read_data_url
 
 __all__ = [
     "FAMILIES",
@@ -59,9 +64,9 @@ __all__ = [
 class Estimate(Struct, frozen=True):
     """A number of tokens, the method of counting, and the expected error.
 
-    ``method`` is ``heuristic``, or ``exact:<vocabulary>`` where text was counted with a vocabulary;
-    ``calibrated`` is appended by ``Calibration``. ``error_band`` is a fraction: nine in ten held-out
-    texts were within ``tokens`` times ``1 ± error_band``.
+    ``method`` is ``heuristic``, or ``exact:<vocabulary>`` where text was counted with a
+    vocabulary; ``calibrated`` is appended by ``Calibration``. ``error_band`` is a fraction: nine
+    in ten held-out texts were within ``tokens`` times ``1 ± error_band``.
     """
 
     tokens: int
@@ -70,27 +75,42 @@ class Estimate(Struct, frozen=True):
     error_band: float
 
 
-# --- characters -------------------------------------------------------------------------------------
-# Every character is replaced by the sign of its class: all letters of another script have one sign, and so do
-# digits. Text between two words is cached in this form across calls; the words themselves never are.
+# --- characters --------------------------------------------------------------------------------
+# Every character is replaced by the sign of its class: all letters of another script have one
+# sign, and so do digits. Text between two words is cached in this form across calls; the words
+# themselves never are.
 
-# The first character of each block, and the class of the characters from there on. "" means ignored: a carriage
-# return counts with the newline after it.
+# The first character of each block, and the class of the characters from there on. "" means
+# ignored: a carriage return counts with the newline after it.
 _BLOCKS = (
-    (0x00, "control"), (0x0D, ""), (0x0E, "control"), (0xA0, "space"), (0xA1, "quote"), (0xAA, "latin1"),
-    (0xAB, "quote"), (0xB5, "latin1"), (0xB6, "quote"), (0xBA, "latin1"), (0xBB, "quote"), (0xC0, "latin1"),
-    (0xD7, "quote"), (0xD8, "latin1"), (0xF7, "quote"), (0xF8, "latin1"), (0x100, "latin2"), (0x2B0, "combining"),
-    (0x370, "greek"), (0x400, "cyrillic2"), (0x530, "caucasian"), (0x590, "hebrew"), (0x600, "arabic"),
-    (0x700, "letter"), (0x750, "arabic"), (0x780, "letter"), (0x8A0, "arabic"), (0x900, "devanagari"),
-    (0x980, "indic"), (0xE00, "thai"), (0xE80, "letter"), (0x10A0, "caucasian"), (0x1100, "hangul"),
-    (0x1200, "letter"), (0x1780, "thai"), (0x1800, "letter"), (0x1E00, "latin3"), (0x1F00, "greek"), (0x2000, "quote"),
-    (0x200B, "joiner"), (0x2010, "quote"), (0x2070, "symbol"), (0x20D0, "joiner"), (0x2100, "symbol"),
-    (0x2600, "emoji"), (0x27C0, "symbol"), (0x2C00, "letter"), (0x2E80, "wide"), (0x3040, "kana"), (0x3100, "han2"),
-    (0x3130, "hangul"), (0x3190, "han2"), (0x31F0, "kana"), (0x3200, "wide"), (0x3400, "han2"), (0x4DC0, "wide"),
-    (0x4E00, "han2"), (0xA000, "letter"), (0xAC00, "hangul"), (0xD7B0, "letter"), (0xD800, "private"),
-    (0xF900, "han2"), (0xFB00, "letter"), (0xFB1D, "hebrew"), (0xFB50, "arabic"), (0xFE00, "joiner"), (0xFE10, "wide"),
-    (0xFE70, "arabic"), (0xFEFF, "joiner"), (0xFF00, "wide"), (0xFF66, "kana"), (0xFFA0, "hangul"), (0xFFE0, "wide"),
-    (0x10000, "letter"), (0x1F000, "emoji"), (0x20000, "han2"), (0xE0000, "joiner"), (0xE1000, "private"),
+    (0x00, "control"), (0x0D, ""), (0x0E, "control"), (0xA0, "space"), (0xA1, "quote"),
+    (0xAA, "latin1"),
+    (0xAB, "quote"), (0xB5, "latin1"), (0xB6, "quote"), (0xBA, "latin1"), (0xBB, "quote"),
+    (0xC0, "latin1"),
+    (0xD7, "quote"), (0xD8, "latin1"), (0xF7, "quote"), (0xF8, "latin1"), (0x100, "latin2"),
+    (0x2B0, "combining"),
+    (0x370, "greek"), (0x400, "cyrillic2"), (0x530, "caucasian"), (0x590, "hebrew"),
+    (0x600, "arabic"),
+    (0x700, "letter"), (0x750, "arabic"), (0x780, "letter"), (0x8A0, "arabic"),
+    (0x900, "devanagari"),
+    (0x980, "indic"), (0xE00, "thai"), (0xE80, "letter"), (0x10A0, "caucasian"),
+    (0x1100, "hangul"),
+    (0x1200, "letter"), (0x1780, "thai"), (0x1800, "letter"), (0x1E00, "latin3"),
+    (0x1F00, "greek"), (0x2000, "quote"),
+    (0x200B, "joiner"), (0x2010, "quote"), (0x2070, "symbol"), (0x20D0, "joiner"),
+    (0x2100, "symbol"),
+    (0x2600, "emoji"), (0x27C0, "symbol"), (0x2C00, "letter"), (0x2E80, "wide"), (0x3040, "kana"),
+    (0x3100, "han2"),
+    (0x3130, "hangul"), (0x3190, "han2"), (0x31F0, "kana"), (0x3200, "wide"), (0x3400, "han2"),
+    (0x4DC0, "wide"),
+    (0x4E00, "han2"), (0xA000, "letter"), (0xAC00, "hangul"), (0xD7B0, "letter"),
+    (0xD800, "private"),
+    (0xF900, "han2"), (0xFB00, "letter"), (0xFB1D, "hebrew"), (0xFB50, "arabic"),
+    (0xFE00, "joiner"), (0xFE10, "wide"),
+    (0xFE70, "arabic"), (0xFEFF, "joiner"), (0xFF00, "wide"), (0xFF66, "kana"), (0xFFA0, "hangul"),
+    (0xFFE0, "wide"),
+    (0x10000, "letter"), (0x1F000, "emoji"), (0x20000, "han2"), (0xE0000, "joiner"),
+    (0xE1000, "private"),
 )  # fmt: skip
 _EASTERN = ("devanagari", "indic", "hangul", "letter", "han", "kana", "thai")
 _SCRIPTS = ("cyrillic", "greek", "caucasian", "hebrew", "arabic", *_EASTERN)
@@ -98,7 +118,9 @@ _SIGNS = ("emoji", "joiner", "wide", "symbol", "quote", "combining", "space", "c
 # letters that are rarer in vocabularies than the rest of their script
 _RARER = ("cyrillic2", "arabic2", "han2")
 _LATIN = ("latin1", "latin2", "latin3")
-_CODES = {name: chr(0xE000 + at) for at, name in enumerate(_SCRIPTS + _SIGNS + _RARER + _LATIN)} | {"": ""}
+_CODES = {
+    name: chr(0xE000 + at) for at, name in enumerate(_SCRIPTS + _SIGNS + _RARER + _LATIN)
+} | {"": ""}
 _NAMES = {code: name.rstrip("2") for name, code in _CODES.items()}
 _STARTS = [start for start, _ in _BLOCKS]
 
@@ -122,14 +144,20 @@ def _classes(common_han: str) -> _Classes:
     return table
 
 
-# --- pieces -----------------------------------------------------------------------------------------
+# --- pieces ------------------------------------------------------------------------------------
 # Split roughly like the splitters of the vocabularies. No quantifier is nested, so time is linear.
 
 _ACCENTED = "".join(_CODES[name] for name in _LATIN)
 _WORD = re.compile(rf" ?[A-Z]?[a-z{_ACCENTED}]+| ?[A-Z]+(?![a-z])")
 _STRETCH = re.compile(rf"[^A-Za-z{_ACCENTED}]+")
-_RUNS = [f"[{code}{_CODES.get(f'{name}2', '')}]" for name, code in _CODES.items() if name in _SCRIPTS + _SIGNS]
-_PIECE = re.compile(rf"0{{1,3}}|[\t\n ]*\n|{'|'.join(f' ?{run}+' for run in _RUNS)}| ?[!-/:-@\[-`{{-~]+\n*|[\t ]+")
+_RUNS = [
+    f"[{code}{_CODES.get(f'{name}2', '')}]"
+    for name, code in _CODES.items()
+    if name in _SCRIPTS + _SIGNS
+]
+_PIECE = re.compile(
+    rf"0{{1,3}}|[\t\n ]*\n|{'|'.join(f' ?{run}+' for run in _RUNS)}| ?[!-/:-@\[-`{{-~]+\n*|[\t ]+"
+)
 
 # extra tokens of a word, in eighths of a token
 _LEVELS = (1, 2, 3, 4, 6, 8, 10, 13, 16, 20, 26, 32, 40)
@@ -138,12 +166,36 @@ _LEVEL = tuple(bisect_right(_LEVELS, score) for score in range(_HARDEST + 1))
 _MARKS = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 _SINGLES = ".,()\"'-_/:=`*|<>{}[];#"
 _FEATURES = (
-    *(f"word {level}{where}" for where in ("", " after space") for level in range(len(_LEVELS) + 1)),
+    *(
+        f"word {level}{where}"
+        for where in ("", " after space")
+        for level in range(len(_LEVELS) + 1)
+    ),
     *("hardest", "long", "open", "accented", *_LATIN, "capital", "capital after space"),
     *("capitals", "capitals after space", "capitals: letters", "capitals: beyond 3"),
-    *("0", "00", "000", "\n", "\n+", "\n+: characters", " ", " +", " +: characters", "\t", "\t+", "\t+: characters"),
+    *(
+        "0",
+        "00",
+        "000",
+        "\n",
+        "\n+",
+        "\n+: characters",
+        " ",
+        " +",
+        " +: characters",
+        "\t",
+        "\t+",
+        "\t+: characters",
+    ),
     *_SINGLES,
-    *("other mark", "mark after space", "mark before word", "marks before word", "marks before \n", "marks before \n+"),
+    *(
+        "other mark",
+        "mark after space",
+        "mark before word",
+        "marks before word",
+        "marks before \n",
+        "marks before \n+",
+    ),
     *(f"{number} marks{where}" for where in ("", " after space") for number in (2, 3, 4)),
     *("marks: beyond 4", "same mark", "same mark: characters"),
     *(f"{name}{what}" for name in _SCRIPTS for what in ("", ": characters", ": beyond 4")),
@@ -272,7 +324,7 @@ def _read_pairs(digits: str) -> dict[tuple[str, str], int]:
     return {(a, b): hardness[everyone[a], everyone[b]] for a in everyone for b in everyone}
 
 
-# --- the fitted table -------------------------------------------------------------------------------
+# --- the fitted table --------------------------------------------------------------------------
 
 FAMILIES = (
     "default", "claude", "claude-4.7", "o200k", "cl100k", "llama3", "qw152k", "ds129k", "tekken",
@@ -287,7 +339,8 @@ class _Table(Struct, frozen=True):
 
     common_han: str  # Chinese characters that are common in vocabularies
     hardness: str  # one base-36 digit for each pair of letters
-    costs: dict[str, list[int]]  # by family: hundredths of a token for each of _FEATURES, in that order
+    # by family: hundredths of a token for each of _FEATURES, in that order
+    costs: dict[str, list[int]]
     bands: dict[str, float]  # by family: the relative error on long texts
 
 
@@ -313,11 +366,15 @@ def _known(family: str) -> str:
     return family
 
 
-# --- text -------------------------------------------------------------------------------------------
+# --- text --------------------------------------------------------------------------------------
 
 
-def estimate_text(text: str, family: str = "default", *, vocabulary: str | None = None) -> Estimate:
-    """Estimate the tokens of a text; with ``vocabulary``, count them exactly (needs ``dragoman[tokens]``)."""
+def estimate_text(
+    text: str, family: str = "default", *, vocabulary: str | None = None
+) -> Estimate:
+    """Estimate the tokens of a text; with ``vocabulary``, count them exactly (needs
+    ``dragoman[tokens]``).
+    """
     tokens = _count([text], _known(family), vocabulary)
     method = f"exact:{vocabulary}" if vocabulary else "heuristic"
     return Estimate(round(tokens), method, family, 0.0 if vocabulary else _band(tokens, family))
@@ -333,7 +390,9 @@ def _count(texts: Iterable[str], family: str, vocabulary: str | None) -> float:
 
 
 def _band(tokens: float, family: str) -> float:
-    """Return the error band of a text; it is wider for short texts, whose errors do not average out."""
+    """Return the error band of a text; it is wider for short texts, whose errors do not average
+    out.
+    """
     return round(math.hypot(_table().bands[family], 0.8 / math.sqrt(max(tokens, 1))), 3)
 
 
@@ -354,7 +413,8 @@ def _vocabulary(name: str) -> Any:
         splintr = importlib.import_module("splintr")
     except ModuleNotFoundError:
         raise ModuleNotFoundError(
-            "counting tokens exactly needs splintr-rs: pip install 'dragoman[tokens]'", name="splintr"
+            "counting tokens exactly needs splintr-rs: pip install 'dragoman[tokens]'",
+            name="splintr",
         ) from None
     try:
         return splintr.Tokenizer.from_pretrained(name)
@@ -362,11 +422,13 @@ def _vocabulary(name: str) -> Any:
         raise ValueError(f"vocabulary: {error}") from None
 
 
-# --- requests ---------------------------------------------------------------------------------------
+# --- requests ----------------------------------------------------------------------------------
 
 
 class _Frame(Struct, frozen=True):
-    """The tokens of a request in addition to its text, fitted to the usage of recorded requests."""
+    """The tokens of a request in addition to its text, fitted to the usage of recorded
+    requests.
+    """
 
     request: float
     message: float
@@ -413,8 +475,9 @@ def estimate_request(
 ) -> Estimate:
     """Estimate the input tokens of a request: messages, tools, media, and the server's template.
 
-    ``system_prompt`` is counted as one more system message. With ``vocabulary`` the text is counted
-    exactly; template, media and documents remain estimates, and ``error_band`` covers them.
+    ``system_prompt`` is counted as one more system message. With ``vocabulary`` the text is
+    counted exactly; template, media and documents remain estimates, and ``error_band`` covers
+    them.
     """
     contents = _sort_contents(messages, tools or (), system_prompt, _known(family))
     text = _count(contents.texts, family, vocabulary)
@@ -437,7 +500,9 @@ def estimate_input_tokens(
     *,
     family: str = "default",
 ) -> int:
-    """Return the estimated number of input tokens as an integer, as the adapter contract requires."""
+    """Return the estimated number of input tokens as an integer, as the adapter
+    contract requires.
+    """
     return estimate_request(messages, tools, system_prompt, family=family).tokens
 
 
@@ -445,7 +510,9 @@ def _sort_contents(
     messages: Sequence[Message], tools: Sequence[Tool], system_prompt: str | None, family: str
 ) -> _Contents:
     frame = _FRAMES[family]
-    contents = _Contents([], [_as_json([tool.name, tool.description, tool.parameters]) for tool in tools])
+    contents = _Contents(
+        [], [_as_json([tool.name, tool.description, tool.parameters]) for tool in tools]
+    )
     if messages or tools or system_prompt:
         contents.frame = frame.request + len(tools) * frame.tool + (frame.tools if tools else 0)
     if system_prompt:
@@ -456,12 +523,18 @@ def _sort_contents(
     for at, message in enumerate(messages):
         if not isinstance(message, System | User | Assistant | ToolResult):
             raise TypeError(
-                f"messages[{at}]: expected System, User, Assistant or ToolResult, not {type(message).__name__}"
+                f"messages[{at}]: expected System, User, Assistant or ToolResult, not "
+                f"{type(message).__name__}"
             )
         contents.frame += frame.system if type(message) is System else frame.message
-        for number, block in enumerate([message.content] if isinstance(message.content, str) else message.content):
+        for number, block in enumerate(
+            [message.content] if isinstance(message.content, str) else message.content
+        ):
             if not _sort_block(block, contents, family, current=at > turn):
-                raise TypeError(f"messages[{at}].content[{number}]: {type(block).__name__} is not a content block")
+                raise TypeError(
+                    f"messages[{at}].content[{number}]: {type(block).__name__} is not a content "
+                    "block"
+                )
     return contents
 
 
@@ -475,128 +548,38 @@ def _sort_block(block: Any, contents: _Contents, family: str, *, current: bool) 
             if current:
                 contents.texts.append(text)
         case RedactedThinking(data=data):
-            contents.documents += current * len(data) / _ENCRYPTED_PER_TOKEN
+            contents.documents += current * len(data) / ENCRYPTED_PER_TOKEN
         case ToolCall(name=name, arguments=arguments):
             contents.frame += _FRAMES[family].call
             contents.texts += [name, _as_json(arguments)]
         case Opaque(data=data):
             contents.texts.append(_as_json(data))
         case Image():
-            contents.pictures += _estimate_picture(block, family)
+            contents.pictures += estimate_image(block, family)
         case Document():
             _sort_document(block, contents)
         case Audio():
-            contents.documents += _estimate_audio(block)
+            contents.documents += estimate_audio(block)
         case _:
             return False
     return True
 
 
 def _as_json(value: Any) -> str:
-    """Return a value as JSON, by the standard library, which accepts the lone surrogates that models write."""
+    """Return a value as JSON, by the standard library, which accepts the lone surrogates that
+    models write.
+    """
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
 
 
-# --- pictures and documents -------------------------------------------------------------------------
-# Rules of thumb per family. Rules of individual models for images are not known here.
-
+# the expected errors of parts of a request that are not text, as fractions
 _FRAME_BAND = 0.2
 _PICTURE_BAND = 0.5
 _DOCUMENT_BAND = 1.0
-_LOW_DETAIL = 85
-# assumed size of an image at a URL, or of a format whose header is not read here
-_ASSUMED_SIZE = (1024, 1024)
-_DOCUMENT_PER_KB = 25  # tokens per KB of base64: a page of a thousand tokens is about 40 KB
-_LEAST_DOCUMENT = 500
-_AUDIO_PER_SECOND = 32  # tokens; some models count a third of this
-_ASSUMED_SECONDS = 60  # assumed length of audio at a URL
-
-
-def _estimate_audio(block: Audio) -> float:
-    """Return the tokens of a recording by its size: speech as WAV has 32 KB a second, compressed 8 KB."""
-    if not isinstance(block.source, Inline):
-        return float(_ASSUMED_SECONDS * _AUDIO_PER_SECOND)
-    size = len(block.source.base64_data) * 3 / 4
-    rate = 32_000 if (block.media_type or "").endswith("wav") else 8_000
-    return max(1.0, size / rate) * _AUDIO_PER_SECOND
-
-
-_ENCRYPTED_PER_TOKEN = 6  # characters of base64
-
-
-def _by_tiles(width: int, height: int) -> float:
-    """Count as OpenAI documents it for GPT-4o: fit into 2048, short side into 768; 85, plus 170 per 512-pixel tile."""
-    shrink = min(1.0, 2048 / max(width, height))
-    shrink *= min(1.0, 768 / (min(width, height) * shrink))
-    return 85 + 170 * math.ceil(width * shrink / 512) * math.ceil(height * shrink / 512)
-
-
-def _by_crops(width: int, height: int) -> float:
-    """Count as Google documents it for Gemini 2: 258 for a small image, or per 768-pixel tile of a larger one."""
-    return 258.0 if max(width, height) <= 384 else 258.0 * math.ceil(width / 768) * math.ceil(height / 768)
-
-
-def _by_area(longest: int, most: int) -> Callable[[int, int], float]:
-    """Count as Anthropic documents it: one token per 750 pixels, after the image is scaled to the longest side."""
-
-    def count(width: int, height: int) -> float:
-        shrink = min(1.0, longest / max(width, height))
-        return min(most, width * height * shrink * shrink / 750)
-
-    return count
-
-
-_PICTURES = {
-    "o200k": _by_tiles,
-    "cl100k": _by_tiles,
-    "gemini": _by_crops,
-    "claude": _by_area(1568, 1600),
-    "claude-4.7": _by_area(2576, 4784),
-}
-_ANY_PICTURE = _by_area(1568, 1600)
-
-
-def _estimate_picture(image: Image, family: str) -> float:
-    count = _PICTURES.get(family, _ANY_PICTURE)
-    if image.detail == "low" and count is _by_tiles:
-        return _LOW_DETAIL
-    width, height = _read_size(_inline_data(image)) or _ASSUMED_SIZE
-    return count(max(1, width), max(1, height))
-
-
-def _inline_data(block: Image | Document) -> str:
-    """Return the base64 data of a block; empty if it is at a URL."""
-    if isinstance(block.source, Url):
-        found = read_data_url(block.source.url)
-        return "" if found is None else found[1]
-    return block.source.base64_data
-
-
-def _read_size(data: str) -> tuple[int, int] | None:
-    """Return width and height from the header of a PNG, GIF or JPEG."""
-    try:
-        head = base64.b64decode(data[:65536])  # a JPEG may have a thumbnail before its size
-    except ValueError:
-        return None
-    if head.startswith(b"\x89PNG\r\n\x1a\n") and len(head) >= 24:
-        return int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
-    if head.startswith(b"GIF8") and len(head) >= 10:
-        return int.from_bytes(head[6:8], "little"), int.from_bytes(head[8:10], "little")
-    return _read_jpeg_size(head) if head.startswith(b"\xff\xd8") else None
-
-
-def _read_jpeg_size(head: bytes) -> tuple[int, int] | None:
-    at = 2
-    while at + 9 <= len(head) and head[at] == 0xFF:
-        marker = head[at + 1]
-        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):  # any start-of-frame marker
-            return int.from_bytes(head[at + 7 : at + 9], "big"), int.from_bytes(head[at + 5 : at + 7], "big")
-        at += 2 + int.from_bytes(head[at + 2 : at + 4], "big")
-    return None
 
 
 def _sort_document(document: Document, contents: _Contents) -> None:
-    data = _inline_data(document)
+    data = read_inline(document)
     if document.media_type.startswith("text/") and data:
         try:
             contents.texts.append(base64.b64decode(data).decode("utf-8", "replace"))
@@ -604,10 +587,10 @@ def _sort_document(document: Document, contents: _Contents) -> None:
             pass
         else:
             return
-    contents.documents += max(_LEAST_DOCUMENT, _DOCUMENT_PER_KB * len(data) / 1000)
+    contents.documents += estimate_document(data)
 
 
-# --- calibration ------------------------------------------------------------------------------------
+# --- calibration -------------------------------------------------------------------------------
 
 
 class Calibration(Struct, frozen=True):
@@ -615,17 +598,19 @@ class Calibration(Struct, frozen=True):
 
     Use one per model. ``calibrate`` returns a new one and ``correct`` applies it::
 
-        calibration = calibration.calibrate(estimate, response.usage.input_tokens)
-        better = calibration.correct(estimate_request(messages, family="qw152k"))
+        calibration = calibration.calibrate(estimate, response.usage.input_tokens) better =
+        calibration.correct(estimate_request(messages, family="qw152k"))
 
-    The correction is the median of the last fifteen ratios, so that one odd report does not move it,
-    and never more than fourfold either way.
+    The correction is the median of the last fifteen ratios, so that one odd report does not move
+    it, and never more than fourfold either way.
     """
 
     ratios: tuple[float, ...] = ()
 
     def calibrate(self, estimate: Estimate, reported: int | None) -> Calibration:
-        """Return a calibration that includes the reported tokens of one request; itself if none are reported."""
+        """Return a calibration that includes the reported tokens of one request; itself if none
+        are reported.
+        """
         if estimate.method.endswith(_CALIBRATED):
             raise ValueError("estimate: calibrate with the estimate as it was before correct()")
         if not reported or reported < 0 or not estimate.tokens:
@@ -652,7 +637,9 @@ class Calibration(Struct, frozen=True):
             off = sorted(abs(ratio / self.factor - 1) for ratio in self.ratios)
             band = round(off[math.ceil(0.9 * len(off)) - 1], 3)
         tokens = round(estimate.tokens * self.factor)
-        return replace(estimate, tokens=tokens, method=estimate.method + _CALIBRATED, error_band=band)
+        return replace(
+            estimate, tokens=tokens, method=estimate.method + _CALIBRATED, error_band=band
+        )
 
 
 _CALIBRATED = ", calibrated"

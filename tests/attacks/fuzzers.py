@@ -1,4 +1,6 @@
-"""Fuzzers: each makes a hostile input from a seed, runs it, and raises if a guarantee is broken."""
+"""Fuzzers: each makes a hostile input from a seed, runs it, and raises if a guarantee
+is broken.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,15 @@ from dragoman.wire import CODECS
 from dragoman.wire.codec import HttpRequest
 
 from .gateway_app import PATHS, post
-from .mutations import Rng, cut_up, mutate_bytes, mutate_events, mutate_json, mutate_lines, mutate_yaml
+from .mutations import (
+    Rng,
+    cut_up,
+    mutate_bytes,
+    mutate_events,
+    mutate_json,
+    mutate_lines,
+    mutate_yaml,
+)
 
 CORPUS = Path(__file__).parent / "corpus"
 CANARY = "CANARY-of-no-shape-12345678"
@@ -46,7 +56,7 @@ class Broken(AssertionError):
         self.data = data
 
 
-# --- requests: five wires, through the application ----------------------------------------------------
+# --- requests: five wires, through the application ---------------------------------------------
 
 APP = create_app({"fast": ScriptedProvider("Hello.")})
 SEEDS: dict[str, list[bytes]] = {}
@@ -59,7 +69,9 @@ def request_seeds(wire: str) -> list[bytes]:
         for case in find_cases(wire):
             with contextlib.suppress(ProviderError):
                 body = json.loads(case.codec().encode(case.request).http.body)
-                found.append(json.dumps({**body, "model": "fast"} if wire != "gemini" else body).encode())
+                found.append(
+                    json.dumps({**body, "model": "fast"} if wire != "gemini" else body).encode()
+                )
         SEEDS[wire] = found
     return SEEDS[wire]
 
@@ -72,7 +84,11 @@ class _Failures(logging.Handler):
         self.seen: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.seen.append(f"{record.getMessage()}: {record.exc_info[1]!r}" if record.exc_info else record.getMessage())
+        self.seen.append(
+            f"{record.getMessage()}: {record.exc_info[1]!r}"
+            if record.exc_info
+            else record.getMessage()
+        )
 
 
 FAILURES = _Failures()
@@ -83,7 +99,11 @@ async def fuzz_request(rng: Rng) -> str:
     """Send one mutated request to a gateway; return the wire and the HTTP status."""
     wire = rng.choice(list(PATHS))
     seed = rng.choice(request_seeds(wire))
-    body = mutate_bytes(seed, rng, rng.choice([1, 2, 8])) if rng.random() < 0.15 else mutate_json(seed, rng)
+    body = (
+        mutate_bytes(seed, rng, rng.choice([1, 2, 8]))
+        if rng.random() < 0.15
+        else mutate_json(seed, rng)
+    )
     await send_request(wire, body, counting=wire == "anthropic" and rng.random() < 0.05)
     return wire
 
@@ -102,9 +122,16 @@ class _Repeating(Transport):
         self._reply = reply
 
     def send(
-        self, request: HttpRequest, credentials: Mapping[str, Secret], timeouts: Timeouts, *, stream: bool = False
+        self,
+        request: HttpRequest,
+        credentials: Mapping[str, Secret],
+        timeouts: Timeouts,
+        *,
+        stream: bool = False,
     ) -> contextlib.AbstractAsyncContextManager[HttpStream]:
-        return FixtureTransport((200, {}, [self._reply])).send(request, credentials, timeouts, stream=stream)
+        return FixtureTransport((200, {}, [self._reply])).send(
+            request, credentials, timeouts, stream=stream
+        )
 
 
 @cache
@@ -112,12 +139,18 @@ def _open_upstream(wire: str) -> Any:
     """Return a gateway application whose upstream uses this wire."""
     reply = next(case.reply for case in CASES[wire] if case.options.status == 200)
     provider = connect(
-        "m", wire=wire, base_url="http://127.0.0.1:9", api_key=CANARY, transport=_Repeating(reply or b"")
+        "m",
+        wire=wire,
+        base_url="http://127.0.0.1:9",
+        api_key=CANARY,
+        transport=_Repeating(reply or b""),
     )
     return create_app({"fast": provider})
 
 
-async def send_request(wire: str, body: bytes, *, counting: bool = False, upstream: str | None = None) -> None:
+async def send_request(
+    wire: str, body: bytes, *, counting: bool = False, upstream: str | None = None
+) -> None:
     """Send a body to the gateway and check the reply.
 
     With ``upstream``, the gateway passes the request on to a server of that wire.
@@ -127,7 +160,9 @@ async def send_request(wire: str, body: bytes, *, counting: bool = False, upstre
     try:
         answer = await post(_open_upstream(upstream) if upstream else APP, wire, body, path=path)
     except Exception as error:
-        raise Broken(f"{wire}: {type(error).__name__} left the application: {error}", body) from error
+        raise Broken(
+            f"{wire}: {type(error).__name__} left the application: {error}", body
+        ) from error
     if FAILURES.seen:
         raise Broken(f"{wire}: the gateway logged a failure: {FAILURES.seen}", body)
     if CANARY.encode() in answer.body:
@@ -141,13 +176,36 @@ async def send_request(wire: str, body: bytes, *, counting: bool = False, upstre
         json.loads(answer.body)
 
 
-# --- replies: five wires, through a provider ----------------------------------------------------------
+# --- replies: five wires, through a provider ---------------------------------------------------
 
 CASES = {wire: [case for case in find_cases(wire) if case.reply] for wire in CODECS}
 OTHERS = [case.reply or b"" for cases in CASES.values() for case in cases]
 STATUSES = [
     *([200] * 60),
-    *(201, 202, 204, 206, 299, 300, 301, 302, 304, 307, 308, 400, 401, 402, 403, 404, 405, 408, 409, 410, 413, 415),
+    *(
+        201,
+        202,
+        204,
+        206,
+        299,
+        300,
+        301,
+        302,
+        304,
+        307,
+        308,
+        400,
+        401,
+        402,
+        403,
+        404,
+        405,
+        408,
+        409,
+        410,
+        413,
+        415,
+    ),
     *(
         418,
         422,
@@ -242,7 +300,9 @@ def make_reply(case: Case, rng: Rng) -> bytes:
 
 
 async def fuzz_reply(rng: Rng) -> str:
-    """Answer a request with a mutated reply; return the class name of the caller's result or error."""
+    """Answer a request with a mutated reply; return the class name of the caller's result or
+    error.
+    """
     case = rng.choice(CASES[rng.choice(list(CASES))])
     body, status = make_reply(case, rng), rng.choice(STATUSES)
     headers = {name: rng.choice(values) for name, values in HEADERS.items() if rng.random() < 0.35}
@@ -254,7 +314,9 @@ async def fuzz_reply(rng: Rng) -> str:
     return await read_reply(case, status, headers, pieces, stream=rng.random() < 0.6)
 
 
-async def read_reply(case: Case, status: int, headers: dict[str, str], pieces: list[Any], *, stream: bool) -> str:
+async def read_reply(
+    case: Case, status: int, headers: dict[str, str], pieces: list[Any], *, stream: bool
+) -> str:
     """Read a reply as a caller does and check the events, the result and the error."""
     data = b"".join([piece for piece in pieces if isinstance(piece, bytes)])
     again = (status, headers, [data])
@@ -274,7 +336,9 @@ async def read_reply(case: Case, status: int, headers: dict[str, str], pieces: l
     except ProviderError as raised:
         error = raised
     except Exception as stray:
-        raise Broken(f"{place}: {type(stray).__name__} is not of our tree: {stray}", data) from stray
+        raise Broken(
+            f"{place}: {type(stray).__name__} is not of our tree: {stray}", data
+        ) from stray
     try:
         _check_outcome(events, error, status)
     except Exception as wrong:
@@ -294,13 +358,19 @@ def _check_outcome(events: list[Any], error: ProviderError | None, status: int) 
         msgspec.json.encode(response.raw)
         msgspec.json.encode(msgspec.to_builtins(response.message))
     if error is not None:
-        text = str(error) + repr(error) + str(error.headers) + str(error.provider_message) + str(error.provider_code)
+        text = (
+            str(error)
+            + repr(error)
+            + str(error.headers)
+            + str(error.provider_message)
+            + str(error.provider_code)
+        )
         assert CANARY not in text, "the key is in the error"
         assert len(text) < 40_000, "the error is too long"
         assert error.retry_after is None or 0 <= error.retry_after < 1e13
 
 
-# --- logs, policies, configuration --------------------------------------------------------------------
+# --- logs, policies, configuration -------------------------------------------------------------
 
 
 def fuzz_log(rng: Rng, exported: bytes, folder: Path) -> str:
@@ -321,7 +391,10 @@ def fuzz_log(rng: Rng, exported: bytes, folder: Path) -> str:
 
 
 def _read_session(log: Any, session: str) -> None:
-    for read in (lambda: [step.title for step in read_steps(log, session)], lambda: count_totals(log, session)):
+    for read in (
+        lambda: [step.title for step in read_steps(log, session)],
+        lambda: count_totals(log, session),
+    ):
         with contextlib.suppress(LogError):
             read()
     with contextlib.suppress(LogError, ValueError):
@@ -373,7 +446,9 @@ keys:
   ann: {hash: 'sha256:%s', models: [fast, 'up:*'], budget_usd: 5.5, requests_per_minute: 60, on_loss: reject}
   bob: {hash: 'sha256:%s', tokens_per_minute: 1000, max_concurrency: 2, expires: '2030-01-31', budget_usd: '1.25'}
 """ % (b"1" * 64, b"2" * 64)
-PROPOSAL = Proposal("bash", {"command": "pytest -x" * 200, "cwd": "src/a"}, "execute", ("a/b/" * 300 + "x",))
+PROPOSAL = Proposal(
+    "bash", {"command": "pytest -x" * 200, "cwd": "src/a"}, "execute", ("a/b/" * 300 + "x",)
+)
 
 
 def use_policy(path: Path) -> None:
@@ -415,7 +490,11 @@ FILES: dict[str, tuple[bytes, Callable[[Path], None]]] = {
 def fuzz_file(kind: str, rng: Rng, folder: Path) -> str:
     """Load a mutated file of this kind; return the class name of the result or error."""
     text = FILES[kind][0]
-    data = mutate_bytes(text, rng, rng.choice([1, 1, 2, 3])) if rng.random() < 0.3 else mutate_yaml(text, rng)
+    data = (
+        mutate_bytes(text, rng, rng.choice([1, 1, 2, 3]))
+        if rng.random() < 0.3
+        else mutate_yaml(text, rng)
+    )
     return use_file(kind, data, folder)
 
 

@@ -23,7 +23,12 @@ class Answer(NamedTuple):
 
 
 async def post(
-    app: Any, wire: str, body: bytes, further: str = "", path: str | None = None, headers: dict[str, str] | None = None
+    app: Any,
+    wire: str,
+    body: bytes,
+    further: str = "",
+    path: str | None = None,
+    headers: dict[str, str] | None = None,
 ) -> Answer:
     """Send a body to the gateway route of a wire and return the response."""
     path = path or PATHS[wire] + further

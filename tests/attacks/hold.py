@@ -29,10 +29,11 @@ def check_held(seconds: float, what: str, most: float = MOST) -> None:
 
 @contextmanager
 def watching(most: float = MOST) -> Iterator[None]:
-    """Raise ``HeldError`` if one step of an event loop in the block took more CPU time than ``most``.
+    """Raise ``HeldError`` if one step of an event loop in the block took more CPU time than
+    ``most``.
 
-    Thread CPU time is measured, in units of the machine's present speed. Every callback of a
-    loop counts, also those of tasks that the work started.
+    Thread CPU time is measured, in units of the machine's present speed. Every callback of a loop
+    counts, also those of tasks that the work started.
     """
     worst = 0.0
     original = asyncio.Handle._run  # noqa: SLF001 - asyncio has no public hook around a callback

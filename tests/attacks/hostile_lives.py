@@ -2,13 +2,13 @@
 
     python -m tests.attacks.hostile_lives PLACE FOLDER SEED SESSIONS KILLS RUNNERS
 
-A session pays invoices. The model proposes an invoice again when the result states that the payment did not run,
-and goes on to the next when the outcome is unknown, so that every invoice must be paid at most once. It also
-calls a tool that does not exist; context policies have the model summarise old turns and leave old results out,
-and an approver edits every payment that it is asked about. With
-two RUNNERS, each is started on the same session while the other one is alive, takes it over or is refused,
-and is stopped and continued by signals. The lock file of a log in a file is deleted now and then, as
-cleaners of temporary folders do. Prints a ``Tally`` as JSON.
+A session pays invoices. The model proposes an invoice again when the result states that the
+payment did not run, and goes on to the next when the outcome is unknown, so that every invoice
+must be paid at most once. It also calls a tool that does not exist; context policies have the
+model summarise old turns and leave old results out, and an approver edits every payment that it is
+asked about. With two RUNNERS, each is started on the same session while the other one is alive,
+takes it over or is refused, and is stopped and continued by signals. The lock file of a log in a
+file is deleted now and then, as cleaners of temporary folders do. Prints a ``Tally`` as JSON.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def open_place(place: str, *, readonly: bool = False) -> EventLog:
     return (PostgresLog if "host=" in place else SqliteLog)(place, readonly=readonly)
 
 
-# --- a life: one process that runs or resumes one session -------------------------------------------
+# --- a life: one process that runs or resumes one session --------------------------------------
 
 
 class Payer(Provider):
@@ -98,7 +98,9 @@ class Payer(Provider):
         out = Assembler(request_id=request.request_id, model=self.model, provider=self.name)
         out.start()
         if not request.tools:
-            out.text(" ".join([SETTLED, *map(str, sorted(_read_transcript(request.messages[-1].text)))]))
+            out.text(
+                " ".join([SETTLED, *map(str, sorted(_read_transcript(request.messages[-1].text)))])
+            )
             out.finish("stop")
         else:
             self._propose(request, out)
@@ -114,8 +116,16 @@ class Payer(Provider):
                 settled |= _read_transcript(message.text)
             elif isinstance(message, Assistant):
                 turns += 1
-                asked.update({call.id: call.arguments["invoice"] for call in message.tool_calls if call.arguments})
-            elif isinstance(message, ToolResult) and not str(message.content).startswith("Not run"):
+                asked.update(
+                    {
+                        call.id: call.arguments["invoice"]
+                        for call in message.tool_calls
+                        if call.arguments
+                    }
+                )
+            elif isinstance(message, ToolResult) and not str(message.content).startswith(
+                "Not run"
+            ):
                 settled.add(asked[message.tool_call_id])
         due = [number for number in range(INVOICES) if number not in settled][: 1 + turns % 3]
         out.text("Next.")
@@ -134,13 +144,22 @@ class Payer(Provider):
 def _read_transcript(text: str) -> set[int]:
     """Return the invoices that a transcript or a summary settles.
 
-    A transcript does not show which result is of which call, so that one payment settles all calls of its turn.
+    A transcript does not show which result is of which call, so that one payment settles all calls
+    of its turn.
     """
-    found = {int(number) for line in text.splitlines() if line.startswith(SETTLED) for number in line.split()[1:]}
+    found = {
+        int(number)
+        for line in text.splitlines()
+        if line.startswith(SETTLED)
+        for number in line.split()[1:]
+    }
     for turn in text.split("ASSISTANT: ")[1:]:
         results = re.findall(r"^TOOL RESULT: (.*)", turn, re.MULTILINE)
         if not all(result.startswith("Not run") for result in results):
-            found |= {int(number) for number in re.findall(r'^CALLS .*"invoice": ?(-?\d+)', turn, re.MULTILINE)}
+            found |= {
+                int(number)
+                for number in re.findall(r'^CALLS .*"invoice": ?(-?\d+)', turn, re.MULTILINE)
+            }
     return found
 
 
@@ -176,13 +195,19 @@ async def live(place: str, folder: Path, name: str, acknowledge: int, *, takeove
 
     tools = [tool(side_effect="write")(pay), tool(side_effect="read")(transfer)]
     policy = Policy([Rule("allow", tool="transfer")])
-    settings: dict[str, Any] = {"on_record": watch, "approve": edit, "context": choose_policies(name)}
+    settings: dict[str, Any] = {
+        "on_record": watch,
+        "approve": edit,
+        "context": choose_policies(name),
+    }
     with open_place(place) as log:
         if next(log.read(name), None) is None:
             session = Session(Payer(), tools, policy, log, session_id=name, **settings)
             await session.run("Pay everything.")
             return
-        session = await Session.resume(Payer(), tools, policy, log, name, takeover=takeover, **settings)
+        session = await Session.resume(
+            Payer(), tools, policy, log, name, takeover=takeover, **settings
+        )
         if session.state.finished is None:  # a kill after the last record leaves nothing to resume
             await session.run()
 
@@ -206,7 +231,7 @@ def _report(error: BaseException) -> int:
     return 1
 
 
-# --- disturbances -----------------------------------------------------------------------------------
+# --- disturbances ------------------------------------------------------------------------------
 
 
 class World:
@@ -217,7 +242,8 @@ class World:
         self.draw = random.Random(seed)
         self.tally = Tally()
         self.acknowledged: list[tuple[str, int, str]] = []
-        self.pipes: dict[int, tuple[int, bytearray]] = {}  # by process: the end to read from, and what came
+        # by process: the end to read from, and what came
+        self.pipes: dict[int, tuple[int, bytearray]] = {}
         self.stopped: set[int] = set()
         self.silent: set[int] = set()  # processes that closed their pipe and are about to exit
 
@@ -229,7 +255,9 @@ class World:
             calm = moment > 60 or self.tally.kills >= kills
             while not finished and len(self.pipes) < (1 if calm else self.runners):
                 self.start(name, takeover=bool(self.pipes) and self.draw.random() < 0.7)
-            self.listen(self.draw.randrange(RECORDS) if self.runners == 1 else self.draw.randrange(10))
+            self.listen(
+                self.draw.randrange(RECORDS) if self.runners == 1 else self.draw.randrange(10)
+            )
             if calm or finished:
                 self.let_go()
             else:
@@ -277,7 +305,9 @@ class World:
         """
         until = sum(came.count(b"\n") for _, came in self.pipes.values()) + records
         while sum(came.count(b"\n") for _, came in self.pipes.values()) < until:
-            ready, _, _ = select.select([end for end, _ in self.pipes.values()], [], [], 0.1 if self.stopped else 1)
+            ready, _, _ = select.select(
+                [end for end, _ in self.pipes.values()], [], [], 0.1 if self.stopped else 1
+            )
             if not ready:
                 return
             for pid in [pid for pid, (end, _) in self.pipes.items() if end in ready]:
@@ -285,7 +315,8 @@ class World:
                     self.silent.add(pid)
             if self.silent:
                 return
-        time.sleep(self.draw.uniform(0, 0.003))  # kill the process while it acts on its last record
+        # kill the process while it acts on its last record
+        time.sleep(self.draw.uniform(0, 0.003))
 
     def _read(self, pid: int) -> bytes:
         end, came = self.pipes[pid]
@@ -331,20 +362,32 @@ class World:
                 tally.problems.append(str(report))
             held = {name: list(log.read(name)) for name in names}
             for name in names:
-                tally.problems += [f"{name}: {note}" for step in read_steps(log, name) for note in step.notes]
+                tally.problems += [
+                    f"{name}: {note}" for step in read_steps(log, name) for note in step.notes
+                ]
         path = self.folder / "payments"
         paid = collections.Counter(path.read_text().split() if path.exists() else [])
         digests = {(name, record.seq): record.hash for name in names for record in held[name]}
-        started = {f"{name}/{it.input['invoice']}" for name in names for it in of(held[name], "tool.started")}
+        started = {
+            f"{name}/{it.input['invoice']}"
+            for name in names
+            for it in of(held[name], "tool.started")
+        }
         tally.acknowledged, tally.payments = len(self.acknowledged), paid.total()
-        tally.lost = [f"{name} {seq}" for name, seq, digest in self.acknowledged if digests.get((name, seq)) != digest]
+        tally.lost = [
+            f"{name} {seq}"
+            for name, seq, digest in self.acknowledged
+            if digests.get((name, seq)) != digest
+        ]
         tally.paid_twice = [f"{invoice} x{times}" for invoice, times in paid.items() if times > 1]
         tally.unrecorded = sorted(set(paid) - started)
         for name in names:
             self._check_session(name, held[name], paid)
         return tally
 
-    def _check_session(self, name: str, records: list[LogRecord], paid: collections.Counter[str]) -> None:
+    def _check_session(
+        self, name: str, records: list[LogRecord], paid: collections.Counter[str]
+    ) -> None:
         try:
             check_evidence(records)
         except AssertionError as error:
@@ -355,8 +398,14 @@ class World:
         for observed in of(records, "tool.observed"):
             if f"{name}/{proposed[observed.intent_id]}" not in paid:
                 self.tally.problems.append(f"{name}: observed and never paid")
-        results = [it.message for it in of(records, "message.recorded") if isinstance(it.message, ToolResult)]
-        self.tally.unknown_outcomes += sum("Interrupted, and what it did" in str(it.content) for it in results)
+        results = [
+            it.message
+            for it in of(records, "message.recorded")
+            if isinstance(it.message, ToolResult)
+        ]
+        self.tally.unknown_outcomes += sum(
+            "Interrupted, and what it did" in str(it.content) for it in results
+        )
         self.tally.projections += len(of(records, "context.projected"))
         self.tally.summaries += len(of(records, "context.summarised"))
         self.tally.edits += sum(it.input is not None for it in of(records, "permission.granted"))

@@ -16,8 +16,36 @@ Rng = random.Random
 _DEEP = "@@DEEP@@"
 _LONG = "-eyJaaaaaaaaaa" * 3000
 ODD: list[Any] = [
-    *(None, True, False, 0, -1, 1, 2**31, 2**53 + 1, 2**63, 2**64, -(2**63) - 1, 10**400, 1e308, -1e308, 0.5),
-    *(float("nan"), float("inf"), -float("inf"), "", " ", "x", "\x00", "\ud800", "\udfff\ud800", "\u202e", "\u2028"),
+    *(
+        None,
+        True,
+        False,
+        0,
+        -1,
+        1,
+        2**31,
+        2**53 + 1,
+        2**63,
+        2**64,
+        -(2**63) - 1,
+        10**400,
+        1e308,
+        -1e308,
+        0.5,
+    ),
+    *(
+        float("nan"),
+        float("inf"),
+        -float("inf"),
+        "",
+        " ",
+        "x",
+        "\x00",
+        "\ud800",
+        "\udfff\ud800",
+        "\u202e",
+        "\u2028",
+    ),
     *(
         "\ufeff",
         "null",
@@ -31,7 +59,16 @@ ODD: list[Any] = [
         "\r\nX: y",
         "a" * 5000,
     ),
-    *([], [None], [[]], {}, {"": ""}, {"__proto__": {"x": 1}}, {"$ref": "file:///etc/passwd"}, [1, "2", {}]),
+    *(
+        [],
+        [None],
+        [[]],
+        {},
+        {"": ""},
+        {"__proto__": {"x": 1}},
+        {"$ref": "file:///etc/passwd"},
+        [1, "2", {}],
+    ),
     *(
         {"type": "text", "text": "x"},
         {"type": "tool_use", "id": "a", "name": "b", "input": {}},
@@ -51,9 +88,31 @@ ODD: list[Any] = [
         "system",
         "tool",
     ),
-    *("model", "error", _DEEP, _LONG, {"allOf": [{"$ref": "#"}, {"$ref": "#"}]}, {"$ref": "#"}, "2026-01-01T00:00:00Z"),
+    *(
+        "model",
+        "error",
+        _DEEP,
+        _LONG,
+        {"allOf": [{"$ref": "#"}, {"$ref": "#"}]},
+        {"$ref": "#"},
+        "2026-01-01T00:00:00Z",
+    ),
 ]
-_NAMES = ["error", "type", "id", "index", "x", "", "stream", "model", "n", "__proto__", "content", "$ref", "role"]
+_NAMES = [
+    "error",
+    "type",
+    "id",
+    "index",
+    "x",
+    "",
+    "stream",
+    "model",
+    "n",
+    "__proto__",
+    "content",
+    "$ref",
+    "role",
+]
 _PIECES = ["\x00", "\ud83d", "{", '"', "\\", "\n\n", "}", "]", "é", ""]
 
 
@@ -124,21 +183,41 @@ def _change(root: Any, path: tuple[Any, ...], rng: Rng, names: Sequence[str]) ->
 
 
 def dump(value: Any, rng: Rng) -> bytes:
-    """Write a mutated value as JSON, sometimes with deep nesting, repeated keys or numbers of many digits."""
+    """Write a mutated value as JSON, sometimes with deep nesting, repeated keys or numbers of many
+    digits.
+    """
     text = json.dumps(value, ensure_ascii=rng.random() < 0.5)
     if _DEEP in text:
         start, end = rng.choice([("[", "]"), ('{"a":', "}")])
         depth = rng.choice([60, 127, 130, 260, 500, 1200, 20_000])
-        text = text.replace(f'"{_DEEP}"', start * depth + ("1" if start != "[" else "") + end * depth, 1)
+        text = text.replace(
+            f'"{_DEEP}"', start * depth + ("1" if start != "[" else "") + end * depth, 1
+        )
     if rng.random() < 0.03:
-        text = re.sub(r'"(\w+)":', lambda found: f'"{found[1]}": null, "{found[1]}":', text, count=1)
+        text = re.sub(
+            r'"(\w+)":', lambda found: f'"{found[1]}": null, "{found[1]}":', text, count=1
+        )
     if rng.random() < 0.02:
-        text = text.replace('": "', '": 1' + "0" * rng.choice([20, 400, 4299, 4301, 9000]) + ', "zz": "', 1)
+        text = text.replace(
+            '": "', '": 1' + "0" * rng.choice([20, 400, 4299, 4301, 9000]) + ', "zz": "', 1
+        )
     return text.encode("utf-8", "surrogatepass")
 
 
 _INSERTS = [
-    *(b"\r", b"\n", b"\r\n", b"\n\n", b"\x00", b"\xff", b"\xc3", b"\xed\xa0\x80", b"data: ", b"event: error\n", b"}"),
+    *(
+        b"\r",
+        b"\n",
+        b"\r\n",
+        b"\n\n",
+        b"\x00",
+        b"\xff",
+        b"\xc3",
+        b"\xed\xa0\x80",
+        b"data: ",
+        b"event: error\n",
+        b"}",
+    ),
     *(b"{", b'"', b"]", b"[DONE]", b":", b"\xef\xbb\xbf"),
 ]
 _STARTS = [b"\xef\xbb\xbf", b" ", b"\n", b"<", b"[", b"{", b": x\n\n", b"\x1f\x8b"]
@@ -238,10 +317,18 @@ _YAML_SCALARS = [
 def mutate_yaml(data: bytes, rng: Rng) -> bytes:
     """Return a changed copy of a YAML text: its values, and its notation."""
     value = yaml.safe_load(data)
-    names = [*dict.fromkeys(step for path in _paths(value) for step in path if isinstance(step, str)), *_NAMES]
+    names = [
+        *dict.fromkeys(step for path in _paths(value) for step in path if isinstance(step, str)),
+        *_NAMES,
+    ]
     changed = mutate_value(value, rng, rng.choice([0, 1, 1, 2, 5]), names)
     try:
-        text = yaml.safe_dump(changed, sort_keys=False, default_flow_style=rng.choice([None, True, False]), width=10**6)
+        text = yaml.safe_dump(
+            changed,
+            sort_keys=False,
+            default_flow_style=rng.choice([None, True, False]),
+            width=10**6,
+        )
     except (yaml.YAMLError, ValueError, UnicodeError):
         return dump(changed, rng)
     if _DEEP in text or rng.random() < 0.2:
@@ -268,7 +355,15 @@ def _change_line(lines: list[str], rng: Rng) -> None:
         lines.insert(at, rng.choice(["---", "...", "%YAML 1.1", "# x", "}", "- x", "x", "\ufeff"]))
 
 
-_EVENTS = [b"error", b"message", b"ping", b"", b"response.failed", b"message_stop", b"content_block_start"]
+_EVENTS = [
+    b"error",
+    b"message",
+    b"ping",
+    b"",
+    b"response.failed",
+    b"message_stop",
+    b"content_block_start",
+]
 
 
 def mutate_events(data: bytes, others: list[bytes], rng: Rng) -> bytes:
@@ -295,7 +390,9 @@ def mutate_events(data: bytes, others: list[bytes], rng: Rng) -> bytes:
         elif kind == 8:
             frames.insert(at, rng.choice(rng.choice(others).split(b"\n\n")))
         else:
-            frames[at] = re.sub(rb"(?m)^event:.*$", lambda _: b"event: " + rng.choice(_EVENTS), frames[at])
+            frames[at] = re.sub(
+                rb"(?m)^event:.*$", lambda _: b"event: " + rng.choice(_EVENTS), frames[at]
+            )
     return b"\n\n".join(frames)
 
 

@@ -25,7 +25,9 @@ _CALLS = _SEARCHING | {"match", "fullmatch", "compile"}
 
 
 class Found(NamedTuple):
-    """A pattern, where it is defined, and whether it is searched for or must match the whole text."""
+    """A pattern, where it is defined, and whether it is searched for or must match the
+    whole text.
+    """
 
     place: str
     pattern: re.Pattern[Any]
@@ -33,7 +35,9 @@ class Found(NamedTuple):
 
 
 def find_patterns() -> list[Found]:
-    """Return every pattern: compiled in a module, a table or an object, or written as a literal in a function."""
+    """Return every pattern: compiled in a module, a table or an object, or written as a literal in
+    a function.
+    """
     searched = _searched_names()
     found: dict[tuple[Any, int], Found] = {}
     for module in _modules():
@@ -61,7 +65,9 @@ def _modules() -> Iterator[Any]:
             yield importlib.import_module(each.name)
 
 
-def _walk(value: Any, place: str, seen: set[int], depth: int) -> Iterator[tuple[str, re.Pattern[Any]]]:
+def _walk(
+    value: Any, place: str, seen: set[int], depth: int
+) -> Iterator[tuple[str, re.Pattern[Any]]]:
     if isinstance(value, re.Pattern):
         yield place, value
         return
@@ -74,7 +80,12 @@ def _walk(value: Any, place: str, seen: set[int], depth: int) -> Iterator[tuple[
     if isinstance(value, dict):
         for name, each in list(value.items()):
             if not (depth == 0 and str(name).startswith("__")):
-                yield from _walk(each, f"{place}.{name}" if depth == 0 else f"{place}[{name!r}]", seen, depth + 1)
+                yield from _walk(
+                    each,
+                    f"{place}.{name}" if depth == 0 else f"{place}[{name!r}]",
+                    seen,
+                    depth + 1,
+                )
     elif isinstance(value, list | tuple | set | frozenset):
         for at, each in enumerate(value):
             yield from _walk(each, f"{place}[{at}]", seen, depth + 1)
@@ -89,7 +100,11 @@ def _walk(value: Any, place: str, seen: set[int], depth: int) -> Iterator[tuple[
 @cache
 def _trees() -> tuple[tuple[str, ast.Module], ...]:
     """Return the syntax trees of the modules that define or use patterns."""
-    paths = [path for path in sorted(ROOT.rglob("*.py")) if re.search(r"\bre\.|_[A-Z]+\.\w+\(", path.read_text())]
+    paths = [
+        path
+        for path in sorted(ROOT.rglob("*.py"))
+        if re.search(r"\bre\.|_[A-Z]+\.\w+\(", path.read_text())
+    ]
     return tuple([(str(path.relative_to(ROOT)), ast.parse(path.read_text())) for path in paths])
 
 
@@ -98,7 +113,11 @@ def _searched_names() -> set[tuple[str, str]]:
     used: set[tuple[str, str]] = set()
     for _, tree in _trees():
         for node in ast.walk(tree):
-            if isinstance(node, ast.Attribute) and node.attr in _CALLS and isinstance(node.value, ast.Name):
+            if (
+                isinstance(node, ast.Attribute)
+                and node.attr in _CALLS
+                and isinstance(node.value, ast.Name)
+            ):
                 used.add((node.value.id, "search" if node.attr in _SEARCHING else "whole"))
     return used
 
@@ -121,7 +140,11 @@ def find_made() -> set[str]:
     """
     found = set()
     for place, tree in _trees():
-        for function in [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]:
+        for function in [
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        ]:
             for node in ast.walk(function):
                 if (
                     isinstance(node, ast.Call)
@@ -150,12 +173,14 @@ def _literals() -> Iterator[tuple[str, Any, int, str]]:
             ):
                 given = ast.unparse(node)
                 flags = sum(
-                    getattr(re, flag) for flag in ("DOTALL", "IGNORECASE", "MULTILINE") if f"re.{flag}" in given
+                    getattr(re, flag)
+                    for flag in ("DOTALL", "IGNORECASE", "MULTILINE")
+                    if f"re.{flag}" in given
                 )
                 yield f"{place}:{node.lineno}", node.args[0].value, flags, node.func.attr
 
 
-# --- texts ------------------------------------------------------------------------------------------
+# --- texts -------------------------------------------------------------------------------------
 
 _UNITS = [
     *(
@@ -182,23 +207,74 @@ _UNITS = [
         "a ",
         "0.",
     ),
-    *(" \n", "\\\\", "\\u", '\\"', "['a", "<a ", "<script", "</", "*/", "a=", "=a", "eyJaaaaaaaaaa", "-eyJaaaaaaaaaa"),
-    *("sk-", "sk-a", "bearer ", "bearer\n", "AIza", "key_a-", "http://", "http://a", "data:", "data:a/a;base64,", "::"),
-    *("/models/a:", ":", "token=", "token: ", "a-a-", "0000000000000000", "deadbeef", "\ud800", ".[", "}{", "a\x00"),
+    *(
+        " \n",
+        "\\\\",
+        "\\u",
+        '\\"',
+        "['a",
+        "<a ",
+        "<script",
+        "</",
+        "*/",
+        "a=",
+        "=a",
+        "eyJaaaaaaaaaa",
+        "-eyJaaaaaaaaaa",
+    ),
+    *(
+        "sk-",
+        "sk-a",
+        "bearer ",
+        "bearer\n",
+        "AIza",
+        "key_a-",
+        "http://",
+        "http://a",
+        "data:",
+        "data:a/a;base64,",
+        "::",
+    ),
+    *(
+        "/models/a:",
+        ":",
+        "token=",
+        "token: ",
+        "a-a-",
+        "0000000000000000",
+        "deadbeef",
+        "\ud800",
+        ".[",
+        "}{",
+        "a\x00",
+    ),
 ]
 
 
 def shapes(pattern: re.Pattern[Any]) -> list[tuple[str, str, str]]:
-    """Return inputs as (start, repeated unit, end): common ones, and some derived from the pattern."""
+    """Return inputs as (start, repeated unit, end): common ones, and some derived from the
+    pattern.
+    """
     made = [("", unit, "\x00") for unit in _UNITS]
-    text = pattern.pattern if isinstance(pattern.pattern, str) else pattern.pattern.decode("latin-1")
+    text = (
+        pattern.pattern if isinstance(pattern.pattern, str) else pattern.pattern.decode("latin-1")
+    )
     # `re` has no public parser.
     parsed = re._parser.parse(text, pattern.flags & ~re.DEBUG)  # type: ignore[attr-defined]  # noqa: SLF001
     whole = _example(parsed)
-    made += [("", whole, "\x00"), ("", whole, ""), ("", whole[:-1], "\x00"), ("", whole[1:], "\x00")]
+    made += [
+        ("", whole, "\x00"),
+        ("", whole, ""),
+        ("", whole[:-1], "\x00"),
+        ("", whole[1:], "\x00"),
+    ]
     for before, unit in _repeats(parsed, ""):
         if unit:
-            made += [(before, unit, "\x00"), ("", before + unit, "\x00"), (before, unit + before, "\x00")]
+            made += [
+                (before, unit, "\x00"),
+                ("", before + unit, "\x00"),
+                (before, unit + before, "\x00"),
+            ]
     return [shape for shape in dict.fromkeys(made) if shape[1]]
 
 
@@ -246,7 +322,9 @@ def _in_class(op: Any, value: Any) -> str:
 
 
 def _repeats(parsed: Any, before: str) -> Iterator[tuple[str, str]]:
-    """For each unbounded repetition of a pattern, return a text that reaches it and a text that it repeats."""
+    """For each unbounded repetition of a pattern, return a text that reaches it and a text that it
+    repeats.
+    """
     for op, value in parsed:
         name = str(op)
         if name in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
@@ -263,28 +341,38 @@ def _repeats(parsed: Any, before: str) -> Iterator[tuple[str, str]]:
         before += _one(op, value)
 
 
-# --- growth -----------------------------------------------------------------------------------------
+# --- growth ------------------------------------------------------------------------------------
 
 SIZES = (500, 2_000, 8_000, 32_000, 128_000, 512_000, 1_024_000)
 _NOTICEABLE = 0.0004  # seconds of CPU below which a measurement is noise
-_RATIO = 9.0  # four times the text may take this many times as long; a quadratic search takes sixteen times
+# four times the text may take this many times as long; a quadratic search takes sixteen times
+_RATIO = 9.0
 
 
 def grows(
-    run: Callable[[Any], object], make: Callable[[int], Any], sizes: tuple[int, ...] = SIZES, enough: int = 8_000
+    run: Callable[[Any], object],
+    make: Callable[[int], Any],
+    sizes: tuple[int, ...] = SIZES,
+    enough: int = 8_000,
 ) -> str | None:
     """Return why ``run`` takes more than linear time on ``make(size)``, or ``None``.
 
-    Sizes go up by four; a shape whose cost per character does not rise is not followed beyond ``enough``.
+    Sizes go up by four; a shape whose cost per character does not rise is not followed beyond
+    ``enough``.
     """
     last = _cost(run, make(sizes[0]))
     for size in sizes[1:]:
         now = _cost(run, make(size))
         if now > _NOTICEABLE and now > _RATIO * max(last, _NOTICEABLE / 8):
             # Take the least of five measurements: another process may have used the CPU.
-            last, now = (min(_cost(run, make(each)) for _ in range(3)) for each in (size // 4, size))
+            last, now = (
+                min(_cost(run, make(each)) for _ in range(3)) for each in (size // 4, size)
+            )
             if now > _RATIO * max(last, _NOTICEABLE / 8):
-                return f"{size // 4} characters take {last * 1e3:.2f} ms of CPU, {size} take {now * 1e3:.2f} ms"
+                return (
+                    f"{size // 4} characters take {last * 1e3:.2f} ms of CPU, {size} take "
+                    f"{now * 1e3:.2f} ms"
+                )
         if size >= enough and now < 6 * max(last, _NOTICEABLE / 2):
             return None
         last = now

@@ -1,4 +1,5 @@
-"""Hostile HTTP clients, run in a process of their own: ``python -m tests.attacks.strangers KIND PORT NUMBER [KEY]``.
+"""Hostile HTTP clients, run in a process of their own: ``python -m tests.attacks.strangers KIND
+PORT NUMBER [KEY]``.
 
 Each keeps its connection as long as the server lets it and then opens another one.
 """
@@ -15,7 +16,10 @@ POST = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: applicat
 GET = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
 PAGE = b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n"
 HEADERS = b"".join(b"h%05d: v\r\n" % number for number in range(5000))
-LONG = b'{"model": "fast", "stream": true, "messages": [{"role": "user", "content": "A long text, please."}]}'
+LONG = (
+    b'{"model": "fast", "stream": true, "messages": [{"role": "user", "content": "A long text, '
+    b'please."}]}'
+)
 PAUSE = 0.5  # seconds between two bytes, or before the next connection
 
 Send = Callable[[bytes], Awaitable[None]]
@@ -43,14 +47,18 @@ def _fast(first: bytes, piece: bytes) -> Callable[[Send], Awaitable[None]]:
 
 
 def kinds(key: str) -> dict[str, Callable[[Send], Awaitable[None]]]:
-    """Return what each kind of client sends on a connection; the name states whether it has a key."""
+    """Return what each kind of client sends on a connection; the name states whether
+    it has a key.
+    """
     ours = b"authorization: Bearer " + key.encode() + b"\r\n"
     stream = POST + ours + b"content-length: %d\r\n\r\n" % len(LONG) + LONG
     return {
         "slow heads": _slow(b"GET /health HTTP/1.1\r\n", b"a: b\r\n"),
         "empty lines": _slow(GET, b"\r\n"),
         "holds after 401": _slow(POST + b"content-length: 100000\r\n\r\n", b"x"),
-        "holds after 404": _slow(POST.replace(b"/v1/", b"/no/") + b"content-length: 100000\r\n\r\n", b"x"),
+        "holds after 404": _slow(
+            POST.replace(b"/v1/", b"/no/") + b"content-length: 100000\r\n\r\n", b"x"
+        ),
         "slow bodies, with a key": _slow(POST + ours + b"content-length: 100000\r\n\r\n", b"x"),
         "endless header": _fast(b"GET /health HTTP/1.1\r\nx: ", b"a" * 65536),
         "many headers": _fast(b"GET /health HTTP/1.1\r\n", HEADERS),

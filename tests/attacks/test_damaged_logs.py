@@ -19,7 +19,15 @@ from click.testing import CliRunner
 from dragoman.cli import main
 from dragoman.cli.errors import EXIT_CODES
 from dragoman.errors import ProviderError
-from dragoman.log import EventLog, LogCorruptError, LogError, MessageRecorded, SqliteLog, open_log, read_uses
+from dragoman.log import (
+    EventLog,
+    LogCorruptError,
+    LogError,
+    MessageRecorded,
+    SqliteLog,
+    open_log,
+    read_uses,
+)
 from dragoman.messages import Tool, User
 from dragoman.prices import reprice
 from dragoman.replay import ReplayMismatch, ReplayProvider, compare_runs, count_totals, read_steps
@@ -59,16 +67,20 @@ def lines(sound: Path) -> list[Any]:
     return [json.loads(line) for line in target.read_bytes().splitlines()]
 
 
-# --- bytes flipped in the file ----------------------------------------------------------------------
+# --- bytes flipped in the file -----------------------------------------------------------------
 
 
 @pytest.mark.exhaustive
-def test_log_commands_do_not_crash_on_flipped_bytes(sound: Path, tmp_path: Path, count: Count) -> None:
+def test_log_commands_do_not_crash_on_flipped_bytes(
+    sound: Path, tmp_path: Path, count: Count
+) -> None:
     draw, codes = random.Random(8), Counter[int]()
     data, path = sound.read_bytes(), tmp_path / "x.db"
     commands = [
-        ["log", "list"], ["log", "list", "--json"], ["log", "show", "long"], ["log", "show", "all", "--json"],
-        ["log", "export", "-o", str(tmp_path / "o.jsonl")], ["log", "verify"], ["log", "cost"], ["replay", "fix"],
+        ["log", "list"], ["log", "list", "--json"], ["log", "show", "long"],
+        ["log", "show", "all", "--json"],
+        ["log", "export", "-o", str(tmp_path / "o.jsonl")], ["log", "verify"], ["log", "cost"],
+        ["replay", "fix"],
     ]  # fmt: skip
     for _ in range(300 if EXHAUSTIVE else 20):
         damaged = bytearray(data)
@@ -86,11 +98,13 @@ def test_log_commands_do_not_crash_on_flipped_bytes(sound: Path, tmp_path: Path,
     assert codes[0] > 0
 
 
-# --- exports of an attacker -------------------------------------------------------------------------
+# --- exports of an attacker --------------------------------------------------------------------
 
 HOSTILE: list[Any] = [
-    None, True, -1, 0, 2**31, 2**63, 2**64, 10**400, -(10**400), 1e308, "", "x" * 5000, "\x00\x1b[2J", "\u202e",
-    [], {}, [{}], "9" * 400, "1E+999999999", "2026-13-99T99:99:99Z", {"role": "tool"}, {"type": "text"}, ["a", 1, None],
+    None, True, -1, 0, 2**31, 2**63, 2**64, 10**400, -(10**400), 1e308, "", "x" * 5000,
+    "\x00\x1b[2J", "\u202e",
+    [], {}, [{}], "9" * 400, "1E+999999999", "2026-13-99T99:99:99Z", {"role": "tool"},
+    {"type": "text"}, ["a", 1, None],
 ]  # fmt: skip
 
 
@@ -103,7 +117,13 @@ def nest(depth: int) -> Any:
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
     """Yield every container of a JSON value with each of its keys."""
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    items = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, item in items:
         yield value, key
         yield from places(item)
@@ -119,7 +139,9 @@ def mutate(value: Any, draw: random.Random) -> Any:
     if act < 0.15:
         del container[key]
     elif act < 0.25 and isinstance(container, dict):
-        container[draw.choice(["x", "type", "role", "id", "\x00"])] = deepcopy(draw.choice(HOSTILE))
+        container[draw.choice(["x", "type", "role", "id", "\x00"])] = deepcopy(
+            draw.choice(HOSTILE)
+        )
     elif act < 0.35:
         container[key] = nest(draw.choice([40, 240, 400]))
     elif act < 0.5:
@@ -131,7 +153,9 @@ def mutate(value: Any, draw: random.Random) -> Any:
 
 
 def write_line(record: dict[str, Any]) -> bytes:
-    return json.dumps(record, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
+    return json.dumps(record, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode(
+        "utf-8", "replace"
+    )
 
 
 def relink(records: list[Any], draw: random.Random) -> bytes:
@@ -219,11 +243,20 @@ def test_hostile_exports_raise_log_errors(lines: list[Any], tmp_path: Path, coun
 
 
 @pytest.mark.parametrize("payload", [b"5", b'"x"', b"[]", b"null", b'{"a":\n1}'])
-def test_verify_notices_a_payload_that_is_not_an_object(payload: bytes, lines: list[Any], tmp_path: Path) -> None:
-    record = {**lines[0], "payload": 0, "previous": hashlib.sha256(b"dragoman.log/1 all").hexdigest(), "seq": 1}
+def test_verify_notices_a_payload_that_is_not_an_object(
+    payload: bytes, lines: list[Any], tmp_path: Path
+) -> None:
+    record = {
+        **lines[0],
+        "payload": 0,
+        "previous": hashlib.sha256(b"dragoman.log/1 all").hexdigest(),
+        "seq": 1,
+    }
     del record["hash"]
     body = write_line(record).replace(b'"payload":0', b'"payload":' + payload)
-    line = body.replace(b',"id":', b',"hash":"' + hashlib.sha256(body).hexdigest().encode() + b'","id":', 1)
+    line = body.replace(
+        b',"id":', b',"hash":"' + hashlib.sha256(body).hexdigest().encode() + b'","id":', 1
+    )
     path = tmp_path / "x.jsonl"
     path.write_bytes(line.replace(b"\n", b"") + b"\n")
     with open_log(path, readonly=True) as log:

@@ -15,8 +15,14 @@ from dragoman.transport import Timeouts
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/security.md").read_text()
-_CELLS = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.splitlines() if line[:1] == "|"]
-ROWS = {cells[-1].strip("`"): cells[1] for cells in _CELLS if re.fullmatch(r"`\w+(\.\w+)+`", cells[-1])}
+_CELLS = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in PAGE.splitlines()
+    if line[:1] == "|"
+]
+ROWS = {
+    cells[-1].strip("`"): cells[1] for cells in _CELLS if re.fullmatch(r"`\w+(\.\w+)+`", cells[-1])
+}
 _UNITS = {"KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
 
 
@@ -60,5 +66,11 @@ def test_documented_options_exist(option: str) -> None:
 def test_security_policy_links_to_the_limits_page() -> None:
     policy = (ROOT / "SECURITY.md").read_text()
     assert "docs/security.md" in policy
-    for part in ("Threat model", "Limits and defaults", "Secrets", "Supply chain", "Reporting a vulnerability"):
+    for part in (
+        "Threat model",
+        "Limits and defaults",
+        "Secrets",
+        "Supply chain",
+        "Reporting a vulnerability",
+    ):
         assert f"\n## {part}\n" in PAGE

@@ -1,7 +1,9 @@
-"""Mutated requests, replies, logs, policies and configuration: no traceback, no stray error, no held event loop.
+"""Mutated requests, replies, logs, policies and configuration: no traceback, no stray error, no
+held event loop.
 
-``make test`` runs a few thousand cases, ``make test-exhaustive`` 100,000 requests and as many replies;
-``DRAGOMAN_FUZZ=1000000`` sets another number. A case that was found is kept in ``corpus/`` and run each time.
+``make test`` runs a few thousand cases, ``make test-exhaustive`` 100,000 requests and as many
+replies; ``DRAGOMAN_FUZZ=1000000`` sets another number. A case that was found is kept in
+``corpus/`` and run each time.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ from .fuzzers import CASES, CORPUS, Broken, Fuzzer
 from .hold import MOST, HeldError, check_held, run_watched, watching
 
 # How many requests and how many replies a long run sends; a twentieth as many files of each kind.
-FUZZ = int(os.environ.get("DRAGOMAN_FUZZ", "100000" if os.environ.get("DRAGOMAN_EXHAUSTIVE") else "0"))
+FUZZ = int(
+    os.environ.get("DRAGOMAN_FUZZ", "100000" if os.environ.get("DRAGOMAN_EXHAUSTIVE") else "0")
+)
 SEED = int(os.environ.get("DRAGOMAN_FUZZ_SEED", "1"))
 BATCH = 200  # cases in one run of the event loop
 
@@ -58,15 +62,21 @@ def fuzz(fuzzer: Fuzzer, cases: int, first: int) -> Counter[str]:
     return ends
 
 
-def test_short_fuzz_run_of_forwarded_requests_finds_nothing(count: Callable[[str, int], None]) -> None:
+def test_short_fuzz_run_of_forwarded_requests_finds_nothing(
+    count: Callable[[str, int], None],
+) -> None:
     ends = fuzz(fuzzers.fuzz_passed_request, 200, SEED * 10**9)
     assert len(ends) == len(CASES)
     count("cases of fuzz_passed_request", 200)
 
 
 @pytest.mark.parametrize("part", range(2))
-@pytest.mark.parametrize("fuzzer", [fuzzers.fuzz_request, fuzzers.fuzz_reply], ids=["requests", "replies"])
-def test_short_fuzz_run_finds_nothing(fuzzer: Fuzzer, part: int, count: Callable[[str, int], None]) -> None:
+@pytest.mark.parametrize(
+    "fuzzer", [fuzzers.fuzz_request, fuzzers.fuzz_reply], ids=["requests", "replies"]
+)
+def test_short_fuzz_run_finds_nothing(
+    fuzzer: Fuzzer, part: int, count: Callable[[str, int], None]
+) -> None:
     ends = fuzz(fuzzer, 1000, SEED * 10**9 + part * 1000)
     assert sum(ends.values()) == 1000
     assert len(ends) >= 5
@@ -81,13 +91,15 @@ FUZZERS = [fuzzers.fuzz_request, fuzzers.fuzz_reply, fuzzers.fuzz_passed_request
 @is_long
 @pytest.mark.parametrize("part", range(16))
 @pytest.mark.parametrize("fuzzer", FUZZERS, ids=["requests", "replies", "passed"])
-def test_long_fuzz_run_finds_nothing(fuzzer: Fuzzer, part: int, count: Callable[[str, int], None]) -> None:
+def test_long_fuzz_run_finds_nothing(
+    fuzzer: Fuzzer, part: int, count: Callable[[str, int], None]
+) -> None:
     share = FUZZ // 16
     assert sum(fuzz(fuzzer, share, SEED * 10**9 + 10**6 + part * share).values()) == share
     count(f"cases of {fuzzer.__name__}", share)
 
 
-# --- files ------------------------------------------------------------------------------------------
+# --- files -------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +122,11 @@ def fuzz_files(kind: str, cases: int, first: int, exported: bytes, folder: Path)
 
     def run(seed: int) -> str:
         rng = random.Random(seed)
-        return fuzzers.fuzz_log(rng, exported, folder) if kind == "log" else fuzzers.fuzz_file(kind, rng, folder)
+        return (
+            fuzzers.fuzz_log(rng, exported, folder)
+            if kind == "log"
+            else fuzzers.fuzz_file(kind, rng, folder)
+        )
 
     run(first)  # the first one imports, and reads the catalogue
     ends: Counter[str] = Counter()
@@ -120,7 +136,8 @@ def fuzz_files(kind: str, cases: int, first: int, exported: bytes, folder: Path)
             end = run(seed)
             try:
                 check_held(time.thread_time() - began, f"a file, seed {seed}")
-            except HeldError:  # CPU time varies with the neighbours; a real hold is there each time
+            # CPU time varies with the neighbours; a real hold is there each time
+            except HeldError:
                 if is_last:
                     raise
             else:
@@ -133,7 +150,9 @@ KINDS = ["log", *fuzzers.FILES]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_short_fuzz_run_of_files_raises_only_expected_errors(kind: str, exported: bytes, tmp_path: Path) -> None:
+def test_short_fuzz_run_of_files_raises_only_expected_errors(
+    kind: str, exported: bytes, tmp_path: Path
+) -> None:
     cases = 50 if kind == "configuration" else 150  # it opens providers
     ends = fuzz_files(kind, cases, SEED * 10**6, exported, tmp_path)
     assert sum(ends.values()) == cases
@@ -157,7 +176,7 @@ def test_unchanged_files_load(kind: str, tmp_path: Path) -> None:
     assert fuzzers.use_file(kind, fuzzers.FILES[kind][0], tmp_path) == "loaded"
 
 
-# --- earlier findings ---------------------------------------------------------------------------------
+# --- earlier findings --------------------------------------------------------------------------
 
 FOUND: list[dict[str, Any]] = [
     json.loads(line)
@@ -170,7 +189,11 @@ FOUND: list[dict[str, Any]] = [
 @pytest.mark.parametrize("case", FOUND, ids=[case["name"] for case in FOUND])
 def test_earlier_fuzz_findings_stay_fixed(case: dict[str, Any], tmp_path: Path) -> None:
     """Each finding has a ``body``; ``@@`` in it stands for ``unit``, repeated ``times`` times."""
-    body = case["body"].replace("@@", case.get("unit", "") * case.get("times", 1)).encode("utf-8", "surrogatepass")
+    body = (
+        case["body"]
+        .replace("@@", case.get("unit", "") * case.get("times", 1))
+        .encode("utf-8", "surrogatepass")
+    )
     for tries_left in (2, 1, 0):
         try:
             _run_found(case, body, tmp_path)
@@ -220,7 +243,9 @@ def test_no_conformance_case_blocks_the_event_loop(wire: str) -> None:
 
     async def run(case: Any) -> None:
         for stream in (False, True) if case.reply else ():
-            await fuzzers.read_reply(case, case.options.status, case.options.headers, [case.reply], stream=stream)
+            await fuzzers.read_reply(
+                case, case.options.status, case.options.headers, [case.reply], stream=stream
+            )
         if not case.reply:  # the case is about what is sent
             with contextlib.suppress(ProviderError):
                 case.codec().encode(case.request)

@@ -19,10 +19,14 @@ KILLS = int(os.environ.get("DRAGOMAN_SESSION_KILLS", "400" if EXHAUSTIVE else "1
 Count = Callable[[str, int], None]
 
 
-def attack(place: str, folder: Path, count: Count, *, sessions: int, kills: int, runners: int) -> Tally:
+def attack(
+    place: str, folder: Path, count: Count, *, sessions: int, kills: int, runners: int
+) -> Tally:
     numbers = [str(number) for number in (17, sessions, kills, runners)]
     command = [sys.executable, "-m", "tests.attacks.hostile_lives", place, str(folder), *numbers]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     tally = msgspec.json.decode(done.stdout, type=Tally)
     assert tally.problems == [], done.stderr[-2000:]
@@ -37,7 +41,9 @@ def attack(place: str, folder: Path, count: Count, *, sessions: int, kills: int,
 
 
 @pytest.mark.exhaustive
-def test_session_killed_at_random_moments_loses_nothing(place: str, tmp_path: Path, count: Count) -> None:
+def test_session_killed_at_random_moments_loses_nothing(
+    place: str, tmp_path: Path, count: Count
+) -> None:
     tally = attack(place, tmp_path, count, sessions=2, kills=KILLS, runners=1)
     assert tally.kills >= KILLS
     assert min(tally.projections, tally.summaries, tally.edits, tally.rejections) > 0

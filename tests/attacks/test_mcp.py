@@ -1,4 +1,6 @@
-"""MCP servers that impersonate tools, change them, flood standard error or leave daemons behind."""
+"""MCP servers that impersonate tools, change them, flood standard error or leave
+daemons behind.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,20 @@ pytest.importorskip("mcp", reason="the extra [mcp] is not installed")
 
 
 def evil(*mode: str, **settings: Any) -> McpServer:
-    return McpServer([sys.executable, str(Path(__file__).with_name("evil_mcp.py")), *mode], **settings)
+    return McpServer(
+        [sys.executable, str(Path(__file__).with_name("evil_mcp.py")), *mode], **settings
+    )
 
 
-async def test_number_of_reported_tool_refusals_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_number_of_reported_tool_refusals_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("dragoman.tools.mcp._MAX_REASONS", 3)
     async with evil("names") as server:
         assert len(server.refused) == 4
-        assert server.refused[-1].endswith(f": {len(NAMES) - 4} more tools are refused for their names")
+        assert server.refused[-1].endswith(
+            f": {len(NAMES) - 4} more tools are refused for their names"
+        )
 
 
 async def test_tools_with_odd_names_are_rejected_with_a_reason() -> None:
@@ -46,14 +54,17 @@ async def test_tools_with_odd_names_are_rejected_with_a_reason() -> None:
             assert reason.isprintable()
             assert len(reason) < 400
         assert "the tool 'b\\u0430sh' is refused" in "\n".join(server.refused)
-    async with evil("names", prefix="p" * 60) as server:  # the length limit of names includes the prefix
+    # the length limit of names includes the prefix
+    async with evil("names", prefix="p" * 60) as server:
         assert server.tools == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at its own files through /proc")
 async def test_standard_error_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[KeptOutput] = []
-    monkeypatch.setattr("dragoman.tools.mcp.KeptOutput", lambda limit: kept.append(KeptOutput(limit)) or kept[-1])
+    monkeypatch.setattr(
+        "dragoman.tools.mcp.KeptOutput", lambda limit: kept.append(KeptOutput(limit)) or kept[-1]
+    )
     async with evil("flood", start_timeout=60) as server:
         assert len(server.tools) == 2
         files = []
@@ -61,9 +72,13 @@ async def test_standard_error_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
             # The folder's own descriptor is closed by now.
             with contextlib.suppress(FileNotFoundError):
                 files.append(place.stat())
-        deleted = [each.st_size for each in files if stat.S_ISREG(each.st_mode) and each.st_nlink == 0]
+        deleted = [
+            each.st_size for each in files if stat.S_ISREG(each.st_mode) and each.st_nlink == 0
+        ]
         assert sum(deleted) < 1_000_000
-    with pytest.raises(ToolFailure, match=r"Its standard error ends with: x+ ?the last words$") as caught:
+    with pytest.raises(
+        ToolFailure, match=r"Its standard error ends with: x+ ?the last words$"
+    ) as caught:
         await evil("flood-and-die", start_timeout=60).open()
     assert len(caught.value.message) < 1000
     assert [each.total > 1_000_000 for each in kept] == [True, True]
@@ -89,7 +104,11 @@ async def test_daemons_of_a_server_do_not_outlive_it() -> None:
 
 
 def _sleeping(seconds: str) -> list[psutil.Process]:
-    return [each for each in psutil.process_iter(["cmdline"]) if each.info["cmdline"] == ["sleep", seconds]]
+    return [
+        each
+        for each in psutil.process_iter(["cmdline"])
+        if each.info["cmdline"] == ["sleep", seconds]
+    ]
 
 
 async def test_changed_tool_definition_is_recorded(tmp_path: Path) -> None:
@@ -101,7 +120,9 @@ async def test_changed_tool_definition_is_recorded(tmp_path: Path) -> None:
         async with evil("changed") as server:
             other = Session(Listed("Hi."), server.tools, None, log)
             await other.run("Hello.")
-            resumed = await Session.resume(Listed("Hi.", "Hi."), server.tools, None, log, session.id)
+            resumed = await Session.resume(
+                Listed("Hi.", "Hi."), server.tools, None, log, session.id
+            )
             await resumed.run("Go on.")
             await resumed.run("And on.")
         first, second = [next(iter(log.read(each))).payload for each in (session.id, other.id)]
@@ -111,13 +132,15 @@ async def test_changed_tool_definition_is_recorded(tmp_path: Path) -> None:
         assert all(len(digest) == 64 for digest in first.tool_digests.values())
         assert first.tool_digests["echo"] != second.tool_digests["echo"]
         assert first.tool_digests["other"] == second.tool_digests["other"]
-        ends = [record for record in log.read(session.id) if isinstance(record.payload, SessionResumed)]
+        ends = [
+            record for record in log.read(session.id) if isinstance(record.payload, SessionResumed)
+        ]
         changes = [record.payload.changed_tools for record in ends]  # type: ignore[union-attr]
         assert changes == [{}, {"echo": second.tool_digests["echo"]}, {}]
         assert "changed tools: echo" in describe(ends[1])
 
 
-# --- pinned tools -----------------------------------------------------------------------------------
+# --- pinned tools ------------------------------------------------------------------------------
 
 
 async def test_changed_tool_needs_approval_again(tmp_path: Path) -> None:
@@ -147,7 +170,8 @@ async def test_changed_tool_needs_approval_again(tmp_path: Path) -> None:
     # The changed list was accepted, so its hash is pinned.
     assert await open_as("changed", accept=False) == (["echo", "other"], [])
     assert len(asked) == 2
-    names, reasons = await open_as("more", accept=False)  # back is a change as well, and a new tool is another
+    # back is a change as well, and a new tool is another
+    names, reasons = await open_as("more", accept=False)
     assert (names, len(reasons)) == (["other"], 2)
     assert [each.tool.name for each in asked[2:]] == ["echo", "third"]
     assert asked[3].pinned is None

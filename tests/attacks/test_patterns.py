@@ -11,7 +11,8 @@ import pytest
 from .patterns import SIZES, Found, find_made, find_patterns, grows, shapes
 
 PATTERNS = find_patterns()
-# How far a shape is followed whose cost per character does not rise; one whose cost rises is followed to the end.
+# How far a shape is followed whose cost per character does not rise; one whose cost rises is
+# followed to the end.
 ENOUGH = 1_000_000 if os.environ.get("DRAGOMAN_EXHAUSTIVE") else 8_000
 
 
@@ -19,7 +20,9 @@ def test_patterns_in_constants_tables_and_functions_are_found() -> None:
     places = {found.place for found in PATTERNS}
     assert len(PATTERNS) > 60
     assert {"dragoman.errors._SECRETS", "dragoman.tokens._PIECE"} <= places
-    assert any(place.startswith("wire/errors.py:") for place in places), "literals inside functions"
+    assert any(place.startswith("wire/errors.py:") for place in places), (
+        "literals inside functions"
+    )
     assert any("ROWS[" in place for place in places), "tables"
 
 
@@ -45,7 +48,11 @@ def slow_shape(found: Found, sizes: tuple[int, ...] = SIZES, enough: int = ENOUG
     as_bytes = isinstance(pattern.pattern, bytes)
 
     def run(text: Any) -> object:
-        return pattern.sub(b"" if as_bytes else "", text) if found.searches else pattern.fullmatch(text)
+        return (
+            pattern.sub(b"" if as_bytes else "", text)
+            if found.searches
+            else pattern.fullmatch(text)
+        )
 
     for start, unit, end in shapes(pattern):
 
@@ -66,7 +73,13 @@ def test_patterns_take_linear_time(found: Found) -> None:
 
 
 @pytest.mark.parametrize(
-    "source", [r"\beyJ[\w-]{10,}\.[\w-]{10,}\.", r"(a+)+b", r"\b(?:[\w-]+\.)*[\w-]+:\d{2,5}\b", r".*/models/(.+):x"]
+    "source",
+    [
+        r"\beyJ[\w-]{10,}\.[\w-]{10,}\.",
+        r"(a+)+b",
+        r"\b(?:[\w-]+\.)*[\w-]+:\d{2,5}\b",
+        r".*/models/(.+):x",
+    ],
 )
 def test_slow_patterns_are_noticed(source: str) -> None:
     found = Found("here", re.compile(source, re.DOTALL), True)

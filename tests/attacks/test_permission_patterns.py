@@ -21,7 +21,9 @@ def as_expression(pattern: str, *, wary: bool) -> re.Pattern[str]:
     other = f"[^{SEPARATORS}]" if wary else "."
     pieces = {"*": other + "*", "?": other}
     word, rest = (pattern[:-2], f"(?: {other}*)?") if pattern.endswith(" *") else (pattern, "")
-    return re.compile("".join([pieces.get(char) or re.escape(char) for char in word]) + rest, re.DOTALL)
+    return re.compile(
+        "".join([pieces.get(char) or re.escape(char) for char in word]) + rest, re.DOTALL
+    )
 
 
 def as_path_expression(pattern: str) -> re.Pattern[str]:
@@ -40,10 +42,14 @@ def test_text_patterns_match_like_the_reference(pattern: str, text: str, wary: b
 def test_path_patterns_match_like_the_reference(pattern: str, path: str) -> None:
     if pattern.startswith("/") or ".." in pattern.split("/"):
         return
-    assert _compile_path(pattern).fullmatch(path) is (as_path_expression(pattern).fullmatch(path) is not None)
+    assert _compile_path(pattern).fullmatch(path) is (
+        as_path_expression(pattern).fullmatch(path) is not None
+    )
 
 
-@pytest.mark.parametrize(("pattern", "unit"), [("git * -m *", " -m"), ("pytest * -k * -x *", " -k"), ("*a*a*a*b", "a")])
+@pytest.mark.parametrize(
+    ("pattern", "unit"), [("git * -m *", " -m"), ("pytest * -k * -x *", " -k"), ("*a*a*a*b", "a")]
+)
 def test_commands_are_matched_in_linear_time(pattern: str, unit: str) -> None:
     policy = Policy([Rule("allow", tool="bash", arguments={"command": pattern})])
     start = pattern.partition("*")[0]

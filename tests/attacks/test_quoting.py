@@ -24,9 +24,14 @@ LONG = "-eyJaaaaaaaaaa" * 20_000  # the slowest text for a pattern of secrets th
 PLAIN = "nothing secret. " * 20_000  # scrubbing makes the other one short, but not this one
 
 
-@pytest.mark.parametrize("unit", ["-eyJaaaaaaaaaa", "a-a-", "bearer ", "sk-", "AIza", "a.", "key_a-", "eyJaaaaaaaaaa."])
+@pytest.mark.parametrize(
+    "unit", ["-eyJaaaaaaaaaa", "a-a-", "bearer ", "sk-", "AIza", "a.", "key_a-", "eyJaaaaaaaaaa."]
+)
 def test_scrub_takes_linear_time(unit: str) -> None:
-    assert grows(lambda text: scrub(text, limit=None), lambda size: unit * (size // len(unit))) is None
+    assert (
+        grows(lambda text: scrub(text, limit=None), lambda size: unit * (size // len(unit)))
+        is None
+    )
 
 
 @pytest.mark.parametrize("is_hidden", [False, True])
@@ -49,7 +54,10 @@ ASKED: dict[str, tuple[str, dict[str, Any]]] = {
     "role": ("openai", {"messages": [{"role": PLAIN, "content": "x"}]}),
     "tool choice": ("openai", {"messages": [HI], "tool_choice": PLAIN}),
     "content type": ("openai", {"messages": [{"role": "user", "content": [{"type": PLAIN}]}]}),
-    "block type": ("anthropic", {"max_tokens": 9, "messages": [{"role": "user", "content": [{"type": PLAIN}]}]}),
+    "block type": (
+        "anthropic",
+        {"max_tokens": 9, "messages": [{"role": "user", "content": [{"type": PLAIN}]}]},
+    ),
     "unknown field": ("gemini", {"contents": [{"parts": [{"text": "x"}]}], PLAIN: 1}),
 }
 
@@ -69,7 +77,9 @@ def body(**error: Any) -> bytes:
 
 def call_tool(name: str) -> bytes:
     call = {"id": "c", "function": {"name": name, "arguments": "{}"}}
-    return json.dumps({"choices": [{"message": {"tool_calls": [call]}, "finish_reason": "tool_calls"}]}).encode()
+    return json.dumps(
+        {"choices": [{"message": {"tool_calls": [call]}, "finish_reason": "tool_calls"}]}
+    ).encode()
 
 
 REFUSALS: dict[str, tuple[int, bytes]] = {
@@ -93,7 +103,9 @@ REFUSALS: dict[str, tuple[int, bytes]] = {
 def test_a_server_cannot_make_an_error_long_or_slow(name: str) -> None:
     status, reply = REFUSALS[name]
     transport = FixtureTransport((status, {}, [reply]), (status, {}, [reply]))
-    provider = dragoman.connect("m", base_url="http://127.0.0.1:9", api_key="k" * 30, transport=transport)
+    provider = dragoman.connect(
+        "m", base_url="http://127.0.0.1:9", api_key="k" * 30, transport=transport
+    )
     tool = Tool("look", "", {"type": "object"})
     with cpu.spending() as spent:
         with pytest.raises(ProviderError) as caught:
@@ -114,19 +126,27 @@ def test_echoed_prompt_is_found_in_linear_time() -> None:
         assert error.quotable
 
     assert grows(run, lambda size: "xbcdefghij" * (size // 10)) is None
-    error = ProviderError("m", provider_message="It was refused: once upon a time there was a king.")
+    error = ProviderError(
+        "m", provider_message="It was refused: once upon a time there was a king."
+    )
     error.hide([], ["x" * 995 + "once upon a time there was a king" + "x" * 1000])
     assert not error.quotable
 
 
-# --- server text in errors ----------------------------------------------------------------------------
+# --- server text in errors ---------------------------------------------------------------------
 
 CANARY = "plain-canary-of-no-known-shape"
-UNREADABLE = [f'{{"echo": "{CANARY}", ', f'{{"message": [["{CANARY}"]], "choices": 5', f'data: {{"x": "{CANARY}"']
+UNREADABLE = [
+    f'{{"echo": "{CANARY}", ',
+    f'{{"message": [["{CANARY}"]], "choices": 5',
+    f'data: {{"x": "{CANARY}"',
+]
 
 
 def reachable(error: BaseException | None, seen: set[int]) -> Any:
-    """Return everything a debugger would show of an error: texts, attributes, causes and the locals of frames."""
+    """Return everything a debugger would show of an error: texts, attributes, causes and the
+    locals of frames.
+    """
     if error is None or id(error) in seen:
         return
     seen.add(id(error))
@@ -150,10 +170,14 @@ async def drain(provider: dragoman.Provider) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("text", UNREADABLE)
 @pytest.mark.parametrize("wire", sorted(CODECS))
-async def test_error_does_not_contain_what_a_server_echoed(wire: str, text: str, stream: bool) -> None:
+async def test_error_does_not_contain_what_a_server_echoed(
+    wire: str, text: str, stream: bool
+) -> None:
     replies = [(200, {}, [text.encode()])] * 2
     transport = FixtureTransport(*replies)
-    provider = dragoman.connect("m", wire=wire, base_url="http://127.0.0.1:9", api_key=CANARY, transport=transport)
+    provider = dragoman.connect(
+        "m", wire=wire, base_url="http://127.0.0.1:9", api_key=CANARY, transport=transport
+    )
     call = drain(provider) if stream else provider.complete("Hi", config={"max_tokens": 9})
     with pytest.raises(ProviderError) as caught:
         await call
@@ -166,7 +190,9 @@ async def test_error_does_not_contain_what_a_server_echoed(wire: str, text: str,
 async def test_readiness_error_does_not_contain_what_a_server_echoed(wire: str) -> None:
     replies = [(200, {}, [UNREADABLE[0].encode()])] * 2
     transport = FixtureTransport(*replies)
-    provider = dragoman.connect("m", wire=wire, base_url="http://127.0.0.1:9", api_key=CANARY, transport=transport)
+    provider = dragoman.connect(
+        "m", wire=wire, base_url="http://127.0.0.1:9", api_key=CANARY, transport=transport
+    )
     with pytest.raises(ProviderError) as caught:
         await provider.ready()
     assert [text for text in reachable(caught.value.__cause__, set()) if CANARY in text] == []

@@ -29,7 +29,9 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "work"
 
 
-async def run(root: Path, policy: Policy, tool: str, approve: Any = None, **arguments: Any) -> ToolObserved:
+async def run(
+    root: Path, policy: Policy, tool: str, approve: Any = None, **arguments: Any
+) -> ToolObserved:
     with SqliteLog(root.parent / "log.db") as log:
         provider = Listed(propose(call(tool, **arguments)), "So.")
         session = Session(provider, workspace_tools(root), policy, log, approve=approve)
@@ -40,10 +42,14 @@ async def run(root: Path, policy: Policy, tool: str, approve: Any = None, **argu
 
 @pytest.mark.parametrize("path", [".", "secrets", "secrets/deep", "a"])
 @pytest.mark.parametrize("action", ["deny", "ask"])
-async def test_search_omits_paths_that_a_rule_denies_or_asks_about(root: Path, path: str, action: Any) -> None:
+async def test_search_omits_paths_that_a_rule_denies_or_asks_about(
+    root: Path, path: str, action: Any
+) -> None:
     policy = Policy([READING, Rule(action, path="secrets/**"), Rule("deny", path="**/.env")])
     if path == "secrets/deep":
-        policy = Policy([*policy.rules[:1], Rule("deny", path="secrets/**/key"), *policy.rules[2:]])
+        policy = Policy(
+            [*policy.rules[:1], Rule("deny", path="secrets/**/key"), *policy.rules[2:]]
+        )
     seen = await run(root, policy, "search", text="KEY", path=path)
     assert SECRET not in str(seen.content)
     assert "paths left out" in str(seen.content)
@@ -55,7 +61,10 @@ async def test_list_files_omits_paths_that_a_rule_denies(root: Path) -> None:
     policy = Policy([READING, Rule("deny", path="secrets/**"), Rule("deny", path="**/.env")])
     seen = await run(root, policy, "list_files")
     # A folder that matches is not entered, so what is in it is not counted.
-    assert seen.content == "a/main.py\n[4 paths left out: a rule denies them, or asks when they are named]"
+    assert (
+        seen.content
+        == "a/main.py\n[4 paths left out: a rule denies them, or asks when they are named]"
+    )
     assert seen.details == {"withheld_paths": 4}
 
 
@@ -67,6 +76,8 @@ async def test_path_that_the_approver_allowed_is_shown(root: Path) -> None:
 
 
 async def test_rules_for_other_tools_omit_nothing(root: Path) -> None:
-    policy = Policy([READING, Rule("deny", "read_file", path="secrets/**"), Rule("deny", path="b/**")])
+    policy = Policy(
+        [READING, Rule("deny", "read_file", path="secrets/**"), Rule("deny", path="b/**")]
+    )
     seen = await run(root, policy, "search", text="KEY", path="secrets")
     assert "secrets/prod.env:1" in str(seen.content)

@@ -1,4 +1,6 @@
-"""Commands that try to escape the sandbox or their process group, or to read the memory of the agent."""
+"""Commands that try to escape the sandbox or their process group, or to read the memory of the
+agent.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ SECRET = "QSECRETQ"
 NONE = Sandbox(None, "for the test")
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 LIVE = pytest.mark.skipif(
-    find_sandbox().program is None, reason=f"{find_sandbox().label}: only the arguments for it are tested"
+    find_sandbox().program is None,
+    reason=f"{find_sandbox().label}: only the arguments for it are tested",
 )
 
 
@@ -53,7 +56,7 @@ def mounts(argv: list[str]) -> list[tuple[str, str]]:
     return [(part, head[at + taken[part]]) for at, part in enumerate(head) if part in taken]
 
 
-# --- arguments: these run everywhere ----------------------------------------------------------------
+# --- arguments: these run everywhere -----------------------------------------------------------
 
 
 def test_home_folder_and_sockets_are_hidden(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +65,9 @@ def test_home_folder_and_sockets_are_hidden(root: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(sys, "prefix", str(home / "venv"))
     for name in ("venv", "cargo", "other"):
         (home / name).mkdir()
-    argv = Sandbox("bwrap", "", ("--disable-userns",)).wrap(["ls"], root, readable=[home / "cargo"], seccomp_fd=9)
+    argv = Sandbox("bwrap", "", ("--disable-userns",)).wrap(
+        ["ls"], root, readable=[home / "cargo"], seccomp_fd=9
+    )
     found = mounts(argv)
     for place in ("/tmp", "/run", str(home)):
         assert ("--tmpfs", place) in found
@@ -71,12 +76,20 @@ def test_home_folder_and_sockets_are_hidden(root: Path, monkeypatch: pytest.Monk
     assert ("--ro-bind", str(home / "cargo")) in found
     assert str(home / "other") not in argv
     assert argv[argv.index("--seccomp") + 1] == "9"
-    for option in ("--disable-userns", "--unshare-all", "--cap-drop", "--die-with-parent", "--new-session"):
+    for option in (
+        "--disable-userns",
+        "--unshare-all",
+        "--cap-drop",
+        "--die-with-parent",
+        "--new-session",
+    ):
         assert option in argv
     assert "--seccomp" not in Sandbox("bwrap", "").wrap(["ls"], root)
 
 
-def test_private_folders_are_hidden_when_the_workspace_is_the_home(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_private_folders_are_hidden_when_the_workspace_is_the_home(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = root.parent
     (home / ".ssh").mkdir()
     (home / ".netrc").write_text(SECRET)
@@ -97,20 +110,28 @@ def link_venv(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return target
 
 
-def test_a_link_in_the_workspace_is_not_a_mount_point(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_in_the_workspace_is_not_a_mount_point(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target = link_venv(root, monkeypatch)
     found = mounts(Sandbox("bwrap", "").wrap(["ls"], root))
     assert ("--ro-bind", str(target)) in found
     assert str(root / ".venv") not in [place for _, place in found]
 
 
-def test_name_resolution_works_when_the_network_is_allowed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_name_resolution_works_when_the_network_is_allowed(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = root.parent.parent / "run" / "stub-resolv.conf"
     file.parent.mkdir()
     file.write_text("nameserver 127.0.0.53\n")
     monkeypatch.setattr(sandbox_module, "_EMPTY", (str(file.parent),))
-    monkeypatch.setattr(Path, "resolve", lambda self: file if self == Path("/etc/resolv.conf") else self)
-    assert ("--ro-bind", str(file)) in mounts(Sandbox("bwrap", "").wrap(["ls"], root, network=True))
+    monkeypatch.setattr(
+        Path, "resolve", lambda self: file if self == Path("/etc/resolv.conf") else self
+    )
+    assert ("--ro-bind", str(file)) in mounts(
+        Sandbox("bwrap", "").wrap(["ls"], root, network=True)
+    )
     assert ("--ro-bind", str(file)) not in mounts(Sandbox("bwrap", "").wrap(["ls"], root))
 
 
@@ -132,17 +153,21 @@ def test_link_named_git_does_not_escape_the_workspace(root: Path) -> None:
     assert mounts(Sandbox("bwrap", "").wrap(["ls"], root))[-1] == ("--ro-bind", str(root / "real"))
 
 
-# --- in the sandbox ---------------------------------------------------------------------------------
+# --- in the sandbox ----------------------------------------------------------------------------
 
 
 @LIVE
-async def test_commands_run_where_the_interpreter_is_behind_a_link(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_commands_run_where_the_interpreter_is_behind_a_link(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (link_venv(root, monkeypatch) / "pyvenv.cfg").write_text("it is here")
     assert "it is here" in await bash(root, "cat .venv/pyvenv.cfg")
 
 
 @LIVE
-async def test_no_service_below_run_is_reachable(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_service_below_run_is_reachable(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = Path("/run") if os.access("/run", os.W_OK) else root.parent.parent / "run"
     folder.mkdir(exist_ok=True)
     monkeypatch.setattr(sandbox_module, "_EMPTY", (str(folder),))
@@ -153,7 +178,10 @@ async def test_no_service_below_run_is_reachable(root: Path, monkeypatch: pytest
         service.listen()
         service.settimeout(20)
         threading.Thread(target=_serve, args=(service, heard), daemon=True).start()
-        connect = f"{sys.executable} -c \"import socket; socket.socket(socket.AF_UNIX).connect('{place}')\""
+        connect = (
+            f'{sys.executable} -c "import socket; '
+            f"socket.socket(socket.AF_UNIX).connect('{place}')\""
+        )
         try:
             said = await bash(root, connect)
             assert "FileNotFoundError" in said
@@ -174,16 +202,26 @@ def _serve(service: socket.socket, heard: list[bytes]) -> None:
 
 
 @LIVE
-async def test_no_file_in_the_home_is_readable(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_file_in_the_home_is_readable(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = root.parent
-    for name in (".pgpass", ".vault-token", ".bash_history", ".ssh/id", ".local/share/dragoman/log.db", "notes.txt"):
+    for name in (
+        ".pgpass",
+        ".vault-token",
+        ".bash_history",
+        ".ssh/id",
+        ".local/share/dragoman/log.db",
+        "notes.txt",
+    ):
         (home / name).parent.mkdir(parents=True, exist_ok=True)
         (home / name).write_text(SECRET)
     (home / "tools").mkdir()
     (home / "tools" / "list").write_text("readable")
     (root / "own.txt").write_text("mine")
     monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setattr(sandbox_module, "_EMPTY", ("/run",))  # the home of this test is a temporary folder
+    # the home of this test is a temporary folder
+    monkeypatch.setattr(sandbox_module, "_EMPTY", ("/run",))
     said = await bash(
         root,
         "grep -rs QSECRET .. $HOME; cat own.txt ~/tools/list; echo x > ~/x; echo; ls -A ~",
@@ -207,18 +245,21 @@ async def test_command_cannot_write_the_git_folder(root: Path, name: str) -> Non
     before = _tree(root)
     await bash(
         root,
-        f"echo evil > {name}/hooks/post-checkout; echo evil >> {name}/config; echo ../evil > {name}/commondir;"
-        f"mv {name} gone; rm -rf {name}; mv {name}/config x; rm file/.git; echo gitdir: evil > file/.git;"
-        "mv file/.git y; echo z > z; mv z file/.git; rm -rf x y z",
+        f"echo evil > {name}/hooks/post-checkout; echo evil >> {name}/config; echo ../evil > "
+        f"{name}/commondir;mv {name} gone; rm -rf {name}; mv {name}/config x; rm file/.git; echo "
+        "gitdir: evil > file/.git;mv file/.git y; echo z > z; mv z file/.git; rm -rf x y z",
     )
     assert _tree(root) == before
 
 
 def _tree(root: Path) -> dict[str, str | None]:
-    return {str(path): path.read_text() if path.is_file() else None for path in sorted(root.rglob("*"))}
+    return {
+        str(path): path.read_text() if path.is_file() else None for path in sorted(root.rglob("*"))
+    }
 
 
-# Each as (name of the call, arguments); all of them must be refused by the filter, not for a missing privilege.
+# Each as (name of the call, arguments); all of them must be refused by the filter, not for a
+# missing privilege.
 _CALLS = """
 import ctypes, errno, fcntl, os, platform
 from ctypes import c_long
@@ -244,7 +285,9 @@ async def test_seccomp_filter_is_loaded(root: Path) -> None:
     calls = {name: (numbers[column], (0, 0, 0, 0, 0)) for name, numbers in BLOCKED.items()}
     (root / "calls.py").write_text(f"CALLS = {calls!r}\n{_CALLS}")
     said = await bash(root, f"grep ^Seccomp: /proc/self/status; {sys.executable} calls.py")
-    lines = dict(line.split() for line in said.splitlines() if len(line.split()) == 2 and "-" not in line)
+    lines = dict(
+        line.split() for line in said.splitlines() if len(line.split()) == 2 and "-" not in line
+    )
     assert lines.pop("Seccomp:") == "2"
     assert lines.pop("clone3") == "ENOSYS"
     assert set(lines) == {*BLOCKED, "clone", "TIOCSTI"}
@@ -253,9 +296,17 @@ async def test_seccomp_filter_is_loaded(root: Path) -> None:
 
 @LIVE
 async def test_ordinary_commands_work_in_the_sandbox(root: Path) -> None:
-    program = "import subprocess, threading; t = threading.Thread(target=print, args=('thread',)); t.start(); t.join()"
-    (root / "work.py").write_text(f"{program}\nprint(subprocess.check_output(['echo', 'child'], text=True))\n")
-    said = await bash(root, f"{sys.executable} work.py && (sleep 0.01 & wait) && mktemp && ls /proc/self/fd | wc -l")
+    program = (
+        "import subprocess, threading; t = threading.Thread(target=print, args=('thread',)); "
+        "t.start(); t.join()"
+    )
+    (root / "work.py").write_text(
+        f"{program}\nprint(subprocess.check_output(['echo', 'child'], text=True))\n"
+    )
+    said = await bash(
+        root,
+        f"{sys.executable} work.py && (sleep 0.01 & wait) && mktemp && ls /proc/self/fd | wc -l",
+    )
     assert "exit code: 0" in said
     assert "thread\nchild" in said
 
@@ -264,12 +315,15 @@ async def test_ordinary_commands_work_in_the_sandbox(root: Path) -> None:
 async def test_other_processes_and_namespaces_are_unavailable(root: Path) -> None:
     said = await bash(
         root,
-        f"ls -d /proc/[0-9]* | wc -l; test -e /proc/{os.getpid()}/environ && echo seen; grep CapEff /proc/self/status",
+        f"ls -d /proc/[0-9]* | wc -l; test -e /proc/{os.getpid()}/environ && echo seen; grep "
+        "CapEff /proc/self/status",
     )
     assert "seen" not in said or os.getpid() < 10
     assert int(said.splitlines()[2]) < 10
     assert "CapEff:\t0000000000000000" in said
-    offered = subprocess.run([str(find_sandbox().program), "--help"], capture_output=True, text=True, check=False)
+    offered = subprocess.run(
+        [str(find_sandbox().program), "--help"], capture_output=True, text=True, check=False
+    )
     if "--disable-userns" in offered.stdout:
         unshare = "import ctypes; print('namespace', ctypes.CDLL(None).unshare(0x10000000))"
         (root / "unshare.py").write_text(unshare)
@@ -278,15 +332,17 @@ async def test_other_processes_and_namespaces_are_unavailable(root: Path) -> Non
         assert "namespace -1" in await bash(root, f"{sys.executable} unshare.py", bare)
 
 
-# --- without bubblewrap -----------------------------------------------------------------------------
+# --- without bubblewrap ------------------------------------------------------------------------
 
 DAEMONS = {
     "background": "sleep 3{n} & echo started",
     "setsid": "setsid sleep 3{n} >/dev/null 2>&1 & echo started",
     "double fork": "(setsid sh -c 'sleep 3{n}' >/dev/null 2>&1 &); echo started",
     "nohup": "nohup sleep 3{n} >/dev/null 2>&1 & disown; echo started",
-    "daemon": 'python3 -c "import os\nif os.fork() == 0:\n os.setsid()\n if os.fork() == 0:\n'
-    "  os.execvp('sleep', ['sleep', '3{n}'])\"; echo started",
+    "daemon": (
+        'python3 -c "import os\nif os.fork() == 0:\n os.setsid()\n if os.fork() == 0:\n'
+        "  os.execvp('sleep', ['sleep', '3{n}'])\"; echo started"
+    ),
 }
 
 
@@ -341,7 +397,10 @@ async def test_daemons_do_not_outlive_a_killed_agent(root: Path, number: str) ->
         f"asyncio.run(run_process(['sh', '-c', 'setsid sleep 3{number} & sleep 3{number}']))"
     )
     agent = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", program, env={"PYTHONPATH": ":".join(sys.path), "PATH": os.environ["PATH"]}
+        sys.executable,
+        "-c",
+        program,
+        env={"PYTHONPATH": ":".join(sys.path), "PATH": os.environ["PATH"]},
     )
     while len(_sleeping(f"3{number}")) < 2:
         assert agent.returncode is None
@@ -370,9 +429,14 @@ async def test_exit_codes_and_signals_are_reported_unchanged(argv: list[str], co
 
 
 @pytest.mark.parametrize("supervised", [True, False])
-async def test_error_names_the_program_that_does_not_start(tmp_path: Path, supervised: bool) -> None:
+async def test_error_names_the_program_that_does_not_start(
+    tmp_path: Path, supervised: bool
+) -> None:
     (tmp_path / "file").write_text("no program")
-    for program, reason in (("/no/such", "No such file or directory"), (str(tmp_path / "file"), "Permission denied")):
+    for program, reason in (
+        ("/no/such", "No such file or directory"),
+        (str(tmp_path / "file"), "Permission denied"),
+    ):
         with pytest.raises(ToolFailure, match=f"^{program}: {reason}$"):
             await run_process([program, "x"], supervised=supervised)
 
@@ -418,11 +482,13 @@ def test_agent_hides_its_memory_at_start() -> None:
         prctl(4, 1, 0, 0, 0)
 
 
-# --- dragoman agent doctor --------------------------------------------------------------------------
+# --- dragoman agent doctor ---------------------------------------------------------------------
 
 NAMES = [
-    "commands confined", "disk read-only", "home hidden", "services hidden", "version control read-only", "no network",
-    "other processes hidden", "user namespaces off", "system calls filtered", "agent memory hidden",
+    "commands confined", "disk read-only", "home hidden", "services hidden",
+    "version control read-only", "no network",
+    "other processes hidden", "user namespaces off", "system calls filtered",
+    "agent memory hidden",
     "descendants ended", "ordinary user",
 ]  # fmt: skip
 
@@ -448,7 +514,10 @@ def doctor(root: Path, *more: str) -> tuple[int, str]:
 def test_doctor_names_what_is_missing_and_how_to_fix_it(root: Path) -> None:
     code, said = doctor(root)
     assert code == 1
-    assert "missing  home hidden                 bubblewrap is not installed; install bubblewrap (Debian" in said
+    assert (
+        "missing  home hidden                 bubblewrap is not installed; install bubblewrap "
+        "(Debian" in said
+    )
     assert ("active   descendants ended" in said) is (sys.platform == "linux")
     assert len(said.splitlines()) == len(NAMES)
     code, said = doctor(root, "--json")
@@ -466,7 +535,9 @@ def test_doctor_tries_the_sandbox(root: Path, monkeypatch: pytest.MonkeyPatch) -
     code, said = doctor(root, "--json")
     active = {each["name"]: each["active"] for each in json.loads(said)["protections"]}
     strong = find_sandbox().seccomp and bool(find_sandbox().options)
-    assert [name for name in NAMES[:7] if not active[name]] == ([] if strong else ["user namespaces off"])
+    assert [name for name in NAMES[:7] if not active[name]] == (
+        [] if strong else ["user namespaces off"]
+    )
     assert active["ordinary user"] is (os.geteuid() != 0)
     assert code == (0 if all(active.values()) else 1)
     # A protection that does not hold is reported, whatever the options of the sandbox promise.
@@ -481,14 +552,16 @@ def test_doctor_tries_the_sandbox(root: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @LIVE
-def test_doctor_quotes_why_the_sandbox_does_not_start(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_quotes_why_the_sandbox_does_not_start(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sandbox_module, "_EMPTY", ())
     monkeypatch.setattr(sandbox_module, "find_version_control", lambda _: [Path("/nowhere/.git")])
     code, said = doctor(root)
     assert code == 1
     assert (
-        "missing  commands confined           the sandbox cannot be tried: bwrap: Can't find source path /nowhere"
-        in said
+        "missing  commands confined           the sandbox cannot be tried: bwrap: Can't find "
+        "source path /nowhere" in said
     )
 
 

@@ -1,6 +1,8 @@
-"""Canary keys: a server echoes every request header everywhere, and no output of Dragoman shows one.
+"""Canary keys: a server echoes every request header everywhere, and no output of Dragoman shows
+one.
 
-The canaries have no shape of a key, so no pattern can find them: only the known value can be removed.
+The canaries have no shape of a key, so no pattern can find them: only the known value can be
+removed.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ SETTINGS = {"max_tokens": 9}
 
 
 class Search:
-    """A search for canary secrets: the number of places searched, and the places that contain one."""
+    """A search for canary secrets: the number of places searched, and the places that
+    contain one.
+    """
 
     def __init__(self) -> None:
         self.looked = 0
@@ -57,7 +61,9 @@ class Search:
                 at = text.index(canary)
                 self.found.append(f"{where}: {text[max(0, at - 60) : at + 30]!r}")
 
-    def look_at_error(self, where: str, error: BaseException | None, seen: set[int] | None = None) -> None:
+    def look_at_error(
+        self, where: str, error: BaseException | None, seen: set[int] | None = None
+    ) -> None:
         """Search everything an error reporter sends: texts, attributes, causes and locals of
         frames.
         """
@@ -66,7 +72,9 @@ class Search:
             return
         seen.add(id(error))
         kept = {name: value for name, value in vars(error).items() if name != "response"}
-        self.look(f"{where}: error", "\n".join([str(error), repr(error), repr(error.args), repr(kept)]))
+        self.look(
+            f"{where}: error", "\n".join([str(error), repr(error), repr(error.args), repr(kept)])
+        )
         trace = traceback.TracebackException.from_exception(error, capture_locals=True)
         ours = [frame for frame in trace.stack if "/src/dragoman/" in frame.filename]
         self.look(f"{where}: locals", "\n".join([repr(frame.locals) for frame in ours]))
@@ -112,12 +120,20 @@ async def echo(connection: Connection) -> None:
     elif kind in ("401", "500"):
         connection.reply(int(kind), refusal, retry_after="0")
     elif kind == "400":
-        long = {"message": "x" * 3990 + heard, "code": connection.seen.headers.get("authorization", heard)}
+        long = {
+            "message": "x" * 3990 + heard,
+            "code": connection.seen.headers.get("authorization", heard),
+        }
         connection.reply(400, json.dumps({"error": long}).encode())
     elif kind == "html":
         connection.reply(502, f"<html>{heard}</html>".encode(), "text/html", retry_after="0")
     elif kind == "headers":
-        given = {"x_request_id": KEY, "x_ratelimit_limit": HEADER, "request_id": f"Bearer {KEY}", "date": KEY}
+        given = {
+            "x_request_id": KEY,
+            "x_ratelimit_limit": HEADER,
+            "request_id": f"Bearer {KEY}",
+            "date": KEY,
+        }
         connection.reply(429, b'{"error":{"message":"slow"}}', retry_after="0", **given)
     elif kind == "garbage":
         connection.reply(200, f'{{"echo": "{heard[:4000]!r}'.encode())
@@ -130,7 +146,12 @@ async def echo(connection: Connection) -> None:
 def open_model(server: Server, kind: str, wire: str = "openai") -> Provider:
     url = server.base_url if wire != "gemini" else server.url
     return dragoman.connect(
-        f"echo-{kind}", wire=wire, base_url=url, api_key=KEY, headers={"x-secret": HEADER}, timeouts=5
+        f"echo-{kind}",
+        wire=wire,
+        base_url=url,
+        api_key=KEY,
+        headers={"x-secret": HEADER},
+        timeouts=5,
     )
 
 
@@ -173,7 +194,9 @@ async def test_calls_leak_no_secret(wire: str, search: Search) -> None:
     assert search.looked > 60
 
 
-async def test_cassettes_sessions_and_exports_contain_no_secret(search: Search, tmp_path: Path) -> None:
+async def test_cassettes_sessions_and_exports_contain_no_secret(
+    search: Search, tmp_path: Path
+) -> None:
     async with serve(echo) as server:
         for kind in ECHOES:
             folder = tmp_path / kind
@@ -186,7 +209,9 @@ async def test_cassettes_sessions_and_exports_contain_no_secret(search: Search, 
             async with model, SqliteLog(folder / "log.db") as log:
                 try:
                     retried = Retry(model, max_retries=1)
-                    await Session(retried, [], Policy(), log, session_id="s", keep_raw=True).run("Go")
+                    await Session(retried, [], Policy(), log, session_id="s", keep_raw=True).run(
+                        "Go"
+                    )
                 except dragoman.ProviderError as error:
                     search.look_at_error(f"session {kind}", error)
                 log.export(folder / "export.jsonl")
@@ -218,12 +243,18 @@ def write_config(path: Path, server: Server) -> Path:
 async def test_gateway_leaks_no_secret(wire: str, search: Search, tmp_path: Path) -> None:
     async with serve(echo) as server:
         registry = Registry.load(write_config(tmp_path / "models.yaml", server))
-        search.look("registry", repr(registry) + repr(vars(registry)) + repr(registry.adapter("up")))
+        search.look(
+            "registry", repr(registry) + repr(vars(registry)) + repr(registry.adapter("up"))
+        )
         models = {f"m-{kind}": registry.provider(f"up:echo-{kind}") for kind in ECHOES}
         keys = KeyRing([Key("ann", hash_key(CLIENT))])
         app = create_app(models, keys=keys)
         search.look("gateway", repr(vars(app.state.service)) + repr(keys.keys))
-        ours = {"x-goog-api-key": CLIENT} if wire == "gemini" else {"authorization": f"Bearer {CLIENT}"}
+        ours = (
+            {"x-goog-api-key": CLIENT}
+            if wire == "gemini"
+            else {"authorization": f"Bearer {CLIENT}"}
+        )
         for kind in ECHOES:
             for stream in (False, True):
                 body: dict[str, Any] = {"model": f"m-{kind}", "stream": stream, "max_tokens": 9}
@@ -241,7 +272,9 @@ async def test_gateway_leaks_no_secret(wire: str, search: Search, tmp_path: Path
                 search.look(f"{wire} {kind} {stream}", repr(answer))
         await app.state.service.models.close()
         assert server.requests
-        assert not any(CLIENT in str(seen.headers) for seen in server.requests), "a client's key is not passed on"
+        assert not any(CLIENT in str(seen.headers) for seen in server.requests), (
+            "a client's key is not passed on"
+        )
     search.look("metrics", app.state.service.metrics.text())
 
 
@@ -263,7 +296,9 @@ COMMANDS = [
 ]
 
 
-def test_command_line_prints_no_secret(search: Search, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_line_prints_no_secret(
+    search: Search, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("OPENAI_API_KEY", CLIENT)
@@ -280,7 +315,9 @@ def test_command_line_prints_no_secret(search: Search, tmp_path: Path, monkeypat
     assert search.looked > len(COMMANDS)
 
 
-def test_bill_of_materials_contains_no_secret(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bill_of_materials_contains_no_secret(
+    search: Search, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setattr(sys, "argv", ["sbom", KEY])
     build = runpy.run_path(str(ROOT / "scripts/sbom.py"))["build"]

@@ -60,9 +60,13 @@ async def test_deeply_nested_body_is_rejected(wire: str, levels: int) -> None:
 @pytest.mark.parametrize("wire", PATHS)
 async def test_numbers_out_of_range_are_rejected(wire: str) -> None:
     for name in ("temperature", "top_p", "max_tokens", "seed"):
-        body = bodies(**{name: 0})[wire].replace(f'"{name}": 0'.encode(), f'"{name}": 1{"0" * 400}'.encode())
+        body = bodies(**{name: 0})[wire].replace(
+            f'"{name}": 0'.encode(), f'"{name}": 1{"0" * 400}'.encode()
+        )
         if wire == "gemini":
-            body = bodies(generationConfig={"temperature": 0})[wire].replace(b'": 0}', b'": 1' + b"0" * 400 + b"}")
+            body = bodies(generationConfig={"temperature": 0})[wire].replace(
+                b'": 0}', b'": 1' + b"0" * 400 + b"}"
+            )
         answer = await post(APP, wire, body)
         assert answer.status in (200, 400), answer.body
 
@@ -95,7 +99,12 @@ def test_default_body_limits_are_8_and_16_mib() -> None:
 async def test_media_urls_are_rejected_when_the_operator_forbids_them(url: str) -> None:
     closed = create_app({"fast": ScriptedProvider("Hello.")}, bounds=Bounds(media_urls=False))
     image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}]
-    inline = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]}]
+    inline = [
+        {
+            "role": "user",
+            "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}],
+        }
+    ]
     assert (await post(APP, "openai", bodies(messages=image)["openai"])).status == 200
     refused = await post(closed, "openai", bodies(messages=image)["openai"])
     assert refused.status == 400
@@ -105,7 +114,9 @@ async def test_media_urls_are_rejected_when_the_operator_forbids_them(url: str) 
 
 async def test_large_request_does_not_block_the_event_loop() -> None:
     text = "word, Word! 12 " * 200_000
-    body = json.dumps({"model": "fast", "max_tokens": 9, "messages": [{"role": "user", "content": text}]}).encode()
+    body = json.dumps(
+        {"model": "fast", "max_tokens": 9, "messages": [{"role": "user", "content": text}]}
+    ).encode()
     ticks = 0
 
     async def tick() -> None:
@@ -125,7 +136,9 @@ async def test_large_request_does_not_block_the_event_loop() -> None:
 
 
 @pytest.mark.parametrize("size", [1_000, 400_000])
-async def test_large_request_is_read_in_a_thread(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_request_is_read_in_a_thread(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     threads: list[threading.Thread] = []
 
     def watch(name: str) -> None:
@@ -139,13 +152,15 @@ async def test_large_request_is_read_in_a_thread(size: int, monkeypatch: pytest.
 
     for name in ("_parse", "prepare", "check_request", "translate"):
         watch(name)
-    answer = await post(APP, "openai", bodies(messages=[HI, {**HI, "content": "a" * size}])["openai"])
+    answer = await post(
+        APP, "openai", bodies(messages=[HI, {**HI, "content": "a" * size}])["openai"]
+    )
     assert answer.status == 200
     assert len(threads) >= 3
     assert {each is threading.current_thread() for each in threads} == {size < 256 * 1024}
 
 
-# --- values passed by callers -------------------------------------------------------------------------
+# --- values passed by callers ------------------------------------------------------------------
 
 
 def deep(levels: int) -> Any:
@@ -162,9 +177,15 @@ def test_deeply_nested_values_are_rejected_by_name(levels: int) -> None:
     opaque = Assistant([Opaque({"a": deep(levels)})])
     schema: Any = {"type": "object", "const": deep(levels)}
     requests: list[tuple[dict[str, Any], str]] = [
-        ({"messages": [User("a"), call, ToolResult("c", "x")]}, "messages[1].content[0].arguments is nested"),
+        (
+            {"messages": [User("a"), call, ToolResult("c", "x")]},
+            "messages[1].content[0].arguments is nested",
+        ),
         ({"messages": [User("a"), opaque, User("b")]}, "messages[1].content[0].data is nested"),
-        ({"messages": "a", "config": RuntimeConfig(extras={"x": deep(levels)})}, "config.extras is nested"),
+        (
+            {"messages": "a", "config": RuntimeConfig(extras={"x": deep(levels)})},
+            "config.extras is nested",
+        ),
         ({"messages": "a", "tools": [Tool("t", "", schema)]}, "tools[0].parameters"),
         ({"messages": "a", "response_schema": schema}, "response_schema"),
     ]
@@ -180,7 +201,7 @@ def test_temperature_beyond_the_float_range_is_rejected() -> None:
         check_request(request)
 
 
-# --- replies ------------------------------------------------------------------------------------------
+# --- replies -----------------------------------------------------------------------------------
 
 MANY = b"{}," * 600_000 + b"{}"
 FEW = b"{}," * 30_000 + b"{}"
@@ -201,7 +222,9 @@ SHAPES = {
 @pytest.mark.parametrize("items", [MANY, FEW], ids=["many", "few"])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("wire", sorted(CODECS))
-async def test_reply_with_many_blocks_takes_little_time(wire: str, shape: str, items: bytes, status: int) -> None:
+async def test_reply_with_many_blocks_takes_little_time(
+    wire: str, shape: str, items: bytes, status: int
+) -> None:
     reply = SHAPES[shape].replace(b"%s", items)
     transport = FixtureTransport(*[(status, {}, [reply])] * 6)
     provider = dragoman.connect("m", wire=wire, base_url="http://127.0.0.1:9", transport=transport)

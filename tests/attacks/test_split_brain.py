@@ -8,7 +8,14 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from dragoman.events import Assembler, Event
-from dragoman.log import EventLog, LogConflictError, LogLockedError, LogRecord, PostgresLog, SessionStarted
+from dragoman.log import (
+    EventLog,
+    LogConflictError,
+    LogLockedError,
+    LogRecord,
+    PostgresLog,
+    SessionStarted,
+)
 from dragoman.messages import Request, ToolResult
 from dragoman.permission import Policy, Rule
 from dragoman.provider import Provider
@@ -24,7 +31,9 @@ Open = Callable[..., EventLog]
 
 
 class Payer(Provider):
-    """A model that pays until the payment is confirmed, as models do when the outcome is unknown."""
+    """A model that pays until the payment is confirmed, as models do when the outcome
+    is unknown.
+    """
 
     name, model = "payer", "m"
 
@@ -63,13 +72,17 @@ class Till:
 
 
 def open_other(log: EventLog, open_store: Open) -> EventLog:
-    """Return the log as a second runner has it: a new connection to PostgreSQL, else the same log."""
+    """Return the log as a second runner has it: a new connection to PostgreSQL, else
+    the same log.
+    """
     return open_store() if isinstance(log, PostgresLog) else log
 
 
 async def test_resuming_a_running_session_is_rejected(open_store: Open) -> None:
     log, till = open_store(), Till()
-    running = asyncio.create_task(Session(Payer(), till.tools, ALL, log, session_id="s1").run("Pay 4711."))
+    running = asyncio.create_task(
+        Session(Payer(), till.tools, ALL, log, session_id="s1").run("Pay 4711.")
+    )
     await till.began.wait()
     with pytest.raises(LogLockedError, match="'s1' is still running"):
         await Session.resume(Payer(), till.tools, ALL, open_other(log, open_store), "s1")
@@ -98,7 +111,9 @@ async def test_session_started_after_it_was_loaded_is_rejected(open_store: Open)
 
 async def test_taking_over_a_session_stops_the_first_runner(open_store: Open) -> None:
     log, first, second = open_store(), Till(), Till()
-    running = asyncio.create_task(Session(Payer(), first.tools, ALL, log, session_id="s1").run("Pay 4711."))
+    running = asyncio.create_task(
+        Session(Payer(), first.tools, ALL, log, session_id="s1").run("Pay 4711.")
+    )
     await first.began.wait()
     other = open_other(log, open_store)
     again = await Session.resume(Payer(), second.tools, ALL, other, "s1", takeover=True)

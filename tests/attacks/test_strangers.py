@@ -1,7 +1,8 @@
 """A client with a key is served while others attack the connection layer of ``dragoman serve``.
 
-The hostile clients, the gateway and the measuring client are processes of their own. All kinds run together with a
-few connections each; ``DRAGOMAN_EXHAUSTIVE=1`` runs each kind with 200. ``pytest -s`` shows the figures.
+The hostile clients, the gateway and the measuring client are processes of their own. All kinds run
+together with a few connections each; ``DRAGOMAN_EXHAUSTIVE=1`` runs each kind with 200. ``pytest
+-s`` shows the figures.
 """
 
 from __future__ import annotations
@@ -27,18 +28,26 @@ from .strangers import kinds
 
 DATA = json.dumps({"model": "fast", "messages": [{"role": "user", "content": "Hi"}]}).encode()
 CALL = (
-    b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nconnection: close\r\n"
-    b"authorization: Bearer " + KEY.encode() + b"\r\ncontent-length: %d\r\n\r\n" % len(DATA) + DATA
+    b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: "
+    b"application/json\r\nconnection: close\r\nauthorization: Bearer "
+    + KEY.encode()
+    + b"\r\ncontent-length: %d\r\n\r\n" % len(DATA)
+    + DATA
 )
 MIB = 1024 * 1024
-# Kind, connections, seconds and the share of calls that is measured: the median of a short run, the p99 of a long one.
+# Kind, connections, seconds and the share of calls that is measured: the median of a short run,
+# the p99 of a long one.
 ATTACKS: list[tuple[str, int, float, float]] = (
-    [(kind, 200, 10, 0.99) for kind in kinds("")] if os.environ.get("DRAGOMAN_EXHAUSTIVE") else [("each", 5, 2, 0.5)]
+    [(kind, 200, 10, 0.99) for kind in kinds("")]
+    if os.environ.get("DRAGOMAN_EXHAUSTIVE")
+    else [("each", 5, 2, 0.5)]
 )
 
 
 async def measure(url: str, seconds: float) -> list[float]:
-    """Call the gateway for this long, each time over a new connection; return the sorted durations."""
+    """Call the gateway for this long, each time over a new connection; return the sorted
+    durations.
+    """
     port, took = int(url.rpartition(":")[2]), []
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
@@ -77,7 +86,15 @@ async def gateway(folder: Path) -> AsyncIterator[tuple[str, psutil.Process]]:
 
 @contextlib.asynccontextmanager
 async def attacked(kind: str, url: str, number: int) -> AsyncIterator[None]:
-    command = [sys.executable, "-m", "tests.attacks.strangers", kind, url.rpartition(":")[2], str(number), KEY]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.attacks.strangers",
+        kind,
+        url.rpartition(":")[2],
+        str(number),
+        KEY,
+    ]
     hostile = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     try:
         assert hostile.stdout is not None
@@ -89,7 +106,9 @@ async def attacked(kind: str, url: str, number: int) -> AsyncIterator[None]:
 
 
 class Figures(NamedTuple):
-    """Call latency at a fixed percentile, calm and under attack, in seconds; peak memory in MiB."""
+    """Call latency at a fixed percentile, calm and under attack, in seconds; peak
+    memory in MiB.
+    """
 
     calm: float
     attacked: float
@@ -115,8 +134,9 @@ async def attack(kind: str, folder: Path, number: int, seconds: float, share: fl
         watching.cancel()
     figures = Figures(calm[int(len(calm) * share)], busy[int(len(busy) * share)], memory)
     print(
-        f"{kind:30} {number:4} connections: {1000 * figures.calm:6.1f} -> {1000 * figures.attacked:6.1f} ms "
-        f"(x{figures.attacked / figures.calm:.1f}, {len(busy)} calls), {memory:.0f} MiB"
+        f"{kind:30} {number:4} connections: {1000 * figures.calm:6.1f} -> "
+        f"{1000 * figures.attacked:6.1f} ms (x{figures.attacked / figures.calm:.1f}, {len(busy)} "
+        f"calls), {memory:.0f} MiB"
     )
     return figures
 

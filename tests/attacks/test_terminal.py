@@ -1,4 +1,6 @@
-"""Terminal output shows a proposal completely, and contains no control sequences from other parties."""
+"""Terminal output shows a proposal completely, and contains no control sequences from other
+parties.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +34,14 @@ def test_control_and_bidi_characters_are_escaped(monkeypatch: pytest.MonkeyPatch
 
 def is_safe(text: str) -> bool:
     """Return whether a text contains no terminal control sequence except colours."""
-    return not set(re.sub(r"\x1b\[[0-9;]*m", "", text)) & set("\x1b\x07\x9b\u202e\u2066\x08\r\u200f")
+    return not set(re.sub(r"\x1b\[[0-9;]*m", "", text)) & set(
+        "\x1b\x07\x9b\u202e\u2066\x08\r\u200f"
+    )
 
 
-def test_json_at_a_terminal_is_escaped(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_at_a_terminal_is_escaped(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     show_json({"x": HOSTILE})
     assert HOSTILE[-3:] in capsys.readouterr().out  # a program gets it unchanged
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
@@ -65,7 +71,9 @@ def test_report_of_a_check_is_escaped(
     as_json: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    outcome = CheckOutcome("text", "Text", "pass", HOSTILE, (RecordedExchange("POST", "/x", "a", 200, HOSTILE),))
+    outcome = CheckOutcome(
+        "text", "Text", "pass", HOSTILE, (RecordedExchange("POST", "/x", "a", 200, HOSTILE),)
+    )
     _finish(Report("http://x", "openai", HOSTILE, "me", "now", (outcome,)), {}, as_json)
     shown = capsys.readouterr().out
     assert "9b31m" in shown
@@ -74,8 +82,14 @@ def test_report_of_a_check_is_escaped(
 
 def test_no_command_prints_json_unescaped() -> None:
     """JSON leaves C1 and bidi characters as they are, so ``echo_json`` prints it."""
-    raw = re.compile(r"click\.echo\((?!.*make_printable).*(?:ensure_ascii=False|json\.encode|encode_event|\.line\b)")
-    found = [path.name for path in Path(console.__file__).parent.glob("*.py") if raw.search(path.read_text())]
+    raw = re.compile(
+        r"click\.echo\((?!.*make_printable).*(?:ensure_ascii=False|json\.encode|encode_event|\.line\b)"
+    )
+    found = [
+        path.name
+        for path in Path(console.__file__).parent.glob("*.py")
+        if raw.search(path.read_text())
+    ]
     assert found == []
 
 
@@ -97,7 +111,9 @@ def test_every_argument_and_path_is_shown(given: dict[str, str], paths: tuple[st
 
 
 def test_edit_is_shown_line_by_line() -> None:
-    shown = _show_proposal(Proposal("edit", {"old": "one\ntwo\nthree", "new": "one\n2\nthree"}, "write"))
+    shown = _show_proposal(
+        Proposal("edit", {"old": "one\ntwo\nthree", "new": "one\n2\nthree"}, "write")
+    )
     assert shown == "  one\n- two\n+ 2\n  three"
     long = _show_proposal(Proposal("edit", {"old": "a\n" * 2000, "new": "b\n" * 2000}, "write"))
     assert (long.count("- a"), long.count("+ b")) == (2000, 2000)
@@ -106,7 +122,9 @@ def test_edit_is_shown_line_by_line() -> None:
 def test_edit_is_shown_in_bounded_time() -> None:
     def run(lines: int) -> None:
         old = "\n".join([f"    value_{at} = old_name.compute(i, {at})" for at in range(lines)])
-        _show_proposal(Proposal("edit", {"old": old, "new": old.replace("old_name", "new_name")}, "write"))
+        _show_proposal(
+            Proposal("edit", {"old": old, "new": old.replace("old_name", "new_name")}, "write")
+        )
 
     # ndiff takes seconds for 100 lines and minutes for 500
     assert grows(run, lambda size: size // 4, (100, 400, 1_600, 6_400)) is None

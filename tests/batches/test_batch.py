@@ -17,7 +17,12 @@ import pytest
 import dragoman
 from dragoman import BatchReport, batch
 from dragoman.batches import BatchError, BatchProgress, OutputError, StrictError
-from dragoman.errors import AuthenticationError, OverloadedError, RateLimitError, StreamInterruptedError
+from dragoman.errors import (
+    AuthenticationError,
+    OverloadedError,
+    RateLimitError,
+    StreamInterruptedError,
+)
 from dragoman.events import Event, Response, Usage
 from dragoman.messages import Assistant, Request
 from dragoman.provider import Provider
@@ -30,7 +35,9 @@ TOOL = {"name": "add", "parameters": {"type": "object", "properties": {"n": {"ty
 class Echo(Listed):
     """Answers each prompt with its own text, after a delay that differs from call to call."""
 
-    def __init__(self, answers: Mapping[str, Any] | None = None, *, pause: float = 0.0, **settings: Any) -> None:
+    def __init__(
+        self, answers: Mapping[str, Any] | None = None, *, pause: float = 0.0, **settings: Any
+    ) -> None:
         super().__init__(**settings)
         self.given = dict(answers or {})
         self.dice = random.Random(1)
@@ -158,7 +165,11 @@ async def test_failed_rows_contain_the_error(out: Path) -> None:
         "r1",
     )
     assert rows[2]["usage"]["estimated"]
-    assert rows[3]["error"] == {"category": "other", "kind": "ZeroDivisionError", "message": "a bug"}
+    assert rows[3]["error"] == {
+        "category": "other",
+        "kind": "ZeroDivisionError",
+        "message": "a bug",
+    }
 
 
 async def test_failed_rows_are_retried_only_on_request(out: Path) -> None:
@@ -188,7 +199,11 @@ async def test_bad_rows_are_reported_with_their_line(tmp_path: Path, out: Path) 
     rows = results(out)
     assert [row["line"] for row in rows] == [1, 2, 3, 5, 6, 7, 8]
     assert [row.get("text") for row in rows] == ["a!", None, None, None, None, None, "c!"]
-    assert all(row["error"]["message"].startswith(f"line {row['line']}: ") for row in rows if "error" in row)
+    assert all(
+        row["error"]["message"].startswith(f"line {row['line']}: ")
+        for row in rows
+        if "error" in row
+    )
     assert (report.rows, report.failed, report.bad, len(report.problems)) == (7, 5, 5, 5)
     again = await run(source, out, Echo())
     assert (again.rows, again.resumed, again.bad) == (7, 7, 5)
@@ -208,7 +223,10 @@ async def test_structured_output_is_parsed_per_row(out: Path) -> None:
     report = await run(prompts(3), out, Echo(answers), response_schema=SCHEMA)
     rows = results(out)
     assert (rows[0]["parsed"], rows[2]["parsed"], report.failed) == ({"n": 3}, {"n": 4}, 1)
-    assert (rows[1]["error"]["category"], rows[1]["error"]["output"]) == ("structured_output_invalid", '{"n": "x"}')
+    assert (rows[1]["error"]["category"], rows[1]["error"]["output"]) == (
+        "structured_output_invalid",
+        '{"n": "x"}',
+    )
 
 
 async def test_tools_are_proposed_and_never_executed(out: Path) -> None:
@@ -231,7 +249,7 @@ async def test_tools_are_proposed_and_never_executed(out: Path) -> None:
     )
 
 
-# --- money ------------------------------------------------------------------------------------------
+# --- money -------------------------------------------------------------------------------------
 
 
 async def test_a_budget_stops_cleanly_and_covers_all_runs(out: Path) -> None:
@@ -244,12 +262,19 @@ async def test_a_budget_stops_cleanly_and_covers_all_runs(out: Path) -> None:
     assert [row["line"] for row in results(out)] == list(range(1, 31))
     assert Decimal(results(out)[0]["cost_usd"]) == one
     again = await run(prompts(100), out, model, concurrency=10, budget=f"usd={one * 40}")
-    assert (again.rows, again.resumed, again.stopped, len(model.requests)) == (40, 30, "budget", 40)
+    assert (again.rows, again.resumed, again.stopped, len(model.requests)) == (
+        40,
+        30,
+        "budget",
+        40,
+    )
     last = await run(prompts(100), out, model, budget=f"usd={one * 100}")
     assert (last.rows, last.stopped, last.cost_usd) == (100, None, one * 100)
 
 
-@pytest.mark.parametrize(("budget", "rows"), [("rows=7", 7), ("tokens=150", 10), ("usd=0", 0), ("rows=100", 20)])
+@pytest.mark.parametrize(
+    ("budget", "rows"), [("rows=7", 7), ("tokens=150", 10), ("usd=0", 0), ("rows=100", 20)]
+)
 async def test_token_and_call_budgets_stop_the_batch(out: Path, budget: str, rows: int) -> None:
     model = Echo()
     model.priced_as = "openai:gpt-5"
@@ -281,7 +306,7 @@ async def test_cost_of_failed_rows_counts_even_after_they_are_dropped(out: Path)
     assert again.cost_usd > first.cost_usd
 
 
-# --- retries, cache and limits ----------------------------------------------------------------------
+# --- retries, cache and limits -----------------------------------------------------------------
 
 
 async def test_transient_failures_are_retried(out: Path) -> None:
@@ -316,14 +341,19 @@ async def test_concurrency_and_rate_limits_hold(out: Path) -> None:
 
 async def test_progress_is_reported(out: Path) -> None:
     seen: list[BatchProgress] = []
-    await run(prompts(50), out, Echo({"p3": AuthenticationError("no")}, pause=0.01), on_progress=seen.append)
+    await run(
+        prompts(50),
+        out,
+        Echo({"p3": AuthenticationError("no")}, pause=0.01),
+        on_progress=seen.append,
+    )
     last = seen[-1]
     assert (last.total, last.rows, last.failed, last.seconds_left) == (50, 50, 1, 0)
     assert last.rate > 0
     assert [each.rows for each in seen] == sorted(each.rows for each in seen)
 
 
-# --- the output of another batch --------------------------------------------------------------------
+# --- the output of another batch ---------------------------------------------------------------
 
 
 async def test_output_file_belongs_to_one_batch(out: Path) -> None:
@@ -336,7 +366,9 @@ async def test_output_file_belongs_to_one_batch(out: Path) -> None:
     assert (await run(prompts(3), out, Echo(), temperature=0.5, fresh=True)).resumed == 0
 
 
-async def test_different_input_is_rejected_and_a_longer_one_continues(tmp_path: Path, out: Path) -> None:
+async def test_different_input_is_rejected_and_a_longer_one_continues(
+    tmp_path: Path, out: Path
+) -> None:
     source = tmp_path / "in.jsonl"
     source.write_text('{"prompt": "a"}\n')
     await run(source, out, Echo())
@@ -388,9 +420,18 @@ async def test_two_processes_cannot_write_one_output(out: Path) -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"concurrency": 0}, {"retries": -1}, {"order": "x"}, {"template": "{"}, {"tools": 5}, {"temperature": "x"}],
+    [
+        {"concurrency": 0},
+        {"retries": -1},
+        {"order": "x"},
+        {"template": "{"},
+        {"tools": 5},
+        {"temperature": "x"},
+    ],
 )
-async def test_invalid_settings_are_found_before_anything_is_sent(out: Path, settings: dict[str, Any]) -> None:
+async def test_invalid_settings_are_found_before_anything_is_sent(
+    out: Path, settings: dict[str, Any]
+) -> None:
     model = Echo()
     with pytest.raises((ValueError, dragoman.InvalidRequestError)):
         await batch(prompts(1), out, model, **settings)

@@ -1,6 +1,8 @@
-"""Batches on a real local Ray cluster: the same output as locally, even when a worker or the driver is killed.
+"""Batches on a real local Ray cluster: the same output as locally, even when a worker or the
+driver is killed.
 
-Starting Ray takes many seconds, so all but the part files is tested with the exhaustive tests only.
+Starting Ray takes many seconds, so all but the part files is tested with the exhaustive tests
+only.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ WHOLE = bool(os.environ.get("DRAGOMAN_EXHAUSTIVE"))
 ROWS = 1_500
 
 
-# --- part files ---------------------------------------------------------------------------------------
+# --- part files --------------------------------------------------------------------------------
 
 
 def line_of(number: int, text: str = "x") -> str:
@@ -46,7 +48,12 @@ def test_part_files_are_merged_by_line_and_removed(out: Path) -> None:
     (parts_of(out) / "part-2-b.jsonl").write_text(line_of(2) + line_of(4, "again"))
     merge(out, ordered=True)
     rows = [json.loads(line) for line in out.read_text().splitlines()]
-    assert [(row["line"], row["text"]) for row in rows] == [(1, "x"), (2, "x"), (3, "x"), (4, "out")]
+    assert [(row["line"], row["text"]) for row in rows] == [
+        (1, "x"),
+        (2, "x"),
+        (3, "x"),
+        (4, "out"),
+    ]
     assert not parts_of(out).exists()
 
 
@@ -99,10 +106,12 @@ async def test_settings_that_a_cluster_does_not_support_are_rejected(
     tmp_path: Path, settings: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(ValueError, match=text):
-        await batch([{"prompt": "a"}], tmp_path / "out.jsonl", Listed("x"), **{"on": "ray", **settings})
+        await batch(
+            [{"prompt": "a"}], tmp_path / "out.jsonl", Listed("x"), **{"on": "ray", **settings}
+        )
 
 
-# --- a real cluster -----------------------------------------------------------------------------------
+# --- a real cluster ----------------------------------------------------------------------------
 
 
 class Counting:
@@ -127,8 +136,20 @@ def write_rows(folder: Path) -> Path:
     return folder / "in.jsonl"
 
 
-async def start(server: Server, source: Path, out: Path, *words: str) -> asyncio.subprocess.Process:
-    command = ["batch", str(source), str(out), "--model", "m", "--base-url", server.base_url, "--json", *words]
+async def start(
+    server: Server, source: Path, out: Path, *words: str
+) -> asyncio.subprocess.Process:
+    command = [
+        "batch",
+        str(source),
+        str(out),
+        "--model",
+        "m",
+        "--base-url",
+        server.base_url,
+        "--json",
+        *words,
+    ]
     return await asyncio.create_subprocess_exec(
         sys.executable, "-m", "dragoman", *command, "--concurrency", "4",
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
@@ -143,11 +164,15 @@ def finished(out: Path) -> dict[str, set[int]]:
     for path in list_parts(parts_of(out)):
         with contextlib.suppress(FileNotFoundError):
             data = path.read_bytes().rpartition(b"\n")[0].splitlines()
-            found.setdefault(path.name.split("-")[1], set()).update(json.loads(line)["line"] for line in data)
+            found.setdefault(path.name.split("-")[1], set()).update(
+                json.loads(line)["line"] for line in data
+            )
     return found
 
 
-async def wait_for_workers(process: asyncio.subprocess.Process, out: Path, workers: int) -> list[int]:
+async def wait_for_workers(
+    process: asyncio.subprocess.Process, out: Path, workers: int
+) -> list[int]:
     """Return the ids of the worker processes, once this many have results on disk."""
     while process.returncode is None:
         busy = [int(pid) for pid, lines in finished(out).items() if pid.isdecimal() and lines]
@@ -163,7 +188,9 @@ def compare(out: Path, local: Path) -> None:
 
     def read(path: Path) -> list[Any]:
         rows = [json.loads(line) for line in path.read_text().splitlines()]
-        return [{name: value for name, value in row.items() if name != "latency_ms"} for row in rows]
+        return [
+            {name: value for name, value in row.items() if name != "latency_ms"} for row in rows
+        ]
 
     assert read(out) == read(local)
 
@@ -191,7 +218,9 @@ async def test_batch_runs_on_ray(tmp_path: Path, victim: str) -> None:
                 for pid in workers:  # workers exit shortly after their driver died
                     while Path(f"/proc/{pid}").exists():
                         await asyncio.sleep(0.1)
-            lines = finished(out).values() if victim == "driver" else [finished(out)[str(workers[0])]]
+            lines = (
+                finished(out).values() if victim == "driver" else [finished(out)[str(workers[0])]]
+            )
             model.acknowledged = {f"p{line - 1}" for each in lines for line in each}
         if victim == "driver":
             process = await start(server, source, out, "--on", "ray", "--workers", "2")

@@ -65,7 +65,11 @@ Run = Callable[..., Any]
 @pytest.fixture
 def run(server: SimServer, wire: str, out: Path) -> Run:
     async def start(rows: Any, **settings: Any) -> BatchReport:
-        connection = {"base_url": server.base_urls[wire], "wire": wire, "priced_as": "openai:gpt-5"}
+        connection = {
+            "base_url": server.base_urls[wire],
+            "wire": wire,
+            "priced_as": "openai:gpt-5",
+        }
         given = {"via": "provider", "poll_seconds": 0.01, "max_tokens": 50, **settings}
         return await batch(rows, out, "sim", connection=connection, **given)
 
@@ -80,14 +84,24 @@ def results(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in out.read_text().splitlines()]
 
 
-async def test_replies_errors_and_bad_rows_are_matched_to_their_rows(run: Run, out: Path, server: SimServer) -> None:
+async def test_replies_errors_and_bad_rows_are_matched_to_their_rows(
+    run: Run, out: Path, server: SimServer
+) -> None:
     rows = [*prompts("a", "limit", "b", "tool"), {"no": 1}, {"messages": []}, {"prompt": "c"}]
-    report = await run(rows, tools=[{"name": "add", "parameters": {"type": "object", "properties": {}}}])
+    report = await run(
+        rows, tools=[{"name": "add", "parameters": {"type": "object", "properties": {}}}]
+    )
     found = results(out)
     assert [row["line"] for row in found] == [1, 2, 3, 4, 5, 6, 7]
     assert [row.get("text") for row in found] == ["a!", None, "b!", "", None, None, "c!"]
-    assert (found[1]["error"]["category"], found[1]["error"]["status"]) == ("provider_rate_limit", 429)
-    assert (found[3]["tool_calls"][0]["name"], found[3]["tool_calls"][0]["arguments"]) == ("add", {"n": 1})
+    assert (found[1]["error"]["category"], found[1]["error"]["status"]) == (
+        "provider_rate_limit",
+        429,
+    )
+    assert (found[3]["tool_calls"][0]["name"], found[3]["tool_calls"][0]["arguments"]) == (
+        "add",
+        {"n": 1},
+    )
     assert found[4]["error"]["category"] == "batch_invalid_row"
     assert found[5]["error"]["category"] == "provider_invalid_request"
     assert (report.rows, report.failed, report.bad) == (7, 3, 1)
@@ -184,7 +198,9 @@ async def test_many_rows_are_split_into_batches(
 
 
 @pytest.mark.parametrize("wire", ["openai", "gemini"])
-async def test_batch_that_the_provider_rejects_fails(run: Run, out: Path, server: SimServer) -> None:
+async def test_batch_that_the_provider_rejects_fails(
+    run: Run, out: Path, server: SimServer
+) -> None:
     server.batches.script = BatchScript(refuse="the file is too strange")
     report = await run(prompts("a", "b"))
     assert (report.rows, report.failed) == (2, 2)
@@ -195,10 +211,13 @@ async def test_gemini_replies_without_keys_are_matched_by_position(
     server: SimServer, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "dragoman.sim.batches._gemini_answer", lambda key, reply, batch: {"response": json.loads(reply.body)}
+        "dragoman.sim.batches._gemini_answer",
+        lambda key, reply, batch: {"response": json.loads(reply.body)},
     )
     connection = {"base_url": server.base_urls["gemini"], "wire": "gemini"}
-    await batch(prompts("a", "b"), out, "sim", connection=connection, via="provider", poll_seconds=0.01)
+    await batch(
+        prompts("a", "b"), out, "sim", connection=connection, via="provider", poll_seconds=0.01
+    )
     assert [(row["line"], row["text"]) for row in results(out)] == [(1, "a!"), (2, "b!")]
 
 
@@ -209,12 +228,16 @@ async def test_models_without_a_batch_api_are_rejected(server: SimServer, out: P
 
 
 @pytest.mark.parametrize(
-    "settings", [{"budget": "usd=1"}, {"cache": "x.db"}, {"via": "post"}, {"via": "model", "cancel": True}]
+    "settings",
+    [{"budget": "usd=1"}, {"cache": "x.db"}, {"via": "post"}, {"via": "model", "cancel": True}],
 )
 async def test_conflicting_settings_are_rejected(out: Path, settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="via"):
         await batch(
-            prompts("a"), out, "x", **{"via": "provider", "connection": {"base_url": "http://127.0.0.1:1"}, **settings}
+            prompts("a"),
+            out,
+            "x",
+            **{"via": "provider", "connection": {"base_url": "http://127.0.0.1:1"}, **settings},
         )  # type: ignore[arg-type]
 
 
@@ -224,7 +247,10 @@ async def test_key_is_sent_to_the_providers_origin_only(server: SimServer) -> No
     model = server.connect(api_key="secret-key-123")
     api = open_api(model)
     with pytest.raises(ValueError, match="another origin"):
-        [chunk async for chunk in api.provider.fetch(HttpRequest("GET", "http://127.0.0.1:1/x", {}))]
+        [
+            chunk
+            async for chunk in api.provider.fetch(HttpRequest("GET", "http://127.0.0.1:1/x", {}))
+        ]
     with pytest.raises(errors.ProviderError) as caught:
         await api.get(f"{server.url}/v1/batches/none")
     assert "no such batch" in str(caught.value)

@@ -1,6 +1,7 @@
 """kill -9 at random points: no row is lost, and no acknowledged row is requested again.
 
-Acknowledged is what is on disk: a complete line of the output, or of the rows that finished ahead of their turn.
+Acknowledged is what is on disk: a complete line of the output, or of the rows that finished ahead
+of their turn.
 """
 
 from __future__ import annotations
@@ -74,16 +75,22 @@ async def start(server: Server, source: Path, out: Path, order: str) -> asyncio.
 
 
 async def kill_often(folder: Path, order: str, kills: int, rows: int, seed: int) -> int:
-    """Kill a batch this many times, shortly after a request; return how many kills hit it running."""
+    """Kill a batch this many times, shortly after a request; return how many kills hit
+    it running.
+    """
     dice = random.Random(seed)
     source, out = folder / "in.jsonl", folder / "out.jsonl"
-    source.write_text("".join([json.dumps({"id": f"r{n}", "prompt": f"p{n}"}) + "\n" for n in range(rows)]))
+    source.write_text(
+        "".join([json.dumps({"id": f"r{n}", "prompt": f"p{n}"}) + "\n" for n in range(rows)])
+    )
     model, killed = Counting(seed), 0
     async with serve(model) as server, asyncio.timeout(60 + 10 * kills):
         for _ in range(kills):
             process = await start(server, source, out, order)
             ended = asyncio.ensure_future(process.wait())
-            arriving = asyncio.ensure_future(model.wait_for(model.total + dice.randint(1, max(2, 2 * rows // kills))))
+            arriving = asyncio.ensure_future(
+                model.wait_for(model.total + dice.randint(1, max(2, 2 * rows // kills)))
+            )
             await asyncio.wait([ended, arriving], return_when=asyncio.FIRST_COMPLETED)
             arriving.cancel()
             await asyncio.sleep(dice.random() * 0.03)

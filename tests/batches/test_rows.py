@@ -28,7 +28,11 @@ OPENAI = {"custom_id": "c", "method": "POST", "url": "/v1/chat/completions", "bo
 SHAPES: dict[str, Any] = {
     "own": {"id": "c", "prompt": "Hi", "max_tokens": 9},
     "openai": OPENAI,
-    "responses": {**OPENAI, "url": "/v1/responses", "body": {"model": "x", "input": "Hi", "max_output_tokens": 9}},
+    "responses": {
+        **OPENAI,
+        "url": "/v1/responses",
+        "body": {"model": "x", "input": "Hi", "max_output_tokens": 9},
+    },
     "anthropic": {"custom_id": "c", "params": CHAT},
     "gemini": {
         "key": "c",
@@ -50,7 +54,11 @@ def test_every_row_format_gives_the_same_request(shape: str) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_row_settings_override_batch_settings(shape: str) -> None:
-    given = {"system": "Be terse.", "config": RuntimeConfig(temperature=0.5, max_tokens=3), "tools": (Tool("t"),)}
+    given = {
+        "system": "Be terse.",
+        "config": RuntimeConfig(temperature=0.5, max_tokens=3),
+        "tools": (Tool("t"),),
+    }
     request = parse_one(SHAPES[shape], **given).request
     assert request.messages[0] == System("Be terse.")
     assert (request.config.temperature, request.config.max_tokens) == (0.5, 9)
@@ -74,7 +82,11 @@ def test_rows_of_our_format_have_messages_and_settings() -> None:
         "required",
         {"type": "object"},
     )
-    assert (request.config.temperature, request.config.top_p, request.metadata) == (0, 0.5, {"a": "b"})
+    assert (request.config.temperature, request.config.top_p, request.metadata) == (
+        0,
+        0.5,
+        {"a": "b"},
+    )
 
 
 BAD: list[tuple[Any, str]] = [
@@ -110,7 +122,9 @@ def test_bad_row_is_reported_and_does_not_stop_the_others(record: Any, reason: s
 
 
 def test_duplicate_ids_are_rejected() -> None:
-    first, again, number, same = parse(*[{"id": name, "prompt": "x"} for name in ("a", "a", 7, "7")])
+    first, again, number, same = parse(
+        *[{"id": name, "prompt": "x"} for name in ("a", "a", 7, "7")]
+    )
     assert isinstance(first, Row)
     assert isinstance(number, Row)
     assert number.id == "7"
@@ -125,7 +139,11 @@ def test_finished_rows_keep_their_ids() -> None:
 
 
 def test_a_template_fills_in_columns() -> None:
-    row = parse_one({"word": "Haus", "n": 3, "x": None, "key": 5}, template="{{{word}}} {n}{x}", id_column="key")
+    row = parse_one(
+        {"word": "Haus", "n": 3, "x": None, "key": 5},
+        template="{{{word}}} {n}{x}",
+        id_column="key",
+    )
     assert row.request.messages == (User("{Haus} 3"),)
     assert row.id == "5"
     (bad,) = parse({"word": "Haus"}, template="{other}")
@@ -145,7 +163,12 @@ def test_template_can_access_columns_only(name: str) -> None:
 
 
 def test_strict_finds_rows_that_are_invalid_requests() -> None:
-    rows = [{"prompt": "x"}, {"messages": []}, {"prompt": "x", "tool_choice": "required"}, {"no": 1}]
+    rows = [
+        {"prompt": "x"},
+        {"messages": []},
+        {"prompt": "x", "tool_choice": "required"},
+        {"no": 1},
+    ]
     found = find_bad_rows(open_source(rows, 1000), RowParser(Defaults(), "m"), 10)
     assert [row.line for row in found] == [2, 3, 4]
     assert len(find_bad_rows(open_source(rows, 1000), RowParser(Defaults(), "m"), 1)) == 1

@@ -17,7 +17,8 @@ from typing import Self
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\x1b\][^\x07]*\x07")
 
-_ITS_OWN = ("NO_COLOR", "TERM", "COLUMNS", "LINES")  # what the terminal decides, and not whoever runs the tests
+# what the terminal decides, and not whoever runs the tests
+_ITS_OWN = ("NO_COLOR", "TERM", "COLUMNS", "LINES")
 
 
 class Terminal:

@@ -1,4 +1,6 @@
-"""``dragoman agent`` as people use it: against a real server, with real files, at a pipe and at a terminal."""
+"""``dragoman agent`` as people use it: against a real server, with real files, at a pipe and at a
+terminal.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ KEY = "sk-canary-0123456789abcdef"
 
 
 class Scripted:
-    """A server that answers each request with the next entry: text, and calls as (tool, arguments)."""
+    """A server that answers each request with the next entry: text, and calls as (tool,
+    arguments).
+    """
 
     def __init__(self, *answers: tuple[str, list[tuple[str, dict[str, Any]]]]) -> None:
         self._answers = list(answers)
@@ -39,12 +43,22 @@ class Scripted:
         words, calls = self._answers.pop(0)
         deltas: list[dict[str, Any]] = [{"content": words}] if words else []
         deltas += [
-            {"tool_calls": [{"index": at, "id": f"c{at}", "function": {"name": name, "arguments": json.dumps(given)}}]}
+            {
+                "tool_calls": [
+                    {
+                        "index": at,
+                        "id": f"c{at}",
+                        "function": {"name": name, "arguments": json.dumps(given)},
+                    }
+                ]
+            }
             for at, (name, given) in enumerate(calls)
         ]
         connection.begin_stream()
         for delta in deltas:
-            self._send(connection, {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+            self._send(
+                connection, {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+            )
         finish = {"index": 0, "delta": {}, "finish_reason": "tool_calls" if calls else "stop"}
         usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
         self._send(connection, {"choices": [finish], "usage": usage})
@@ -82,7 +96,9 @@ def words(server: Server, workspace: Path, *more: str) -> list[str]:
     return ["agent", "Make it two.", "--model", "m", "--base-url", server.base_url, *place, *more]
 
 
-def run(server: Server, workspace: Path, *more: str, given: str | None = None, **variables: str) -> Result:
+def run(
+    server: Server, workspace: Path, *more: str, given: str | None = None, **variables: str
+) -> Result:
     return CliRunner().invoke(main, words(server, workspace, *more), input=given, env=variables)
 
 
@@ -122,7 +138,10 @@ def test_loss_of_a_wire_is_reported_once(workspace: Path) -> None:
     with Background(Scripted(*fails, ("So.", []))) as server:
         result = run(server, workspace, "--yes")
     assert result.output.count("is_error_dropped") == 1, result.output
-    assert "     note  messages[3].is_error: this wire cannot mark a result as an error" in result.stdout
+    assert (
+        "     note  messages[3].is_error: this wire cannot mark a result as an error"
+        in result.stdout
+    )
 
 
 def test_call_is_denied_without_an_approver(server: Server, workspace: Path) -> None:
@@ -134,14 +153,25 @@ def test_call_is_denied_without_an_approver(server: Server, workspace: Path) -> 
 
 
 def test_rules_are_read_from_the_command_line(server: Server, workspace: Path) -> None:
-    result = run(server, workspace, "--allow", "edit_file:*.txt", "--allow", "bash:cat*", "--deny", "execute")
+    result = run(
+        server,
+        workspace,
+        "--allow",
+        "edit_file:*.txt",
+        "--allow",
+        "bash:cat*",
+        "--deny",
+        "execute",
+    )
     assert "  allowed  edit_file, by rule: --allow edit_file:*.txt" in result.stdout
     assert "   denied  bash, by rule: --deny execute" in result.stdout
     assert (workspace / "a.txt").read_text() == "two\n"
 
 
 @pytest.mark.parametrize("rule", ["bash:", "edit_file: ", ":x", " "])
-def test_rules_without_a_required_part_are_rejected(server: Server, workspace: Path, rule: str) -> None:
+def test_rules_without_a_required_part_are_rejected(
+    server: Server, workspace: Path, rule: str
+) -> None:
     result = run(server, workspace, "--allow", rule)
     assert result.exit_code == 2
     assert f"--allow {rule}: n" in result.output
@@ -149,8 +179,20 @@ def test_rules_without_a_required_part_are_rejected(server: Server, workspace: P
 
 
 def test_rules_that_never_match_are_reported_at_the_start(server: Server, workspace: Path) -> None:
-    result = run(server, workspace, "--deny", "bash", "--deny", "fetch:secrets/**", "--deny", "edit_file:x/**")
-    assert "note  the rule '--deny fetch:secrets/**' never matches: no tool that it is about" in result.stdout
+    result = run(
+        server,
+        workspace,
+        "--deny",
+        "bash",
+        "--deny",
+        "fetch:secrets/**",
+        "--deny",
+        "edit_file:x/**",
+    )
+    assert (
+        "note  the rule '--deny fetch:secrets/**' never matches: no tool that it is about"
+        in result.stdout
+    )
     assert result.stdout.count("never matches") == 1
     with Background(Scripted(("So.", []))) as other:
         result = run(other, workspace, "--deny", "fetch:secrets/**", "--json")
@@ -168,9 +210,17 @@ def test_tools_with_odd_names_are_reported_at_the_start(server: Server, workspac
 
 def test_changed_tools_of_a_server_are_omitted_until_accepted(workspace: Path) -> None:
     pytest.importorskip("mcp", reason="the extra [mcp] is not installed")
-    program, mode = Path(__file__).parent.parent / "attacks" / "evil_mcp.py", workspace.parent / "mode"
+    program, mode = (
+        Path(__file__).parent.parent / "attacks" / "evil_mcp.py",
+        workspace.parent / "mode",
+    )
     shown: list[tuple[bool, bool]] = []
-    for name, more in (("plain", []), ("changed", []), ("changed", ["--mcp-accept"]), ("changed", [])):
+    for name, more in (
+        ("plain", []),
+        ("changed", []),
+        ("changed", ["--mcp-accept"]),
+        ("changed", []),
+    ):
         mode.write_text(name)
         with Background(Scripted(("So.", []))) as server:
             result = run(server, workspace, "--mcp", f"{sys.executable} {program} @{mode}", *more)
@@ -184,13 +234,23 @@ def test_changed_tools_of_a_server_are_omitted_until_accepted(workspace: Path) -
     [
         (["--mcp-bearer", "NO_SUCH"], "the environment variable NO_SUCH is not set"),
         (["--mcp-header", "X-Key"], "must be [ORIGIN=]NAME:VARIABLE"),
-        (["--mcp-bearer", "https://other.example=MCP_KEY"], "no --mcp URL has the origin https://other.example"),
-        (["--mcp", "https://b.example/mcp", "--mcp-bearer", "MCP_KEY"], "name the origin it is for; there are 2"),
+        (
+            ["--mcp-bearer", "https://other.example=MCP_KEY"],
+            "no --mcp URL has the origin https://other.example",
+        ),
+        (
+            ["--mcp", "https://b.example/mcp", "--mcp-bearer", "MCP_KEY"],
+            "name the origin it is for; there are 2",
+        ),
     ],
 )
-def test_invalid_header_options_are_rejected(workspace: Path, options: list[str], complaint: str) -> None:
+def test_invalid_header_options_are_rejected(
+    workspace: Path, options: list[str], complaint: str
+) -> None:
     with Background(Scripted(("So.", []))) as server:
-        result = run(server, workspace, "--mcp", "https://a.example/mcp", *options, MCP_KEY="k-secret-value")
+        result = run(
+            server, workspace, "--mcp", "https://a.example/mcp", *options, MCP_KEY="k-secret-value"
+        )
     assert result.exit_code == 2
     assert complaint in " ".join(result.stderr.replace("│", " ").split())
     assert "k-secret-value" not in result.output
@@ -205,14 +265,20 @@ def test_headers_of_servers_are_bound_to_their_origin(monkeypatch: pytest.Monkey
         "https://a.example": {"Authorization": "Bearer key-a"},
         "https://b.example:8443": {"X-Key": "key-b"},
     }
-    assert read_headers(urls[:1], ("A",), ()) == {"https://a.example": {"Authorization": "Bearer key-a"}}
+    assert read_headers(urls[:1], ("A",), ()) == {
+        "https://a.example": {"Authorization": "Bearer key-a"}
+    }
 
 
 @pytest.mark.parametrize("path", [".git", "sub/.git", ".GIT/config", "sub/.Git/hooks/pre-commit"])
 def test_git_folder_cannot_be_written_with_the_yes_option(workspace: Path, path: str) -> None:
-    with Background(Scripted(("", [("edit_file", {"path": path, "old": "", "new": "x"})]), ("So.", []))) as server:
+    with Background(
+        Scripted(("", [("edit_file", {"path": path, "old": "", "new": "x"})]), ("So.", []))
+    ) as server:
         result = run(server, workspace, "--allow", "write")
-    assert "denied  edit_file, by rule: version control is not written" in result.stdout, result.output
+    assert "denied  edit_file, by rule: version control is not written" in result.stdout, (
+        result.output
+    )
     assert [each.name for each in workspace.iterdir()] == ["a.txt"]
 
 
@@ -227,7 +293,9 @@ def test_rules_are_read_from_a_file(server: Server, workspace: Path) -> None:
 def test_answers_are_read_from_standard_input(server: Server, workspace: Path) -> None:
     result = run(server, workspace, "--ask", given="a\nlooks wrong to me\ny\n")
     assert result.exit_code == 0
-    granted = [record.payload for record in records(workspace) if record.type == "permission.granted"]
+    granted = [
+        record.payload for record in records(workspace) if record.type == "permission.granted"
+    ]
     assert [(grant.tool_name, grant.by, grant.scope) for grant in granted] == [
         ("read_file", "user", "session"),
         ("bash", "user", "once"),
@@ -238,23 +306,37 @@ def test_answers_are_read_from_standard_input(server: Server, workspace: Path) -
     assert "allow? [y]es" in result.stderr
 
 
-def test_an_answer_may_change_the_input_or_allow_a_path_or_a_prefix(server: Server, workspace: Path) -> None:
+def test_an_answer_may_change_the_input_or_allow_a_path_or_a_prefix(
+    server: Server, workspace: Path
+) -> None:
     answers = 'p\ne {"path": "a.txt", "old": "one", "new": "three"}\nc cat\n'
     result = run(server, workspace, "--ask", given=answers)
     assert result.exit_code == 0, result.output
     assert (workspace / "a.txt").read_text() == "three\n"
-    granted = [record.payload for record in records(workspace) if record.type == "permission.granted"]
-    assert [(grant.scope, grant.prefix) for grant in granted] == [("path", None), ("once", None), ("prefix", "cat")]
+    granted = [
+        record.payload for record in records(workspace) if record.type == "permission.granted"
+    ]
+    assert [(grant.scope, grant.prefix) for grant in granted] == [
+        ("path", None),
+        ("once", None),
+        ("prefix", "cat"),
+    ]
     assert granted[1].input == {"path": "a.txt", "old": "one", "new": "three"}
     assert "always this [p]ath" in result.stderr
     assert "always [c]ommands with 'cat'" in result.stderr
     assert '  allowed  edit_file, by user, with {"' in result.stdout
 
 
-@pytest.mark.parametrize("answer", ["c is the wrong language", "e {not json", "elsewhere", "path of no return"])
-def test_answer_in_free_text_is_a_denial_with_a_reason(server: Server, workspace: Path, answer: str) -> None:
+@pytest.mark.parametrize(
+    "answer", ["c is the wrong language", "e {not json", "elsewhere", "path of no return"]
+)
+def test_answer_in_free_text_is_a_denial_with_a_reason(
+    server: Server, workspace: Path, answer: str
+) -> None:
     run(server, workspace, "--ask", given=f"y\ny\n{answer}\n")
-    denied = [record.payload for record in records(workspace) if record.type == "permission.denied"]
+    denied = [
+        record.payload for record in records(workspace) if record.type == "permission.denied"
+    ]
     assert [(each.tool_name, each.reason) for each in denied] == [("bash", answer)]
 
 
@@ -308,7 +390,9 @@ def test_session_can_be_resumed_at_a_record_or_as_a_fork(workspace: Path) -> Non
         again[1] = "Something else."
         result = CliRunner().invoke(main, again)
         assert result.exit_code == 0, result.output
-        resumed = [record.payload for record in records(workspace) if record.type == "session.resumed"]
+        resumed = [
+            record.payload for record in records(workspace) if record.type == "session.resumed"
+        ]
         assert [each.at for each in resumed] == [3]
         forked = words(server, workspace, "--fork", first, "--at", "3", "--then", "And then?")
         forked[1] = "Another way."
@@ -324,7 +408,9 @@ def test_session_can_be_resumed_at_a_record_or_as_a_fork(workspace: Path) -> Non
 
 
 @pytest.mark.parametrize("wrong", [["--at", "3"], ["--fork", "last", "--resume", "last"]])
-def test_conflicting_options_are_rejected(server: Server, workspace: Path, wrong: list[str]) -> None:
+def test_conflicting_options_are_rejected(
+    server: Server, workspace: Path, wrong: list[str]
+) -> None:
     assert run(server, workspace, *wrong).exit_code == 2
 
 
@@ -339,16 +425,24 @@ def test_model_error_sets_the_exit_code(workspace: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "complaint"),
     [
-        (["--budget", "stepps=3"], "--budget stepps=3: must be one of steps=N, tokens=N, usd=N, seconds=N"),
+        (
+            ["--budget", "stepps=3"],
+            "--budget stepps=3: must be one of steps=N, tokens=N, usd=N, seconds=N",
+        ),
         (["--budget", "steps=x"], "--budget steps=x: 'x' is not a number"),
         (["--budget", "steps=0"], "budget.steps: must be above 0"),
         (["--budget", "usd=1"], "budget.cost_usd: the price of 127.0.0.1:"),
-        (["--allow", "edit_file:/etc/**"], "--allow edit_file:/etc/**: path: must be a pattern below the workspace"),
+        (
+            ["--allow", "edit_file:/etc/**"],
+            "--allow edit_file:/etc/**: path: must be a pattern below the workspace",
+        ),
         (["--allow", ":x"], "--allow :x: names no tool"),
         (["--resume", "nowhere"], "the log has no session 'nowhere'"),
     ],
 )
-def test_invalid_values_are_reported(server: Server, workspace: Path, more: list[str], complaint: str) -> None:
+def test_invalid_values_are_reported(
+    server: Server, workspace: Path, more: list[str], complaint: str
+) -> None:
     result = run(server, workspace, *more)
     assert result.exit_code == 2, result.output
     assert complaint in " ".join(result.stderr.split())
@@ -356,7 +450,9 @@ def test_invalid_values_are_reported(server: Server, workspace: Path, more: list
 
 
 def test_goal_or_session_is_required(workspace: Path) -> None:
-    result = CliRunner().invoke(main, ["agent", "--model", "m", "--base-url", "http://127.0.0.1:9/v1"])
+    result = CliRunner().invoke(
+        main, ["agent", "--model", "m", "--base-url", "http://127.0.0.1:9/v1"]
+    )
     assert result.exit_code == 2
     assert "give a GOAL, or --resume a session" in result.stderr
 
@@ -376,7 +472,7 @@ def test_git_folder_cannot_be_written(workspace: Path) -> None:
     assert not list((workspace / ".git").iterdir())
 
 
-# --- at a terminal ----------------------------------------------------------------------------------
+# --- at a terminal -----------------------------------------------------------------------------
 
 
 def test_user_is_asked_at_the_terminal(server: Server, workspace: Path) -> None:
@@ -416,7 +512,9 @@ def test_interrupt_during_a_question_is_recorded(server: Server, workspace: Path
 def test_model_output_cannot_control_the_terminal(workspace: Path) -> None:
     with (
         Background(
-            Scripted(("\x1b]0;mine\x07hello", [("bash", {"command": "echo \x1b[2J\u202e"})]), ("", []))
+            Scripted(
+                ("\x1b]0;mine\x07hello", [("bash", {"command": "echo \x1b[2J\u202e"})]), ("", [])
+            )
         ) as server,
         Terminal(*words(server, workspace, "--once"), columns=120) as terminal,
     ):
@@ -474,7 +572,7 @@ def test_thinking_is_separated_from_text(workspace: Path) -> None:
     assert "first.I looked" not in terminal.raw
 
 
-# --- choice of the model, and its key ---------------------------------------------------------------
+# --- choice of the model, and its key ----------------------------------------------------------
 
 
 @pytest.fixture
@@ -490,11 +588,19 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize(
     ("more", "name"),
-    [([], "local/"), (["--model", "local"], "local/"), (["--model", "groq:allam-2-7b"], "groq/allam-2-7b")],
+    [
+        ([], "local/"),
+        (["--model", "local"], "local/"),
+        (["--model", "groq:allam-2-7b"], "groq/allam-2-7b"),
+    ],
 )
-def test_model_without_tool_support_is_rejected(settings: Path, workspace: Path, more: list[str], name: str) -> None:
+def test_model_without_tool_support_is_rejected(
+    settings: Path, workspace: Path, more: list[str], name: str
+) -> None:
     place = ["--workspace", str(workspace), "--log", str(workspace.parent / "log.db")]
-    result = CliRunner().invoke(main, ["agent", "Mend it.", *place, *more], env={"GROQ_API_KEY": "k" * 20})
+    result = CliRunner().invoke(
+        main, ["agent", "Mend it.", *place, *more], env={"GROQ_API_KEY": "k" * 20}
+    )
     assert result.exit_code == EXIT_CODES["provider_invalid_request"]
     category, reason, advice = result.stderr.splitlines()
     assert category == "error: provider_invalid_request"
@@ -507,12 +613,16 @@ def test_model_without_tool_support_is_rejected(settings: Path, workspace: Path,
 
 
 def test_missing_key_is_reported_in_three_lines(settings: Path, workspace: Path) -> None:
-    result = CliRunner().invoke(main, ["agent", "Mend it.", "--model", "groq:llama-3.3-70b-versatile"])
+    result = CliRunner().invoke(
+        main, ["agent", "Mend it.", "--model", "groq:llama-3.3-70b-versatile"]
+    )
     assert result.exit_code == EXIT_CODES["provider_authentication"] == 10
     assert result.stderr.splitlines() == [
         "error: provider_authentication",
-        "  groq/llama-3.3-70b-versatile: groq:llama-3.3-70b-versatile is not configured: "
-        "set the environment variable GROQ_API_KEY.",
+        (
+            "  groq/llama-3.3-70b-versatile: groq:llama-3.3-70b-versatile is not configured: "
+            "set the environment variable GROQ_API_KEY."
+        ),
         "  Or store the key: dragoman keys set GROQ_API_KEY",
     ]
 
@@ -532,7 +642,8 @@ def test_rejected_key_prints_no_traceback(settings: Path, workspace: Path) -> No
 def test_default_model_comes_from_the_settings(settings: Path, workspace: Path) -> None:
     with Background(Scripted(("Done.", []))) as server:
         settings.write_text(
-            f"default: box:m\nadapters: {{box: {{type: openai-compatible, base_url: '{server.base_url}'}}}}\n"
+            "default: box:m\nadapters: {box: {type: openai-compatible, base_url: "
+            f"'{server.base_url}'}}}}\n"
         )
         place = ["--workspace", str(workspace), "--log", str(workspace.parent / "log.db")]
         result = CliRunner().invoke(main, ["agent", "Mend it.", *place])
@@ -547,7 +658,9 @@ def test_base_url_option_needs_a_model(workspace: Path) -> None:
 
 
 def test_long_task_runs_in_a_small_context_window(workspace: Path) -> None:
-    """Forty turns of reading with a window of 16,000 tokens: the agent leaves old results out by default."""
+    """Forty turns of reading with a window of 16,000 tokens: the agent leaves old results out by
+    default.
+    """
     (workspace / "long.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 90)
     reads = [("", [("read_file", {"path": "long.txt"})])] * 40
     config = workspace.parent / "models.yaml"

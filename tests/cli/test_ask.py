@@ -1,4 +1,6 @@
-"""``dragoman ask`` as people type it: pipes, defaults, attachments and settings, against a real server."""
+"""``dragoman ask`` as people type it: pipes, defaults, attachments and settings, against a real
+server.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def sent(server: Background) -> Any:
         (["m", "Hi"], None, "Hi"),
     ],
 )
-def test_piped_text_is_sent_with_the_prompt(words: list[str], piped: str | None, text: str, server: Background) -> None:
+def test_piped_text_is_sent_with_the_prompt(
+    words: list[str], piped: str | None, text: str, server: Background
+) -> None:
     result = run(*words, "--base-url", server.base_url, given=piped)
     assert result.exit_code == 0, result.stderr
     assert sent(server)["messages"] == [{"role": "user", "content": text}]
@@ -62,8 +66,8 @@ def test_missing_prompt_is_a_usage_error(words: list[str], server: Background) -
 def configure(folder: Path, server: Background, default: str = "") -> str:
     path = folder / "models.yaml"
     path.write_text(
-        f"{default}adapters: {{mine: {{type: openai, base_url: '{server.base_url}', api_key: k}}}}\n"
-        "models: {mine:one: {aliases: [uno]}, mine:two: {}}\n"
+        f"{default}adapters: {{mine: {{type: openai, base_url: '{server.base_url}', api_key: "
+        "k}}\nmodels: {mine:one: {aliases: [uno]}, mine:two: {}}\n"
     )
     return str(path)
 
@@ -79,7 +83,13 @@ def configure(folder: Path, server: Background, default: str = "") -> str:
     ],
 )
 def test_default_model_is_used(
-    words: list[str], default: str, variable: str, model: str, text: str, tmp_path: Path, server: Background
+    words: list[str],
+    default: str,
+    variable: str,
+    model: str,
+    text: str,
+    tmp_path: Path,
+    server: Background,
 ) -> None:
     path = configure(tmp_path, server, default)
     result = run(*words, given="", DRAGOMAN_CONFIG=path, DRAGOMAN_MODEL=variable)
@@ -89,8 +99,12 @@ def test_default_model_is_used(
 
 
 @pytest.mark.parametrize("word", ["uno", "openai:gpt-5", "gpt-5", "local"])
-def test_model_without_a_prompt_is_a_usage_error(word: str, tmp_path: Path, server: Background) -> None:
-    result = run(word, given="", DRAGOMAN_CONFIG=configure(tmp_path, server), DRAGOMAN_MODEL="mine:one")
+def test_model_without_a_prompt_is_a_usage_error(
+    word: str, tmp_path: Path, server: Background
+) -> None:
+    result = run(
+        word, given="", DRAGOMAN_CONFIG=configure(tmp_path, server), DRAGOMAN_MODEL="mine:one"
+    )
     assert result.exit_code == 2
     assert "PROMPT" in result.stderr
 
@@ -98,7 +112,8 @@ def test_model_without_a_prompt_is_a_usage_error(word: str, tmp_path: Path, serv
 def test_settings_are_sent(server: Background) -> None:
     result = run(
         "m", "Hi", "--base-url", server.base_url, "--no-stream", "--reasoning", "low",
-        "-o", "top_p", "0.5", "-o", "seed", "7", "-o", "stop_sequences", "END", "-o", "top_k", "40", "-o", "user", "me",
+        "-o", "top_p", "0.5", "-o", "seed", "7", "-o", "stop_sequences", "END", "-o", "top_k",
+        "40", "-o", "user", "me",
     )  # fmt: skip
     assert result.exit_code == 0, result.stderr
     body = sent(server)
@@ -116,7 +131,9 @@ def test_settings_are_sent(server: Background) -> None:
         (["-a", "http://x/film.mp4"], "only images and PDFs"),
     ],
 )
-def test_wrong_settings_are_usage_errors(words: list[str], complaint: str, server: Background) -> None:
+def test_wrong_settings_are_usage_errors(
+    words: list[str], complaint: str, server: Background
+) -> None:
     result = run("m", "Hi", "--base-url", server.base_url, *words)
     assert result.exit_code == 2
     assert complaint in result.stderr
@@ -127,11 +144,21 @@ def test_attachments_are_sent(tmp_path: Path, server: Background) -> None:
     (tmp_path / "dot.png").write_bytes(b"\x89PNG")
     (tmp_path / "a.pdf").write_bytes(b"%PDF")
     (tmp_path / "notes.txt").write_text("seven\n")
-    files = [part for name in ("dot.png", "a.pdf", "notes.txt") for part in ("-a", str(tmp_path / name))]
-    result = run("m", "Look", "--base-url", server.base_url, *files, "-a", "https://example.org/b.jpg")
+    files = [
+        part for name in ("dot.png", "a.pdf", "notes.txt") for part in ("-a", str(tmp_path / name))
+    ]
+    result = run(
+        "m", "Look", "--base-url", server.base_url, *files, "-a", "https://example.org/b.jpg"
+    )
     assert result.exit_code == 0, result.stderr
     blocks = sent(server)["messages"][0]["content"]
-    assert [block["type"] for block in blocks] == ["text", "image_url", "file", "text", "image_url"]
+    assert [block["type"] for block in blocks] == [
+        "text",
+        "image_url",
+        "file",
+        "text",
+        "image_url",
+    ]
     assert blocks[3]["text"] == "notes.txt:\n\nseven\n"
     assert blocks[4]["image_url"]["url"] == "https://example.org/b.jpg"
 
@@ -144,7 +171,9 @@ def test_a_binary_file_is_not_sent_as_text(tmp_path: Path, server: Background) -
 
 
 def test_binary_input_is_a_usage_error(server: Background) -> None:
-    result = CliRunner().invoke(main, ["ask", "m", "Hi", "--base-url", server.base_url], input=b"\xff\xfe\0")
+    result = CliRunner().invoke(
+        main, ["ask", "m", "Hi", "--base-url", server.base_url], input=b"\xff\xfe\0"
+    )
     assert result.exit_code == 2
     assert "not UTF-8" in result.stderr
 
@@ -152,13 +181,17 @@ def test_binary_input_is_a_usage_error(server: Background) -> None:
 def test_the_first_code_block_can_be_extracted() -> None:
     with Background(answering(FENCED)) as server:
         assert run("m", "Hi", "-x", "--base-url", server.base_url).stdout == "print(1)\n"
-        assert json.loads(run("m", "Hi", "-x", "--json", "--base-url", server.base_url).stdout) == {"block": "print(1)"}
+        assert json.loads(
+            run("m", "Hi", "-x", "--json", "--base-url", server.base_url).stdout
+        ) == {"block": "print(1)"}
     with Background(answering("no block")) as server:
         assert run("m", "Hi", "-x", "--base-url", server.base_url).stdout == "no block\n"
 
 
 def test_json_without_streaming_is_one_object(server: Background) -> None:
-    reply = json.loads(run("m", "Hi", "--base-url", server.base_url, "--json", "--no-stream").stdout)
+    reply = json.loads(
+        run("m", "Hi", "--base-url", server.base_url, "--json", "--no-stream").stdout
+    )
     assert (reply["text"], reply["finish_reason"]) == ("Hello", "stop")
     assert reply["usage"]["input_tokens"] is not None
     assert sent(server).get("stream") is not True
@@ -173,7 +206,11 @@ def test_errors_are_json_with_the_json_option(words: list[str]) -> None:
         result = run("m", "Hi", "--base-url", server.base_url, "--json", *words)
     assert result.exit_code == EXIT_CODES["provider_authentication"]
     error = json.loads(result.stdout)["error"]
-    assert (error["category"], error["status"], error["model"]) == ("provider_authentication", 401, "m")
+    assert (error["category"], error["status"], error["model"]) == (
+        "provider_authentication",
+        401,
+        "m",
+    )
 
 
 @pytest.mark.parametrize(("retries", "calls"), [("0", 1), ("1", 2)])

@@ -59,8 +59,27 @@ def test_settings_reach_the_wire(server: Background) -> None:
     Path("words.csv").write_text("word\nHaus\n")
     Path("schema.json").write_text('{"type": "object", "properties": {"n": {"type": "integer"}}}')
     Path("tool.json").write_text('{"name": "add"}')
-    words = ["--template", "Translate: {word}", "--system", "Be terse.", "--max-tokens", "7", "--temperature", "0.5"]
-    words += ["-o", "top_p", "0.9", "--tool-schema", "tool.json", "--schema", "schema.json", "--order", "completed"]
+    words = [
+        "--template",
+        "Translate: {word}",
+        "--system",
+        "Be terse.",
+        "--max-tokens",
+        "7",
+        "--temperature",
+        "0.5",
+    ]
+    words += [
+        "-o",
+        "top_p",
+        "0.9",
+        "--tool-schema",
+        "tool.json",
+        "--schema",
+        "schema.json",
+        "--order",
+        "completed",
+    ]
     run(server, *words, source="words.csv")
     (request,) = server.requests
     sent = request.json
@@ -77,7 +96,9 @@ def test_budget_stops_the_batch_with_its_own_exit_code(server: Background) -> No
     assert len(results()) == 1
 
 
-def test_model_names_come_from_models_yaml(server: Background, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+def test_model_names_come_from_models_yaml(
+    server: Background, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
     Path("models.yaml").write_text(
         f"adapters:\n  here: {{type: openai, base_url: {server.base_url}}}\n"
         "models:\n  small: {adapter: here, wire_name: m}\n"
@@ -99,7 +120,9 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("words", "code", "text"), WRONG)
-def test_invalid_usage_is_reported(server: Background, words: list[str], code: int, text: str) -> None:
+def test_invalid_usage_is_reported(
+    server: Background, words: list[str], code: int, text: str
+) -> None:
     done = run(server, *words)
     assert (done.exit_code, server.requests) == (code, [])
     assert text in done.stderr

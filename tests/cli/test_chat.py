@@ -42,8 +42,16 @@ async def propose(connection: Connection) -> None:
     if any(message["role"] == "tool" for message in messages):
         connection.chunk(stream_of("Seen"))
     else:
-        call = {"index": 0, "id": "c1", "function": {"name": "look", "arguments": '{"at": "sea", "n": 1}'}}
-        data = {"choices": [{"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": "tool_calls"}]}
+        call = {
+            "index": 0,
+            "id": "c1",
+            "function": {"name": "look", "arguments": '{"at": "sea", "n": 1}'},
+        }
+        data = {
+            "choices": [
+                {"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": "tool_calls"}
+            ]
+        }
         connection.chunk(b"data: " + json.dumps(data).encode() + b"\n\n" + DONE)
     connection.end_stream()
 
@@ -69,13 +77,14 @@ def chatting(server: Background, *words: str, **variables: str) -> Iterator[Term
         leave(terminal)
 
 
-# --- at a terminal ----------------------------------------------------------------------------------
+# --- at a terminal -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("keys", "sent"),
     [
-        ("\x1b[200~first\nsecond\n\nthird\x1b[201~\r", "first\nsecond\n\nthird"),  # bracketed paste
+        # bracketed paste
+        ("\x1b[200~first\nsecond\n\nthird\x1b[201~\r", "first\nsecond\n\nthird"),
         ("one\x1b\rtwo\r", "one\ntwo"),  # Alt-Enter starts a new line
         ("one\\\rtwo\r", "one\ntwo"),  # a backslash before Enter starts a new line
         ("a\\b\r", "a\\b"),
@@ -113,7 +122,10 @@ def test_a_message_is_written_in_an_editor(tmp_path: Path) -> None:
     editor = tmp_path / "editor.sh"
     editor.write_text('#!/bin/sh\nprintf "from\\nthe editor\\n" >> "$1"\n')
     editor.chmod(0o755)
-    with Background(answering("Hello")) as server, chatting(server, EDITOR=str(editor), VISUAL="") as terminal:
+    with (
+        Background(answering("Hello")) as server,
+        chatting(server, EDITOR=str(editor), VISUAL="") as terminal,
+    ):
         terminal.type("/edit draft: \r")
         terminal.see("Hello")
     assert heard(server) == [["draft:\nfrom\nthe editor"]]
@@ -189,7 +201,10 @@ def test_markdown_is_rendered_while_streaming_and_an_interrupt_keeps_the_chat() 
         await connection.writer.drain()
         await asyncio.Event().wait()
 
-    with Background(handler) as server, Terminal("chat", "m", "--base-url", server.base_url) as terminal:
+    with (
+        Background(handler) as server,
+        Terminal("chat", "m", "--base-url", server.base_url) as terminal,
+    ):
         terminal.see(">")
         terminal.type("one\n")
         said = terminal.see("Some bold words.")
@@ -208,14 +223,25 @@ def test_markdown_is_rendered_while_streaming_and_an_interrupt_keeps_the_chat() 
         terminal.type("\x03")  # Ctrl-C at the prompt does not end the program
         terminal.see(">")
         leave(terminal)
-    assert heard(server)[-1] == ["one", "## A title\n\nSome **bold** words.\n", "slowly", "First half", "three"]
+    assert heard(server)[-1] == [
+        "one",
+        "## A title\n\nSome **bold** words.\n",
+        "slowly",
+        "First half",
+        "three",
+    ]
 
 
 def test_model_swap_at_a_terminal_shows_losses_and_asks_for_confirmation(tmp_path: Path) -> None:
     saved = tmp_path / "talk.json"
     said = [{"type": "opaque", "data": {"x": 1}}, {"type": "text", "text": "Hello"}]
-    saved.write_text(json.dumps([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": said}]))
-    with Background(answering("Hello")) as server, Terminal("chat", "m", "--base-url", server.base_url) as terminal:
+    saved.write_text(
+        json.dumps([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": said}])
+    )
+    with (
+        Background(answering("Hello")) as server,
+        Terminal("chat", "m", "--base-url", server.base_url) as terminal,
+    ):
         terminal.see(">")
         terminal.type(f"/load {saved}\n")
         terminal.see("2 messages")
@@ -245,23 +271,30 @@ def test_model_output_cannot_control_the_terminal() -> None:
 @pytest.mark.parametrize("variables", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
 def test_output_has_no_colour_if_the_environment_disables_it(variables: dict[str, str]) -> None:
     with Background(answering("**Hello**")) as server:
-        with Terminal("chat", "m", "--prompt", "Hi", "--base-url", server.base_url, **variables) as terminal:
+        with Terminal(
+            "chat", "m", "--prompt", "Hi", "--base-url", server.base_url, **variables
+        ) as terminal:
             assert terminal.wait() == 0
         assert "Hello" in terminal.raw
         colours = [code for code in ("\x1b[31", "\x1b[33", "\x1b[38") if code in terminal.raw]
         assert colours == []
 
 
-# --- without one ------------------------------------------------------------------------------------
+# --- without one -------------------------------------------------------------------------------
 
 
 def test_model_swap_shows_losses_and_continues(tmp_path: Path) -> None:
     saved = tmp_path / "talk.json"
     said = [{"type": "thinking", "text": "hm"}, {"type": "text", "text": "Hello"}]
-    saved.write_text(json.dumps([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": said}]))
+    saved.write_text(
+        json.dumps([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": said}])
+    )
     with Background(answering("A")) as one, Background(answering("B")) as two:
         talk = chat(
-            "m", "--base-url", one.base_url, given=f"/load {saved}\n/model other {two.base_url}\nand now?\n/model\n"
+            "m",
+            "--base-url",
+            one.base_url,
+            given=f"/load {saved}\n/model other {two.base_url}\nand now?\n/model\n",
         )
     assert "- messages[1].content[0]" in talk.stdout
     assert "2 kept, 0 rewritten, 1 dropped" in talk.stdout
@@ -288,8 +321,20 @@ def test_impossible_model_swap_changes_nothing() -> None:
 def test_chat_is_saved_and_loaded(tmp_path: Path) -> None:
     file = tmp_path / "talk.json"
     with Background(answering("Hello")) as server:
-        first = chat("m", "--base-url", server.base_url, "--system", "S", given=f"one\n/save {file}\n/save {file}\n")
-        second = chat("m", "--base-url", server.base_url, given=f"/load {file}\ntwo\n/save {tmp_path / 'other.json'}\n")
+        first = chat(
+            "m",
+            "--base-url",
+            server.base_url,
+            "--system",
+            "S",
+            given=f"one\n/save {file}\n/save {file}\n",
+        )
+        second = chat(
+            "m",
+            "--base-url",
+            server.base_url,
+            given=f"/load {file}\ntwo\n/save {tmp_path / 'other.json'}\n",
+        )
         third = chat("m", "--base-url", server.base_url, given=f"/save {file}\n")
     assert "3 messages in" in first.stderr
     assert "3 messages from" in second.stderr
@@ -320,9 +365,16 @@ def test_images_are_sent_with_the_next_message(tmp_path: Path) -> None:
     (tmp_path / "dot.png").write_bytes(b"\x89PNG")
     (tmp_path / "notes.txt").write_text("x")
     (tmp_path / "paper.pdf").write_bytes(b"%PDF")
-    lines = [f"/image {tmp_path / name}" for name in ("dot.png", "notes.txt", "paper.pdf", "none.png")]
+    lines = [
+        f"/image {tmp_path / name}" for name in ("dot.png", "notes.txt", "paper.pdf", "none.png")
+    ]
     with Background(answering("Hello")) as server:
-        talk = chat("m", "--base-url", server.base_url, given="\n".join([*lines, "what is it?", "and?", "/image", ""]))
+        talk = chat(
+            "m",
+            "--base-url",
+            server.base_url,
+            given="\n".join([*lines, "what is it?", "and?", "/image", ""]),
+        )
     kinds = [part["type"] for part in heard(server)[0][0]]
     assert kinds == ["text", "image_url", "file"]
     assert heard(server)[1][-1] == "and?"
@@ -334,19 +386,31 @@ def test_images_are_sent_with_the_next_message(tmp_path: Path) -> None:
 def test_tool_calls_are_shown_and_answered_by_hand(tmp_path: Path) -> None:
     (tmp_path / "tools.json").write_text(json.dumps(TOOL))
     with Background(propose) as server:
-        given = f"/tools {tmp_path / 'tools.json'}\nlook!\n/result a boat\n/result again\n/tools none\n"
+        given = (
+            f"/tools {tmp_path / 'tools.json'}\nlook!\n/result a boat\n/result again\n/tools "
+            "none\n"
+        )
         talk = chat("m", "--base-url", server.base_url, given=given)
     assert 'proposed, not executed: look({\n  "at": "sea",\n  "n": 1\n})' in talk.stdout
     assert talk.stdout.endswith("Seen\n")
     assert server.requests[0].json["tools"][0]["function"]["name"] == "look"
-    assert server.requests[1].json["messages"][-1] == {"role": "tool", "tool_call_id": "c1", "content": "a boat"}
+    assert server.requests[1].json["messages"][-1] == {
+        "role": "tool",
+        "tool_call_id": "c1",
+        "content": "a boat",
+    }
     assert "no proposal is waiting" in talk.stderr
 
 
 def test_skipped_tool_call_is_marked_as_not_run(tmp_path: Path) -> None:
     (tmp_path / "tools.json").write_text(json.dumps([TOOL]))
     with Background(propose) as server:
-        chat("m", "--base-url", server.base_url, given=f"/tools {tmp_path / 'tools.json'}\nlook!\nnever mind\n")
+        chat(
+            "m",
+            "--base-url",
+            server.base_url,
+            given=f"/tools {tmp_path / 'tools.json'}\nlook!\nnever mind\n",
+        )
     roles = [message["role"] for message in server.requests[1].json["messages"]]
     assert roles == ["user", "assistant", "tool", "user"]
     assert "Not executed" in server.requests[1].json["messages"][2]["content"]
@@ -355,12 +419,24 @@ def test_skipped_tool_call_is_marked_as_not_run(tmp_path: Path) -> None:
 def test_invalid_commands_are_reported(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text("{")
     (tmp_path / "odd.json").write_text('[{"role": "wizard", "content": "x"}]')
-    lines = ["/fly", "/save", f"/load {tmp_path / 'bad.json'}", f"/load {tmp_path / 'odd.json'}", "/load /nowhere"]
+    lines = [
+        "/fly",
+        "/save",
+        f"/load {tmp_path / 'bad.json'}",
+        f"/load {tmp_path / 'odd.json'}",
+        "/load /nowhere",
+    ]
     lines += [f"/tools {tmp_path / 'bad.json'}", f"/save {tmp_path / 'no/where.json'}", "/help"]
     with Background(answering("Hello")) as server:
         talk = chat("m", "--base-url", server.base_url, given="\n".join(lines))
     assert talk.exit_code == 0
-    for words in ("/fly is not a command", "/save needs a file", "bad.json is not JSON", "wizard", "cannot be read"):
+    for words in (
+        "/fly is not a command",
+        "/save needs a file",
+        "bad.json is not JSON",
+        "wizard",
+        "cannot be read",
+    ):
         assert words in talk.stderr
     assert "cannot be written" in talk.stderr
     assert "/model NAME" in talk.stderr

@@ -13,7 +13,10 @@ import pytest
 
 def complete(shell: str, words: list[str], current: str, config: Path) -> list[str]:
     """Return the completions that click's protocol prints for a shell."""
-    variables = {"COMP_WORDS": "\n".join(["dragoman", *words, current]), "COMP_CWORD": str(len(words) + 1)}
+    variables = {
+        "COMP_WORDS": "\n".join(["dragoman", *words, current]),
+        "COMP_CWORD": str(len(words) + 1),
+    }
     if shell == "fish":
         variables = {"COMP_WORDS": " ".join(["dragoman", *words, current]), "COMP_CWORD": current}
     done = subprocess.run(
@@ -21,7 +24,12 @@ def complete(shell: str, words: list[str], current: str, config: Path) -> list[s
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, **variables, "_DRAGOMAN_COMPLETE": f"{shell}_complete", "DRAGOMAN_CONFIG": str(config)},
+        env={
+            **os.environ,
+            **variables,
+            "_DRAGOMAN_COMPLETE": f"{shell}_complete",
+            "DRAGOMAN_CONFIG": str(config),
+        },
     )
     assert done.stderr == ""
     return done.stdout.splitlines()
@@ -42,7 +50,9 @@ def test_model_names_are_completed(config: Path) -> None:
     assert "plain,local:qwen" in complete("fish", ["agent", "--model"], "local:", config)
     assert "plain,--base-url" in complete("bash", ["ask"], "--", config)
     assert complete("bash", ["ask", "--wire"], "an", config) == ["plain,anthropic"]
-    assert complete("fish", ["ask"], "anthropic:claude-sonnet-4-6", config) == ["plain,anthropic:claude-sonnet-4-6"]
+    assert complete("fish", ["ask"], "anthropic:claude-sonnet-4-6", config) == [
+        "plain,anthropic:claude-sonnet-4-6"
+    ]
 
 
 def test_commands_are_completed_without_loading_them(config: Path) -> None:
@@ -51,7 +61,9 @@ def test_commands_are_completed_without_loading_them(config: Path) -> None:
 
 def test_bash_completes_names_with_colons(config: Path) -> None:
     """Bash splits words at colons: it passes ``anthropic:claude-son`` as three words."""
-    assert complete("bash", ["ask", "anthropic", ":"], "claude-sonnet-4-6", config) == ["plain,claude-sonnet-4-6"]
+    assert complete("bash", ["ask", "anthropic", ":"], "claude-sonnet-4-6", config) == [
+        "plain,claude-sonnet-4-6"
+    ]
     after = complete("bash", ["ask", "anthropic"], ":", config)
     assert "plain,claude-opus-4-7" in after
     assert not [line for line in after if "anthropic:" in line]
@@ -65,7 +77,9 @@ def test_invalid_file_does_not_break_completion(tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
 def test_completion_works_in_a_real_bash(config: Path, tmp_path: Path) -> None:
     program = tmp_path / "dragoman"
-    program.write_text(f"#!{sys.executable}\nfrom dragoman.cli import main\nmain(prog_name='dragoman')\n")
+    program.write_text(
+        f"#!{sys.executable}\nfrom dragoman.cli import main\nmain(prog_name='dragoman')\n"
+    )
     program.chmod(0o755)
     script = f"""
         eval "$(_DRAGOMAN_COMPLETE=bash_source {program})"

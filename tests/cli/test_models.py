@@ -57,9 +57,17 @@ def test_every_fact_has_a_source(run: Any) -> None:
     assert facts["supports_tools"] == {
         "value": True, "source": "catalogue", "at": "2026-05-21", "by": "catalog/openai.yaml",
     }  # fmt: skip
-    assert (facts["supports_streaming"]["value"], facts["supports_streaming"]["source"]) == (True, "catalogue")
+    assert (facts["supports_streaming"]["value"], facts["supports_streaming"]["source"]) == (
+        True,
+        "catalogue",
+    )
     assert facts["supports_embeddings"] == {"value": None, "source": "unknown"}
-    assert (five["status"], five["tier"], five["aliases"], five["tokens"]) == ("configured", "deep", ["five"], "o200k")
+    assert (five["status"], five["tier"], five["aliases"], five["tokens"]) == (
+        "configured",
+        "deep",
+        ["five"],
+        "o200k",
+    )
     assert (five["price"]["input"], five["price"]["output"]) == ("1.25", "10")
     assert five["price"]["pricing_version"] == PriceTable.bundled().version
     assert listed["box:tiny"]["price"]["free"] is True
@@ -70,9 +78,13 @@ def test_every_fact_has_a_source(run: Any) -> None:
 
 
 def test_configured_models_are_marked(run: Any) -> None:
-    names = [entry["id"] for entry in json.loads(run("--json", "--configured", "--no-live").stdout)]
+    names = [
+        entry["id"] for entry in json.loads(run("--json", "--configured", "--no-live").stdout)
+    ]
     assert names == ["local", "mine:five", "box:tiny"]
-    with_key = [entry["id"] for entry in json.loads(run("--json", "--configured", GROQ_API_KEY="k").stdout)]
+    with_key = [
+        entry["id"] for entry in json.loads(run("--json", "--configured", GROQ_API_KEY="k").stdout)
+    ]
     assert "groq:llama-3.3-70b-versatile" in with_key
     assert json.loads(run("five", "--json", MY_KEY="").stdout)[0]["status"] == "not_configured"
 
@@ -125,7 +137,9 @@ def test_table_is_shown_at_a_terminal(tmp_path: Path) -> None:
     (tmp_path / "models.yaml").write_text(CONFIG)
     words = ["models", "--configured", "--no-live"]
     for variables in ({}, {"NO_COLOR": "1"}):
-        with Terminal(*words, columns=150, DRAGOMAN_CONFIG=str(tmp_path / "models.yaml"), **variables) as terminal:
+        with Terminal(
+            *words, columns=150, DRAGOMAN_CONFIG=str(tmp_path / "models.yaml"), **variables
+        ) as terminal:
             assert terminal.wait() == 0
         assert "box:tiny" in terminal.raw
         assert "\x1b[3" not in terminal.raw.replace("\x1b[3m", "")
@@ -135,7 +149,9 @@ def test_table_is_shown_at_a_terminal(tmp_path: Path) -> None:
 def test_names_are_never_wrapped(tmp_path: Path, columns: int) -> None:
     (tmp_path / "models.yaml").write_text(CONFIG)
     variables = {"DRAGOMAN_CONFIG": str(tmp_path / "models.yaml"), "PAGER": "cat"}
-    with Terminal("models", "--no-live", "openai:gpt-5*", columns=columns, **variables) as terminal:
+    with Terminal(
+        "models", "--no-live", "openai:gpt-5*", columns=columns, **variables
+    ) as terminal:
         assert terminal.wait() == 0
     lines = terminal.raw.replace("\r", "").splitlines()
     rows = [line for line in lines if line.startswith("openai:")]
@@ -150,7 +166,12 @@ def test_long_lists_are_paged_at_a_terminal(tmp_path: Path) -> None:
     pager.write_text("#!/bin/sh\ncat > /dev/null\necho by-my-pager\n")
     pager.chmod(0o755)
     variables = {"DRAGOMAN_CONFIG": str(tmp_path / "models.yaml"), "PAGER": str(pager)}
-    for words, is_paged in [([], True), (["--no-pager"], False), (["mine:*"], False), (["--json"], False)]:
+    for words, is_paged in [
+        ([], True),
+        (["--no-pager"], False),
+        (["mine:*"], False),
+        (["--json"], False),
+    ]:
         with Terminal("models", "--no-live", *words, **variables) as terminal:
             assert terminal.wait() == 0
         assert ("by-my-pager" in terminal.raw) == is_paged, words
@@ -163,16 +184,25 @@ def test_piped_list_is_not_paged(run: Any) -> None:
 
 def test_the_key_variable_is_named(run: Any) -> None:
     shown = run("groq:llama-3.3-70b-versatile").stdout.splitlines()
-    assert shown[0].endswith(": not configured; set GROQ_API_KEY, or: dragoman keys set GROQ_API_KEY")
+    assert shown[0].endswith(
+        ": not configured; set GROQ_API_KEY, or: dragoman keys set GROQ_API_KEY"
+    )
     assert "  key: GROQ_API_KEY" in shown
-    assert json.loads(run("groq:llama-3.3-70b-versatile", "--json").stdout)[0]["api_key_env"] == "GROQ_API_KEY"
+    assert (
+        json.loads(run("groq:llama-3.3-70b-versatile", "--json").stdout)[0]["api_key_env"]
+        == "GROQ_API_KEY"
+    )
 
 
 def test_models_that_do_not_chat_are_marked(run: Any) -> None:
     assert "mistral-embed" not in run("mistral:*").stdout
     assert "mistral-embed" in run("mistral:*", "--all").stdout
     assert "chats: no; it embeds or transcribes" in run("mistral:mistral-embed").stdout
-    marked = [entry["id"] for entry in json.loads(run("--json", "--no-live").stdout) if not entry["chats"]]
+    marked = [
+        entry["id"]
+        for entry in json.loads(run("--json", "--no-live").stdout)
+        if not entry["chats"]
+    ]
     assert {"mistral:mistral-embed", "cohere:embed-v4.0"} <= set(marked)
     assert not any("gpt-5" in name for name in marked)
 
@@ -197,11 +227,14 @@ def test_models_of_local_servers_are_listed(run: Any, tmp_path: Path) -> None:
     with Background(handle) as server:
         host = urlsplit(server.base_url).netloc
         result = run("--configured", OLLAMA_HOST=host)
-        assert "box:llama3:8b" in result.stdout  # an adapter in models.yaml takes precedence over the catalogue's
+        # an adapter in models.yaml takes precedence over the catalogue's
+        assert "box:llama3:8b" in result.stdout
         assert "ollama:llama3:8b" not in result.stdout
         assert "bad" not in result.stdout
-        assert result.stderr == (
-            "note: no list of models from mine (the server at http://127.0.0.1:9 cannot be reached)\n"
+        assert (
+            result.stderr
+            == "note: no list of models from mine (the server at http://127.0.0.1:9 cannot be"
+            " reached)\n"
         )
         asked = len(server.requests)
         assert "llama3" not in run("--configured", "--no-live", OLLAMA_HOST=host).stdout
@@ -215,7 +248,9 @@ def test_models_of_local_servers_are_listed(run: Any, tmp_path: Path) -> None:
     ("status", "body", "problem"),
     [(404, b"{}", "HTTP 404"), (200, b"<html>", "cannot be read"), (200, b"[]", "cannot be read")],
 )
-def test_server_without_a_list_is_noted_once(run: Any, tmp_path: Path, status: int, body: bytes, problem: str) -> None:
+def test_server_without_a_list_is_noted_once(
+    run: Any, tmp_path: Path, status: int, body: bytes, problem: str
+) -> None:
     async def handle(connection: Connection) -> None:
         connection.reply(status, body)
 

@@ -19,7 +19,14 @@ from click.testing import CliRunner, Result
 
 from dragoman.cli import main
 from dragoman.cli.errors import EXIT_CODES
-from dragoman.log import CallCompleted, CallFailed, LogRecord, MessageRecorded, SessionStarted, SqliteLog
+from dragoman.log import (
+    CallCompleted,
+    CallFailed,
+    LogRecord,
+    MessageRecorded,
+    SessionStarted,
+    SqliteLog,
+)
 from dragoman.messages import Assistant, System, User
 
 from ..server import Connection, answering, chunk
@@ -57,16 +64,33 @@ def types(records: list[LogRecord]) -> list[str]:
 
 
 def messages(records: list[LogRecord]) -> list[Any]:
-    return [record.payload.message for record in records if isinstance(record.payload, MessageRecorded)]
+    return [
+        record.payload.message for record in records if isinstance(record.payload, MessageRecorded)
+    ]
 
 
-CALL = ["turn.started", "message.recorded", "llm.call_started", "message.recorded", "llm.call_completed"]
+CALL = [
+    "turn.started",
+    "message.recorded",
+    "llm.call_started",
+    "message.recorded",
+    "llm.call_completed",
+]
 
 
 @pytest.mark.parametrize("mode", ["--stream", "--no-stream"])
 def test_ask_is_recorded(place: Path, mode: str) -> None:
     with Background(answering("Paris")) as server:
-        words = ["ask", "m", "Capital?", "--base-url", server.base_url, "--system", "Be brief", mode]
+        words = [
+            "ask",
+            "m",
+            "Capital?",
+            "--base-url",
+            server.base_url,
+            "--system",
+            "Be brief",
+            mode,
+        ]
         assert run(*words, "-o", "secret_field", KEY).exit_code == 0
     records = only(place)
     assert types(records) == ["session.started", "message.recorded", *CALL, "session.finished"]
@@ -78,7 +102,13 @@ def test_ask_is_recorded(place: Path, mode: str) -> None:
     assert isinstance(ended, CallCompleted)
     assert (ended.input_tokens, ended.output_tokens) == (3, 2)
     assert KEY.encode() not in place.read_bytes()
-    for words in (["log", "show"], ["replay"], ["log", "verify"], ["log", "cost"], ["log", "export"]):
+    for words in (
+        ["log", "show"],
+        ["replay"],
+        ["log", "verify"],
+        ["log", "cost"],
+        ["log", "export"],
+    ):
         assert run(*words, "last").exit_code == 0
     assert "!" not in run("replay", "last").stdout  # replay marks no record as inconsistent
 
@@ -133,7 +163,9 @@ def test_unanswered_question_is_recorded_and_not_continued(place: Path) -> None:
         run("chat", "-c", given="three\n")
     assert heard(server)[-1] == ["one", "Hello", "three"]
     records = only(place)
-    assert [record.type for record in records if isinstance(record.payload, CallFailed)] == ["llm.call_failed"]
+    assert [record.type for record in records if isinstance(record.payload, CallFailed)] == [
+        "llm.call_failed"
+    ]
     assert User("two") in messages(records)
     assert KEY.encode() not in place.read_bytes()
 
@@ -141,14 +173,23 @@ def test_unanswered_question_is_recorded_and_not_continued(place: Path) -> None:
 def test_continue_without_a_chat_or_with_an_unknown_id_is_reported(place: Path) -> None:
     with Background(answering("Hello")) as server:
         run("ask", "m", "one", "--base-url", server.base_url)
-    for words, problem in ((["-c"], "the log has no chat yet"), (["-c", "nope"], "no session 'nope'")):
+    for words, problem in (
+        (["-c"], "the log has no chat yet"),
+        (["-c", "nope"], "no session 'nope'"),
+    ):
         found = run("chat", *words, given="")
         assert (found.exit_code, problem in found.stderr) == (2, True)
 
 
 def test_a_swap_is_recorded_and_the_continuation_uses_the_new_model(place: Path) -> None:
     with Background(answering("A")) as one, Background(answering("B")) as two:
-        run("chat", "m", "--base-url", one.base_url, given=f"one\n/model other {two.base_url}\ntwo\n")
+        run(
+            "chat",
+            "m",
+            "--base-url",
+            one.base_url,
+            given=f"one\n/model other {two.base_url}\ntwo\n",
+        )
         run("chat", "-c", given="three\n")
         assert len(two.requests) == 2
     assert "model.swapped" in types(only(place))
@@ -165,7 +206,7 @@ def test_proposals_are_recorded_as_not_executed(place: Path, tmp_path: Path) -> 
     assert "!" not in run("replay", "last").stdout
 
 
-# --- failures ---------------------------------------------------------------------------------------
+# --- failures ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("command", ["ask", "chat"])
@@ -190,7 +231,10 @@ def test_interrupted_reply_is_recorded_partially(place: Path, command: str) -> N
     assert types(records)[-2:] == ["llm.call_failed", "session.finished"]
     failed = records[-2].payload
     assert isinstance(failed, CallFailed)
-    assert (process.returncode, failed.error_class) == (EXIT_CODES["cancelled"] if command == "ask" else 0, "cancelled")
+    assert (process.returncode, failed.error_class) == (
+        EXIT_CODES["cancelled"] if command == "ask" else 0,
+        "cancelled",
+    )
     assert messages(records)[-1] == Assistant("Half an ans")
 
 
@@ -204,7 +248,8 @@ def test_ask_interrupted_before_its_reply_is_recorded(place: Path, mode: str) ->
 
     with Background(handler) as server:
         process = subprocess.Popen(
-            [sys.executable, "-m", "dragoman", "ask", "m", "Hi", mode, "--base-url", server.base_url],
+            [sys.executable, "-m", "dragoman", "ask", "m", "Hi", mode, "--base-url",
+             server.base_url],
             stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         assert asked.wait(30)
@@ -255,10 +300,15 @@ def test_chat_writes_later_what_it_could_not_write_before(place: Path) -> None:
         other.close()
         _, said = process.communicate(b"two\n", timeout=30)
     assert b"not complete" not in said
-    assert messages(only(place)) == [User("one"), Assistant("Hello"), User("two"), Assistant("Hello")]
+    assert messages(only(place)) == [
+        User("one"),
+        Assistant("Hello"),
+        User("two"),
+        Assistant("Hello"),
+    ]
 
 
-# --- on and off -------------------------------------------------------------------------------------
+# --- on and off --------------------------------------------------------------------------------
 
 
 def test_log_can_be_turned_off(place: Path) -> None:
@@ -267,7 +317,10 @@ def test_log_can_be_turned_off(place: Path) -> None:
         run("ask", "m", "one", *where, "--no-log")
         run("chat", "m", "--no-log", *where, given="one\n")
         assert run("log", "off").exit_code == 0
-        assert json.loads(run("log", "status", "--json").stdout) == {"logging": False, "place": str(place)}
+        assert json.loads(run("log", "status", "--json").stdout) == {
+            "logging": False,
+            "place": str(place),
+        }
         run("ask", "m", "two", *where)
         assert not place.exists()
         run("log", "on")
@@ -276,7 +329,9 @@ def test_log_can_be_turned_off(place: Path) -> None:
     assert messages(only(place))[0] == User("three")
 
 
-def test_log_location_comes_from_the_variable(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_location_comes_from_the_variable(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DRAGOMAN_LOG", str(tmp_path / "mine.db"))
     with Background(answering("Hello")) as server:
         run("ask", "m", "one", "--base-url", server.base_url)

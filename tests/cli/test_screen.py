@@ -42,7 +42,9 @@ class Drawing:
         self.file = io.StringIO()
 
     def open(self) -> Screen:
-        console = Console(file=self.file, force_terminal=True, width=60, color_system=None, legacy_windows=False)
+        console = Console(
+            file=self.file, force_terminal=True, width=60, color_system=None, legacy_windows=False
+        )
         return MarkdownScreen(console)
 
     @property
@@ -56,9 +58,11 @@ ANSWERS: list[tuple[str, Any, list[str], list[str]]] = [
     ("thinking", speak(think, say("So.")), ["So."], []),
     ("a proposal", speak(propose('{"at": "sea"}'), finish="tool_calls"),
      ['proposed, not executed: look({"at": "sea"})'], []),
-    ("text and a proposal", speak(say("I will look."), propose('{"at": "sea"}'), finish="tool_calls"),
+    ("text and a proposal", speak(say("I will look."), propose('{"at": "sea"}'),
+                                  finish="tool_calls"),
      ["I will look.", "proposed, not executed: look"], []),
-    ("half a proposal", speak(propose('{"at": "s'), finish="tool_calls"), ["not a usable proposal: "], ["proposed,"]),
+    ("half a proposal", speak(propose('{"at": "s'), finish="tool_calls"),
+     ["not a usable proposal: "], ["proposed,"]),
     ("cut short", reply("Hel", finish="length"), ["Hel", "(ended: length)"], []),
     ("filtered", reply("Hel", finish="content_filter"), ["(ended: content_filter)"], []),
     ("broken off", broken("Hel", UnavailableError("gone")), ["Hel"], []),
@@ -66,7 +70,9 @@ ANSWERS: list[tuple[str, Any, list[str], list[str]]] = [
 
 
 @pytest.mark.parametrize("kind", ["plain", "drawn"])
-@pytest.mark.parametrize(("answer", "seen", "unseen"), [row[1:] for row in ANSWERS], ids=[row[0] for row in ANSWERS])
+@pytest.mark.parametrize(
+    ("answer", "seen", "unseen"), [row[1:] for row in ANSWERS], ids=[row[0] for row in ANSWERS]
+)
 def test_answers_are_shown(
     kind: str, answer: Any, seen: list[str], unseen: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -117,7 +123,9 @@ def test_a_long_answer_is_printed_once() -> None:
     text = "".join(f"Paragraph {number} of many.\n\n" for number in range(60))
     drawing = Drawing()
     screen = drawing.open()
-    with SyncProvider(Listed(speak(*[say(piece) for piece in text.splitlines(keepends=True)]))) as model:
+    with SyncProvider(
+        Listed(speak(*[say(piece) for piece in text.splitlines(keepends=True)]))
+    ) as model:
         for event in model.stream("Hi"):
             screen.show(event)
     assert all(f"Paragraph {number} of many." in drawing.text for number in range(60))

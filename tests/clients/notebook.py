@@ -1,7 +1,8 @@
-"""Run in an environment with nbclient: execute a notebook, or show streams, and print the outputs as JSON.
+"""Run in an environment with nbclient: execute a notebook, or show streams, and print the outputs
+as JSON.
 
-``python notebook.py execute FILE`` runs every cell in a kernel; ``python notebook.py show`` shows one reply that
-succeeds and one that fails, in IPython alone.
+``python notebook.py execute FILE`` runs every cell in a kernel; ``python notebook.py show`` shows
+one reply that succeeds and one that fails, in IPython alone.
 """
 
 import asyncio
@@ -29,7 +30,9 @@ async def show_replies() -> object:
     shell = InteractiveShell.instance()
     shell.display_pub = CapturingDisplayPublisher()
     answer = Answer("One <b>two</b> three.", thinking="Hm.")
-    model = ScriptedProvider(answer, ScriptRule(answer, fault=Fault(error="UnavailableError", after=2)))
+    model = ScriptedProvider(
+        answer, ScriptRule(answer, fault=Fault(error="UnavailableError", after=2))
+    )
     response = await show(model.stream("Hi"), seconds=0)
     shown = [output["data"]["text/html"] for output in shell.display_pub.outputs]
     updates = [output["update"] for output in shell.display_pub.outputs]
@@ -40,8 +43,18 @@ async def show_replies() -> object:
     except ProviderError as error:
         failure = type(error).__name__
     kept = [output["data"]["text/html"] for output in shell.display_pub.outputs]
-    return {"text": response.text, "shown": shown, "updates": updates, "failure": failure, "kept": kept}
+    return {
+        "text": response.text,
+        "shown": shown,
+        "updates": updates,
+        "failure": failure,
+        "kept": kept,
+    }
 
 
 if __name__ == "__main__":
-    print(json.dumps(execute(sys.argv[2]) if sys.argv[1] == "execute" else asyncio.run(show_replies())))
+    print(
+        json.dumps(
+            execute(sys.argv[2]) if sys.argv[1] == "execute" else asyncio.run(show_replies())
+        )
+    )

@@ -22,7 +22,9 @@ from tests.pages import ROOT
 INSTALLED = Path(os.environ.get("DRAGOMAN_CLIENTS") or ROOT / ".clients")
 SECONDS = 240.0
 
-in_full_run = pytest.mark.skipif(not EXHAUSTIVE, reason="programs of others take minutes: make test-exhaustive")
+in_full_run = pytest.mark.skipif(
+    not EXHAUSTIVE, reason="programs of others take minutes: make test-exhaustive"
+)
 
 
 def find_program(*parts: str) -> str:
@@ -38,7 +40,10 @@ async def gateway(script: ScriptedProvider, kept: Path, *aliases: str) -> AsyncI
     """Serve a gateway with a store over all wires; ``aliases`` are further names, each with its
     wire.
     """
-    with SimServer(script, models=("sim",)) as upstream, contextlib.closing(ResponseStore(kept / "kept.db")) as store:
+    with (
+        SimServer(script, models=("sim",)) as upstream,
+        contextlib.closing(ResponseStore(kept / "kept.db")) as store,
+    ):
         models: dict[str, Provider] = {}
         for wire in WIRES:
             models[wire] = connect("sim", wire=wire, base_url=upstream.base_urls[wire])
@@ -47,7 +52,9 @@ async def gateway(script: ScriptedProvider, kept: Path, *aliases: str) -> AsyncI
             yield url
 
 
-async def run_program(command: list[str], where: Path, extra: Mapping[str, str]) -> tuple[int, str]:
+async def run_program(
+    command: list[str], where: Path, extra: Mapping[str, str]
+) -> tuple[int, str]:
     """Run a program in a folder with its own home folder; return its exit code and output."""
     home = where.parent / "home"
     home.mkdir(exist_ok=True)

@@ -17,9 +17,13 @@ def ends_with_result(request: Request) -> bool:
 
 
 def answer_by_tool(request: Request) -> Answer:
-    """Answer with a call of the first tool; some clients request structured output as a tool call."""
+    """Answer with a call of the first tool; some clients request structured output as
+    a tool call.
+    """
     tool = request.tools[0]
-    return Answer(tool_calls=[Call(tool.name, {} if tool.name.startswith("transfer") else json.loads(RIVER))])
+    return Answer(
+        tool_calls=[Call(tool.name, {} if tool.name.startswith("transfer") else json.loads(RIVER))]
+    )
 
 
 def script() -> ScriptedProvider:
@@ -32,8 +36,13 @@ def script() -> ScriptedProvider:
         "THINK": Answer(thinking="Hm.", text="Yes."),
         "SLOW": Answer("one two three four five six", pace=0.2),
     }
-    rules = [ScriptRule(answer, RequestMatch(pattern=f"^{word}")) for word, answer in answers.items()]
-    faults = [ScriptRule(TEXT, RequestMatch(pattern=f"^E{code}"), Fault(status=code)) for code in STATUSES]
+    rules = [
+        ScriptRule(answer, RequestMatch(pattern=f"^{word}")) for word, answer in answers.items()
+    ]
+    faults = [
+        ScriptRule(TEXT, RequestMatch(pattern=f"^E{code}"), Fault(status=code))
+        for code in STATUSES
+    ]
     final = ScriptRule(answer_by_tool, RequestMatch(pattern="^(FINAL|HANDOFF)"))
     after = ScriptRule("It rains.", RequestMatch(where=ends_with_result))
     return ScriptedProvider(after, final, *rules, *faults, ScriptRule(TEXT))

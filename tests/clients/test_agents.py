@@ -34,7 +34,12 @@ def script(file: str) -> ScriptedProvider:
         "apply_patch": {"input": PATCH},
         "exec_command": {"cmd": "sed -i s/world/moon/ greet.py"},
         "edit": {"filePath": file, "oldString": "world", "newString": "moon"},
-        "replace": {"file_path": file, "instruction": WISH, "old_string": "Hello, world", "new_string": "Hello, moon"},
+        "replace": {
+            "file_path": file,
+            "instruction": WISH,
+            "old_string": "Hello, world",
+            "new_string": "Hello, moon",
+        },
     }
 
     def answer(request: Request) -> Answer:
@@ -60,7 +65,12 @@ def codex(model: str) -> Agent:
         settings = where.parent / "home" / ".codex"
         settings.mkdir(parents=True)
         served = f"{model}{wire}"
-        lines = [f'model = "{served}"', 'model_provider = "gateway"', "[model_providers.gateway]", 'name = "gateway"']
+        lines = [
+            f'model = "{served}"',
+            'model_provider = "gateway"',
+            "[model_providers.gateway]",
+            'name = "gateway"',
+        ]
         lines += [f'base_url = "{url}/v1"', 'env_key = "GATEWAY_KEY"', 'wire_api = "responses"']
         (settings / "config.toml").write_text("\n".join(lines))
         program = find_program("node", "node_modules", ".bin", "codex")
@@ -81,7 +91,9 @@ def opencode(package: str, version: str = "/v1") -> Agent:
             "models": {wire: {"name": wire}},
         }
         settings = {"provider": {"gateway": provider}, "autoupdate": False, "share": "disabled"}
-        (where / "opencode.json").write_text(json.dumps({**settings, "permission": {"*": "allow"}}))
+        (where / "opencode.json").write_text(
+            json.dumps({**settings, "permission": {"*": "allow"}})
+        )
         program = find_program("node", "node_modules", ".bin", "opencode")
         return await run_program([program, "run", "-m", f"gateway/{wire}", WISH], where, {})
 
@@ -91,10 +103,14 @@ def opencode(package: str, version: str = "/v1") -> Agent:
 async def gemini_cli(url: str, wire: str, where: Path) -> tuple[int, str]:
     settings = where.parent / "home" / ".gemini"
     settings.mkdir(parents=True)
-    (settings / "settings.json").write_text(json.dumps({"security": {"auth": {"selectedType": "gemini-api-key"}}}))
+    (settings / "settings.json").write_text(
+        json.dumps({"security": {"auth": {"selectedType": "gemini-api-key"}}})
+    )
     program = find_program("node", "node_modules", ".bin", "gemini")
     extra = {"GOOGLE_GEMINI_BASE_URL": url, "GEMINI_API_KEY": "x"}
-    return await run_program([program, "-m", wire, "--yolo", "--skip-trust", "-p", WISH], where, extra)
+    return await run_program(
+        [program, "-m", wire, "--yolo", "--skip-trust", "-p", WISH], where, extra
+    )
 
 
 def aider(vendor: str, variable: str, version: str = "") -> Agent:
@@ -102,7 +118,12 @@ def aider(vendor: str, variable: str, version: str = "") -> Agent:
 
     async def run(url: str, wire: str, where: Path) -> tuple[int, str]:
         program = find_program("aider", "bin", "aider")
-        options = ["--no-show-model-warnings", "--no-check-update", "--no-analytics", "--yes-always"]
+        options = [
+            "--no-show-model-warnings",
+            "--no-check-update",
+            "--no-analytics",
+            "--yes-always",
+        ]
         command = [program, "--model", f"{vendor}/{wire}", *options, "--message", WISH, "greet.py"]
         keys = dict.fromkeys(("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY"), "x")
         return await run_program(command, where, {**keys, variable: f"{url}{version}"})

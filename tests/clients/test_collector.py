@@ -1,6 +1,8 @@
-"""Spans in a real OTLP collector: Phoenix, from the package index, which also converts them for its views.
+"""Spans in a real OTLP collector: Phoenix, from the package index, which also converts them for
+its views.
 
-The program is started as the recipe has it, with ``opentelemetry-instrument`` and the settings of the page.
+The program is started as the recipe has it, with ``opentelemetry-instrument`` and the settings of
+the page.
 """
 
 from __future__ import annotations
@@ -74,7 +76,15 @@ async def test_an_agent_is_a_trace_in_phoenix(tmp_path: Path) -> None:
     instrument = find_program("phoenix", "bin", "opentelemetry-instrument")
     python = find_program("phoenix", "bin", "python")
     async with phoenix(tmp_path) as url:
-        command = [instrument, "--traces_exporter", "otlp", "--metrics_exporter", "none", "--logs_exporter", "none"]
+        command = [
+            instrument,
+            "--traces_exporter",
+            "otlp",
+            "--metrics_exporter",
+            "none",
+            "--logs_exporter",
+            "none",
+        ]
         extra = {
             "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
             "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"{url}/v1/traces",
@@ -83,11 +93,14 @@ async def test_an_agent_is_a_trace_in_phoenix(tmp_path: Path) -> None:
         status, printed = await run_program([*command, python, str(PROGRAM)], tmp_path, extra)
         assert status == 0, printed
         spans = await read_spans(url, 4)
-    agent, call, used = (spans[name] for name in ("invoke_agent guide", "chat sim", "execute_tool look"))
+    agent, call, used = (
+        spans[name] for name in ("invoke_agent guide", "chat sim", "execute_tool look")
+    )
     assert (agent["span_kind"], call["span_kind"], used["span_kind"]) == ("AGENT", "LLM", "TOOL")
     assert call["parent_id"] == used["parent_id"] == agent["context"]["span_id"]
     shown = call["attributes"]  # what Phoenix makes of our names
-    assert (shown["llm.model_name"], shown["llm.token_count.prompt"], shown["llm.token_count.completion"]) == (
+    assert (shown["llm.model_name"], shown["llm.token_count.prompt"],
+            shown["llm.token_count.completion"]) == (
         "sim", 20, 7,
     )  # fmt: skip
     assert shown["llm.token_count.prompt_details.cache_read"] == 12

@@ -1,7 +1,7 @@
 """LangChain's client of Google's API in front of the gateway: its standard tests, over every wire.
 
-The clients of the other wires are in ``tests/integrations/test_langchain_clients.py``; this one needs an environment
-of its own.
+The clients of the other wires are in ``tests/integrations/test_langchain_clients.py``; this one
+needs an environment of its own.
 """
 
 from __future__ import annotations
@@ -30,18 +30,43 @@ async def run_suite(url: str, model: str, where: Path) -> dict[str, int]:
     python = find_program("langchain_google", "bin", "python")
     settings = where / "suite.ini"
     # One event loop for all: the client keeps its connections from one test to the next.
-    settings.write_text("[pytest]\nasyncio_mode = auto\nasyncio_default_test_loop_scope = session\n")
-    suite = shutil.copy(SUITE, where)  # away from the conftest.py of this repository, whose plugins are not installed
-    command = [python, "-m", "pytest", "-q", "-rfs", "-p", "no:cacheprovider", "-c", str(settings), str(suite)]
+    settings.write_text(
+        "[pytest]\nasyncio_mode = auto\nasyncio_default_test_loop_scope = session\n"
+    )
+    # away from the conftest.py of this repository, whose plugins are not installed
+    suite = shutil.copy(SUITE, where)
+    command = [
+        python,
+        "-m",
+        "pytest",
+        "-q",
+        "-rfs",
+        "-p",
+        "no:cacheprovider",
+        "-c",
+        str(settings),
+        str(suite),
+    ]
     status, printed = await run_program(command, where, {"URL": url, "MODEL": model})
     (where / "printed.txt").write_text(printed)
     last = printed.strip().splitlines()[-1] if printed.strip() else ""
-    found = {word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|skipped|error)", last)}
+    found = {
+        word: int(number)
+        for number, word in re.findall(r"(\d+) (passed|failed|skipped|error)", last)
+    }
     print(model, last)
     assert status in (0, 1), printed[-3000:]
     assert found, printed[-3000:]
     if status:
-        pytest.fail("\n".join([line for line in printed.splitlines() if line.startswith(("FAILED", "ERROR", "E  "))]))
+        pytest.fail(
+            "\n".join(
+                [
+                    line
+                    for line in printed.splitlines()
+                    if line.startswith(("FAILED", "ERROR", "E  "))
+                ]
+            )
+        )
     return found
 
 

@@ -30,7 +30,9 @@ async def run_list(url: str, name: str, side: str, wire: str, where: Path) -> di
     """Return the outcome of each feature."""
     python = find_program(LIBRARIES[name][0], "bin", "python")
     quiet = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "OPENAI_AGENTS_DISABLE_TRACING": "1"}
-    status, printed = await run_program([python, str(LISTS / f"{name}_list.py"), url, side, wire], where, quiet)
+    status, printed = await run_program(
+        [python, str(LISTS / f"{name}_list.py"), url, side, wire], where, quiet
+    )
     last = printed.strip().splitlines()[-1] if printed.strip() else ""
     assert (status, last[:1]) == (0, "{"), printed[-3000:]
     found: dict[str, str] = json.loads(last)
@@ -45,5 +47,9 @@ async def test_every_feature_passes(name: str, side: str, tmp_path: Path) -> Non
     async with gateway(script(), tmp_path) as url:
         for wire in WIRES:
             found = await run_list(url, name, side, wire, where)
-            failed |= {f"{wire} {feature}": what for feature, what in found.items() if what not in ("yes", "–")}
+            failed |= {
+                f"{wire} {feature}": what
+                for feature, what in found.items()
+                if what not in ("yes", "–")
+            }
     assert failed == {}

@@ -1,4 +1,6 @@
-"""The notebook in ``examples/`` runs in a real kernel with the embedded model; ``show`` updates its output."""
+"""The notebook in ``examples/`` runs in a real kernel with the embedded model; ``show`` updates
+its output.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,21 @@ PROGRAM = Path(__file__).parent / "notebook.py"
 
 async def run(where: Path, *arguments: str) -> Any:
     python = find_program("notebook", "bin", "python")
-    kept = {name: os.environ[name] for name in ("XDG_CACHE_HOME", "DRAGOMAN_MODELS") if name in os.environ}
+    kept = {
+        name: os.environ[name]
+        for name in ("XDG_CACHE_HOME", "DRAGOMAN_MODELS")
+        if name in os.environ
+    }
     cache = kept.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     paths = os.pathsep.join([path for path in sys.path if path])
     path = f"{INSTALLED / 'notebook' / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    extra = {**kept, "XDG_CACHE_HOME": cache, "PYTHONPATH": paths, "PATH": path, "PYTHONWARNINGS": "ignore"}
+    extra = {
+        **kept,
+        "XDG_CACHE_HOME": cache,
+        "PYTHONPATH": paths,
+        "PATH": path,
+        "PYTHONWARNINGS": "ignore",
+    }
     status, printed = await run_program([python, str(PROGRAM), *arguments], where, extra)
     assert status == 0, printed
     return json.loads(printed.strip().splitlines()[-1])
@@ -38,10 +50,13 @@ def read_outputs() -> list[Any]:
 def check_outputs(outputs: list[Any]) -> None:
     """Check the notebook's outputs, independently of the text that the model generates."""
     assert [[output["output_type"] for output in each] for each in outputs] == [
-        [], ["display_data"], ["execute_result"], ["execute_result"], ["execute_result"], ["execute_result"], [],
+        [], ["display_data"], ["execute_result"], ["execute_result"], ["execute_result"],
+        ["execute_result"], [],
     ]  # fmt: skip
     pages = ["".join(each[0]["data"]["text/html"]) for each in outputs if each]
-    assert all("".join(each[0]["data"]["text/markdown"]).startswith("**") for each in outputs if each)
+    assert all(
+        "".join(each[0]["data"]["text/markdown"]).startswith("**") for each in outputs if each
+    )
     assert pages[0] == pages[1]  # the last update of ``show`` is the response
     assert "tokens out" in pages[0]
     assert pages[0].count("</div>") == 3  # a text that is not empty

@@ -25,7 +25,9 @@ from .running import INSTALLED, find_program, in_full_run, run_program
 pytestmark = [pytest.mark.exhaustive, in_full_run]
 
 PROGRAM = Path(__file__).parent / "ui_messages.mjs"
-LOOK = Tool("look", "Look at a place.", {"type": "object", "properties": {"place": {"type": "string"}}})
+LOOK = Tool(
+    "look", "Look at a place.", {"type": "object", "properties": {"place": {"type": "string"}}}
+)
 
 
 async def chat(model: Provider, where: Path) -> dict[str, Any]:
@@ -36,7 +38,9 @@ async def chat(model: Provider, where: Path) -> dict[str, Any]:
 
     @app.post("/api/chat")
     async def answer(body: dict[str, Any]) -> Response:
-        return await ui_message_stream_response(model.stream(body["messages"][0]["parts"][0]["text"], tools=[LOOK]))
+        return await ui_message_stream_response(
+            model.stream(body["messages"][0]["parts"][0]["text"], tools=[LOOK])
+        )
 
     async with serving(app) as url:
         command = [str(node), str(PROGRAM), str(INSTALLED / "node"), f"{url}/api/chat"]
@@ -48,8 +52,15 @@ async def chat(model: Provider, where: Path) -> dict[str, Any]:
 
 async def test_a_reply_becomes_a_message_with_all_its_parts(tmp_path: Path) -> None:
     call = Call("look", {"place": "far away"}, id="c1")
-    found = await chat(ScriptedProvider(Answer(thinking="Let me see.", text="I look.", tool_calls=[call])), tmp_path)
-    assert (found["status"], found["finishReason"], found["isError"]) == ("ready", "tool-calls", False)
+    found = await chat(
+        ScriptedProvider(Answer(thinking="Let me see.", text="I look.", tool_calls=[call])),
+        tmp_path,
+    )
+    assert (found["status"], found["finishReason"], found["isError"]) == (
+        "ready",
+        "tool-calls",
+        False,
+    )
     parts = found["last"]["parts"]
     assert [part["type"] for part in parts] == ["step-start", "reasoning", "text", "tool-look"]
     assert [part.get("text") for part in parts[1:3]] == ["Let me see.", "I look."]
@@ -67,7 +78,10 @@ async def test_blocks_that_only_the_provider_understands_are_data_parts(tmp_path
     found = await chat(Listed(speak(*words, lambda out: out.text("Found."))), tmp_path)
     assert (found["status"], found["isError"]) == ("ready", False)
     kept = [part for part in found["last"]["parts"] if part["type"] == "data-dragoman-block"]
-    assert [(part["data"]["index"], part["data"]["block"]["data"]) for part in kept] == [(0, "c2VjcmV0"), (1, result)]
+    assert [(part["data"]["index"], part["data"]["block"]["data"]) for part in kept] == [
+        (0, "c2VjcmV0"),
+        (1, result),
+    ]
 
 
 async def test_a_tool_call_that_cannot_be_used_is_an_error(tmp_path: Path) -> None:

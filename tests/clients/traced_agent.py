@@ -1,4 +1,6 @@
-"""An agent with telemetry as docs/recipes/opentelemetry.md has it; ``opentelemetry-instrument`` sets the exporter."""
+"""An agent with telemetry as docs/recipes/opentelemetry.md has it; ``opentelemetry-instrument``
+sets the exporter.
+"""
 
 import asyncio
 
@@ -20,7 +22,8 @@ async def main() -> None:
     telemetry = OpenTelemetry()
     used = Usage(20, 7, cached_input_tokens=12)
     script = ScriptedProvider(
-        Answer(tool_calls=[Call("look", {"place": "here"})], usage=used), Answer("It is green.", usage=used)
+        Answer(tool_calls=[Call("look", {"place": "here"})], usage=used),
+        Answer("It is green.", usage=used),
     )
     async with Observe(script, telemetry, include_content=True) as model:
         watch = SessionTelemetry(telemetry, agent="guide", include_content=True)

@@ -32,12 +32,17 @@ def gateway() -> Iterator[str]:
         listener.close()
 
 
-@pytest.mark.parametrize(("wire", "path"), [("openai", "/v1"), ("anthropic", ""), ("responses", "/v1")])
+@pytest.mark.parametrize(
+    ("wire", "path"), [("openai", "/v1"), ("anthropic", ""), ("responses", "/v1")]
+)
 async def test_gateway_passes_the_checks(wire: str, path: str) -> None:
     with gateway() as url:
         report = await check_server(url + path, "m", wire, context=300)
-    assert [(outcome.name, outcome.detail) for outcome in report.outcomes if outcome.status == "fail"] == []
+    assert [
+        (outcome.name, outcome.detail) for outcome in report.outcomes if outcome.status == "fail"
+    ] == []
     assert report.counts["pass"] >= 28
     assert all(
-        report.probes[name] for name in ("tools", "parallel_tools", "forced_choice", "schema", "images", "cancel")
+        report.probes[name]
+        for name in ("tools", "parallel_tools", "forced_choice", "schema", "images", "cancel")
     )

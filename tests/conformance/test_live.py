@@ -19,7 +19,16 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from dragoman import Capabilities, ForceTool, Image, Inline, InvalidModelError, Request, Usage, connect
+from dragoman import (
+    Capabilities,
+    ForceTool,
+    Image,
+    Inline,
+    InvalidModelError,
+    Request,
+    Usage,
+    connect,
+)
 from dragoman.cli import main
 from dragoman.conformance import Report, check_server
 from dragoman.conformance.checks import _SQUARES, CHECKS
@@ -44,7 +53,11 @@ KEY = "battery.staple.0123456789"  # not shaped like a key: only knowing it can 
 def look(request: Request) -> str | None:
     """Return the colour of the picture in a request."""
     content = request.messages[-1].content
-    shown = [block.source for block in content if isinstance(block, Image)] if not isinstance(content, str) else []
+    shown = (
+        [block.source for block in content if isinstance(block, Image)]
+        if not isinstance(content, str)
+        else []
+    )
     for colour, square in _SQUARES.items():
         if any(isinstance(source, Inline) and source.base64_data == square for source in shown):
             return colour
@@ -61,8 +74,16 @@ def obliging(request: Request) -> Answer:
     if (colour := look(request)) is not None:
         return Answer(f"It is {colour}.", usage=Usage(9, 14))
     count = 2 if "Oslo" in request.messages[-1].text else 1  # type: ignore[union-attr]
-    if request.tools and request.tool_choice != "none" and type(request.messages[-1]).__name__ == "User":
-        name = request.tool_choice.name if isinstance(request.tool_choice, ForceTool) else "get_weather"
+    if (
+        request.tools
+        and request.tool_choice != "none"
+        and type(request.messages[-1]).__name__ == "User"
+    ):
+        name = (
+            request.tool_choice.name
+            if isinstance(request.tool_choice, ForceTool)
+            else "get_weather"
+        )
         return Answer(tool_calls=[Call(name, {"city": "Bern"}) for _ in range(count)])
     if config.max_tokens is not None and config.max_tokens <= 5:
         return Answer("one two", finish="length", usage=Usage(9, config.max_tokens))
@@ -70,7 +91,9 @@ def obliging(request: Request) -> Answer:
 
 
 LONG = RequestMatch(where=lambda request: len(str(request.messages)) > 1200)
-TOO_LONG = ScriptRule(fault=Fault(error="ContextOverflowError", message="the prompt is too long"), match=LONG)
+TOO_LONG = ScriptRule(
+    fault=Fault(error="ContextOverflowError", message="the prompt is too long"), match=LONG
+)
 GOOD = Script([TOO_LONG, ScriptRule(obliging)], model="m", models=["m"])
 
 
@@ -79,7 +102,9 @@ def outcomes(report: Report) -> dict[str, str]:
 
 
 async def test_good_server_without_response_format_passes(dragoman_sim: Sim) -> None:
-    report = await check_server(dragoman_sim(GOOD).base_urls["bedrock"], wire="bedrock", context=300)
+    report = await check_server(
+        dragoman_sim(GOOD).base_urls["bedrock"], wire="bedrock", context=300
+    )
     found = outcomes(report)
     assert {name for name, status in found.items() if status != "pass"} <= {
         "errors.key", "sampling.logprobs", "sampling.seed", "limits.stop", "schema.native",
@@ -102,14 +127,22 @@ async def test_a_good_server_passes(dragoman_sim: Sim, wire: str) -> None:
     assert report.model == "m"
     assert (seen[0][:2], seen[-1][:2]) == ((0, len(CHECKS)), (len(CHECKS), len(CHECKS)))
     known = report.capabilities
-    for flag in ("tools", "images", "streaming", "structured_output", "system_prompt", "parallel_tool_calls"):
+    for flag in (
+        "tools",
+        "images",
+        "streaming",
+        "structured_output",
+        "system_prompt",
+        "parallel_tool_calls",
+    ):
         fact = getattr(known, f"supports_{flag}")
         assert (flag, fact.value, fact.source) == (flag, True, "probed")
         assert fact.at
         assert fact.by == "dragoman check"
     assert known.known("max_context_tokens") == 300
     assert set(report.probes) == {
-        "tools", "parallel_tools", "forced_choice", "schema", "images", "streaming", "streaming_usage", "stop", "seed",
+        "tools", "parallel_tools", "forced_choice", "schema", "images", "streaming",
+        "streaming_usage", "stop", "seed",
         "logprobs", "context_limit", "cancel",
     }  # fmt: skip
 
@@ -134,16 +167,29 @@ def has_image(request: Request) -> bool:
 def ignoring_choice(request: Request) -> Answer:
     choice = "auto" if isinstance(request.tool_choice, ForceTool) else request.tool_choice
     answer = obliging(replace(request, tool_choice=choice))
-    return replace(answer, tool_calls=[replace(call, name=request.tools[0].name) for call in answer.tool_calls])
+    return replace(
+        answer,
+        tool_calls=[replace(call, name=request.tools[0].name) for call in answer.tool_calls],
+    )
 
 
 HABITS: dict[str, tuple[ScriptRule, dict[str, str]]] = {
-    "says nothing": (ScriptRule(Answer("", usage=Usage(1, 1))), {"text.complete": "fail", "stream.rules": "fail"}),
-    "counts nothing": (changed(usage=Usage()), {"usage.reported": "fail", "stream.usage": "unsupported"}),
+    "says nothing": (
+        ScriptRule(Answer("", usage=Usage(1, 1))),
+        {"text.complete": "fail", "stream.rules": "fail"},
+    ),
+    "counts nothing": (
+        changed(usage=Usage()),
+        {"usage.reported": "fail", "stream.usage": "unsupported"},
+    ),
     "counts wrongly": (changed(usage=Usage(3, 3, total_tokens=7)), {"usage.reported": "fail"}),
     "runs on": (changed(usage=Usage(9, 99), finish="stop"), {"limits.max_tokens": "fail"}),
     "never stops": (
-        ScriptRule(lambda request: obliging(replace(request, config=replace(request.config, stop_sequences=None)))),
+        ScriptRule(
+            lambda request: obliging(
+                replace(request, config=replace(request.config, stop_sequences=None))
+            )
+        ),
         {"limits.stop": "fail"},
     ),
     "ignores tools": (
@@ -160,14 +206,27 @@ HABITS: dict[str, tuple[ScriptRule, dict[str, str]]] = {
         {"tools.forced": "fail", "tools.auto": "pass"},
     ),
     "refuses tools": (
-        ScriptRule(fault=Fault(status=400, message="tools are not supported"), match=RequestMatch(where=has_tools)),
-        {"tools.auto": "unsupported", "tools.forced": "unsupported", "tools.results": "unsupported"},
+        ScriptRule(
+            fault=Fault(status=400, message="tools are not supported"),
+            match=RequestMatch(where=has_tools),
+        ),
+        {
+            "tools.auto": "unsupported",
+            "tools.forced": "unsupported",
+            "tools.results": "unsupported",
+        },
     ),
     "calls all the same": (
-        ScriptRule(lambda request: obliging(replace(request, tool_choice="auto")), RequestMatch(where=has_tools)),
+        ScriptRule(
+            lambda request: obliging(replace(request, tool_choice="auto")),
+            RequestMatch(where=has_tools),
+        ),
         {"tools.none": "fail"},
     ),
-    "breaks the schema": (ScriptRule("Blue, I think.", RequestMatch(schema=True)), {"schema.native": "fail"}),
+    "breaks the schema": (
+        ScriptRule("Blue, I think.", RequestMatch(schema=True)),
+        {"schema.native": "fail"},
+    ),
     "is blind": (
         ScriptRule(
             fault=Fault(status=400, message="this model does not support image input"),
@@ -175,8 +234,14 @@ HABITS: dict[str, tuple[ScriptRule, dict[str, str]]] = {
         ),
         {"images.inline": "unsupported"},
     ),
-    "takes pictures": (ScriptRule(TEXT, RequestMatch(where=has_image)), {"images.inline": "not_applicable"}),
-    "guesses": (ScriptRule("It is red.", RequestMatch(where=has_image)), {"images.inline": "not_applicable"}),
+    "takes pictures": (
+        ScriptRule(TEXT, RequestMatch(where=has_image)),
+        {"images.inline": "not_applicable"},
+    ),
+    "guesses": (
+        ScriptRule("It is red.", RequestMatch(where=has_image)),
+        {"images.inline": "not_applicable"},
+    ),
     "says what one may wish": (
         ScriptRule("Red, or blue: it is coloured.", RequestMatch(where=has_image)),
         {"images.inline": "not_applicable"},
@@ -190,7 +255,10 @@ HABITS: dict[str, tuple[ScriptRule, dict[str, str]]] = {
         {"stream.label": "fail", "stream.rules": "pass"},
     ),
     "cuts in silence": (ScriptRule(obliging, LONG), {"limits.context": "fail"}),
-    "is busy": (ScriptRule(fault=Fault(status=503)), {"text.complete": "fail", "tools.auto": "fail"}),
+    "is busy": (
+        ScriptRule(fault=Fault(status=503)),
+        {"text.complete": "fail", "tools.auto": "fail"},
+    ),
 }
 
 
@@ -214,17 +282,27 @@ async def test_each_misbehaviour_is_found_by_its_check(dragoman_sim: Sim, habit:
     [
         (ScriptRule(obliging), True),
         (ScriptRule("It is red.", RequestMatch(where=has_image)), None),
-        (ScriptRule(fault=Fault(status=400, message="no image input"), match=RequestMatch(where=has_image)), False),
+        (
+            ScriptRule(
+                fault=Fault(status=400, message="no image input"),
+                match=RequestMatch(where=has_image),
+            ),
+            False,
+        ),
     ],
 )
-async def test_image_support_needs_the_right_colours(dragoman_sim: Sim, rule: ScriptRule, known: bool | None) -> None:
+async def test_image_support_needs_the_right_colours(
+    dragoman_sim: Sim, rule: ScriptRule, known: bool | None
+) -> None:
     sim = dragoman_sim(Script([rule, *GOOD.rules], model="m", models=["m"]))
     report = await check_server(sim.base_urls["openai"], skip=["[!i]*"])
     assert report.capabilities.known("supports_images") is known
     assert report.probes["images"] is known
 
 
-@pytest.mark.parametrize("wire", sorted({"openai", "anthropic", "responses", "ollama"} & set(SERVER_CODECS)))
+@pytest.mark.parametrize(
+    "wire", sorted({"openai", "anthropic", "responses", "ollama"} & set(SERVER_CODECS))
+)
 @pytest.mark.parametrize("finish", ["stop", "length"])
 async def test_stream_that_ends_at_the_token_limit_passes_the_end_mark_check(
     dragoman_sim: Sim, wire: str, finish: str
@@ -255,7 +333,9 @@ async def test_server_that_accepts_any_model_and_no_messages_is_found() -> None:
 
 
 async def test_server_that_keeps_generating_after_hang_up_is_found() -> None:
-    """Delay the next call until the abandoned one is finished, as a server without cancellation does."""
+    """Delay the next call until the abandoned one is finished, as a server without cancellation
+    does.
+    """
     free = 0.0
     answer = answering("hello there")
 
@@ -280,7 +360,9 @@ async def test_report_contains_no_key() -> None:
             connection.reply(200, b'{"data": [{"id": "m"}]}')
             return
         shown = connection.seen.headers.get("authorization", "").encode()
-        connection.reply(401, b'{"error": {"message": "no such key: ' + shown + b" " + KEY.encode() + b'"}}')
+        connection.reply(
+            401, b'{"error": {"message": "no such key: ' + shown + b" " + KEY.encode() + b'"}}'
+        )
 
     async with serve(repeat) as server:
         url = server.base_url.replace("http://", "http://") + "?token=hidden-in-the-query"
@@ -318,7 +400,10 @@ async def test_invalid_arguments_are_rejected(dragoman_sim: Sim) -> None:
 
 async def test_wire_is_detected() -> None:
     async def native(connection: Connection) -> None:
-        found = {"/api/version": b'{"version": "1"}', "/api/tags": b'{"models": [{"name": "tiny:latest"}]}'}
+        found = {
+            "/api/version": b'{"version": "1"}',
+            "/api/tags": b'{"models": [{"name": "tiny:latest"}]}',
+        }
         body = found.get(connection.seen.path)
         connection.reply(200 if body else 404, body or b"{}")
 
@@ -327,7 +412,7 @@ async def test_wire_is_detected() -> None:
     assert (report.wire, report.model) == ("ollama", "tiny:latest")
 
 
-# --- forms ------------------------------------------------------------------------------------------------
+# --- forms -------------------------------------------------------------------------------------
 
 ECHOED = RecordedExchange("POST", "/x", "{}", 200, "]]> <i>\x1b")
 NASTY = Report(
@@ -345,7 +430,12 @@ NASTY = Report(
 
 def test_junit_report_is_valid_xml() -> None:
     suite = ElementTree.fromstring(write_junit(NASTY).encode())[0]
-    assert [suite.get(name) for name in ("tests", "failures", "skipped", "errors")] == ["4", "1", "2", "0"]
+    assert [suite.get(name) for name in ("tests", "failures", "skipped", "errors")] == [
+        "4",
+        "1",
+        "2",
+        "0",
+    ]
     assert suite.find("testcase/failure") is not None
 
 
@@ -364,7 +454,14 @@ def test_html_report_escapes_markup_of_the_server() -> None:
 
 def test_text_report_is_readable_without_colour() -> None:
     text = write_text(NASTY)
-    for word in ("FAIL", "pass", "not supported", "not applicable", "max_context_tokens", "unknown"):
+    for word in (
+        "FAIL",
+        "pass",
+        "not supported",
+        "not applicable",
+        "max_context_tokens",
+        "unknown",
+    ):
         assert word in text
     assert "\x1b[" not in text
     assert "1 pass, 1 fail, 1 not supported, 1 not applicable" in text
@@ -372,7 +469,7 @@ def test_text_report_is_readable_without_colour() -> None:
     assert all(len(re.findall(r"(?<!\\)\|", line)) == 4 for line in table)
 
 
-# --- the file of facts ------------------------------------------------------------------------------------
+# --- the file of facts -------------------------------------------------------------------------
 
 
 def test_saved_facts_are_read_back(tmp_path: Path) -> None:
@@ -383,10 +480,12 @@ def test_saved_facts_are_read_back(tmp_path: Path) -> None:
     assert model.capabilities.supports_tools.source == "probed"
 
 
-# --- the command ------------------------------------------------------------------------------------------
+# --- the command -------------------------------------------------------------------------------
 
 
-def test_command_writes_every_format(dragoman_sim: Sim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_writes_every_format(
+    dragoman_sim: Sim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DRAGOMAN_API_KEY", KEY)
     files = {form: tmp_path / form for form in ("junit", "html", "markdown", "save")}
     options = [word for form, path in files.items() for word in (f"--{form}", str(path))]
@@ -402,7 +501,9 @@ def test_command_writes_every_format(dragoman_sim: Sim, tmp_path: Path, monkeypa
 
 def test_command_fails_when_a_check_fails(dragoman_sim: Sim) -> None:
     sim = dragoman_sim(ScriptRule("Blue.", RequestMatch(schema=True)), ScriptRule(obliging))
-    result = CliRunner().invoke(main, ["check", sim.base_urls["openai"], "--skip", "[!s]*", "--skip", "st*", "--json"])
+    result = CliRunner().invoke(
+        main, ["check", sim.base_urls["openai"], "--skip", "[!s]*", "--skip", "st*", "--json"]
+    )
     report = json.loads(result.stdout)
     assert result.exit_code == 30
     assert report["failed"] is True

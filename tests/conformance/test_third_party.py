@@ -29,11 +29,13 @@ from dragoman.validate import Expectation
 from dragoman.wire import Codec, Decoder, Encoded, HttpReply, HttpRequest
 from dragoman.wire.errors import build_error, read_failure
 
-# --- a codec ------------------------------------------------------------------------------------------
+# --- a codec ------------------------------------------------------------------------------------
 
 
 class ParrotDecoder(Decoder):
-    """``data: {"say": "word"}`` and at the end ``data: {"bye": "stop"}``; a body is ``{"all": "words"}``."""
+    """``data: {"say": "word"}`` and at the end ``data: {"bye": "stop"}``; a body is ``{"all":
+    "words"}``.
+    """
 
     def frame(self, frame: Frame) -> None:
         said = msgspec.json.decode(frame.data, type=dict[str, str])
@@ -85,19 +87,34 @@ class ParrotCodec:
 
     def encode(self, request: Request) -> Encoded:
         asked = request.config
-        unknown = [name for name in asked.__struct_fields__ if name != "max_tokens" and getattr(asked, name)]
+        unknown = [
+            name
+            for name in asked.__struct_fields__
+            if name != "max_tokens" and getattr(asked, name)
+        ]
         if unknown or request.tools or request.response_schema is not None:
-            raise UnsupportedFeatureError(f"a parrot takes no {', '.join(unknown) or 'tools or schema'}")
+            raise UnsupportedFeatureError(
+                f"a parrot takes no {', '.join(unknown) or 'tools or schema'}"
+            )
         words = [[message.__struct_config__.tag, message.content] for message in request.messages]
-        body = {"model": self._model, "most": asked.max_tokens, "slowly": request.stream, "words": words}
-        sent = msgspec.json.encode({name: value for name, value in body.items() if value is not None})
+        body = {
+            "model": self._model,
+            "most": asked.max_tokens,
+            "slowly": request.stream,
+            "words": words,
+        }
+        sent = msgspec.json.encode(
+            {name: value for name, value in body.items() if value is not None}
+        )
         url = f"{self._base_url}/parrot"
         return Encoded(HttpRequest("POST", url, {"content-type": "application/json"}, sent))
 
     def decoder(self, request: Request, out: Assembler) -> Decoder:
         return ParrotDecoder(request, out)
 
-    def error(self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None) -> ProviderError:
+    def error(
+        self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None
+    ) -> ProviderError:
         return build_error(status, headers, read_failure(body), (), now)
 
     def authorise(self, key: str) -> dict[str, str]:
@@ -130,19 +147,44 @@ def test_third_party_codec_runs_its_own_cases(tmp_path: Path) -> None:
     )
     (folder / "hello.folded.json").write_text('{"text": "hello", "finish": "stop", "raw": "stop"}')
     lines = [
-        {"type": "message.start", "message_id": "M", "request_id": "R", "model": "test-model", "provider": "test"},
-        {"type": "text.delta", "message_id": "M", "request_id": "R", "content_block_index": 0, "text": "hel"},
-        {"type": "text.delta", "message_id": "M", "request_id": "R", "content_block_index": 0, "text": "lo"},
+        {
+            "type": "message.start",
+            "message_id": "M",
+            "request_id": "R",
+            "model": "test-model",
+            "provider": "test",
+        },
+        {
+            "type": "text.delta",
+            "message_id": "M",
+            "request_id": "R",
+            "content_block_index": 0,
+            "text": "hel",
+        },
+        {
+            "type": "text.delta",
+            "message_id": "M",
+            "request_id": "R",
+            "content_block_index": 0,
+            "text": "lo",
+        },
     ]
     lines[0]["role"] = "assistant"
     end = {
         "type": "message.complete", "message_id": "M", "request_id": "R", "finish_reason": "stop",
         "final_content": [{"type": "text", "text": "hello"}], "usage": {}, "finish_raw": "stop",
-        "stop_sequence": None, "model": "test-model", "parsed": None, "structured_path": None, "warnings": [],
+        "stop_sequence": None, "model": "test-model", "parsed": None, "structured_path": None,
+        "warnings": [],
         "kept": None,
     }  # fmt: skip
-    (folder / "hello.events.jsonl").write_bytes(b"\n".join(map(msgspec.json.encode, [*lines, end])))
-    cases = [case for case in suite(wire="parrot", codec=ParrotCodec, cases=tmp_path) if isinstance(case, CodecCase)]
+    (folder / "hello.events.jsonl").write_bytes(
+        b"\n".join(map(msgspec.json.encode, [*lines, end]))
+    )
+    cases = [
+        case
+        for case in suite(wire="parrot", codec=ParrotCodec, cases=tmp_path)
+        if isinstance(case, CodecCase)
+    ]
     assert [str(case) for case in cases] == ["hello"]
     cases[0].run()
     (folder / "hello.folded.json").write_text('{"text": "hell", "finish": "stop", "raw": "stop"}')
@@ -150,7 +192,7 @@ def test_third_party_codec_runs_its_own_cases(tmp_path: Path) -> None:
         cases[0].run()
 
 
-# --- a provider ---------------------------------------------------------------------------------------
+# --- a provider --------------------------------------------------------------------------------
 
 
 class Clockwork(Provider):
@@ -159,7 +201,9 @@ class Clockwork(Provider):
     name = "clockwork"
     model = "spring-1"
 
-    def __init__(self, error: ProviderError | None = None, *, breaks: bool = False, known: Any = None) -> None:
+    def __init__(
+        self, error: ProviderError | None = None, *, breaks: bool = False, known: Any = None
+    ) -> None:
         self._error = error
         self._breaks = breaks
         self.capabilities = Capabilities.of(known or {})
@@ -232,6 +276,8 @@ WITHOUT = {
 }
 
 
-@pytest.mark.parametrize("case", suite(lambda: Clockwork(known=WITHOUT), capabilities=WITHOUT), ids=str)
+@pytest.mark.parametrize(
+    "case", suite(lambda: Clockwork(known=WITHOUT), capabilities=WITHOUT), ids=str
+)
 def test_missing_features_are_rejected(case: ProviderCase) -> None:
     case.run_sync()

@@ -33,7 +33,14 @@ from dragoman.capabilities import Capabilities
 from dragoman.conformance import Violation, suite
 from dragoman.conformance.provider import Spy
 from dragoman.errors import CallCancelledError
-from dragoman.events import Event, MessageComplete, MessageStart, TextDelta, ToolUseEnd, ToolUseStart
+from dragoman.events import (
+    Event,
+    MessageComplete,
+    MessageStart,
+    TextDelta,
+    ToolUseEnd,
+    ToolUseStart,
+)
 from dragoman.provider import HttpProvider
 from dragoman.signatures import schema_of
 from dragoman.transport import FixtureTransport
@@ -41,7 +48,7 @@ from dragoman.wire import CODECS, Encoded, HttpRequest
 
 from .test_third_party import Clockwork, ParrotCodec, ParrotDecoder
 
-# --- providers ----------------------------------------------------------------------------------------
+# --- providers ----------------------------------------------------------------------------------
 
 Change = Callable[[list[Event]], list[Event]]
 
@@ -58,7 +65,9 @@ def changing(change: Change) -> type[Clockwork]:
 
 
 def each(kind: type, **facts: Any) -> Change:
-    return lambda events: [replace(event, **facts) if isinstance(event, kind) else event for event in events]
+    return lambda events: [
+        replace(event, **facts) if isinstance(event, kind) else event for event in events
+    ]
 
 
 def both(first: Change, second: Change) -> Change:
@@ -193,8 +202,12 @@ class Choosy(Clockwork):
 
     async def events(self, request: Request) -> AsyncIterator[Event]:
         for message in request.messages:
-            plain = isinstance(message.content, str) or all(isinstance(block, Text) for block in message.content)
-            if isinstance(message, System | ToolResult) or (isinstance(message, User) and not plain):
+            plain = isinstance(message.content, str) or all(
+                isinstance(block, Text) for block in message.content
+            )
+            if isinstance(message, System | ToolResult) or (
+                isinstance(message, User) and not plain
+            ):
                 raise UnsupportedFeatureError("not that")
         async for event in super().events(request):
             yield event
@@ -243,7 +256,10 @@ class Untyped(Clockwork):
 
 def renumbered(events: list[Event]) -> list[Event]:
     """Return the events with other call ids in the final message than in the stream."""
-    content = [replace(block, id="other") if isinstance(block, ToolCall) else block for block in _final(events)]
+    content = [
+        replace(block, id="other") if isinstance(block, ToolCall) else block
+        for block in _final(events)
+    ]
     return each(MessageComplete, final_content=tuple(content))(events)
 
 
@@ -263,11 +279,27 @@ WRONG: list[tuple[str, Callable[[], Provider], str]] = [
     ("streams.fold-to-their-response", TwoFaced, "their usage"),
     ("structured.parses-into-a-type", Untyped, "not an instance of it"),
     ("shape.says-what-it-is", Nameless, "name is empty"),
-    ("shape.answers-with-a-response", changing(each(MessageComplete, usage=Usage(-1))), "usage.input_tokens is -1"),
-    ("shape.answers-with-a-response", changing(each(MessageComplete, final_content=())), "has no text"),
-    ("shape.answers-with-a-response", changing(each(MessageComplete, finish_reason="done")), "finish_reason is 'done'"),
+    (
+        "shape.answers-with-a-response",
+        changing(each(MessageComplete, usage=Usage(-1))),
+        "usage.input_tokens is -1",
+    ),
+    (
+        "shape.answers-with-a-response",
+        changing(each(MessageComplete, final_content=())),
+        "has no text",
+    ),
+    (
+        "shape.answers-with-a-response",
+        changing(each(MessageComplete, finish_reason="done")),
+        "finish_reason is 'done'",
+    ),
     ("shape.answers-with-a-response", changing(each(MessageComplete, parsed={})), "parsed is set"),
-    ("shape.answers-with-a-response", changing(each(MessageStart, provider="other")), "the reply's provider"),
+    (
+        "shape.answers-with-a-response",
+        changing(each(MessageStart, provider="other")),
+        "the reply's provider",
+    ),
     ("shape.answers-with-a-response", Cancelling, "it raised CallCancelledError"),
     ("shape.takes-every-form", Bare, "KeyError came out"),
     ("shape.leaves-arguments-alone", Meddling, "were changed"),
@@ -275,16 +307,32 @@ WRONG: list[tuple[str, Callable[[], Provider], str]] = [
     ("validation.refuses-what-is-wrong", Lenient, "no messages: not rejected"),
     ("streams.keep-the-rules", changing(without(MessageStart)), "an event before message.start"),
     ("streams.keep-the-rules", changing(without(MessageComplete)), "ended before the message did"),
-    ("streams.keep-the-rules", changing(lambda events: events + events[-1:]), "an event after message.complete"),
+    (
+        "streams.keep-the-rules",
+        changing(lambda events: events + events[-1:]),
+        "an event after message.complete",
+    ),
     ("streams.keep-the-rules", changing(each(TextDelta, text="?")), "not the sum of the deltas"),
-    ("streams.keep-the-rules", changing(lambda events: events[:0]), "ended before the message did"),
+    (
+        "streams.keep-the-rules",
+        changing(lambda events: events[:0]),
+        "ended before the message did",
+    ),
     ("streams.can-be-left", Deaf, "still in flight"),
     ("cancel.a-stream", Deaf, "finished call returned True"),
     ("cancel.nothing-is-false", Deaf, "unknown id returned True"),
     ("cancel.a-call", Deaf, "returned True, but complete() returned"),
     ("cancel.from-outside", Swallowing, "swallowed"),
-    ("ids.are-the-callers", changing(each(Struct, request_id="mine")), "do not have the given request_id"),
-    ("ids.are-the-callers", changing(each(TextDelta, request_id="mine")), "differs from message.start's"),
+    (
+        "ids.are-the-callers",
+        changing(each(Struct, request_id="mine")),
+        "do not have the given request_id",
+    ),
+    (
+        "ids.are-the-callers",
+        changing(each(TextDelta, request_id="mine")),
+        "differs from message.start's",
+    ),
     (
         "ids.differ",
         changing(lambda events: [replace(event, message_id="m") for event in events]),
@@ -301,21 +349,43 @@ WRONG: list[tuple[str, Callable[[], Provider], str]] = [
         changing(both(NO_INTENT, each(MessageComplete, finish_reason="error"))),
         "without an intent",
     ),
-    ("tools.are-proposed", changing(each(ToolUseStart, tool_use_id="other")), "a tool call that is not open"),
-    ("tools.are-proposed", changing(each(MessageComplete, finish_reason="stop")), "the finish reason of a reply"),
-    ("tools.in-both-modes", changing(each(MessageComplete, final_content=())), "complete() returned no call"),
-    ("structured.parses-what-was-asked-for", changing(each(MessageComplete, parsed=None)), "parsed is empty"),
+    (
+        "tools.are-proposed",
+        changing(each(ToolUseStart, tool_use_id="other")),
+        "a tool call that is not open",
+    ),
+    (
+        "tools.are-proposed",
+        changing(each(MessageComplete, finish_reason="stop")),
+        "the finish reason of a reply",
+    ),
+    (
+        "tools.in-both-modes",
+        changing(each(MessageComplete, final_content=())),
+        "complete() returned no call",
+    ),
+    (
+        "structured.parses-what-was-asked-for",
+        changing(each(MessageComplete, parsed=None)),
+        "parsed is empty",
+    ),
     (
         "structured.parses-what-was-asked-for",
         changing(each(MessageComplete, parsed={"city": 1})),
         "violates the schema",
     ),
-    ("structured.parses-what-was-asked-for", changing(each(MessageComplete, structured_path=None)), "structured_path"),
+    (
+        "structured.parses-what-was-asked-for",
+        changing(each(MessageComplete, structured_path=None)),
+        "structured_path",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("name", "factory", "complaint"), WRONG)
-async def test_wrong_provider_is_caught_by_its_case(name: str, factory: Callable[[], Provider], complaint: str) -> None:
+async def test_wrong_provider_is_caught_by_its_case(
+    name: str, factory: Callable[[], Provider], complaint: str
+) -> None:
     cases = suite(factory, capabilities={"supports_images": True}, seconds=0.3)
     (case,) = [case for case in cases if str(case) == name]
     with pytest.raises(Violation) as caught:
@@ -329,13 +399,29 @@ def failing(error: ProviderError) -> Callable[[], Provider]:
 
 
 HOOKS: list[tuple[str, dict[str, Any], str]] = [
-    ("errors.RateLimitError", {"failing": {RateLimitError: Clockwork}}, "returned instead of raising"),
-    ("errors.RateLimitError", {"failing": {RateLimitError: NotAnError}}, "it raised AuthenticationError"),
+    (
+        "errors.RateLimitError",
+        {"failing": {RateLimitError: Clockwork}},
+        "returned instead of raising",
+    ),
+    (
+        "errors.RateLimitError",
+        {"failing": {RateLimitError: NotAnError}},
+        "it raised AuthenticationError",
+    ),
     ("streams.break-off-well", {"breaking": Clockwork}, "counted as complete"),
     ("streams.break-off-well", {"breaking": EndsWell}, "counted as complete"),
     ("streams.break-off-well", {"breaking": RaisesEmpty}, "lacks the partial response"),
-    ("ready.ModelNotLoadedError", {"unready": {ModelNotLoadedError: Clockwork}}, "returned instead of raising"),
-    ("ready.ModelNotLoadedError", {"unready": {ModelNotLoadedError: NotAnError}}, "raised AuthenticationError"),
+    (
+        "ready.ModelNotLoadedError",
+        {"unready": {ModelNotLoadedError: Clockwork}},
+        "returned instead of raising",
+    ),
+    (
+        "ready.ModelNotLoadedError",
+        {"unready": {ModelNotLoadedError: NotAnError}},
+        "raised AuthenticationError",
+    ),
     ("tools.are-refused", {"capabilities": {"supports_tools": False}}, "not rejected"),
     ("images.are-refused", {"capabilities": {"supports_images": False}}, "not rejected"),
     ("system.is-refused", {"capabilities": {"supports_system_prompt": False}}, "not rejected"),
@@ -344,7 +430,9 @@ HOOKS: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("name", "hooks", "complaint"), HOOKS)
-def test_declared_capabilities_are_tested(name: str, hooks: dict[str, Any], complaint: str) -> None:
+def test_declared_capabilities_are_tested(
+    name: str, hooks: dict[str, Any], complaint: str
+) -> None:
     (case,) = [case for case in suite(Clockwork, **hooks) if str(case) == name]
     with pytest.raises(Violation, match=complaint):
         case.run_sync()
@@ -356,10 +444,15 @@ def test_every_case_can_fail() -> None:
     assert every <= seen
 
 
-# --- a provider over HTTP is watched in both modes -----------------------------------------------------------
+# --- a provider over HTTP is watched in both modes ---------------------------------------------
 
-BODY = b'{"choices": [{"message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}]}'
-FRAMES = b'data: {"choices": [{"delta": {"content": "hi"}, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
+BODY = (
+    b'{"choices": [{"message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}]}'
+)
+FRAMES = (
+    b'data: {"choices": [{"delta": {"content": "hi"}, "finish_reason": "stop"}]}\n\ndata: '
+    b"[DONE]\n\n"
+)
 
 
 class Eager(HttpProvider):  # type: ignore[misc]
@@ -411,13 +504,15 @@ async def test_spy_counts_calls_over_http(kind: type[HttpProvider]) -> None:
         ("validation.refuses-what-is-wrong", "no messages: not rejected"),
     ],
 )
-async def test_wrong_provider_over_http_is_caught(kind: type[HttpProvider], name: str, complaint: str) -> None:
+async def test_wrong_provider_over_http_is_caught(
+    kind: type[HttpProvider], name: str, complaint: str
+) -> None:
     (case,) = [case for case in suite(over_http(kind)) if str(case) == name]
     with pytest.raises(Violation, match=re.escape(complaint)):
         await case.run()
 
 
-# --- codecs -------------------------------------------------------------------------------------------
+# --- codecs ------------------------------------------------------------------------------------
 
 
 class Restless(ParrotCodec):
@@ -426,7 +521,10 @@ class Restless(ParrotCodec):
     def encode(self, request: Request) -> Encoded:
         Restless.count += 1
         encoded = super().encode(request)
-        return replace(encoded, http=replace(encoded.http, headers={**encoded.http.headers, "x": str(Restless.count)}))
+        return replace(
+            encoded,
+            http=replace(encoded.http, headers={**encoded.http.headers, "x": str(Restless.count)}),
+        )
 
 
 class Getting(ParrotCodec):
@@ -443,7 +541,9 @@ class Hasty(ParrotCodec):
 class Nulls(ParrotCodec):
     def encode(self, request: Request) -> Encoded:
         encoded = super().encode(request)
-        return replace(encoded, http=replace(encoded.http, body=encoded.http.body[:-1] + b',"top_p":null}'))
+        return replace(
+            encoded, http=replace(encoded.http, body=encoded.http.body[:-1] + b',"top_p":null}')
+        )
 
 
 class Silent(ParrotCodec):
@@ -457,12 +557,16 @@ class Keyless(ParrotCodec):
 
 
 class Unheeding(ParrotCodec):
-    def error(self, status: int, headers: Any, body: bytes, now: float | None = None) -> ProviderError:
+    def error(
+        self, status: int, headers: Any, body: bytes, now: float | None = None
+    ) -> ProviderError:
         return RateLimitError("?", status=status)
 
 
 class Quoting(ParrotCodec):
-    def error(self, status: int, headers: Any, body: bytes, now: float | None = None) -> ProviderError:
+    def error(
+        self, status: int, headers: Any, body: bytes, now: float | None = None
+    ) -> ProviderError:
         error = super().error(status, headers, body, now)
         error.headers = dict(headers)
         return error
@@ -519,7 +623,9 @@ def test_wrong_codec_is_caught_by_its_rule(name: str, kind: Any, complaint: str)
 
 
 def test_every_rule_can_fail() -> None:
-    assert {name for name, *_ in WRONG_CODECS} == {str(case) for case in suite(wire="parrot", codec=ParrotCodec)}
+    assert {name for name, *_ in WRONG_CODECS} == {
+        str(case) for case in suite(wire="parrot", codec=ParrotCodec)
+    }
 
 
 @pytest.mark.parametrize("wire", sorted(CODECS))
@@ -539,7 +645,7 @@ def test_codec_of_another_wire_fails_the_cases() -> None:
     assert failed > 15
 
 
-# --- arguments of the suite -----------------------------------------------------------------------------
+# --- arguments of the suite --------------------------------------------------------------------
 
 MISUSED: list[tuple[dict[str, Any], str]] = [
     ({}, "either a factory"),

@@ -64,7 +64,9 @@ NEVER = replace(MINE, replayable=False)
 
 
 class Expected:
-    """A toolset with ``any``, and ``weather``, which requires a city; structured text is a JSON list."""
+    """A toolset with ``any``, and ``weather``, which requires a city; structured text is a JSON
+    list.
+    """
 
     response_schema: dict[str, Any] | None = None
 
@@ -105,7 +107,9 @@ def ends(events: Iterable[Event]) -> list[ToolUseEnd]:
 
 
 def without_state(blocks: Iterable[AssistantBlock]) -> list[AssistantBlock]:
-    """Return the blocks as events carry them: no opaque state, nothing empty, ``{}`` if unreadable."""
+    """Return the blocks as events carry them: no opaque state, nothing empty, ``{}`` if
+    unreadable.
+    """
     spoken: list[AssistantBlock] = []
     for block in blocks:
         if isinstance(block, ToolCall):
@@ -115,9 +119,11 @@ def without_state(blocks: Iterable[AssistantBlock]) -> list[AssistantBlock]:
     return spoken
 
 
-# --- random orders of calls -----------------------------------------------------------------------
+# --- random orders of calls --------------------------------------------------------------------
 
-endings = st.sampled_from(["stop", "tool_calls", "length", "content_filter", "error", "fail", "cancel"])
+endings = st.sampled_from(
+    ["stop", "tool_calls", "length", "content_filter", "error", "fail", "cancel"]
+)
 
 
 def end(out: Assembler, ending: Any) -> None:
@@ -130,7 +136,9 @@ def end(out: Assembler, ending: Any) -> None:
 
 
 @given(some.verbs(), endings, st.booleans())
-def test_any_order_of_calls_gives_a_valid_stream(verbs: list[some.Verb], ending: str, by_and_by: bool) -> None:
+def test_any_order_of_calls_gives_a_valid_stream(
+    verbs: list[some.Verb], ending: str, by_and_by: bool
+) -> None:
     out = make()
     events: list[Event] = []
     for verb in verbs:
@@ -152,8 +160,12 @@ def test_final_content_is_the_sum_of_the_deltas(verbs: list[some.Verb], ending: 
     said = {name: [arguments for verb, arguments in verbs if verb == name] for name, _ in verbs}
     assert response.message.text == "".join(piece for (piece,) in said.get("text", []))
     assert response.message.thinking == "".join(piece for (piece,) in said.get("thinking", []))
-    assert [call.name for call in response.tool_calls] == [name for _, _, name in said.get("tool_start", [])]
-    whole = [block for block in response.message.content if isinstance(block, RedactedThinking | Opaque)]
+    assert [call.name for call in response.tool_calls] == [
+        name for _, _, name in said.get("tool_start", [])
+    ]
+    whole = [
+        block for block in response.message.content if isinstance(block, RedactedThinking | Opaque)
+    ]
     mine = replace(MINE, replayable=ending not in ("fail", "cancel"))
     assert whole == [replace(block, continuity=mine) for (block,) in said.get("whole", [])]
     assert response.usage == ([usage for (usage,) in said.get("usage", [])] or [Usage()])[-1]
@@ -166,7 +178,11 @@ def test_only_complete_valid_calls_become_intents(verbs: list[some.Verb], ending
     events = out.take()
     starts = [event for event in events if isinstance(event, ToolUseStart)]
     fragments = [
-        "".join(e.partial_json for e in events if isinstance(e, ToolUseInputDelta) and e.tool_use_id == s.tool_use_id)
+        "".join(
+            e.partial_json
+            for e in events
+            if isinstance(e, ToolUseInputDelta) and e.tool_use_id == s.tool_use_id
+        )
         for s in starts
     ]
     assert len({start.tool_use_id for start in starts}) == len(starts) == len(ends(events))
@@ -180,7 +196,11 @@ def test_only_complete_valid_calls_become_intents(verbs: list[some.Verb], ending
             assert over.intent.tool_name == start.tool_name
         elif ending in ("stop", "tool_calls"):
             late = over.detail == "more arguments arrived after the call was complete"
-            assert late or not sound or Expected().tool_problem(start.tool_name, over.final_input) is not None
+            assert (
+                late
+                or not sound
+                or Expected().tool_problem(start.tool_name, over.final_input) is not None
+            )
     if ending in ("stop", "tool_calls"):
         unsound = isinstance(out.error, MalformedToolCallError)
         assert unsound == any(over.problem for over in ends(events)) or late_in(verbs)
@@ -202,7 +222,9 @@ def late_in(verbs: list[some.Verb]) -> bool:
 def test_one_block_is_open_at_a_time(verbs: list[some.Verb]) -> None:
     out = say(make(), verbs)
     out.finish("stop")
-    places = [event.content_block_index for event in out.take() if hasattr(event, "content_block_index")]
+    places = [
+        event.content_block_index for event in out.take() if hasattr(event, "content_block_index")
+    ]
     assert places == sorted(places)
 
 
@@ -222,12 +244,16 @@ def test_stream_cut_anywhere_is_closed_validly(verbs: list[some.Verb], ending: s
             continue
         response = fold(events[:cut] + closing)
         assert [type(event) for event in closing].count(MessageComplete) == 1
-        assert (response.finish_reason, response.model, response.request_id) == ("cancelled", "m1", "req")
+        assert (response.finish_reason, response.model, response.request_id) == (
+            "cancelled",
+            "m1",
+            "req",
+        )
         heard = without_state(response.message.content)
         assert all(mine == theirs for mine, theirs in zip(heard[:-1], final, strict=False))
 
 
-# --- indices and closing --------------------------------------------------------------------------
+# --- indices and closing -----------------------------------------------------------------------
 
 
 def brief(events: Iterable[Event]) -> list[Any]:
@@ -240,7 +266,9 @@ def brief(events: Iterable[Event]) -> list[Any]:
             case ThinkingDelta():
                 short.append(("think", event.content_block_index, event.text, event.signature))
             case ToolUseStart():
-                short.append(("call", event.content_block_index, event.tool_use_id, event.tool_name))
+                short.append(
+                    ("call", event.content_block_index, event.tool_use_id, event.tool_name)
+                )
             case ToolUseInputDelta():
                 short.append(("more", event.content_block_index, event.partial_json))
             case ToolUseEnd():
@@ -259,13 +287,15 @@ SCRIPTS: dict[str, tuple[list[some.Verb], list[Any]]] = {
         [("thinking", ("a",)), ("text", ("b",)), ("text", ("c",))],
         [("think", 0, "a", None), ("text", 1, "b"), ("text", 1, "c")],
     ),
-    "thinking after text": ([("text", ("b",)), ("thinking", ("a",))], [("text", 0, "b"), ("think", 1, "a", None)]),
+    "thinking after text": ([("text", ("b",)), ("thinking", ("a",))],
+                            [("text", 0, "b"), ("think", 1, "a", None)]),
     "block_end parts two texts": (
         [("text", ("a",)), ("block_end", (None,)), ("text", ("b",))],
         [("text", 0, "a"), ("text", 1, "b")],
     ),
     "block_end parts two thoughts": (
-        [("thinking", ("a",)), ("block_end", (None,)), ("block_end", (None,)), ("thinking", ("b",))],
+        [("thinking", ("a",)), ("block_end", (None,)), ("block_end", (None,)),
+         ("thinking", ("b",))],
         [("think", 0, "a", None), ("think", 1, "b", None)],
     ),
     "block_end without a block": ([("block_end", (None,)), ("text", ("a",))], [("text", 0, "a")]),
@@ -276,11 +306,14 @@ SCRIPTS: dict[str, tuple[list[some.Verb], list[Any]]] = {
             ("tool_input", (0, "")),
             ("tool_input", (0, ":1}")),
         ],
-        [("call", 0, "x", "any"), ("more", 0, '{"a"'), ("more", 0, ":1}"), ("end", 0, {"a": 1}, None)],
+        [("call", 0, "x", "any"), ("more", 0, '{"a"'), ("more", 0, ":1}"),
+         ("end", 0, {"a": 1}, None)],
     ),
     "text after a call opens a new block": (
-        [("text", ("a",)), ("tool_start", (0, "x", "any")), ("tool_input", (0, "{}")), ("text", ("b",))],
-        [("text", 0, "a"), ("call", 1, "x", "any"), ("more", 1, "{}"), ("end", 1, {}, None), ("text", 2, "b")],
+        [("text", ("a",)), ("tool_start", (0, "x", "any")), ("tool_input", (0, "{}")),
+         ("text", ("b",))],
+        [("text", 0, "a"), ("call", 1, "x", "any"), ("more", 1, "{}"), ("end", 1, {}, None),
+         ("text", 2, "b")],
     ),
     "two calls interleaved: the second waits": (
         [
@@ -303,8 +336,10 @@ SCRIPTS: dict[str, tuple[list[some.Verb], list[Any]]] = {
         ],
     ),
     "text waits for a call that is open": (
-        [("tool_start", (0, "x", "any")), ("text", ("a",)), ("text", ("b",)), ("tool_input", (0, "{}"))],
-        [("call", 0, "x", "any"), ("more", 0, "{}"), ("end", 0, {}, None), ("text", 1, "a"), ("text", 1, "b")],
+        [("tool_start", (0, "x", "any")), ("text", ("a",)), ("text", ("b",)),
+         ("tool_input", (0, "{}"))],
+        [("call", 0, "x", "any"), ("more", 0, "{}"), ("end", 0, {}, None), ("text", 1, "a"),
+         ("text", 1, "b")],
     ),
     "thinking waits with its signature": (
         [
@@ -313,7 +348,8 @@ SCRIPTS: dict[str, tuple[list[some.Verb], list[Any]]] = {
             ("attach", (Thinking, "sig")),
             ("block_end", (0,)),
         ],
-        [("call", 0, "x", "any"), ("end", 0, {}, None), ("think", 1, "a", None), ("think", 1, "", "sig")],
+        [("call", 0, "x", "any"), ("end", 0, {}, None), ("think", 1, "a", None),
+         ("think", 1, "", "sig")],
     ),
     "the wire ends the first call although the second is open": (
         [
@@ -339,15 +375,19 @@ SCRIPTS: dict[str, tuple[list[some.Verb], list[Any]]] = {
         [("think", 0, "a", None), ("think", 0, "", "sig"), ("text", 1, "b")],
     ),
     "a signature without a thought": ([("attach", (Thinking, "sig"))], [("think", 0, "", "sig")]),
-    "opaque state is not said": ([("attach", (Thinking, None, "state")), ("attach", (Text, "sig"))], []),
-    "no arguments at all": ([("tool_start", (0, "x", "any"))], [("call", 0, "x", "any"), ("end", 0, {}, None)]),
+    "opaque state is not said": ([("attach", (Thinking, None, "state")),
+                                  ("attach", (Text, "sig"))], []),
+    "no arguments at all": ([("tool_start", (0, "x", "any"))],
+                            [("call", 0, "x", "any"), ("end", 0, {}, None)]),
     "arguments of white space": (
         [("tool_start", (0, "x", "any")), ("tool_input", (0, " \n"))],
         [("call", 0, "x", "any"), ("more", 0, " \n"), ("end", 0, {}, None)],
     ),
-    "a call without an id": ([("tool_start", (0, None, "any"))], [("call", 0, "call_2", "any"), ("end", 0, {}, None)]),
+    "a call without an id": ([("tool_start", (0, None, "any"))],
+                             [("call", 0, "call_2", "any"), ("end", 0, {}, None)]),
     "two calls of one id": (
-        [("tool_start", (0, "x", "any")), ("tool_input", (0, "{}")), ("tool_start", (1, "x", "any"))],
+        [("tool_start", (0, "x", "any")), ("tool_input", (0, "{}")),
+         ("tool_start", (1, "x", "any"))],
         [
             ("call", 0, "x", "any"),
             ("more", 0, "{}"),
@@ -390,7 +430,15 @@ def test_events_are_emitted_as_early_as_possible() -> None:
 
 def test_every_event_has_its_message_and_request_id() -> None:
     out = make()
-    say(out, [("thinking", ("a",)), ("text", ("b",)), ("tool_start", (0, "x", "any")), ("tool_input", (0, "{}"))])
+    say(
+        out,
+        [
+            ("thinking", ("a",)),
+            ("text", ("b",)),
+            ("tool_start", (0, "x", "any")),
+            ("tool_input", (0, "{}")),
+        ],
+    )
     out.finish("tool_calls")
     events = out.take()
     assert {(event.message_id, event.request_id) for event in events} == {("msg_1", "req")}
@@ -413,7 +461,7 @@ def test_model_is_the_one_that_answers(said: str | None, model: str) -> None:
     assert re.fullmatch(r"msg_[0-9A-Z]{26}", start.message_id)
 
 
-# --- contents of the complete message -------------------------------------------------------------
+# --- contents of the complete message ----------------------------------------------------------
 
 
 def test_last_event_has_the_complete_message() -> None:
@@ -427,7 +475,11 @@ def test_last_event_has_the_complete_message() -> None:
     out.finish("stop")
     response = out.response
     assert response is not None
-    assert (response.warnings, response.structured_path, response.usage) == ((warning,), "native", Usage(2, 3))
+    assert (response.warnings, response.structured_path, response.usage) == (
+        (warning,),
+        "native",
+        Usage(2, 3),
+    )
     assert (response.raw, response.text, response.provider) == ("x", "hi", "acme")
 
 
@@ -484,7 +536,11 @@ def test_a_repeated_id_stays_verbatim_in_the_intent() -> None:
     out.finish("tool_calls")
     overs = ends(out.take())
     assert [over.tool_use_id for over in overs] == ["same", "call_2", "call_4"]
-    assert [over.intent and over.intent.provider_call_id for over in overs] == ["same", "same", "call_4"]
+    assert [over.intent and over.intent.provider_call_id for over in overs] == [
+        "same",
+        "same",
+        "call_4",
+    ]
 
 
 def test_state_queries_for_wires() -> None:
@@ -495,7 +551,11 @@ def test_state_queries_for_wires() -> None:
     out.tool_start(1, "y", "any")
     out.tool_input(0, "{}")
     assert out.has_calls
-    assert (out.calls_are_complete(0), out.calls_are_complete(1), out.calls_are_complete()) == (True, False, False)
+    assert (out.calls_are_complete(0), out.calls_are_complete(1), out.calls_are_complete()) == (
+        True,
+        False,
+        False,
+    )
     out.tool_input(1, "{}")
     assert out.calls_are_complete()
 
@@ -538,7 +598,7 @@ def test_long_text_needs_little_more_memory_than_its_bytes(verb: str) -> None:
     assert most < said // 4  # an object for each piece would be 600 KiB
 
 
-# --- invalid tool calls ---------------------------------------------------------------------------
+# --- invalid tool calls ------------------------------------------------------------------------
 
 Call = tuple[str, str]
 UNSOUND: list[tuple[Call, str, Problem, dict[str, Any] | None, str]] = [
@@ -546,9 +606,27 @@ UNSOUND: list[tuple[Call, str, Problem, dict[str, Any] | None, str]] = [
     (("", "{}"), "stop", "unknown_tool", {}, "tool call 0 (without a name): no such tool"),
     (("weather", "{}"), "stop", "invalid_arguments", {}, "tool call 0 (weather): no city"),
     (("weather", ""), "stop", "invalid_arguments", {}, "tool call 0 (weather): no city"),
-    (("any", "[1]"), "stop", "malformed", None, "tool call 0 (any): the arguments are not a JSON object"),
-    (("any", '{"a":'), "tool_calls", "malformed", None, "tool call 0 (any): the arguments are not a JSON object"),
-    (("any", '{"a":'), "content_filter", "malformed", None, "tool call 0 (any): the arguments are not a JSON object"),
+    (
+        ("any", "[1]"),
+        "stop",
+        "malformed",
+        None,
+        "tool call 0 (any): the arguments are not a JSON object",
+    ),
+    (
+        ("any", '{"a":'),
+        "tool_calls",
+        "malformed",
+        None,
+        "tool call 0 (any): the arguments are not a JSON object",
+    ),
+    (
+        ("any", '{"a":'),
+        "content_filter",
+        "malformed",
+        None,
+        "tool call 0 (any): the arguments are not a JSON object",
+    ),
     (
         ("any", '{"a":'),
         "length",
@@ -625,7 +703,10 @@ def test_arguments_after_the_end_of_a_call_are_malformed() -> None:
     events = out.take()
     check_events(events)
     assert isinstance(out.error, MalformedToolCallError)
-    assert out.error.message == "tool call 0 (any): more arguments arrived after the call was complete"
+    assert (
+        out.error.message
+        == "tool call 0 (any): more arguments arrived after the call was complete"
+    )
     assert fold(events).finish_reason == "error"
 
 
@@ -639,7 +720,10 @@ def test_more_arguments_for_a_waiting_call_make_no_intent() -> None:
     out.finish("stop")
     events = out.take()
     check_events(events)
-    assert [(over.intent is None, over.problem) for over in ends(events)] == [(False, None), (True, "malformed")]
+    assert [(over.intent is None, over.problem) for over in ends(events)] == [
+        (False, None),
+        (True, "malformed"),
+    ]
 
 
 def test_truncated_reply_keeps_its_complete_calls() -> None:
@@ -676,7 +760,7 @@ def test_any_object_is_valid_without_expectations() -> None:
     assert ends(out.take())[0].intent is not None
 
 
-# --- structured text ------------------------------------------------------------------------------
+# --- structured text ---------------------------------------------------------------------------
 
 
 class Structured(Expected):
@@ -724,7 +808,11 @@ def test_invalid_structured_text_raises(text: str, reason: str) -> None:
     problem = cut if reason == "length" else "the reply does not satisfy response_schema"
     assert out.error.message == f"{problem}: not a list"
     assert (out.error.response_schema, out.error.output_content) == ({"type": "array"}, text)
-    assert (out.error.error_message, out.error.finish_reason, out.error.usage) == ("not a list", reason, Usage(1, 2))
+    assert (out.error.error_message, out.error.finish_reason, out.error.usage) == (
+        "not a list",
+        reason,
+        Usage(1, 2),
+    )
     response = fold(out.take())
     assert (response.finish_reason, response.parsed) == (reason, None)
     assert out.error.response == response
@@ -741,13 +829,15 @@ def test_invalid_structured_text_raises(text: str, reason: str) -> None:
         ("no", "stop", False, Expected()),
     ],
 )
-def test_unrequested_structured_text_is_not_parsed(text: str, reason: str, call: bool, expected: Any) -> None:
+def test_unrequested_structured_text_is_not_parsed(
+    text: str, reason: str, call: bool, expected: Any
+) -> None:
     out = structured(text, reason, call=call, expected=expected)
     assert out.error is None
     assert fold(out.take()).parsed is None
 
 
-# --- endings --------------------------------------------------------------------------------------
+# --- endings -----------------------------------------------------------------------------------
 
 OPEN: list[some.Verb] = [
     ("tool_start", (0, "x", "any")),
@@ -758,7 +848,8 @@ OPEN: list[some.Verb] = [
 
 
 @pytest.mark.parametrize(
-    ("ending", "reason", "problem"), [("fail", "error", "interrupted"), ("cancel", "cancelled", "cancelled")]
+    ("ending", "reason", "problem"),
+    [("fail", "error", "interrupted"), ("cancel", "cancelled", "cancelled")],
 )
 def test_open_calls_are_closed_without_an_intent(ending: str, reason: str, problem: str) -> None:
     out = say(make(), OPEN)
@@ -809,7 +900,9 @@ def test_truncated_signed_text_is_marked(ending: str) -> None:
     out.text("cut")
     out.attach(Text, "sig", 5)
     end(out, ending)
-    assert fold(out.take()).message.content == (Text("cut", Continuity("sig", 5, ISSUER, replayable=False)),)
+    assert fold(out.take()).message.content == (
+        Text("cut", Continuity("sig", 5, ISSUER, replayable=False)),
+    )
 
 
 def test_failure_before_the_start_emits_nothing() -> None:
@@ -847,7 +940,7 @@ def test_first_ending_is_final(ending: str) -> None:
     assert (out.take(), out.error, out.complete) == ([], error, complete)
 
 
-# --- illegal orders -------------------------------------------------------------------------------
+# --- illegal orders ----------------------------------------------------------------------------
 
 BEFORE: list[tuple[some.Verb, str]] = [
     (("text", ("a",)), "a block before start"),
@@ -914,7 +1007,7 @@ def test_illegal_calls_after_the_end(verb: some.Verb, message: str, ending: str)
     assert (out.take(), out.complete) == ([], complete)
 
 
-# --- Follower --------------------------------------------------------------------------------------
+# --- Follower ----------------------------------------------------------------------------------
 
 
 def followed(events: Iterable[Event]) -> Follower:
@@ -946,13 +1039,24 @@ def test_state_after_a_signature_keeps_the_signature() -> None:
     out.finish("stop")
     events = out.take()
     check_events(events)
-    assert [event.signature for event in events if isinstance(event, ThinkingDelta)] == [None, "sig"]
+    assert [event.signature for event in events if isinstance(event, ThinkingDelta)] == [
+        None,
+        "sig",
+    ]
     assert fold(events).message.content == (Thinking("a", Continuity("sig", "state", ISSUER)),)
 
 
 def test_truncated_thinking_keeps_its_signature_and_is_marked() -> None:
     out = make()
-    say(out, [("thinking", ("a",)), ("attach", (Thinking, "one")), ("block_end", (None,)), ("thinking", ("b",))])
+    say(
+        out,
+        [
+            ("thinking", ("a",)),
+            ("attach", (Thinking, "one")),
+            ("block_end", (None,)),
+            ("thinking", ("b",)),
+        ],
+    )
     say(out, [("block_end", (None,)), ("thinking", ("c",)), ("attach", (Thinking, "two"))])
     *_, complete = followed(out.take()).cut()
     assert isinstance(complete, MessageComplete)
@@ -989,7 +1093,14 @@ def test_truncated_call_is_closed_without_an_intent(
     out.tool_input(0, text)
     over, complete = followed(out.take()).cut()
     assert over == ToolUseEnd(
-        "msg_1", "req", 1, "x", final_input, None, "cancelled", "the reply was cancelled before the call ended"
+        "msg_1",
+        "req",
+        1,
+        "x",
+        final_input,
+        None,
+        "cancelled",
+        "the reply was cancelled before the call ended",
     )
     assert complete == MessageComplete(
         "msg_1", "req", "cancelled", (Text("hm"), ToolCall("x", "any", arguments)), model="m1"
@@ -1006,7 +1117,9 @@ def test_truncated_call_is_closed_without_an_intent(
         ("weather", "", {}),
     ],
 )
-def test_ended_calls_stay_unchanged(name: str, text: str, arguments: dict[str, Any] | None) -> None:
+def test_ended_calls_stay_unchanged(
+    name: str, text: str, arguments: dict[str, Any] | None
+) -> None:
     out = make()
     out.tool_start(0, "x", name)
     out.tool_input(0, text)
@@ -1028,7 +1141,9 @@ def test_end_without_a_start_adds_nothing() -> None:
 
 
 @given(some.verbs(), st.sampled_from(["stop", "fail", "open"]), st.data())
-def test_assembler_and_follower_close_a_stream_alike(verbs: list[some.Verb], ending: str, data: st.DataObject) -> None:
+def test_assembler_and_follower_close_a_stream_alike(
+    verbs: list[some.Verb], ending: str, data: st.DataObject
+) -> None:
     out = say(make(), verbs)
     if ending != "open":
         end(out, ending)
@@ -1048,21 +1163,34 @@ def test_assembler_and_follower_close_a_stream_alike(verbs: list[some.Verb], end
         states = [block.continuity for block in content if block.continuity is not None]
         assert all(state.issuer == ISSUER and not state.replayable for state in states)
         assert signatures(content) == signatures(theirs)
-        assert fold(closing).usage == ([usage for verb, (usage, *_) in verbs if verb == "usage"] or [Usage()])[-1]
+        assert (
+            fold(closing).usage
+            == ([usage for verb, (usage, *_) in verbs if verb == "usage"] or [Usage()])[-1]
+        )
     assert out.cut() == []
 
 
 def signatures(blocks: Iterable[AssistantBlock]) -> list[str]:
     """Return the signatures of thoughts, which are delivered as events."""
     states = [block.continuity for block in blocks if isinstance(block, Thinking)]
-    return [state.signature for state in states if state is not None and state.signature is not None]
+    return [
+        state.signature for state in states if state is not None and state.signature is not None
+    ]
 
 
 def all_kinds() -> Assembler:
     """Return a completed reply with every kind of block."""
     out = make(warnings=[LossWarning("c", "p", "d")], structured_path="native")
     out.kept = Raw([b"x"], bytes.decode)
-    say(out, [("thinking", ("h",)), ("thinking", ("m",)), ("attach", (Thinking, "sig", 1)), ("block_end", (None,))])
+    say(
+        out,
+        [
+            ("thinking", ("h",)),
+            ("thinking", ("m",)),
+            ("attach", (Thinking, "sig", 1)),
+            ("block_end", (None,)),
+        ],
+    )
     out.whole(RedactedThinking("secret"))
     say(out, [("text", ("a",)), ("text", ("b",)), ("attach", (Text, "text"))])
     say(out, [("tool_start", (0, "x", "any")), ("tool_input", (0, "{")), ("tool_input", (0, "}"))])
@@ -1104,9 +1232,12 @@ def test_delivered_events_stay_unchanged(at: int, content: tuple[AssistantBlock,
     closing = out.cut(events[at:])
     check_events(events[:at] + closing)
     *before, complete = closing
-    assert [type(event) for event in before] == ([MessageStart] if at == 0 else [ToolUseEnd] if 7 <= at <= 9 else [])
+    assert [type(event) for event in before] == (
+        [MessageStart] if at == 0 else [ToolUseEnd] if 7 <= at <= 9 else []
+    )
     assert complete == MessageComplete(
-        complete.message_id, "req", "cancelled", content, Usage(1, 2), model="m1", structured_path="native",
+        complete.message_id, "req", "cancelled", content, Usage(1, 2), model="m1",
+        structured_path="native",
         warnings=(LossWarning("c", "p", "d"),), kept=out.kept,
     )  # fmt: skip
     assert out.response == fold([events[0], *closing])
@@ -1146,7 +1277,9 @@ def test_undelivered_failure_is_removed() -> None:
 
 
 def test_follower_of_an_empty_assembler() -> None:
-    out = Assembler(request_id="req", model="m1", provider="acme", warnings=[LossWarning("c", "p", "d")])
+    out = Assembler(
+        request_id="req", model="m1", provider="acme", warnings=[LossWarning("c", "p", "d")]
+    )
     start, complete = out.cut()
     assert isinstance(start, MessageStart)
     assert start == MessageStart(start.message_id, "req", "m1", "acme")

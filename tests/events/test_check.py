@@ -29,7 +29,15 @@ from dragoman.events import (
     check,
     check_events,
 )
-from dragoman.messages import AssistantBlock, Continuity, Opaque, RedactedThinking, Text, Thinking, ToolCall
+from dragoman.messages import (
+    AssistantBlock,
+    Continuity,
+    Opaque,
+    RedactedThinking,
+    Text,
+    Thinking,
+    ToolCall,
+)
 
 ID = ("msg", "req")
 REASONS: tuple[FinishReason, ...] = get_args(FinishReason)
@@ -58,7 +66,9 @@ def intent(value: dict[str, Any], raw: str = "", name: str = "a", index: int = 0
     return ToolIntent(f"tu_{name}", name, "search", value, raw, source, AssembledFrom(0, 0, 0))
 
 
-def over(index: int, value: dict[str, Any] | None = None, raw: str = "", name: str = "a") -> ToolUseEnd:
+def over(
+    index: int, value: dict[str, Any] | None = None, raw: str = "", name: str = "a"
+) -> ToolUseEnd:
     return ToolUseEnd(*ID, index, name, value or {}, intent(value or {}, raw, name, index))
 
 
@@ -100,11 +110,20 @@ SOUND: dict[str, list[Event]] = {
         complete(signed("a", "sig"), Text("b")),
     ],
     "a signature alone": [START, thought(0, "", "sig"), complete(signed("", "sig"))],
-    "a signature on a delta": [START, thought(0, "a", "old"), thought(0, "b", "sig"), complete(signed("ab", "sig"))],
+    "a signature on a delta": [
+        START,
+        thought(0, "a", "old"),
+        thought(0, "b", "sig"),
+        complete(signed("ab", "sig")),
+    ],
     "state that has no delta": [
         START,
         thought(1, "a"),
-        complete(Thinking("", Continuity(None, {})), Thinking("a", Continuity(None, {})), Text("", Continuity("sig"))),
+        complete(
+            Thinking("", Continuity(None, {})),
+            Thinking("a", Continuity(None, {})),
+            Text("", Continuity("sig")),
+        ),
     ],
     "blocks that make no events": [
         START,
@@ -167,7 +186,10 @@ SOUND: dict[str, list[Event]] = {
         ]
         for problem in PROBLEMS
     },
-    **{f"a sound call, and {reason}": [*A_CALL, complete(SEARCH_ONE, reason=reason)] for reason in REASONS},
+    **{
+        f"a sound call, and {reason}": [*A_CALL, complete(SEARCH_ONE, reason=reason)]
+        for reason in REASONS
+    },
     "no tokens": [START, replace(complete(), usage=Usage(0, 0, 0, 0, 0, 0))],
 }
 
@@ -194,23 +216,51 @@ BROKEN: list[tuple[str, int, list[Event]]] = [
     ("an event before message.start", 0, [text(0, "a"), START]),
     ("an event before message.start", 0, [complete()]),
     ("a message_id that differs from message.start's", 1, [START, text(0, "a", "other")]),
-    ("a request_id that differs from message.start's", 1, [START, TextDelta("msg", "other", 0, "a")]),
-    ("a request_id that differs from message.start's", 1, [START, MessageComplete("msg", "other", "stop")]),
+    (
+        "a request_id that differs from message.start's",
+        1,
+        [START, TextDelta("msg", "other", 0, "a")],
+    ),
+    (
+        "a request_id that differs from message.start's",
+        1,
+        [START, MessageComplete("msg", "other", "stop")],
+    ),
     ("message.complete while a tool call is open", 2, [START, call(0), complete()]),
     ("final_content is not the sum of the deltas", 2, [START, text(0, "a"), complete()]),
     ("final_content is not the sum of the deltas", 1, [START, complete(Text("a"))]),
     ("final_content is not the sum of the deltas", 2, [START, text(0, "a"), complete(Text("b"))]),
-    ("final_content is not the sum of the deltas", 2, [START, text(0, "a"), complete(Thinking("a"))]),
-    ("final_content is not the sum of the deltas", 3, [START, text(0, "a"), text(1, "b"), complete(Text("ab"))]),
-    ("final_content is not the sum of the deltas", 3, [START, call(0), over(0), complete(ToolCall("b", "search", {}))]),
+    (
+        "final_content is not the sum of the deltas",
+        2,
+        [START, text(0, "a"), complete(Thinking("a"))],
+    ),
+    (
+        "final_content is not the sum of the deltas",
+        3,
+        [START, text(0, "a"), text(1, "b"), complete(Text("ab"))],
+    ),
+    (
+        "final_content is not the sum of the deltas",
+        3,
+        [START, call(0), over(0), complete(ToolCall("b", "search", {}))],
+    ),
     (
         "final_content is not the sum of the deltas",
         3,
         [START, call(0), over(0), complete(SEARCH_ONE)],
     ),
-    ("final_content is not the sum of the deltas", 4, [*A_CALL, complete(ToolCall("a", "search", {"n": True}))]),
+    (
+        "final_content is not the sum of the deltas",
+        4,
+        [*A_CALL, complete(ToolCall("a", "search", {"n": True}))],
+    ),
     ("final_content is not the sum of the deltas", 1, [START, complete(signed("", "sig"))]),
-    ("final_content is not the sum of the deltas", 2, [START, thought(0, "", "sig"), complete(Thinking(""))]),
+    (
+        "final_content is not the sum of the deltas",
+        2,
+        [START, thought(0, "", "sig"), complete(Thinking(""))],
+    ),
     ("final_content names another tool", 4, [*A_CALL, complete(ToolCall("a", "delete", ONE))]),
     *[
         (
@@ -243,11 +293,19 @@ BROKEN: list[tuple[str, int, list[Event]]] = [
     ("a tool call that is not open", 2, [START, call(0), more(1, "{}")]),
     ("a tool call that is not open", 3, [START, call(0), over(0), over(0)]),
     *[
-        ("final_input is not the sum of the fragments", 3, [*A_CALL[:3], over(0, {"n": value}, '{"n":1}')])
+        (
+            "final_input is not the sum of the fragments",
+            3,
+            [*A_CALL[:3], over(0, {"n": value}, '{"n":1}')],
+        )
         for value in (2, True, 1.0, "1", [1])
     ],
     ("final_input is not the sum of the fragments", 3, [*A_CALL[:3], broken(0)]),
-    ("final_input is not the sum of the fragments", 3, [START, call(0), more(0, " "), over(0, ONE, " ")]),
+    (
+        "final_input is not the sum of the fragments",
+        3,
+        [START, call(0), more(0, " "), over(0, ONE, " ")],
+    ),
     *[
         (
             "final_input is not the sum of the fragments",
@@ -258,18 +316,30 @@ BROKEN: list[tuple[str, int, list[Event]]] = [
         if problem in ("cancelled", "interrupted", "malformed")
     ],
     *[
-        ("final_input is not a JSON object", 2, [START, call(0), replace(over(0), final_input=value)])
+        (
+            "final_input is not a JSON object",
+            2,
+            [START, call(0), replace(over(0), final_input=value)],
+        )
         for value in (None, [], {"n": {object}}, {"n": "\ud83d"})
     ],
     ("an unknown problem", 2, [START, call(0), ToolUseEnd(*ID, 0, "a", {}, None, TIRED)]),
-    ("tool.use_end needs an intent or a problem", 2, [START, call(0), ToolUseEnd(*ID, 0, "a", {})]),
+    (
+        "tool.use_end needs an intent or a problem",
+        2,
+        [START, call(0), ToolUseEnd(*ID, 0, "a", {})],
+    ),
     (
         "tool.use_end needs an intent or a problem",
         2,
         [START, call(0), ToolUseEnd(*ID, 0, "a", {}, intent({}), "malformed")],
     ),
     *[
-        ("an intent of arguments that are not a JSON object", 3, [START, call(0), more(0, text), over(0, raw=text)])
+        (
+            "an intent of arguments that are not a JSON object",
+            3,
+            [START, call(0), more(0, text), over(0, raw=text)],
+        )
         for text in ('{"n":', "[1]", "nul")
     ],
     *[
@@ -280,8 +350,16 @@ BROKEN: list[tuple[str, int, list[Event]]] = [
         ("raw_input_text is not the input", 2, [START, call(0), over(0, ONE, raw)])
         for raw in ('{"n":2}', '{"n":true}', "[1]", "lies")
     ],
-    ("an intent that is not merely proposed", 2, [START, call(0), proposing(over(0), status="executed")]),
-    ("an intent that names another tool", 2, [START, call(0), proposing(over(0), tool_name="delete")]),
+    (
+        "an intent that is not merely proposed",
+        2,
+        [START, call(0), proposing(over(0), status="executed")],
+    ),
+    (
+        "an intent that names another tool",
+        2,
+        [START, call(0), proposing(over(0), tool_name="delete")],
+    ),
     (
         "an intent of another request",
         2,
@@ -298,7 +376,9 @@ BROKEN: list[tuple[str, int, list[Event]]] = [
         [
             *A_CALL,
             call(1, "b"),
-            proposing(over(1, name="b"), provider_call_id="a", source=IntentSource("", "", "req", 0)),
+            proposing(
+                over(1, name="b"), provider_call_id="a", source=IntentSource("", "", "req", 0)
+            ),
         ],
     ),
     *[
@@ -309,7 +389,9 @@ BROKEN: list[tuple[str, int, list[Event]]] = [
                 *BROKEN_CALL,
                 call(1, "b"),
                 over(1, name="b"),
-                complete(ToolCall("a", "search", None), ToolCall("b", "search", {}), reason=reason),
+                complete(
+                    ToolCall("a", "search", None), ToolCall("b", "search", {}), reason=reason
+                ),
             ],
         )
         for reason in REASONS
@@ -327,7 +409,15 @@ BROKEN: list[tuple[str, int, list[Event]]] = [
     ("an unknown finish_reason", 1, [START, complete(reason=TIRED)]),
     *[
         ("usage that is not counts of 0 or more", 1, [START, replace(complete(), usage=usage)])
-        for usage in (None, {}, Usage(-1), Usage(total_tokens=-1), Usage(True), Usage(1.5), Usage(TIRED))  # type: ignore[arg-type]
+        for usage in (
+            None,
+            {},
+            Usage(-1),
+            Usage(total_tokens=-1),
+            Usage(True),
+            Usage(1.5),
+            Usage(TIRED),
+        )  # type: ignore[arg-type]
     ],
     *[
         ("intent and final_input differ", 3, [*A_CALL[:3], proposing(A_CALL[3], input=value)])  # type: ignore[arg-type]
@@ -350,8 +440,14 @@ def is_pair(node: ast.AST) -> TypeGuard[ast.Call]:
 
 def test_every_rule_is_broken_by_a_case() -> None:
     """The rules are the error texts in the checker's source."""
-    second = [node.args[1] for node in ast.walk(ast.parse(inspect.getsource(check))) if is_pair(node)]
-    texts = [each.value for each in second if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+    second = [
+        node.args[1] for node in ast.walk(ast.parse(inspect.getsource(check))) if is_pair(node)
+    ]
+    texts = [
+        each.value
+        for each in second
+        if isinstance(each, ast.Constant) and isinstance(each.value, str)
+    ]
     assert len(texts) > 10
     assert set(texts) == {rule for rule, _, _ in BROKEN}
 
@@ -359,8 +455,12 @@ def test_every_rule_is_broken_by_a_case() -> None:
 def test_unknown_events_are_ignored() -> None:
     unknown = UnknownEvent("citation.delta", {})
     for events in SOUND.values():
-        check_events([unknown, *[each for event in events for each in (event, unknown)]] if events else [])
-    with pytest.raises(StreamContractError, match=r"^event 2: the stream does not end with message\.complete$"):
+        check_events(
+            [unknown, *[each for event in events for each in (event, unknown)]] if events else []
+        )
+    with pytest.raises(
+        StreamContractError, match=r"^event 2: the stream does not end with message\.complete$"
+    ):
         check_events([unknown, START, unknown])
 
 

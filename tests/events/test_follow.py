@@ -29,13 +29,28 @@ from dragoman.events import (
     fold,
     make_intent,
 )
-from dragoman.messages import Continuity, Issuer, LossWarning, Opaque, RedactedThinking, Text, Thinking, ToolCall
+from dragoman.messages import (
+    Continuity,
+    Issuer,
+    LossWarning,
+    Opaque,
+    RedactedThinking,
+    Text,
+    Thinking,
+    ToolCall,
+)
 
 ISSUER = Issuer("openai", "acme", "m1")
 STATE = Continuity("sig", {"o": 1}, ISSUER)
 CALL = ToolCall("c1", "city", {"a": 1}, STATE)
 INTENT = ToolIntent(
-    "tu_1", "c1", "city", {"a": 1}, '{"a":  1}', IntentSource("p", "m", "old", 3), AssembledFrom(7, 1, 9)
+    "tu_1",
+    "c1",
+    "city",
+    {"a": 1},
+    '{"a":  1}',
+    IntentSource("p", "m", "old", 3),
+    AssembledFrom(7, 1, 9),
 )
 CONTENT: tuple[Any, ...] = (
     Thinking("hm", STATE),
@@ -47,7 +62,9 @@ CONTENT: tuple[Any, ...] = (
 )
 
 
-def record(error: Exception | None = None, intent: ToolIntent | None = INTENT) -> RecordedAssembler:
+def record(
+    error: Exception | None = None, intent: ToolIntent | None = INTENT
+) -> RecordedAssembler:
     out = RecordedAssembler(request_id="req", model="m1", provider="acme")
     out.begin("msg_then")
     for block in CONTENT:
@@ -64,7 +81,11 @@ def test_recorded_message_is_rebuilt() -> None:
     check_events(events)
     response = fold(events)
     assert response.message.content == CONTENT
-    assert (response.finish_reason, response.usage, response.provider) == ("tool_calls", Usage(3, 4), "acme")
+    assert (response.finish_reason, response.usage, response.provider) == (
+        "tool_calls",
+        Usage(3, 4),
+        "acme",
+    )
     assert response.warnings == (LossWarning("c", "p", "d"),)
     assert {event.message_id for event in events} == {"msg_then"}
     [over] = [event for event in events if isinstance(event, ToolUseEnd)]
@@ -106,14 +127,19 @@ def test_a_recorded_message_can_be_cancelled_after_each_event(at: int) -> None:
     check_events(seen)
     response = fold(seen)
     assert response.finish_reason == "cancelled"
-    assert all(block.continuity is None or not block.continuity.replayable for block in response.message.content)
+    assert all(
+        block.continuity is None or not block.continuity.replayable
+        for block in response.message.content
+    )
 
 
 def test_follower_has_the_state_after_the_last_event() -> None:
     kept, warning = Raw([b"{}"], bytes.decode), LossWarning("c", "p", "d")
     follower = Follower()
     follower.follow(MessageStart("msg", "req", "m1", "acme"))
-    follower.follow(MessageComplete("msg", "req", "stop", (), Usage(1, 2), warnings=(warning,), kept=kept))
+    follower.follow(
+        MessageComplete("msg", "req", "stop", (), Usage(1, 2), warnings=(warning,), kept=kept)
+    )
     assert (follower.reported, follower.kept, follower.warnings) == (Usage(1, 2), kept, (warning,))
     assert (follower.provider, follower.model) == ("acme", "m1")
     assert follower.cut() == []
@@ -139,9 +165,15 @@ def test_raw_can_be_read_while_it_grows() -> None:
 
 def test_call_that_its_provider_rejected_keeps_its_intent() -> None:
     start = ToolUseStart("m", "req", 2, "call_1", "fly")
-    end = ToolUseEnd("m", "req", 2, "call_1", {"to": "Oslo"}, problem="unknown_tool", detail="no such tool")
+    end = ToolUseEnd(
+        "m", "req", 2, "call_1", {"to": "Oslo"}, problem="unknown_tool", detail="no such tool"
+    )
     intent = make_intent(start, '{"to": "Oslo"}', end, "acme", "m1")
-    assert (intent.tool_name, intent.input, intent.raw_input_text) == ("fly", {"to": "Oslo"}, '{"to": "Oslo"}')
+    assert (intent.tool_name, intent.input, intent.raw_input_text) == (
+        "fly",
+        {"to": "Oslo"},
+        '{"to": "Oslo"}',
+    )
     assert intent.provider_call_id == "call_1"
     assert intent.source == IntentSource("acme", "m1", "req", 2)
     assert intent.assembled_from == AssembledFrom(1, 0, 0)

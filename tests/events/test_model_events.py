@@ -55,7 +55,9 @@ def stream(events: list[Event], error: Exception | None = None) -> Iterator[Even
         raise error
 
 
-async def stream_async(events: list[Event], error: Exception | None = None) -> AsyncIterator[Event]:
+async def stream_async(
+    events: list[Event], error: Exception | None = None
+) -> AsyncIterator[Event]:
     for event in stream(events, error):
         yield event
 
@@ -124,13 +126,19 @@ async def test_truncated_call_is_not_proposed(ending: str) -> None:
 async def test_error_is_the_last_event() -> None:
     error = RateLimitError("slow down", provider="acme", model="m1", request_id="req", status=429)
     *before, last = await both_ways(reply()[:4], error)
-    assert [event.type for event in before] == ["model.started", "model.reasoning_delta", "model.text_delta"]
+    assert [event.type for event in before] == [
+        "model.started",
+        "model.reasoning_delta",
+        "model.text_delta",
+    ]
     assert last == ProviderErrorEvent("rate_limit", True, "acme", "m1", "req", str(error))
     assert last.type == "provider.error"
 
 
 async def test_error_that_is_not_transient_is_not_retryable() -> None:
-    assert await both_ways([], ProviderError("no")) == [ProviderErrorEvent("unknown", False, None, None, None, "no")]
+    assert await both_ways([], ProviderError("no")) == [
+        ProviderErrorEvent("unknown", False, None, None, None, "no")
+    ]
 
 
 async def test_other_exceptions_are_not_converted() -> None:
@@ -150,10 +158,12 @@ def test_each_intent_is_proposed_once(verbs: list[some.Verb]) -> None:
     events = out.take()
     projected = list(to_model_events(events))
     intents = [getattr(event, "intent", None) for event in events]
-    assert [event.intent for event in projected if isinstance(event, ToolIntentProposed)] == [i for i in intents if i]
-    assert "".join(event.text for event in projected if isinstance(event, ModelTextDelta)) == "".join(
-        piece for verb, arguments in verbs for piece in arguments if verb == "text"
-    )
+    assert [event.intent for event in projected if isinstance(event, ToolIntentProposed)] == [
+        i for i in intents if i
+    ]
+    assert "".join(
+        event.text for event in projected if isinstance(event, ModelTextDelta)
+    ) == "".join(piece for verb, arguments in verbs for piece in arguments if verb == "text")
     assert all(event.text for event in projected if isinstance(event, ModelReasoningDelta))
     assert {type(event) for event in projected} <= set(get_args(ModelEvent))
 
@@ -181,7 +191,9 @@ async def test_delta_has_its_own_calls_arguments_and_the_stream_id() -> None:
 async def test_unknown_events_are_ignored() -> None:
     unknown: Any = UnknownEvent("citation.delta", {})
     heard = reply()
-    assert await both_ways([unknown, *heard[:2], unknown, *heard[2:], unknown]) == await both_ways(heard)
+    assert await both_ways([unknown, *heard[:2], unknown, *heard[2:], unknown]) == await both_ways(
+        heard
+    )
 
 
 def names_of(value: Any) -> set[str]:
@@ -190,4 +202,6 @@ def names_of(value: Any) -> set[str]:
 
 def test_module_cannot_run_a_tool() -> None:
     events = [*to_model_events(reply()), *reply()]
-    assert not [name for event in events for name in names_of(event) if "exec" in name or "run" in name]
+    assert not [
+        name for event in events for name in names_of(event) if "exec" in name or "run" in name
+    ]

@@ -32,7 +32,7 @@ from dragoman.events import (
 from dragoman.messages import Assistant, Image, Inline, LossWarning, Text, Thinking, ToolCall, Url
 from tests import strategies as some
 
-# --- events as JSON -------------------------------------------------------------------------------
+# --- events as JSON -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", some.EVENTS)
@@ -72,7 +72,9 @@ def test_unknown_fields_are_tolerated() -> None:
     assert decode_event(written) == TextDelta("m", "r", 0, "a")
 
 
-@pytest.mark.parametrize("data", [b'{"type":"citation.delta","n":1}', '{"type":"citation.delta","n":1}'])
+@pytest.mark.parametrize(
+    "data", [b'{"type":"citation.delta","n":1}', '{"type":"citation.delta","n":1}']
+)
 def test_unknown_types_are_tolerated(data: bytes | str) -> None:
     assert decode_event(data) == UnknownEvent("citation.delta", {"type": "citation.delta", "n": 1})
 
@@ -93,7 +95,10 @@ def test_unknown_types_are_written_as_they_were_read(data: bytes) -> None:
 
 
 def test_an_unknown_type_made_by_hand_has_its_type() -> None:
-    assert json.loads(encode_event(UnknownEvent("future.thing", {"x": 1}))) == {"type": "future.thing", "x": 1}
+    assert json.loads(encode_event(UnknownEvent("future.thing", {"x": 1}))) == {
+        "type": "future.thing",
+        "x": 1,
+    }
 
 
 MALFORMED = [
@@ -115,7 +120,11 @@ def test_malformed_events_are_rejected(data: bytes) -> None:
         decode_event(data)
 
 
-STRUCTS = [value for value in vars(events).values() if isinstance(value, type) and issubclass(value, msgspec.Struct)]
+STRUCTS = [
+    value
+    for value in vars(events).values()
+    if isinstance(value, type) and issubclass(value, msgspec.Struct)
+]
 
 
 @pytest.mark.parametrize("kind", STRUCTS)
@@ -124,12 +133,16 @@ def test_events_are_immutable(kind: type[msgspec.Struct]) -> None:
     assert kind.__struct_config__.eq
 
 
-# --- JSON as servers write it -----------------------------------------------------------------------
+# --- JSON as servers write it ------------------------------------------------------------------
 
 
 @given(some.json_values)
 def test_valid_json_is_read_unchanged(value: Any) -> None:
-    assert read_json(json.dumps(value)) == read_json(json.dumps(value, ensure_ascii=False).encode()) == value
+    assert (
+        read_json(json.dumps(value))
+        == read_json(json.dumps(value, ensure_ascii=False).encode())
+        == value
+    )
 
 
 DAMAGED: list[tuple[bytes | str, Any]] = [
@@ -194,13 +207,14 @@ def test_only_value_errors_escape(data: bytes | str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [('{"a":1}', {"a": 1}), ("{}", {}), ("[]", None), ("null", None), ("{", None), ("", None)]
+    ("text", "value"),
+    [('{"a":1}', {"a": 1}), ("{}", {}), ("[]", None), ("null", None), ("{", None), ("", None)],
 )
 def test_read_object_accepts_objects_only(text: str, value: Any) -> None:
     assert read_object(text) == value
 
 
-# --- raw --------------------------------------------------------------------------------------------
+# --- raw ---------------------------------------------------------------------------------------
 
 
 def test_raw_is_decoded_lazily_and_once() -> None:
@@ -237,18 +251,25 @@ def test_raw_bytes_are_replaced_by_a_placeholder_in_json() -> None:
     assert json.loads(encode_event(COMPLETE))["kept"] is None
 
 
-# --- usage and response -----------------------------------------------------------------------------
+# --- usage and response ------------------------------------------------------------------------
 
 
 def test_usage_has_both_names_of_its_fields() -> None:
     usage = Usage(7, 5)
     assert (usage.prompt_tokens, usage.completion_tokens) == (7, 5)
-    assert (Usage().prompt_tokens, Usage().completion_tokens, Usage().estimated) == (None, None, False)
+    assert (Usage().prompt_tokens, Usage().completion_tokens, Usage().estimated) == (
+        None,
+        None,
+        False,
+    )
 
 
 def test_unreported_usage_is_not_zero() -> None:
     assert msgspec.json.encode(Usage()) == b"{}"
-    assert msgspec.json.encode(Usage(0, cached_input_tokens=0)) == b'{"input_tokens":0,"cached_input_tokens":0}'
+    assert (
+        msgspec.json.encode(Usage(0, cached_input_tokens=0))
+        == b'{"input_tokens":0,"cached_input_tokens":0}'
+    )
     assert Usage() != Usage(0)
 
 
@@ -317,9 +338,16 @@ def test_reply_separates_thinking_from_text() -> None:
 
 @pytest.mark.parametrize(
     ("reason", "raw", "paused"),
-    [("stop", "pause_turn", True), ("stop", "end_turn", False), ("stop", None, False), ("length", "pause_turn", False)],
+    [
+        ("stop", "pause_turn", True),
+        ("stop", "end_turn", False),
+        ("stop", None, False),
+        ("length", "pause_turn", False),
+    ],
 )
-def test_paused_turn_is_recognised_by_the_raw_finish_reason(reason: Any, raw: str | None, paused: bool) -> None:
+def test_paused_turn_is_recognised_by_the_raw_finish_reason(
+    reason: Any, raw: str | None, paused: bool
+) -> None:
     assert Response(Assistant("hi"), reason, finish_raw=raw).is_paused is paused
 
 
@@ -347,11 +375,19 @@ REPLY: Response[Any] = Response(
 
 def test_notebooks_show_the_parts_of_a_response() -> None:
     page, markdown = html.unescape(REPLY._repr_html_()), REPLY._repr_markdown_()
-    for text in ("p:m", "tool_calls · 10 tokens in · 5 tokens out · 12 ms", "Let me see.", "The <Rhine>."):
+    for text in (
+        "p:m",
+        "tool_calls · 10 tokens in · 5 tokens out · 12 ms",
+        "Let me see.",
+        "The <Rhine>.",
+    ):
         assert text in page
     assert '{"place":"a|b"}' in page
     assert "the wire has no seed" in page
-    assert re.findall('src="(.*?)"', page) == ["data:image/webp;base64,aGk=", "data:image/png;base64,aGk="]
+    assert re.findall('src="(.*?)"', page) == [
+        "data:image/webp;base64,aGk=",
+        "data:image/png;base64,aGk=",
+    ]
     assert "evil.example" not in page  # no address is loaded
     assert "2 images" in markdown
     assert "The <Rhine>." in markdown

@@ -47,7 +47,10 @@ class OwnDatabase:
 
     def cut(self) -> None:
         """Close every connection of the database, as a restart of the server does."""
-        self._run(f"select pg_terminate_backend(pid) from pg_stat_activity where datname = '{self._name}'")
+        self._run(
+            "select pg_terminate_backend(pid) from pg_stat_activity where datname = "
+            f"'{self._name}'"
+        )
 
     def stop(self) -> None:
         self._run(f"alter database {self._name} allow_connections false")
@@ -75,8 +78,19 @@ class OwnRedis:
     def start(self) -> None:
         binary = _find_server()
         assert binary is not None, "there is no redis-server"
-        settings = ["--port", str(self._port), "--bind", "127.0.0.1", "--save", "", "--dir", str(self._folder)]
-        self._process = subprocess.Popen([binary, *settings], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        settings = [
+            "--port",
+            str(self._port),
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--dir",
+            str(self._folder),
+        ]
+        self._process = subprocess.Popen(
+            [binary, *settings], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         _wait_until_up(self._port, self._process)
 
     def pause(self) -> None:

@@ -1,8 +1,9 @@
 """Check every reply of a gateway under test against the vendors' own descriptions of their APIs.
 
-``ReplyChecker`` wraps the gateway's application and reads what it sends. There are two checks: the JSON Schemas in
-``schemas`` for the OpenAI wires (required fields, nulls, values of enumerations), and the models of the vendors' Python
-clients in strict mode for every wire (integers; for Gemini unknown fields too).
+``ReplyChecker`` wraps the gateway's application and reads what it sends. There are two checks: the
+JSON Schemas in ``schemas`` for the OpenAI wires (required fields, nulls, values of enumerations),
+and the models of the vendors' Python clients in strict mode for every wire (integers; for Gemini
+unknown fields too).
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ MODELS: dict[str, Any] = {
     "ChatCompletionChunk": openai.types.chat.ChatCompletionChunk,
     "Response": openai.types.responses.Response,
     "ResponseItemList": openai.types.responses.ResponseItemList,
-    "InputTokenCountResponse": openai.types.responses.input_token_count_response.InputTokenCountResponse,
+    "InputTokenCountResponse": (
+        openai.types.responses.input_token_count_response.InputTokenCountResponse
+    ),
     "Conversation": openai.types.conversations.Conversation,
     "CreateEmbeddingResponse": openai.types.CreateEmbeddingResponse,
     "Model": openai.types.Model,
@@ -101,7 +104,11 @@ _ROUTES: list[tuple[str, str, Form]] = [
     ("GET", r"/v1/models", Form("Models", failure="")),
     ("POST", r"/v1/messages", Form("Message", "RawMessageStreamEvent", "ErrorResponse")),
     ("POST", r"/v1/messages/count_tokens", Form("MessageTokensCount", failure="ErrorResponse")),
-    ("POST", r".*:(g|streamG)enerateContent", Form(*["GenerateContentResponse"] * 2, "GeminiFailure")),
+    (
+        "POST",
+        r".*:(g|streamG)enerateContent",
+        Form(*["GenerateContentResponse"] * 2, "GeminiFailure"),
+    ),
     ("POST", r".*:countTokens", Form("CountTokensResponse", failure="GeminiFailure")),
     ("GET", r"/v1beta/models", Form("GeminiModels", failure="GeminiFailure")),
     ("POST", r"/api/chat", Form(*["ChatResponse"] * 2, "OllamaFailure")),
@@ -117,8 +124,8 @@ _ROUTES: list[tuple[str, str, Form]] = [
 class ReplyChecker:
     """An application that wraps another and stores its replies until ``find_faults`` checks them.
 
-    They are checked after the server has stopped: the first use of a validator takes long enough to delay other
-    requests, and on a busy machine to let their connections time out.
+    They are checked after the server has stopped: the first use of a validator takes long enough
+    to delay other requests, and on a busy machine to let their connections time out.
     """
 
     def __init__(self, app: Any) -> None:
@@ -172,10 +179,14 @@ def check_reply(form: Form, status: int, kind: str, body: bytes) -> Iterator[str
     elif status == 200 and kind.startswith("application/x-ndjson"):
         for line in body.splitlines(keepends=True):
             if line.endswith(b"\n"):  # the last line of a stream that was left is cut
-                yield from check(form.failure if line.startswith(b'{"error"') else form.event, line)
+                yield from check(
+                    form.failure if line.startswith(b'{"error"') else form.event, line
+                )
     elif status == 200 and body.startswith(b"["):
         for item in json.loads(body) if body.endswith(b"]") else ():
-            yield from check(form.failure if "error" in item else form.event, json.dumps(item).encode())
+            yield from check(
+                form.failure if "error" in item else form.event, json.dumps(item).encode()
+            )
     elif status == 200 and "json" in kind and body:
         whole = "GeminiModels" if form.whole == "Models" and b'"models"' in body else form.whole
         yield from check(whole, body)

@@ -1,4 +1,6 @@
-"""The admin page: off by default, with its own key, without scripts, with usage of all processes."""
+"""The admin page: off by default, with its own key, without scripts, with usage of all
+processes.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +42,13 @@ def basic(password: str) -> dict[str, str]:
     return {"authorization": "Basic " + base64.b64encode(f"me:{password}".encode()).decode()}
 
 
-async def get(url: str, headers: dict[str, str] | None = None, method: str = "GET") -> tuple[int, Any, str]:
-    async with aiohttp.ClientSession() as session, session.request(method, url, headers=headers) as answer:
+async def get(
+    url: str, headers: dict[str, str] | None = None, method: str = "GET"
+) -> tuple[int, Any, str]:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.request(method, url, headers=headers) as answer,
+    ):
         return answer.status, answer.headers, await answer.text()
 
 
@@ -63,7 +70,9 @@ REFUSED: list[tuple[dict[str, str], int]] = [
 
 
 async def test_only_the_admin_key_opens_the_page() -> None:
-    async with serving(create_app({"fast": priced(reply("Hello"))}, keys=KEYS, admin=DIGEST)) as url:
+    async with serving(
+        create_app({"fast": priced(reply("Hello"))}, keys=KEYS, admin=DIGEST)
+    ) as url:
         for headers, expected in REFUSED:
             status, found, text = await get(f"{url}/admin", headers)
             assert (status, "<table" in text) == (expected, False), headers
@@ -109,7 +118,12 @@ async def test_page_shows_unavailable_upstreams() -> None:
     def fail(request: Any) -> Any:
         raise AuthenticationError("no", status=401)
 
-    group = Fallback([Listed(fail, name="one", model="a", repeat=True), Listed(reply("Hello"), name="two", model="b")])
+    group = Fallback(
+        [
+            Listed(fail, name="one", model="a", repeat=True),
+            Listed(reply("Hello"), name="two", model="b"),
+        ]
+    )
     async with serving(create_app({"fast": group}, admin=DIGEST)) as url:
         await post(f"{url}/v1/chat/completions", BODY)
         found = group.availability.trigger("one", "a")
@@ -120,8 +134,12 @@ async def test_page_shows_unavailable_upstreams() -> None:
 
 
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
-async def test_usage_of_all_processes_is_added(store: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    place = request.getfixturevalue("postgres_url") if store == "postgres" else tmp_path / "used.db"
+async def test_usage_of_all_processes_is_added(
+    store: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    place = (
+        request.getfixturevalue("postgres_url") if store == "postgres" else tmp_path / "used.db"
+    )
     books = [UsageBook(place) for _ in range(2)]
     for book in books:
         for _ in range(3):
@@ -158,7 +176,9 @@ def test_charts_are_plain_svg() -> None:
 
 
 def test_admin_file_must_have_a_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.gateway.supervisor.run", lambda *args, **kwargs: pytest.fail("it listens"))
+    monkeypatch.setattr(
+        "dragoman.gateway.supervisor.run", lambda *args, **kwargs: pytest.fail("it listens")
+    )
     file = tmp_path / "admin"
     file.write_text(ADMIN)
     done = CliRunner().invoke(main, ["serve", "--admin", str(file)])
@@ -170,5 +190,7 @@ def test_admin_file_must_have_a_hash(tmp_path: Path, monkeypatch: pytest.MonkeyP
 async def test_models_in_use_are_described_without_addresses() -> None:
     model = connect("m", base_url="http://127.0.0.1:1/v1?key=secret", name="up")
     app = create_app({"fast": model}, admin=DIGEST)
-    assert app.state.service.models.describe_upstreams({"fast": "timeout"}) == [["fast", "up:m", "timeout"]]
+    assert app.state.service.models.describe_upstreams({"fast": "timeout"}) == [
+        ["fast", "up:m", "timeout"]
+    ]
     await model.close()

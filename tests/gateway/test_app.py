@@ -33,12 +33,19 @@ from .serving import raw, serving
 
 BODY = {"model": "fast", "messages": [{"role": "user", "content": "a secret prompt"}]}
 MESSAGES = {**BODY, "max_tokens": 5}
-PATHS: list[tuple[str, dict[str, Any]]] = [("/v1/chat/completions", BODY), ("/v1/messages", MESSAGES)]
+PATHS: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/chat/completions", BODY),
+    ("/v1/messages", MESSAGES),
+]
 ANN, BOB = "dg-ann", "dg-bob"
-KEYS = KeyRing([Key("ann", hash_key(ANN), ("fast",)), Key("bob", hash_key(BOB), ("slow", "other:*"))])
+KEYS = KeyRing(
+    [Key("ann", hash_key(ANN), ("fast",)), Key("bob", hash_key(BOB), ("slow", "other:*"))]
+)
 
 
-async def post(url: str, body: Any, headers: dict[str, str] | None = None) -> tuple[int, dict[str, str], bytes]:
+async def post(
+    url: str, body: Any, headers: dict[str, str] | None = None
+) -> tuple[int, dict[str, str], bytes]:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     async with aiohttp.ClientSession() as session:
         headers = {"content-type": "application/json", **(headers or {})}
@@ -65,7 +72,9 @@ REFUSED: list[tuple[str, dict[str, str], int]] = [
 
 
 @pytest.mark.parametrize(("path", "body"), PATHS)
-async def test_request_without_a_valid_key_reaches_no_provider(path: str, body: dict[str, Any]) -> None:
+async def test_request_without_a_valid_key_reaches_no_provider(
+    path: str, body: dict[str, Any]
+) -> None:
     model = Listed("Hello", repeat=True)
     async with serving(create_app({"fast": model, "slow": model}, keys=KEYS)) as url:
         for name, headers, expected in REFUSED:
@@ -80,7 +89,9 @@ async def test_request_without_a_valid_key_reaches_no_provider(path: str, body: 
 
 def head(*lines: str, path: str = "/v1/chat/completions", length: int | None = None) -> bytes:
     size = [] if length is None else [f"content-length: {length}"]
-    return "\r\n".join([f"POST {path} HTTP/1.1", *lines, *size, "connection: close", "", ""]).encode()
+    return "\r\n".join(
+        [f"POST {path} HTTP/1.1", *lines, *size, "connection: close", "", ""]
+    ).encode()
 
 
 DATA = json.dumps(BODY).encode()
@@ -92,9 +103,12 @@ SMUGGLED: list[tuple[str, bytes]] = [
     ("two lengths", head(HOST, JSON, OURS, "content-length: 5", length=len(DATA)) + DATA),
     ("length and chunks", head(HOST, JSON, OURS, "transfer-encoding: chunked", length=5) + DATA),
     ("two hosts", head(HOST, "host: evil.test", JSON, OURS, length=len(DATA)) + DATA),
-    ("a folded header", head(HOST, JSON, "authorization: Basic x", f" Bearer {ANN}", length=len(DATA)) + DATA),
-    ("a line feed in a header", head(HOST, JSON, f"x: y\nauthorization: Bearer x\n{OURS}", length=len(DATA)) + DATA),
-    ("a name with a space", head(HOST, JSON, f"authorization : Bearer {ANN}", length=len(DATA)) + DATA),
+    ("a folded header", head(HOST, JSON, "authorization: Basic x", f" Bearer {ANN}",
+                             length=len(DATA)) + DATA),
+    ("a line feed in a header", head(HOST, JSON, f"x: y\nauthorization: Bearer x\n{OURS}",
+                                     length=len(DATA)) + DATA),
+    ("a name with a space", head(HOST, JSON, f"authorization : Bearer {ANN}",
+                                 length=len(DATA)) + DATA),
 ]  # fmt: skip
 
 
@@ -127,9 +141,13 @@ async def test_slow_body_is_rejected() -> None:
     assert model.requests == []
 
 
-@pytest.mark.parametrize("before", [b"", head(HOST, JSON, length=2).replace(b"close", b"keep-alive") + b"{}"])
+@pytest.mark.parametrize(
+    "before", [b"", head(HOST, JSON, length=2).replace(b"close", b"keep-alive") + b"{}"]
+)
 async def test_endless_request_head_times_out(before: bytes) -> None:
-    async with serving(create_app({"fast": Listed("Hello")}, bounds=Bounds(head_seconds=0.3))) as url:
+    async with serving(
+        create_app({"fast": Listed("Hello")}, bounds=Bounds(head_seconds=0.3))
+    ) as url:
         began = time.perf_counter()
         said = await raw(url, before + b"POST /v1/messages HTTP/1.1\r\nx-slow: ")
         assert time.perf_counter() - began < 12  # the default limit is 15 seconds
@@ -154,11 +172,16 @@ async def test_endless_request_head_times_out(before: bytes) -> None:
 )
 async def test_content_type_may_be_missing_on_the_ollama_wire(more: bytes, status: bytes) -> None:
     body = b'{"model": "fast", "messages": [{"role": "user", "content": "Hi"}], "stream": false}'
-    head = b"POST /api/chat HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n%scontent-length: %d\r\n\r\n"
+    head = (
+        b"POST /api/chat HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n%scontent-length: "
+        b"%d\r\n\r\n"
+    )
     async with serving(create_app({"fast": Listed("Hello")})) as url:
         said = await raw(url, head % (more, len(body)) + body)
         assert said.startswith(b"HTTP/1.1 " + status), said
-        other = await raw(url, (head % (more, len(body)) + body).replace(b"/api/chat", b"/v1/chat/completions"))
+        other = await raw(
+            url, (head % (more, len(body)) + body).replace(b"/api/chat", b"/v1/chat/completions")
+        )
         assert other.startswith(b"HTTP/1.1 4"), other
 
 
@@ -181,7 +204,9 @@ async def test_content_type_may_be_missing_on_the_ollama_wire(more: bytes, statu
         ({"origin": "null"}, 403),
     ],
 )
-async def test_web_pages_cannot_use_a_gateway_without_keys(headers: dict[str, str], status: int) -> None:
+async def test_web_pages_cannot_use_a_gateway_without_keys(
+    headers: dict[str, str], status: int
+) -> None:
     model = Listed("Hello", repeat=True)
     async with serving(create_app({"fast": model})) as url:
         found, _, _ = await post(f"{url}/v1/chat/completions", BODY, headers)
@@ -206,17 +231,23 @@ async def test_local_programs_can_use_a_gateway_without_keys(headers: dict[str, 
     assert status == 200
 
 
-@pytest.mark.parametrize("field", ["base_url", "api_base", "api_key", "extra_headers", "extra_body"])
+@pytest.mark.parametrize(
+    "field", ["base_url", "api_base", "api_key", "extra_headers", "extra_body"]
+)
 async def test_destination_is_not_taken_from_the_request(field: str) -> None:
     model = Listed("Hello", repeat=True)
     async with serving(create_app({"fast": model})) as url:
-        status, _, said = await post(f"{url}/v1/chat/completions", {**BODY, field: "http://evil.test"})
+        status, _, said = await post(
+            f"{url}/v1/chat/completions", {**BODY, field: "http://evil.test"}
+        )
     assert status == 400
     assert field.encode() in said
     assert model.requests == []
 
 
-@pytest.mark.parametrize("name", ["local", "local:/etc/passwd", "openai:gpt-x", "../fast", "", "slow"])
+@pytest.mark.parametrize(
+    "name", ["local", "local:/etc/passwd", "openai:gpt-x", "../fast", "", "slow"]
+)
 async def test_model_name_is_only_looked_up(name: str, tmp_path: Path) -> None:
     registry = Registry.load(_write(tmp_path / "models.yaml", "models: {}\n"))
     async with serving(create_app(registry)) as url:
@@ -240,7 +271,7 @@ async def test_invalid_request_reaches_no_provider() -> None:
     assert model.requests == []
 
 
-# --- limits -----------------------------------------------------------------------------------------
+# --- limits ------------------------------------------------------------------------------------
 
 
 async def test_rate_limits_of_a_key_hold() -> None:
@@ -255,14 +286,20 @@ async def test_rate_limits_of_a_key_hold() -> None:
 
 async def test_budget_of_a_key_holds() -> None:
     used = Usage(input_tokens=100_000, output_tokens=0, total_tokens=100_000)
-    model = Listed(reply("Hello", usage=used), name="anthropic", model="claude-sonnet-4-5", repeat=True)
+    model = Listed(
+        reply("Hello", usage=used), name="anthropic", model="claude-sonnet-4-5", repeat=True
+    )
     ledger = Ledger()
     keys = KeyRing([Key("ann", hash_key(ANN), budget_usd=Decimal("0.5"))])
-    app = create_app({"fast": model, "unpriced": Listed("x", name="nobody")}, keys=keys, ledger=ledger)
+    app = create_app(
+        {"fast": model, "unpriced": Listed("x", name="nobody")}, keys=keys, ledger=ledger
+    )
     async with serving(app) as url:
         found = [await post(f"{url}/v1/messages", MESSAGES, {"x-api-key": ANN}) for _ in range(3)]
         assert ledger.spent("ann") == Decimal("0.6")  # 3 dollars per million tokens
-        unpriced = await post(f"{url}/v1/messages", {**MESSAGES, "model": "unpriced"}, {"x-api-key": ANN})
+        unpriced = await post(
+            f"{url}/v1/messages", {**MESSAGES, "model": "unpriced"}, {"x-api-key": ANN}
+        )
     assert [status for status, _, _ in found] == [200, 200, 402]
     assert found[2][1]["x-should-retry"] == "false"
     assert unpriced[0] == 402
@@ -299,9 +336,9 @@ def test_leases_are_shared_by_processes_and_end_with_them(tmp_path: Path) -> Non
     now[0] += 101
     ledgers[0].admit(key, 100)  # a slot held longer than any call lasts is released
     code = (
-        "import sys; from dragoman.gateway.ledger import Ledger; from dragoman.gateway.keys import Key\n"
-        "ledger = Ledger(sys.argv[1], clock=lambda: 701.0)\n"
-        "for _ in range(2): ledger.admit(Key('ann', 'x', max_concurrency=3), 100)"
+        "import sys; from dragoman.gateway.ledger import Ledger; from dragoman.gateway.keys import"
+        " Key\nledger = Ledger(sys.argv[1], clock=lambda: 701.0)\nfor _ in range(2): "
+        "ledger.admit(Key('ann', 'x', max_concurrency=3), 100)"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "used.db")], check=True)
     ledgers[1].admit(key, 100)  # a slot of a process that has ended is released
@@ -313,7 +350,9 @@ def test_several_workers_with_limited_keys_need_a_shared_ledger(tmp_path: Path) 
     keys = KeyRing([Key("ann", hash_key(ANN), max_concurrency=3)])
     with pytest.raises(ValueError, match="workers: keys with limits"):
         create_app({"fast": Listed("Hello")}, keys=keys, workers=4)
-    create_app({"fast": Listed("Hello")}, keys=keys, workers=4, ledger=Ledger(tmp_path / "used.db"))
+    create_app(
+        {"fast": Listed("Hello")}, keys=keys, workers=4, ledger=Ledger(tmp_path / "used.db")
+    )
     with pytest.raises(ValueError, match="workers: keys with limits"):
         create_app({"fast": Listed("Hello")}, keys=keys, workers=4, ledger=Ledger())
 
@@ -352,12 +391,14 @@ def test_processes_with_a_shared_ledger_count_together(tmp_path: Path) -> None:
         ledger.close()
 
 
-# --- keys -------------------------------------------------------------------------------------------
+# --- keys --------------------------------------------------------------------------------------
 
 
 def test_keys_are_stored_as_hashes_and_reloaded(tmp_path: Path) -> None:
     key, digest = new_key()
-    file = _write(tmp_path / "keys.yaml", f"keys:\n  ann:\n    hash: {digest}\n    models: [fast]\n")
+    file = _write(
+        tmp_path / "keys.yaml", f"keys:\n  ann:\n    hash: {digest}\n    models: [fast]\n"
+    )
     assert key not in file.read_text()
     ring = KeyRing.load(file)
     found = ring.find(key)
@@ -384,11 +425,15 @@ async def test_pipe_in_place_of_the_key_file_does_not_block(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("text", ["", "keys: {}", "keys:", "{}", "# nobody\n", None])
-async def test_the_last_key_can_be_revoked(text: str | None, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_last_key_can_be_revoked(
+    text: str | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     key, digest = new_key()
     sound = f"keys:\n  ann:\n    hash: {digest}\n"
     file = _write(tmp_path / "keys.yaml", sound)
-    async with serving(create_app({"fast": Listed("Hello", repeat=True)}, keys=KeyRing.load(file))) as url:
+    async with serving(
+        create_app({"fast": Listed("Hello", repeat=True)}, keys=KeyRing.load(file))
+    ) as url:
 
         async def ask() -> int:
             return (await post(f"{url}/v1/chat/completions", BODY, bearer(key)))[0]
@@ -400,7 +445,8 @@ async def test_the_last_key_can_be_revoked(text: str | None, tmp_path: Path, cap
             _write(file, text)
         assert await ask() == 401
         assert "holds no keys now" in caplog.text
-        _write(file, "keys: [")  # is not a list of keys either, but does not bring the old ones back
+        # is not a list of keys either, but does not bring the old ones back
+        _write(file, "keys: [")
         assert await ask() == 401
         _write(file, sound)
         assert await ask() == 200
@@ -415,8 +461,14 @@ async def test_the_last_key_can_be_revoked(text: str | None, tmp_path: Path, cap
         ("keys: {}", "has no keys"),
         ("keys:\n  a:\n    hash: abc", "must be sha256"),
         ("keys:\n  a:\n    hash: sha256:" + "0" * 64 + "\n    modles: []", "unknown key"),
-        ("keys:\n  a:\n    hash: sha256:" + "0" * 64 + "\n    budget_usd: much", "an amount of money"),
-        ("keys:\n  a:\n    hash: sha256:" + "0" * 64 + "\n    requests_per_minute: 0", "must be 1 or more"),
+        (
+            "keys:\n  a:\n    hash: sha256:" + "0" * 64 + "\n    budget_usd: much",
+            "an amount of money",
+        ),
+        (
+            "keys:\n  a:\n    hash: sha256:" + "0" * 64 + "\n    requests_per_minute: 0",
+            "must be 1 or more",
+        ),
         ("keys:\n  a:\n    hash: sha256:" + "0" * 64 + "\n    expires: soon", "must be a date"),
     ],
 )
@@ -425,7 +477,7 @@ def test_invalid_key_file_is_rejected(text: str, complaint: str, tmp_path: Path)
         KeyRing.load(_write(tmp_path / "keys.yaml", text))
 
 
-# --- endings ----------------------------------------------------------------------------------------
+# --- endings -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("path", "body"), PATHS)
@@ -453,21 +505,27 @@ async def test_client_hang_up_stops_the_call_at_once(path: str, body: dict[str, 
 
 
 @pytest.mark.parametrize(("path", "body"), PATHS)
-async def test_killed_upstream_ends_every_stream_with_an_error(path: str, body: dict[str, Any]) -> None:
+async def test_killed_upstream_ends_every_stream_with_an_error(
+    path: str, body: dict[str, Any]
+) -> None:
     code = (
-        "import socket\ns=socket.socket();s.bind(('127.0.0.1',0));s.listen(99);print(s.getsockname()[1],flush=True)\n"
-        "held=[]\nwhile True:\n c,_=s.accept();c.recv(9999);held.append(c)\n"
-        f" c.sendall(b'HTTP/1.1 200 OK\\r\\ncontent-type: text/event-stream\\r\\n\\r\\n'+{chunk('Bonj')!r})\n"
+        "import "
+        "socket\ns=socket.socket();s.bind(('127.0.0.1',0));s.listen(99);print(s.getsockname()[1],flush=True)\nheld=[]\nwhile"
+        " True:\n c,_=s.accept();c.recv(9999);held.append(c)\n c.sendall(b'HTTP/1.1 200 "
+        f"OK\\r\\ncontent-type: text/event-stream\\r\\n\\r\\n'+{chunk('Bonj')!r})\n"
         " print('said',flush=True)\n"
     )
-    child = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE
+    )
     assert child.stdout is not None
     port = int(await child.stdout.readline())
     model = connect("m", base_url=f"http://127.0.0.1:{port}/v1")
     data = json.dumps({**body, "stream": True}).encode()
     async with serving(create_app({"fast": model})) as url:
         calls = [
-            asyncio.ensure_future(raw(url, head(HOST, JSON, path=path, length=len(data)) + data)) for _ in range(20)
+            asyncio.ensure_future(raw(url, head(HOST, JSON, path=path, length=len(data)) + data))
+            for _ in range(20)
         ]
         for _ in calls:  # the child reports each answered call
             await child.stdout.readline()
@@ -495,7 +553,9 @@ async def test_reply_past_the_deadline_ends_with_an_error() -> None:
     assert model.running == 0
 
 
-async def test_exception_in_a_provider_shows_no_traceback_to_clients(caplog: pytest.LogCaptureFixture) -> None:
+async def test_exception_in_a_provider_shows_no_traceback_to_clients(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     def bug(request: Request) -> Any:
         raise ZeroDivisionError("an inner secret")
 
@@ -507,15 +567,19 @@ async def test_exception_in_a_provider_shows_no_traceback_to_clients(caplog: pyt
             assert b"secret" not in said
 
 
-# --- access log and pages ---------------------------------------------------------------------------
+# --- access log and pages ----------------------------------------------------------------------
 
 
-async def test_access_log_contains_neither_content_nor_keys(caplog: pytest.LogCaptureFixture) -> None:
+async def test_access_log_contains_neither_content_nor_keys(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with caplog.at_level(logging.INFO, "dragoman.access"):
         async with serving(create_app({"fast": Listed("An answer.")}, keys=KEYS)) as url:
             await post(f"{url}/v1/chat/completions", BODY, bearer(ANN))
             await post(f"{url}/v1/chat/completions", BODY, bearer("dg-wrong"))
-    lines = [json.loads(record.message) for record in caplog.records if record.name == "dragoman.access"]
+    lines = [
+        json.loads(record.message) for record in caplog.records if record.name == "dragoman.access"
+    ]
     found = [(line["type"], line["inbound"]) for line in lines]
     assert [(kind, line["status"], line.get("key"), line.get("name")) for kind, line in found] == [
         ("llm.call_completed", 200, "ann", "fast"),
@@ -528,7 +592,10 @@ async def test_access_log_contains_neither_content_nor_keys(caplog: pytest.LogCa
 
 async def test_pages_are_served() -> None:
     broken = Listed(UnavailableError("down"))
-    async with serving(create_app({"fast": Listed("Hello")}, keys=KEYS)) as url, aiohttp.ClientSession() as session:
+    async with (
+        serving(create_app({"fast": Listed("Hello")}, keys=KEYS)) as url,
+        aiohttp.ClientSession() as session,
+    ):
 
         async def get(path: str, headers: dict[str, str] | None = None) -> tuple[int, str]:
             async with session.get(url + path, headers=headers) as reply:
@@ -541,7 +608,9 @@ async def test_pages_are_served() -> None:
         assert (await get("/metrics"))[0] == 401
         assert (await get("/v1/models"))[0] == 401
         assert json.loads((await get("/v1/models", bearer(BOB)))[1])["data"] == []
-        assert [each["id"] for each in json.loads((await get("/v1/models", bearer(ANN)))[1])["data"]] == ["fast"]
+        assert [
+            each["id"] for each in json.loads((await get("/v1/models", bearer(ANN)))[1])["data"]
+        ] == ["fast"]
         assert (await get("/v1/models/fast", bearer(BOB)))[0] == 404
         await post(f"{url}/v1/chat/completions", BODY, bearer(ANN))
         text = (await get("/metrics", bearer(ANN)))[1]
@@ -553,7 +622,10 @@ async def test_pages_are_served() -> None:
         session.get(f"{url}/ready") as reply,
     ):
         assert reply.status == 503
-        assert await reply.json() == {"status": "not ready", "models": {"fast": "provider_unavailable"}}
+        assert await reply.json() == {
+            "status": "not ready",
+            "models": {"fast": "provider_unavailable"},
+        }
 
 
 class Asked(Listed):
@@ -572,8 +644,12 @@ class Asked(Listed):
             raise self.error
 
 
-async def call(app: Any, method: str, path: str, *headers: tuple[bytes, bytes], body: bytes = b"") -> tuple[int, Any]:
-    """Send an ASGI request directly to the application, without a server and without a lifespan."""
+async def call(
+    app: Any, method: str, path: str, *headers: tuple[bytes, bytes], body: bytes = b""
+) -> tuple[int, Any]:
+    """Send an ASGI request directly to the application, without a server and without a
+    lifespan.
+    """
     sent: list[Any] = []
 
     async def receive() -> Any:
@@ -583,12 +659,16 @@ async def call(app: Any, method: str, path: str, *headers: tuple[bytes, bytes], 
         sent.append(message)
 
     scope = {
-        "type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": b"",
-        "headers": [(b"host", b"127.0.0.1"), *headers], "root_path": "", "http_version": "1.1", "scheme": "http",
+        "type": "http", "method": method, "path": path, "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": [(b"host", b"127.0.0.1"), *headers], "root_path": "", "http_version": "1.1",
+        "scheme": "http",
         "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80),
     }  # fmt: skip
     await app(scope, receive, send)
-    return sent[0]["status"], json.loads(b"".join([message.get("body", b"") for message in sent[1:]]))
+    return sent[0]["status"], json.loads(
+        b"".join([message.get("body", b"") for message in sent[1:]])
+    )
 
 
 HELD = (b"authorization", f"Bearer {ANN}".encode())
@@ -601,7 +681,8 @@ async def test_concurrent_readiness_checks_share_one_probe() -> None:
     await asyncio.sleep(0.01)
     late = asyncio.ensure_future(call(app, "GET", "/ready", (b"x-api-key", BOB.encode())))
     await asyncio.sleep(0.01)
-    assert not any(each.done() for each in [*callers, late])  # nothing is known yet, so no caller has a result
+    # nothing is known yet, so no caller has a result
+    assert not any(each.done() for each in [*callers, late])
     callers[0].cancel()
     await asyncio.sleep(0.01)
     model.gate.set()
@@ -657,8 +738,13 @@ async def test_failed_readiness_probe_is_repeated(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("length", ["²", "9" * 5000, "-1", "+5", "1_0", " 5", ""])
 async def test_invalid_content_length_is_a_client_error(length: str) -> None:
-    headers = ((b"content-type", b"application/json"), (b"content-length", length.encode("latin-1")))
-    status, said = await call(create_app({"fast": Listed()}), "POST", "/v1/chat/completions", *headers, body=b"{}")
+    headers = (
+        (b"content-type", b"application/json"),
+        (b"content-length", length.encode("latin-1")),
+    )
+    status, said = await call(
+        create_app({"fast": Listed()}), "POST", "/v1/chat/completions", *headers, body=b"{}"
+    )
     assert status == 400
     assert "content-length" in said["error"]["message"]
 
@@ -667,7 +753,9 @@ async def test_invalid_content_length_is_a_client_error(length: str) -> None:
 async def test_the_gemini_wire_is_served(stream: bool) -> None:
     body = {"contents": [{"role": "user", "parts": [{"text": "Hello"}]}]}
     verb = "streamGenerateContent?alt=sse" if stream else "generateContent"
-    async with serving(create_app({"x": Listed("Bonjour")}, keys=KeyRing([Key("ann", hash_key(ANN))]))) as url:
+    async with serving(
+        create_app({"x": Listed("Bonjour")}, keys=KeyRing([Key("ann", hash_key(ANN))]))
+    ) as url:
         model = connect("x", wire="gemini", base_url=url, api_key=ANN)
         async with model:
             await model.ready()
@@ -689,7 +777,9 @@ async def test_native_fields_reach_a_provider_on_the_same_wire() -> None:
 
     async def handler(connection: Connection) -> None:
         seen.append(connection.seen.json)
-        connection.reply(200, b'{"choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}]}')
+        connection.reply(
+            200, b'{"choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}]}'
+        )
 
     async with serve(handler) as upstream:
         model = connect("upstream-name", base_url=upstream.base_url)

@@ -38,7 +38,9 @@ USAGE = Usage(input_tokens=10, output_tokens=5, cached_input_tokens=4, total_tok
 
 
 @contextlib.asynccontextmanager
-async def openai_client(*answers: Any, retries: int = 0) -> AsyncIterator[tuple[openai.AsyncOpenAI, Listed]]:
+async def openai_client(
+    *answers: Any, retries: int = 0
+) -> AsyncIterator[tuple[openai.AsyncOpenAI, Listed]]:
     model = Listed(*answers)
     async with (
         serving(create_app({"fast": model})) as url,
@@ -48,7 +50,9 @@ async def openai_client(*answers: Any, retries: int = 0) -> AsyncIterator[tuple[
 
 
 @contextlib.asynccontextmanager
-async def anthropic_client(*answers: Any, retries: int = 0) -> AsyncIterator[tuple[anthropic.AsyncAnthropic, Listed]]:
+async def anthropic_client(
+    *answers: Any, retries: int = 0
+) -> AsyncIterator[tuple[anthropic.AsyncAnthropic, Listed]]:
     model = Listed(*answers)
     async with (
         serving(create_app({"fast": model})) as url,
@@ -80,13 +84,16 @@ def think(out: Assembler) -> None:
     out.text("Yes.")
 
 
-# --- openai -----------------------------------------------------------------------------------------
+# --- openai ------------------------------------------------------------------------------------
 
 
 async def test_openai_client_completes() -> None:
     async with openai_client(reply("Bonjour", usage=USAGE)) as (client, model):
         made = await client.chat.completions.create(
-            model="fast", messages=[{"role": "system", "content": "Be terse."}, *HELLO], max_tokens=7, seed=3
+            model="fast",
+            messages=[{"role": "system", "content": "Be terse."}, *HELLO],
+            max_tokens=7,
+            seed=3,
         )
     assert made.choices[0].message.content == "Bonjour"
     assert made.choices[0].finish_reason == "stop"
@@ -104,7 +111,10 @@ async def test_openai_client_streams() -> None:
             model="fast", messages=HELLO, stream=True, stream_options={"include_usage": True}
         )
         chunks = [chunk async for chunk in stream]
-    assert "".join([chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]) == "Bonjour"
+    assert (
+        "".join([chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices])
+        == "Bonjour"
+    )
     assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "stop"
     assert chunks[-1].usage is not None
     assert chunks[-1].usage.completion_tokens == 5
@@ -113,7 +123,9 @@ async def test_openai_client_streams() -> None:
 async def test_openai_streams_tool_calls_and_takes_results() -> None:
     tools: Any = [{"type": "function", "function": {"name": "weather", "parameters": CITY}}]
     async with openai_client(speak(two_calls, finish="tool_calls"), "Rain.") as (client, model):
-        async with client.chat.completions.stream(model="fast", messages=HELLO, tools=tools) as stream:
+        async with client.chat.completions.stream(
+            model="fast", messages=HELLO, tools=tools
+        ) as stream:
             done = (await stream.get_final_completion()).choices[0]
         assert done.finish_reason == "tool_calls"
         assert [(each.id, each.function.arguments) for each in done.message.tool_calls or ()] == [
@@ -124,8 +136,13 @@ async def test_openai_streams_tool_calls_and_takes_results() -> None:
         for each in said["tool_calls"]:
             each["function"].pop("parsed_arguments", None)
             each.pop("index", None)
-        results: Any = [{"role": "tool", "tool_call_id": name, "content": "rain"} for name in ("call_1", "call_2")]
-        made = await client.chat.completions.create(model="fast", messages=[*HELLO, said, *results], tools=tools)
+        results: Any = [
+            {"role": "tool", "tool_call_id": name, "content": "rain"}
+            for name in ("call_1", "call_2")
+        ]
+        made = await client.chat.completions.create(
+            model="fast", messages=[*HELLO, said, *results], tools=tools
+        )
     assert made.choices[0].message.content == "Rain."
     assert model.requests[1].messages[-1] == ToolResult("call_2", "rain")
 
@@ -137,7 +154,9 @@ class River(pydantic.BaseModel):
 
 async def test_openai_client_parses_structured_output() -> None:
     async with openai_client('{"name": "Rhine", "km": 1233}') as (client, model):
-        made = await client.chat.completions.parse(model="fast", messages=HELLO, response_format=River)
+        made = await client.chat.completions.parse(
+            model="fast", messages=HELLO, response_format=River
+        )
     assert made.choices[0].message.parsed == River(name="Rhine", km=1233)
     assert model.requests[0].response_schema is not None
     assert model.requests[0].response_schema["title"] == "River"
@@ -149,8 +168,12 @@ async def test_openai_client_sends_images() -> None:
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk=", "detail": "low"}},
     ]
     async with openai_client("A hat.") as (client, model):
-        await client.chat.completions.create(model="fast", messages=[{"role": "user", "content": content}])
-    assert model.requests[0].messages == (User([Text("What is it?"), Image(Inline("aGk="), "image/png", "low")]),)
+        await client.chat.completions.create(
+            model="fast", messages=[{"role": "user", "content": content}]
+        )
+    assert model.requests[0].messages == (
+        User([Text("What is it?"), Image(Inline("aGk="), "image/png", "low")]),
+    )
 
 
 OPENAI_ERRORS: list[tuple[ProviderError, type[openai.APIStatusError]]] = [
@@ -176,7 +199,10 @@ async def test_openai_client_raises_its_own_errors(
 
 async def test_openai_retries_transient_errors_only() -> None:
     async with openai_client(
-        RateLimitError("slow", retry_after=0.01), OverloadedError("busy", retry_after=0.01), "Yes", retries=2
+        RateLimitError("slow", retry_after=0.01),
+        OverloadedError("busy", retry_after=0.01),
+        "Yes",
+        retries=2,
     ) as (client, model):
         made = await client.chat.completions.create(model="fast", messages=HELLO)
         assert made.choices[0].message.content == "Yes"
@@ -211,7 +237,7 @@ async def test_openai_client_lists_models() -> None:
             await client.chat.completions.create(model="slow", messages=HELLO)
 
 
-# --- openai, the newer wire -------------------------------------------------------------------------
+# --- openai, the newer wire --------------------------------------------------------------------
 
 
 async def test_responses_client_completes() -> None:
@@ -237,11 +263,17 @@ async def test_responses_streams_tool_calls_and_takes_results() -> None:
         calls = [item for item in made.output if item.type == "function_call"]
         assert [call.arguments for call in calls] == ['{"city": "Paris"}', '{"city": "Rome"}']
         said: Any = [{"type": "message", "role": "user", "content": "Hello"}]
-        said += [item.model_dump(exclude_none=True, exclude={"parsed_arguments"}) for item in made.output]
+        said += [
+            item.model_dump(exclude_none=True, exclude={"parsed_arguments"})
+            for item in made.output
+        ]
         for item in said[1:]:
             for part in item.get("content", ()):
                 part.pop("parsed", None)
-        said += [{"type": "function_call_output", "call_id": call.call_id, "output": "rain"} for call in calls]
+        said += [
+            {"type": "function_call_output", "call_id": call.call_id, "output": "rain"}
+            for call in calls
+        ]
         again = await client.responses.create(model="fast", input=said, tools=tools)
     assert again.output_text == "Rain."
     assert model.requests[1].messages[-1] == ToolResult("call_2", "rain")
@@ -258,7 +290,9 @@ async def test_responses_client_parses_structured_output_and_sends_images() -> N
             model="fast", input=[{"role": "user", "content": content}], text_format=River
         )
     assert made.output_parsed == River(name="Rhine", km=1233)
-    assert model.requests[0].messages == (User([Text("Which?"), Image(Inline("aGk="), "image/png", "auto")]),)
+    assert model.requests[0].messages == (
+        User([Text("Which?"), Image(Inline("aGk="), "image/png", "auto")]),
+    )
 
 
 async def test_responses_client_raises_its_own_errors() -> None:
@@ -267,7 +301,9 @@ async def test_responses_client_raises_its_own_errors() -> None:
         with pytest.raises(openai.RateLimitError):
             await client.responses.create(model="fast", input="Hello")
         with pytest.raises(openai.BadRequestError, match="previous_response_id"):
-            await client.responses.create(model="fast", input="Hello", previous_response_id="resp_1")
+            await client.responses.create(
+                model="fast", input="Hello", previous_response_id="resp_1"
+            )
         stream = await client.responses.create(model="fast", input="Hello", stream=True)
         kinds = []
         caught: Exception | None = None
@@ -280,16 +316,22 @@ async def test_responses_client_raises_its_own_errors() -> None:
     assert kinds[-1] == "response.failed"
 
 
-# --- anthropic --------------------------------------------------------------------------------------
+# --- anthropic ---------------------------------------------------------------------------------
 
 
 async def test_anthropic_client_completes() -> None:
     async with anthropic_client(speak(think, usage=USAGE)) as (client, model):
-        made = await client.messages.create(model="fast", max_tokens=7, system="Be terse.", messages=HELLO)
+        made = await client.messages.create(
+            model="fast", max_tokens=7, system="Be terse.", messages=HELLO
+        )
     assert [block.type for block in made.content] == ["thinking", "text"]
     assert made.content[0].signature == "signed"  # type: ignore[union-attr]
     assert made.stop_reason == "end_turn"
-    assert (made.usage.input_tokens, made.usage.cache_read_input_tokens, made.usage.output_tokens) == (6, 4, 5)
+    assert (
+        made.usage.input_tokens,
+        made.usage.cache_read_input_tokens,
+        made.usage.output_tokens,
+    ) == (6, 4, 5)
     assert model.requests[0].messages == (System("Be terse."), User("Hello"))
 
 
@@ -311,14 +353,25 @@ async def test_anthropic_client_streams() -> None:
 async def test_anthropic_streams_tool_calls_and_takes_results() -> None:
     tools: Any = [{"name": "weather", "input_schema": CITY}]
     async with anthropic_client(speak(call, finish="tool_calls"), "Rain.") as (client, model):
-        async with client.messages.stream(model="fast", max_tokens=7, messages=HELLO, tools=tools) as stream:
+        async with client.messages.stream(
+            model="fast", max_tokens=7, messages=HELLO, tools=tools
+        ) as stream:
             made = await stream.get_final_message()
         assert made.stop_reason == "tool_use"
         used = made.content[1]
         assert used.type == "tool_use"
         assert used.input == {"city": "Paris"}
-        result: Any = {"type": "tool_result", "tool_use_id": used.id, "content": "rain", "is_error": True}
-        turns: Any = [*HELLO, {"role": "assistant", "content": made.content}, {"role": "user", "content": [result]}]
+        result: Any = {
+            "type": "tool_result",
+            "tool_use_id": used.id,
+            "content": "rain",
+            "is_error": True,
+        }
+        turns: Any = [
+            *HELLO,
+            {"role": "assistant", "content": made.content},
+            {"role": "user", "content": [result]},
+        ]
         await client.messages.create(model="fast", max_tokens=7, messages=turns, tools=tools)
     assert model.requests[1].messages[-1] == ToolResult("call_1", "rain", is_error=True)
 
@@ -337,7 +390,9 @@ async def test_anthropic_client_sends_images() -> None:
     source = {"type": "base64", "media_type": "image/png", "data": "aGk="}
     content: Any = [{"type": "image", "source": source}, {"type": "text", "text": "?"}]
     async with anthropic_client("A hat.") as (client, model):
-        await client.messages.create(model="fast", max_tokens=7, messages=[{"role": "user", "content": content}])
+        await client.messages.create(
+            model="fast", max_tokens=7, messages=[{"role": "user", "content": content}]
+        )
     assert model.requests[0].messages == (User([Image(Inline("aGk="), "image/png"), Text("?")]),)
 
 
@@ -378,7 +433,9 @@ async def test_anthropic_stream_that_breaks_off_raises() -> None:
         heard = []
         caught: Exception | None = None
         try:
-            async with client.messages.stream(model="fast", max_tokens=7, messages=HELLO) as stream:
+            async with client.messages.stream(
+                model="fast", max_tokens=7, messages=HELLO
+            ) as stream:
                 async for text in stream.text_stream:
                     heard.append(text)
         except anthropic.APIStatusError as error:
@@ -394,13 +451,15 @@ async def test_anthropic_counts_tokens_and_lists_models() -> None:
         assert [each.id async for each in client.models.list()] == ["fast"]
 
 
-# --- clients with the simulator ---------------------------------------------------------------------
+# --- clients with the simulator ----------------------------------------------------------------
 
 
 async def test_both_clients_work_with_the_simulator() -> None:
     model = ScriptedProvider(
         ScriptRule(
-            Answer(thinking="Look it up.", tool_calls=[Call("weather", {"city": "Bern"}, id="call_1")]),
+            Answer(
+                thinking="Look it up.", tool_calls=[Call("weather", {"city": "Bern"}, id="call_1")]
+            ),
             RequestMatch(turn=1),
         ),
         ScriptRule("It rains.", RequestMatch(tool_result="rain")),
@@ -415,26 +474,37 @@ async def test_both_clients_work_with_the_simulator() -> None:
         made = await other.messages.create(model="sim", max_tokens=50, messages=HELLO, tools=tools)
         assert made.stop_reason == "tool_use"
         result: Any = {"type": "tool_result", "tool_use_id": "call_1", "content": "rain"}
-        turns: Any = [*HELLO, {"role": "assistant", "content": made.content}, {"role": "user", "content": [result]}]
-        async with other.messages.stream(model="sim", max_tokens=50, messages=turns, tools=tools) as stream:
+        turns: Any = [
+            *HELLO,
+            {"role": "assistant", "content": made.content},
+            {"role": "user", "content": [result]},
+        ]
+        async with other.messages.stream(
+            model="sim", max_tokens=50, messages=turns, tools=tools
+        ) as stream:
             assert await stream.get_final_text() == "It rains."
-        done = (await one.chat.completions.create(model="sim", messages=HELLO, tools=functions)).choices[0]
+        done = (
+            await one.chat.completions.create(model="sim", messages=HELLO, tools=functions)
+        ).choices[0]
         assert done.message.tool_calls is not None
         assert done.message.tool_calls[0].id == "call_1"
 
 
-# --- one client, several models ---------------------------------------------------------------------
+# --- one client, several models ----------------------------------------------------------------
 
 
 async def test_one_client_reaches_any_model_by_name() -> None:
     models: dict[str, Provider] = {"one": Listed("First."), "two": Listed("Second.")}
-    async with serving(create_app(models)) as url, openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x") as client:
+    async with (
+        serving(create_app(models)) as url,
+        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x") as client,
+    ):
         for name, answer in (("one", "First."), ("two", "Second.")):
             made = await client.chat.completions.create(model=name, messages=HELLO)
             assert made.choices[0].message.content == answer
 
 
-# --- ollama -----------------------------------------------------------------------------------------
+# --- ollama ------------------------------------------------------------------------------------
 
 
 @contextlib.asynccontextmanager
@@ -450,7 +520,9 @@ async def ollama_client(*answers: Any) -> AsyncIterator[tuple[ollama.AsyncClient
 
 async def test_ollama_client_completes() -> None:
     async with ollama_client(speak(think, usage=USAGE)) as (client, model):
-        made = await client.chat("fast", HELLO, think=True, options={"num_predict": 7, "seed": 3}, keep_alive="5m")
+        made = await client.chat(
+            "fast", HELLO, think=True, options={"num_predict": 7, "seed": 3}, keep_alive="5m"
+        )
     assert (made.message.content, made.message.thinking) == ("Yes.", "Hm.")
     assert (made.model, made.done, made.done_reason) == ("m", True, "stop")
     assert (made.prompt_eval_count, made.eval_count) == (10, 5)
@@ -470,14 +542,27 @@ async def test_ollama_client_streams() -> None:
 
 
 async def test_ollama_calls_tools_and_takes_results() -> None:
-    tools: Any = [{"type": "function", "function": {"name": "weather", "description": "W", "parameters": CITY}}]
+    tools: Any = [
+        {
+            "type": "function",
+            "function": {"name": "weather", "description": "W", "parameters": CITY},
+        }
+    ]
     for stream in (False, True):
-        async with ollama_client(speak(two_calls, finish="tool_calls"), "Rain.") as (client, model):
+        async with ollama_client(speak(two_calls, finish="tool_calls"), "Rain.") as (
+            client,
+            model,
+        ):
             if stream:
-                parts = [part async for part in await client.chat("fast", HELLO, tools=tools, stream=True)]
+                parts = [
+                    part
+                    async for part in await client.chat("fast", HELLO, tools=tools, stream=True)
+                ]
                 calls = [call for part in parts for call in part.message.tool_calls or ()]
             else:
-                calls = list((await client.chat("fast", HELLO, tools=tools)).message.tool_calls or ())
+                calls = list(
+                    (await client.chat("fast", HELLO, tools=tools)).message.tool_calls or ()
+                )
             assert [(each.function.name, each.function.arguments) for each in calls] == [
                 ("weather", {"city": "Paris"}),
                 ("weather", {"city": "Rome"}),
@@ -486,7 +571,10 @@ async def test_ollama_calls_tools_and_takes_results() -> None:
             results: Any = [{"role": "tool", "content": "rain", "tool_name": "weather"}] * 2
             made = await client.chat("fast", [*HELLO, turn, *results], tools=tools)
         assert made.message.content == "Rain."
-        assert [message.tool_call_id for message in model.requests[1].messages[-2:]] == ["call_1", "call_2"]  # type: ignore[union-attr]
+        assert [message.tool_call_id for message in model.requests[1].messages[-2:]] == [
+            "call_1",
+            "call_2",
+        ]  # type: ignore[union-attr]
 
 
 async def test_ollama_client_parses_structured_output() -> None:
@@ -498,7 +586,9 @@ async def test_ollama_client_parses_structured_output() -> None:
 
 async def test_ollama_client_lists_and_shows_models() -> None:
     async with ollama_client("x") as (client, model):
-        model.capabilities = Capabilities.of({"supports_images": False, "max_context_tokens": 4096})
+        model.capabilities = Capabilities.of(
+            {"supports_images": False, "max_context_tokens": 4096}
+        )
         assert [each.model for each in (await client.list()).models] == ["fast"]
         shown = await client.show("fast")
         with pytest.raises(ollama.ResponseError, match="no model of this name") as caught:
@@ -509,10 +599,15 @@ async def test_ollama_client_lists_and_shows_models() -> None:
 
 
 async def test_ollama_version_route_is_served() -> None:
-    async with serving(create_app({"fast": Listed("x")})) as url, aiohttp.ClientSession() as session:
+    async with (
+        serving(create_app({"fast": Listed("x")})) as url,
+        aiohttp.ClientSession() as session,
+    ):
         async with session.get(f"{url}/api/version") as response:
             assert await response.json() == {"version": dragoman.__version__}
-        async with session.get(f"{url}/api/version", headers={"host": "elsewhere.test"}) as response:
+        async with session.get(
+            f"{url}/api/version", headers={"host": "elsewhere.test"}
+        ) as response:
             assert response.status == 403
             assert isinstance((await response.json())["error"], str)
 

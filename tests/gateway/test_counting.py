@@ -1,4 +1,6 @@
-"""The gateway counts tokens with the model's server, and marks a count that is only an estimate."""
+"""The gateway counts tokens with the model's server, and marks a count that is only an
+estimate.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,10 @@ async def test_a_count_is_exact_or_reported_as_an_estimate(can_count: bool) -> N
     async with serve(handler) as upstream, aiohttp.ClientSession() as http:
         models = {
             wire: connect(
-                "m", wire=wire, base_url=upstream.url, quirks={"any_model": True} if wire == "openai" else None
+                "m",
+                wire=wire,
+                base_url=upstream.url,
+                quirks={"any_model": True} if wire == "openai" else None,
             )
             for wire in WIRES
         }
@@ -51,9 +56,16 @@ async def test_a_count_is_exact_or_reported_as_an_estimate(can_count: bool) -> N
                     body: dict[str, Any] = {**BODIES[client], "model": model}
                     body = BODIES[client] if client == "gemini" else body
                     async with http.post(url + path.format(model=model), json=body) as reply:
-                        count, warned = (await reply.json())[name], reply.headers.get("x-dragoman-warnings", "")
+                        count, warned = (
+                            (await reply.json())[name],
+                            reply.headers.get("x-dragoman-warnings", ""),
+                        )
                     where = (client, model, count, warned)
                     if can_count and model in WANTED:
-                        assert (count, "count_estimated" in warned) == (WANTED[model], False), where
+                        assert (count, "count_estimated" in warned) == (WANTED[model], False), (
+                            where
+                        )
                     else:
-                        assert (count > 0, "count_estimated input" in warned) == (True, True), where
+                        assert (count > 0, "count_estimated input" in warned) == (True, True), (
+                            where
+                        )

@@ -30,7 +30,9 @@ from .test_serve import BODY, running, write_config
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
-MANIFESTS = {each["kind"]: each for each in yaml.safe_load_all((DEPLOY / "k8s/gateway.yaml").read_text())}
+MANIFESTS = {
+    each["kind"]: each for each in yaml.safe_load_all((DEPLOY / "k8s/gateway.yaml").read_text())
+}
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
 CONTAINER: dict[str, Any] = MANIFESTS["Deployment"]["spec"]["template"]["spec"]["containers"][0]
 COMMANDS = {
@@ -61,7 +63,9 @@ def test_container_image_runs_without_root_and_without_pip() -> None:
 
 def test_compose_file_defines_every_service_and_confines_the_gateways() -> None:
     services = COMPOSE["services"]
-    assert {"gateway1", "gateway2", "proxy", "postgres", "redis", "prometheus", "grafana"} <= set(services)
+    assert {"gateway1", "gateway2", "proxy", "postgres", "redis", "prometheus", "grafana"} <= set(
+        services
+    )
     for name in ("gateway1", "gateway2"):
         assert services[name]["read_only"] is True
         assert services[name]["cap_drop"] == ["ALL"]
@@ -69,18 +73,33 @@ def test_compose_file_defines_every_service_and_confines_the_gateways() -> None:
     for service in services.values():
         for mount in service.get("volumes", []):
             source = mount.split(":")[0]
-            assert not source.startswith("./") or source == "./config" or (DEPLOY / source).exists(), source
+            assert (
+                not source.startswith("./") or source == "./config" or (DEPLOY / source).exists()
+            ), source
 
 
 def test_kubernetes_manifests_define_probes_and_a_long_enough_drain() -> None:
-    wanted = {"Deployment", "Service", "HorizontalPodAutoscaler", "PodDisruptionBudget", "NetworkPolicy"}
+    wanted = {
+        "Deployment",
+        "Service",
+        "HorizontalPodAutoscaler",
+        "PodDisruptionBudget",
+        "NetworkPolicy",
+    }
     assert set(MANIFESTS) == wanted
     assert CONTAINER["securityContext"]["readOnlyRootFilesystem"] is True
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-        assert CONTAINER[probe]["httpGet"]["path"] == ("/ready" if probe == "readinessProbe" else "/health")
+        assert CONTAINER[probe]["httpGet"]["path"] == (
+            "/ready" if probe == "readinessProbe" else "/health"
+        )
     assert "--open-ready" in CONTAINER["args"]
-    drain = sum([int(each.partition("=")[2]) for each in CONTAINER["args"] if each.startswith("--drain")])
-    assert MANIFESTS["Deployment"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > drain
+    drain = sum(
+        [int(each.partition("=")[2]) for each in CONTAINER["args"] if each.startswith("--drain")]
+    )
+    assert (
+        MANIFESTS["Deployment"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+        > drain
+    )
 
 
 def test_the_dashboard_shows_metrics_that_exist() -> None:
@@ -95,13 +114,29 @@ async def test_gateways_of_the_compose_file_share_keys_limits_and_log(
     tmp_path: Path, postgres_url: str, redis_url: str
 ) -> None:
     log = postgres_url
-    words = ["keys", "gateway", "new", "ann", "--requests-per-minute", "3", "--budget", "5", "--json"]
+    words = [
+        "keys",
+        "gateway",
+        "new",
+        "ann",
+        "--requests-per-minute",
+        "3",
+        "--budget",
+        "5",
+        "--json",
+    ]
     made = CliRunner().invoke(main, [*words, "--auth", log])
     key = json.loads(made.stdout)["key"]
     async with serve(answering("Hello")) as upstream:
         config = write_config(tmp_path, upstream.url)
         Path(config).write_text(Path(config).read_text() + "    priced_as: openai:gpt-5-mini\n")
-        places = {"--host": "127.0.0.1", "--config": config, "--auth": log, "--state": log, "--log": log}
+        places = {
+            "--host": "127.0.0.1",
+            "--config": config,
+            "--auth": log,
+            "--state": log,
+            "--log": log,
+        }
         places["--redis"] = redis_url
         options = [each.partition("=") for each in COMMANDS["compose"][1:]]
         command = [f"{name}{equals}{places.get(name, value)}" for name, equals, value in options]
@@ -111,18 +146,23 @@ async def test_gateways_of_the_compose_file_share_keys_limits_and_log(
             async with aiohttp.ClientSession() as session:
                 for url in (one, two, one, two):
                     headers = {"authorization": f"Bearer {key}"}
-                    async with session.post(f"{url}/v1/chat/completions", json=BODY, headers=headers) as reply:
+                    async with session.post(
+                        f"{url}/v1/chat/completions", json=BODY, headers=headers
+                    ) as reply:
                         statuses.append(reply.status)
-            for process in (first, second):  # records are written while the gateway goes on; this waits for the rest
+            # records are written while the gateway goes on; this waits for the rest
+            for process in (first, second):
                 process.terminate()
                 await process.wait()
     assert statuses == [200, 200, 200, 429]
     with PostgresLog(log, readonly=True) as recorded:
-        calls = [record for session in recorded.sessions() for record in recorded.read(session.session)]
+        calls = [
+            record for session in recorded.sessions() for record in recorded.read(session.session)
+        ]
     assert sum(type(record.payload).__name__ == "CallCompleted" for record in calls) == 3
 
 
-# --- TLS ----------------------------------------------------------------------------------------------
+# --- TLS ---------------------------------------------------------------------------------------
 
 
 async def test_the_gateway_serves_tls(tmp_path: Path) -> None:
@@ -132,8 +172,19 @@ async def test_the_gateway_serves_tls(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    async with serve(answering("Hello")) as upstream, aiohttp.ClientSession() as session, asyncio.timeout(60):
-        words = ["--config", write_config(tmp_path, upstream.url), "--model", "fast=up:m", "--port", str(port)]
+    async with (
+        serve(answering("Hello")) as upstream,
+        aiohttp.ClientSession() as session,
+        asyncio.timeout(60),
+    ):
+        words = [
+            "--config",
+            write_config(tmp_path, upstream.url),
+            "--model",
+            "fast=up:m",
+            "--port",
+            str(port),
+        ]
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "dragoman", "serve", *words, "--tls-cert", cert, "--tls-key", key
         )
@@ -141,7 +192,9 @@ async def test_the_gateway_serves_tls(tmp_path: Path) -> None:
             while True:
                 with contextlib.suppress(aiohttp.ClientConnectorError):
                     url = f"https://127.0.0.1:{port}/v1/chat/completions"
-                    async with session.post(url, json={**BODY, "stream": True}, ssl=trusted) as reply:
+                    async with session.post(
+                        url, json={**BODY, "stream": True}, ssl=trusted
+                    ) as reply:
                         assert (reply.status, b"[DONE]" in await reply.read()) == (200, True)
                         break
                 assert process.returncode is None

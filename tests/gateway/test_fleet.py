@@ -1,4 +1,6 @@
-"""Several workers and hosts as real processes, with PostgreSQL, Redis and many concurrent clients."""
+"""Several workers and hosts as real processes, with PostgreSQL, Redis and many
+concurrent clients.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,19 @@ SECONDS = 3.0  # after every limit was reached
 
 
 def write_prices(folder: Path) -> None:
-    """Price the upstream's model at 2,000 dollars per million tokens: a 5-token call costs a cent."""
+    """Price the upstream's model at 2,000 dollars per million tokens: a 5-token call
+    costs a cent.
+    """
     (folder / "prices.yaml").write_text(
-        'version: "1"\nrows:\n  - {provider: up, match: {equals: [m]}, input: "2000", output: "2000"}\n'
+        'version: "1"\nrows:\n  - {provider: up, match: {equals: [m]}, input: "2000", output: '
+        '"2000"}\n'
     )
 
 
 class Upstream:
-    """A server that counts calls and concurrent calls per key; clients send the key as the message."""
+    """A server that counts calls and concurrent calls per key; clients send the key as the
+    message.
+    """
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
@@ -56,7 +63,9 @@ class Upstream:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.skipif("DRAGOMAN_EXHAUSTIVE" not in os.environ, reason="five processes for ten seconds")
+@pytest.mark.skipif(
+    "DRAGOMAN_EXHAUSTIVE" not in os.environ, reason="five processes for ten seconds"
+)
 async def test_limits_hold_over_four_workers_and_two_hundred_clients(
     tmp_path: Path, postgres_url: str, redis_url: str
 ) -> None:
@@ -71,9 +80,20 @@ async def test_limits_hold_over_four_workers_and_two_hundred_clients(
     statuses: Counter[tuple[str, int]] = Counter()
     async with serve(upstream.handle) as server:
         config = write_config(tmp_path, server.url)
-        Path(config).write_text(Path(config).read_text() + "    priced_as: up:m\nprices: prices.yaml\n")
+        Path(config).write_text(
+            Path(config).read_text() + "    priced_as: up:m\nprices: prices.yaml\n"
+        )
         write_prices(tmp_path)
-        options = ["--config", config, "--model", "fast=up:m", "--auth", postgres_url, "--state", postgres_url]
+        options = [
+            "--config",
+            config,
+            "--model",
+            "fast=up:m",
+            "--auth",
+            postgres_url,
+            "--state",
+            postgres_url,
+        ]
         options += ["--redis", redis_url, "--workers", str(WORKERS), "--no-access-log"]
         async with running(*options) as (one, first), running(*options) as (two, second):
             connector = aiohttp.TCPConnector(limit=0)
@@ -85,9 +105,14 @@ async def test_limits_hold_over_four_workers_and_two_hundred_clients(
                     name = list(keys)[number % 3]
                     headers = {"authorization": f"Bearer {keys[name]}"}
                     body = {**BODY, "messages": [{"role": "user", "content": name}]}
-                    while time.time() < min(began + 100, max(ends.values(), default=began) + SECONDS) or len(ends) < 3:
+                    while (
+                        time.time() < min(began + 100, max(ends.values(), default=began) + SECONDS)
+                        or len(ends) < 3
+                    ):
                         url = (one, two)[number % 2]
-                        async with session.post(f"{url}/v1/chat/completions", json=body, headers=headers) as answer:
+                        async with session.post(
+                            f"{url}/v1/chat/completions", json=body, headers=headers
+                        ) as answer:
                             statuses[name, answer.status] += 1
                             if answer.status in (402, 429):
                                 ends.setdefault(name, time.time())

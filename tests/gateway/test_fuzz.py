@@ -23,7 +23,9 @@ from .upstream import EXHAUSTIVE
 KEY = "dg-key"
 APP = create_app({"fast": ScriptedProvider("Hello.")}, check_host=False)
 PLAIN = create_app({"fast": ScriptedProvider("Hello.")})
-LOCKED = create_app({"fast": ScriptedProvider("Hello.")}, keys=KeyRing([Key("ann", hash_key(KEY))]))
+LOCKED = create_app(
+    {"fast": ScriptedProvider("Hello.")}, keys=KeyRing([Key("ann", hash_key(KEY))])
+)
 SCHEMA = schemathesis.openapi.from_asgi("/openapi.json", APP)
 BOUNDS = settings(
     max_examples=20 if EXHAUSTIVE else 3,
@@ -49,9 +51,9 @@ def check(response: Any) -> None:
 def test_openapi_description_matches_the_behaviour(case: Any) -> None:
     response = case.call()
     check(response)
-    assert str(response.status_code) in SCHEMA.raw_schema["paths"][case.path][case.method.lower()]["responses"] or (
-        response.status_code in (404, 405)
-    )
+    assert str(response.status_code) in SCHEMA.raw_schema["paths"][case.path][case.method.lower()][
+        "responses"
+    ] or (response.status_code in (404, 405))
 
 
 PATHS = [
@@ -76,15 +78,23 @@ BESIDE = [
 ]
 texts = st.text(max_size=8)
 roles = st.sampled_from(["user", "assistant", "system", "tool", "model", "developer", ""])
-kinds = st.sampled_from(["text", "image", "image_url", "input_text", "tool_use", "tool_result", "function_call", ""])
+kinds = st.sampled_from(
+    ["text", "image", "image_url", "input_text", "tool_use", "tool_result", "function_call", ""]
+)
 parts = st.fixed_dictionaries(
     {},
-    optional={"type": kinds, "text": texts | some.json_values, "source": some.json_values, "input": some.json_values},
+    optional={
+        "type": kinds,
+        "text": texts | some.json_values,
+        "source": some.json_values,
+        "input": some.json_values,
+    },
 )
 contents = texts | st.lists(parts | some.json_values, max_size=2)
 messages = st.lists(
     st.fixed_dictionaries(
-        {"role": roles}, optional={"content": contents, "parts": st.lists(parts), "tool_calls": some.json_values}
+        {"role": roles},
+        optional={"content": contents, "parts": st.lists(parts), "tool_calls": some.json_values},
     ),
     max_size=3,
 )
@@ -148,7 +158,9 @@ def test_every_route_is_described() -> None:
         pattern = re.sub(r"\{\w+(:path)?\}", ".+", route.path)
         fitting = [each for path, each in described.items() if re.fullmatch(pattern, path)]
         methods = route.methods - {"HEAD"}
-        assert route.path == "/openapi.json" or any(method.lower() in each for each in fitting for method in methods)
+        assert route.path == "/openapi.json" or any(
+            method.lower() in each for each in fitting for method in methods
+        )
 
 
 @pytest.mark.parametrize("path", [*PATHS, *BESIDE])

@@ -19,10 +19,16 @@ from tests.server import Connection, serve
 from .serving import serving
 
 SAID = {
-    "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}],
+    "choices": [
+        {"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}
+    ],
     "usage": {"prompt_tokens": 3, "completion_tokens": 1},
 }
-CHUNK = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}]}
+CHUNK = {
+    "choices": [
+        {"index": 0, "delta": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}
+    ]
+}
 
 
 async def answer(connection: Connection) -> None:
@@ -36,10 +42,17 @@ async def answer(connection: Connection) -> None:
 
 
 def configure(folder: Path, strategy: str, *urls: str) -> Registry:
-    adapters = "".join([f"  up{at}: {{type: openai-compatible, base_url: {url}/v1}}\n" for at, url in enumerate(urls)])
+    adapters = "".join(
+        [
+            f"  up{at}: {{type: openai-compatible, base_url: {url}/v1}}\n"
+            for at, url in enumerate(urls)
+        ]
+    )
     names = ", ".join([f"up{at}:m" for at in range(len(urls))])
     path = folder / "models.yaml"
-    path.write_text(f"adapters:\n{adapters}groups:\n  fast: {{strategy: {strategy}, candidates: [{names}]}}\n")
+    path.write_text(
+        f"adapters:\n{adapters}groups:\n  fast: {{strategy: {strategy}, candidates: [{names}]}}\n"
+    )
     return Registry.load(path)
 
 
@@ -60,7 +73,11 @@ async def test_group_survives_a_dying_upstream_under_load(
                 started = asyncio.Event()
 
                 async def call(number: int) -> int:
-                    body = {"model": "fast", "stream": number % 2 == 0, "messages": [{"role": "user", "content": "Hi"}]}
+                    body = {
+                        "model": "fast",
+                        "stream": number % 2 == 0,
+                        "messages": [{"role": "user", "content": "Hi"}],
+                    }
                     if number == calls // 4:
                         started.set()
                     async with client.post(f"{url}/v1/chat/completions", json=body) as reply:
@@ -84,7 +101,8 @@ async def test_group_survives_a_dying_upstream_under_load(
         await registry.close()
     statuses = [status for each in done for status in each]
     assert len(first.requests) > 0
-    # A stream that had begun at the dying server may be cut; a call without an event yet never fails.
+    # A stream that had begun at the dying server may be cut; a call without an event yet never
+    # fails.
     assert statuses.count(200) == calls
     served = [each["x-dragoman-served-by"] for each in headers]
     assert set(served) == {"up0:m", "up1:m"}

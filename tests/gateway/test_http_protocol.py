@@ -24,8 +24,12 @@ from .serving import raw, serving
 KEY = "dg-ann"
 KEYS = KeyRing([Key("ann", hash_key(KEY))])
 DATA = json.dumps({"model": "fast", "messages": [{"role": "user", "content": "Hi"}]}).encode()
-STREAM = json.dumps({"model": "fast", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}).encode()
-POST = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+STREAM = json.dumps(
+    {"model": "fast", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
+).encode()
+POST = (
+    b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+)
 OURS = b"authorization: Bearer " + KEY.encode() + b"\r\n"
 GET = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
@@ -35,7 +39,9 @@ def call(data: bytes = DATA, head: bytes = POST) -> bytes:
 
 
 def app(model: Any = None, **bounds: Any) -> Any:
-    return create_app({"fast": model or Listed("Hello", repeat=True)}, keys=KEYS, bounds=Bounds(**bounds))
+    return create_app(
+        {"fast": model or Listed("Hello", repeat=True)}, keys=KEYS, bounds=Bounds(**bounds)
+    )
 
 
 def statuses(answer: bytes) -> list[int]:
@@ -45,7 +51,10 @@ def statuses(answer: bytes) -> list[int]:
 TOO_LARGE: list[tuple[str, bytes]] = [
     ("one endless header", b"GET /health HTTP/1.1\r\nx: " + b"a" * 400_000),
     ("one long header", b"GET /health HTTP/1.1\r\nx: " + b"a" * 70_000 + b"\r\n\r\n"),
-    ("many headers", b"GET /health HTTP/1.1\r\n" + b"".join(b"h%d: v\r\n" % n for n in range(101)) + b"\r\n"),
+    (
+        "many headers",
+        b"GET /health HTTP/1.1\r\n" + b"".join(b"h%d: v\r\n" % n for n in range(101)) + b"\r\n",
+    ),
     ("an endless address", b"GET /" + b"a" * 400_000),
     ("a long address", b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n"),
 ]
@@ -58,7 +67,12 @@ async def test_oversized_head_gets_431(name: str, sent: bytes) -> None:
         assert statuses(answer) == [431], name
         assert b"connection: close" in answer
         assert "message" in json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
-        fits = b"GET /health HTTP/1.1\r\nx: " + b"a" * 60_000 + b"\r\n" + b"".join(b"h%d: v\r\n" % n for n in range(98))
+        fits = (
+            b"GET /health HTTP/1.1\r\nx: "
+            + b"a" * 60_000
+            + b"\r\n"
+            + b"".join(b"h%d: v\r\n" % n for n in range(98))
+        )
         assert statuses(await raw(url, fits + b"connection: close\r\n\r\n")) == [200]
 
 
@@ -99,7 +113,10 @@ async def test_pipelined_requests_are_limited() -> None:
         answer = await raw(url, GET * 500)
         assert statuses(answer) == [200] * 4
         assert answer.count(b"connection: close") == 1
-        assert statuses(await raw(url, GET * 3 + GET[:-2] + b"connection: close\r\n\r\n")) == [200] * 4
+        assert (
+            statuses(await raw(url, GET * 3 + GET[:-2] + b"connection: close\r\n\r\n"))
+            == [200] * 4
+        )
 
 
 async def test_hang_up_ends_the_running_call_even_with_a_queued_request() -> None:
@@ -137,9 +154,24 @@ HOLDS: list[tuple[str, bytes, bytes, int | None]] = [
     ("half a head after a reply", GET + b"GE", b"", 200),
     ("401, then one byte", POST + b"content-length: 1000\r\n\r\n", b"x", 401),
     ("401, then half a chunk", POST + b"transfer-encoding: chunked\r\n\r\n", b"5", 401),
-    ("401 with an expectation", POST + b"expect: 100-continue\r\ncontent-length: 1000\r\n\r\n", b"x", 401),
-    ("404, then one byte", b"POST /no HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n", b"x", 404),
-    ("405, then one byte", b"POST /health HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n", b"x", 405),
+    (
+        "401 with an expectation",
+        POST + b"expect: 100-continue\r\ncontent-length: 1000\r\n\r\n",
+        b"x",
+        401,
+    ),
+    (
+        "404, then one byte",
+        b"POST /no HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n",
+        b"x",
+        404,
+    ),
+    (
+        "405, then one byte",
+        b"POST /health HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n",
+        b"x",
+        405,
+    ),
     ("a page with a body", GET[:-2] + b"content-length: 1000\r\n\r\n", b"x", 200),
     ("413, then one byte", POST + OURS + b"content-length: 99999999\r\n\r\n", b"x", 413),
     ("a body by the byte", POST + OURS + b"content-length: 1000\r\n\r\n", b"x", 408),
@@ -148,7 +180,9 @@ HOLDS: list[tuple[str, bytes, bytes, int | None]] = [
 ]
 
 
-async def test_connection_without_a_complete_request_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connection_without_a_complete_request_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A connection without a complete request is closed after the configured seconds."""
     monkeypatch.setattr("dragoman.gateway.http_protocol._LINGER_SECONDS", 0.3)
     settings = {"head_seconds": 0.4, "body_seconds": 0.4, "body_bytes": 10_000}
@@ -162,7 +196,9 @@ async def test_connection_without_a_complete_request_is_closed(monkeypatch: pyte
 
 
 async def _hold(url: str, first: bytes, drip: bytes) -> bytes | None:
-    """Send a byte now and then; return the received bytes, or ``None`` if the server did not close."""
+    """Send a byte now and then; return the received bytes, or ``None`` if the server did not
+    close.
+    """
     reader, writer = await _connect(url)
     received = b""
     writer.write(first)
@@ -231,7 +267,9 @@ async def test_unread_reply_does_not_keep_a_closed_connection_open() -> None:
             assert len(await _rest(client)) < 10_000_000
 
 
-async def test_long_reply_is_sent_completely_before_closing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_long_reply_is_sent_completely_before_closing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Invalid bytes follow the request, so the server closes after the reply; the client reads
     slowly.
     """
@@ -278,7 +316,11 @@ async def test_number_of_connections_is_limited(bounds: dict[str, int]) -> None:
 def test_ipv6_peers_are_counted_by_network() -> None:
     assert _network_of("10.0.0.1") == "10.0.0.1"
     assert _network_of("::ffff:10.0.0.1") == "10.0.0.1"
-    assert _network_of("2001:db8::1") == _network_of("2001:db8::ffff:2") != _network_of("2001:db8:0:1::1")
+    assert (
+        _network_of("2001:db8::1")
+        == _network_of("2001:db8::ffff:2")
+        != _network_of("2001:db8:0:1::1")
+    )
     assert _network_of("fe80::1%eth0") == _network_of("fe80::2")
 
 
@@ -335,7 +377,11 @@ async def test_http_1_0_gets_no_chunked_encoding() -> None:
 
 async def test_extra_slash_causes_no_redirect() -> None:
     async with serving(app()) as url:
-        sent = call(head=POST.replace(b"completions ", b"completions/ ").replace(b"localhost", b"evil.test"))
+        sent = call(
+            head=POST.replace(b"completions ", b"completions/ ").replace(
+                b"localhost", b"evil.test"
+            )
+        )
         answer = await raw(url, sent + GET[:-2] + b"connection: close\r\n\r\n")
         assert statuses(answer) == [404, 200]
         assert b"evil.test" not in answer
@@ -379,7 +425,9 @@ async def test_body_counts_until_it_is_decoded() -> None:
     made = app(Listed(answer, repeat=True), bodies_bytes=10, body_bytes=100_000)
     head = POST + b"connection: close\r\n"
     async with serving(made) as url:
-        assert statuses(await raw(url, call(head=head))) == [200], "one body of legal size always fits"
+        assert statuses(await raw(url, call(head=head))) == [200], (
+            "one body of legal size always fits"
+        )
         assert statuses(await raw(url, call(b"{" * 50_000, head=head))) == [400]
         assert made.state.service.held_bytes == 0
     assert seen == [0]

@@ -37,14 +37,24 @@ async def stored(
 
 
 def texts(model: Listed, at: int) -> list[tuple[str, str]]:
-    return [(type(message).__name__, str(getattr(message, "text", ""))) for message in model.requests[at].messages]
+    return [
+        (type(message).__name__, str(getattr(message, "text", "")))
+        for message in model.requests[at].messages
+    ]
 
 
 async def test_conversation_continues_by_the_previous_response_id(tmp_path: Path) -> None:
     async with stored(tmp_path, "One.", "Two.", "Three.") as (client, model, _):
-        first = await client.responses.create(model="fast", input="First?", instructions="Be brief.")
+        first = await client.responses.create(
+            model="fast", input="First?", instructions="Be brief."
+        )
         assert first.store is True
-        asked: Any = {"model": "fast", "input": "Second?", "previous_response_id": first.id, "stream": True}
+        asked: Any = {
+            "model": "fast",
+            "input": "Second?",
+            "previous_response_id": first.id,
+            "stream": True,
+        }
         stream = await client.responses.create(**asked)
         second = [event async for event in stream][-1].response
         assert second.previous_response_id == first.id
@@ -63,7 +73,7 @@ async def test_conversation_continues_by_the_previous_response_id(tmp_path: Path
         ("User", "Second?"),
         ("Assistant", "Two."),
         ("User", "Third?"),
-    ]  # instructions of an earlier request are not carried over
+    ]
 
 
 async def test_items_are_referenced_by_id(tmp_path: Path) -> None:
@@ -78,7 +88,9 @@ async def test_items_are_referenced_by_id(tmp_path: Path) -> None:
         made = await client.responses.create(model="fast", input=talk, tools=tools)
         assert made.output_text == "Rain."
         with pytest.raises(openai.NotFoundError, match="nothing_here"):
-            await client.responses.create(model="fast", input=[{"type": "item_reference", "id": "nothing_here"}])
+            await client.responses.create(
+                model="fast", input=[{"type": "item_reference", "id": "nothing_here"}]
+            )
     assert isinstance(model.requests[1].messages[1], Assistant)
     assert model.requests[1].messages[1].tool_calls[0].arguments == {"city": "Paris"}
 
@@ -93,20 +105,30 @@ async def test_response_with_store_false_is_not_stored(tmp_path: Path) -> None:
 
 async def test_conversations_are_stored(tmp_path: Path) -> None:
     async with stored(tmp_path, "One.", "Two.") as (client, model, _):
-        talk = await client.conversations.create(items=[{"role": "user", "content": "I am Ann.", "type": "message"}])
+        talk = await client.conversations.create(
+            items=[{"role": "user", "content": "I am Ann.", "type": "message"}]
+        )
         await client.responses.create(model="fast", input="Who am I?", conversation=talk.id)
-        made = await client.responses.create(model="fast", input="And now?", conversation={"id": talk.id})
+        made = await client.responses.create(
+            model="fast", input="And now?", conversation={"id": talk.id}
+        )
         assert made.conversation is not None
         items = await client.conversations.items.list(talk.id)
         assert len(items.data) == 5
         assert (await client.conversations.retrieve(talk.id)).id == talk.id
-        await client.conversations.items.create(talk.id, items=[{"role": "user", "content": "x", "type": "message"}])
+        await client.conversations.items.create(
+            talk.id, items=[{"role": "user", "content": "x", "type": "message"}]
+        )
         await client.conversations.delete(talk.id)
         with pytest.raises(openai.NotFoundError):
             await client.responses.create(model="fast", input="?", conversation=talk.id)
         with pytest.raises(openai.BadRequestError, match="together"):
-            await client.responses.create(model="fast", input="?", conversation=talk.id, previous_response_id="a")
-    assert [message.text for message in model.requests[1].messages if isinstance(message, User)] == [
+            await client.responses.create(
+                model="fast", input="?", conversation=talk.id, previous_response_id="a"
+            )
+    assert [
+        message.text for message in model.requests[1].messages if isinstance(message, User)
+    ] == [
         "I am Ann.",
         "Who am I?",
         "And now?",
@@ -157,7 +179,9 @@ async def test_each_key_finds_only_its_own_responses(tmp_path: Path) -> None:
             his.responses.retrieve(made.id),
             his.responses.delete(made.id),
             his.responses.create(model="fast", input="?", previous_response_id=made.id),
-            his.responses.create(model="fast", input=[{"type": "item_reference", "id": made.output[0].id or ""}]),
+            his.responses.create(
+                model="fast", input=[{"type": "item_reference", "id": made.output[0].id or ""}]
+            ),
         ):
             with pytest.raises(openai.NotFoundError):
                 await refused
@@ -176,7 +200,12 @@ async def test_missing_store_is_reported_with_advice() -> None:
             {"input": "Hi", "previous_response_id": "resp_1"},
             {"input": "Hi", "conversation": "conv_1"},
             {"input": "Hi", "background": True},
-            {"input": [{"type": "item_reference", "id": "msg_1"}, {"role": "user", "content": "Hi"}]},
+            {
+                "input": [
+                    {"type": "item_reference", "id": "msg_1"},
+                    {"role": "user", "content": "Hi"},
+                ]
+            },
         ]
         for fields in wrong:
             with pytest.raises(openai.BadRequestError, match="--store"):

@@ -28,7 +28,11 @@ Open = Callable[[], KeyStore]
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return str(request.getfixturevalue("postgres_url") if request.param == "postgres" else tmp_path / "keys.db")
+    return str(
+        request.getfixturevalue("postgres_url")
+        if request.param == "postgres"
+        else tmp_path / "keys.db"
+    )
 
 
 @pytest.fixture
@@ -45,14 +49,19 @@ def store(place: str) -> Iterator[KeyStore]:
     opened.close()
 
 
-def test_keys_are_stored_without_the_key_itself(store: KeyStore, ring: KeyRing, place: str) -> None:
-    shown = store.create("ann", models=("fast",), budget_usd_month=Decimal("5.5"), expires=date(2030, 1, 31))
+def test_keys_are_stored_without_the_key_itself(
+    store: KeyStore, ring: KeyRing, place: str
+) -> None:
+    shown = store.create(
+        "ann", models=("fast",), budget_usd_month=Decimal("5.5"), expires=date(2030, 1, 31)
+    )
     store.set_team("core", Decimal(100))
     store.change("ann", {"team": "core", "requests_per_minute": 60})
     ring.poll()
     found = ring.find(shown)
     assert found == Key(
-        "ann", hash_key(shown), ("fast",), requests_per_minute=60, expires=date(2030, 1, 31), team="core",
+        "ann", hash_key(shown), ("fast",), requests_per_minute=60, expires=date(2030, 1, 31),
+        team="core",
         budget_usd_month=Decimal("5.5"), team_budget_usd_month=Decimal(100),
     )  # fmt: skip
     assert ring.find(shown, date(2030, 2, 1)) is None
@@ -96,7 +105,11 @@ def test_every_change_is_audited(store: KeyStore) -> None:
 
 BAD: list[tuple[Callable[[KeyStore], Any], type[Exception], str]] = [
     (lambda store: store.create("ann"), ValueError, "already"),
-    (lambda store: store.add([Key("new", store.read_keys()[0].hash)]), ValueError, "hash of another key"),
+    (
+        lambda store: store.add([Key("new", store.read_keys()[0].hash)]),
+        ValueError,
+        "hash of another key",
+    ),
     (lambda store: store.create(""), ValueError, "1 to 200"),
     (lambda store: store.create("team:x"), ValueError, "does not begin with team:"),
     (lambda store: store.create("a\nb"), ValueError, "printable"),
@@ -116,7 +129,9 @@ def test_rejected_changes_alter_neither_keys_nor_audit(at: int, store: KeyStore)
     assert (store.read_keys(), store.audit()) == before
 
 
-def test_changes_by_two_processes_are_both_visible(store: KeyStore, ring: KeyRing, place: str) -> None:
+def test_changes_by_two_processes_are_both_visible(
+    store: KeyStore, ring: KeyRing, place: str
+) -> None:
     other = KeyStore(place)
     keys = [store.create("ann"), other.create("bob")]
     ring.poll()
@@ -180,8 +195,9 @@ def test_key_file_supports_teams_and_rotated_keys(tmp_path: Path) -> None:
     old, new = new_key(), new_key()
     file = tmp_path / "keys.yaml"
     file.write_text(
-        f"keys:\n  ann:\n    hash: {new[1]}\n    old_hash: {old[1]}\n    old_until: 2999-01-31T12:00:00Z\n"
-        "    team: core\n    budget_usd_month: 7\nteams:\n  core: {budget_usd_month: 100}\n"
+        f"keys:\n  ann:\n    hash: {new[1]}\n    old_hash: {old[1]}\n    old_until: "
+        "2999-01-31T12:00:00Z\n    team: core\n    budget_usd_month: 7\nteams:\n  core: "
+        "{budget_usd_month: 100}\n"
     )
     found = KeyRing.load(file).find(old[0])
     assert found is not None

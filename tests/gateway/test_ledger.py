@@ -1,4 +1,6 @@
-"""Usage of a key is counted once across processes, even while the ledger file is locked or full."""
+"""Usage of a key is counted once across processes, even while the ledger file is
+locked or full.
+"""
 
 # ruff: noqa: SLF001 - the ledger's own tables are counted, and its own connection gets a page limit
 
@@ -31,7 +33,9 @@ from tests.server import Connection, serve
 from .serving import serving
 from .test_app import ANN, BODY, bearer, head, post
 
-LIMITED = Key("ann", hash_key(ANN), budget_usd=Decimal(5), tokens_per_minute=10**6, max_concurrency=4)
+LIMITED = Key(
+    "ann", hash_key(ANN), budget_usd=Decimal(5), tokens_per_minute=10**6, max_concurrency=4
+)
 USED = Usage(input_tokens=1000, output_tokens=1000, total_tokens=2000)
 
 
@@ -53,7 +57,9 @@ def lock(path: Path) -> sqlite3.Connection:
 
 
 def tables(path: Path) -> tuple[int, int, int]:
-    """Return the leases, the tokens and the cost (in billionths of a dollar) stored in the file."""
+    """Return the leases, the tokens and the cost (in billionths of a dollar) stored in
+    the file.
+    """
     base = sqlite3.connect(path)
     queries = (
         "select count(*) from dragoman_leases",
@@ -75,14 +81,11 @@ async def until(path: Path, expected: tuple[int, int, int]) -> None:
 @pytest.mark.parametrize("limit", [10, 100])
 def test_requests_per_minute_are_exact_across_processes(limit: int, tmp_path: Path) -> None:
     code = (
-        "import sys; from dragoman.gateway.ledger import Ledger; from dragoman.gateway.keys import Key\n"
-        "from dragoman.errors import RateLimitError\n"
-        "ledger, key, done = Ledger(sys.argv[1], clock=lambda: 600.0), Key('k', 'h', requests_per_minute=LIMIT), 0\n"
-        "print('ready', flush=True); sys.stdin.readline()\n"
-        "for _ in range(200):\n"
-        "    try: ledger.admit(key); done += 1\n"
-        "    except RateLimitError: pass\n"
-        "print(done)"
+        "import sys; from dragoman.gateway.ledger import Ledger; from dragoman.gateway.keys import"
+        " Key\nfrom dragoman.errors import RateLimitError\nledger, key, done = Ledger(sys.argv[1],"
+        " clock=lambda: 600.0), Key('k', 'h', requests_per_minute=LIMIT), 0\nprint('ready', "
+        "flush=True); sys.stdin.readline()\nfor _ in range(200):\n    try: ledger.admit(key); "
+        "done += 1\n    except RateLimitError: pass\nprint(done)"
     ).replace("LIMIT", str(limit))
     Ledger(tmp_path / "used.db").close()
     command = [sys.executable, "-c", code, str(tmp_path / "used.db")]
@@ -97,14 +100,19 @@ def test_requests_per_minute_are_exact_across_processes(limit: int, tmp_path: Pa
 
 
 @pytest.mark.usefixtures("quick")
-async def test_locked_ledger_rejects_calls_with_503_without_blocking_others(tmp_path: Path) -> None:
+async def test_locked_ledger_rejects_calls_with_503_without_blocking_others(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "used.db"
     model = priced(reply("Hello", usage=USED))
     app = create_app({"fast": model}, keys=KeyRing([LIMITED]), ledger=Ledger(path))
     async with serving(app) as url:
         other = lock(path)
         began = time.perf_counter()
-        calls = [asyncio.ensure_future(post(f"{url}/v1/chat/completions", BODY, bearer(ANN))) for _ in range(20)]
+        calls = [
+            asyncio.ensure_future(post(f"{url}/v1/chat/completions", BODY, bearer(ANN)))
+            for _ in range(20)
+        ]
         await asyncio.sleep(0.05)
         lags = []
         for _ in range(5):
@@ -125,13 +133,18 @@ async def test_locked_ledger_rejects_calls_with_503_without_blocking_others(tmp_
 
 
 @pytest.mark.usefixtures("quick")
-async def test_usage_is_counted_later_if_the_ledger_is_locked_when_a_call_ends(tmp_path: Path) -> None:
+async def test_usage_is_counted_later_if_the_ledger_is_locked_when_a_call_ends(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "used.db"
     gate = asyncio.Event()
     model = priced(lambda request: [gate, *reply("Hello", usage=USED)(request)])
     app = create_app({"fast": model}, keys=KeyRing([LIMITED]), ledger=Ledger(path))
     async with serving(app) as url:
-        calls = [asyncio.ensure_future(post(f"{url}/v1/chat/completions", BODY, bearer(ANN))) for _ in range(3)]
+        calls = [
+            asyncio.ensure_future(post(f"{url}/v1/chat/completions", BODY, bearer(ANN)))
+            for _ in range(3)
+        ]
         while model.running < 3:
             await asyncio.sleep(0.01)
         other = lock(path)
@@ -174,7 +187,8 @@ async def test_full_disk_rejects_calls_and_loses_nothing(tmp_path: Path) -> None
     pages = ledger._base.run("pragma page_count")[0][0]
     writer = LedgerWriter(ledger)
     lease = await writer.admit(LIMITED, 60)
-    ledger._base.run(f"pragma max_page_count = {pages}")  # SQLite reports the same error as for a full disk
+    # SQLite reports the same error as for a full disk
+    ledger._base.run(f"pragma max_page_count = {pages}")
     wide = Key("w" * 50_000, "h", requests_per_minute=5)
     with pytest.raises(OverloadedError, match="cannot count"):
         await writer.admit(wide, 60)
@@ -205,13 +219,17 @@ async def test_lease_of_a_call_cancelled_while_it_is_granted_is_released(tmp_pat
     assert tables(path)[0] == 0
 
 
-# --- charges for failed and abandoned calls -------------------------------------------------------
+# --- charges for failed and abandoned calls ----------------------------------------------------
 
 
-async def spend(model: Listed, *, hang_up: bool = False, stream: bool = False, **bounds: Any) -> Decimal:
+async def spend(
+    model: Listed, *, hang_up: bool = False, stream: bool = False, **bounds: Any
+) -> Decimal:
     """Make one call with a long prompt; return the recorded spending of the key."""
     ledger = Ledger()
-    app = create_app({"fast": model}, keys=KeyRing([LIMITED]), ledger=ledger, bounds=Bounds(**bounds))
+    app = create_app(
+        {"fast": model}, keys=KeyRing([LIMITED]), ledger=ledger, bounds=Bounds(**bounds)
+    )
     body = {**BODY, "stream": stream, "messages": [{"role": "user", "content": "word " * 5000}]}
     async with serving(app) as url:
         if not hang_up:
@@ -241,7 +259,9 @@ async def test_call_abandoned_before_its_first_event_is_charged_by_estimate(stre
 
 
 async def test_call_past_the_deadline_is_charged() -> None:
-    assert await spend(priced(lambda request: [asyncio.Event()]), reply_seconds=0.2) > Decimal("0.01")
+    assert await spend(priced(lambda request: [asyncio.Event()]), reply_seconds=0.2) > Decimal(
+        "0.01"
+    )
     assert await spend(priced(TimedOutError("late", which="first_event"))) > Decimal("0.01")
 
 
@@ -265,13 +285,15 @@ async def test_rejection_by_the_codec_is_not_charged(status: int) -> None:
     ledger = Ledger()
     async with serve(handler) as upstream:
         model = connect("gpt-5-mini", base_url=f"{upstream.url}/v1", priced_as="openai")
-        async with serving(create_app({"fast": model}, keys=KeyRing([LIMITED]), ledger=ledger)) as url:
+        async with serving(
+            create_app({"fast": model}, keys=KeyRing([LIMITED]), ledger=ledger)
+        ) as url:
             found, _, _ = await post(f"{url}/v1/chat/completions", BODY, bearer(ANN))
     assert found == status
     assert ledger._base.run("select sum(tokens) from dragoman_used") == [(0,)]
 
 
-# --- upstream failures ----------------------------------------------------------------------------
+# --- upstream failures -------------------------------------------------------------------------
 
 
 async def test_unavailable_limiter_gives_503() -> None:

@@ -1,4 +1,5 @@
-"""The vendors' clients with models of every wire: the features that work, as the table in the docs.
+"""The vendors' clients with models of every wire: the features that work, as the table in the
+docs.
 
 ``python -m tests.gateway.test_matrix`` writes the page from a run.
 """
@@ -54,8 +55,13 @@ def script() -> ScriptedProvider:
         "USAGE": Answer(text=TEXT, usage=Usage(7, 5)),
         "SLOW": Answer(text="on and " * 1000, pace=0.05),
     }
-    rules = [ScriptRule(answer, RequestMatch(pattern=f"^{word}")) for word, answer in answers.items()]
-    faults = [ScriptRule(TEXT, RequestMatch(pattern=f"^E{code}"), Fault(status=code)) for code in STATUSES]
+    rules = [
+        ScriptRule(answer, RequestMatch(pattern=f"^{word}")) for word, answer in answers.items()
+    ]
+    faults = [
+        ScriptRule(TEXT, RequestMatch(pattern=f"^E{code}"), Fault(status=code))
+        for code in STATUSES
+    ]
     return ScriptedProvider(*rules, *faults, ScriptRule(TEXT))
 
 
@@ -101,9 +107,15 @@ class OpenaiChat:
 
     async def streams(self, client: Any, model: str) -> None:
         chunks = [
-            each async for each in await self.ask(client, model, stream=True, stream_options={"include_usage": True})
+            each
+            async for each in await self.ask(
+                client, model, stream=True, stream_options={"include_usage": True}
+            )
         ]
-        assert "".join([each.choices[0].delta.content or "" for each in chunks if each.choices]) == TEXT
+        assert (
+            "".join([each.choices[0].delta.content or "" for each in chunks if each.choices])
+            == TEXT
+        )
         assert chunks[-1].usage.completion_tokens > 0
 
     async def calls(self, client: Any, model: str, word: str = "CALL", **more: Any) -> list[str]:
@@ -118,11 +130,15 @@ class OpenaiChat:
         assert len(await self.calls(client, model, "BOTH", parallel_tool_calls=True)) == 2
 
     async def structured(self, client: Any, model: str) -> None:
-        made = await client.chat.completions.parse(model=model, messages=user("RIVER"), response_format=River)
+        made = await client.chat.completions.parse(
+            model=model, messages=user("RIVER"), response_format=River
+        )
         assert made.choices[0].message.parsed == River(name="Rhine", km=1233)
 
     async def json_mode(self, client: Any, model: str) -> None:
-        made = await self.ask(client, model, "RIVER as JSON", response_format={"type": "json_object"})
+        made = await self.ask(
+            client, model, "RIVER as JSON", response_format={"type": "json_object"}
+        )
         assert json.loads(made.choices[0].message.content)["km"] == 1233
 
     async def thinking(self, client: Any, model: str) -> None:
@@ -132,11 +148,15 @@ class OpenaiChat:
     async def image(self, client: Any, model: str) -> None:
         picture = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}}
         content = [{"type": "text", "text": "What?"}, picture]
-        made = await client.chat.completions.create(model=model, messages=[{"role": "user", "content": content}])
+        made = await client.chat.completions.create(
+            model=model, messages=[{"role": "user", "content": content}]
+        )
         assert made.choices[0].message.content == TEXT
 
     async def errors(self, client: Any, model: str) -> None:
-        await check_errors(lambda text: self.ask(client, model, text), openai.APIStatusError, find_status)
+        await check_errors(
+            lambda text: self.ask(client, model, text), openai.APIStatusError, find_status
+        )
 
     async def abort(self, client: Any, model: str) -> None:
         stream = await self.ask(client, model, "SLOW", stream=True)
@@ -145,11 +165,14 @@ class OpenaiChat:
 
     async def usage(self, client: Any, model: str) -> None:
         whole = (await self.ask(client, model, "USAGE")).usage
-        asked = await self.ask(client, model, "USAGE", stream=True, stream_options={"include_usage": True})
+        asked = await self.ask(
+            client, model, "USAGE", stream=True, stream_options={"include_usage": True}
+        )
         streamed = [each async for each in asked][-1].usage
-        assert {(each.prompt_tokens, each.completion_tokens, each.total_tokens) for each in (whole, streamed)} == {
-            (7, 5, 12)
-        }
+        assert {
+            (each.prompt_tokens, each.completion_tokens, each.total_tokens)
+            for each in (whole, streamed)
+        } == {(7, 5, 12)}
 
 
 class OpenaiResponses(OpenaiChat):
@@ -167,12 +190,19 @@ class OpenaiResponses(OpenaiChat):
 
     async def streams(self, client: Any, model: str) -> None:
         events = [each async for each in await self.ask(client, model, stream=True)]
-        assert "".join([each.delta for each in events if each.type == "response.output_text.delta"]) == TEXT
+        assert (
+            "".join([each.delta for each in events if each.type == "response.output_text.delta"])
+            == TEXT
+        )
         assert events[-1].response.usage.output_tokens > 0
 
     async def calls(self, client: Any, model: str, word: str = "CALL", **more: Any) -> list[str]:
         made = await self.ask(
-            client, model, word, tools=[{"type": "function", "name": "weather", "parameters": CITY}], **more
+            client,
+            model,
+            word,
+            tools=[{"type": "function", "name": "weather", "parameters": CITY}],
+            **more,
         )
         return [item.arguments for item in made.output if item.type == "function_call"]
 
@@ -181,11 +211,15 @@ class OpenaiResponses(OpenaiChat):
         assert made.output_parsed == River(name="Rhine", km=1233)
 
     async def json_mode(self, client: Any, model: str) -> None:
-        made = await self.ask(client, model, "RIVER as JSON", text={"format": {"type": "json_object"}})
+        made = await self.ask(
+            client, model, "RIVER as JSON", text={"format": {"type": "json_object"}}
+        )
         assert json.loads(made.output_text)["km"] == 1233
 
     async def thinking(self, client: Any, model: str) -> None:
-        made = await self.ask(client, model, "THINK", reasoning={"effort": "low", "summary": "auto"})
+        made = await self.ask(
+            client, model, "THINK", reasoning={"effort": "low", "summary": "auto"}
+        )
         assert made.output_text == "Yes."
 
     async def image(self, client: Any, model: str) -> None:
@@ -198,10 +232,13 @@ class OpenaiResponses(OpenaiChat):
 
     async def usage(self, client: Any, model: str) -> None:
         whole = (await self.ask(client, model, "USAGE")).usage
-        streamed = [each async for each in await self.ask(client, model, "USAGE", stream=True)][-1].response.usage
-        assert {(each.input_tokens, each.output_tokens, each.total_tokens) for each in (whole, streamed)} == {
-            (7, 5, 12)
-        }
+        streamed = [each async for each in await self.ask(client, model, "USAGE", stream=True)][
+            -1
+        ].response.usage
+        assert {
+            (each.input_tokens, each.output_tokens, each.total_tokens)
+            for each in (whole, streamed)
+        } == {(7, 5, 12)}
 
 
 class Anthropic:
@@ -215,7 +252,9 @@ class Anthropic:
 
     @staticmethod
     async def ask(client: Any, model: str, text: Any = "Hi", **more: Any) -> Any:
-        return await client.messages.create(model=model, messages=user(text), max_tokens=2000, **more)
+        return await client.messages.create(
+            model=model, messages=user(text), max_tokens=2000, **more
+        )
 
     async def lists(self, client: Any, model: str) -> None:
         assert model in [each.id async for each in client.models.list()]
@@ -225,12 +264,16 @@ class Anthropic:
         assert (made.content[0].text, made.usage.input_tokens > 0) == (TEXT, True)
 
     async def streams(self, client: Any, model: str) -> None:
-        async with client.messages.stream(model=model, messages=user("Hi"), max_tokens=99) as stream:
+        async with client.messages.stream(
+            model=model, messages=user("Hi"), max_tokens=99
+        ) as stream:
             assert await stream.get_final_text() == TEXT
             assert (await stream.get_final_message()).usage.output_tokens > 0
 
     async def calls(self, client: Any, model: str, word: str = "CALL", **more: Any) -> list[Any]:
-        made = await self.ask(client, model, word, tools=[{"name": "weather", "input_schema": CITY}], **more)
+        made = await self.ask(
+            client, model, word, tools=[{"name": "weather", "input_schema": CITY}], **more
+        )
         return [block.input for block in made.content if block.type == "tool_use"]
 
     async def tools(self, client: Any, model: str) -> None:
@@ -241,7 +284,9 @@ class Anthropic:
         assert len(await self.calls(client, model, "BOTH")) == 2
 
     async def structured(self, client: Any, model: str) -> None:
-        made = await client.messages.parse(model=model, messages=user("RIVER"), max_tokens=99, output_format=River)
+        made = await client.messages.parse(
+            model=model, messages=user("RIVER"), max_tokens=99, output_format=River
+        )
         assert made.parsed_output == River(name="Rhine", km=1233)
 
     async def thinking(self, client: Any, model: str) -> None:
@@ -251,19 +296,27 @@ class Anthropic:
 
     async def image(self, client: Any, model: str) -> None:
         source = {"type": "base64", "media_type": "image/png", "data": PNG}
-        made = await self.ask(client, model, [{"type": "text", "text": "What?"}, {"type": "image", "source": source}])
+        made = await self.ask(
+            client, model, [{"type": "text", "text": "What?"}, {"type": "image", "source": source}]
+        )
         assert made.content[0].text == TEXT
 
     async def errors(self, client: Any, model: str) -> None:
-        await check_errors(lambda text: self.ask(client, model, text), anthropic.APIStatusError, find_status)
+        await check_errors(
+            lambda text: self.ask(client, model, text), anthropic.APIStatusError, find_status
+        )
 
     async def abort(self, client: Any, model: str) -> None:
-        async with client.messages.stream(model=model, messages=user("SLOW"), max_tokens=99) as stream:
+        async with client.messages.stream(
+            model=model, messages=user("SLOW"), max_tokens=99
+        ) as stream:
             await anext(aiter(stream.text_stream))
 
     async def usage(self, client: Any, model: str) -> None:
         whole = (await self.ask(client, model, "USAGE")).usage
-        async with client.messages.stream(model=model, messages=user("USAGE"), max_tokens=99) as stream:
+        async with client.messages.stream(
+            model=model, messages=user("USAGE"), max_tokens=99
+        ) as stream:
             streamed = (await stream.get_final_message()).usage
         assert {(each.input_tokens, each.output_tokens) for each in (whole, streamed)} == {(7, 5)}
 
@@ -306,33 +359,46 @@ class Gemini:
         assert len(await self.calls(client, model, "BOTH")) == 2
 
     async def structured(self, client: Any, model: str) -> None:
-        made = await self.ask(client, model, "RIVER", response_mime_type="application/json", response_schema=River)
+        made = await self.ask(
+            client, model, "RIVER", response_mime_type="application/json", response_schema=River
+        )
         assert made.parsed == River(name="Rhine", km=1233)
 
     async def json_mode(self, client: Any, model: str) -> None:
-        made = await self.ask(client, model, "RIVER as JSON", response_mime_type="application/json")
+        made = await self.ask(
+            client, model, "RIVER as JSON", response_mime_type="application/json"
+        )
         assert json.loads(made.text)["km"] == 1233
 
     async def thinking(self, client: Any, model: str) -> None:
         made = await self.ask(
-            client, model, "THINK", thinking_config={"include_thoughts": True, "thinking_budget": 1024}
+            client,
+            model,
+            "THINK",
+            thinking_config={"include_thoughts": True, "thinking_budget": 1024},
         )
         assert made.text == "Yes."
 
     async def image(self, client: Any, model: str) -> None:
-        picture = google.genai.types.Part.from_bytes(data=base64.b64decode(PNG), mime_type="image/png")
+        picture = google.genai.types.Part.from_bytes(
+            data=base64.b64decode(PNG), mime_type="image/png"
+        )
         assert (await self.ask(client, model, ["What?", picture])).text == TEXT
 
     async def errors(self, client: Any, model: str) -> None:
         await check_errors(
-            lambda text: self.ask(client, model, text), google.genai.errors.APIError, lambda error: int(error.code)
+            lambda text: self.ask(client, model, text),
+            google.genai.errors.APIError,
+            lambda error: int(error.code),
         )
 
     async def abort(self, client: Any, model: str) -> None:
         began = asyncio.Event()
 
         async def read() -> None:  # closing its stream closes no socket; cancelling the read does
-            async for _ in await client.aio.models.generate_content_stream(model=model, contents="SLOW"):
+            async for _ in await client.aio.models.generate_content_stream(
+                model=model, contents="SLOW"
+            ):
                 began.set()
 
         reading = asyncio.ensure_future(read())
@@ -344,7 +410,9 @@ class Gemini:
         whole = (await self.ask(client, model, "USAGE")).usage_metadata
         stream = await client.aio.models.generate_content_stream(model=model, contents="USAGE")
         streamed = [each async for each in stream][-1].usage_metadata
-        assert {(each.prompt_token_count, each.candidates_token_count) for each in (whole, streamed)} == {(7, 5)}
+        assert {
+            (each.prompt_token_count, each.candidates_token_count) for each in (whole, streamed)
+        } == {(7, 5)}
 
 
 class Ollama:
@@ -369,7 +437,9 @@ class Ollama:
         assert (await client.generate(model, "Hi")).response == TEXT
 
     async def streams(self, client: Any, model: str) -> None:
-        pieces = [piece.message.content async for piece in await self.ask(client, model, stream=True)]
+        pieces = [
+            piece.message.content async for piece in await self.ask(client, model, stream=True)
+        ]
         assert "".join(pieces) == TEXT
 
     async def calls(self, client: Any, model: str, word: str = "CALL") -> list[Any]:
@@ -400,7 +470,9 @@ class Ollama:
         assert made.message.content == TEXT
 
     async def errors(self, client: Any, model: str) -> None:
-        await check_errors(lambda text: self.ask(client, model, text), ollama.ResponseError, find_status)
+        await check_errors(
+            lambda text: self.ask(client, model, text), ollama.ResponseError, find_status
+        )
 
     async def abort(self, client: Any, model: str) -> None:
         stream = await self.ask(client, model, "SLOW", stream=True)
@@ -410,20 +482,35 @@ class Ollama:
     async def usage(self, client: Any, model: str) -> None:
         whole = await self.ask(client, model, "USAGE")
         streamed = [each async for each in await self.ask(client, model, "USAGE", stream=True)][-1]
-        assert {(each.prompt_eval_count, each.eval_count) for each in (whole, streamed)} == {(7, 5)}
+        assert {(each.prompt_eval_count, each.eval_count) for each in (whole, streamed)} == {
+            (7, 5)
+        }
 
 
 CLIENTS: tuple[Any, ...] = (OpenaiChat(), OpenaiResponses(), Anthropic(), Gemini(), Ollama())
 UPSTREAMS = (*WIRES, "cohere", "bedrock")
 """The wires of the models; the last two have no clients here."""
 FEATURES = (
-    *("lists", "completes", "streams", "tools", "parallel", "structured", "json_mode", "thinking", "image", "errors"),
+    *(
+        "lists",
+        "completes",
+        "streams",
+        "tools",
+        "parallel",
+        "structured",
+        "json_mode",
+        "thinking",
+        "image",
+        "errors",
+    ),
     *("abort", "usage"),
 )
 
 
 class Relay:
-    """Forwards bytes to a server, and records when the client side closes its latest connection."""
+    """Forwards bytes to a server, and records when the client side closes its latest
+    connection.
+    """
 
     def __init__(self, port: int) -> None:
         self.closed = asyncio.Event()
@@ -534,7 +621,10 @@ async def test_every_supported_combination_of_wires_passes(each: Any) -> None:
     page = PAGE.read_text()
     for feature in FEATURES:
         shown = "yes" if getattr(each, feature, None) else "–"
-        assert f"| {each.name} | {feature.replace('_', ' ')} | {' | '.join([shown] * len(UPSTREAMS))} |" in page
+        assert (
+            f"| {each.name} | {feature.replace('_', ' ')} | "
+            f"{' | '.join([shown] * len(UPSTREAMS))} |" in page
+        )
 
 
 _HEAD = """# Clients over the gateway
@@ -547,7 +637,10 @@ real sockets; `–` marks what a client cannot request. `python -m tests.gateway
 
 def write_page(cells: dict[str, dict[tuple[str, str], str]]) -> str:
     """Return the page for the outcome of a run."""
-    lines = [f"| client | feature | {' | '.join(UPSTREAMS)} |", "|---|---|" + "---|" * len(UPSTREAMS)]
+    lines = [
+        f"| client | feature | {' | '.join(UPSTREAMS)} |",
+        "|---|---|" + "---|" * len(UPSTREAMS),
+    ]
     for name, found in cells.items():
         for feature in FEATURES:
             shown = [found[feature, wire].partition(":")[0] for wire in UPSTREAMS]

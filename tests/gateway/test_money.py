@@ -72,24 +72,32 @@ class Bills:
         self.calls[kind] += 1
         self.total += cost(usage, f"anthropic:{SONNET}").total or 0
         self.seen.add(number)
-        return Answer(WORDS, usage=usage, finish="content_filter" if kind == "filtered" else "stop")
+        return Answer(
+            WORDS, usage=usage, finish="content_filter" if kind == "filtered" else "stop"
+        )
 
     def script(self) -> list[ScriptRule]:
         broken = Fault(error="StreamInterruptedError", after=3)
         return [
             ScriptRule(self.answer, RequestMatch(text="breaks"), fault=broken),
-            ScriptRule(self.answer, RequestMatch(text="hangs"), fault=Fault(stall=float("inf"), after=3)),
+            ScriptRule(
+                self.answer, RequestMatch(text="hangs"), fault=Fault(stall=float("inf"), after=3)
+            ),
             ScriptRule(self.answer, RequestMatch(text="waits"), fault=Fault(stall=float("inf"))),
             ScriptRule(self.answer),
         ]
 
 
-async def ask(session: aiohttp.ClientSession, url: str, number: int, dice: random.Random, bills: Bills) -> None:
+async def ask(
+    session: aiohttp.ClientSession, url: str, number: int, dice: random.Random, bills: Bills
+) -> None:
     kind = dice.choice(KINDS)
     text = f"{kind} {number} {dice.randint(1, 9999)} {dice.randint(0, 999)}"
     stream = kind in ("breaks", "hangs") or dice.random() < 0.5
     body = {"model": "fast", "stream": stream, "messages": [{"role": "user", "content": text}]}
-    asking = session.post(f"{url}/v1/chat/completions", json=body, headers=bearer(dice.choice(OWNERS)))
+    asking = session.post(
+        f"{url}/v1/chat/completions", json=body, headers=bearer(dice.choice(OWNERS))
+    )
     if kind == "waits":  # hang up when the model has the request, and before it answers
         task = asyncio.ensure_future(asking.__aenter__())
         while str(number) not in bills.seen:
@@ -108,7 +116,9 @@ async def ask(session: aiohttp.ClientSession, url: str, number: int, dice: rando
 
 
 @pytest.mark.exhaustive
-async def test_ledger_logs_and_observer_agree_on_the_cost(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_ledger_logs_and_observer_agree_on_the_cost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     bills, observed, dice = Bills(), [], random.Random(16)
     keys = KeyRing([Key(name, hash_key(name), budget_usd=Decimal(10**6)) for name in OWNERS])
     ledger = Ledger(tmp_path / "state.db")
@@ -119,7 +129,9 @@ async def test_ledger_logs_and_observer_agree_on_the_cost(tmp_path: Path, caplog
         provider = Retry(watched, max_retries=1, backoff=lambda attempt: 0.0)
         with caplog.at_level(logging.INFO, "dragoman.access"):
             async with SqliteLog(tmp_path / "log.db") as log:
-                async with serving(create_app({"fast": provider}, keys=keys, ledger=ledger, log=log)) as url:
+                async with serving(
+                    create_app({"fast": provider}, keys=keys, ledger=ledger, log=log)
+                ) as url:
                     limit = asyncio.Semaphore(32)
                     async with aiohttp.ClientSession() as session:
 
@@ -129,10 +141,14 @@ async def test_ledger_logs_and_observer_agree_on_the_cost(tmp_path: Path, caplog
 
                         await asyncio.gather(*[run(number) for number in range(COUNT)])
                 uses = list(read_uses(log))
-                records = [record.payload for record in log.find("llm.call_completed", "llm.call_failed")]
+                records = [
+                    record.payload for record in log.find("llm.call_completed", "llm.call_failed")
+                ]
     assert len(bills.calls) == len(KINDS) - 1  # all but the refused ones are billed
     ends = [event for event in observed if isinstance(event, CallCompleted | CallFailed)]
-    lines = [json.loads(record.message) for record in caplog.records if record.name == "dragoman.access"]
+    lines = [
+        json.loads(record.message) for record in caplog.records if record.name == "dragoman.access"
+    ]
     assert len(ends) == len(records) == len(lines) > COUNT  # each retry has its own record
     assert bills.total == sum([event.cost_usd or 0 for event in ends])
     assert bills.total == sum([use.old or 0 for use in uses])
@@ -144,10 +160,13 @@ async def test_ledger_logs_and_observer_agree_on_the_cost(tmp_path: Path, caplog
     ledger.close()
 
 
-# --- clients that leave -----------------------------------------------------------------------------
+# --- clients that leave ------------------------------------------------------------------------
 
 outcomes = st.lists(
-    st.tuples(st.sampled_from(["ok", "filtered", "busy", "down", "cut", "hang", "wait"]), st.builds(Usage, *COUNTS)),
+    st.tuples(
+        st.sampled_from(["ok", "filtered", "busy", "down", "cut", "hang", "wait"]),
+        st.builds(Usage, *COUNTS),
+    ),
     max_size=8,
 )
 
@@ -157,10 +176,18 @@ async def ask_and_leave(app: Any, models: list[Billing], stream: bool) -> None:
     path, gone = "/v1/chat/completions", asyncio.Event()
     headers = {"host": "localhost", "content-type": "application/json", **bearer(ANN)}
     scope = {
-        "type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"",
-        "http_version": "1.1", "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
+        "type": "http", "method": "POST", "path": path, "raw_path": path.encode(),
+        "query_string": b"",
+        "http_version": "1.1", "headers": [(name.lower().encode(), value.encode()) for name,
+                                           value in headers.items()],
     }  # fmt: skip
-    received = [{"type": "http.request", "body": json.dumps({**BODY, "stream": stream}).encode(), "more_body": False}]
+    received = [
+        {
+            "type": "http.request",
+            "body": json.dumps({**BODY, "stream": stream}).encode(),
+            "more_body": False,
+        }
+    ]
 
     async def receive() -> Any:
         if not received:
@@ -204,19 +231,33 @@ async def test_clients_that_leave_are_billed_the_same_everywhere(
     await provider.close()
     await app.state.service.calls.close()
     logged = sum([use.old or 0 for use in read_uses(log)])
-    seen = sum([event.cost_usd or 0 for event in observed if isinstance(event, CallCompleted | CallFailed)])
+    seen = sum(
+        [
+            event.cost_usd or 0
+            for event in observed
+            if isinstance(event, CallCompleted | CallFailed)
+        ]
+    )
     assert a.billed + b.billed == ledger.spent("ann") == logged == seen > 0
 
 
-# --- replies that are asked for again ---------------------------------------------------------------
+# --- replies that are asked for again ----------------------------------------------------------
 
-SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
+SCHEMA = {
+    "type": "object",
+    "properties": {"n": {"type": "integer"}},
+    "required": ["n"],
+    "additionalProperties": False,
+}
 FORMAT = {"type": "json_schema", "json_schema": {"name": "n", "strict": True, "schema": SCHEMA}}
 usages = st.builds(Usage, *COUNTS)
 
 
 @settings(max_examples=10, deadline=None)
-@given(replies=st.lists(st.tuples(st.booleans(), usages), min_size=1, max_size=8), with_fallback=st.booleans())
+@given(
+    replies=st.lists(st.tuples(st.booleans(), usages), min_size=1, max_size=8),
+    with_fallback=st.booleans(),
+)
 async def test_replies_that_violate_the_schema_are_billed(
     replies: list[tuple[bool, Usage]], with_fallback: bool
 ) -> None:
@@ -226,13 +267,19 @@ async def test_replies_that_violate_the_schema_are_billed(
     def make(fits: bool, usage: Usage) -> Any:
         def answer(request: Request) -> Any:
             billed.append(cost(usage, f"anthropic:{SONNET}").total or Decimal(0))
-            wrong = StructuredOutputError("no", response_schema=SCHEMA, output_content="{}", usage=usage)
-            events = speak(lambda out: out.text('{"n": 1}' if fits else "{}"), usage=usage)(request)
+            wrong = StructuredOutputError(
+                "no", response_schema=SCHEMA, output_content="{}", usage=usage
+            )
+            events = speak(lambda out: out.text('{"n": 1}' if fits else "{}"), usage=usage)(
+                request
+            )
             return events if fits else [*events, wrong]
 
         return answer
 
-    model = Listed(*[make(*each) for each in replies], make(True, Usage(7, 7)), name="anthropic", model=SONNET)
+    model = Listed(
+        *[make(*each) for each in replies], make(True, Usage(7, 7)), name="anthropic", model=SONNET
+    )
     model.repeat = True
     retried: Any = Retry(Observe(model, observed.append), reask=lambda error: "Again, please.")
     provider = Fallback([retried]) if with_fallback else retried
@@ -240,22 +287,36 @@ async def test_replies_that_violate_the_schema_are_billed(
     body = {**BODY, "response_format": FORMAT}
     with tempfile.TemporaryDirectory() as folder:
         async with SqliteLog(Path(folder) / "log.db") as log:
-            async with serving(create_app({"fast": provider}, keys=keys, ledger=ledger, log=log)) as url:
+            async with serving(
+                create_app({"fast": provider}, keys=keys, ledger=ledger, log=log)
+            ) as url:
                 for _ in range(3):
                     await post(f"{url}/v1/chat/completions", body, bearer(ANN))
             logged = sum([use.old or 0 for use in read_uses(log)])
-    seen = sum([event.cost_usd or 0 for event in observed if isinstance(event, CallCompleted | CallFailed)])
+    seen = sum(
+        [
+            event.cost_usd or 0
+            for event in observed
+            if isinstance(event, CallCompleted | CallFailed)
+        ]
+    )
     assert sum(billed) == ledger.spent("ann") == logged == seen > 0
 
 
-# --- records in the log -----------------------------------------------------------------------------
+# --- records in the log ------------------------------------------------------------------------
 
 
 async def test_a_call_is_logged_without_content(tmp_path: Path) -> None:
     reply = speak(lambda out: out.text("An answer."), usage=Usage(100_000, 1_000))
-    model = Listed(OverloadedError("secret prompt is wrong"), reply, name="anthropic", model=SONNET)
+    model = Listed(
+        OverloadedError("secret prompt is wrong"), reply, name="anthropic", model=SONNET
+    )
     provider = Retry(model, backoff=lambda attempt: 0.0)
-    body = {**BODY, "user": "somebody", "messages": [{"role": "user", "content": "a secret prompt"}]}
+    body = {
+        **BODY,
+        "user": "somebody",
+        "messages": [{"role": "user", "content": "a secret prompt"}],
+    }
     async with SqliteLog(tmp_path / "log.db") as log:
         async with serving(create_app({"fast": provider}, keys=KEYS, log=log)) as url:
             await post(f"{url}/v1/chat/completions", body, bearer(ANN))
@@ -267,7 +328,12 @@ async def test_a_call_is_logged_without_content(tmp_path: Path) -> None:
         "session.started", "llm.call_failed", "llm.call_completed", "session.finished",
     ]  # fmt: skip
     end: Any = records[2].payload
-    assert (end.inbound.key, end.inbound.wire, end.inbound.name, end.inbound.status) == ("ann", "openai", "fast", 200)
+    assert (end.inbound.key, end.inbound.wire, end.inbound.name, end.inbound.status) == (
+        "ann",
+        "openai",
+        "fast",
+        200,
+    )
     assert (end.attempt, end.cost_usd, end.latency_ms > 0) == (1, Decimal("0.315000"), True)
     assert records[1].turn == records[2].turn == end.request_id
     text = (tmp_path / "all.jsonl").read_text()

@@ -49,7 +49,9 @@ def form_of(path: str, method: str = "POST") -> Form:
 
 
 def faults(path: str, record: Any, status: int = 200) -> list[str]:
-    return list(check_reply(form_of(path), status, "application/json", json.dumps(record).encode()))
+    return list(
+        check_reply(form_of(path), status, "application/json", json.dumps(record).encode())
+    )
 
 
 def stream_faults(path: str, text: str) -> list[str]:
@@ -59,10 +61,15 @@ def stream_faults(path: str, text: str) -> list[str]:
 def test_a_correct_reply_has_no_faults() -> None:
     assert faults("/v1/chat/completions", CHAT) == []
     assert (
-        faults("/v1/messages", {**json.loads(write_reply("anthropic", "Hi")), "model": "m", "stop_sequence": None})
+        faults(
+            "/v1/messages",
+            {**json.loads(write_reply("anthropic", "Hi")), "model": "m", "stop_sequence": None},
+        )
         == []
     )
-    assert faults("/v1beta/models/m:generateContent", json.loads(write_reply("gemini", "Hi"))) == []
+    assert (
+        faults("/v1beta/models/m:generateContent", json.loads(write_reply("gemini", "Hi"))) == []
+    )
     assert faults("/api/chat", json.loads(write_reply("ollama", "Hi"))) == []
 
 
@@ -91,7 +98,14 @@ def test_an_unknown_gemini_field_is_a_fault() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1beta/models/m:countTokens", "/api/generate"]
+    "path",
+    [
+        "/v1/chat/completions",
+        "/v1/responses",
+        "/v1/messages",
+        "/v1beta/models/m:countTokens",
+        "/api/generate",
+    ],
 )
 def test_error_that_violates_the_documented_shape_is_a_fault(path: str) -> None:
     assert faults(path, {"detail": "Not Found"}, 404)
@@ -102,11 +116,20 @@ def test_an_error_of_the_documented_shape_has_no_faults() -> None:
     assert faults("/v1/responses", {"error": error}, 400) == []
     assert (
         faults(
-            "/v1/messages", {"type": "error", "error": {"type": "api_error", "message": "m"}, "request_id": "r"}, 500
+            "/v1/messages",
+            {"type": "error", "error": {"type": "api_error", "message": "m"}, "request_id": "r"},
+            500,
         )
         == []
     )
-    assert faults("/v1beta/models/m:countTokens", {"error": {"code": 400, "message": "m", "status": "S"}}, 400) == []
+    assert (
+        faults(
+            "/v1beta/models/m:countTokens",
+            {"error": {"code": 400, "message": "m", "status": "S"}},
+            400,
+        )
+        == []
+    )
 
 
 def test_the_events_of_a_stream_are_checked() -> None:
@@ -114,7 +137,9 @@ def test_the_events_of_a_stream_are_checked() -> None:
     assert stream_faults("/v1/responses", right) == []
     assert stream_faults("/v1/responses", right.replace('"Hi"', "5"))
     assert stream_faults("/v1/responses", right.replace("delta\n", "done\n"))
-    assert stream_faults("/v1/responses", 'event: x\ndata: {"type": "x"}\n\n') == ["no event of type 'x' is described"]
+    assert stream_faults("/v1/responses", 'event: x\ndata: {"type": "x"}\n\n') == [
+        "no event of type 'x' is described"
+    ]
     assert stream_faults("/v1/responses", right + 'event: cut\ndata: {"ty') == []
     assert stream_faults("/v1/chat/completions", 'data: {"id": "c"}\n\ndata: [DONE]\n\n')
     assert stream_faults("/v1/messages", 'event: ping\ndata: {"type":"ping"}\n\n') == []

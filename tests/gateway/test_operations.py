@@ -38,14 +38,18 @@ async def get(url: str, headers: dict[str, str] | None = None) -> tuple[int, Any
         return answer.status, await answer.json()
 
 
-# --- readiness ------------------------------------------------------------------------------------
+# --- readiness ---------------------------------------------------------------------------------
 
 
 async def test_ready_without_a_key_names_no_models() -> None:
     good = Listed(reply("Hello"), repeat=True)
     async with serving(create_app({"fast": good}, keys=KEYS)) as url:
         assert (await get(f"{url}/ready"))[0] == 401
-    app = create_app({"fast": good, "slow": connect("m", base_url="http://127.0.0.1:1/v1")}, keys=KEYS, open_ready=True)
+    app = create_app(
+        {"fast": good, "slow": connect("m", base_url="http://127.0.0.1:1/v1")},
+        keys=KEYS,
+        open_ready=True,
+    )
     async with serving(app) as url:
         assert await get(f"{url}/ready") == (503, {"status": "not ready"})
     app = create_app({"fast": good}, keys=KEYS, open_ready=True)
@@ -53,15 +57,18 @@ async def test_ready_without_a_key_names_no_models() -> None:
         assert await get(f"{url}/ready") == (200, {"status": "ready"})
         app.state.service.leaving = True
         assert await get(f"{url}/ready") == (503, {"status": "draining"})
-        assert (await post(f"{url}/v1/chat/completions", BODY, bearer(ANN)))[0] == 200  # still served
+        # still served
+        assert (await post(f"{url}/v1/chat/completions", BODY, bearer(ANN)))[0] == 200
 
 
-# --- the configuration ----------------------------------------------------------------------------
+# --- the configuration -------------------------------------------------------------------------
 
 
 async def test_reload_changes_models_and_drops_no_stream() -> None:
     gate = asyncio.Event()
-    old = Listed(lambda request: [*reply("old")(request)[:2], gate, *reply("old")(request)[2:]], repeat=True)
+    old = Listed(
+        lambda request: [*reply("old")(request)[:2], gate, *reply("old")(request)[2:]], repeat=True
+    )
     new = Listed(reply("new"), repeat=True)
     closed: list[str] = []
     monitor(old, "old", closed)
@@ -117,7 +124,15 @@ async def test_real_process_reloads_and_drains_on_signals(tmp_path: Path) -> Non
 
     async with serve(slow) as one, serve(answering("second server")) as two:
         config = Path(write_config(tmp_path, one.url))
-        options = ["--config", str(config), "--model", "fast=up:m", "--drain-delay", "1.5", "--open-ready"]
+        options = [
+            "--config",
+            str(config),
+            "--model",
+            "fast=up:m",
+            "--drain-delay",
+            "1.5",
+            "--open-ready",
+        ]
         async with running(*options) as (url, process), aiohttp.ClientSession() as session:
             path = f"{url}/v1/chat/completions"
             async with session.post(path, json={**BODY, "stream": True}) as streaming:
@@ -147,7 +162,7 @@ async def ask_once(session: aiohttp.ClientSession, path: str) -> bytes:
         return b""
 
 
-# --- traces ---------------------------------------------------------------------------------------
+# --- traces ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -206,7 +221,10 @@ async def test_request_and_its_attempts_have_spans() -> None:
     assert f"{server.context.trace_id:032x}" == TRACE
     assert f"{server.parent.span_id:016x}" == SPAN
     assert server.attributes["http.response.status_code"] == 200
-    assert (server.attributes["dragoman.key"], server.attributes["dragoman.model"]) == ("ann", "fast")
+    assert (server.attributes["dragoman.key"], server.attributes["dragoman.model"]) == (
+        "ann",
+        "fast",
+    )
     assert refused.attributes["http.response.status_code"] == 401
     assert len(attempts) == 2
     assert {span.parent.span_id for span in attempts} == {server.context.span_id}

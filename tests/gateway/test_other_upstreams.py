@@ -13,7 +13,10 @@ from dragoman.sim import Answer, Call, Fault, RequestMatch, ScriptedProvider, Sc
 
 from .serving import serving
 
-TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+TOOL = {
+    "type": "function",
+    "function": {"name": "look", "parameters": {"type": "object", "properties": {}}},
+}
 
 
 @pytest.mark.parametrize("wire", ["bedrock", "cohere"])
@@ -27,7 +30,11 @@ async def test_chat_works_with_an_upstream_of_another_wire(wire: str) -> None:
     with SimServer(script, models=("sim",)) as upstream:
         model = connect("sim", wire=wire, base_url=upstream.base_urls[wire], api_key="k" * 12)
         async with serving(create_app({"m": model})) as url, aiohttp.ClientSession(url) as client:
-            body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 99}
+            body = {
+                "model": "m",
+                "messages": [{"role": "user", "content": "Hi"}],
+                "max_tokens": 99,
+            }
 
             async def ask(text: str, **fields: object) -> tuple[int, bytes]:
                 said = {**body, "messages": [{"role": "user", "content": text}], **fields}
@@ -35,10 +42,21 @@ async def test_chat_works_with_an_upstream_of_another_wire(wire: str) -> None:
                     return reply.status, await reply.read()
 
             status, data = await ask("Hi")
-            assert (status, json.loads(data)["choices"][0]["message"]["content"]) == (200, "Hello there")
+            assert (status, json.loads(data)["choices"][0]["message"]["content"]) == (
+                200,
+                "Hello there",
+            )
             status, data = await ask("Hi", stream=True)
-            chunks = [json.loads(line[6:]) for line in data.splitlines() if line.startswith(b"data: {")]
-            text = "".join([each["choices"][0]["delta"].get("content") or "" for each in chunks if each["choices"]])
+            chunks = [
+                json.loads(line[6:]) for line in data.splitlines() if line.startswith(b"data: {")
+            ]
+            text = "".join(
+                [
+                    each["choices"][0]["delta"].get("content") or ""
+                    for each in chunks
+                    if each["choices"]
+                ]
+            )
             assert (status, text) == (200, "Hello there")
             status, data = await ask("call", tools=[TOOL])
             (call,) = json.loads(data)["choices"][0]["message"]["tool_calls"]

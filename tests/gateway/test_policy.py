@@ -21,7 +21,11 @@ from tests.listed import Listed
 from .serving import serving
 from .upstream import WIRES, bench, models_for
 
-TOOL = {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {"a": {"type": "string"}}}}
+TOOL = {
+    "name": "f",
+    "description": "d",
+    "parameters": {"type": "object", "properties": {"a": {"type": "string"}}},
+}
 OPENAI_TOOL = {"type": "function", "function": TOOL}
 ANTHROPIC_TOOL = {"name": "f", "input_schema": TOOL["parameters"]}
 RESPONSES_TOOL = {"type": "function", **TOOL}
@@ -42,18 +46,38 @@ DEFAULTS: list[tuple[str, dict[str, Any]]] = [
     ("openai", {"response_format": {"type": "text"}}),
     ("openai", {"stop": None, "seed": None, "metadata": None, "user": None}),
     ("openai", {"stream": False, "stream_options": None}),
-    ("responses", {"store": True, "background": False, "truncation": "disabled", "service_tier": "auto"}),
+    (
+        "responses",
+        {"store": True, "background": False, "truncation": "disabled", "service_tier": "auto"},
+    ),
     ("responses", {"parallel_tool_calls": True, "tools": [RESPONSES_TOOL], "tool_choice": "auto"}),
     ("responses", {"text": {"format": {"type": "text"}, "verbosity": "medium"}}),
-    ("responses", {"previous_response_id": None, "conversation": None, "prompt": None, "max_tool_calls": None}),
+    (
+        "responses",
+        {
+            "previous_response_id": None,
+            "conversation": None,
+            "prompt": None,
+            "max_tool_calls": None,
+        },
+    ),
     ("responses", {"include": ["reasoning.encrypted_content"], "store": False}),
     ("responses", {"top_logprobs": 0, "metadata": {}}),
     ("anthropic", {"speed": "standard", "service_tier": "auto"}),
-    ("anthropic", {"tools": [ANTHROPIC_TOOL], "tool_choice": {"type": "auto", "disable_parallel_tool_use": False}}),
+    (
+        "anthropic",
+        {
+            "tools": [ANTHROPIC_TOOL],
+            "tool_choice": {"type": "auto", "disable_parallel_tool_use": False},
+        },
+    ),
     ("anthropic", {"stop_sequences": [], "metadata": {}}),
     ("gemini", {"generationConfig": {"candidateCount": 1}}),
     ("gemini", {"generationConfig": {"responseModalities": ["TEXT"]}}),
-    ("gemini", {"generationConfig": {"responseMimeType": "text/plain", "responseLogprobs": False}}),
+    (
+        "gemini",
+        {"generationConfig": {"responseMimeType": "text/plain", "responseLogprobs": False}},
+    ),
     ("gemini", {"safetySettings": [], "tools": [], "labels": {}}),
     ("ollama", {"options": {}, "format": "", "tools": []}),
 ]
@@ -79,10 +103,16 @@ async def test_default_value_is_neither_rejected_nor_reported() -> None:
         for at, (client, fields) in enumerate(DEFAULTS):
             for model in models_for(client, at):
                 status, headers, said = await gateway.ask(client, model, limited(client, fields))
-                assert (status, headers.get("x-dragoman-warnings")) == (200, None), (client, fields, model, said)
+                assert (status, headers.get("x-dragoman-warnings")) == (200, None), (
+                    client,
+                    fields,
+                    model,
+                    said,
+                )
 
 
-# Settings that several wires have: fields of a client, and what each upstream is sent; a string is a warning.
+# Settings that several wires have: fields of a client, and what each upstream is sent; a string is
+# a warning.
 JSON_WORDS = "JSON object"
 MAPPED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     (
@@ -134,7 +164,10 @@ MAPPED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ),
     (
         "anthropic",
-        {"tools": [ANTHROPIC_TOOL], "tool_choice": {"type": "any", "disable_parallel_tool_use": True}},
+        {
+            "tools": [ANTHROPIC_TOOL],
+            "tool_choice": {"type": "any", "disable_parallel_tool_use": True},
+        },
         {
             "openai": {"parallel_tool_calls": False, "tool_choice": "required"},
             "responses": {"parallel_tool_calls": False, "tool_choice": "required"},
@@ -161,9 +194,17 @@ MAPPED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
             "ollama": {"options": {"top_k": 7}},
         },
     ),
-    ("ollama", {"options": {"top_k": 7, "num_ctx": 99}}, {"ollama": {"options": {"top_k": 7, "num_ctx": 99}}}),
+    (
+        "ollama",
+        {"options": {"top_k": 7, "num_ctx": 99}},
+        {"ollama": {"options": {"top_k": 7, "num_ctx": 99}}},
+    ),
     ("ollama", {"options": {"num_ctx": 99}}, {"openai": "field_dropped options.num_ctx"}),
-    ("openai", {"user": "u"}, {"anthropic": {"metadata": {"user_id": "u"}}, "gemini": "user_dropped user"}),
+    (
+        "openai",
+        {"user": "u"},
+        {"anthropic": {"metadata": {"user_id": "u"}}, "gemini": "user_dropped user"},
+    ),
     (
         "anthropic",
         {"metadata": {"user_id": "u"}},
@@ -186,10 +227,16 @@ MAPPED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
             "tools": [OPENAI_TOOL, {"type": "function", "function": {**TOOL, "name": "g"}}],
             "tool_choice": {
                 "type": "allowed_tools",
-                "allowed_tools": {"mode": "required", "tools": [{"type": "function", "function": {"name": "g"}}]},
+                "allowed_tools": {
+                    "mode": "required",
+                    "tools": [{"type": "function", "function": {"name": "g"}}],
+                },
             },
         },
-        {"anthropic": {"tool_choice": {"type": "any"}}, "openai": {"tool_choice": {"type": "allowed_tools"}}},
+        {
+            "anthropic": {"tool_choice": {"type": "any"}},
+            "openai": {"tool_choice": {"type": "allowed_tools"}},
+        },
     ),
     (
         "gemini",
@@ -203,7 +250,11 @@ MAPPED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         },
     ),
     ("openai", {"n": 2}, dict.fromkeys(WIRES, "n_dropped n")),
-    ("gemini", {"generationConfig": {"candidateCount": 2}}, dict.fromkeys(WIRES, "candidateCount_dropped")),
+    (
+        "gemini",
+        {"generationConfig": {"candidateCount": 2}},
+        dict.fromkeys(WIRES, "candidateCount_dropped"),
+    ),
     (
         "gemini",
         {"safetySettings": [{"category": "A", "threshold": "B"}]},
@@ -218,8 +269,16 @@ MAPPED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"made_up": 1, "client_metadata": {"a": "b"}},
         {"responses": {"made_up": 1, "client_metadata": {"a": "b"}}},
     ),
-    ("responses", {"client_metadata": {"a": "b"}}, {"openai": "client_metadata_dropped client_metadata"}),
-    ("anthropic", {"made_up": 1, "container": "c"}, {"anthropic": {"made_up": 1, "container": "c"}}),
+    (
+        "responses",
+        {"client_metadata": {"a": "b"}},
+        {"openai": "client_metadata_dropped client_metadata"},
+    ),
+    (
+        "anthropic",
+        {"made_up": 1, "container": "c"},
+        {"anthropic": {"made_up": 1, "container": "c"}},
+    ),
     (
         "gemini",
         {"madeUp": 1, "generationConfig": {"own": 2}},
@@ -231,7 +290,9 @@ MAPPED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 def holds(sent: Any, wanted: Any) -> bool:
     """Return whether the sent body contains all expected values; a substring is enough."""
     if isinstance(wanted, dict):
-        return isinstance(sent, dict) and all(holds(sent.get(name), value) for name, value in wanted.items())
+        return isinstance(sent, dict) and all(
+            holds(sent.get(name), value) for name, value in wanted.items()
+        )
     if isinstance(wanted, str) and isinstance(sent, str):
         return wanted in sent
     return bool(sent == wanted)
@@ -242,7 +303,14 @@ async def test_settings_are_mapped_or_reported() -> None:
         for client, fields, wanted in MAPPED:
             for model, expected in wanted.items():
                 status, headers, said = await gateway.ask(client, model, limited(client, fields))
-                where = (client, fields, model, said, gateway.seen, headers.get("x-dragoman-warnings"))
+                where = (
+                    client,
+                    fields,
+                    model,
+                    said,
+                    gateway.seen,
+                    headers.get("x-dragoman-warnings"),
+                )
                 assert status == 200, where
                 if isinstance(expected, str):
                     assert expected in headers.get("x-dragoman-warnings", ""), where
@@ -250,14 +318,16 @@ async def test_settings_are_mapped_or_reported() -> None:
                     assert holds(gateway.seen[0], expected), where
 
 
-# Tools that the provider runs: what a client asks for, and what each upstream is sent; a string is the refused field.
+# Tools that the provider runs: what a client asks for, and what each upstream is sent; a string is
+# the refused field.
 BERLIN = {"type": "approximate", "city": "Berlin"}
 SEARCHING = {"type": "web_search_20250305", "name": "web_search"}
 INTERPRETER = {"type": "code_interpreter", "container": {"type": "auto"}}
 HOSTED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     (
         "responses",
-        {"tools": [{"type": "web_search", "user_location": BERLIN, "filters": {"allowed_domains": ["a.test"]}}]},
+        {"tools": [{"type": "web_search", "user_location": BERLIN,
+                    "filters": {"allowed_domains": ["a.test"]}}]},
         {
             "anthropic": [{**SEARCHING, "allowed_domains": ["a.test"], "user_location": BERLIN}],
             "gemini": "tools[0]",
@@ -268,15 +338,18 @@ HOSTED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     (
         "responses",
         {"tools": [INTERPRETER, RESPONSES_TOOL]},
-        {"anthropic": [{"type": "code_execution_20250825", "name": "code_execution"}], "gemini": [], "openai": []},
+        {"anthropic": [{"type": "code_execution_20250825", "name": "code_execution"}],
+         "gemini": [], "openai": []},
     ),
     ("responses", {"tools": [{**INTERPRETER, "container": "cntr_1"}]}, {"anthropic": "tools[0]"}),
     (
         "anthropic",
         {"tools": [{**SEARCHING, "type": "web_search_20260209", "allowed_domains": ["a.test"]}]},
-        {"responses": [{"type": "web_search", "filters": {"allowed_domains": ["a.test"]}}], "gemini": "tools[0]"},
+        {"responses": [{"type": "web_search", "filters": {"allowed_domains": ["a.test"]}}],
+         "gemini": "tools[0]"},
     ),
-    ("anthropic", {"tools": [SEARCHING]}, {"gemini": [{"googleSearch": {}}], "openai": "tools[0]"}),
+    ("anthropic", {"tools": [SEARCHING]}, {"gemini": [{"googleSearch": {}}],
+                                           "openai": "tools[0]"}),
     (
         "anthropic",
         {"tools": [{"type": "web_fetch_20250910", "name": "web_fetch"}]},
@@ -286,7 +359,8 @@ HOSTED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         "gemini",
         {"tools": [{"googleSearch": {}}, {"codeExecution": {}}]},
         {
-            "anthropic": [SEARCHING, {"type": "code_execution_20250825", "name": "code_execution"}],
+            "anthropic": [SEARCHING, {"type": "code_execution_20250825",
+                                      "name": "code_execution"}],
             "responses": [{"type": "web_search"}, INTERPRETER],
             "ollama": "tools[0].googleSearch",
         },
@@ -298,7 +372,8 @@ HOSTED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ),
     (
         "openai",
-        {"web_search_options": {"user_location": {"type": "approximate", "approximate": {"city": "Berlin"}}}},
+        {"web_search_options": {"user_location": {"type": "approximate",
+                                                  "approximate": {"city": "Berlin"}}}},
         {
             "anthropic": [{**SEARCHING, "user_location": BERLIN}],
             "responses": [{"type": "web_search", "user_location": BERLIN}],
@@ -314,7 +389,14 @@ async def test_tools_that_both_providers_run_are_mapped_and_others_refused() -> 
         for client, fields, wanted in HOSTED:
             for model, expected in wanted.items():
                 status, headers, said = await gateway.ask(client, model, limited(client, fields))
-                where = (client, fields, model, said, gateway.seen, headers.get("x-dragoman-warnings"))
+                where = (
+                    client,
+                    fields,
+                    model,
+                    said,
+                    gateway.seen,
+                    headers.get("x-dragoman-warnings"),
+                )
                 if isinstance(expected, str):
                     assert (status, gateway.seen, expected in str(said)) == (400, [], True), where
                     continue
@@ -324,12 +406,19 @@ async def test_tools_that_both_providers_run_are_mapped_and_others_refused() -> 
 
 
 def is_function(tool: dict[str, Any]) -> bool:
-    return tool.get("type") == "function" or "functionDeclarations" in tool or "input_schema" in tool
+    return (
+        tool.get("type") == "function" or "functionDeclarations" in tool or "input_schema" in tool
+    )
 
 
 async def test_options_that_a_provider_lacks_are_reported() -> None:
     async with bench() as gateway:
-        asked = {"tools": [{"type": "web_search", "search_context_size": "low"}, {"type": "web_search_preview"}]}
+        asked = {
+            "tools": [
+                {"type": "web_search", "search_context_size": "low"},
+                {"type": "web_search_preview"},
+            ]
+        }
         _, headers, _ = await gateway.ask("responses", "anthropic", limited("responses", asked))
         assert headers["x-dragoman-warnings"].count("tool_option_dropped") == 1
         # The tool is sent once, although the client names it twice.
@@ -339,7 +428,9 @@ async def test_options_that_a_provider_lacks_are_reported() -> None:
 def test_two_wires_share_a_tool_only_without_options() -> None:
     asked = Hosted("web_search", {"allowed_domains": ["a"]})
     assert fit_hosted(asked, {"anthropic", "responses"}, beside_functions=False) is None
-    plain = fit_hosted(Hosted("web_search", {}), {"anthropic", "responses"}, beside_functions=False)
+    plain = fit_hosted(
+        Hosted("web_search", {}), {"anthropic", "responses"}, beside_functions=False
+    )
     assert plain == (ServerTool("web_search"), ())
     assert fit_hosted(asked, {""}, beside_functions=False) is None
     assert read_hosted("gemini", "googleSearch", 5) is None
@@ -356,7 +447,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("anthropic", {"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0]"),
     ("gemini", {"tools": [{"googleMaps": {}}]}, "tools[0].googleMaps"),
     ("gemini", {"cachedContent": "c"}, "cachedContent"),
-    ("gemini", {"generationConfig": {"responseModalities": ["IMAGE"]}}, "generationConfig.responseModalities"),
+    (
+        "gemini",
+        {"generationConfig": {"responseModalities": ["IMAGE"]}},
+        "generationConfig.responseModalities",
+    ),
     ("ollama", {"logprobs": True}, "logprobs"),
 ]
 
@@ -382,7 +477,9 @@ async def test_key_or_model_can_reject_every_loss() -> None:
             ("anthropic", {"top_k": 3}),
             ("gemini", {"labels": {"a": "b"}}),
         ):
-            status, _, said = await gateway.ask(client, "ollama" if client != "anthropic" else "openai", fields)
+            status, _, said = await gateway.ask(
+                client, "ollama" if client != "anthropic" else "openai", fields
+            )
             assert status == 400, said
             assert "on_loss" in str(said)
         status, _, _ = await gateway.ask("openai", "openai", {"user": "u", "made_up": 1})
@@ -396,10 +493,19 @@ async def test_keys_reject_losses_by_their_own_setting() -> None:
     async with bench(keys=ring) as gateway:
         body = {"model": "ollama", "messages": [{"role": "user", "content": "Hi"}], "user": "u"}
         for key, wanted in ((secret, 400), (lenient, 200)):
-            status, _, said = await gateway.post("/v1/chat/completions", body, authorization=f"Bearer {key}")
+            status, _, said = await gateway.post(
+                "/v1/chat/completions", body, authorization=f"Bearer {key}"
+            )
             assert status == wanted, said
-        forced = {"model": "ollama", "messages": body["messages"], "tools": [OPENAI_TOOL], "tool_choice": "required"}
-        status, _, said = await gateway.post("/v1/chat/completions", forced, authorization=f"Bearer {secret}")
+        forced = {
+            "model": "ollama",
+            "messages": body["messages"],
+            "tools": [OPENAI_TOOL],
+            "tool_choice": "required",
+        }
+        status, _, said = await gateway.post(
+            "/v1/chat/completions", forced, authorization=f"Bearer {secret}"
+        )
         assert (status, "tool_choice" in str(said)) == (400, True)
 
 
@@ -430,7 +536,10 @@ THINKING: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {
             "openai": {"reasoning_effort": "low"},
             "responses": {"reasoning": {"effort": "low"}},
-            "anthropic": {"thinking": {"type": "enabled", "budget_tokens": 2000}, "max_tokens": 4000},
+            "anthropic": {
+                "thinking": {"type": "enabled", "budget_tokens": 2000},
+                "max_tokens": 4000,
+            },
             "gemini": {"generationConfig": {"thinkingConfig": {"thinkingBudget": 2000}}},
         },
     ),
@@ -439,7 +548,10 @@ THINKING: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"reasoning_effort": "medium", "max_tokens": 100},
         {
             "openai": {"reasoning_effort": "medium"},
-            "anthropic": {"thinking": {"type": "enabled", "budget_tokens": 8192}, "max_tokens": 8292},
+            "anthropic": {
+                "thinking": {"type": "enabled", "budget_tokens": 8192},
+                "max_tokens": 8292,
+            },
             "gemini": {"generationConfig": {"thinkingConfig": {"thinkingLevel": "medium"}}},
         },
     ),
@@ -459,13 +571,25 @@ THINKING: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("anthropic", {"thinking": {"type": "adaptive"}}, {"openai": "thinking_adaptive thinking"}),
     (
         "gemini",
-        {"generationConfig": {"thinkingConfig": {"includeThoughts": True, "thinkingLevel": "HIGH"}}},
+        {
+            "generationConfig": {
+                "thinkingConfig": {"includeThoughts": True, "thinkingLevel": "HIGH"}
+            }
+        },
         {
             "openai": {"reasoning_effort": "high"},
-            "gemini": {"generationConfig": {"thinkingConfig": {"includeThoughts": True, "thinkingLevel": "HIGH"}}},
+            "gemini": {
+                "generationConfig": {
+                    "thinkingConfig": {"includeThoughts": True, "thinkingLevel": "HIGH"}
+                }
+            },
         },
     ),
-    ("openai", {"reasoning": {"max_tokens": 9000}}, {"openai": {"reasoning": {"max_tokens": 9000}}}),
+    (
+        "openai",
+        {"reasoning": {"max_tokens": 9000}},
+        {"openai": {"reasoning": {"max_tokens": 9000}}},
+    ),
     ("openai", {"enable_thinking": False}, {"openai": {"enable_thinking": False}, "gemini": {}}),
     ("ollama", {"think": True}, {"openai": {"reasoning_effort": "medium"}}),
 ]
@@ -476,7 +600,14 @@ async def test_reasoning_amounts_are_translated_between_all_wires() -> None:
         for client, fields, wanted in THINKING:
             for model, expected in wanted.items():
                 status, headers, said = await gateway.ask(client, model, fields)
-                where = (client, fields, model, said, gateway.seen, headers.get("x-dragoman-warnings"))
+                where = (
+                    client,
+                    fields,
+                    model,
+                    said,
+                    gateway.seen,
+                    headers.get("x-dragoman-warnings"),
+                )
                 assert status == 200, where
                 if isinstance(expected, str):
                     assert expected in headers.get("x-dragoman-warnings", ""), where
@@ -487,7 +618,10 @@ async def test_reasoning_amounts_are_translated_between_all_wires() -> None:
 async def test_stop_sequences_are_emulated_where_the_wire_has_none() -> None:
     async with bench("one two STOP three") as gateway:
         _, _, said = await gateway.ask("openai", "responses", {"stop": ["STOP", "never"]})
-        assert (said["choices"][0]["message"]["content"], said["choices"][0]["finish_reason"]) == ("one two ", "stop")
+        assert (said["choices"][0]["message"]["content"], said["choices"][0]["finish_reason"]) == (
+            "one two ",
+            "stop",
+        )
         assert "stop" not in str(sorted(gateway.seen[0]))
         _, _, said = await gateway.ask("anthropic", "responses", {"stop_sequences": ["two"]})
         assert (said["content"][0]["text"], said["stop_reason"], said["stop_sequence"]) == (
@@ -507,7 +641,9 @@ def pieces_of(text: str, size: int) -> list[Any]:
 def test_stop_sequence_is_found_across_chunk_boundaries(size: int) -> None:
     cutter = StopCutter(["STOP", "ST!"])
     passed = cutter.feed(pieces_of("a STEP, a STSTOP, more", size))
-    assert "".join([event.text for event in passed if isinstance(event, TextDelta)]) == "a STEP, a ST"
+    assert (
+        "".join([event.text for event in passed if isinstance(event, TextDelta)]) == "a STEP, a ST"
+    )
     complete = MessageComplete("m", "r", "cancelled", (Text("a STEP, a STSTOP, more"),))
     closed = cutter.close(complete)
     assert (closed.final_content, closed.stop_sequence, closed.finish_reason) == (
@@ -517,13 +653,20 @@ def test_stop_sequence_is_found_across_chunk_boundaries(size: int) -> None:
     )
     kept = StopCutter(["STOP"])
     events = [*pieces_of("ends with ST", size), complete]
-    assert "".join([event.text for event in kept.feed(events) if isinstance(event, TextDelta)]) == "ends with ST"
+    assert (
+        "".join([event.text for event in kept.feed(events) if isinstance(event, TextDelta)])
+        == "ends with ST"
+    )
 
 
 async def test_errors_name_the_clients_own_fields() -> None:
     async with bench() as gateway:
         for client, fields, name in (
-            ("gemini", {"generationConfig": {"maxOutputTokens": 1.5}}, "generationConfig.maxOutputTokens"),
+            (
+                "gemini",
+                {"generationConfig": {"maxOutputTokens": 1.5}},
+                "generationConfig.maxOutputTokens",
+            ),
             ("openai", {"temperature": 10**400}, "temperature"),
             ("ollama", {"options": {"temperature": 10**400}}, "temperature"),
         ):

@@ -63,8 +63,13 @@ VALUES: dict[str, Any] = {
     "options.repeat_penalty": 1.3,
 }
 BESIDE: dict[str, dict[str, Any]] = {
-    "parallel_tool_calls": {"openai": {"tools": [OPENAI_TOOL]}, "responses": {"tools": [RESPONSES_TOOL]}},
-    "generationConfig.responseSchema": {"gemini": {"generationConfig": {"responseMimeType": "application/json"}}},
+    "parallel_tool_calls": {
+        "openai": {"tools": [OPENAI_TOOL]},
+        "responses": {"tools": [RESPONSES_TOOL]},
+    },
+    "generationConfig.responseSchema": {
+        "gemini": {"generationConfig": {"responseMimeType": "application/json"}}
+    },
 }
 UNREPORTED = {("responses", "store")}  # both values have the same effect here
 CASES = [
@@ -83,7 +88,9 @@ def nest(field: str, value: Any) -> dict[str, Any]:
     return value
 
 
-def check(rule: Rule, field: str, *, is_own: bool, status: int, warned: str, said: Any, is_sent: bool) -> None:
+def check(
+    rule: Rule, field: str, *, is_own: bool, status: int, warned: str, said: Any, is_sent: bool
+) -> None:
     """Compare what happened to a field with its rule in the policy."""
     name = field.rpartition(".")[2]
     concept = rule.concept or name
@@ -120,7 +127,9 @@ async def test_every_field_is_sent_reported_or_rejected() -> None:
                         is_sent=gateway.seen != plain,
                     )
                 except AssertionError as error:
-                    raise AssertionError((client, field, model, rule, status, warned, said)) from error
+                    raise AssertionError(
+                        (client, field, model, rule, status, warned, said)
+                    ) from error
 
 
 @pytest.mark.parametrize("client", TABLES)
@@ -131,9 +140,16 @@ async def test_a_stream_reports_every_dropped_field_in_its_header(client: str) -
         body = merge(body, nest(field, VALUES.get(field, "some text")))
     body |= {} if client == "gemini" else {"model": "m"}
     shown = []
-    async with serving(create_app({"m": ScriptedProvider("Hello")})) as url, aiohttp.ClientSession(url) as http:
+    async with (
+        serving(create_app({"m": ScriptedProvider("Hello")})) as url,
+        aiohttp.ClientSession(url) as http,
+    ):
         for stream in (False, True):
-            path = PATHS[client].format(model="m").replace("generate", "streamGenerate" if stream else "generate")
+            path = (
+                PATHS[client]
+                .format(model="m")
+                .replace("generate", "streamGenerate" if stream else "generate")
+            )
             asked = body if client == "gemini" else {**body, "stream": stream}
             async with http.post(path, json=asked) as reply:
                 assert reply.status == 200, await reply.text()

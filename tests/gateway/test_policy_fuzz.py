@@ -11,7 +11,15 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.errors import ProviderError
-from dragoman.gateway.policy import NAMES, Target, prepare, settle_shape, translate, unwrap_count, write_echo
+from dragoman.gateway.policy import (
+    NAMES,
+    Target,
+    prepare,
+    settle_shape,
+    translate,
+    unwrap_count,
+    write_echo,
+)
 from dragoman.provider import connect
 from dragoman.validate import check_request
 from dragoman.wire import SERVER_CODECS
@@ -21,26 +29,50 @@ from tests.attacks.hold import check_held
 from .upstream import EXHAUSTIVE, WIRES
 
 ROUNDS = 20_000 if EXHAUSTIVE else 400
-SCHEMA = {"type": "OBJECT", "properties": {"a": {"type": "STRING", "nullable": True}}, "required": ["a"]}
+SCHEMA = {
+    "type": "OBJECT",
+    "properties": {"a": {"type": "STRING", "nullable": True}},
+    "required": ["a"],
+}
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk=", "detail": "low"}}
 FILE = {"type": "file", "file": {"filename": "a.txt", "file_data": "data:text/plain;base64,aGk="}}
-FUNCTION = {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {}}, "strict": True}
+FUNCTION = {
+    "name": "f",
+    "description": "d",
+    "parameters": {"type": "object", "properties": {}},
+    "strict": True,
+}
 BODIES: dict[str, dict[str, Any]] = {
     "openai": {
         "model": "m",
         "messages": [
-            {"role": "system", "content": [{"type": "text", "text": "S", "cache_control": {"type": "ephemeral"}}]},
-            {"role": "user", "content": [{"type": "text", "text": "Hi"}, IMAGE, FILE], "name": "ann"},
+            {
+                "role": "system",
+                "content": [{"type": "text", "text": "S", "cache_control": {"type": "ephemeral"}}],
+            },
+            {
+                "role": "user",
+                "content": [{"type": "text", "text": "Hi"}, IMAGE, FILE],
+                "name": "ann",
+            },
             {
                 "role": "assistant",
                 "content": None,
-                "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+                "tool_calls": [
+                    {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+                ],
             },
             {"role": "tool", "tool_call_id": "c", "content": "r"},
         ],
         "tools": [{"type": "function", "function": FUNCTION}],
-        "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"name": "f"}]}},
-        "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}},
+        "tool_choice": {
+            "type": "allowed_tools",
+            "allowed_tools": {"mode": "auto", "tools": [{"name": "f"}]},
+        },
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "x", "schema": {"type": "object"}},
+        },
         "stream": True,
         "stream_options": {"include_usage": True},
         "reasoning": {"effort": "low"},
@@ -54,15 +86,25 @@ BODIES: dict[str, dict[str, Any]] = {
         "input": [
             {
                 "role": "user",
-                "content": [{"type": "input_text", "text": "Hi"}, {"type": "input_image", "image_url": "x"}],
+                "content": [
+                    {"type": "input_text", "text": "Hi"},
+                    {"type": "input_image", "image_url": "x"},
+                ],
             },
             {"type": "custom_tool_call", "call_id": "c", "name": "p", "input": "x"},
             {"type": "custom_tool_call_output", "call_id": "c", "output": "y"},
             {"type": "function_call", "call_id": "d", "name": "f", "arguments": "{}"},
-            {"type": "function_call_output", "call_id": "d", "output": [{"type": "input_text", "text": "z"}]},
+            {
+                "type": "function_call_output",
+                "call_id": "d",
+                "output": [{"type": "input_text", "text": "z"}],
+            },
             {"type": "reasoning", "summary": [{"type": "summary_text", "text": "t"}]},
         ],
-        "tools": [{"type": "function", **FUNCTION}, {"type": "custom", "name": "p", "format": {"type": "grammar"}}],
+        "tools": [
+            {"type": "function", **FUNCTION},
+            {"type": "custom", "name": "p", "format": {"type": "grammar"}},
+        ],
         "tool_choice": {"type": "custom", "name": "p"},
         "text": {"format": {"type": "json_object"}, "verbosity": "low"},
         "reasoning": {"effort": "max", "summary": "auto"},
@@ -73,16 +115,34 @@ BODIES: dict[str, dict[str, Any]] = {
         "max_tokens": 9,
         "system": [{"type": "text", "text": "S", "cache_control": {"type": "ephemeral"}}],
         "messages": [
-            {"role": "user", "content": [{"type": "search_result", "title": "t", "content": [{"text": "x"}]}]},
-            {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "f", "input": {}}]},
             {
                 "role": "user",
-                "content": [{"type": "tool_result", "tool_use_id": "c", "content": [{"type": "text", "text": "r"}]}],
+                "content": [{"type": "search_result", "title": "t", "content": [{"text": "x"}]}],
+            },
+            {
+                "role": "assistant",
+                "content": [{"type": "tool_use", "id": "c", "name": "f", "input": {}}],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {
+                        "type": "tool_result",
+                        "tool_use_id": "c",
+                        "content": [{"type": "text", "text": "r"}],
+                    }
+                ],
             },
             {"role": "system", "content": "mid"},
             {
                 "role": "user",
-                "content": [{"type": "document", "source": {"type": "content", "content": "x"}, "citations": {}}],
+                "content": [
+                    {
+                        "type": "document",
+                        "source": {"type": "content", "content": "x"},
+                        "citations": {},
+                    }
+                ],
             },
         ],
         "tools": [{"name": "f", "input_schema": {"type": "object"}, "strict": True}],
@@ -94,12 +154,22 @@ BODIES: dict[str, dict[str, Any]] = {
     "gemini": {
         "system_instruction": {"parts": [{"text": "S"}]},
         "contents": [
-            {"role": "user", "parts": [{"text": "Hi"}, {"inline_data": {"mime_type": "image/png", "data": "-_"}}]},
+            {
+                "role": "user",
+                "parts": [
+                    {"text": "Hi"},
+                    {"inline_data": {"mime_type": "image/png", "data": "-_"}},
+                ],
+            },
             {"role": "model", "parts": [{"function_call": {"name": "f", "args": {}}}]},
             {"role": "user", "parts": [{"function_response": {"name": "f", "response": {}}}]},
         ],
-        "tools": [{"function_declarations": [{"name": "f", "parameters": SCHEMA}], "google_search": {}}],
-        "tool_config": {"function_calling_config": {"mode": "VALIDATED", "allowed_function_names": ["f"]}},
+        "tools": [
+            {"function_declarations": [{"name": "f", "parameters": SCHEMA}], "google_search": {}}
+        ],
+        "tool_config": {
+            "function_calling_config": {"mode": "VALIDATED", "allowed_function_names": ["f"]}
+        },
         "generation_config": {
             "response_mime_type": "application/json",
             "response_schema": SCHEMA,
@@ -113,10 +183,16 @@ BODIES: dict[str, dict[str, Any]] = {
         "model": "m",
         "messages": [
             {"role": "user", "content": "Hi", "images": ["iVBORw0KGgo="]},
-            {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]},
+            {
+                "role": "assistant",
+                "content": "",
+                "tool_calls": [{"function": {"name": "f", "arguments": {}}}],
+            },
             {"role": "tool", "tool_name": "f", "content": "r"},
         ],
-        "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
+        "tools": [
+            {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+        ],
         "format": {"type": "object"},
         "options": {"num_predict": -1, "top_k": 4, "num_ctx": 5},
         "think": "high",
@@ -124,14 +200,47 @@ BODIES: dict[str, dict[str, Any]] = {
     },
 }
 VALUES: list[Any] = [
-    *(None, True, False, 0, -1, 1.5, 10**30, "", "x", "none", "auto", [], {}, [[]], [{}], [None], {"type": []}),
-    *({"type": {}}, {"type": "text"}, {"id": 5}, {"a": {"b": [1]}}, [{"type": ["x"]}], {"name": {}}, ["a", 1], [["x"]]),
+    *(
+        None,
+        True,
+        False,
+        0,
+        -1,
+        1.5,
+        10**30,
+        "",
+        "x",
+        "none",
+        "auto",
+        [],
+        {},
+        [[]],
+        [{}],
+        [None],
+        {"type": []},
+    ),
+    *(
+        {"type": {}},
+        {"type": "text"},
+        {"id": 5},
+        {"a": {"b": [1]}},
+        [{"type": ["x"]}],
+        {"name": {}},
+        ["a", 1],
+        [["x"]],
+    ),
 ]
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     found = [path] if path else []
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    items = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     return found + [place for name, item in items for place in places(item, (*path, name))]
 
 
@@ -143,8 +252,8 @@ def mutate(body: Any, dice: random.Random) -> Any:
         for name in path:
             holder = holder[name]
         if dice.random() < 0.2 and isinstance(holder, dict):
-            holder[dice.choice(("type", "role", "content", "extra", "parts", "id"))] = copy.deepcopy(
-                dice.choice(VALUES)
+            holder[dice.choice(("type", "role", "content", "extra", "parts", "id"))] = (
+                copy.deepcopy(dice.choice(VALUES))
             )
         else:
             holder[last] = copy.deepcopy(dice.choice(VALUES))
@@ -162,7 +271,9 @@ def test_any_body_is_read_or_rejected(wire: str) -> None:
         began = time.thread_time()
         try:
             if wire == "ollama" and dice.random() < 0.3:
-                body = to_chat({**body, "prompt": dice.choice(VALUES), "system": dice.choice(VALUES)})
+                body = to_chat(
+                    {**body, "prompt": dice.choice(VALUES), "system": dice.choice(VALUES)}
+                )
             if wire == "gemini" and dice.random() < 0.1:
                 body = dict(unwrap_count({"generateContentRequest": body}))
             prepared = prepare(wire, body)

@@ -31,7 +31,9 @@ TEXTS = ["a red fox", "a blue whale"]
 
 
 @contextlib.asynccontextmanager
-async def gateway(*errors: Any, **settings: Any) -> AsyncIterator[tuple[str, SimulatedEmbedder, SimulatedReranker]]:
+async def gateway(
+    *errors: Any, **settings: Any
+) -> AsyncIterator[tuple[str, SimulatedEmbedder, SimulatedReranker]]:
     embedder, reranker = SimulatedEmbedder(*errors, dimensions=8), SimulatedReranker(*errors)
     models: Any = {"vectors": embedder, "ranks": reranker, "fast": ScriptedProvider("Hi.")}
     async with serving(create_app(models, **settings)) as url:
@@ -40,11 +42,20 @@ async def gateway(*errors: Any, **settings: Any) -> AsyncIterator[tuple[str, Sim
 
 async def test_openai_client_works() -> None:
     expected = (await SimulatedEmbedder(dimensions=8).embed(TEXTS)).vectors.tolist()
-    async with gateway() as (url, embedder, _), openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x") as client:
+    async with (
+        gateway() as (url, embedder, _),
+        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x") as client,
+    ):
         packed = await client.embeddings.create(model="vectors", input=TEXTS)
-        plain = await client.embeddings.create(model="vectors", input=TEXTS, encoding_format="float")
+        plain = await client.embeddings.create(
+            model="vectors", input=TEXTS, encoding_format="float"
+        )
         one = await client.embeddings.create(model="vectors", input="a red fox", dimensions=4)
-        assert [item.embedding for item in packed.data] == [item.embedding for item in plain.data] == expected
+        assert (
+            [item.embedding for item in packed.data]
+            == [item.embedding for item in plain.data]
+            == expected
+        )
         assert [item.index for item in packed.data] == [0, 1]
         assert packed.model == "vectors"
         assert packed.usage.prompt_tokens == 6
@@ -57,11 +68,17 @@ async def test_openai_client_works() -> None:
             with pytest.raises(openai.NotFoundError):
                 await client.embeddings.create(model=name, input="x")
         with pytest.raises(openai.NotFoundError):
-            await client.chat.completions.create(model="vectors", messages=[{"role": "user", "content": "x"}])
+            await client.chat.completions.create(
+                model="vectors", messages=[{"role": "user", "content": "x"}]
+            )
 
 
 async def test_openai_client_parses_our_errors() -> None:
-    async with gateway(RateLimitError("slow", retry_after=3), InvalidRequestError("no")) as (url, _, _):
+    async with gateway(RateLimitError("slow", retry_after=3), InvalidRequestError("no")) as (
+        url,
+        _,
+        _,
+    ):
         client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0)
         with pytest.raises(openai.RateLimitError) as caught:
             await client.embeddings.create(model="vectors", input="x")
@@ -84,7 +101,11 @@ async def test_cohere_client_works() -> None:
         assert ranking.meta.billed_units.search_units == 1
         assert reranker.requests[-1].top_k == 1
         found = await client.embed(
-            model="vectors", texts=TEXTS, input_type="search_query", embedding_types=["float"], output_dimension=4
+            model="vectors",
+            texts=TEXTS,
+            input_type="search_query",
+            embedding_types=["float"],
+            output_dimension=4,
         )
         assert found.embeddings.float_ is not None
         assert [len(row) for row in found.embeddings.float_] == [4, 4]
@@ -108,18 +129,31 @@ async def test_ollama_client_works() -> None:
 
 async def test_gemini_wire_and_v1_rerank_work() -> None:
     async with gateway() as (url, embedder, _), aiohttp.ClientSession() as session:
-        one = {"content": {"parts": [{"text": "a red fox"}]}, "taskType": "RETRIEVAL_QUERY", "outputDimensionality": 4}
+        one = {
+            "content": {"parts": [{"text": "a red fox"}]},
+            "taskType": "RETRIEVAL_QUERY",
+            "outputDimensionality": 4,
+        }
         reply = await session.post(f"{url}/v1beta/models/vectors:embedContent", json=one)
         assert len((await reply.json())["embedding"]["values"]) == 4
         assert embedder.requests[-1].input_type == "query"
         both = {"requests": [{"model": "models/vectors", **one}, one]}
         reply = await session.post(f"{url}/v1beta/models/vectors:batchEmbedContents", json=both)
         assert len((await reply.json())["embeddings"]) == 2
-        asked = {"model": "ranks", "query": "fox", "documents": ["cow", {"text": "fox"}], "return_documents": True}
+        asked = {
+            "model": "ranks",
+            "query": "fox",
+            "documents": ["cow", {"text": "fox"}],
+            "return_documents": True,
+        }
         for path in ("/v1/rerank", "/v2/rerank"):
             reply = await session.post(f"{url}{path}", json=asked)
             record = await reply.json()
-            assert record["results"][0] == {"index": 1, "relevance_score": 1.0, "document": {"text": "fox"}}
+            assert record["results"][0] == {
+                "index": 1,
+                "relevance_score": 1.0,
+                "document": {"text": "fox"},
+            }
         wrong = await session.post(f"{url}/v1/rerank", json={**asked, "speed": 9})
         assert wrong.status == 400
         assert "speed" in (await wrong.json())["message"]
@@ -133,42 +167,71 @@ async def test_our_clients_work_through_the_gateway() -> None:
             assert (await reranker.rerank("red fox", TEXTS)).results[0].index == 0
 
 
-async def test_keys_limits_and_records_apply(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_keys_limits_and_records_apply(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     keys = KeyRing([
-        Key("ann", hash_key("dg-ann"), budget_usd=Decimal("0.00001")), Key("bob", hash_key("dg-bob"), models=("fast",))
+        Key("ann", hash_key("dg-ann"), budget_usd=Decimal("0.00001")),
+        Key("bob", hash_key("dg-bob"), models=("fast",))
     ])  # fmt: skip
     caplog.set_level(logging.INFO, "dragoman.access")
     async with SqliteLog(tmp_path / "log.db") as log:
-        async with gateway(keys=keys, log=log) as (url, embedder, _), aiohttp.ClientSession() as session:
+        async with (
+            gateway(keys=keys, log=log) as (url, embedder, _),
+            aiohttp.ClientSession() as session,
+        ):
             embedder.priced_as = PriceRow("p", Match(equals=("sim",)), Decimal(2), Decimal(0))
             body = {"model": "vectors", "input": TEXTS}
-            for key, status in (("dg-ann", 200), ("dg-bob", 404), ("dg-eve", 401), ("dg-ann", 402)):
+            for key, status in (
+                ("dg-ann", 200),
+                ("dg-bob", 404),
+                ("dg-eve", 401),
+                ("dg-ann", 402),
+            ):
                 headers = {"authorization": f"Bearer {key}"}
                 reply = await session.post(f"{url}/v1/embeddings", json=body, headers=headers)
                 text = await reply.text()
                 assert reply.status in (status, 429 if status == 402 else status), text
             assert (
                 "dragoman_tokens_total"
-                in await (await session.get(f"{url}/metrics", headers={"authorization": "Bearer dg-bob"})).text()
+                in await (
+                    await session.get(f"{url}/metrics", headers={"authorization": "Bearer dg-bob"})
+                ).text()
             )
         records = [record.payload for record in log.find("llm.call_completed", "llm.call_failed")]
     assert len(records) == 1
     done: Any = records[0]
-    assert (done.operation, done.input_count, done.dimensions, done.input_tokens) == ("embed", 2, 8, 6)
+    assert (done.operation, done.input_count, done.dimensions, done.input_tokens) == (
+        "embed",
+        2,
+        8,
+        6,
+    )
     assert (done.cost_usd, done.texts, done.inbound.key) == (Decimal("0.000012"), None, "ann")
-    lines = [msgspec.json.decode(message) for message in caplog.messages if message.startswith("{")]
+    lines = [
+        msgspec.json.decode(message) for message in caplog.messages if message.startswith("{")
+    ]
     assert "llm.call_completed" in [line["type"] for line in lines]
 
 
-async def test_a_registry_serves_embedders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_registry_serves_embedders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with SimServer(ScriptedProvider("Hi.")) as server:
         path = tmp_path / "models.yaml"
         path.write_text(
             f"adapters:\n  box: {{type: openai-compatible, base_url: '{server.url}/v1'}}\n"
             "models:\n  box:sim: {aliases: [vectors]}\n"
         )
-        async with serving(create_app(Registry.load(path))) as url, aiohttp.ClientSession() as session:
-            reply = await session.post(f"{url}/v1/embeddings", json={"model": "vectors", "input": "a"})
+        async with (
+            serving(create_app(Registry.load(path))) as url,
+            aiohttp.ClientSession() as session,
+        ):
+            reply = await session.post(
+                f"{url}/v1/embeddings", json={"model": "vectors", "input": "a"}
+            )
             assert len((await reply.json())["data"]) == 1
-            reply = await session.post(f"{url}/v1/rerank", json={"model": "vectors", "query": "a", "documents": ["a"]})
+            reply = await session.post(
+                f"{url}/v1/rerank", json={"model": "vectors", "query": "a", "documents": ["a"]}
+            )
             assert (await reply.json())["results"][0]["index"] == 0

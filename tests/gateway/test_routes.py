@@ -38,11 +38,15 @@ HELLO = {"contents": [{"parts": [{"text": "Hi"}]}]}
 async def test_gemini_addresses_are_served(prefix: str) -> None:
     async with bench() as gateway:
         status, _, said = await gateway.post(f"{prefix}/openai:generateContent", HELLO)
-        assert (status, said["candidates"][0]["content"]["parts"][0]["text"]) == (200, "Hello there")
+        assert (status, said["candidates"][0]["content"]["parts"][0]["text"]) == (
+            200,
+            "Hello there",
+        )
         status, _, said = await gateway.post(f"{prefix}/openai:countTokens", HELLO)
         assert (status, said["totalTokens"] > 0) == (200, True)
         status, _, said = await gateway.post(
-            f"{prefix}/openai:countTokens", {"generate_content_request": {"model": "models/openai", **HELLO}}
+            f"{prefix}/openai:countTokens",
+            {"generate_content_request": {"model": "models/openai", **HELLO}},
         )
         assert (status, said["totalTokens"] > 0) == (200, True)
 
@@ -53,16 +57,27 @@ async def test_gemini_stream_is_an_array_unless_sse_is_requested() -> None:
         async with http.post(f"{url}/v1beta/models/m:streamGenerateContent", json=HELLO) as answer:
             assert answer.content_type == "application/json"
             chunks = json.loads(await answer.read())
-        texts = [part.get("text", "") for chunk in chunks for part in chunk["candidates"][0]["content"]["parts"]]
+        texts = [
+            part.get("text", "")
+            for chunk in chunks
+            for part in chunk["candidates"][0]["content"]["parts"]
+        ]
         assert "".join(texts) == "Bonjour"
-        async with http.post(f"{url}/v1beta/models/m:streamGenerateContent?alt=sse", json=HELLO) as answer:
+        async with http.post(
+            f"{url}/v1beta/models/m:streamGenerateContent?alt=sse", json=HELLO
+        ) as answer:
             assert answer.content_type == "text/event-stream"
             await answer.read()
         async with http.post(f"{url}/v1beta/models/m:streamGenerateContent", json=HELLO) as answer:
-            assert (answer.status, (await answer.json())["error"]["status"]) == (503, "UNAVAILABLE")
+            assert (answer.status, (await answer.json())["error"]["status"]) == (
+                503,
+                "UNAVAILABLE",
+            )
 
 
-@pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning", "ignore:unclosed:ResourceWarning")
+@pytest.mark.filterwarnings(
+    "ignore:Inheritance class:DeprecationWarning", "ignore:unclosed:ResourceWarning"
+)
 async def test_gemini_client_works_with_its_defaults() -> None:
     async with bench() as gateway:
         client = google.genai.Client(api_key="x", http_options={"base_url": gateway.url})
@@ -90,7 +105,9 @@ async def use_gemini(client: google.genai.Client, gateway: Bench) -> None:
         "top_k": 3,
     }
     image = google.genai.types.Part.from_bytes(data=b"\xfb\xff\xbf", mime_type="image/png")
-    made = await client.aio.models.generate_content(model="anthropic", contents=["Hi", image], config=config)
+    made = await client.aio.models.generate_content(
+        model="anthropic", contents=["Hi", image], config=config
+    )
     assert made.text == "Hello there"
     sent = gateway.seen[0]
     assert sent["messages"][0]["content"][1]["source"]["data"] == "+/+/"
@@ -126,7 +143,9 @@ async def test_gemini_keys_are_accepted_in_every_place() -> None:
         assert status == 401
 
 
-async def test_a_key_in_the_url_is_not_logged(caplog: pytest.LogCaptureFixture, capfd: Any) -> None:
+async def test_a_key_in_the_url_is_not_logged(
+    caplog: pytest.LogCaptureFixture, capfd: Any
+) -> None:
     secret, digest = new_key()
     caplog.set_level("DEBUG")
     async with bench(keys=KeyRing([Key("a", digest)])) as gateway:
@@ -143,7 +162,10 @@ async def test_forbidden_has_its_own_error_code() -> None:
         aiohttp.ClientSession() as http,
         http.post(f"{url}/v1beta/models/m:generateContent", json=HELLO) as answer,
     ):
-        assert (answer.status, (await answer.json())["error"]["status"]) == (403, "PERMISSION_DENIED")
+        assert (answer.status, (await answer.json())["error"]["status"]) == (
+            403,
+            "PERMISSION_DENIED",
+        )
 
 
 async def test_unserved_address_explains_itself_in_the_clients_format() -> None:
@@ -159,21 +181,30 @@ async def test_unserved_address_explains_itself_in_the_clients_format() -> None:
             status, _, said = await gateway.post(path, {})
             assert (status, wanted in said["error"]["message"]) == (404, True), said
         status, _, said = await gateway.post("/v1/v1/messages", {})
-        assert (status, said["type"], "once too often" in said["error"]["message"]) == (404, "error", True)
+        assert (status, said["type"], "once too often" in said["error"]["message"]) == (
+            404,
+            "error",
+            True,
+        )
         status, _, said = await gateway.post("/api/pull", {})
         assert (status, "operator" in said["error"]) == (404, True)
         status, _, said = await gateway.post("/v1/models", {})
         assert (status, "does not take POST" in said["error"]["message"]) == (405, True)
         async with openai.AsyncOpenAI(base_url=gateway.url, api_key="x", max_retries=0) as client:
             with pytest.raises(openai.NotFoundError, match="must end with /v1"):
-                await client.chat.completions.create(model="openai", messages=[{"role": "user", "content": "Hi"}])
+                await client.chat.completions.create(
+                    model="openai", messages=[{"role": "user", "content": "Hi"}]
+                )
 
 
 async def test_ollama_client_works() -> None:
     async with bench() as gateway:
         client = ollama.AsyncClient(host=gateway.url, headers={"connection": "close"})
         assert (await client.generate(model="openai", prompt="Hi")).response == "Hello there"
-        pieces = [piece.response async for piece in await client.generate("gemini", "Hi", stream=True, system="S")]
+        pieces = [
+            piece.response
+            async for piece in await client.generate("gemini", "Hi", stream=True, system="S")
+        ]
         assert "".join(pieces) == "Hello there"
         assert (await client.generate("openai")).done_reason == "load"
         assert "openai" in [each.model for each in (await client.ps()).models]
@@ -186,8 +217,14 @@ async def test_replies_have_a_request_id_and_rate_limit_headers() -> None:
     ring = KeyRing([Key("a", digest, requests_per_minute=5, tokens_per_minute=1000)])
     body = {"model": "openai", "messages": [{"role": "user", "content": "Hi"}]}
     async with bench(keys=ring) as gateway:
-        status, headers, _ = await gateway.post("/v1/chat/completions", body, authorization=f"Bearer {secret}")
-        assert (status, headers["x-ratelimit-limit-requests"], headers["x-ratelimit-remaining-requests"]) == (
+        status, headers, _ = await gateway.post(
+            "/v1/chat/completions", body, authorization=f"Bearer {secret}"
+        )
+        assert (
+            status,
+            headers["x-ratelimit-limit-requests"],
+            headers["x-ratelimit-remaining-requests"],
+        ) == (
             200,
             "5",
             "4",
@@ -204,22 +241,34 @@ async def test_replies_have_a_request_id_and_rate_limit_headers() -> None:
 async def test_allowed_origins_may_call() -> None:
     origin = "https://app.example"
     async with bench(cors=[origin]) as gateway, aiohttp.ClientSession() as http:
-        asked = {"origin": origin, "access-control-request-method": "POST", "access-control-request-headers": "x-a"}
+        asked = {
+            "origin": origin,
+            "access-control-request-method": "POST",
+            "access-control-request-headers": "x-a",
+        }
         async with http.options(f"{gateway.url}/v1/chat/completions", headers=asked) as answer:
             assert (answer.status, answer.headers["access-control-allow-origin"]) == (204, origin)
             assert answer.headers["access-control-allow-headers"] == "x-a"
         body = {"model": "openai", "messages": [{"role": "user", "content": "Hi"}]}
         status, headers, _ = await gateway.post("/v1/chat/completions", body, origin=origin)
         assert (status, headers["access-control-allow-origin"]) == (200, origin)
-        status, headers, _ = await gateway.post("/v1/chat/completions", body, origin="https://evil.example")
+        status, headers, _ = await gateway.post(
+            "/v1/chat/completions", body, origin="https://evil.example"
+        )
         assert (status, "access-control-allow-origin" in headers) == (403, False)
     with pytest.raises(ValueError, match="cors"):
         create_app({}, cors=["*"])
 
 
 async def test_http_1_0_and_half_closed_clients_are_answered() -> None:
-    body = json.dumps({"model": "openai", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}).encode()
-    lines = ["POST /v1/chat/completions HTTP/1.%d", "host: localhost", "content-type: application/json"]
+    body = json.dumps(
+        {"model": "openai", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
+    ).encode()
+    lines = [
+        "POST /v1/chat/completions HTTP/1.%d",
+        "host: localhost",
+        "content-type: application/json",
+    ]
     head = "\r\n".join([*lines, f"content-length: {len(body)}", "", ""])
     async with bench() as gateway:
         old = await raw(gateway.url, (head % 0).encode() + body, wait=20)

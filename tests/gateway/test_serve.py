@@ -25,18 +25,26 @@ from tests.server import DONE, Connection, chunk, completion, serve
 
 KEY = "dg-key"
 HASH = hash_key(KEY)
-BODY: dict[str, Any] = {"model": "fast", "messages": [{"role": "user", "content": "a secret prompt"}]}
+BODY: dict[str, Any] = {
+    "model": "fast",
+    "messages": [{"role": "user", "content": "a secret prompt"}],
+}
 
 
 def write_config(folder: Path, url: str) -> str:
     file = folder / "models.yaml"
-    file.write_text(f"adapters:\n  up:\n    type: openai\n    base_url: {url}/v1\nmodels:\n  up:m:\n    adapter: up\n")
+    file.write_text(
+        f"adapters:\n  up:\n    type: openai\n    base_url: {url}/v1\nmodels:\n  up:m:\n   "
+        " adapter: up\n"
+    )
     return str(file)
 
 
 def write_keys(folder: Path, *lines: str) -> str:
     file = folder / "keys.yaml"
-    file.write_text("\n".join(["keys:", "  ann:", f"    hash: {HASH}", *[f"    {line}" for line in lines], ""]))
+    file.write_text(
+        "\n".join(["keys:", "  ann:", f"    hash: {HASH}", *[f"    {line}" for line in lines], ""])
+    )
     return str(file)
 
 
@@ -62,7 +70,8 @@ async def running(*options: str) -> AsyncIterator[tuple[str, asyncio.subprocess.
         yield url, process
     finally:
         if process.returncode is None:
-            # the workers as well: they would outlive their parent, and hold its standard error open
+            # the workers as well: they would outlive their parent, and hold its standard error
+            # open
             for each in [*psutil.Process(process.pid).children(recursive=True), process]:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     each.kill()
@@ -106,9 +115,9 @@ async def test_running_reply_is_finished_before_the_process_ends(tmp_path: Path)
             said = (await process.stderr.read()).decode()
             await asyncio.wait_for(process.wait(), 10)
     lines = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
-    assert [(line["inbound"]["name"], line["inbound"]["status"], line["stream"]) for line in lines] == [
-        ("fast", 200, True)
-    ]
+    assert [
+        (line["inbound"]["name"], line["inbound"]["status"], line["stream"]) for line in lines
+    ] == [("fast", 200, True)]
     assert "secret" not in said
     assert "canary" not in said
 
@@ -121,15 +130,31 @@ async def test_several_workers_share_a_keys_limit(tmp_path: Path) -> None:
         config = write_config(tmp_path, upstream.url)
         keys = write_keys(tmp_path, "models: [fast]", "requests_per_minute: 3")
         state = str(tmp_path / "used.db")
-        options = ["--config", config, "--model", "fast=up:m", "--auth", keys, "--state", state, "--workers", "2"]
+        options = [
+            "--config",
+            config,
+            "--model",
+            "fast=up:m",
+            "--auth",
+            keys,
+            "--state",
+            state,
+            "--workers",
+            "2",
+        ]
         async with running(*options) as (url, process):
             children = psutil.Process(process.pid).children(recursive=True)
-            assert len([child for child in children if "spawn_main" in " ".join(child.cmdline())]) == 2
+            assert (
+                len([child for child in children if "spawn_main" in " ".join(child.cmdline())])
+                == 2
+            )
             headers = {"authorization": f"Bearer {KEY}", "connection": "close"}
             found = []
             async with aiohttp.ClientSession() as session:
                 for _ in range(6):
-                    async with session.post(f"{url}/v1/chat/completions", json=BODY, headers=headers) as reply:
+                    async with session.post(
+                        f"{url}/v1/chat/completions", json=BODY, headers=headers
+                    ) as reply:
                         found.append(reply.status)
             process.send_signal(signal.SIGTERM)
             await asyncio.wait_for(process.wait(), 20)
@@ -141,12 +166,16 @@ async def test_several_workers_share_a_keys_limit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [["--max-connections", "3", "--max-connections-per-peer", "9"], ["--max-connections-per-peer", "3"]],
+    [
+        ["--max-connections", "3", "--max-connections-per-peer", "9"],
+        ["--max-connections-per-peer", "3"],
+    ],
 )
 async def test_options_limit_connections(options: list[str], tmp_path: Path) -> None:
     config = write_config(tmp_path, "http://127.0.0.1:1")
     async with running("--config", config, *options) as (url, _):
-        await asyncio.sleep(0.2)  # the connection that found out whether it is up is closed by then
+        # the connection that found out whether it is up is closed by then
+        await asyncio.sleep(0.2)
         port = int(url.rpartition(":")[2])
         held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
         for reader, writer in held:
@@ -169,7 +198,12 @@ async def test_options_limit_connections(options: list[str], tmp_path: Path) -> 
     ],
 )
 def test_connection_limit_stays_below_the_open_file_limit(
-    soft: int, hard: int, wanted: int, fits: int, raised: int | None, monkeypatch: pytest.MonkeyPatch
+    soft: int,
+    hard: int,
+    wanted: int,
+    fits: int,
+    raised: int | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     changed: list[int] = []
     monkeypatch.setattr("resource.getrlimit", lambda what: (soft, hard))
@@ -195,14 +229,22 @@ REFUSED: list[tuple[list[str], str]] = [
 def test_invalid_options_prevent_the_start(
     options: list[str], complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.gateway.supervisor.run", lambda *args, **kwargs: pytest.fail("it listens"))
+    monkeypatch.setattr(
+        "dragoman.gateway.supervisor.run", lambda *args, **kwargs: pytest.fail("it listens")
+    )
     broken = tmp_path / "broken.yaml"
     broken.write_text("keys:\n  a:\n    hash: x\n")
     (tmp_path / "places").mkdir()
     places = write_keys(tmp_path / "places", "max_concurrency: 3")
-    files = {"KEYS": write_keys(tmp_path, "budget_usd: 1"), "PLACES": places, "BROKEN": str(broken)}
+    files = {
+        "KEYS": write_keys(tmp_path, "budget_usd: 1"),
+        "PLACES": places,
+        "BROKEN": str(broken),
+    }
     config = write_config(tmp_path, "http://127.0.0.1:9")
-    said = CliRunner().invoke(main, ["serve", "--config", config, *[files.get(each, each) for each in options]])
+    said = CliRunner().invoke(
+        main, ["serve", "--config", config, *[files.get(each, each) for each in options]]
+    )
     assert said.exit_code == 2
     assert complaint in said.output
 

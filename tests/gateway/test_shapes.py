@@ -13,25 +13,53 @@ SAID = {"role": "assistant", "content": "Hello"}
 PNG = "iVBORw0KGgo="
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
 TOOLS: dict[str, Any] = {
-    "openai": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}],
+    "openai": [
+        {
+            "type": "function",
+            "function": {"name": "f", "parameters": {"type": "object", "properties": {}}},
+        }
+    ],
     "anthropic": [{"name": "f", "input_schema": {"type": "object", "properties": {}}}],
 }
 
-# A client's wire, the field of the conversation, its value, and a warning that other wires' models cause.
+# A client's wire, the field of the conversation, its value, and a warning that other wires' models
+# cause.
 SHAPES: list[tuple[str, str, Any, str]] = [
-    ("openai", "messages", [USER, SAID, {"role": "system", "content": "Be brief."}, USER], "system_moved"),
-    ("openai", "messages", [USER, SAID, {"role": "developer", "content": "Be brief."}, USER], "system_moved"),
+    (
+        "openai",
+        "messages",
+        [USER, SAID, {"role": "system", "content": "Be brief."}, USER],
+        "system_moved",
+    ),
+    (
+        "openai",
+        "messages",
+        [USER, SAID, {"role": "developer", "content": "Be brief."}, USER],
+        "system_moved",
+    ),
     ("openai", "messages", [SAID, USER], "opening_added"),
     ("openai", "messages", [{"role": "system", "content": "Say hi."}], "system_sent_as_user"),
     ("openai", "messages", [USER, SAID], "prefill_rewritten"),
     ("openai", "messages", [{"role": "user", "content": ""}], "empty_text_filled"),
     ("openai", "messages", [{**USER, "name": "ann"}], "name_dropped messages[0].name"),
     ("openai", "messages", [USER, {**SAID, "thinking_blocks": [{"a": 1}]}, USER], "field_dropped"),
-    ("openai", "messages", [{**USER, "cache_control": {"type": "ephemeral"}}], "cache_control_dropped"),
     (
         "openai",
         "messages",
-        [{"role": "user", "content": [{"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}}]}],
+        [{**USER, "cache_control": {"type": "ephemeral"}}],
+        "cache_control_dropped",
+    ),
+    (
+        "openai",
+        "messages",
+        [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}}
+                ],
+            }
+        ],
         "cache_control_dropped messages[0].content[0].cache_control",
     ),
     (
@@ -39,7 +67,11 @@ SHAPES: list[tuple[str, str, Any, str]] = [
         "messages",
         [
             USER,
-            {"role": "assistant", "content": None, "tool_calls": [{**CALL, "provider_specific_fields": {"x": 1}}]},
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{**CALL, "provider_specific_fields": {"x": 1}}],
+            },
             {"role": "tool", "tool_call_id": "c1", "content": "r", "name": "f"},
         ],
         "name_dropped messages[2].name",
@@ -58,12 +90,24 @@ SHAPES: list[tuple[str, str, Any, str]] = [
         ],
         "arguments_rewritten",
     ),
-    ("anthropic", "messages", [USER, SAID, {"role": "system", "content": "Be brief."}, USER], "system_moved"),
+    (
+        "anthropic",
+        "messages",
+        [USER, SAID, {"role": "system", "content": "Be brief."}, USER],
+        "system_moved",
+    ),
     ("anthropic", "messages", [USER, {"role": "assistant", "content": "{"}], "prefill_rewritten"),
     (
         "anthropic",
         "messages",
-        [{"role": "user", "content": [{"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}}]}],
+        [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}}
+                ],
+            }
+        ],
         "cache_control_dropped",
     ),
     (
@@ -73,14 +117,29 @@ SHAPES: list[tuple[str, str, Any, str]] = [
             {
                 "role": "user",
                 "content": [
-                    {"type": "search_result", "source": "s", "title": "t", "content": [{"type": "text", "text": "x"}]}
+                    {
+                        "type": "search_result",
+                        "source": "s",
+                        "title": "t",
+                        "content": [{"type": "text", "text": "x"}],
+                    }
                 ],
             }
         ],
         "search_result_rewritten",
     ),
-    ("anthropic", "system", [{"type": "text", "text": "S", "cache_control": {"type": "ephemeral"}}], "cache_control"),
-    ("responses", "input", [USER, SAID, {"role": "developer", "content": "Be brief."}, USER], "system_moved"),
+    (
+        "anthropic",
+        "system",
+        [{"type": "text", "text": "S", "cache_control": {"type": "ephemeral"}}],
+        "cache_control",
+    ),
+    (
+        "responses",
+        "input",
+        [USER, SAID, {"role": "developer", "content": "Be brief."}, USER],
+        "system_moved",
+    ),
     ("responses", "input", [SAID, USER], "opening_added"),
     ("responses", "input", [{"role": "system", "content": "Say hi."}], "system_sent_as_user"),
     (
@@ -105,7 +164,12 @@ SHAPES: list[tuple[str, str, Any, str]] = [
         [{"parts": [{"text": "Hi"}]}, {"role": "model", "parts": [{"text": "He"}]}],
         "prefill_rewritten",
     ),
-    ("ollama", "messages", [USER, SAID, {"role": "system", "content": "Be brief."}, USER], "system_moved"),
+    (
+        "ollama",
+        "messages",
+        [USER, SAID, {"role": "system", "content": "Be brief."}, USER],
+        "system_moved",
+    ),
     ("ollama", "messages", [USER, SAID], "prefill_rewritten"),
 ]
 
@@ -155,14 +219,26 @@ async def test_instructions_are_not_sent_twice_on_the_same_wire() -> None:
 async def test_gemini_accepts_both_field_styles_both_base64_alphabets_and_single_objects() -> None:
     snake = {
         "system_instruction": {"parts": {"text": "S"}},
-        "contents": {"parts": [{"text": "Hi"}, {"inline_data": {"mime_type": "image/png", "data": "-_-_iA"}}]},
-        "generation_config": {"max_output_tokens": 7, "top_k": 3, "response_mime_type": "application/json"},
+        "contents": {
+            "parts": [
+                {"text": "Hi"},
+                {"inline_data": {"mime_type": "image/png", "data": "-_-_iA"}},
+            ]
+        },
+        "generation_config": {
+            "max_output_tokens": 7,
+            "top_k": 3,
+            "response_mime_type": "application/json",
+        },
         "tools": [
             {
                 "function_declarations": [
                     {
                         "name": "f",
-                        "parameters_json_schema": {"type": "object", "properties": {"a_b": {"type": "string"}}},
+                        "parameters_json_schema": {
+                            "type": "object",
+                            "properties": {"a_b": {"type": "string"}},
+                        },
                     }
                 ]
             }
@@ -173,7 +249,10 @@ async def test_gemini_accepts_both_field_styles_both_base64_alphabets_and_single
         status, headers, said = await gateway.ask("gemini", "openai", snake)
         assert status == 200, said
         sent = gateway.seen[0]
-        assert sent["messages"][-1]["content"][1]["image_url"]["url"] == "data:image/png;base64,+/+/iA=="
+        assert (
+            sent["messages"][-1]["content"][1]["image_url"]["url"]
+            == "data:image/png;base64,+/+/iA=="
+        )
         assert list(sent["tools"][0]["function"]["parameters"]["properties"]) == ["a_b"]
         assert "safetySettings_dropped" in headers["x-dragoman-warnings"]
         status, _, said = await gateway.ask("gemini", "gemini", snake)
@@ -185,11 +264,16 @@ async def test_gemini_accepts_both_field_styles_both_base64_alphabets_and_single
 async def test_a_schema_of_the_gemini_dialect_becomes_json_schema() -> None:
     schema = {
         "type": "OBJECT",
-        "properties": {"b": {"type": "STRING", "nullable": True}, "a": {"type": "ARRAY", "items": {"type": "INTEGER"}}},
+        "properties": {
+            "b": {"type": "STRING", "nullable": True},
+            "a": {"type": "ARRAY", "items": {"type": "INTEGER"}},
+        },
         "required": ["b"],
         "propertyOrdering": ["b", "a"],
     }
-    config = {"generationConfig": {"responseMimeType": "application/json", "responseSchema": schema}}
+    config = {
+        "generationConfig": {"responseMimeType": "application/json", "responseSchema": schema}
+    }
     async with bench('{"b": "x"}') as gateway:
         status, _, said = await gateway.ask("gemini", "openai", config)
         assert status == 200, said
@@ -200,7 +284,10 @@ async def test_a_schema_of_the_gemini_dialect_becomes_json_schema() -> None:
         assert gateway.seen[0]["generationConfig"]["responseSchema"] == schema
         assert "responseJsonSchema" not in gateway.seen[0]["generationConfig"]
     words = {
-        "generationConfig": {"responseMimeType": "text/x.enum", "responseSchema": {"type": "STRING", "enum": ["a"]}}
+        "generationConfig": {
+            "responseMimeType": "text/x.enum",
+            "responseSchema": {"type": "STRING", "enum": ["a"]},
+        }
     }
     async with bench("a") as gateway:
         status, headers, said = await gateway.ask("gemini", "openai", words)

@@ -1,4 +1,6 @@
-"""Usage of a key is counted across all workers and hosts: one suite for every store, then failures."""
+"""Usage of a key is counted across all workers and hosts: one suite for every store, then
+failures.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def clock() -> Clock:
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres", "redis"])
-async def open_ledger(request: pytest.FixtureRequest, clock: Clock, tmp_path: Path) -> AsyncIterator[Open]:
+async def open_ledger(
+    request: pytest.FixtureRequest, clock: Clock, tmp_path: Path
+) -> AsyncIterator[Open]:
     """Return a function that opens the ledger as another process would; in memory there is only
     one.
     """
@@ -64,12 +68,14 @@ async def open_ledger(request: pytest.FixtureRequest, clock: Clock, tmp_path: Pa
         each.ledger.close()
 
 
-async def settle(ledger: LedgerWriter, lease: Lease | None, key: Key, tokens: int = 0, usd: str = "0") -> None:
+async def settle(
+    ledger: LedgerWriter, lease: Lease | None, key: Key, tokens: int = 0, usd: str = "0"
+) -> None:
     ledger.settle(lease, key, tokens, Decimal(usd))
     await ledger.close()  # waits until it is written; the next call opens it again
 
 
-# --- one suite ------------------------------------------------------------------------------------
+# --- one suite ---------------------------------------------------------------------------------
 
 
 async def test_rate_limit_windows_slide_and_are_shared(open_ledger: Open, clock: Clock) -> None:
@@ -136,18 +142,22 @@ async def test_call_over_budget_is_not_counted_as_a_request(open_ledger: Open) -
         with pytest.raises(QuotaExceededError):
             await ledger.admit(poor, 60)
         await ledger.close()
-    await ledger.admit(Key(name, "h", budget_usd=Decimal(1), requests_per_minute=1, max_concurrency=1), 60)
+    await ledger.admit(
+        Key(name, "h", budget_usd=Decimal(1), requests_per_minute=1, max_concurrency=1), 60
+    )
 
 
 async def test_racing_calls_get_exactly_the_limit(open_ledger: Open) -> None:
     key = Key(next(_names), "h", requests_per_minute=25, max_concurrency=30)
     ledgers = [open_ledger() for _ in range(3)]
-    results = await asyncio.gather(*[ledgers[at % 3].admit(key, 60) for at in range(90)], return_exceptions=True)
+    results = await asyncio.gather(
+        *[ledgers[at % 3].admit(key, 60) for at in range(90)], return_exceptions=True
+    )
     assert sum([isinstance(each, Lease) for each in results]) == 25
     assert {type(each) for each in results} == {Lease, RateLimitError}
 
 
-# --- files of earlier versions ---------------------------------------------------------------------
+# --- files of earlier versions -----------------------------------------------------------------
 
 
 def test_costs_of_a_file_of_the_first_version_still_count(tmp_path: Path) -> None:
@@ -162,7 +172,7 @@ def test_costs_of_a_file_of_the_first_version_still_count(tmp_path: Path) -> Non
         ledger.close()
 
 
-# --- failures --------------------------------------------------------------------------------------
+# --- failures ----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -173,12 +183,15 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-async def test_budget_fails_closed_without_postgres_and_recovers(own_postgres: OwnDatabase) -> None:
+async def test_budget_fails_closed_without_postgres_and_recovers(
+    own_postgres: OwnDatabase,
+) -> None:
     key = Key("ann", "h", budget_usd=Decimal(1), max_concurrency=5)
     ledger = LedgerWriter(Ledger(own_postgres.url))
     leases = [await ledger.admit(key, 60) for _ in range(3)]
     own_postgres.cut()
-    leases.append(await ledger.admit(key, 60))  # a lost connection is opened again, and no call fails
+    # a lost connection is opened again, and no call fails
+    leases.append(await ledger.admit(key, 60))
     own_postgres.stop()
     with pytest.raises(OverloadedError, match="cannot count"):
         await ledger.admit(key, 60)
@@ -195,7 +208,8 @@ async def test_budget_fails_closed_without_postgres_and_recovers(own_postgres: O
             await asyncio.sleep(0.05)
     ledger.settle(last, key, 0, Decimal("0.2"))
     await ledger.close()
-    assert ledger.ledger.spent("ann") == Decimal("1.0")  # calls that ended without it were counted later
+    # calls that ended without it were counted later
+    assert ledger.ledger.spent("ann") == Decimal("1.0")
     with pytest.raises(QuotaExceededError):
         await ledger.admit(key, 60)
     await ledger.close()
@@ -204,14 +218,18 @@ async def test_budget_fails_closed_without_postgres_and_recovers(own_postgres: O
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("policy", get_args(Policy))
-async def test_failure_policy_applies_without_redis_until_it_recovers(policy: Policy, own_redis: OwnRedis) -> None:
+async def test_failure_policy_applies_without_redis_until_it_recovers(
+    policy: Policy, own_redis: OwnRedis
+) -> None:
     key = Key("ann", "h", requests_per_minute=3, max_concurrency=10)
     limits = RedisLimits(own_redis.url, on_failure=policy, spare=Ledger(), clock=lambda: 600.0)
     ledger = LedgerWriter(Ledger(), limits)
     held = await ledger.admit(key, 60)
     own_redis.stop()
     ledger.settle(held, key, 10)  # is not lost to the caller, whatever Redis does
-    results = await asyncio.gather(*[ledger.admit(key, 60) for _ in range(8)], return_exceptions=True)
+    results = await asyncio.gather(
+        *[ledger.admit(key, 60) for _ in range(8)], return_exceptions=True
+    )
     admitted = [each for each in results if each is None or isinstance(each, Lease)]
     rejected = {type(each) for each in results if isinstance(each, BaseException)}
     expected: dict[str, tuple[int, set[Any]]] = {
@@ -225,8 +243,11 @@ async def test_failure_policy_applies_without_redis_until_it_recovers(policy: Po
         ledger.settle(each, key, 10)
     own_redis.start()
     await asyncio.sleep(0.1)
-    results = await asyncio.gather(*[ledger.admit(key, 60) for _ in range(5)], return_exceptions=True)
-    assert sum([isinstance(each, Lease) for each in results]) == 3  # an empty Redis counts from the beginning
+    results = await asyncio.gather(
+        *[ledger.admit(key, 60) for _ in range(5)], return_exceptions=True
+    )
+    # an empty Redis counts from the beginning
+    assert sum([isinstance(each, Lease) for each in results]) == 3
     await ledger.close()
 
 

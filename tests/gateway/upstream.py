@@ -48,7 +48,13 @@ def write_reply(wire: str, text: str) -> bytes:
     replies: dict[str, Any] = {
         "openai": {
             "id": "c1",
-            "choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}],
+            "choices": [
+                {
+                    "index": 0,
+                    "message": {"role": "assistant", "content": text},
+                    "finish_reason": "stop",
+                }
+            ],
             "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5},
         },
         "responses": {
@@ -56,7 +62,12 @@ def write_reply(wire: str, text: str) -> bytes:
             "object": "response",
             "status": "completed",
             "output": [
-                {"type": "message", "id": "m1", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
+                {
+                    "type": "message",
+                    "id": "m1",
+                    "role": "assistant",
+                    "content": [{"type": "output_text", "text": text}],
+                }
             ],
             "usage": _USAGE,
         },
@@ -70,9 +81,17 @@ def write_reply(wire: str, text: str) -> bytes:
         },
         "gemini": {
             "candidates": [
-                {"content": {"role": "model", "parts": [{"text": text}]}, "finishReason": "STOP", "index": 0}
+                {
+                    "content": {"role": "model", "parts": [{"text": text}]},
+                    "finishReason": "STOP",
+                    "index": 0,
+                }
             ],
-            "usageMetadata": {"promptTokenCount": 3, "candidatesTokenCount": 2, "totalTokenCount": 5},
+            "usageMetadata": {
+                "promptTokenCount": 3,
+                "candidatesTokenCount": 2,
+                "totalTokenCount": 5,
+            },
         },
         "ollama": {
             "model": "m",
@@ -107,7 +126,9 @@ class Bench:
         self.seen = seen
         self._http = http
 
-    async def ask(self, client: str, model: str, fields: dict[str, Any]) -> tuple[int, dict[str, str], Any]:
+    async def ask(
+        self, client: str, model: str, fields: dict[str, Any]
+    ) -> tuple[int, dict[str, str], Any]:
         """Send a request of a client's wire, with these fields overriding the default ones."""
         body = {**BODIES[client], **fields}
         if client != "gemini":
@@ -119,12 +140,18 @@ class Bench:
         async with self._http.post(self.url + path, json=body, headers=given) as reply:
             data = await reply.read()
             headers = {name.lower(): value for name, value in reply.headers.items()}
-            return reply.status, headers, json.loads(data) if data.startswith((b"{", b"[")) else data
+            return (
+                reply.status,
+                headers,
+                json.loads(data) if data.startswith((b"{", b"[")) else data,
+            )
 
 
 @contextlib.asynccontextmanager
 async def bench(text: str = "Hello there", **settings: Any) -> AsyncIterator[Bench]:
-    """Serve a gateway over all wires; ``seen`` holds the latest request that the upstream received."""
+    """Serve a gateway over all wires; ``seen`` holds the latest request that the upstream
+    received.
+    """
     seen: list[Any] = []
 
     async def handler(connection: Connection) -> None:

@@ -1,7 +1,7 @@
 """A scripted model that does what the tests of a framework ask a real one to do.
 
-It calls the tool it is offered, with arguments made from the tool's schema and from numbers in the prompt, answers
-with JSON where a schema is asked for, and with text otherwise.
+It calls the tool it is offered, with arguments made from the tool's schema and from numbers in the
+prompt, answers with JSON where a schema is asked for, and with text otherwise.
 """
 
 from __future__ import annotations

@@ -14,7 +14,14 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.messages.tool import invalid_tool_call, tool_call, tool_call_chunk
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from pydantic_ai.exceptions import ModelHTTPError
-from pydantic_ai.messages import BinaryContent, FilePart, ModelResponse, TextPart, ThinkingPart, ToolCallPart
+from pydantic_ai.messages import (
+    BinaryContent,
+    FilePart,
+    ModelResponse,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+)
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.usage import RequestUsage
 
@@ -66,7 +73,9 @@ class HttpFailure(Exception):
 
     def __init__(self, status: int, **headers: str) -> None:
         super().__init__("refused: hello")
-        self.response = httpx.Response(status, headers={name.replace("_", "-"): text for name, text in headers.items()})
+        self.response = httpx.Response(
+            status, headers={name.replace("_", "-"): text for name, text in headers.items()}
+        )
         self.status_code = status
 
 
@@ -78,7 +87,7 @@ def answer(request: Request) -> Answer | str:
     return "Hello there, all of you."
 
 
-# --- an SDK's stream --------------------------------------------------------------------------------
+# --- an SDK's stream ---------------------------------------------------------------------------
 
 
 async def read_sdk(request: Request) -> AsyncGenerator[Piece, None]:
@@ -136,7 +145,11 @@ async def test_every_piece_becomes_a_part_of_the_reply() -> None:
     reply = await bridge(read).complete("Hi.", tools=[Tool("look")])
     assert [type(block) for block in reply.message.content] == [Thinking, Text, ToolCall, ToolCall]
     assert [call.arguments for call in reply.tool_calls] == [{"at": "Bern"}, {}]
-    assert (reply.finish_reason, reply.finish_raw, reply.usage.output_tokens) == ("tool_calls", "END", 4)
+    assert (reply.finish_reason, reply.finish_raw, reply.usage.output_tokens) == (
+        "tool_calls",
+        "END",
+        4,
+    )
     assert [warning.code for warning in reply.warnings] == ["x_dropped"]
 
 
@@ -209,11 +222,15 @@ def caused(cause: Exception) -> Exception:
     ],
     ids=str,
 )
-def test_sdk_exceptions_become_provider_errors(raised: Exception, kind: type[ProviderError] | None) -> None:
+def test_sdk_exceptions_become_provider_errors(
+    raised: Exception, kind: type[ProviderError] | None
+) -> None:
     assert (type(read_error(raised)) if kind else read_error(raised)) == kind
 
 
-async def test_custom_error_translation_comes_first_and_unknown_exceptions_keep_their_cause() -> None:
+async def test_custom_error_translation_comes_first_and_unknown_exceptions_keep_their_cause() -> (
+    None
+):
     async def read(request: Request) -> AsyncGenerator[Piece, None]:
         if request:
             raise KeyError("odd")
@@ -246,11 +263,13 @@ async def test_errors_show_neither_keys_nor_prompts() -> None:
         assert "sk-abc" not in str(caught.value.provider_message)
 
 
-# --- LangChain --------------------------------------------------------------------------------------
+# --- LangChain ---------------------------------------------------------------------------------
 
 
 def chat(*rules: Any) -> ChatDragoman:
-    return ChatDragoman(provider=ScriptedProvider(*(rules or (ScriptRule(answer),)), model="chat-1"))
+    return ChatDragoman(
+        provider=ScriptedProvider(*(rules or (ScriptRule(answer),)), model="chat-1")
+    )
 
 
 class Foreign(BaseChatModel):
@@ -293,7 +312,9 @@ class Streaming(Foreign):
         lambda: from_langchain(chat(), capabilities=CAN),
         capabilities=CAN,
         failing={RateLimitError: lambda: from_langchain(Foreign(said=[HttpFailure(429)]))},
-        breaking=lambda: from_langchain(Streaming(said=[AIMessageChunk(content="Hello "), RuntimeError("lost")])),
+        breaking=lambda: from_langchain(
+            Streaming(said=[AIMessageChunk(content="Hello "), RuntimeError("lost")])
+        ),
     ),
     ids=str,
 )
@@ -302,23 +323,47 @@ async def test_provider_over_a_langchain_model_passes_the_contract(case: Any) ->
 
 
 async def test_chunks_of_langchain_are_joined() -> None:
-    usage: Any = {"input_tokens": 9, "output_tokens": 0, "total_tokens": 9, "input_token_details": {"cache_read": 4}}
-    more: Any = {"input_tokens": 0, "output_tokens": 3, "total_tokens": 3, "output_token_details": {"reasoning": 2}}
+    usage: Any = {
+        "input_tokens": 9,
+        "output_tokens": 0,
+        "total_tokens": 9,
+        "input_token_details": {"cache_read": 4},
+    }
+    more: Any = {
+        "input_tokens": 0,
+        "output_tokens": 3,
+        "total_tokens": 3,
+        "output_token_details": {"reasoning": 2},
+    }
     model = Streaming(
         said=[
-            AIMessageChunk(content=[{"type": "reasoning", "reasoning": "Hm."}], usage_metadata=usage),
+            AIMessageChunk(
+                content=[{"type": "reasoning", "reasoning": "Hm."}], usage_metadata=usage
+            ),
             AIMessageChunk(content=[{"type": "text", "text": "Look: "}]),
-            AIMessageChunk(content="", tool_call_chunks=[tool_call_chunk(name="look", args='{"at"', id="c1", index=0)]),
-            AIMessageChunk(content="", tool_call_chunks=[tool_call_chunk(args=': "Bern"}', index=0)]),
-            AIMessageChunk(content="", tool_call_chunks=[tool_call_chunk(name="look", args="{}", id="c2")]),
-            AIMessageChunk(content="", usage_metadata=more, response_metadata={"stop_reason": "tool_use"}),
+            AIMessageChunk(
+                content="",
+                tool_call_chunks=[tool_call_chunk(name="look", args='{"at"', id="c1", index=0)],
+            ),
+            AIMessageChunk(
+                content="", tool_call_chunks=[tool_call_chunk(args=': "Bern"}', index=0)]
+            ),
+            AIMessageChunk(
+                content="", tool_call_chunks=[tool_call_chunk(name="look", args="{}", id="c2")]
+            ),
+            AIMessageChunk(
+                content="", usage_metadata=more, response_metadata={"stop_reason": "tool_use"}
+            ),
         ]
     )
     stream = from_langchain(model).stream("Hi.", tools=[Tool("look")], tool_choice="none")
     assert [event async for event in stream]
     reply = stream.response
     assert (reply.thinking, reply.text) == ("Hm.", "Look: ")
-    assert [(call.id, call.arguments) for call in reply.tool_calls] == [("c1", {"at": "Bern"}), ("c2", {})]
+    assert [(call.id, call.arguments) for call in reply.tool_calls] == [
+        ("c1", {"at": "Bern"}),
+        ("c2", {}),
+    ]
     assert (reply.usage.input_tokens, reply.usage.output_tokens) == (9, 3)
     assert (reply.usage.cached_input_tokens, reply.usage.reasoning_tokens) == (4, 2)
     assert (reply.finish_reason, reply.finish_raw) == ("tool_calls", "tool_use")
@@ -327,12 +372,23 @@ async def test_chunks_of_langchain_are_joined() -> None:
 async def test_messages_and_settings_reach_langchain() -> None:
     model = Foreign(said=[AIMessage("Fine.", response_metadata={"finish_reason": "MAX_TOKENS"})])
     conversation: list[Any] = [
-        User([Text("Look."), Image(Inline("iVBORw0KGgo="), "image/png"), Document(Inline("JVBERi0="))]),
+        User(
+            [
+                Text("Look."),
+                Image(Inline("iVBORw0KGgo="), "image/png"),
+                Document(Inline("JVBERi0=")),
+            ]
+        ),
         Assistant([Thinking("Hm."), Text("So."), ToolCall("c1", "look", {"at": "Bern"})]),
         ToolResult("c1", "no", is_error=True),
     ]
     reply = await from_langchain(model).complete(
-        conversation, [Tool("look")], tool_choice="none", temperature=0.5, stop_sequences=["x"], reasoning="low"
+        conversation,
+        [Tool("look")],
+        tool_choice="none",
+        temperature=0.5,
+        stop_sequences=["x"],
+        reasoning="low",
     )
     assert reply.finish_reason == "length"
     assert [warning.code for warning in reply.warnings] == ["block_dropped", "reasoning_dropped"]
@@ -365,13 +421,19 @@ async def test_tool_choices_survive_both_translations(framework: str, choice: An
     await model.complete("Hi.", [Tool("look"), Tool("wait")], tool_choice=choice)
     [request] = inner.requests
     found = request.tool_choice or "auto"
-    assert found == choice or (isinstance(choice, ForceTool) and [tool.name for tool in request.tools] == ["look"])
+    assert found == choice or (
+        isinstance(choice, ForceTool) and [tool.name for tool in request.tools] == ["look"]
+    )
 
 
 async def test_invalid_calls_of_langchain_are_errors() -> None:
-    broken = AIMessage("", invalid_tool_calls=[invalid_tool_call(name="look", args="{oops", id="c1")])
+    broken = AIMessage(
+        "", invalid_tool_calls=[invalid_tool_call(name="look", args="{oops", id="c1")]
+    )
     with pytest.raises(MalformedToolCallError):
-        await from_langchain(Foreign(said=[broken])).complete("Hi.", [Tool("look")], tool_choice="none")
+        await from_langchain(Foreign(said=[broken])).complete(
+            "Hi.", [Tool("look")], tool_choice="none"
+        )
 
 
 async def test_structured_output_by_a_forced_call_is_returned_as_text() -> None:
@@ -379,13 +441,15 @@ async def test_structured_output_by_a_forced_call_is_returned_as_text() -> None:
         def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
             return self.bind()
 
-    model = ByCall(said=[AIMessage("", tool_calls=[tool_call(name="output", args={"name": "Aare"}, id="c1")])])
+    model = ByCall(
+        said=[AIMessage("", tool_calls=[tool_call(name="output", args={"name": "Aare"}, id="c1")])]
+    )
     schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
     reply = await from_langchain(model).complete("Name a river.", response_schema=schema)
     assert (reply.parsed, reply.tool_calls) == ({"name": "Aare"}, ())
 
 
-# --- Pydantic AI ------------------------------------------------------------------------------------
+# --- Pydantic AI -------------------------------------------------------------------------------
 
 
 def limited(messages: Any, info: AgentInfo) -> ModelResponse:
@@ -406,9 +470,15 @@ async def broken_stream(messages: Any, info: AgentInfo) -> AsyncIterator[str]:
 @pytest.mark.parametrize(
     "case",
     suite(
-        lambda: from_pydantic_ai(DragomanModel(ScriptedProvider(ScriptRule(answer))), capabilities=CAN),
+        lambda: from_pydantic_ai(
+            DragomanModel(ScriptedProvider(ScriptRule(answer))), capabilities=CAN
+        ),
         capabilities=CAN,
-        failing={RateLimitError: lambda: from_pydantic_ai(FunctionModel(limited, stream_function=limited_stream))},
+        failing={
+            RateLimitError: lambda: from_pydantic_ai(
+                FunctionModel(limited, stream_function=limited_stream)
+            )
+        },
         breaking=lambda: from_pydantic_ai(FunctionModel(stream_function=broken_stream)),
     ),
     ids=str,
@@ -433,16 +503,31 @@ async def test_requests_and_replies_of_pydantic_ai_are_translated() -> None:
 
     conversation: list[Any] = [
         System("Be terse."),
-        User([Text("Look."), Image(Inline("iVBORw0KGgo="), "image/png"), Document("https://example.com/a.pdf")]),
+        User(
+            [
+                Text("Look."),
+                Image(Inline("iVBORw0KGgo="), "image/png"),
+                Document("https://example.com/a.pdf"),
+            ]
+        ),
         Assistant([Thinking("Hm."), Text("So."), ToolCall("c1", "look", {"at": "Bern"})]),
         ToolResult("c1", "no", is_error=True),
     ]
     found = await from_pydantic_ai(FunctionModel(reply_with)).complete(
-        conversation, [Tool("look")], temperature=0.5, stop_sequences=["x"], reasoning="low", extras={"k": 1}
+        conversation,
+        [Tool("look")],
+        temperature=0.5,
+        stop_sequences=["x"],
+        reasoning="low",
+        extras={"k": 1},
     )
     assert (found.thinking, found.text, found.finish_reason) == ("Hm.", "Look: ", "tool_calls")
     assert [(call.id, call.arguments) for call in found.tool_calls] == [("c9", {"at": "Bern"})]
-    assert (found.usage.input_tokens, found.usage.output_tokens, found.usage.cached_input_tokens) == (9, 3, 4)
+    assert (
+        found.usage.input_tokens,
+        found.usage.output_tokens,
+        found.usage.cached_input_tokens,
+    ) == (9, 3, 4)
     assert [warning.code for warning in found.warnings] == ["block_dropped", "part_dropped"]
     [(messages, info)] = seen
     kinds = [[part.part_kind for part in message.parts] for message in messages]
@@ -450,7 +535,11 @@ async def test_requests_and_replies_of_pydantic_ai_are_translated() -> None:
     assert (messages[2].parts[0].outcome, messages[2].parts[0].tool_name) == ("failed", "look")
     assert [tool.name for tool in info.function_tools] == ["look"]
     given = info.model_settings
-    assert (given["temperature"], given["stop_sequences"], given["extra_body"]) == (0.5, ["x"], {"k": 1})
+    assert (given["temperature"], given["stop_sequences"], given["extra_body"]) == (
+        0.5,
+        ["x"],
+        {"k": 1},
+    )
 
 
 async def test_reasoning_budget_is_rejected_for_pydantic_ai_models() -> None:

@@ -1,4 +1,6 @@
-"""LangChain's standard tests of a chat model, unmodified, over real sockets to a scripted server."""
+"""LangChain's standard tests of a chat model, unmodified, over real sockets to a
+scripted server.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ from dragoman.sim import SimServer
 from ..listed import Listed, speak
 from .obliging import obliging
 
-pytestmark = pytest.mark.filterwarnings("default::dragoman.integrations.langchain.DragomanLossWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "default::dragoman.integrations.langchain.DragomanLossWarning"
+)
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
@@ -103,7 +107,9 @@ class TestAnthropic(Standard):
 class TestResponses(Standard):
     wire = "responses"
 
-    @pytest.mark.xfail(reason="the Responses API has no stop sequences", raises=UnsupportedFeatureError)
+    @pytest.mark.xfail(
+        reason="the Responses API has no stop sequences", raises=UnsupportedFeatureError
+    )
     def test_stop_sequence(self, model: BaseChatModel) -> None:
         super().test_stop_sequence(model)
 
@@ -116,7 +122,7 @@ class TestOllama(Standard):
     wire = "ollama"
 
 
-# --- what LangChain's tests do not cover ------------------------------------------------------------
+# --- what LangChain's tests do not cover -------------------------------------------------------
 
 
 @tool
@@ -176,7 +182,10 @@ def test_calls_that_violate_the_schema_reach_the_framework() -> None:
     model = ChatDragoman(provider=Listed(call('{"lake": 1}'), "Sorry.")).bind_tools([depth])
     found = model.invoke("Hi.")
     assert found.tool_calls[0]["args"] == {"lake": 1}
-    assert model.invoke(["Hi.", found, ToolMessage("There is no lake.", tool_call_id="c1")]).text == "Sorry."
+    assert (
+        model.invoke(["Hi.", found, ToolMessage("There is no lake.", tool_call_id="c1")]).text
+        == "Sorry."
+    )
 
 
 def test_losses_are_reported_as_warnings(server: SimServer) -> None:
@@ -213,10 +222,17 @@ async def test_connections_are_closed_with_the_event_loop(server: SimServer) -> 
 
 def test_structured_output_can_include_the_message(server: SimServer) -> None:
     model = ChatDragoman(model="sim-1", base_url=server.base_urls["openai"])
-    schema = {"title": "river", "type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+    schema = {
+        "title": "river",
+        "type": "object",
+        "properties": {"name": {"type": "string"}},
+        "required": ["name"],
+    }
     found = model.with_structured_output(schema, include_raw=True).invoke("Name a river.")
     assert found["parsed"] == {"name": "Because."}
     assert isinstance(found["raw"], AIMessage)
-    broken = ChatDragoman(provider=Listed("not JSON")).with_structured_output(schema, method="json_mode")
+    broken = ChatDragoman(provider=Listed("not JSON")).with_structured_output(
+        schema, method="json_mode"
+    )
     with pytest.raises(StructuredOutputError):
         broken.invoke("Name a river.")

@@ -1,8 +1,10 @@
-"""LangChain's own chat models of the vendors, unchanged, in front of the gateway, over models of every wire.
+"""LangChain's own chat models of the vendors, unchanged, in front of the gateway, over models of
+every wire.
 
-The standard tests run for every pair of client and wire with ``make test-exhaustive``, and for every client without
-the gateway, straight at the simulator; a slice of them runs always. The client of the Gemini wire needs an environment
-of its own: ``tests/clients/test_langchain_google.py``.
+The standard tests run for every pair of client and wire with ``make test-exhaustive``, and for
+every client without the gateway, straight at the simulator; a slice of them runs always. The
+client of the Gemini wire needs an environment of its own:
+``tests/clients/test_langchain_google.py``.
 """
 
 from __future__ import annotations
@@ -39,10 +41,13 @@ from .obliging import answer as oblige
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
-CLOSE = {"connection": "close"}  # these clients are never closed, and would leave their sockets open
+# these clients are never closed, and would leave their sockets open
+CLOSE = {"connection": "close"}
 pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::UserWarning"),
+    pytest.mark.filterwarnings(
+        "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::UserWarning"
+    ),
 ]
 
 
@@ -68,7 +73,10 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Addresses]:
 
     async def run() -> None:
         with SimServer(ScriptedProvider(ScriptRule(answer)), models=("sim",)) as upstream:
-            models = {wire: connect("sim", wire=wire, base_url=upstream.base_urls[wire]) for wire in WIRES}
+            models = {
+                wire: connect("sim", wire=wire, base_url=upstream.base_urls[wire])
+                for wire in WIRES
+            }
             store = ResponseStore(tmp_path_factory.mktemp("store") / "store.db")
             async with serving(create_app(models, store=store)) as address:
                 found.append(Addresses(address, upstream.url))
@@ -102,10 +110,22 @@ def make(client: str, wire: str, url: str) -> BaseChatModel:
 def params_of(client: str, wire: str, url: str) -> dict[str, Any]:
     """Return the constructor arguments with which a client uses the gateway."""
     if client == "anthropic":
-        return {"model": wire, "base_url": url, "api_key": "x", "max_tokens": 1000, "default_headers": CLOSE}
+        return {
+            "model": wire,
+            "base_url": url,
+            "api_key": "x",
+            "max_tokens": 1000,
+            "default_headers": CLOSE,
+        }
     if client == "ollama":
         return {"model": wire, "base_url": url, "client_kwargs": {"headers": CLOSE}}
-    params = {"model": wire, "base_url": f"{url}/v1", "api_key": "x", "stream_usage": True, "default_headers": CLOSE}
+    params = {
+        "model": wire,
+        "base_url": f"{url}/v1",
+        "api_key": "x",
+        "stream_usage": True,
+        "default_headers": CLOSE,
+    }
     return {**params, "use_responses_api": client == "responses"}
 
 
@@ -117,13 +137,20 @@ def depth(river: str) -> int:
 
 @pytest.mark.parametrize(
     ("client", "wire"),
-    [("openai", "gemini"), ("responses", "anthropic"), ("anthropic", "ollama"), ("ollama", "openai")],
+    [
+        ("openai", "gemini"),
+        ("responses", "anthropic"),
+        ("anthropic", "ollama"),
+        ("ollama", "openai"),
+    ],
 )
 def test_tokens_are_counted_for_a_slice(client: str, wire: str, url: str) -> None:
     model = make(client, wire, url)
     assert model.invoke("Hello").text
     assert "".join([chunk.text for chunk in model.stream("Hello")])
-    called = model.bind_tools([depth], tool_choice="any" if client == "anthropic" else None).invoke("How deep?")
+    called = model.bind_tools(
+        [depth], tool_choice="any" if client == "anthropic" else None
+    ).invoke("How deep?")
     assert called.tool_calls[0]["name"] == "depth"
 
 
@@ -157,6 +184,10 @@ if os.environ.get("DRAGOMAN_EXHAUSTIVE"):
     for _client in ("openai", "responses", "anthropic", "ollama"):
         for _wire in (*WIRES, "sim"):  # the last is the model of the simulator itself
             _name = f"Test{_client.title()}Over{_wire.title()}"
-            _made = type(_name, (Standard,), {"client": _client, "wire": _wire, "__module__": __name__})
+            _made = type(
+                _name, (Standard,), {"client": _client, "wire": _wire, "__module__": __name__}
+            )
             # One event loop for all: the clients keep their connections from one test to the next.
-            globals()[_name] = pytest.mark.exhaustive(pytest.mark.asyncio(loop_scope="module")(_made))
+            globals()[_name] = pytest.mark.exhaustive(
+                pytest.mark.asyncio(loop_scope="module")(_made)
+            )

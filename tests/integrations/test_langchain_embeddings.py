@@ -51,7 +51,11 @@ class TestIntegration(EmbeddingsIntegrationTests):
     @pytest.fixture(autouse=True, params=sorted(EMBED_CODECS))
     def _world(self, server: SimServer, request: pytest.FixtureRequest) -> None:
         wire = request.param
-        type(self).params = {"model": "sim", "base_url": server.url + RETRIEVAL_BASES[wire], "wire": wire}
+        type(self).params = {
+            "model": "sim",
+            "base_url": server.url + RETRIEVAL_BASES[wire],
+            "wire": wire,
+        }
 
     @property
     def embeddings_class(self) -> type[Embeddings]:
@@ -62,11 +66,13 @@ class TestIntegration(EmbeddingsIntegrationTests):
         return self.params
 
 
-# --- what LangChain's tests do not cover ------------------------------------------------------------
+# --- what LangChain's tests do not cover -------------------------------------------------------
 
 
 def connect_wire(server: SimServer, wire: str, **settings: Any) -> DragomanEmbeddings:
-    return DragomanEmbeddings(model="sim", base_url=server.url + RETRIEVAL_BASES[wire], wire=wire, **settings)
+    return DragomanEmbeddings(
+        model="sim", base_url=server.url + RETRIEVAL_BASES[wire], wire=wire, **settings
+    )
 
 
 async def test_input_types_and_settings_are_sent(server: SimServer) -> None:
@@ -75,7 +81,11 @@ async def test_input_types_and_settings_are_sent(server: SimServer) -> None:
     vectors = await model.aembed_documents(["a", "b", "c"])
     assert [len(vector) for vector in vectors] == [8, 8, 8]
     assert await asyncio.to_thread(model.embed_documents, ["a", "b", "c"]) == vectors
-    assert await model.aembed_query("a") == await asyncio.to_thread(model.embed_query, "a") == vectors[0]
+    assert (
+        await model.aembed_query("a")
+        == await asyncio.to_thread(model.embed_query, "a")
+        == vectors[0]
+    )
     sent = [(request.input_type, [*request.texts]) for request in seen(server)[before:]]
     documents = [("document", ["a", "b"]), ("document", ["c"])]
     assert sent == [*documents, *documents, ("query", ["a"]), ("query", ["a"])]
@@ -89,7 +99,11 @@ def test_text_prefixes_replace_the_input_type(server: SimServer) -> None:
 async def test_no_texts_give_no_vectors_without_a_call() -> None:
     embedder = SimulatedEmbedder()
     model = DragomanEmbeddings(embedder=embedder)
-    assert (model.embed_documents([]), await model.aembed_documents([]), embedder.requests) == ([], [], [])
+    assert (model.embed_documents([]), await model.aembed_documents([]), embedder.requests) == (
+        [],
+        [],
+        [],
+    )
 
 
 async def test_an_opened_embedder_is_used_and_its_errors_are_raised() -> None:
@@ -103,7 +117,8 @@ def test_losses_are_reported_as_warnings() -> None:
     class Lossy(SimulatedEmbedder):
         async def answer(self, request: EmbedRequest) -> Embedded:
             losses = [
-                LossWarning(code, "dimensions", "ignored") for code in ("dimensions_ignored", "input_type_dropped")
+                LossWarning(code, "dimensions", "ignored")
+                for code in ("dimensions_ignored", "input_type_dropped")
             ]
             return replace(await super().answer(request), warnings=tuple(losses))
 
@@ -124,5 +139,7 @@ def test_keys_are_not_shown() -> None:
 
 
 def test_frameworks_share_one_class_of_warnings() -> None:
-    known = {module.DragomanLossWarning for module in (dragoman.integrations, langchain, pydantic_ai)}
+    known = {
+        module.DragomanLossWarning for module in (dragoman.integrations, langchain, pydantic_ai)
+    }
     assert known == {DragomanLossWarning}

@@ -13,7 +13,12 @@ from typing import Any
 import llm
 import pytest
 
-from dragoman.integrations.llm import AsyncDragomanModel, DragomanEmbeddingModel, DragomanModel, find_names
+from dragoman.integrations.llm import (
+    AsyncDragomanModel,
+    DragomanEmbeddingModel,
+    DragomanModel,
+    find_names,
+)
 from dragoman.messages import Document, Image, ToolResult
 from dragoman.provider import connect
 from dragoman.sim import Answer, Call, ScriptedProvider, SimServer, SimulatedEmbedder
@@ -42,15 +47,14 @@ def config(server: SimServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_llm_command_lists_and_calls_the_models(config: Path, tmp_path: Path) -> None:
     """Run ``llm`` in a separate process, as a user types it; its log contains the usage."""
     environment = {**os.environ, "LLM_USER_PATH": str(tmp_path / "llm")}
-    # Where the package is not installed, its entry point is not found, and the plugin is registered here.
+    # Where the package is not installed, its entry point is not found, and the plugin is
+    # registered here.
     code = (
-        "import llm.cli, llm.plugins as p, dragoman.integrations.llm as own\n"
-        "p.load_plugins()\n"
-        "p.pm.is_registered(own) or p.pm.register(own)\n"
-        "embed = ['embed', '-m', 'dragoman/quick', '-c', 'a red fox']\n"
-        "for words in (['models'], ['-m', 'dragoman/quick', 'Hello?'], ['logs', '--json'], ['embed-models'], embed):\n"
-        "    llm.cli.cli(words, standalone_mode=False)\n"
-        "    print('====')"
+        "import llm.cli, llm.plugins as p, dragoman.integrations.llm as "
+        "own\np.load_plugins()\np.pm.is_registered(own) or p.pm.register(own)\nembed = ['embed', "
+        "'-m', 'dragoman/quick', '-c', 'a red fox']\nfor words in (['models'], ['-m', "
+        "'dragoman/quick', 'Hello?'], ['logs', '--json'], ['embed-models'], embed):\n   "
+        " llm.cli.cli(words, standalone_mode=False)\n    print('====')"
     )
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
@@ -60,7 +64,11 @@ def test_llm_command_lists_and_calls_the_models(config: Path, tmp_path: Path) ->
     assert "dragoman/local" in listed
     assert answer.startswith("Hello from the scripted model")
     [entry] = json.loads(logged)
-    assert (entry["model"], entry["input_tokens"], entry["output_tokens"]) == ("dragoman/quick", 20, 10)
+    assert (entry["model"], entry["input_tokens"], entry["output_tokens"]) == (
+        "dragoman/quick",
+        20,
+        10,
+    )
     assert "Dragoman: dragoman/quick" in embedding
     assert len(json.loads(vector)) == 64
 
@@ -85,7 +93,9 @@ def open_scripted(provider: ScriptedProvider) -> DragomanModel:
 @pytest.mark.parametrize("stream", [False, True])
 def test_text_and_reasoning_are_returned(stream: bool) -> None:
     model = open_scripted(ScriptedProvider(Answer(text="The Rhine.", thinking="A river.")))
-    response = model.prompt("Name a river.", system="Be brief.", stream=stream, temperature=0.5, reasoning="low")
+    response = model.prompt(
+        "Name a river.", system="Be brief.", stream=stream, temperature=0.5, reasoning="low"
+    )
     assert response.text() == "The Rhine."
     assert response.usage().input is not None
     assert response.response_json["finish_reason"] == "stop"
@@ -93,7 +103,9 @@ def test_text_and_reasoning_are_returned(stream: bool) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_tools_are_run_by_llm(stream: bool) -> None:
-    provider = ScriptedProvider(Answer(tool_calls=[Call("double", {"n": 21}, id="c1")]), "It is 42.")
+    provider = ScriptedProvider(
+        Answer(tool_calls=[Call("double", {"n": 21}, id="c1")]), "It is 42."
+    )
 
     def double(n: int) -> int:
         """Double a number."""
@@ -106,7 +118,11 @@ def test_tools_are_run_by_llm(stream: bool) -> None:
 
 def test_schemas_and_attachments_are_sent() -> None:
     provider = ScriptedProvider('{"name": "Rhine"}')
-    schema: dict[str, Any] = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {"name": {"type": "string"}},
+        "required": ["name"],
+    }
     files = [
         llm.Attachment(type="image/png", content=b"\x89PNG"),
         llm.Attachment(type="application/pdf", content=b"%PDF-1.4"),
@@ -134,7 +150,8 @@ def test_a_conversation_keeps_its_turns() -> None:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_async_model_works(server: SimServer, stream: bool) -> None:
     model = AsyncDragomanModel(
-        "sim-1", lambda name: connect(name, base_url=server.base_urls["anthropic"], wire="anthropic")
+        "sim-1",
+        lambda name: connect(name, base_url=server.base_urls["anthropic"], wire="anthropic"),
     )
     response = model.prompt("Hello?", stream=stream, max_tokens=50)
     assert (await response.text()).startswith("Hello from")

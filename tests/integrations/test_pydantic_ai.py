@@ -23,7 +23,17 @@ from pydantic_ai.messages import ModelResponse, ThinkingPart, ToolCallPart
 from pydantic_ai.models import Model
 from pydantic_ai.models.fallback import FallbackModel
 
-from dragoman import AuthenticationError, Image, OverloadedError, System, Text, Thinking, ToolResult, Usage, User
+from dragoman import (
+    AuthenticationError,
+    Image,
+    OverloadedError,
+    System,
+    Text,
+    Thinking,
+    ToolResult,
+    Usage,
+    User,
+)
 from dragoman.integrations.pydantic_ai import DragomanLossWarning, DragomanModel
 from dragoman.messages import ForceTool
 from dragoman.sim import Answer, Call, ScriptedProvider, SimServer
@@ -31,7 +41,9 @@ from dragoman.sim import Answer, Call, ScriptedProvider, SimServer
 from ..listed import Listed, speak
 from .obliging import USAGE, obliging
 
-pytestmark = pytest.mark.filterwarnings("default::dragoman.integrations.pydantic_ai.DragomanLossWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "default::dragoman.integrations.pydantic_ai.DragomanLossWarning"
+)
 WIRES = ["openai", "anthropic", "responses", "gemini", "ollama"]
 
 
@@ -49,7 +61,9 @@ def server() -> Iterator[SimServer]:
 @pytest.fixture(params=WIRES)
 def model(request: pytest.FixtureRequest, server: SimServer) -> DragomanModel:
     wire = request.param
-    return DragomanModel("sim-1", base_url=server.base_urls[wire], wire=wire, settings={"max_tokens": 500})
+    return DragomanModel(
+        "sim-1", base_url=server.base_urls[wire], wire=wire, settings={"max_tokens": 500}
+    )
 
 
 async def test_text_is_returned(model: Model) -> None:
@@ -115,7 +129,11 @@ async def test_structured_output_is_parsed(wrap: Any, streamed: bool) -> None:
 
 
 async def test_parallel_tools_and_a_retry_prompt_work() -> None:
-    calls = [Call("add", {"a": 1, "b": 2}, id="c1"), Call("add", {"a": 3}, id="c2"), Call("fail", {}, id="c3")]
+    calls = [
+        Call("add", {"a": 1, "b": 2}, id="c1"),
+        Call("add", {"a": 3}, id="c2"),
+        Call("fail", {}, id="c3"),
+    ]
     provider = ScriptedProvider(Answer(tool_calls=calls, usage=USAGE), "Done.")
     agent = Agent(DragomanModel(provider), retries=2)
 
@@ -128,8 +146,14 @@ async def test_parallel_tools_and_a_retry_prompt_work() -> None:
         raise ModelRetry("Use another tool.")
 
     assert (await agent.run("Add.")).output == "Done."
-    results = [message for message in provider.requests[1].messages if isinstance(message, ToolResult)]
-    assert {result.tool_call_id: result.is_error for result in results} == {"c1": False, "c2": True, "c3": True}
+    results = [
+        message for message in provider.requests[1].messages if isinstance(message, ToolResult)
+    ]
+    assert {result.tool_call_id: result.is_error for result in results} == {
+        "c1": False,
+        "c2": True,
+        "c3": True,
+    }
     assert {result.tool_call_id: result.text for result in results}["c1"] == "3"
     assert "Use another tool." in results[2].text
 
@@ -153,7 +177,9 @@ async def test_invalid_output_is_requested_again() -> None:
 async def test_usage_limits_hold() -> None:
     provider = ScriptedProvider(Answer(text="Hi.", usage=Usage(100, 50)))
     with pytest.raises(UsageLimitExceeded):
-        await Agent(DragomanModel(provider)).run("Hello?", usage_limits=UsageLimits(output_tokens_limit=10))
+        await Agent(DragomanModel(provider)).run(
+            "Hello?", usage_limits=UsageLimits(output_tokens_limit=10)
+        )
     assert len(provider.requests) == 1
     limits = UsageLimits(input_tokens_limit=5, count_tokens_before_request=True)
     with pytest.raises(UsageLimitExceeded):
@@ -194,9 +220,20 @@ async def test_provider_state_is_sent_back(streamed: bool) -> None:
 
 async def test_settings_and_instructions_are_sent() -> None:
     provider = ScriptedProvider("Hi.")
-    agent = Agent(DragomanModel(provider), instructions="Be brief.", system_prompt="You are a guide.")
-    settings: Any = {"temperature": 0.5, "max_tokens": 9, "seed": 3, "stop_sequences": ["x"], "thinking": "low"}
-    await agent.run(["What is this?", BinaryContent(b"\x89PNG", media_type="image/png")], model_settings=settings)
+    agent = Agent(
+        DragomanModel(provider), instructions="Be brief.", system_prompt="You are a guide."
+    )
+    settings: Any = {
+        "temperature": 0.5,
+        "max_tokens": 9,
+        "seed": 3,
+        "stop_sequences": ["x"],
+        "thinking": "low",
+    }
+    await agent.run(
+        ["What is this?", BinaryContent(b"\x89PNG", media_type="image/png")],
+        model_settings=settings,
+    )
     [request] = provider.requests
     system = [message for message in request.messages if isinstance(message, System)]
     assert system[0] == System("You are a guide.")
@@ -204,7 +241,12 @@ async def test_settings_and_instructions_are_sent() -> None:
     content: Any = request.messages[-1].content
     assert (content[0], type(content[1])) == (Text("What is this?"), Image)
     config = request.config
-    assert (config.temperature, config.max_tokens, config.seed, config.reasoning) == (0.5, 9, 3, "low")
+    assert (config.temperature, config.max_tokens, config.seed, config.reasoning) == (
+        0.5,
+        9,
+        3,
+        "low",
+    )
     assert config.stop_sequences == ("x",)
 
 
@@ -246,5 +288,7 @@ async def test_losses_are_reported_as_warnings(server: SimServer) -> None:
     agent = Agent(model, output_type=ToolOutput(City))
     with pytest.warns(DragomanLossWarning, match="cannot force a call"):
         result = await agent.run("Which city has 170000 people?")
-    responses = [message for message in result.all_messages() if isinstance(message, ModelResponse)]
+    responses = [
+        message for message in result.all_messages() if isinstance(message, ModelResponse)
+    ]
     assert "tool_choice_dropped" in responses[0].provider_details["warnings"][0]  # type: ignore[index]

@@ -29,7 +29,11 @@ from dragoman import (
     connect,
 )
 from dragoman.events import Assembler, MessageComplete, MessageStart, TextDelta, Usage
-from dragoman.integrations.starlette import ndjson_response, sse_response, ui_message_stream_response
+from dragoman.integrations.starlette import (
+    ndjson_response,
+    sse_response,
+    ui_message_stream_response,
+)
 from dragoman.integrations.ui_messages import UIMessageChunks
 from dragoman.messages import (
     AssistantBlock,
@@ -100,21 +104,30 @@ async def test_a_reply_ends_with_its_finish_reason_and_usage(kind: str) -> None:
         assert (sent[-2]["type"], sent[-2]["finishReason"]) == ("finish", "stop")
         assert sent[-2]["messageMetadata"]["usage"]["output_tokens"] == 5
     else:
-        assert "".join(event["text"] for event in sent if event["type"] == "text.delta") == "Hello there."
+        assert (
+            "".join(event["text"] for event in sent if event["type"] == "text.delta")
+            == "Hello there."
+        )
         assert (sent[0]["type"], sent[-1]["type"]) == ("message.start", "message.complete")
         assert (sent[-1]["finish_reason"], sent[-1]["usage"]["output_tokens"]) == ("stop", 5)
 
 
 @each_helper
 async def test_an_error_before_the_first_event_is_a_status_with_a_json_body(kind: str) -> None:
-    script = ScriptedProvider(ScriptRule(Answer("x"), fault=Fault(status=429, message="slow down", retry_after=3)))
+    script = ScriptedProvider(
+        ScriptRule(Answer("x"), fault=Fault(status=429, message="slow down", retry_after=3))
+    )
     with SimServer(script) as server:
         async with connect("sim", base_url=server.base_urls["openai"]) as model:
             reply = await post(model, kind)
     assert (reply.status_code, reply.headers["retry-after"]) == (429, "3")
     assert reply.headers["content-type"] == "application/json"
     error = reply.json()["error"]
-    assert (error["type"], error["message"], error["retryable"]) == ("provider_rate_limit", "slow down", True)
+    assert (error["type"], error["message"], error["retryable"]) == (
+        "provider_rate_limit",
+        "slow down",
+        True,
+    )
 
 
 STATUSES = [
@@ -129,7 +142,8 @@ STATUSES = [
     (InvalidRequestError("x"), 400),
     (InvalidRequestError("x", status=422), 422),
     (ContextOverflowError("x", status=400), 400),
-    (AuthenticationError("x", status=401), 502),  # the application's key is wrong, not the client's
+    # the application's key is wrong, not the client's
+    (AuthenticationError("x", status=401), 502),
     (AuthenticationError("x", status=400), 502),
     (InvalidModelError("x", status=404), 502),
     (ProviderError("x"), 502),
@@ -142,14 +156,18 @@ async def test_each_error_class_has_its_http_status(error: ProviderError, status
 
 
 async def test_an_error_that_repeats_a_prompt_is_not_sent() -> None:
-    error = InvalidRequestError("x", provider_message="cannot read: the secret system prompt of the application")
+    error = InvalidRequestError(
+        "x", provider_message="cannot read: the secret system prompt of the application"
+    )
     error.hide([], ["the secret system prompt of the application"])
     body = (await sse_response(Listed(error).stream("Hi"))).body
     assert json.loads(bytes(body))["error"]["message"] == "provider_invalid_request"
 
 
 @each_helper
-async def test_an_error_after_the_first_event_is_the_last_event_of_an_incomplete_body(kind: str) -> None:
+async def test_an_error_after_the_first_event_is_the_last_event_of_an_incomplete_body(
+    kind: str,
+) -> None:
     model = Listed(broken("Half", UnavailableError("went away")))
     pieces: list[str] = []
     async with serving(serve(model)) as url, httpx.AsyncClient() as client:
@@ -165,7 +183,9 @@ async def test_an_error_after_the_first_event_is_the_last_event_of_an_incomplete
 
 
 @each_helper
-async def test_a_structured_reply_that_violates_its_schema_does_not_look_complete(kind: str) -> None:
+async def test_a_structured_reply_that_violates_its_schema_does_not_look_complete(
+    kind: str,
+) -> None:
     response = await HELPERS[kind](Listed("no JSON").stream("Hi", response_schema=dict[str, int]))
     sent: list[Any] = []
     with pytest.raises(StructuredOutputError):
@@ -229,7 +249,9 @@ async def test_a_client_that_disconnects_on_a_socket_closes_the_upstream() -> No
 
 async def test_a_server_that_is_stopped_cancels_the_call() -> None:
     model = Listed(stalling)
-    running = asyncio.create_task(run(await sse_response(model.stream("Hi")), sent := [], asyncio.Event()))
+    running = asyncio.create_task(
+        run(await sse_response(model.stream("Hi")), sent := [], asyncio.Event())
+    )
     while len(sent) < 3:
         await asyncio.sleep(0)
     running.cancel()
@@ -270,10 +292,12 @@ async def test_a_stream_that_was_read_is_rejected() -> None:
         await sse_response(stream)
 
 
-# --- chunks of the UI message stream ----------------------------------------------------------------
+# --- chunks of the UI message stream -----------------------------------------------------------
 
 
-LOOK = Tool("look", "Look at a place.", {"type": "object", "properties": {"place": {"type": "string"}}})
+LOOK = Tool(
+    "look", "Look at a place.", {"type": "object", "properties": {"place": {"type": "string"}}}
+)
 
 
 async def chunks_of(model: Provider, **settings: Any) -> list[Any]:
@@ -300,9 +324,16 @@ async def test_every_kind_of_block_has_its_chunks() -> None:
         {"type": "text-end", "id": "text-1"},
     ]
     assert sent[8] == {"type": "tool-input-start", "toolCallId": "c1", "toolName": "look"}
-    fragments = [chunk["inputTextDelta"] for chunk in sent[:-1] if chunk["type"] == "tool-input-delta"]
+    fragments = [
+        chunk["inputTextDelta"] for chunk in sent[:-1] if chunk["type"] == "tool-input-delta"
+    ]
     assert json.loads("".join(fragments)) == {"place": "x"}
-    available = {"type": "tool-input-available", "toolCallId": "c1", "toolName": "look", "input": {"place": "x"}}
+    available = {
+        "type": "tool-input-available",
+        "toolCallId": "c1",
+        "toolName": "look",
+        "input": {"place": "x"},
+    }
     assert sent[-4:-2] == [available, {"type": "finish-step"}]
     assert sent[-2]["finishReason"] == "tool-calls"
 
@@ -312,14 +343,24 @@ async def test_reasoning_signature_is_sent_at_the_end_of_the_reasoning() -> None
         out.thinking("Hm.")
         out.attach(Thinking, "s")
 
-    ends = [chunk for chunk in (await chunks_of(Listed(speak(sign))))[:-1] if chunk["type"] == "reasoning-end"]
+    ends = [
+        chunk
+        for chunk in (await chunks_of(Listed(speak(sign))))[:-1]
+        if chunk["type"] == "reasoning-end"
+    ]
     assert ends == [
-        {"type": "reasoning-end", "id": "reasoning-0", "providerMetadata": {"dragoman": {"signature": "s"}}}
+        {
+            "type": "reasoning-end",
+            "id": "reasoning-0",
+            "providerMetadata": {"dragoman": {"signature": "s"}},
+        }
     ]
 
 
 async def test_a_cancelled_reply_is_aborted_with_its_open_call() -> None:
-    stream = ScriptedProvider(Answer(tool_calls=[Call("look", {"place": "far away"}, id="c1")], piece=4)).stream("Hi")
+    stream = ScriptedProvider(
+        Answer(tool_calls=[Call("look", {"place": "far away"}, id="c1")], piece=4)
+    ).stream("Hi")
     chunks = UIMessageChunks()
     sent: list[Any] = []
     async for event in stream:
@@ -335,12 +376,23 @@ async def test_a_cancelled_reply_is_aborted_with_its_open_call() -> None:
 
 
 def test_images_audio_and_sources_are_sent_at_the_end() -> None:
-    cited = {"annotations": [{"type": "url_citation", "url_citation": {"url": "https://a.example", "title": "A"}}]}
+    cited = {
+        "annotations": [
+            {"type": "url_citation", "url_citation": {"url": "https://a.example", "title": "A"}}
+        ]
+    }
     content = (
         Text("A.", Continuity(opaque=cited)),
         Text("Again.", Continuity(opaque=cited)),
         Text(
-            "B.", Continuity(opaque={"annotations": [{"type": "file_citation", "file_id": "f1", "filename": "b.txt"}]})
+            "B.",
+            Continuity(
+                opaque={
+                    "annotations": [
+                        {"type": "file_citation", "file_id": "f1", "filename": "b.txt"}
+                    ]
+                }
+            ),
         ),
         Image(Inline("aGk="), "image/webp"),
         Audio(Url("https://a.example/x")),
@@ -350,7 +402,12 @@ def test_images_audio_and_sources_are_sent_at_the_end() -> None:
     chunks.convert(TextDelta("m", "r", 0, "A."))
     assert chunks.convert(MessageComplete("m", "r", "stop", content)) == [
         {"type": "text-end", "id": "text-0"},
-        {"type": "source-url", "sourceId": "https://a.example", "url": "https://a.example", "title": "A"},
+        {
+            "type": "source-url",
+            "sourceId": "https://a.example",
+            "url": "https://a.example",
+            "title": "A",
+        },
         {"type": "source-document", "sourceId": "f1", "mediaType": "text/plain", "title": "b.txt"},
         {"type": "file", "url": "data:image/webp;base64,aGk=", "mediaType": "image/webp"},
         {"type": "file", "url": "https://a.example/x", "mediaType": "audio/wav"},
@@ -358,7 +415,10 @@ def test_images_audio_and_sources_are_sent_at_the_end() -> None:
             {
                 "type": "data-dragoman-continuity",
                 "id": f"continuity-{index}",
-                "data": {"index": index, "continuity": msgspec.to_builtins(content[index].continuity)},
+                "data": {
+                    "index": index,
+                    "continuity": msgspec.to_builtins(content[index].continuity),
+                },
             }
             for index in range(3)
         ],
@@ -368,7 +428,8 @@ def test_images_audio_and_sources_are_sent_at_the_end() -> None:
 def test_a_ui_message_keeps_what_only_the_provider_understands() -> None:
     issuer = Issuer("anthropic", "anthropic", "m")
     content = (
-        Thinking("Hm.", Continuity("signed", issuer=issuer)),  # the signature is in the part of the reasoning
+        # the signature is in the part of the reasoning
+        Thinking("Hm.", Continuity("signed", issuer=issuer)),
         RedactedThinking("c2VjcmV0", Continuity(issuer=issuer)),
         Opaque({"type": "web_search_tool_result", "content": [{"url": "https://a.example"}]}),
         Text("Found.", None),

@@ -47,9 +47,13 @@ class HubServer:
         if digest is not None:
             handler.send_header("X-Linked-Etag", f'"{digest}"')
         if self.size is not None:
-            handler.send_header("X-Linked-Size", str(len(self.content) if self.size < 0 else self.size))
+            handler.send_header(
+                "X-Linked-Size", str(len(self.content) if self.size < 0 else self.size)
+            )
         if self.status < 400:
-            handler.send_header("Location", self.location or f"{self.storage}/blob?signature=s3cret-signature")
+            handler.send_header(
+                "Location", self.location or f"{self.storage}/blob?signature=s3cret-signature"
+            )
         handler.send_header("Content-Length", "0")
         handler.end_headers()
 
@@ -64,7 +68,9 @@ class HubServer:
         body = self.content[start:]
         if start:
             first = start + self.shift
-            handler.send_header("Content-Range", f"bytes {first}-{len(self.content) - 1}/{len(self.content)}")
+            handler.send_header(
+                "Content-Range", f"bytes {first}-{len(self.content) - 1}/{len(self.content)}"
+            )
         handler.send_header("Content-Length", str(len(body)))
         handler.end_headers()
         handler.wfile.write(body[: self.cuts.pop(0)] if self.cuts else body)

@@ -29,15 +29,23 @@ def write_wheel(folder: Path, package: str, content: bytes) -> Wheel:
     info = f"{module}-1.0.dist-info"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(f"{module}/part.bin", content)
-        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(
+            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n"
+        )
+        archive.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
         archive.writestr(f"{info}/RECORD", "")
-    return Wheel(package, "1.0", f"{module}/part.bin", hashlib.sha256(path.read_bytes()).hexdigest())
+    return Wheel(
+        package, "1.0", f"{module}/part.bin", hashlib.sha256(path.read_bytes()).hexdigest()
+    )
 
 
 def write_source(folder: Path, package: str, marker: Path) -> Wheel:
     """Write a source package whose ``setup.py`` creates the file ``marker`` when it runs."""
-    setup = f"import pathlib\npathlib.Path({str(marker)!r}).touch()\nfrom setuptools import setup\n"
+    setup = (
+        f"import pathlib\npathlib.Path({str(marker)!r}).touch()\nfrom setuptools import setup\n"
+    )
     setup += f"setup(name={package!r}, version='1.0')\n"
     path = folder / f"{package}-1.0.tar.gz"
     with tarfile.open(path, "w:gz") as archive:
@@ -51,4 +59,6 @@ def write_source(folder: Path, package: str, marker: Path) -> Wheel:
 def make_entry(content: bytes, *wheels: Wheel) -> CatalogModel:
     """Return a catalogue entry whose file is ``content``."""
     digest = hashlib.sha256(content).hexdigest()
-    return CatalogModel("tiny-1m", "for tests", "MIT", "tiny-1m.gguf", len(content), digest, wheels)
+    return CatalogModel(
+        "tiny-1m", "for tests", "MIT", "tiny-1m.gguf", len(content), digest, wheels
+    )

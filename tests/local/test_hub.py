@@ -38,7 +38,12 @@ def part(folder: Path) -> Path:
 def test_downloaded_file_is_found_by_its_name(hub: HubServer, tmp_path: Path) -> None:
     seen: list[tuple[str, int, int]] = []
     pulled = pull_model(SPEC, progress=lambda *facts: seen.append(facts))
-    assert (pulled.name, pulled.sha256, pulled.source, pulled.size) == ("Some-Model.Q4", DIGEST, SPEC, len(CONTENT))
+    assert (pulled.name, pulled.sha256, pulled.source, pulled.size) == (
+        "Some-Model.Q4",
+        DIGEST,
+        SPEC,
+        len(CONTENT),
+    )
     assert Path(pulled.path).read_bytes() == CONTENT
     assert find_model("Some-Model.Q4").path == Path(pulled.path)
     assert [each.name for each in list_models()][-1] == "Some-Model.Q4"
@@ -51,11 +56,17 @@ def test_downloaded_file_is_found_by_its_name(hub: HubServer, tmp_path: Path) ->
 def test_token_is_sent_to_the_hub_only(hub: HubServer) -> None:
     pull_model(SPEC)
     sent = {(each.server, each.method): each.headers.get("authorization") for each in hub.asked}
-    assert sent == {("hub", "HEAD"): f"Bearer {TOKEN}", ("hub", "GET"): f"Bearer {TOKEN}", ("storage", "GET"): None}
+    assert sent == {
+        ("hub", "HEAD"): f"Bearer {TOKEN}",
+        ("hub", "GET"): f"Bearer {TOKEN}",
+        ("storage", "GET"): None,
+    }
     assert not [each for each in hub.asked if TOKEN in each.path]
 
 
-def test_no_header_is_sent_without_a_token(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_header_is_sent_without_a_token(
+    hub: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("HF_TOKEN")
     pull_model(SPEC)
     assert not [each for each in hub.asked if "authorization" in each.headers]
@@ -71,7 +82,11 @@ def test_present_model_is_not_downloaded_again(hub: HubServer) -> None:
 def test_broken_download_is_resumed(hub: HubServer) -> None:
     hub.cuts = [100_000, 50_000]
     assert Path(pull_model(SPEC).path).read_bytes() == CONTENT
-    assert [each.headers.get("range") for each in hub.gets()] == [None, "bytes=100000-", "bytes=150000-"]
+    assert [each.headers.get("range") for each in hub.gets()] == [
+        None,
+        "bytes=100000-",
+        "bytes=150000-",
+    ]
 
 
 def test_partial_download_is_kept_for_the_next_pull(hub: HubServer, tmp_path: Path) -> None:
@@ -95,7 +110,9 @@ def test_wrong_range_is_rejected(hub: HubServer) -> None:
 
 
 @pytest.mark.parametrize("size", [None, -1])
-def test_partial_download_longer_than_the_file_is_discarded(hub: HubServer, tmp_path: Path, size: int | None) -> None:
+def test_partial_download_longer_than_the_file_is_discarded(
+    hub: HubServer, tmp_path: Path, size: int | None
+) -> None:
     hub.size = size
     part(tmp_path).parent.mkdir(parents=True)
     part(tmp_path).write_bytes(b"x" * (len(CONTENT) + 5))
@@ -154,7 +171,9 @@ def test_more_bytes_than_announced_are_rejected(hub: HubServer) -> None:
         ("/again", "redirects"),
     ],
 )
-def test_redirects_to_other_schemes_are_rejected(hub: HubServer, location: str, complaint: str) -> None:
+def test_redirects_to_other_schemes_are_rejected(
+    hub: HubServer, location: str, complaint: str
+) -> None:
     hub.digest, hub.location = None, location
     with pytest.raises(WeightsError, match=complaint) as caught:
         pull_model(SPEC, sha256=DIGEST)
@@ -168,9 +187,12 @@ def test_redirect_from_https_to_http_is_rejected() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "complaint"), [(401, "HF_TOKEN"), (403, "HF_TOKEN"), (404, "no such file"), (500, "HTTP 500")]
+    ("status", "complaint"),
+    [(401, "HF_TOKEN"), (403, "HF_TOKEN"), (404, "no such file"), (500, "HTTP 500")],
 )
-def test_rejected_downloads_are_reported_with_advice(hub: HubServer, status: int, complaint: str) -> None:
+def test_rejected_downloads_are_reported_with_advice(
+    hub: HubServer, status: int, complaint: str
+) -> None:
     hub.status = status
     with pytest.raises(WeightsError, match=complaint) as caught:
         pull_model(SPEC)
@@ -198,7 +220,14 @@ def test_token_is_not_sent_without_tls() -> None:
 
 @pytest.mark.parametrize(
     "spec",
-    ["hf:owner", "hf:owner/repo", "hf:owner/repo/file.bin", "hf:owner/../file.gguf", "hf:a/b/../../x.gguf", "hf:"],
+    [
+        "hf:owner",
+        "hf:owner/repo",
+        "hf:owner/repo/file.bin",
+        "hf:owner/../file.gguf",
+        "hf:a/b/../../x.gguf",
+        "hf:",
+    ],
 )
 def test_invalid_hub_names_are_rejected(hub: HubServer, spec: str) -> None:
     with pytest.raises(WeightsError):

@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from dragoman import InvalidModelError, Request, RuntimeConfig, System, User, connect
-from dragoman.local import LocalProvider, WeightsError, find_model, list_models, pull_model, remove_model
+from dragoman.local import (
+    LocalProvider,
+    WeightsError,
+    find_model,
+    list_models,
+    pull_model,
+    remove_model,
+)
 from dragoman.local.catalog import load_catalog
 from dragoman.middleware import describe
 
@@ -75,7 +82,9 @@ def test_names_of_the_catalogue_are_opened() -> None:
 def test_unknown_name_lists_the_known_names(tmp_path: Path) -> None:
     (tmp_path / "mine.gguf").write_bytes(CONTENT)
     pull_model(tmp_path / "mine.gguf")
-    with pytest.raises(InvalidModelError, match=r"'quen'; known are smollm2, qwen, mine, and any \.gguf"):
+    with pytest.raises(
+        InvalidModelError, match=r"'quen'; known are smollm2, qwen, mine, and any \.gguf"
+    ):
         connect("local:quen")
     with pytest.raises(WeightsError, match=r"one of smollm2, qwen, hf:owner/repo/file\.gguf or"):
         pull_model("quen")

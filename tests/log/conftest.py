@@ -81,7 +81,9 @@ def conninfo(server: str) -> str:
 def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
     """Return a function that opens the test's log; logs that stay open are closed at the end."""
     opened: list[EventLog] = []
-    where = request.getfixturevalue("conninfo") if request.param == "postgres" else tmp_path / "log.db"
+    where = (
+        request.getfixturevalue("conninfo") if request.param == "postgres" else tmp_path / "log.db"
+    )
 
     def opener(*, readonly: bool = False) -> EventLog:
         log = (PostgresLog if request.param == "postgres" else SqliteLog)(where, readonly=readonly)

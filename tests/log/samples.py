@@ -59,22 +59,32 @@ INTENT = ToolIntent(
     IntentSource("acme", "large", "r1", 1), AssembledFrom(3, 10, 90),
 )  # fmt: skip
 COMPLETED = CallCompleted(
-    model="large", provider="acme", stop_reason="tool_use", latency_ms=812.5, request_id="r1", input_tokens=1200,
+    model="large", provider="acme", stop_reason="tool_use", latency_ms=812.5, request_id="r1",
+    input_tokens=1200,
     output_tokens=45, cached_input_tokens=1000, cache_creation_input_tokens=0, reasoning_tokens=12,
-    cost_usd=Decimal("0.00475"), pricing_version="2026-11", produced_tool_calls=1, produced_thinking_blocks=1,
+    cost_usd=Decimal("0.00475"), pricing_version="2026-11", produced_tool_calls=1,
+    produced_thinking_blocks=1,
     finish_reason="tool_calls", response_model="large-2026", first_event_ms=210.0, attempt=1,
 )  # fmt: skip
 LOSS = LossWarning("dropped", "messages[1].content[0]", "thinking of another issuer")
 
-# type, payload, actor, sensitivity: the last two as the adapter contract's envelope has them where it does
+# type, payload, actor, sensitivity: the last two as the adapter contract's envelope has them where
+# it does
 SAMPLES: list[tuple[str, Any, str, str]] = [
     (
         "session.started",
-        SessionStarted("Fix the tests", "large", "acme", ("bash",), {"cwd": "/x"}, {"bash": "0" * 64}),
+        SessionStarted(
+            "Fix the tests", "large", "acme", ("bash",), {"cwd": "/x"}, {"bash": "0" * 64}
+        ),
         "user",
         "private",
     ),
-    ("session.resumed", SessionResumed(7, ("tu_01",), "killed", changed_tools={"bash": "1" * 64}), "system", "private"),
+    (
+        "session.resumed",
+        SessionResumed(7, ("tu_01",), "killed", changed_tools={"bash": "1" * 64}),
+        "system",
+        "private",
+    ),
     ("session.finished", SessionFinished("exhausted", "50 turns", 50), "system", "private"),
     ("turn.started", TurnStarted(1, "large", "acme"), "system", "private"),
     (
@@ -82,7 +92,9 @@ SAMPLES: list[tuple[str, Any, str, str]] = [
         MessageRecorded(
             Assistant(
                 [
-                    Thinking("hm", Continuity("sig==", None, Issuer("anthropic", "acme", "large"))),
+                    Thinking(
+                        "hm", Continuity("sig==", None, Issuer("anthropic", "acme", "large"))
+                    ),
                     Text("I will run the tests — ありがとう \x00 \U0001f600"),
                     ToolCall("call_1", "bash", {"command": "make test"}),
                 ]
@@ -112,18 +124,45 @@ SAMPLES: list[tuple[str, Any, str, str]] = [
     ),
     ("message.recorded", MessageRecorded(User("Hello")), "user", "private"),
     ("message.recorded", MessageRecorded(System("Be terse.")), "system", "private"),
-    ("message.recorded", MessageRecorded(ToolResult("call_1", "exit 1", is_error=True)), "tool", "private"),
-    ("model.swapped", ModelSwapped("acme:large", "other:small", "the user asked", (LOSS,)), "system", "pseudonymous"),
+    (
+        "message.recorded",
+        MessageRecorded(ToolResult("call_1", "exit 1", is_error=True)),
+        "tool",
+        "private",
+    ),
+    (
+        "model.swapped",
+        ModelSwapped("acme:large", "other:small", "the user asked", (LOSS,)),
+        "system",
+        "pseudonymous",
+    ),
     (
         "context.projected",
         ContextProjected(
-            "window", "share", (LeftOut(3, 900), LeftOut(5, 80, "gone")), 15000, 9000, 16000, "Note", "01"
+            "window",
+            "share",
+            (LeftOut(3, 900), LeftOut(5, 80, "gone")),
+            15000,
+            9000,
+            16000,
+            "Note",
+            "01",
         ),
         "system",
         "private",
     ),
-    ("context.summarised", ContextSummarised("In short.", 3, 9, 4, "acme", "small", "r7"), "system", "private"),
-    ("budget.exceeded", BudgetExceeded("cost", Decimal("1.00"), Decimal("1.0425"), "USD"), "system", "pseudonymous"),
+    (
+        "context.summarised",
+        ContextSummarised("In short.", 3, 9, 4, "acme", "small", "r7"),
+        "system",
+        "private",
+    ),
+    (
+        "budget.exceeded",
+        BudgetExceeded("cost", Decimal("1.00"), Decimal("1.0425"), "USD"),
+        "system",
+        "pseudonymous",
+    ),
     (
         "llm.call_started",
         CallStarted(
@@ -158,8 +197,18 @@ SAMPLES: list[tuple[str, Any, str, str]] = [
         "agent",
         "pseudonymous",
     ),
-    ("llm.exchange_kept", LlmExchangeKept("r1", "acme", "large", {"chunks": [{"x": None}]}), "agent", "private"),
-    ("llm.exchange_kept", LlmExchangeKept("r1", "acme", "large", problem="too long"), "agent", "private"),
+    (
+        "llm.exchange_kept",
+        LlmExchangeKept("r1", "acme", "large", {"chunks": [{"x": None}]}),
+        "agent",
+        "private",
+    ),
+    (
+        "llm.exchange_kept",
+        LlmExchangeKept("r1", "acme", "large", problem="too long"),
+        "agent",
+        "private",
+    ),
     (
         "routing.switched",
         RoutingSwitched("acme:large", "b:small", "rate_limit", "rate_limit", "r1"),
@@ -179,27 +228,71 @@ SAMPLES: list[tuple[str, Any, str, str]] = [
         "pseudonymous",
     ),
     ("tool_intent.proposed", INTENT, "agent", "private"),
-    ("tool_intent.validated", ToolIntentValidated("tu_01", "edit", "write", ("src/x.py",)), "system", "private"),
-    ("tool_intent.rejected", ToolIntentRejected("tu_01", "fly", "unknown_tool", "no such tool"), "system", "private"),
-    ("tool_intent.closed", ToolIntentClosed("tu_01", "the process was killed", "bash"), "system", "private"),
-    ("permission.requested", PermissionRequested("tu_01", "bash", "not in the rules"), "system", "private"),
-    ("permission.granted", PermissionGranted("tu_01", "bash", "user", scope="session"), "system", "private"),
-    ("permission.denied", PermissionDenied("tu_01", "bash", "rule", "no-reset", "destructive"), "system", "private"),
+    (
+        "tool_intent.validated",
+        ToolIntentValidated("tu_01", "edit", "write", ("src/x.py",)),
+        "system",
+        "private",
+    ),
+    (
+        "tool_intent.rejected",
+        ToolIntentRejected("tu_01", "fly", "unknown_tool", "no such tool"),
+        "system",
+        "private",
+    ),
+    (
+        "tool_intent.closed",
+        ToolIntentClosed("tu_01", "the process was killed", "bash"),
+        "system",
+        "private",
+    ),
+    (
+        "permission.requested",
+        PermissionRequested("tu_01", "bash", "not in the rules"),
+        "system",
+        "private",
+    ),
+    (
+        "permission.granted",
+        PermissionGranted("tu_01", "bash", "user", scope="session"),
+        "system",
+        "private",
+    ),
+    (
+        "permission.denied",
+        PermissionDenied("tu_01", "bash", "rule", "no-reset", "destructive"),
+        "system",
+        "private",
+    ),
     (
         "permission.answered",
-        PermissionAnswered("tu_01", True, "ann", "fine", "prefix", "make", {"command": "make lint"}),
+        PermissionAnswered(
+            "tu_01", True, "ann", "fine", "prefix", "make", {"command": "make lint"}
+        ),
         "user",
         "private",
     ),
-    ("tool.started", ToolStarted("tu_01", "bash", {"command": "pnpm test"}, {"cwd": "/x"}), "tool", "private"),
+    (
+        "tool.started",
+        ToolStarted("tu_01", "bash", {"command": "pnpm test"}, {"cwd": "/x"}),
+        "tool",
+        "private",
+    ),
     (
         "tool.observed",
-        ToolObserved("tu_01", "bash", "Expected 4, received 5", True, False, 1, 912.0, {"stderr": "…"}),
+        ToolObserved(
+            "tu_01", "bash", "Expected 4, received 5", True, False, 1, 912.0, {"stderr": "…"}
+        ),
         "tool",
         "private",
     ),
     ("tool.observed", ToolObserved("tu_01", "look", (Text("a"), Text("b"))), "tool", "private"),
-    ("tool.failed", ToolFailed("tu_01", "bash", "timeout", "still running after 60 s", 60000.0), "tool", "private"),
+    (
+        "tool.failed",
+        ToolFailed("tu_01", "bash", "timeout", "still running after 60 s", 60000.0),
+        "tool",
+        "private",
+    ),
     (
         "log.pruned",
         LogPruned("s1", 3, "01A", "01B", "ab" * 32, datetime(2026, 1, 1, tzinfo=UTC)),

@@ -89,13 +89,17 @@ def test_untouched_log_verifies(path: Path) -> None:
     assert verify(path) == ChainReport(3, 3 * NUMBER)
 
 
-@pytest.mark.parametrize(("column", "value"), [*CHANGES, ("previous", "zeroblob(32)"), ("hash", "zeroblob(32)")])
+@pytest.mark.parametrize(
+    ("column", "value"), [*CHANGES, ("previous", "zeroblob(32)"), ("hash", "zeroblob(32)")]
+)
 def test_a_changed_column_is_a_hash_mismatch_at_its_record(
     path: Path, records: list[LogRecord], column: str, value: str
 ) -> None:
     run(path, f"UPDATE records SET {column} = {value} WHERE session = 'b' AND seq = {CHANGED}")
     report = verify(path)
-    assert [(found.session, found.seq, found.problem) for found in report.breaks] == [("b", CHANGED, "hash mismatch")]
+    assert [(found.session, found.seq, found.problem) for found in report.breaks] == [
+        ("b", CHANGED, "hash mismatch")
+    ]
     if column != "id":
         assert report.breaks[0].id == records[CHANGED - 1].id
     assert report.records == 2 * NUMBER + CHANGED - 1
@@ -106,7 +110,9 @@ def test_a_changed_column_is_a_hash_mismatch_at_its_record(
     "value",
     ["CAST(x'7bff7d' AS TEXT)", "12", "1.5", "x'7b7d'"],
 )
-def test_payload_of_another_type_is_reported_and_does_not_crash_verify(path: Path, value: str) -> None:
+def test_payload_of_another_type_is_reported_and_does_not_crash_verify(
+    path: Path, value: str
+) -> None:
     run(path, f"UPDATE records SET payload = {value} WHERE session = 'b' AND seq = {CHANGED}")
     [found] = verify(path).breaks
     assert (found.session, found.seq) == ("b", CHANGED)
@@ -139,7 +145,10 @@ def test_a_deleted_record_is_a_gap(path: Path, records: list[LogRecord]) -> None
     [found] = verify(path).breaks
     assert (found.session, found.seq, found.problem) == ("b", CHANGED, "gap")
     assert found.id == records[CHANGED].id  # the error names the record that was tampered with
-    with SqliteLog(path) as log, pytest.raises(LogCorruptError, match=f"'b': record {CHANGED} is missing"):
+    with (
+        SqliteLog(path) as log,
+        pytest.raises(LogCorruptError, match=f"'b': record {CHANGED} is missing"),
+    ):
         list(log.read("b"))
 
 
@@ -168,7 +177,9 @@ def test_renamed_session_breaks_at_its_first_record(path: Path) -> None:
     assert (found.session, found.seq, found.problem) == ("x", 1, "hash mismatch")
 
 
-def test_replaced_record_with_a_valid_hash_breaks_the_next_link(path: Path, records: list[LogRecord]) -> None:
+def test_replaced_record_with_a_valid_hash_breaks_the_next_link(
+    path: Path, records: list[LogRecord]
+) -> None:
     before = records[CHANGED - 2]
     draft = Draft("b", "t1", "p1", "turn.started", "system", "private", b'{"number":666}')
     forged = link_record(draft, Head(before.seq, before.hash))
@@ -195,7 +206,10 @@ def test_swapped_sessions_are_detected(path: Path) -> None:
 
 def test_unreachable_record_is_detected(path: Path) -> None:
     """The index, but not the table, has lost the end of a chain."""
-    with SqliteLog(path, readonly=True) as log, log._view() as view:  # noqa: SLF001 - a view shows what verify reads
+    with (
+        SqliteLog(path, readonly=True) as log,
+        log._view() as view,  # noqa: SLF001
+    ):
         whole = check_log(view.names, view.page, view.count, {})
         short = check_log(lambda: ["a", "b"], view.page, view.count, {})
     assert whole.ok
@@ -215,9 +229,16 @@ def check_flip(original: Path, folder: Path, bit: int) -> str:
         with SqliteLog(path, readonly=True) as log:
             if not (report := log.verify()).ok:
                 for found in report.breaks:
-                    assert found.problem in ("hash mismatch", "gap", "wrong previous", "unreadable")
+                    assert found.problem in (
+                        "hash mismatch",
+                        "gap",
+                        "wrong previous",
+                        "unreadable",
+                    )
                 return "found"
-            assert {entry.session: list(log.read(entry.session)) for entry in log.sessions()} == expected
+            assert {
+                entry.session: list(log.read(entry.session)) for entry in log.sessions()
+            } == expected
             return "harmless"
     except LogError:
         return "refused"
@@ -235,7 +256,9 @@ def test_every_flipped_bit_that_changes_a_record_is_detected(
     assert outcomes == {"found", "refused", "harmless"}
 
 
-def test_flipped_bit_in_a_payload_is_located(original: tuple[Path, list[LogRecord]], path: Path) -> None:
+def test_flipped_bit_in_a_payload_is_located(
+    original: tuple[Path, list[LogRecord]], path: Path
+) -> None:
     record = original[1][CHANGED]
     data = path.read_bytes()
     place = data.index(bytes.fromhex(record.previous + record.hash)) - len(bytes(record.raw)) + 3
@@ -252,13 +275,25 @@ def test_postgres_detects_the_same_damage(conninfo: str) -> None:
         records = fill(log)
         connection.execute("CREATE TABLE untouched AS SELECT * FROM dragoman_log")
         for column, value in CHANGES:
-            sql = f"UPDATE dragoman_log SET {column} = {value} WHERE session = 'b' AND seq = {CHANGED}"
+            sql = (
+                f"UPDATE dragoman_log SET {column} = {value} WHERE session = 'b' AND seq = "
+                f"{CHANGED}"
+            )
             assert connection.execute(sql).rowcount == 1  # type: ignore[arg-type]
             [found] = log.verify().breaks
-            assert (found.session, found.seq, found.problem) == ("b", CHANGED, "hash mismatch"), column
+            assert (found.session, found.seq, found.problem) == (
+                "b",
+                CHANGED,
+                "hash mismatch",
+            ), column
             assert column == "id" or found.id == records[CHANGED - 1].id
             connection.execute("TRUNCATE dragoman_log")
             connection.execute("INSERT INTO dragoman_log SELECT * FROM untouched")
         connection.execute("DELETE FROM dragoman_log WHERE session = 'b' AND seq = 7")
         [found] = log.verify().breaks
-        assert (found.session, found.seq, found.problem, found.id) == ("b", CHANGED, "gap", records[CHANGED].id)
+        assert (found.session, found.seq, found.problem, found.id) == (
+            "b",
+            CHANGED,
+            "gap",
+            records[CHANGED].id,
+        )

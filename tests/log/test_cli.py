@@ -46,7 +46,13 @@ def test_list_shows_the_sessions(path: Path) -> None:
     shown = run("list", "--log", str(path)).stdout.splitlines()
     heads = ["last", "record", "kind", "model", "cost", "outcome", "session", "begins", "with"]
     assert shown[0].split() == heads
-    assert shown[2].split()[2:7] == ["agent", "anthropic:claude-sonnet-4-6", "$0.008295+", "completed", "fix"]
+    assert shown[2].split()[2:7] == [
+        "agent",
+        "anthropic:claude-sonnet-4-6",
+        "$0.008295+",
+        "completed",
+        "fix",
+    ]
     assert shown[2].endswith(f" {GOAL}")
     listed = json.loads(run("list", "--json", DRAGOMAN_LOG=str(path)).stdout)
     assert [(entry["session"], entry["goal"], entry["outcome"]) for entry in listed] == [
@@ -65,13 +71,19 @@ def test_show_prints_the_records(path: Path) -> None:
     stored = run("show", "fix", "--log", str(path), "--json").stdout.splitlines()
     with SqliteLog(path, readonly=True) as log:
         assert [line.encode() for line in stored] == [record.line for record in log.read("fix")]
-    some = run("show", "fix", "--log", str(path), "--type", "tool.started", "--after", "10", "--json").stdout
-    assert [json.loads(line)["payload"]["tool_name"] for line in some.splitlines()] == ["edit_file"]
+    some = run(
+        "show", "fix", "--log", str(path), "--type", "tool.started", "--after", "10", "--json"
+    ).stdout
+    assert [json.loads(line)["payload"]["tool_name"] for line in some.splitlines()] == [
+        "edit_file"
+    ]
 
 
 def test_record_cannot_control_the_terminal(path: Path) -> None:
     with SqliteLog(path) as log:
-        log.append_sync("evil", SessionStarted("\x1b[2J\x1b]0;owned\x07 \u202egnp.exe\r\n" + "x" * 1_000_000))
+        log.append_sync(
+            "evil", SessionStarted("\x1b[2J\x1b]0;owned\x07 \u202egnp.exe\r\n" + "x" * 1_000_000)
+        )
         log.append_sync("evil", ToolObserved("tu", "bash", "\x9b31m\x00" * 100_000))
     for words in (["show", "evil"], ["list"]):
         shown = run(*words, "--log", str(path)).stdout
@@ -79,7 +91,9 @@ def test_record_cannot_control_the_terminal(path: Path) -> None:
         assert all(len(line) < 300 for line in shown.splitlines())
 
 
-@pytest.mark.parametrize("words", [["show", "no"], ["verify", "no"], ["export", "no"], ["cost", "no"]])
+@pytest.mark.parametrize(
+    "words", [["show", "no"], ["verify", "no"], ["export", "no"], ["cost", "no"]]
+)
 def test_unknown_session_is_reported(path: Path, words: list[str]) -> None:
     result = run(*words, "--log", str(path))
     assert (result.exit_code, "the log has no session 'no'" in result.stderr) == (2, True)
@@ -108,14 +122,22 @@ def test_prefix_may_omit_the_kind_and_an_ambiguous_one_lists_candidates(path: Pa
 
 def test_ids_are_short_at_a_terminal_and_can_be_used_as_shown(tmp_path: Path) -> None:
     path = tmp_path / "log.db"
-    names = ["chat_01M7GF3N03RFWHZMXNHT3N77NK", "chat_01M7GF3N03RFWHZMXNHT3N88NK", "ask_01M7GF3N03RFWHZMXNHT3N77NK"]
+    names = [
+        "chat_01M7GF3N03RFWHZMXNHT3N77NK",
+        "chat_01M7GF3N03RFWHZMXNHT3N88NK",
+        "ask_01M7GF3N03RFWHZMXNHT3N77NK",
+    ]
     with SqliteLog(path) as log:
         for name in names:
             log.append_sync(name, SessionStarted("A question"))
     with Terminal("log", "list", "--log", str(path), columns=120) as terminal:
         assert terminal.wait() == 0
     shown = {word for word in terminal.raw.split() if word.startswith(("chat_", "ask_"))}
-    assert shown == {"chat_01M7GF3N03RFWHZMXNHT3N7", "chat_01M7GF3N03RFWHZMXNHT3N8", "ask_01M7GF3N03RF"}
+    assert shown == {
+        "chat_01M7GF3N03RFWHZMXNHT3N7",
+        "chat_01M7GF3N03RFWHZMXNHT3N8",
+        "ask_01M7GF3N03RF",
+    }
     for word in shown:
         assert run("show", word, "--log", str(path)).exit_code == 0
 
@@ -160,19 +182,29 @@ def test_empty_search_is_a_usage_error(path: Path) -> None:
     assert run("search", " ", "--log", str(path)).exit_code == 2
 
 
-# --- verifying --------------------------------------------------------------------------------------
+# --- verifying ---------------------------------------------------------------------------------
 
 
 def test_verify_passes_an_intact_log(path: Path) -> None:
     result = run("verify", "--log", str(path))
-    assert (result.exit_code, result.stdout) == (0, f"{len(STORY) + 8} records in 2 sessions: whole\n")
+    assert (result.exit_code, result.stdout) == (
+        0,
+        f"{len(STORY) + 8} records in 2 sessions: whole\n",
+    )
     one = run("verify", "fix", "--log", str(path), "--json")
-    assert json.loads(one.stdout) == {"ok": True, "sessions": 1, "records": len(STORY), "breaks": []}
+    assert json.loads(one.stdout) == {
+        "ok": True,
+        "sessions": 1,
+        "records": len(STORY),
+        "breaks": [],
+    }
 
 
 def test_verify_names_the_first_broken_link(path: Path) -> None:
     connection = sqlite3.connect(path)
-    connection.execute("UPDATE records SET payload = replace(payload, 'denied', 'granted') WHERE session = 'fix'")
+    connection.execute(
+        "UPDATE records SET payload = replace(payload, 'denied', 'granted') WHERE session = 'fix'"
+    )
     connection.execute("UPDATE records SET actor = 'user' WHERE session = 'fix' AND seq = 7")
     connection.commit()
     connection.close()
@@ -184,7 +216,10 @@ def test_verify_names_the_first_broken_link(path: Path) -> None:
     broken = run("verify", "--log", str(path), "--json")
     assert broken.exit_code == EXIT_CODES["log_broken"]
     report = json.loads(broken.stdout)
-    assert (report["ok"], [(found["session"], found["seq"]) for found in report["breaks"]]) == (False, [("fix", 7)])
+    assert (report["ok"], [(found["session"], found["seq"]) for found in report["breaks"]]) == (
+        False,
+        [("fix", 7)],
+    )
     assert run("verify", "look", "--log", str(path)).exit_code == 0
 
 
@@ -196,7 +231,8 @@ def test_verify_finds_a_truncated_chain_by_known_hashes(path: Path, tmp_path: Pa
     connection.execute(f"DELETE FROM records WHERE session = 'fix' AND seq = {len(STORY)}")
     connection.commit()
     connection.close()
-    assert run("verify", "--log", str(path)).exit_code == 0  # a chain cannot show that its own end is gone
+    # a chain cannot show that its own end is gone
+    assert run("verify", "--log", str(path)).exit_code == 0
     for words in ([], ["fix"]):
         result = run("verify", *words, "--log", str(path), "--known", str(heads))
         assert (result.exit_code, "cut short" in result.stdout) == (EXIT_CODES["log_broken"], True)
@@ -206,7 +242,11 @@ def test_verify_finds_a_truncated_chain_by_known_hashes(path: Path, tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(None, "no log exists here"), (b"not a log " * 500, "not a database"), (b"SQLite format 3\0", "cut off")],
+    [
+        (None, "no log exists here"),
+        (b"not a log " * 500, "not a database"),
+        (b"SQLite format 3\0", "cut off"),
+    ],
 )
 def test_unusable_log_is_reported(tmp_path: Path, content: bytes | None, words: str) -> None:
     path = tmp_path / "log.db"
@@ -219,7 +259,7 @@ def test_unusable_log_is_reported(tmp_path: Path, content: bytes | None, words: 
         assert str(path) in result.stderr
 
 
-# --- export and prune -------------------------------------------------------------------------------
+# --- export and prune --------------------------------------------------------------------------
 
 
 def test_export_writes_the_records(path: Path, tmp_path: Path) -> None:
@@ -246,18 +286,27 @@ def test_progress_bars_are_shown_at_terminals_only(path: Path) -> None:
 
 def test_prune_removes_old_sessions(path: Path) -> None:
     would = run("prune", "--older-than", "2099-01-01", "--dry-run", "--log", str(path))
-    assert (would.stdout.split(), would.stderr) == (["fix", "look"], "2 sessions would be removed\n")
-    assert run("prune", "--older-than", "1h", "--yes", "--log", str(path)).stderr == "0 sessions removed\n"
+    assert (would.stdout.split(), would.stderr) == (
+        ["fix", "look"],
+        "2 sessions would be removed\n",
+    )
+    assert (
+        run("prune", "--older-than", "1h", "--yes", "--log", str(path)).stderr
+        == "0 sessions removed\n"
+    )
     unasked = run("prune", "--older-than", "2099-01-01", "--log", str(path))
     assert (unasked.exit_code, "--yes" in unasked.stderr) == (2, True)
     assert len(run("export", "--log", str(path)).stdout.splitlines()) == len(STORY) + 8
     done = run("prune", "--older-than", "2099-01-01", "--yes", "--json", "--log", str(path))
     assert json.loads(done.stdout)["removed"] == ["fix", "look"]
-    assert [entry["session"] for entry in json.loads(run("list", "--json", "--log", str(path)).stdout)] == [
-        "dragoman.log"
-    ]
+    assert [
+        entry["session"] for entry in json.loads(run("list", "--json", "--log", str(path)).stdout)
+    ] == ["dragoman.log"]
     elsewhere = path.with_name("none.db")
-    assert run("prune", "--older-than", "1d", "--yes", "--log", str(elsewhere)).exit_code == EXIT_CODES["log_unusable"]
+    assert (
+        run("prune", "--older-than", "1d", "--yes", "--log", str(elsewhere)).exit_code
+        == EXIT_CODES["log_unusable"]
+    )
     assert not elsewhere.exists()
     for age in ("soon", "-3d", "90", "9" * 9 + "d"):
         assert run("prune", "--older-than", age, "--yes", "--log", str(path)).exit_code == 2
@@ -271,7 +320,7 @@ def test_log_in_use_is_readable_and_not_pruned(path: Path) -> None:
     assert f"is being written by process {os.getpid()}" in result.stderr
 
 
-# --- log cost ---------------------------------------------------------------------------------------
+# --- log cost ----------------------------------------------------------------------------------
 
 
 def test_cost_uses_recorded_and_bundled_prices(path: Path) -> None:
@@ -279,7 +328,9 @@ def test_cost_uses_recorded_and_bundled_prices(path: Path) -> None:
     [row] = billed["models"]
     assert row["model"] == "anthropic:claude-sonnet-4-6"
     assert (row["calls"], row["input_tokens"], row["output_tokens"]) == (4, 5600, 205)
-    assert Decimal(row["recorded_usd"]) == Decimal("0.004275") + Decimal("0.00183") + Decimal("0.00219")
+    assert Decimal(row["recorded_usd"]) == Decimal("0.004275") + Decimal("0.00183") + Decimal(
+        "0.00219"
+    )
     assert row["without_recorded_cost"] == 1
     shown = run("cost", "fix", "--log", str(path)).stdout
     assert "0.008295+" in shown
@@ -288,19 +339,25 @@ def test_cost_uses_recorded_and_bundled_prices(path: Path) -> None:
 def test_cost_uses_another_price_table(path: Path, tmp_path: Path) -> None:
     prices = tmp_path / "prices.yaml"
     prices.write_text(
-        "rows:\n  - {provider: anthropic, match: {equals: [claude-sonnet-4-6]}, input: '1', output: '10',"
-        " cache_read: '0.1'}\n"
+        "rows:\n  - {provider: anthropic, match: {equals: [claude-sonnet-4-6]}, input: '1', "
+        "output: '10', cache_read: '0.1'}\n"
     )
-    billed = json.loads(run("cost", "fix", "--prices", str(prices), "--log", str(path), "--json").stdout)
+    billed = json.loads(
+        run("cost", "fix", "--prices", str(prices), "--log", str(path), "--json").stdout
+    )
     [row] = billed["models"]
     # 5600 in, of which 3900 cached; 205 out: (1700 * 1 + 3900 * 0.1 + 205 * 10) / 1e6
     assert row["repriced_usd"] == "0.00414"
     assert row["unpriced"] == {}
     assert "+" in billed["pricing_version"]
     # The fourth call had no recorded cost, and is not part of a difference.
-    assert Decimal(row["difference_usd"]) == Decimal("0.00414") - Decimal("0.00045") - Decimal("0.008295")
+    assert Decimal(row["difference_usd"]) == Decimal("0.00414") - Decimal("0.00045") - Decimal(
+        "0.008295"
+    )
     prices.write_text("rows:\n  - {provider: other, match: {equals: [m]}, free: true}\n")
-    alone = json.loads(run("cost", "--prices", str(prices), "--only", "--log", str(path), "--json").stdout)
+    alone = json.loads(
+        run("cost", "--prices", str(prices), "--only", "--log", str(path), "--json").stdout
+    )
     assert sum(alone["models"][0]["unpriced"].values()) == 5
     assert alone["models"][0]["repriced_usd"] == "0"
     words = run("cost", "--prices", str(prices), "--only", "--log", str(path)).stdout
@@ -316,9 +373,15 @@ def test_every_grouping_has_the_same_total(by: str, path: Path) -> None:
     rows = json.loads(run("cost", "--by", by, "--log", str(path), "--json").stdout)[f"{by}s"]
     whole = json.loads(run("cost", "--log", str(path), "--json").stdout)["models"]
     for name in ("recorded_usd", "repriced_usd", "calls", "cached_input_tokens"):
-        assert sum([Decimal(row[name]) for row in rows]) == sum([Decimal(row[name]) for row in whole]) > 0
+        assert (
+            sum([Decimal(row[name]) for row in rows])
+            == sum([Decimal(row[name]) for row in whole])
+            > 0
+        )
     table = run("cost", "--by", by, "--log", str(path)).stdout
-    lines = list(csv.DictReader(run("cost", "--by", by, "--log", str(path), "--csv").stdout.splitlines()))
+    lines = list(
+        csv.DictReader(run("cost", "--by", by, "--log", str(path), "--csv").stdout.splitlines())
+    )
     assert [line[by] for line in lines] == [row[by] for row in rows]
     assert [line["recorded_usd"] for line in lines] == [row["recorded_usd"] for row in rows]
     assert all(row[by][:10] in table for row in rows)
@@ -326,16 +389,26 @@ def test_every_grouping_has_the_same_total(by: str, path: Path) -> None:
 
 
 def test_bars_are_proportional_to_costs(capsys: pytest.CaptureFixture[str]) -> None:
-    counts = {"calls": 1, "input_tokens": 1, "cached_input_tokens": 0, "output_tokens": 1, "cached_share": 0.0}
+    counts = {
+        "calls": 1,
+        "input_tokens": 1,
+        "cached_input_tokens": 0,
+        "output_tokens": 1,
+        "cached_share": 0.0,
+    }
     rest = {"without_recorded_cost": 0, "repriced_usd": "0", "unpriced": {}, "difference_usd": "0"}
     costs = {"2026-01-01": "1", "2026-01-02": "0.5", "2026-01-03": "0"}
     rows = [{"day": day, **counts, "recorded_usd": cost, **rest} for day, cost in costs.items()]
     show_bills(rows, PriceTable.default(), "day", chart=True)
     shown = capsys.readouterr().out
-    assert [line.count("█") for line in shown.splitlines() if line.startswith("2026")] == [24, 12, 0]
+    assert [line.count("█") for line in shown.splitlines() if line.startswith("2026")] == [
+        24,
+        12,
+        0,
+    ]
 
 
-# --- places -----------------------------------------------------------------------------------------
+# --- places ------------------------------------------------------------------------------------
 
 
 def test_log_location_is_resolved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -363,7 +436,10 @@ def test_log_location_is_resolved(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 def test_location_is_shown_without_its_password(address: str) -> None:
     assert "hunter2secret" not in name_place(address)
     assert name_place("log.db") == "log.db"
-    assert name_place("postgresql://ann:secret@db:5433,[::1]/logs?sslmode=require") == "postgresql://db:5433,[::1]/logs"
+    assert (
+        name_place("postgresql://ann:secret@db:5433,[::1]/logs?sslmode=require")
+        == "postgresql://db:5433,[::1]/logs"
+    )
 
 
 def test_unreachable_server_error_has_no_password(tmp_path: Path) -> None:
@@ -396,7 +472,9 @@ def test_commands_work_with_postgres(address: str) -> None:
         tell(log)
     assert run("verify", "--log", address).stdout == f"{len(STORY)} records in 1 session: whole\n"
     assert "fix" in run("list", "--log", address).stdout
-    assert len(run("show", "fi", "--type", "tool.started", "--log", address).stdout.splitlines()) == 2
+    assert (
+        len(run("show", "fi", "--type", "tool.started", "--log", address).stdout.splitlines()) == 2
+    )
     (found,) = json.loads(run("search", "RM -RF", "--json", "--log", address).stdout)
     assert found["session"] == "fix"
     with Background(answering("Paris")) as server:

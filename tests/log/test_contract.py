@@ -48,7 +48,7 @@ from .samples import SAMPLES, WRITABLE, payloads
 Open = Callable[..., EventLog]
 
 
-# --- writing and reading ----------------------------------------------------------------------------
+# --- writing and reading -----------------------------------------------------------------------
 
 
 async def test_records_are_read_after_reopening(open_store: Open) -> None:
@@ -65,7 +65,9 @@ async def test_records_are_read_after_reopening(open_store: Open) -> None:
     assert [record.parent for record in read] == [None, *[record.id for record in read[:-1]]]
     assert [record.turn for record in read] == [None] + ["t1"] * (len(read) - 1)
     assert [(record.type, record.actor, record.sensitivity) for record in read] == [
-        (kind, actor, sensitivity) for kind, _, actor, sensitivity in SAMPLES if kind != "log.pruned"
+        (kind, actor, sensitivity)
+        for kind, _, actor, sensitivity in SAMPLES
+        if kind != "log.pruned"
     ]
     assert before <= read[0].timestamp <= read[-1].timestamp <= datetime.now(UTC)
     assert [record.id for record in read] == sorted(record.id for record in read)
@@ -94,10 +96,16 @@ def test_actor_and_sensitivity_can_be_set(open_store: Open) -> None:
         ({"session": ADMINISTRATION}, "session: "),
         ({"payload": LogPruned("s", 1, "a", "b", "c", datetime.now(UTC))}, "session: "),
         (
-            {"session": ADMINISTRATION, "payload": LogPruned("s", 1, "a", "b", "c", datetime.now(UTC))},
+            {
+                "session": ADMINISTRATION,
+                "payload": LogPruned("s", 1, "a", "b", "c", datetime.now(UTC)),
+            },
             "session: only the log itself",
         ),
-        ({"payload": ToolStarted("i", "t", {"x": "x" * MAX_PAYLOAD})}, "payload of tool.started: 67108"),
+        (
+            {"payload": ToolStarted("i", "t", {"x": "x" * MAX_PAYLOAD})},
+            "payload of tool.started: 67108",
+        ),
     ],
 )
 def test_invalid_values_are_rejected_and_nothing_is_written(
@@ -138,7 +146,10 @@ def test_sessions_are_listed_with_their_first_and_last_records(open_store: Open)
         last = log.append_sync("b", TurnStarted(2))
         only = log.append_sync("a", TurnStarted(1))
         found = log.sessions()
-    assert [(entry.session, entry.records, entry.first_id, entry.last_id, entry.head) for entry in found] == [
+    assert [
+        (entry.session, entry.records, entry.first_id, entry.last_id, entry.head)
+        for entry in found
+    ] == [
         ("a", 1, only.id, only.id, only.hash),
         ("b", 2, first.id, last.id, last.hash),
     ]
@@ -148,7 +159,19 @@ def test_sessions_are_listed_with_their_first_and_last_records(open_store: Open)
 def test_an_unknown_type_is_read_and_verified(open_store: Open) -> None:
     with open_store() as log:
         # What a newer version would do: the same store, a longer catalogue.
-        log._write([Draft("s1", None, None, "future.event", "worker", "private", b'{"shiny":[1,{"new":null}]}')])
+        log._write(
+            [
+                Draft(
+                    "s1",
+                    None,
+                    None,
+                    "future.event",
+                    "worker",
+                    "private",
+                    b'{"shiny":[1,{"new":null}]}',
+                )
+            ]
+        )
         log.append_sync("s1", TurnStarted(1))
         strange, known = log.read("s1")
         assert strange.type == "future.event"
@@ -159,16 +182,32 @@ def test_an_unknown_type_is_read_and_verified(open_store: Open) -> None:
 
 def test_unknown_field_is_kept(open_store: Open) -> None:
     with open_store() as log:
-        log._write([Draft("s1", None, None, "turn.started", "system", "private", b'{"colour":"red","number":1}')])
+        log._write(
+            [
+                Draft(
+                    "s1",
+                    None,
+                    None,
+                    "turn.started",
+                    "system",
+                    "private",
+                    b'{"colour":"red","number":1}',
+                )
+            ]
+        )
         [record] = log.read("s1")
         assert record.payload == TurnStarted(1)
         assert record.data == {"colour": "red", "number": 1}
         assert b'"payload":{"colour":"red","number":1}' in record.line
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(appends=st.lists(st.tuples(st.sampled_from(["a", "b", "é日本 c"]), payloads), max_size=12))
-def test_any_sequence_of_appends_reads_back_in_order(open_store: Open, appends: list[tuple[str, Any]]) -> None:
+def test_any_sequence_of_appends_reads_back_in_order(
+    open_store: Open, appends: list[tuple[str, Any]]
+) -> None:
     log = open_store()
     lengths = {entry.session: entry.records for entry in log.sessions()}
     written: dict[str, list[Any]] = {}
@@ -176,14 +215,16 @@ def test_any_sequence_of_appends_reads_back_in_order(open_store: Open, appends: 
         written.setdefault(session, []).append(payload)
         log.append_sync(session, payload)
     for session, expected in written.items():
-        assert [record.payload for record in log.read(session, after=lengths.get(session, 0))] == expected
+        assert [
+            record.payload for record in log.read(session, after=lengths.get(session, 0))
+        ] == expected
     report = log.verify()
     assert report.ok
     assert report.records == sum(lengths.values()) + len(appends)
     log.close()
 
 
-# --- many at once -----------------------------------------------------------------------------------
+# --- many at once ------------------------------------------------------------------------------
 
 
 async def test_threads_and_tasks_share_a_session_without_gaps(open_store: Open) -> None:
@@ -196,7 +237,9 @@ async def test_threads_and_tasks_share_a_session_without_gaps(open_store: Open) 
     threads = [threading.Thread(target=write) for _ in range(8)]
     for thread in threads:
         thread.start()
-    records = await asyncio.gather(*[log.append("s1", TurnStarted(number)) for number in range(200)])
+    records = await asyncio.gather(
+        *[log.append("s1", TurnStarted(number)) for number in range(200)]
+    )
     await asyncio.to_thread(lambda: [thread.join() for thread in threads])
     assert len({record.seq for record in records}) == 200
     assert [record.seq for record in log.read("s1")] == list(range(1, 401))
@@ -215,7 +258,7 @@ async def test_a_cancelled_append_is_still_written(open_store: Open) -> None:
     assert [record.payload for record in log.read("s1")] == [TurnStarted(1), TurnStarted(2)]
 
 
-# --- the chain --------------------------------------------------------------------------------------
+# --- the chain ---------------------------------------------------------------------------------
 
 
 def test_exported_chain_can_be_verified_with_a_hash_function_alone(open_store: Open) -> None:
@@ -226,7 +269,9 @@ def test_exported_chain_can_be_verified_with_a_hash_function_alone(open_store: O
         stream = io.BytesIO()
         assert log.export(stream) == 2 * len(WRITABLE)
         assert log.export(io.BytesIO(), "a") == len(WRITABLE)
-    previous = {name: hashlib.sha256(b"dragoman.log/1 " + name.encode()).hexdigest() for name in ("a", "b")}
+    previous = {
+        name: hashlib.sha256(b"dragoman.log/1 " + name.encode()).hexdigest() for name in ("a", "b")
+    }
     seen = []
     for line in stream.getvalue().splitlines():
         record = json.loads(line)
@@ -237,18 +282,23 @@ def test_exported_chain_can_be_verified_with_a_hash_function_alone(open_store: O
         assert record["previous"] == previous[record["session"]]
         previous[record["session"]] = record["hash"]
         seen.append((record["session"], record["seq"]))
-    assert seen == [(session, seq) for session in ("a", "b") for seq in range(1, len(WRITABLE) + 1)]
+    assert seen == [
+        (session, seq) for session in ("a", "b") for seq in range(1, len(WRITABLE) + 1)
+    ]
 
 
 def test_record_format_is_that_of_version_one() -> None:
     """A change of one of these bytes, here or in a dependency, would break every existing log."""
     record = LogRecord(
-        "agent", "", "01M7EJSHEJRBEPVWKBS3Y5E4R0", None, msgspec.Raw(b'{"number":1,"model":"\xc3\xa9/\\u0000"}'),
-        genesis("s\"1é"), "private", 1, 's"1é', datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "t1", "turn.started",
+        "agent", "", "01M7EJSHEJRBEPVWKBS3Y5E4R0", None,
+        msgspec.Raw(b'{"number":1,"model":"\xc3\xa9/\\u0000"}'),
+        genesis("s\"1é"), "private", 1, 's"1é', datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "t1",
+        "turn.started",
     )  # fmt: skip
     record = msgspec.structs.replace(record, hash=hash_record(record))
-    assert record.line.decode() == (
-        '{"actor":"agent","hash":"c541d0a99fe1535553a53429341da670ea71af4d39554e820babca8fffc3a945",'
+    assert (
+        record.line.decode()
+        == '{"actor":"agent","hash":"c541d0a99fe1535553a53429341da670ea71af4d39554e820babca8fffc3a945",'
         '"id":"01M7EJSHEJRBEPVWKBS3Y5E4R0","parent":null,"payload":{"number":1,"model":"é/\\u0000"},'
         '"previous":"14739dbf827b3050d95f8f763b2a1a34ab5fd37ec927d94878f96d2493fe1375",'
         '"sensitivity":"private","seq":1,"session":"s\\"1é","timestamp":"2026-01-02T03:04:05.000000Z","turn":"t1",'
@@ -275,7 +325,9 @@ def test_export_is_deterministic(open_store: Open, tmp_path: Path) -> None:
     assert first.count(b"\n") == len(WRITABLE)
 
 
-def test_a_failed_export_leaves_no_file(open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_export_leaves_no_file(
+    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "out"
     folder.mkdir()
     with open_store() as log:
@@ -300,7 +352,9 @@ def test_truncated_chain_is_detected_by_a_known_hash(open_store: Open) -> None:
         ("s1", 5, "cut short"),
         ("s2", 1, "cut short"),
     ]
-    assert str(report).startswith("4 records in 2 sessions: BROKEN\nsession s1, record 5: cut short: the known hash")
+    assert str(report).startswith(
+        "4 records in 2 sessions: BROKEN\nsession s1, record 5: cut short: the known hash"
+    )
 
 
 def test_unknown_session_is_not_counted(open_store: Open) -> None:
@@ -310,7 +364,7 @@ def test_unknown_session_is_not_counted(open_store: Open) -> None:
     assert str(report) == "0 records in 0 sessions: whole"
 
 
-# --- retention --------------------------------------------------------------------------------------
+# --- retention ---------------------------------------------------------------------------------
 
 
 def test_retention_removes_complete_sessions_and_records_it(open_store: Open) -> None:
@@ -336,7 +390,10 @@ def test_retention_removes_complete_sessions_and_records_it(open_store: Open) ->
 
 
 def test_retention_requires_a_time_zone(open_store: Open) -> None:
-    with open_store() as log, pytest.raises(InvalidRecordError, match="older_than: the time has no time zone"):
+    with (
+        open_store() as log,
+        pytest.raises(InvalidRecordError, match="older_than: the time has no time zone"),
+    ):
         log.retain(datetime(2026, 1, 1))
 
 
@@ -353,7 +410,7 @@ def test_session_pruned_during_a_read_raises(open_store: Open) -> None:
             list(reading)
 
 
-# --- opening and closing ----------------------------------------------------------------------------
+# --- opening and closing -----------------------------------------------------------------------
 
 
 def test_read_only_log_follows_the_writer_and_rejects_writes(open_store: Open) -> None:
@@ -364,7 +421,10 @@ def test_read_only_log_follows_the_writer_and_rejects_writes(open_store: Open) -
             log.append_sync("s1", TurnStarted(2))
             assert len(list(reader.read("s1"))) == 2
             assert reader.verify().ok
-            for write in (lambda: reader.append_sync("s1", TurnStarted(3)), lambda: reader.retain(timedelta(0))):
+            for write in (
+                lambda: reader.append_sync("s1", TurnStarted(3)),
+                lambda: reader.retain(timedelta(0)),
+            ):
                 with pytest.raises(LogReadOnlyError, match="opened for reading only"):
                     write()
     assert "readonly=True" in repr(reader)
@@ -430,26 +490,33 @@ def test_reprs_contain_nothing_private(open_store: Open) -> None:
         assert "host=" not in repr(log)
 
 
-# --- looking for some, and how far it has come ------------------------------------------------------
+# --- looking for some, and how far it has come -------------------------------------------------
 
 
 def test_records_are_found_by_type_across_sessions_and_pages(open_store: Open) -> None:
     log = open_store()
     asyncio.run(_append_many(log))
-    found = [(record.session, record.payload) for record in log.find("turn.started", "session.started")]
+    found = [
+        (record.session, record.payload) for record in log.find("turn.started", "session.started")
+    ]
     assert found == [
         *[("a", TurnStarted(number)) for number in range(700)],
         ("b", SessionStarted("goal")),
         ("b", TurnStarted(1)),
     ]
-    assert [record.type for record in log.find("session.started", session="b")] == ["session.started"]
+    assert [record.type for record in log.find("session.started", session="b")] == [
+        "session.started"
+    ]
     assert list(log.find("session.started", session="a")) == []
     assert list(log.find(session="a")) == []
 
 
 async def _append_many(log: EventLog) -> None:
     for start in range(0, 700, 100):
-        pairs = [(TurnStarted(number), ToolStarted("tu", "bash", {})) for number in range(start, start + 100)]
+        pairs = [
+            (TurnStarted(number), ToolStarted("tu", "bash", {}))
+            for number in range(start, start + 100)
+        ]
         await asyncio.gather(*[log.append("a", payload) for pair in pairs for payload in pair])
     await log.append("b", SessionStarted("goal"))
     await log.append("b", TurnStarted(1))
@@ -468,7 +535,7 @@ def test_long_operations_report_progress(open_store: Open) -> None:
     assert told[-1] == (2, 2)
 
 
-# --- importing another log --------------------------------------------------------------------------
+# --- importing another log ---------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -483,7 +550,9 @@ async def _append_turns(log: EventLog) -> None:
     await asyncio.gather(*[log.append("a", TurnStarted(number)) for number in range(1200)])
 
 
-def test_another_log_is_imported_unchanged(open_store: Open, other: SqliteLog, tmp_path: Path) -> None:
+def test_another_log_is_imported_unchanged(
+    open_store: Open, other: SqliteLog, tmp_path: Path
+) -> None:
     log = open_store()
     told: list[tuple[int, int]] = []
     other.export(tmp_path / "other.jsonl")
@@ -525,7 +594,9 @@ def test_search_ignores_case(open_store: Open, tmp_path: Path, text: str, hits: 
     log.export(export)
     for store in (log, ExportedLog(export)):
         assert [record.session for record in store.search(text)] == [f"s{hit}" for hit in hits]
-        assert [record.session for record in store.search(text, "s0")] == [f"s{hit}" for hit in hits if hit == 0]
+        assert [record.session for record in store.search(text, "s0")] == [
+            f"s{hit}" for hit in hits if hit == 0
+        ]
 
 
 def test_diverged_session_is_not_imported(open_store: Open, other: SqliteLog) -> None:

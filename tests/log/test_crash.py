@@ -1,4 +1,6 @@
-"""Killed writers, full disks and failed group commits lose no acknowledged record and keep the chain intact."""
+"""Killed writers, full disks and failed group commits lose no acknowledged record and keep the
+chain intact.
+"""
 
 # ruff: noqa: SLF001 - SQLite reports a full disk once the log's own connection has a page limit
 
@@ -14,7 +16,15 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from dragoman.log import EventLog, LogFullError, LogStorageError, PostgresLog, SqliteLog, ToolObserved, TurnStarted
+from dragoman.log import (
+    EventLog,
+    LogFullError,
+    LogStorageError,
+    PostgresLog,
+    SqliteLog,
+    ToolObserved,
+    TurnStarted,
+)
 from dragoman.log.record import draft_record
 
 from .children import killing, start
@@ -23,7 +33,11 @@ KILLS = int(os.environ.get("DRAGOMAN_LOG_KILLS", "20"))  # set the variable for 
 
 
 def check(log: EventLog, acknowledged: list[str]) -> None:
-    held = {(record.session, record.seq): record.hash for name in ("s0", "s1", "s2") for record in log.read(name)}
+    held = {
+        (record.session, record.seq): record.hash
+        for name in ("s0", "s1", "s2")
+        for record in log.read(name)
+    }
     for line in acknowledged:
         session, seq, digest = line.split()
         assert held[session, int(seq)] == digest
@@ -52,7 +66,8 @@ def test_killing_the_writer_loses_nothing_acknowledged(tmp_path: Path) -> None:
 
 
 def test_killing_a_writer_to_postgres_loses_nothing_acknowledged(conninfo: str) -> None:
-    # open_log recognises PostgreSQL by the URL scheme, so the connection string is converted to a URL
+    # open_log recognises PostgreSQL by the URL scheme, so the connection string is converted to a
+    # URL
     parts = psycopg.conninfo.conninfo_to_dict(conninfo)
     options = str(parts["options"]).replace(" ", "%20").replace("=", "%3D")
     url = f"postgresql://postgres@/postgres?host={str(parts['host']).replace('/', '%2F')}&options={options}"
@@ -68,7 +83,7 @@ def test_log_of_a_killed_writer_is_readable_without_a_writer(tmp_path: Path) -> 
         check(log, acknowledged)
 
 
-# --- full disks -------------------------------------------------------------------------------------
+# --- full disks --------------------------------------------------------------------------------
 
 
 def run_out_of_room(process: subprocess.Popen[str]) -> tuple[list[str], set[str]]:
@@ -78,7 +93,9 @@ def run_out_of_room(process: subprocess.Popen[str]) -> tuple[list[str], set[str]
     lines = output.splitlines()[1:]
     failed = [line for line in lines if line.startswith("!")]
     assert len(failed) == 4  # each of the four threads got the error
-    return [line for line in lines if not line.startswith("!")], {line.split()[1] for line in failed}
+    return [line for line in lines if not line.startswith("!")], {
+        line.split()[1] for line in failed
+    }
 
 
 def test_file_size_limit_loses_nothing_acknowledged(tmp_path: Path) -> None:
@@ -95,12 +112,19 @@ def test_a_full_disk_loses_nothing_acknowledged(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     # A small disk of its own, seen by the child alone, that is copied out before it vanishes.
-    script = 'mount -t tmpfs -o size=1m tmpfs "$0" || exit 77; "$@" || exit 1; cp "$0"/log.db* "$0.out"'
+    script = (
+        'mount -t tmpfs -o size=1m tmpfs "$0" || exit 77; "$@" || exit 1; cp "$0"/log.db* "$0.out"'
+    )
     out = tmp_path / "disk.out"
     out.mkdir()
     if shutil.which("unshare") is None:
-        pytest.skip("no unshare here to mount a small disk with; the limits of SQLite itself are tested below")
-    process = start(str(disk / "log.db"), "4", prefix=["unshare", "-rm", "sh", "-c", script, str(disk)])
+        pytest.skip(
+            "no unshare here to mount a small disk with; the limits of SQLite itself are tested "
+            "below"
+        )
+    process = start(
+        str(disk / "log.db"), "4", prefix=["unshare", "-rm", "sh", "-c", script, str(disk)]
+    )
     output, _ = process.communicate(timeout=30)
     if process.returncode == 77:
         pytest.skip("mounting is not allowed here; the limits of SQLite itself are tested below")
@@ -109,7 +133,9 @@ def test_a_full_disk_loses_nothing_acknowledged(tmp_path: Path) -> None:
     acknowledged = [line for line in lines if not line.startswith("!")]
     failed = [line for line in lines if line.startswith("!")]
     assert len(failed) == 4
-    assert all("LogFullError" in line and "free some space and append again" in line for line in failed)
+    assert all(
+        "LogFullError" in line and "free some space and append again" in line for line in failed
+    )
     assert len(acknowledged) > 10
     with SqliteLog(out / "log.db") as log:
         check(log, acknowledged)
@@ -147,10 +173,11 @@ def test_failed_group_stores_nothing(tmp_path: Path) -> None:
         written = sum(outcome is None for outcome in outcomes)
         assert len(list(log.read("s0"))) == 1 + written
         assert isinstance(outcomes[-1], LogFullError)
-        assert len({id(outcome) for outcome in outcomes if outcome}) == 60 - written  # each append raises its own error
+        # each append raises its own error
+        assert len({id(outcome) for outcome in outcomes if outcome}) == 60 - written
 
 
-# --- deleted and replaced log files -----------------------------------------------------------------
+# --- deleted and replaced log files ------------------------------------------------------------
 
 
 @pytest.mark.parametrize("replace", [False, True])
@@ -165,6 +192,8 @@ def test_log_with_a_deleted_file_reports_failed_writes(tmp_path: Path, replace: 
         log.append_sync("s0", TurnStarted(2))
     if not replace:
         (tmp_path / "moved.db").rename(path)
-    with pytest.raises(LogStorageError, match=r"stopped writing after an earlier failure: .*was moved"):
+    with pytest.raises(
+        LogStorageError, match=r"stopped writing after an earlier failure: .*was moved"
+    ):
         log.append_sync("s0", TurnStarted(2))
     log.close()

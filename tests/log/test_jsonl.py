@@ -36,11 +36,16 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_export_reads_like_the_log(path: Path) -> None:
-    with open_log(path, readonly=True) as export, SqliteLog(path.with_name("log.db"), readonly=True) as log:
+    with (
+        open_log(path, readonly=True) as export,
+        SqliteLog(path.with_name("log.db"), readonly=True) as log,
+    ):
         assert isinstance(export, ExportedLog)
         assert export.sessions() == log.sessions()
         assert export.verify() == log.verify()
-        assert export.verify("fix", known={"fix": "0" * 64}) == log.verify("fix", known={"fix": "0" * 64})
+        assert export.verify("fix", known={"fix": "0" * 64}) == log.verify(
+            "fix", known={"fix": "0" * 64}
+        )
         for session in ("fix", "löok", "nobody"):
             assert list(export.read(session)) == list(log.read(session))
             assert list(export.read(session, 5)) == list(log.read(session, 5))
@@ -90,15 +95,20 @@ def test_removed_duplicated_and_moved_lines_are_detected(path: Path) -> None:
     path.write_bytes(b"".join([*lines[:5], lines[4], *lines[5:]]))
     with ExportedLog(path) as log:
         assert not log.verify().ok
-    path.write_bytes(b"".join(reversed(lines)))  # the order in the file means nothing; the chain does
+    # the order in the file means nothing; the chain does
+    path.write_bytes(b"".join(reversed(lines)))
     with ExportedLog(path) as log:
         assert log.verify().ok
 
 
-@pytest.mark.parametrize("content", [b"{}\n", b"no\n", b'{"session": "s", "seq": "x"}\n', b"\xff\n", b"[1]\n"])
+@pytest.mark.parametrize(
+    "content", [b"{}\n", b"no\n", b'{"session": "s", "seq": "x"}\n', b"\xff\n", b"[1]\n"]
+)
 def test_invalid_export_is_rejected_by_line(path: Path, content: bytes) -> None:
     path.write_bytes(path.read_bytes() + content)
-    with pytest.raises(LogCorruptError, match=rf"log\.jsonl, line {len(STORY) + 9}: is not a record"):
+    with pytest.raises(
+        LogCorruptError, match=rf"log\.jsonl, line {len(STORY) + 9}: is not a record"
+    ):
         ExportedLog(path)
 
 
@@ -109,7 +119,9 @@ def test_truncated_file_is_detected(path: Path) -> None:
         ExportedLog(path)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(data=st.data())
 def test_flipped_bits_are_detected(path: Path, data: st.DataObject) -> None:
     whole = path.read_bytes()
@@ -122,7 +134,9 @@ def test_flipped_bits_are_detected(path: Path, data: st.DataObject) -> None:
         with ExportedLog(damaged) as log:
             report = log.verify(known=heads)
             if report.ok:  # nothing that is meant has changed: a letter written another way
-                assert [list(log.read(name)) for name in heads] == [list(sound.read(name)) for name in heads]
+                assert [list(log.read(name)) for name in heads] == [
+                    list(sound.read(name)) for name in heads
+                ]
     except LogCorruptError:
         pass
 
@@ -135,13 +149,19 @@ def test_commands_accept_an_export(path: Path) -> None:
     assert run("log", "verify") == (0, f"{len(STORY) + 8} records in 2 sessions: whole\n")
     assert run("replay", "fix")[0] == 0
     assert json.loads(run("log", "cost", "fix", "--json")[1])["models"][0]["calls"] == 4
-    assert run("log", "prune", "--older-than", "2099-01-01", "--yes")[0] == EXIT_CODES["log_unusable"]
-    assert CliRunner().invoke(main, ["log", "list", "--log", str(path) + "x.jsonl"]).exit_code == 20
+    assert (
+        run("log", "prune", "--older-than", "2099-01-01", "--yes")[0] == EXIT_CODES["log_unusable"]
+    )
+    assert (
+        CliRunner().invoke(main, ["log", "list", "--log", str(path) + "x.jsonl"]).exit_code == 20
+    )
 
 
 def test_an_export_is_imported(path: Path, tmp_path: Path) -> None:
     def take(*words: str) -> Result:
-        return CliRunner().invoke(main, ["log", "import", *words, "--log", str(tmp_path / "new.db")])
+        return CliRunner().invoke(
+            main, ["log", "import", *words, "--log", str(tmp_path / "new.db")]
+        )
 
     assert take(str(path), "--session", "fix", "--json").stdout == '{\n  "records": 34\n}\n'
     assert take(str(path)).stderr == "imported 8 records\n"

@@ -28,7 +28,10 @@ async def test_append_is_rejected_unless_it_follows_the_expected_record(open_sto
     assert (await log.append("s1", TurnStarted(1), expected=1)).seq == 2
     assert log.append_sync("s1", TurnStarted(2), expected=2).seq == 3
     for wrong in (0, 1, 2, 4, -1):
-        with pytest.raises(LogConflictError, match=f"was to follow record {wrong}, but the session ends at record 3"):
+        with pytest.raises(
+            LogConflictError,
+            match=f"was to follow record {wrong}, but the session ends at record 3",
+        ):
             await log.append("s1", TurnStarted(9), expected=wrong)
         with pytest.raises(LogConflictError):
             log.append_sync("s1", TurnStarted(9), expected=wrong)
@@ -39,13 +42,16 @@ async def test_append_is_rejected_unless_it_follows_the_expected_record(open_sto
     assert log.verify().ok
 
 
-async def test_conflict_does_not_affect_other_appends_of_its_group_commit(open_store: Open) -> None:
+async def test_conflict_does_not_affect_other_appends_of_its_group_commit(
+    open_store: Open,
+) -> None:
     log = open_store()
     await log.append("s1", TurnStarted(0))
     # All of these wait while the first one is on its way to the disk, and go into one transaction.
     expectations = [None, 9, 2, 2, 3]
     results = await asyncio.gather(
-        *[log.append("s1", TurnStarted(n), expected=it) for n, it in enumerate(expectations)], return_exceptions=True
+        *[log.append("s1", TurnStarted(n), expected=it) for n, it in enumerate(expectations)],
+        return_exceptions=True,
     )
     assert [it.seq if isinstance(it, LogRecord) else type(it) for it in results] == [
         2, LogConflictError, 3, LogConflictError, 4,
@@ -58,7 +64,10 @@ async def test_one_of_many_concurrent_appends_wins(conninfo: str) -> None:
     async with PostgresLog(conninfo) as one, PostgresLog(conninfo) as two:
         for seq in range(20):
             results = await asyncio.gather(
-                *[log.append("s1", TurnStarted(seq), expected=seq) for log in (one, two, one, two)],
+                *[
+                    log.append("s1", TurnStarted(seq), expected=seq)
+                    for log in (one, two, one, two)
+                ],
                 return_exceptions=True,
             )
             assert sum(isinstance(it, LogRecord) for it in results) == 1
@@ -125,18 +134,26 @@ async def test_other_processes_see_the_lease(conninfo: str) -> None:
 async def test_leases_of_logs_in_one_database_are_separate(conninfo: str, server: str) -> None:
     with psycopg.connect(server, autocommit=True) as connection:
         connection.execute("CREATE SCHEMA IF NOT EXISTS apart")
-    with PostgresLog(conninfo) as one, PostgresLog(f"{server} options='-c search_path=apart'") as two:
+    with (
+        PostgresLog(conninfo) as one,
+        PostgresLog(f"{server} options='-c search_path=apart'") as two,
+    ):
         async with one.hold("s1"), two.hold("s1"):
             pass
 
 
-async def test_lost_connection_ends_the_lease_and_the_next_append_renews_it(conninfo: str, server: str) -> None:
+async def test_lost_connection_ends_the_lease_and_the_next_append_renews_it(
+    conninfo: str, server: str
+) -> None:
     async with PostgresLog(conninfo) as one, PostgresLog(conninfo) as two:
         async with one.hold("s1"):
             assert one._connection is not None  # noqa: SLF001 - PostgreSQL ends the log's own connection
             with psycopg.connect(server, autocommit=True) as admin:
                 # PostgreSQL ends the log's own connection.
-                admin.execute("SELECT pg_terminate_backend(%s, 5000)", (one._connection.info.backend_pid,))  # noqa: SLF001
+                admin.execute(
+                    "SELECT pg_terminate_backend(%s, 5000)",
+                    (one._connection.info.backend_pid,),  # noqa: SLF001
+                )
             async with two.hold("s1"):
                 pass
             for _ in range(2):  # the first attempt fails on the lost connection

@@ -38,7 +38,11 @@ def test_every_type_of_the_catalogue_has_a_sample_and_its_defaults() -> None:
     assert {entry.payload for entry in CATALOGUE.values()} == set(get_args(Payload))
     for kind, payload, actor, sensitivity in SAMPLES:
         entry, _ = encode_payload(payload)
-        assert (entry.type, find_actor(entry, payload), entry.sensitivity) == (kind, actor, sensitivity)
+        assert (entry.type, find_actor(entry, payload), entry.sensitivity) == (
+            kind,
+            actor,
+            sensitivity,
+        )
 
 
 @pytest.mark.parametrize(("kind", "payload"), [(kind, payload) for kind, payload, *_ in SAMPLES])
@@ -51,22 +55,32 @@ def test_payload_round_trips(kind: str, payload: Any) -> None:
 @pytest.mark.parametrize(
     ("payload", "complaint"),
     [
-        (TurnStarted("1"), "payload of turn.started: number: Expected `int`, got `str`"),  # type: ignore[arg-type]
-        (SessionStarted(tools=("a", 1)), "payload of session.started: tools[1]: Expected `str`, got `int`"),  # type: ignore[arg-type]
+        (TurnStarted("1"),
+         "payload of turn.started: number: Expected `int`, got `str`"),  # type: ignore[arg-type]
+        (SessionStarted(tools=("a", 1)),
+         "payload of session.started: tools[1]: Expected `str`, got `int`"),  # type: ignore[arg-type]
         (
-            CallCompleted(model="m", provider="p", stop_reason="stop", latency_ms=1.0),  # type: ignore[arg-type]
+            CallCompleted(model="m", provider="p", stop_reason="stop",
+                          latency_ms=1.0),  # type: ignore[arg-type]
             "payload of llm.call_completed: stop_reason: Invalid enum value 'stop'",
         ),
         (
-            CallFailed(model="m", provider="p", error_class="auth", error_message_redacted=3),  # type: ignore[arg-type]
+            CallFailed(model="m", provider="p", error_class="auth",
+                       error_message_redacted=3),  # type: ignore[arg-type]
             "payload of llm.call_failed: error_message_redacted: Expected `str`",
         ),
-        (ToolStarted("i", "t", {"x": [float("nan")]}), "payload of tool.started: contains a number that JSON cannot"),
-        (ToolStarted("i", "t", {"x": float("-inf")}), "payload of tool.started: contains a number that JSON cannot"),
-        (ToolStarted("i", "t", {1: 2}), "payload of tool.started: the keys of an object must be strings"),  # type: ignore[dict-item]
-        (ToolStarted("i", "t", {"x": object()}), "payload of tool.started: Encoding objects of type object"),
-        (ToolObserved("i", "t", "half \ud800"), "payload of tool.observed: contains a string that is not valid"),
-        (msgspec.structs.replace(INTENT, status="executed"), "payload of tool_intent.proposed: status: Invalid enum"),
+        (ToolStarted("i", "t", {"x": [float("nan")]}),
+         "payload of tool.started: contains a number that JSON cannot"),
+        (ToolStarted("i", "t", {"x": float("-inf")}),
+         "payload of tool.started: contains a number that JSON cannot"),
+        (ToolStarted("i", "t", {1: 2}),
+         "payload of tool.started: the keys of an object must be strings"),  # type: ignore[dict-item]
+        (ToolStarted("i", "t", {"x": object()}),
+         "payload of tool.started: Encoding objects of type object"),
+        (ToolObserved("i", "t", "half \ud800"),
+         "payload of tool.observed: contains a string that is not valid"),
+        (msgspec.structs.replace(INTENT, status="executed"),
+         "payload of tool_intent.proposed: status: Invalid enum"),
     ],
 )  # fmt: skip
 def test_invalid_payload_is_rejected_by_field(payload: Any, complaint: str) -> None:
@@ -84,7 +98,9 @@ def test_deep_nesting_is_rejected() -> None:
 
 @pytest.mark.parametrize("stranger", [Text("x"), {"type": "turn.started"}, "turn.started", None])
 def test_other_objects_are_rejected_as_payload(stranger: Any) -> None:
-    with pytest.raises(UnknownTypeError, match=f"payload: {type(stranger).__name__} is not the payload of any"):
+    with pytest.raises(
+        UnknownTypeError, match=f"payload: {type(stranger).__name__} is not the payload of any"
+    ):
         encode_payload(stranger)
 
 
@@ -92,9 +108,24 @@ def test_other_objects_are_rejected_as_payload(stranger: Any) -> None:
     ("kind", "data", "error", "words"),
     [
         ("turn.ended", {}, UnknownTypeError, "type: 'turn.ended' is not in the catalogue"),
-        ("turn.started", {}, InvalidRecordError, "payload of turn.started: Object missing required field `number`"),
-        ("turn.started", {"number": None}, InvalidRecordError, "payload of turn.started: number: Expected `int`"),
-        ("turn.started", {"number": 1, "colour": "red"}, InvalidRecordError, "turn.started: has no field 'colour'"),
+        (
+            "turn.started",
+            {},
+            InvalidRecordError,
+            "payload of turn.started: Object missing required field `number`",
+        ),
+        (
+            "turn.started",
+            {"number": None},
+            InvalidRecordError,
+            "payload of turn.started: number: Expected `int`",
+        ),
+        (
+            "turn.started",
+            {"number": 1, "colour": "red"},
+            InvalidRecordError,
+            "turn.started: has no field 'colour'",
+        ),
     ],
 )
 def test_invalid_plain_data_is_rejected_by_field(
@@ -106,15 +137,23 @@ def test_invalid_plain_data_is_rejected_by_field(
 
 
 REQUEST = Request(messages=(User("a secret"),))
-CALL: dict[str, Any] = {"model": "m", "provider": "p", "request_id": "r", "session_id": "s", "request": REQUEST}
+CALL: dict[str, Any] = {
+    "model": "m",
+    "provider": "p",
+    "request_id": "r",
+    "session_id": "s",
+    "request": REQUEST,
+}
 OBSERVED: list[Any] = [
     CallStarted(**CALL, estimated_input_tokens=7, attempt=1),
     CallCompleted(
         **CALL, stop_reason="tool_use", latency_ms=2.5, finish_reason="tool_calls", input_tokens=5,
-        cost_usd=Decimal("0.1"), pricing_version="v", produced_tool_calls=1, content=(Text("a secret"),),
+        cost_usd=Decimal("0.1"), pricing_version="v", produced_tool_calls=1,
+        content=(Text("a secret"),),
     ),
     CallFailed(
-        **CALL, error_class="network", error_message_redacted="reset", retry_count=2, latency_ms=9.0, status=502
+        **CALL, error_class="network", error_message_redacted="reset", retry_count=2,
+        latency_ms=9.0, status=502
     ),
     RoutingSwitched("p:m", "q:n", "rate_limit", "rate_limit", "r"),
     *[ProviderUnavailable("p", "provider_wide", reason, ("m",)) for reason in get_args(Trigger)],
@@ -135,27 +174,39 @@ def test_log_stores_call_events_without_content_and_envelope(event: Any) -> None
 
 
 def test_unknown_event_type_is_rejected() -> None:
-    with pytest.raises(UnknownTypeError, match="EventsDropped is not the payload of any event type"):
+    with pytest.raises(
+        UnknownTypeError, match="EventsDropped is not the payload of any event type"
+    ):
         encode_payload(EventsDropped(3))  # type: ignore[arg-type]
 
 
 # What earlier versions stored: every field then, in its place, and some that are gone.
 STORED = {
     "llm.call_started": (
-        b'{"attempt":1,"config":{"temperature":0.5},"estimated_input_tokens":7,"is_worker":true,"model":"m",'
-        b'"parent_session_id":"s0","provider":"p","request_id":"r","retry_reason":"transient","stream":true}',
+        (
+            b'{"attempt":1,"config":{"temperature":0.5},"estimated_input_tokens":7,"is_worker":true,"model":"m",'
+            b'"parent_session_id":"s0","provider":"p","request_id":"r","retry_reason":"transient","stream":true}'
+        ),
         CallStarted,
     ),
     "llm.call_completed": (
-        b'{"cost_usd":0.00475,"finish_reason":"stop","gateway_key_id":"k","inbound_shape":"openai","input_tokens":5,'
-        b'"latency_ms":2.5,"model":"m","provider":"p","stop_reason":"end_turn","team_id":"t","user_id":"u"}',
+        (
+            b'{"cost_usd":0.00475,"finish_reason":"stop","gateway_key_id":"k","inbound_shape":"openai","input_tokens":5,'
+            b'"latency_ms":2.5,"model":"m","provider":"p","stop_reason":"end_turn","team_id":"t","user_id":"u"}'
+        ),
         CallCompleted,
     ),
     "llm.call_failed": (
-        b'{"error_class":"other","error_message_redacted":"its end was not recorded","model":"m","provider":"p"}',
+        (
+            b'{"error_class":"other","error_message_redacted":"its end was not '
+            b'recorded","model":"m","provider":"p"}'
+        ),
         CallFailed,
     ),
-    "routing.switched": (b'{"from":"p:m","reason":"the reply came from another provider","to":"q:n"}', RoutingSwitched),
+    "routing.switched": (
+        b'{"from":"p:m","reason":"the reply came from another provider","to":"q:n"}',
+        RoutingSwitched,
+    ),
     "routing.provider_unavailable": (
         b'{"provider":"p","scope":"provider_wide","trigger_reason":"auth_error"}',
         ProviderUnavailable,
@@ -179,13 +230,20 @@ def test_reading_tolerates_records_of_newer_versions() -> None:
     assert decode_payload("turn.started", b'{"number":1,"colour":"red"}') == TurnStarted(1)
 
 
-ENDED: dict[str, Any] = {"model": "m", "provider": "p", "stop_reason": "end_turn", "latency_ms": 1.0}
+ENDED: dict[str, Any] = {
+    "model": "m",
+    "provider": "p",
+    "stop_reason": "end_turn",
+    "latency_ms": 1.0,
+}
 
 
 def test_a_cost_is_an_exact_number() -> None:
     cost = Decimal("0.004750000000000000000001")
     _, data = encode_payload(
-        CallCompleted(model="m", provider="p", stop_reason="end_turn", latency_ms=1.0, cost_usd=cost)
+        CallCompleted(
+            model="m", provider="p", stop_reason="end_turn", latency_ms=1.0, cost_usd=cost
+        )
     )
     assert b'"cost_usd":0.004750000000000000000001' in data
     read = decode_payload("llm.call_completed", data)
@@ -205,8 +263,11 @@ def test_a_key_in_an_error_message_is_hidden() -> None:
 
 def test_unknown_counts_are_omitted_not_zero() -> None:
     _, data = encode_payload(
-        CallCompleted(model="m", provider="p", stop_reason="end_turn", latency_ms=1.0, input_tokens=0)
+        CallCompleted(
+            model="m", provider="p", stop_reason="end_turn", latency_ms=1.0, input_tokens=0
+        )
     )
     assert msgspec.json.decode(data) == {
-        "model": "m", "provider": "p", "stop_reason": "end_turn", "latency_ms": 1.0, "input_tokens": 0,
+        "model": "m", "provider": "p", "stop_reason": "end_turn", "latency_ms": 1.0,
+        "input_tokens": 0,
     }  # fmt: skip

@@ -33,8 +33,16 @@ from .samples import WRITABLE
 async def test_two_writers_of_one_session_are_serialised(conninfo: str) -> None:
     async with PostgresLog(conninfo) as one, PostgresLog(conninfo) as two:
         await asyncio.gather(
-            *[log.append("s1", TurnStarted(number)) for number in range(100) for log in (one, two)],
-            *[log.append(f"own{number % 5}", TurnStarted(number)) for number in range(100) for log in (one, two)],
+            *[
+                log.append("s1", TurnStarted(number))
+                for number in range(100)
+                for log in (one, two)
+            ],
+            *[
+                log.append(f"own{number % 5}", TurnStarted(number))
+                for number in range(100)
+                for log in (one, two)
+            ],
         )
         assert [record.seq for record in one.read("s1")] == list(range(1, 201))
         report = one.verify()
@@ -43,7 +51,9 @@ async def test_two_writers_of_one_session_are_serialised(conninfo: str) -> None:
 
 
 def test_two_writers_do_not_deadlock(conninfo: str) -> None:
-    """Two writers append to the same sessions in opposite order; sorted locks prevent a deadlock."""
+    """Two writers append to the same sessions in opposite order; sorted locks prevent
+    a deadlock.
+    """
     with PostgresLog(conninfo) as one, PostgresLog(conninfo) as two:
         names = [f"s{number}" for number in range(20)]
 
@@ -66,7 +76,9 @@ def test_two_writers_do_not_deadlock(conninfo: str) -> None:
         assert (report.sessions, report.records) == (20, 600)
 
 
-def test_unique_key_stops_a_writer_without_the_lock(conninfo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unique_key_stops_a_writer_without_the_lock(
+    conninfo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from dragoman.log import postgres as module
 
     with PostgresLog(conninfo) as log:
@@ -80,13 +92,16 @@ def test_unique_key_stops_a_writer_without_the_lock(conninfo: str, monkeypatch: 
         assert log.verify().ok
 
 
-def test_lost_connection_fails_appends_in_flight_and_reconnects(conninfo: str, server: str) -> None:
+def test_lost_connection_fails_appends_in_flight_and_reconnects(
+    conninfo: str, server: str
+) -> None:
     with PostgresLog(conninfo) as log:
         log.append_sync("s1", TurnStarted(1))
         assert len(list(log.read("s1"))) == 1
         with psycopg.connect(server, autocommit=True) as admin:
             admin.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'dragoman-log'"
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = "
+                "'dragoman-log'"
             )
         with pytest.raises(LogStorageError, match="may or may not have been stored"):
             log.append_sync("s1", TurnStarted(2))
@@ -97,14 +112,17 @@ def test_lost_connection_fails_appends_in_flight_and_reconnects(conninfo: str, s
 
 
 def test_synchronous_commit_is_turned_on(conninfo: str) -> None:
-    with PostgresLog(conninfo.replace("search_path", "synchronous_commit=off -c search_path")) as log:
+    with PostgresLog(
+        conninfo.replace("search_path", "synchronous_commit=off -c search_path")
+    ) as log:
         assert log._connection is not None
         assert log._connection.execute("SHOW synchronous_commit").fetchone() == ("on",)
-    with PostgresLog(conninfo.replace("search_path", "synchronous_commit=remote_apply -c search_path")) as log:
+    with PostgresLog(
+        conninfo.replace("search_path", "synchronous_commit=remote_apply -c search_path")
+    ) as log:
         assert log._connection is not None
-        assert log._connection.execute("SHOW synchronous_commit").fetchone() == (
-            "remote_apply",
-        )  # a stricter setting is kept
+        found = log._connection.execute("SHOW synchronous_commit").fetchone()
+        assert found == ("remote_apply",)  # a stricter setting is kept
 
 
 def test_role_without_write_permission_gets_a_read_only_error(conninfo: str) -> None:
@@ -153,7 +171,9 @@ def test_missing_tables_are_reported_as_damage(conninfo: str) -> None:
 
 def test_processes_that_start_together_create_the_tables_once(conninfo: str) -> None:
     opened: list[PostgresLog] = []
-    threads = [threading.Thread(target=lambda: opened.append(PostgresLog(conninfo))) for _ in range(6)]
+    threads = [
+        threading.Thread(target=lambda: opened.append(PostgresLog(conninfo))) for _ in range(6)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -174,7 +194,9 @@ def test_retention_and_appends_do_not_fork_a_chain(conninfo: str) -> None:
         assert one.verify().ok
 
 
-def test_missing_extra_is_reported_with_the_install_command(conninfo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_is_reported_with_the_install_command(
+    conninfo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(LogError, match=r"pip install 'dragoman\[postgres\]'"):
         PostgresLog(conninfo)
@@ -189,9 +211,15 @@ def everything_in(error: BaseException) -> str:
         if each is None:
             continue
         todo += [each.__cause__, each.__context__]
-        found += [str(each), each.args, vars(each), getattr(getattr(each, "pgconn", None), "password", None)]
+        found += [
+            str(each),
+            each.args,
+            vars(each),
+            getattr(getattr(each, "pgconn", None), "password", None),
+        ]
         for frame, _ in traceback.walk_tb(each.__traceback__):
-            if "psycopg" in frame.f_code.co_filename:  # the caller's own frames hold the caller's own string
+            # the caller's own frames hold the caller's own string
+            if "psycopg" in frame.f_code.co_filename:
                 found.append(frame.f_locals)
     return repr(found)
 
@@ -231,7 +259,9 @@ def test_password_echoed_by_a_server_is_hidden(conninfo: str) -> None:
         assert "invalid input syntax" in str(caught.value)
 
 
-def test_unreachable_server_is_named_without_the_password(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_unreachable_server_is_named_without_the_password(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     with pytest.raises(LogStorageError) as caught:
         PostgresLog(f"host={tmp_path_factory.mktemp('none')} user=u password=hunter2secret")
     assert "hunter2secret" not in str(caught.value)
@@ -239,7 +269,10 @@ def test_unreachable_server_is_named_without_the_password(tmp_path_factory: pyte
 
 
 def test_read_only_log_can_answer_a_permission_request(conninfo: str) -> None:
-    asked = next(at for at, payload in enumerate(STORY) if isinstance(payload, PermissionRequested)) + 1
+    asked = (
+        next(at for at, payload in enumerate(STORY) if isinstance(payload, PermissionRequested))
+        + 1
+    )
     with PostgresLog(conninfo) as log, PostgresLog(conninfo, readonly=True) as reader:
         tell(log, "fix", STORY[:asked])
         answer_question(reader, "fix", "tu_3", Decision(True, "ann"))

@@ -12,7 +12,13 @@ from dragoman.gateway.store import ResponseStore
 def to_url(conninfo: str) -> str:
     """Return a connection string as a URL, the form that the command line accepts."""
     parts = psycopg.conninfo.conninfo_to_dict(conninfo)
-    query = "&".join([f"{name}={quote(str(value), safe='')}" for name, value in parts.items() if name != "dbname"])
+    query = "&".join(
+        [
+            f"{name}={quote(str(value), safe='')}"
+            for name, value in parts.items()
+            if name != "dbname"
+        ]
+    )
     return f"postgresql:///{parts['dbname']}?{query}"
 
 
@@ -20,7 +26,10 @@ async def test_values_are_visible_to_their_owner_only(conninfo: str) -> None:
     store, other = ResponseStore(to_url(conninfo)), ResponseStore(to_url(conninfo))
     await store.put("ann", "response", [("r1", {"a": 1}), ("r2", {"a": [2]})])
     await store.put("ann", "response", [("r1", {"a": 3})])
-    assert await other.get("ann", "response", ["r1", "r2", "r3"]) == {"r1": {"a": 3}, "r2": {"a": [2]}}
+    assert await other.get("ann", "response", ["r1", "r2", "r3"]) == {
+        "r1": {"a": 3},
+        "r2": {"a": [2]},
+    }
     assert await other.get("bob", "response", ["r1"]) == {}
     assert await other.delete("bob", "response", "r1") is False
     assert await other.delete("ann", "response", "r1") is True

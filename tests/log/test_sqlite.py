@@ -44,13 +44,16 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-# --- one writer -------------------------------------------------------------------------------------
+# --- one writer --------------------------------------------------------------------------------
 
 
 def test_second_writer_is_rejected_with_the_process_id(path: Path) -> None:
     with SqliteLog(path), pytest.raises(LogLockedError) as caught:
         SqliteLog(path)
-    assert str(caught.value) == f"{path}: is being written by process {os.getpid()}; a log has one writer at a time"
+    assert (
+        str(caught.value)
+        == f"{path}: is being written by process {os.getpid()}; a log has one writer at a time"
+    )
     SqliteLog(path).close()
 
 
@@ -97,7 +100,7 @@ def test_error_names_the_program_that_locks_the_database(path: Path) -> None:
         assert log.append_sync("s1", TurnStarted(1)).seq == 11
 
 
-# --- readers ----------------------------------------------------------------------------------------
+# --- readers -----------------------------------------------------------------------------------
 
 
 def test_a_reader_never_blocks_the_writer(path: Path) -> None:
@@ -116,7 +119,10 @@ def test_a_reader_never_blocks_the_writer(path: Path) -> None:
         for number in range(3):
             log.append_sync("s1", TurnStarted(number))
         log.close()
-        assert not path.with_name("log.db-wal").exists() or path.with_name("log.db-wal").stat().st_size == 0
+        assert (
+            not path.with_name("log.db-wal").exists()
+            or path.with_name("log.db-wal").stat().st_size == 0
+        )
 
 
 def test_a_reader_cannot_write(path: Path) -> None:
@@ -147,7 +153,7 @@ def test_missing_log_is_not_created_for_reading(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-# --- groups -----------------------------------------------------------------------------------------
+# --- groups ------------------------------------------------------------------------------------
 
 
 async def test_many_callers_share_a_commit(tmp_path: Path) -> None:
@@ -159,7 +165,9 @@ async def test_many_callers_share_a_commit(tmp_path: Path) -> None:
             return super()._write(drafts)
 
     async with Counting(tmp_path / "log.db") as log:
-        await asyncio.gather(*[log.append(f"s{number % 7}", TurnStarted(number)) for number in range(2000)])
+        await asyncio.gather(
+            *[log.append(f"s{number % 7}", TurnStarted(number)) for number in range(2000)]
+        )
         assert sum(log.groups) == 2000
         assert max(log.groups) <= 1024
         assert len(log.groups) < 200
@@ -169,12 +177,13 @@ async def test_many_callers_share_a_commit(tmp_path: Path) -> None:
 def test_every_commit_is_synced(tmp_path: Path) -> None:
     with SqliteLog(tmp_path / "log.db") as log:
         settings = {
-            name: log._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("synchronous", "journal_mode")
+            name: log._connection.execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("synchronous", "journal_mode")
         }
     assert settings == {"synchronous": 2, "journal_mode": "wal"}  # 2 is FULL
 
 
-# --- files that are not as they should be -----------------------------------------------------------
+# --- files that are not as they should be ------------------------------------------------------
 
 
 @pytest.mark.parametrize("readonly", [False, True])
@@ -182,7 +191,10 @@ def test_every_commit_is_synced(tmp_path: Path) -> None:
 def test_truncated_file_is_detected(path: Path, keep: float, readonly: bool) -> None:
     data = path.read_bytes()
     path.write_bytes(data[: int(keep * len(data)) if keep < 1 else int(keep)])
-    with pytest.raises(LogCorruptError, match=r"log\.db: "), SqliteLog(path, readonly=readonly) as log:
+    with (
+        pytest.raises(LogCorruptError, match=r"log\.db: "),
+        SqliteLog(path, readonly=readonly) as log,
+    ):
         list(log.read("s1"))
 
 
@@ -190,13 +202,19 @@ def test_hole_in_the_file_is_located(path: Path) -> None:
     with SqliteLog(path, readonly=True) as log:
         records = list(log.read("s1"))
     data = bytearray(path.read_bytes())
-    pages = [data.index(bytes.fromhex(record.previous + record.hash)) // 4096 for record in records]
+    pages = [
+        data.index(bytes.fromhex(record.previous + record.hash)) // 4096 for record in records
+    ]
     hole = pages[6]
     data[hole * 4096 : hole * 4096 + 4096] = bytes(4096)
     path.write_bytes(data)
     with SqliteLog(path, readonly=True) as log:
         [found] = log.verify().breaks
-        assert (found.session, found.seq, found.problem) == ("s1", pages.index(hole) + 1, "unreadable")
+        assert (found.session, found.seq, found.problem) == (
+            "s1",
+            pages.index(hole) + 1,
+            "unreadable",
+        )
         assert 1 < found.seq <= 7
         with pytest.raises(LogCorruptError):
             list(log.read("s1"))
@@ -204,7 +222,9 @@ def test_hole_in_the_file_is_located(path: Path) -> None:
 
 def test_unlistable_sessions_are_reported_by_verify(path: Path) -> None:
     connection = sqlite3.connect(path)
-    root = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'records_chain'").fetchone()[0]
+    root = connection.execute(
+        "SELECT rootpage FROM sqlite_master WHERE name = 'records_chain'"
+    ).fetchone()[0]
     connection.close()
     data = bytearray(path.read_bytes())
     data[(root - 1) * 4096 : root * 4096] = bytes(4096)
@@ -246,7 +266,9 @@ def test_log_of_a_newer_version_is_rejected(path: Path, readonly: bool) -> None:
         SqliteLog(path, readonly=readonly)
 
 
-def test_log_of_an_older_version_is_migrated_by_its_writer(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_of_an_older_version_is_migrated_by_its_writer(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from dragoman.log import sqlite as module
 
     monkeypatch.setattr(module, "_MIGRATIONS", (*module._MIGRATIONS, ("CREATE TABLE extra (x)",)))
@@ -255,22 +277,31 @@ def test_log_of_an_older_version_is_migrated_by_its_writer(path: Path, monkeypat
     SqliteLog(path).close()
     with SqliteLog(path, readonly=True) as log, log._view() as view:
         assert len(list(log.read("s1"))) == 10
-        assert view.connection.execute("SELECT max(version) FROM schema_version").fetchone() == (2,)
+        assert view.connection.execute("SELECT max(version) FROM schema_version").fetchone() == (
+            2,
+        )
         assert view.connection.execute("SELECT count(*) FROM extra").fetchone() == (0,)
 
 
 def test_failed_migration_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from dragoman.log import sqlite as module
 
-    monkeypatch.setattr(module, "_MIGRATIONS", (*module._MIGRATIONS, ("CREATE TABLE extra (x)", "NONSENSE")))
+    monkeypatch.setattr(
+        module, "_MIGRATIONS", (*module._MIGRATIONS, ("CREATE TABLE extra (x)", "NONSENSE"))
+    )
     with pytest.raises(LogError):
         SqliteLog(path)
     monkeypatch.undo()
     with SqliteLog(path) as log:
-        assert log._connection.execute("SELECT name FROM sqlite_master WHERE name = 'extra'").fetchall() == []
+        assert (
+            log._connection.execute(
+                "SELECT name FROM sqlite_master WHERE name = 'extra'"
+            ).fetchall()
+            == []
+        )
 
 
-# --- folders that may not be written ----------------------------------------------------------------
+# --- folders that may not be written -----------------------------------------------------------
 
 UNPRIVILEGED = """
 import os, sys
@@ -297,13 +328,17 @@ def open_folder() -> Iterator[Path]:
 
 def run_unprivileged(path: Path, mode: str) -> str:
     program = [sys.executable, "-c", UNPRIVILEGED, str(path), mode]
-    return subprocess.run(program, env=ENVIRONMENT, check=True, capture_output=True, text=True).stdout.strip()
+    return subprocess.run(
+        program, env=ENVIRONMENT, check=True, capture_output=True, text=True
+    ).stdout.strip()
 
 
 def test_error_names_a_read_only_folder(open_folder: Path) -> None:
     path = open_folder / "log.db"
     open_folder.chmod(0o555)
-    assert run_unprivileged(path, "w").startswith(f"LogReadOnlyError {path}.lock: cannot be created")
+    assert run_unprivileged(path, "w").startswith(
+        f"LogReadOnlyError {path}.lock: cannot be created"
+    )
     assert run_unprivileged(open_folder / "deeper" / "log.db", "w").startswith("LogReadOnlyError ")
     assert list(open_folder.iterdir()) == []
 
@@ -315,7 +350,9 @@ def test_read_only_file_is_readable_and_named_in_write_errors(open_folder: Path)
     path.chmod(0o444)
     path.with_name("log.db.lock").chmod(0o666)
     open_folder.chmod(0o555)
-    assert run_unprivileged(path, "w").startswith(f"LogReadOnlyError {path}: cannot be opened for writing")
+    assert run_unprivileged(path, "w").startswith(
+        f"LogReadOnlyError {path}: cannot be opened for writing"
+    )
     assert run_unprivileged(path, "r") == "1 True"
 
 
@@ -336,7 +373,7 @@ def test_folder_is_created_and_unusual_names_work(tmp_path: Path) -> None:
         assert log.verify().records == 1
 
 
-# --- retention --------------------------------------------------------------------------------------
+# --- retention ---------------------------------------------------------------------------------
 
 
 def test_pruned_records_are_erased_from_the_disk(tmp_path: Path) -> None:
@@ -356,7 +393,8 @@ def test_pruned_records_are_erased_from_the_disk(tmp_path: Path) -> None:
 def test_failed_retention_removes_nothing(path: Path) -> None:
     with SqliteLog(path) as log:
         log._connection.execute(
-            "CREATE TEMP TRIGGER refuse BEFORE INSERT ON main.records BEGIN SELECT raise(ABORT, 'no'); END"
+            "CREATE TEMP TRIGGER refuse BEFORE INSERT ON main.records BEGIN SELECT raise(ABORT, "
+            "'no'); END"
         )
         with pytest.raises(LogError):
             log.retain(timedelta(0))

@@ -17,11 +17,18 @@ from ..listed import Listed, speak
 
 rates = st.decimals("0.0001", "99", places=4)
 counts = st.integers(1, 300_000)
-usages = st.builds(lambda asked, written, cached: Usage(asked, written, min(asked, cached)), counts, counts, counts)
+usages = st.builds(
+    lambda asked, written, cached: Usage(asked, written, min(asked, cached)),
+    counts,
+    counts,
+    counts,
+)
 
 
 def make_table(version: str, asked: Decimal, written: Decimal, cached: Decimal) -> PriceTable:
-    return PriceTable((PriceRow("p", Match(equals=("m",)), asked, written, cache_read=cached),), version)
+    return PriceTable(
+        (PriceRow("p", Match(equals=("m",)), asked, written, cache_read=cached),), version
+    )
 
 
 tables = st.tuples(rates, rates, rates)
@@ -30,7 +37,11 @@ tables = st.tuples(rates, rates, rates)
 async def record(folder: str, usages: list[Usage], table: PriceTable) -> SqliteLog:
     """Return a log of calls that were priced by a table when they were made."""
     log = SqliteLog(Path(folder) / f"{table.version}.db")
-    model = Listed(*[speak(lambda out: out.text("Done."), usage=usage) for usage in usages], name="p", model="m")
+    model = Listed(
+        *[speak(lambda out: out.text("Done."), usage=usage) for usage in usages],
+        name="p",
+        model="m",
+    )
     model.priced_as = PricedAs("p:m", table=table)
     session = Session(model, (), None, log)
     for _ in usages:

@@ -34,7 +34,9 @@ class Gate:
 
 
 def fill(writer: Writer, gate: Gate, size: int) -> tuple[list[Future[Any]], Future[Any]]:
-    """Queue records until the queue is full; return the accepted futures and the one to wait for."""
+    """Queue records until the queue is full; return the accepted futures and the one
+    to wait for.
+    """
     taken = [writer.offer(draft())[1]]
     assert gate.entered.wait(10)  # the first is on its way and out of the queue
     item = draft(size)
@@ -47,7 +49,9 @@ def fill(writer: Writer, gate: Gate, size: int) -> tuple[list[Future[Any]], Futu
     pytest.fail("there is no end to the queue")
 
 
-@pytest.mark.parametrize(("size", "most"), [(2, 1024), (20 * 1024 * 1024, 3), (100 * 1024 * 1024, 1)])
+@pytest.mark.parametrize(
+    ("size", "most"), [(2, 1024), (20 * 1024 * 1024, 3), (100 * 1024 * 1024, 1)]
+)
 def test_the_queue_is_bounded_in_records_and_bytes(size: int, most: int) -> None:
     gate = Gate()
     writer = Writer(gate, lambda: None)
@@ -73,7 +77,9 @@ async def test_appends_wait_for_space_without_blocking_the_event_loop(tmp_path: 
             return super()._write(drafts)
 
     async with Slow(tmp_path / "log.db") as log:
-        appends = [asyncio.create_task(log.append("s1", TurnStarted(number))) for number in range(3000)]
+        appends = [
+            asyncio.create_task(log.append("s1", TurnStarted(number))) for number in range(3000)
+        ]
         await asyncio.sleep(0)  # all of them have begun: the loop is still ours
         assert not any(append.done() for append in appends)
         gate.set()
@@ -88,7 +94,10 @@ def test_an_unexpected_failure_reaches_every_waiter_and_stops_the_writer() -> No
     writer = Writer(fail, lambda: None, fatal=(LogStorageError,))
     futures = [writer.offer(draft())[1] for _ in range(3)]
     errors = [future.exception(timeout=10) for future in futures]
-    assert all(isinstance(error, LogStorageError) and "MemoryError: boom" in str(error) for error in errors)
+    assert all(
+        isinstance(error, LogStorageError) and "MemoryError: boom" in str(error)
+        for error in errors
+    )
     later = writer.offer(draft())[1].exception(timeout=10)
     assert "stopped writing after an earlier failure" in str(later)
     writer.close()
@@ -114,7 +123,11 @@ def test_tasks_keep_their_order_among_appends() -> None:
     writer = Writer(gate, lambda: order.append("finished"))
     first = writer.offer(draft())[1]
     assert gate.entered.wait(10)
-    rest = [writer.offer(draft())[1], writer.offer(lambda: order.append(len(gate.groups)))[1], writer.offer(draft())[1]]
+    rest = [
+        writer.offer(draft())[1],
+        writer.offer(lambda: order.append(len(gate.groups)))[1],
+        writer.offer(draft())[1],
+    ]
     gate.opened.set()
     writer.close()
     assert gate.groups == [1, 1, 1]

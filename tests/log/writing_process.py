@@ -33,7 +33,10 @@ def append_for_ever(log: EventLog, number: int) -> None:
 def write(where: str, threads: int) -> None:
     with open_log(where) as log:
         say(f"ready {os.getpid()}")
-        started = [threading.Thread(target=append_for_ever, args=(log, number)) for number in range(threads)]
+        started = [
+            threading.Thread(target=append_for_ever, args=(log, number))
+            for number in range(threads)
+        ]
         for thread in started:
             thread.start()
         for thread in started:

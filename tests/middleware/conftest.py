@@ -50,11 +50,27 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         pytest.skip("DRAGOMAN_NO_SERVERS=1: no Redis server is started")
     binary = _find_server()
     if binary is None:
-        pytest.fail("there is no redis-server: install Debian's package redis-server, or set DRAGOMAN_NO_SERVERS=1")
+        pytest.fail(
+            "there is no redis-server: install Debian's package redis-server, or set "
+            "DRAGOMAN_NO_SERVERS=1"
+        )
     port = _free_port()
     folder = tmp_path_factory.mktemp("redis")
-    settings = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", str(folder)]
-    server = subprocess.Popen([binary, *settings], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    settings = [
+        "--port",
+        str(port),
+        "--bind",
+        "127.0.0.1",
+        "--save",
+        "",
+        "--appendonly",
+        "no",
+        "--dir",
+        str(folder),
+    ]
+    server = subprocess.Popen(
+        [binary, *settings], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     try:
         _wait_until_up(port, server)
         yield f"redis://127.0.0.1:{port}/0"

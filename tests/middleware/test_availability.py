@@ -41,7 +41,9 @@ class Machine:
         self.events: list[Any] = []
         self.availability = Availability(self.events.append, clock=self.clock)
 
-    def fail(self, model: str = "m", error: ProviderError | None = None, provider: str = "p") -> None:
+    def fail(
+        self, model: str = "m", error: ProviderError | None = None, provider: str = "p"
+    ) -> None:
         admission = self.availability.admit(provider, model)
         assert admission is not None
         admission.fail(error or UnavailableError("down"))
@@ -51,7 +53,9 @@ class Machine:
         assert admission is not None
         admission.succeed()
 
-    def fails(self, times: int, every: float = 1.0, model: str = "m", error: ProviderError | None = None) -> None:
+    def fails(
+        self, times: int, every: float = 1.0, model: str = "m", error: ProviderError | None = None
+    ) -> None:
         for at in range(times):
             if at:
                 self.clock.now += every
@@ -60,7 +64,14 @@ class Machine:
 
 @pytest.mark.parametrize(
     ("every", "times", "unavailable"),
-    [(0.0, 5, True), (30.0, 5, True), (30.1, 5, False), (30.1, 12, False), (1.0, 4, False), (29.9, 5, True)],
+    [
+        (0.0, 5, True),
+        (30.0, 5, True),
+        (30.1, 5, False),
+        (30.1, 12, False),
+        (1.0, 4, False),
+        (29.9, 5, True),
+    ],
 )
 def test_five_failures_in_a_row_within_two_minutes_open_the_circuit(
     every: float, times: int, unavailable: bool
@@ -98,7 +109,9 @@ def test_three_failed_models_within_two_minutes_block_the_provider(gap: float, w
         machine.fails(5, 0.0, model)
     assert machine.availability.is_available("p", "never asked") is not wide
     if wide:
-        assert machine.events[-1] == ProviderUnavailable("p", "provider_wide", "multi_model_failures", ("a", "b", "c"))
+        assert machine.events[-1] == ProviderUnavailable(
+            "p", "provider_wide", "multi_model_failures", ("a", "b", "c")
+        )
     assert len(machine.events) == 3 + wide
 
 
@@ -118,12 +131,16 @@ def test_authentication_error_blocks_the_provider_at_once() -> None:
     machine = Machine()
     machine.succeed("other")
     machine.fail("m", AuthenticationError("no"))
-    assert machine.events == [ProviderUnavailable("p", "provider_wide", "auth_error", ("m", "other"))]
+    assert machine.events == [
+        ProviderUnavailable("p", "provider_wide", "auth_error", ("m", "other"))
+    ]
     assert machine.availability.admit("p", "other") is None
     assert machine.availability.admit("q", "m") is not None
 
 
-@pytest.mark.parametrize("error", [NetworkError("x"), TimedOutError("x"), StreamInterruptedError("x")])
+@pytest.mark.parametrize(
+    "error", [NetworkError("x"), TimedOutError("x"), StreamInterruptedError("x")]
+)
 @pytest.mark.parametrize(("gap", "wide"), [(0.0, True), (30.0, True), (30.1, False)])
 def test_two_network_errors_within_thirty_seconds_block_the_provider(
     gap: float, wide: bool, error: ProviderError
@@ -148,13 +165,16 @@ def test_single_network_errors_count_as_failures() -> None:
     machine = Machine()
     machine.fail("m", NetworkError("x"))
     machine.fails(4, 0.0)
-    assert machine.events == [ProviderUnavailable("p", "model_specific", "5_consecutive_failures", ("m",))]
+    assert machine.events == [
+        ProviderUnavailable("p", "model_specific", "5_consecutive_failures", ("m",))
+    ]
 
 
 @pytest.mark.parametrize(
     "kind",
     [
-        CallCancelledError, ContextOverflowError, InvalidModelError, InvalidRequestError, InvalidResponseError,
+        CallCancelledError, ContextOverflowError, InvalidModelError, InvalidRequestError,
+        InvalidResponseError,
         MalformedToolCallError, QuotaExceededError, StructuredOutputError, UnsupportedContentError,
         UnsupportedFeatureError,
     ],
@@ -169,7 +189,9 @@ def test_unrelated_errors_never_count(kind: type[ProviderError]) -> None:
     assert len(machine.events) == 1
 
 
-@pytest.mark.parametrize("kind", [RateLimitError, OverloadedError, ModelNotLoadedError, UnavailableError])
+@pytest.mark.parametrize(
+    "kind", [RateLimitError, OverloadedError, ModelNotLoadedError, UnavailableError]
+)
 def test_transient_errors_count_as_failures(kind: type[ProviderError]) -> None:
     machine = Machine()
     machine.fails(5, 0.0, error=kind("x"))
@@ -302,7 +324,7 @@ def test_failing_listener_breaks_nothing() -> None:
     assert availability.trigger("p", "m") == "auth_error"
 
 
-# --- random sequences of outcomes -----------------------------------------------------------------
+# --- random sequences of outcomes --------------------------------------------------------------
 
 TARGETS = [("p", "a"), ("p", "b"), ("p", "c"), ("p", "d"), ("q", "a")]
 ENDINGS: dict[str, Any] = {
@@ -314,7 +336,9 @@ ENDINGS: dict[str, Any] = {
 }
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("wait"), st.sampled_from([0.5, 10.0, 29.0, 31.0, 119.0, 150.0, 299.0, 300.0])),
+        st.tuples(
+            st.just("wait"), st.sampled_from([0.5, 10.0, 29.0, 31.0, 119.0, 150.0, 299.0, 300.0])
+        ),
         st.tuples(st.just("ask"), st.sampled_from(TARGETS)),
         st.tuples(st.just("burst"), st.sampled_from(TARGETS)),
         st.tuples(st.just("end"), st.integers(0, 9), st.sampled_from(list(ENDINGS))),
@@ -324,13 +348,16 @@ STEPS = st.lists(
 
 
 class Oracle:
-    """A naive second implementation of the rules, which keeps whole histories instead of counters."""
+    """A naive second implementation of the rules, which keeps whole histories instead
+    of counters.
+    """
 
     def __init__(self) -> None:
         self.rows: dict[tuple[str, str], list[float]] = {}
         self.network: dict[str, list[float]] = {}
         self.down: dict[Any, float] = {}  # a target or a provider, and since when
-        self.tried: dict[Any, list[tuple[float, object]]] = {}  # every attempt and failure, and whose it was
+        # every attempt and failure, and whose it was
+        self.tried: dict[Any, list[tuple[float, object]]] = {}
 
     def closed(self, target: tuple[str, str]) -> list[Any]:
         return [scope for scope in (target, target[0]) if scope in self.down]
@@ -364,7 +391,9 @@ class Oracle:
         row.append(now)
         if len([at for at in row if now - at <= 120]) >= 5 and target not in self.down:
             self.down[target] = now
-            fallen = [at for scope, at in self.down.items() if scope in TARGETS and scope[0] == provider]
+            fallen = [
+                at for scope, at in self.down.items() if scope in TARGETS and scope[0] == provider
+            ]
             if len([at for at in fallen if now - at <= 120]) >= 3:
                 self.down.setdefault(provider, now)
         if ending == "network":
@@ -398,7 +427,9 @@ def test_unavailable_target_receives_at_most_one_probe(steps: list[tuple[Any, ..
     def ask(target: tuple[str, str]) -> None:
         closed = oracle.closed(target)
         admission = machine.availability.admit(*target)
-        may = oracle.quiet(target, machine.clock.now) and not any(scope in probing for scope in closed)
+        may = oracle.quiet(target, machine.clock.now) and not any(
+            scope in probing for scope in closed
+        )
         assert (admission is not None) == (not closed or may)
         if admission is None:
             return

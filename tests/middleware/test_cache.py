@@ -45,7 +45,11 @@ async def test_hit_is_marked_free_and_equals_the_reply() -> None:
     assert len(inner.requests) == 1
     assert again.request_id == "r2"
     assert cost(first).total != 0
-    assert (again.usage.input_tokens, again.usage.output_tokens, cost(again).total) == (0, 0, Decimal(0))
+    assert (again.usage.input_tokens, again.usage.output_tokens, cost(again).total) == (
+        0,
+        0,
+        Decimal(0),
+    )
     assert (await model.complete("Name another river.")).text == "Oder"
 
 
@@ -121,7 +125,9 @@ async def test_identical_calls_at_the_same_time_are_sent_once() -> None:
 async def test_next_identical_call_is_sent_when_the_first_fails() -> None:
     inner = Listed(RateLimitError("later"), "Rhine", repeat=True)
     model = Cache(inner, Kept())
-    replies = await asyncio.gather(*[model.complete("Hi") for _ in range(3)], return_exceptions=True)
+    replies = await asyncio.gather(
+        *[model.complete("Hi") for _ in range(3)], return_exceptions=True
+    )
     assert [type(each).__name__ for each in replies].count("RateLimitError") == 1
     assert len(inner.requests) == 2
 
@@ -131,7 +137,9 @@ async def test_different_providers_and_settings_do_not_share_an_entry() -> None:
     assert (await Cache(Listed("a", name="x"), store).complete("Hi")).text == "a"
     assert (await Cache(Listed("b", name="y"), store).complete("Hi")).text == "b"
     assert (await Cache(Listed("c", name="x"), store).complete("Hi", max_tokens=5)).text == "c"
-    assert (await Cache(Listed("d", name="x"), store).complete("Hi", tools=[Tool("t")])).text == "d"
+    assert (
+        await Cache(Listed("d", name="x"), store).complete("Hi", tools=[Tool("t")])
+    ).text == "d"
     assert len(store.entries) == 4
 
 
@@ -164,7 +172,7 @@ async def test_hit_does_not_reach_inner_layers() -> None:
     assert describe(model).splitlines()[0] == "Cache(store=Kept)"
 
 
-# --- stores -----------------------------------------------------------------------------------------
+# --- stores ------------------------------------------------------------------------------------
 
 Open = Callable[..., Store]
 
@@ -178,7 +186,9 @@ async def open_one(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
             await client.flushdb()
 
     def make(**settings: Any) -> Store:
-        opened.append(RedisStore(url, **settings) if url else SqliteStore(tmp_path / "cache.db", **settings))
+        opened.append(
+            RedisStore(url, **settings) if url else SqliteStore(tmp_path / "cache.db", **settings)
+        )
         return opened[-1]
 
     yield make
@@ -231,7 +241,9 @@ async def test_space_of_expired_entries_is_reclaimed_in_sqlite(tmp_path: Path) -
     await store.close()
 
 
-@pytest.mark.parametrize("settings", [{"ttl": 0}, {"max_bytes": 0}, {"max_bytes": 1.5}, {"ttl": True}])
+@pytest.mark.parametrize(
+    "settings", [{"ttl": 0}, {"max_bytes": 0}, {"max_bytes": 1.5}, {"ttl": True}]
+)
 def test_error_names_an_invalid_limit(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(settings))):
         SqliteStore("x.db", **settings)

@@ -27,7 +27,17 @@ from dragoman.errors import (
     UnavailableError,
 )
 from dragoman.events import MessageComplete, Usage, check_events
-from dragoman.messages import Assistant, Continuity, Issuer, RuntimeConfig, Thinking, Tool, ToolCall, ToolResult, User
+from dragoman.messages import (
+    Assistant,
+    Continuity,
+    Issuer,
+    RuntimeConfig,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolResult,
+    User,
+)
 from dragoman.middleware import CassetteError, CassetteMiss, Record, Retry, describe, request_key
 from dragoman.provider import connect
 from dragoman.transport import FixtureTransport
@@ -58,7 +68,10 @@ ANSWERS = {
     "structured and wrong": (reply('{"n": "x"}'), {"response_schema": SCHEMA}),
     "length": (reply("cut", finish="length", stop_sequence="x"), {}),
     "broken off": (broken("half", StreamInterruptedError("cut", provider_message="oops")), {}),
-    "refused": (RateLimitError("slow", status=429, retry_after=2.5, headers={"retry-after": "2.5"}), {}),
+    "refused": (
+        RateLimitError("slow", status=429, retry_after=2.5, headers={"retry-after": "2.5"}),
+        {},
+    ),
     "silence": (TimedOutError("too long", which="first_event"), {}),
 }
 
@@ -76,7 +89,7 @@ def without_ids(event: Any) -> Any:
     return plain
 
 
-# --- playing --------------------------------------------------------------------------------------
+# --- playing -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -197,7 +210,13 @@ async def test_timing_is_recorded_and_replayed_on_request(tmp_path: Path) -> Non
     await collect(Record(Listed(slow), tmp_path / "c", clock=clock).events(request()))
     for replay_timing, slept in ((False, []), (True, [0.5, 0.25, 0.25])):
         playing = Clock()
-        model = Record(Listed(), tmp_path / "c", replay_timing=replay_timing, clock=playing, sleep=playing.sleep)
+        model = Record(
+            Listed(),
+            tmp_path / "c",
+            replay_timing=replay_timing,
+            clock=playing,
+            sleep=playing.sleep,
+        )
         heard, _ = await collect(model.events(request()))
         assert len(heard) == 4
         assert playing.slept == pytest.approx(slept)
@@ -213,13 +232,15 @@ async def test_slow_reader_does_not_wait_twice(tmp_path: Path) -> None:
 
     await collect(Record(Listed(slow), tmp_path / "c", clock=clock).events(request()))
     playing = Clock()
-    source = Record(Listed(), tmp_path / "c", replay_timing=True, clock=playing, sleep=playing.sleep).events(request())
+    source = Record(
+        Listed(), tmp_path / "c", replay_timing=True, clock=playing, sleep=playing.sleep
+    ).events(request())
     async for _ in source:
         playing.now += 0.75
     assert playing.slept == pytest.approx([1.0, 0.25, 0.25, 0.25])
 
 
-# --- modes ----------------------------------------------------------------------------------------
+# --- modes -------------------------------------------------------------------------------------
 
 
 async def test_once_mode_records_then_replays(tmp_path: Path) -> None:
@@ -240,7 +261,9 @@ async def test_replay_mode_sends_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "missing").exists()
 
 
-async def test_record_mode_replaces_repeated_calls_and_keeps_other_recordings(tmp_path: Path) -> None:
+async def test_record_mode_replaces_repeated_calls_and_keeps_other_recordings(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "c"
     old = Record(Listed("a1", "a2", "b1"), path)
     for text in ("a", "a", "b"):
@@ -269,7 +292,9 @@ async def test_ready_is_forwarded_unless_replaying(tmp_path: Path) -> None:
             await model.ready()
 
 
-async def test_incomplete_call_is_not_recorded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_incomplete_call_is_not_recorded(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     model = Record(Listed("hello", ZeroDivisionError("bug")), tmp_path / "c")
     source = model.events(request(stream=True))
     await source.__anext__()
@@ -282,16 +307,20 @@ async def test_incomplete_call_is_not_recorded(tmp_path: Path, caplog: pytest.Lo
 
 
 async def test_reader_that_stops_at_the_end_has_a_recording(tmp_path: Path) -> None:
-    source = Record(Listed(ANSWERS["structured and wrong"][0]), tmp_path / "c").events(request(response_schema=SCHEMA))
+    source = Record(Listed(ANSWERS["structured and wrong"][0]), tmp_path / "c").events(
+        request(response_schema=SCHEMA)
+    )
     async for event in source:
         if isinstance(event, MessageComplete):
             break
     await source.aclose()  # type: ignore[attr-defined]
-    _, error = await collect(Record(Listed(), tmp_path / "c").events(request(response_schema=SCHEMA)))
+    _, error = await collect(
+        Record(Listed(), tmp_path / "c").events(request(response_schema=SCHEMA))
+    )
     assert isinstance(error, StructuredOutputError)
 
 
-# --- keys and misses ------------------------------------------------------------------------------
+# --- keys and misses ---------------------------------------------------------------------------
 
 
 def test_key_depends_only_on_what_changes_the_reply() -> None:
@@ -314,7 +343,11 @@ def test_key_depends_only_on_what_changes_the_reply() -> None:
     assert len({request_key(each) for each in [base, *other]}) == 1 + len(other)
 
 
-@given(st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=5), min_size=2, max_size=6))
+@given(
+    st.dictionaries(
+        st.text(max_size=5), st.integers() | st.text(max_size=5), min_size=2, max_size=6
+    )
+)
 def test_the_order_of_keys_does_not_matter(extras: dict[str, Any]) -> None:
     turned = dict(reversed(extras.items()))
     assert request_key(request(config=RuntimeConfig(extras=extras))) == request_key(
@@ -326,7 +359,9 @@ async def test_a_miss_shows_the_nearest_recorded_request(tmp_path: Path) -> None
     path = tmp_path / "c"
     model = Record(Listed("x", repeat=True), path)
     for text in ("What is the time?", "Name a river in France.", "Another question altogether?"):
-        await model.complete([User(text), Assistant("ok"), User("go on")], config={"temperature": 0.25})
+        await model.complete(
+            [User(text), Assistant("ok"), User("go on")], config={"temperature": 0.25}
+        )
     messages = [User("Name a river in Spain."), Assistant("ok"), User("go on")]
     with pytest.raises(CassetteMiss) as caught:
         await Record(Listed(), path).complete(messages, config={"temperature": 0.25})
@@ -337,12 +372,18 @@ async def test_a_miss_shows_the_nearest_recorded_request(tmp_path: Path) -> None
     assert '+      "content": "Name a river in Spain.",' in shown
     assert "question" not in shown
     assert "temperature" not in shown
-    assert caught.value.key == request_key(build_request(messages, config={"temperature": 0.25}, model="m"))
+    assert caught.value.key == request_key(
+        build_request(messages, config={"temperature": 0.25}, model="m")
+    )
     assert not isinstance(caught.value, ProviderError)
 
 
 async def test_miss_with_an_image_stays_readable(tmp_path: Path) -> None:
-    picture = {"type": "image", "source": {"type": "inline", "base64_data": "A" * 100_000}, "media_type": "image/png"}
+    picture = {
+        "type": "image",
+        "source": {"type": "inline", "base64_data": "A" * 100_000},
+        "media_type": "image/png",
+    }
     await Record(Listed("x"), tmp_path / "c").complete([{"role": "user", "content": [picture]}])
     picture["source"] = {"type": "inline", "base64_data": "B" * 100_000}
     with pytest.raises(CassetteMiss) as caught:
@@ -350,7 +391,7 @@ async def test_miss_with_an_image_stays_readable(tmp_path: Path) -> None:
     assert len(str(caught.value)) < 5000
 
 
-# --- the file -------------------------------------------------------------------------------------
+# --- the file ----------------------------------------------------------------------------------
 
 
 async def test_cassette_is_readable_text(tmp_path: Path) -> None:
@@ -375,7 +416,11 @@ CANARY = "sk-canary-0123456789abcdef"
 
 @pytest.mark.parametrize("status", [200, 401, 429])
 async def test_no_secret_reaches_a_cassette(tmp_path: Path, status: int) -> None:
-    body = completion("ok") if status == 200 else b'{"error": {"message": "bad key %s"}}' % CANARY.encode()
+    body = (
+        completion("ok")
+        if status == 200
+        else b'{"error": {"message": "bad key %s"}}' % CANARY.encode()
+    )
     headers = {"content-type": "application/json", "set-cookie": CANARY, "x-request-id": CANARY}
     provider = connect(
         "m",
@@ -407,15 +452,20 @@ NAMED = [
 
 
 @pytest.mark.parametrize("name", NAMED)
-async def test_values_of_secret_fields_are_hidden_and_still_matched(tmp_path: Path, name: str) -> None:
+async def test_values_of_secret_fields_are_hidden_and_still_matched(
+    tmp_path: Path, name: str
+) -> None:
     path = tmp_path / "c"
-    make = lambda secret: request(config={"extras": {name: secret, "deep": [{name: [secret, 12345678]}], "top_k": 5}})
+    make = lambda secret: request(
+        config={"extras": {name: secret, "deep": [{name: [secret, 12345678]}], "top_k": 5}}
+    )
     await collect(Record(Listed("ok"), path, "record").events(make("hunter2")))
     text = path.read_text()
     assert "hunter2" not in text
     assert "12345678" not in text
     assert '"top_k":5' in text
-    for secret in ("hunter2", "hunter3"):  # whose key it was does not matter, and a guess cannot be tried
+    # whose key it was does not matter, and a guess cannot be tried
+    for secret in ("hunter2", "hunter3"):
         heard, error = await collect(Record(Listed(), path, "replay").events(make(secret)))
         assert (error, heard[-1].final_content[0].text) == (None, "ok")  # type: ignore[union-attr]
 
@@ -423,7 +473,11 @@ async def test_values_of_secret_fields_are_hidden_and_still_matched(tmp_path: Pa
 async def test_secret_in_content_is_hidden_and_part_of_the_key(tmp_path: Path) -> None:
     path = tmp_path / "c"
     called = lambda secret: request(
-        [User("Log in."), Assistant(tool_calls=[ToolCall("c", "add", {"password": secret})]), ToolResult("c", "ok")]
+        [
+            User("Log in."),
+            Assistant(tool_calls=[ToolCall("c", "add", {"password": secret})]),
+            ToolResult("c", "ok"),
+        ]
     )
     await collect(Record(Listed("ok"), path, "record").events(called("hunter2")))
     assert "hunter2" not in path.read_text()
@@ -434,10 +488,13 @@ async def test_secret_in_content_is_hidden_and_part_of_the_key(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "extras", [{"max_tokens": 5}, {"eos_token": "</s>"}, {"prompt_cache_key": "abcd"}, {"secret": {}}]
+    "extras",
+    [{"max_tokens": 5}, {"eos_token": "</s>"}, {"prompt_cache_key": "abcd"}, {"secret": {}}],
 )
 def test_settings_with_secret_sounding_names_are_part_of_the_key(extras: dict[str, Any]) -> None:
-    assert request_key(request(config={"extras": extras})) != request_key(request(config={"extras": {}}))
+    assert request_key(request(config={"extras": extras})) != request_key(
+        request(config={"extras": {}})
+    )
     name, value = next(iter(extras.items()))
     if not isinstance(value, dict):
         other = request(config={"extras": {name: f"{value}!"}})
@@ -453,10 +510,14 @@ async def test_reply_is_stored_verbatim(tmp_path: Path) -> None:
 
 
 async def test_key_in_a_custom_providers_error_is_hidden(tmp_path: Path) -> None:
-    error = UnavailableError(f"told {CANARY}", provider_message=f"and {CANARY}", provider_code=CANARY)
+    error = UnavailableError(
+        f"told {CANARY}", provider_message=f"and {CANARY}", provider_code=CANARY
+    )
     await collect(Record(Listed(error), tmp_path / "c").events(request(f"my key is {CANARY}")))
     assert CANARY not in (tmp_path / "c").read_text()
-    _, played = await collect(Record(Listed(), tmp_path / "c").events(request(f"my key is {CANARY}")))
+    _, played = await collect(
+        Record(Listed(), tmp_path / "c").events(request(f"my key is {CANARY}"))
+    )
     assert str(played).startswith("told [hidden]")
 
 
@@ -494,7 +555,9 @@ async def test_two_processes_record_to_one_cassette(tmp_path: Path) -> None:
     path = tmp_path / "c"
     root = Path(__file__).parents[2]
     running = [
-        subprocess.Popen([sys.executable, "-c", textwrap.dedent(script), str(path), name], cwd=root)
+        subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(script), str(path), name], cwd=root
+        )
         for name in ("one", "two")
     ]
     assert [process.wait(60) for process in running] == [0, 0]
@@ -504,7 +567,9 @@ async def test_two_processes_record_to_one_cassette(tmp_path: Path) -> None:
             assert (await played.complete(f"{name} {number}")).text == "x"
 
 
-async def test_failed_write_keeps_the_old_cassette(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_write_keeps_the_old_cassette(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "c"
     model = Record(Listed("x", "y"), path, "record")
     await model.complete("one")
@@ -531,17 +596,33 @@ KEY = request_key(request())
         ('{"cassette":2}\n', r"c:1: this is not a cassette of version 1"),
         ("[]\n", r"c:1: must be a JSON object"),
         (HEAD + "{}\n", r"c:2: is neither a request, an event nor an end"),
-        (HEAD + '{"at":0,"end":null}\n', r"c:2: a call that does not end, or a line outside any call"),
+        (
+            HEAD + '{"at":0,"end":null}\n',
+            r"c:2: a call that does not end, or a line outside any call",
+        ),
         (HEAD + '{"key":"k","request":{}}\n', r"c:2: the last call does not end"),
         (HEAD + '{"key":"k"}\n{"key":"k"}\n', r"c:3: a call that does not end"),
         (HEAD + '{"key":"k"}\n{"at":"x","end":null}\n', r"c:3: is neither"),
-        (HEAD + f'{{"key":"{KEY}"}}\n{{"at":0,"event":{{"type":"new.kind"}}}}\n{{"at":0,"end":null}}\n', "new.kind"),
-        (HEAD + f'{{"key":"{KEY}"}}\n{{"at":0,"event":{{"type":"text.delta"}}}}\n{{"at":0,"end":null}}\n', "c: "),
-        (HEAD + f'{{"key":"{KEY}"}}\n{{"at":0,"end":{{"class":"ProviderError","odd":1}}}}\n', "odd"),
+        (
+            HEAD
+            + f'{{"key":"{KEY}"}}\n{{"at":0,"event":{{"type":"new.kind"}}}}\n{{"at":0,"end":null}}\n',
+            "new.kind",
+        ),
+        (
+            HEAD
+            + f'{{"key":"{KEY}"}}\n{{"at":0,"event":{{"type":"text.delta"}}}}\n{{"at":0,"end":null}}\n',
+            "c: ",
+        ),
+        (
+            HEAD + f'{{"key":"{KEY}"}}\n{{"at":0,"end":{{"class":"ProviderError","odd":1}}}}\n',
+            "odd",
+        ),
         (HEAD + f'{{"key":"{KEY}"}}\n{{"at":0,"end":7}}\n', "c: "),
     ],
 )
-async def test_error_locates_a_damaged_cassette_line(tmp_path: Path, text: str, match: str) -> None:
+async def test_error_locates_a_damaged_cassette_line(
+    tmp_path: Path, text: str, match: str
+) -> None:
     (tmp_path / "c").write_text(text)
     _, error = await collect(Record(Listed(), tmp_path / "c").events(request()))
     assert type(error) is CassetteError
@@ -554,7 +635,9 @@ async def test_continuity_is_part_of_the_key(tmp_path: Path) -> None:
     await Record(Listed("x"), tmp_path / "c").complete(messages)
     assert (await Record(Listed(), tmp_path / "c").complete(messages)).text == "x"
     with pytest.raises(CassetteMiss):
-        await Record(Listed(), tmp_path / "c").complete([User("a"), Assistant([Thinking("t")]), User("b")])
+        await Record(Listed(), tmp_path / "c").complete(
+            [User("a"), Assistant([Thinking("t")]), User("b")]
+        )
 
 
 @pytest.mark.parametrize("mode", ["all", "", None])

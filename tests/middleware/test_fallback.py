@@ -1,4 +1,6 @@
-"""Fallback: which candidates are called or skipped and why, and no fallback after the first event."""
+"""Fallback: which candidates are called or skipped and why, and no fallback after the
+first event.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ ERRORS = [
 ]
 
 
-def pair(first: Any, second: Any = "from b", **settings: Any) -> tuple[Listed, Listed, Fallback, list[Any]]:
+def pair(
+    first: Any, second: Any = "from b", **settings: Any
+) -> tuple[Listed, Listed, Fallback, list[Any]]:
     a = first if isinstance(first, Listed) else Listed(first, name="a", model="big")
     b = second if isinstance(second, Listed) else Listed(second, name="b", model="small")
     told: list[Any] = []
@@ -71,7 +75,9 @@ async def test_first_candidate_answers_and_no_other_is_called() -> None:
 
 @pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("stream", [False, True])
-async def test_errors_that_lead_to_the_next_candidate(kind: type[ProviderError], stream: bool) -> None:
+async def test_errors_that_lead_to_the_next_candidate(
+    kind: type[ProviderError], stream: bool
+) -> None:
     a, b, model, told = pair(kind("no"))
     request = build_request("hi", stream=stream, model="big")
     heard, error = await collect(model.events(request))
@@ -80,7 +86,9 @@ async def test_errors_that_lead_to_the_next_candidate(kind: type[ProviderError],
         assert error is None
         check_events(heard)
         reason = kind.kind if kind.kind != "unknown" else kind.error_class
-        assert switches == [RoutingSwitched("a:big", "b:small", reason, kind.error_class, request.request_id)]
+        assert switches == [
+            RoutingSwitched("a:big", "b:small", reason, kind.error_class, request.request_id)
+        ]
     else:
         assert type(error) is kind
         assert switches == []
@@ -138,7 +146,11 @@ IMAGE = [User([Image(Url("https://example.org/x.png"))])]
         ({"supports_images": False}, {"messages": IMAGE}, "no_vision_support"),
         ({"max_context_tokens": 3}, {"messages": "a" * 400}, "exceeds_context_window"),
         ({"supports_tools": False}, {"messages": "hi", "tools": [TOOL]}, "no_tool_support"),
-        ({"supports_system_prompt": False}, {"messages": [System("s"), User("u")]}, "no_system_prompt_support"),
+        (
+            {"supports_system_prompt": False},
+            {"messages": [System("s"), User("u")]},
+            "no_system_prompt_support",
+        ),
         (
             {"supports_structured_output": False},
             {"messages": "hi", "response_schema": {"type": "object"}},
@@ -153,7 +165,9 @@ async def test_candidate_that_lacks_a_capability_is_skipped(
     a = Listed(name="a", capabilities=lacks)
     b = Listed(reply("{}"), name="b")
     told: list[Any] = []
-    heard, error = await collect(Fallback([a, b], on_event=told.append).events(build_request(**call)))
+    heard, error = await collect(
+        Fallback([a, b], on_event=told.append).events(build_request(**call))
+    )
     assert error is None
     check_events(heard)
     assert a.requests == []
@@ -168,7 +182,11 @@ async def test_skip_reasons_are_in_the_order_of_the_contract() -> None:
         "max_context_tokens": 1,
         "supports_images": False,
     }
-    call = {"messages": [System("s"), *IMAGE], "tools": [TOOL], "response_schema": {"type": "object"}}
+    call = {
+        "messages": [System("s"), *IMAGE],
+        "tools": [TOOL],
+        "response_schema": {"type": "object"},
+    }
     order = []
     availability = Availability(clock=Clock())
     unconfigured: Any = NotConfigured("a", "m", "set A_KEY")
@@ -227,12 +245,15 @@ async def test_unconfigured_candidate_is_never_called_even_inside_other_layers()
             await call
 
 
-# --- availability ---------------------------------------------------------------------------------
+# --- availability ------------------------------------------------------------------------------
 
 
 async def test_dead_candidate_is_skipped_probed_and_restored() -> None:
     clock = Clock()
-    a, b = Listed(UnavailableError("down"), name="a", repeat=True), Listed("b", name="b", repeat=True)
+    a, b = (
+        Listed(UnavailableError("down"), name="a", repeat=True),
+        Listed("b", name="b", repeat=True),
+    )
     told: list[Any] = []
     model = Fallback([a, b], on_event=told.append, clock=clock)
     for _ in range(8):
@@ -299,7 +320,10 @@ async def test_probe_skipped_for_a_missing_capability_allows_another_probe() -> 
 
 async def test_an_exhausted_retry_counts_once() -> None:
     clock = Clock()
-    a, b = Listed(UnavailableError("down"), name="a", repeat=True), Listed("b", name="b", repeat=True)
+    a, b = (
+        Listed(UnavailableError("down"), name="a", repeat=True),
+        Listed("b", name="b", repeat=True),
+    )
     model = Fallback([Retry(a, clock=clock, sleep=clock.sleep), b], clock=clock)
     for _ in range(4):
         await model.complete("hi")
@@ -316,7 +340,10 @@ async def test_failures_after_the_first_event_count() -> None:
 
 
 async def test_error_has_retry_after_when_all_candidates_are_unavailable() -> None:
-    a, b = Listed(AuthenticationError("key"), name="a"), Listed(AuthenticationError("key"), name="b")
+    a, b = (
+        Listed(AuthenticationError("key"), name="a"),
+        Listed(AuthenticationError("key"), name="b"),
+    )
     clock = Clock()
     model = Fallback([a, b], clock=clock)
     with pytest.raises(AuthenticationError):
@@ -338,7 +365,7 @@ async def test_availability_can_be_shared() -> None:
     assert [type(event) for event in told] == [ProviderUnavailable]
 
 
-# --- evidence -------------------------------------------------------------------------------------
+# --- evidence ----------------------------------------------------------------------------------
 
 
 def test_events_have_the_names_of_the_contract() -> None:
@@ -352,9 +379,21 @@ def test_events_have_the_names_of_the_contract() -> None:
         "request_id": "r1",
     }
     down = ProviderUnavailable("p", "model_specific", "5_consecutive_failures", ("m",))
-    assert set(msgspec.to_builtins(down)) == {"type", "provider", "scope", "models_affected", "trigger_reason"}
+    assert set(msgspec.to_builtins(down)) == {
+        "type",
+        "provider",
+        "scope",
+        "models_affected",
+        "trigger_reason",
+    }
     up = ProviderRecovered("p", "model_specific", 1.0, ("m",))
-    assert set(msgspec.to_builtins(up)) == {"type", "provider", "scope", "models_recovered", "downtime_seconds"}
+    assert set(msgspec.to_builtins(up)) == {
+        "type",
+        "provider",
+        "scope",
+        "models_recovered",
+        "downtime_seconds",
+    }
     assert (switched.type, down.type, up.type) == (
         "routing.switched",
         "routing.provider_unavailable",
@@ -388,7 +427,7 @@ async def test_inner_stream_is_closed_when_the_reader_stops() -> None:
     assert a.running == 0
 
 
-# --- candidates, readiness and closing ------------------------------------------------------------
+# --- candidates, readiness and closing ---------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -45,14 +45,20 @@ from dragoman.validate import build_request
 from tests.listed import Clock, Listed, collect, reply
 from tests.server import Connection, answering, chunk, serve
 
-# --- a counting server ----------------------------------------------------------------------------
+# --- a counting server --------------------------------------------------------------------------
 
 
-def stacked(base_url: str, clock: Clock, tmp_path: Path, told: list[Any], max_retries: int = 2) -> Provider:
+def stacked(
+    base_url: str, clock: Clock, tmp_path: Path, told: list[Any], max_retries: int = 2
+) -> Provider:
     """Return a provider with all layers in the documented order, without real waiting times."""
-    provider: Provider = connect("m", base_url=base_url, api_key="sk-secret-0123456789", name="server")
+    provider: Provider = connect(
+        "m", base_url=base_url, api_key="sk-secret-0123456789", name="server"
+    )
     provider = Observe(Record(provider, tmp_path / "cassette.jsonl", "record"), told.append)
-    provider = RateLimit(provider, requests_per_minute=1e6, tokens_per_minute=1e9, max_concurrency=5)
+    provider = RateLimit(
+        provider, requests_per_minute=1e6, tokens_per_minute=1e9, max_concurrency=5
+    )
     return Fallback([Retry(provider, max_retries, clock=clock, sleep=clock.sleep)])
 
 
@@ -105,7 +111,9 @@ async def test_failing_server_receives_one_request_per_attempt(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_recovering_server_is_retried_until_it_succeeds(tmp_path: Path, stream: bool) -> None:
+async def test_recovering_server_is_retried_until_it_succeeds(
+    tmp_path: Path, stream: bool
+) -> None:
     clock, told = Clock(), list[Any]()
     bad, good = failing("500"), answering("Hello")
     left = 2
@@ -181,17 +189,23 @@ async def test_fallback_switches_from_a_dead_server_to_a_live_one() -> None:
     async with serve(failing("500")) as dead, serve(answering("alive")) as living:
         clock = Clock()
         candidates = [
-            Retry(connect("m", base_url=server.base_url, name=name), clock=clock, sleep=clock.sleep)
+            Retry(
+                connect("m", base_url=server.base_url, name=name), clock=clock, sleep=clock.sleep
+            )
             for server, name in ((dead, "dead"), (living, "living"))
         ]
         async with Fallback(candidates, on_event=told.append) as model:
             reply_ = await model.complete("hi")
         assert (reply_.text, reply_.provider) == ("alive", "living")
         assert (len(dead.requests), len(living.requests)) == (3, 1)
-    assert told == [RoutingSwitched("dead:m", "living:m", "server_error", "server_error", reply_.request_id or "")]
+    assert told == [
+        RoutingSwitched(
+            "dead:m", "living:m", "server_error", "server_error", reply_.request_id or ""
+        )
+    ]
 
 
-# --- delegation to the inner provider -------------------------------------------------------------
+# --- delegation to the inner provider ----------------------------------------------------------
 
 
 def layers(inner: Provider, tmp_path: Path) -> list[Middleware]:
@@ -227,11 +241,17 @@ async def test_layer_forwards_everything_it_does_not_change(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("mode", ["aclose", "cancel", "stream"])
-async def test_every_layer_closes_its_source_when_the_reader_stops(tmp_path: Path, mode: str) -> None:
+async def test_every_layer_closes_its_source_when_the_reader_stops(
+    tmp_path: Path, mode: str
+) -> None:
     for make in range(4):
         inner = Listed(lambda request: [*reply("hello")(request)[:2], asyncio.Event()])
         layer = layers(inner, tmp_path)[make]
-        source: Any = layer.stream("hi") if mode == "stream" else layer.events(build_request("hi", stream=True))
+        source: Any = (
+            layer.stream("hi")
+            if mode == "stream"
+            else layer.events(build_request("hi", stream=True))
+        )
         await source.__anext__()
         if mode in ("aclose", "stream"):
             await source.aclose()
@@ -249,12 +269,16 @@ async def test_every_layer_closes_its_source_when_the_reader_stops(tmp_path: Pat
 def test_a_stack_describes_itself(tmp_path: Path) -> None:
     def tell(_: object) -> None: ...
 
-    provider = connect("m", base_url="http://127.0.0.1:1/v1", api_key="sk-secret-0123456789", name="server")
+    provider = connect(
+        "m", base_url="http://127.0.0.1:1/v1", api_key="sk-secret-0123456789", name="server"
+    )
     stack = Fallback(
         [
             Retry(
                 RateLimit(
-                    Observe(Record(provider, tmp_path / "c.jsonl"), tell), 60, limiter=Limiter(max_concurrency=3)
+                    Observe(Record(provider, tmp_path / "c.jsonl"), tell),
+                    60,
+                    limiter=Limiter(max_concurrency=3),
                 ),
                 per_attempt_override=[RuntimeConfig(extras={"key": "sk-secret-0123456789"})],
                 deadline=9,
@@ -265,9 +289,14 @@ def test_a_stack_describes_itself(tmp_path: Path) -> None:
     lines = describe(stack).splitlines()
     assert lines[0] == "Fallback(name='fallback')"
     assert lines[1] == "  1. Retry(max_retries=2, per_attempt_override=1, deadline=9)"
-    assert lines[2] == "     RateLimit(limiter1.requests_per_minute=60, limiter2.max_concurrency=3)"
+    assert (
+        lines[2] == "     RateLimit(limiter1.requests_per_minute=60, limiter2.max_concurrency=3)"
+    )
     assert lines[3].startswith("     Observe(subscribers=[")
-    assert lines[4] == f"     Record(path={str(tmp_path / 'c.jsonl')!r}, mode='once', replay_timing=False)"
+    assert (
+        lines[4]
+        == f"     Record(path={str(tmp_path / 'c.jsonl')!r}, mode='once', replay_timing=False)"
+    )
     assert lines[5] == "     HttpProvider server:m"
     assert lines[6] == "  2. Listed other:m"
     assert len(lines) == 7
@@ -277,7 +306,9 @@ def test_a_stack_describes_itself(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_documented_example_prints_the_documented_output(capsys: pytest.CaptureFixture[str]) -> None:
+def test_documented_example_prints_the_documented_output(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     page = (Path(__file__).parents[2] / "docs/concepts/middleware.md").read_text()
     example = page.split("```python\n", 1)[1].split("```", 1)[0]
     printed = page.split("```\nFallback(", 1)[1].split("...", 1)[0]
@@ -304,13 +335,17 @@ def test_describe_shows_objects_by_class_only() -> None:
         def __repr__(self) -> str:
             return "Secretive('sk-secret-0123456789')"
 
-    assert describe(Retry(Listed(), on_retry=Secretive())).splitlines()[0] == "Retry(max_retries=2, on_retry=Secretive)"
+    assert (
+        describe(Retry(Listed(), on_retry=Secretive())).splitlines()[0]
+        == "Retry(max_retries=2, on_retry=Secretive)"
+    )
 
 
-# --- for a long time ------------------------------------------------------------------------------
+# --- for a long time ---------------------------------------------------------------------------
 
 SOAK = 100_000 if os.environ.get("DRAGOMAN_EXHAUSTIVE") else 1_000
-TRACED = 300  # tracing makes everything several times slower, and a leak shows at any number of calls
+# tracing makes everything several times slower, and a leak shows at any number of calls
+TRACED = 300
 
 
 async def _growth(run: Any) -> int:
@@ -328,14 +363,32 @@ async def _growth(run: Any) -> int:
 
 
 @pytest.mark.exhaustive
-async def test_long_run_with_faults_balances_and_does_not_leak(caplog: pytest.LogCaptureFixture) -> None:
-    """Every attempt is one request, one start and one end; every retry one wait; every switch one event."""
-    caplog.set_level(logging.CRITICAL, "dragoman")  # or the records kept for the report would be the growth
+async def test_long_run_with_faults_balances_and_does_not_leak(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Every attempt is one request, one start and one end; every retry one wait; every switch one
+    event.
+    """
+    # or the records kept for the report would be the growth
+    caplog.set_level(logging.CRITICAL, "dragoman")
     draw = random.Random(7)
     clock = Clock()
-    counts = {"ok": 0, "error": 0, "waits": 0, "switches": 0, "started": 0, "ended": 0, "dropped": 0}
+    counts = {
+        "ok": 0,
+        "error": 0,
+        "waits": 0,
+        "switches": 0,
+        "started": 0,
+        "ended": 0,
+        "dropped": 0,
+    }
     fine = reply("hello")(build_request("hi"))
-    faults: list[type[ProviderError]] = [UnavailableError, NetworkError, RateLimitError, InvalidRequestError]
+    faults: list[type[ProviderError]] = [
+        UnavailableError,
+        NetworkError,
+        RateLimitError,
+        InvalidRequestError,
+    ]
 
     def answer(request: Any) -> Any:
         if draw.random() < 0.3:
@@ -403,10 +456,12 @@ async def test_long_run_with_faults_balances_and_does_not_leak(caplog: pytest.Lo
     assert counts["dropped"] == 0
     assert counts["waits"] > calls / 10
     assert counts["switches"] > 0
-    # A call's attempts are one, one more for each wait, and one more for each switch that was dispatched.
+    # A call's attempts are one, one more for each wait, and one more for each switch that was
+    # dispatched.
     assert attempts <= calls + counts["waits"] + counts["switches"]
     assert attempts >= counts["ok"] + counts["waits"]
     assert (limiter.running, limiter.waiting) == (0, 0)
     assert [inner.running for inner in inners] == [0, 0, 0]
-    # Bytes. Tables of the interpreter grow by steps of 16 KiB; one event forgotten in each attempt is more.
+    # Bytes. Tables of the interpreter grow by steps of 16 KiB; one event forgotten in each attempt
+    # is more.
     assert grown < 50_000

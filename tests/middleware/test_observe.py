@@ -44,7 +44,9 @@ from tests.listed import Clock, Listed, broken, collect, reply, speak
 TOOL = Tool("add", "", {"type": "object", "properties": {}})
 
 
-async def watch(provider: Any, request: Request | None = None, **settings: Any) -> tuple[list[Any], Exception | None]:
+async def watch(
+    provider: Any, request: Request | None = None, **settings: Any
+) -> tuple[list[Any], Exception | None]:
     """Return the observations of one call, and the error that ended it."""
     told: list[Any] = []
     model = Observe(provider, told.append, **settings)
@@ -53,13 +55,18 @@ async def watch(provider: Any, request: Request | None = None, **settings: Any) 
     return told, error
 
 
-# --- contents of reports ------------------------------------------------------------------------------
+# --- contents of reports -----------------------------------------------------------------------
 
 
 async def test_successful_call_is_reported() -> None:
     usage = Usage(20, 7, 12, 3, 2, 27)
     thought = speak(
-        lambda out: (out.thinking("hm"), out.text("see"), out.tool_start(0, "c", "add"), out.tool_input(0, "{}")),
+        lambda out: (
+            out.thinking("hm"),
+            out.text("see"),
+            out.tool_start(0, "c", "add"),
+            out.tool_input(0, "{}"),
+        ),
         usage=usage,
         finish="tool_calls",
     )
@@ -110,7 +117,10 @@ async def test_successful_call_is_reported() -> None:
         (reply("x", finish="length"), "max_tokens"),
         (reply("x", finish="content_filter"), "content_filter"),
         (
-            speak(lambda out: (out.tool_start(0, "c", "add"), out.tool_input(0, "{}")), finish="tool_calls"),
+            speak(
+                lambda out: (out.tool_start(0, "c", "add"), out.tool_input(0, "{}")),
+                finish="tool_calls",
+            ),
             "tool_use",
         ),
     ],
@@ -136,7 +146,9 @@ async def test_unknown_counts_stay_none() -> None:
         (ZeroDivisionError("a bug"), "other", None),
     ],
 )
-async def test_failed_call_is_reported(error: Exception, error_class: str, status: int | None) -> None:
+async def test_failed_call_is_reported(
+    error: Exception, error_class: str, status: int | None
+) -> None:
     told, raised = await watch(Listed(error))
     assert raised is error
     failed = told[1]
@@ -148,9 +160,15 @@ async def test_failed_call_is_reported(error: Exception, error_class: str, statu
 
 async def test_tokens_of_an_invalid_reply_are_reported() -> None:
     schema = {"type": "object", "required": ["n"]}
-    told, error = await watch(Listed(reply("no json", usage=Usage(9, 4))), build_request("hi", response_schema=schema))
+    told, error = await watch(
+        Listed(reply("no json", usage=Usage(9, 4))), build_request("hi", response_schema=schema)
+    )
     assert isinstance(error, StructuredOutputError)
-    assert (told[-1].type, told[-1].input_tokens, told[-1].output_tokens) == ("llm.call_failed", 9, 4)
+    assert (told[-1].type, told[-1].input_tokens, told[-1].output_tokens) == (
+        "llm.call_failed",
+        9,
+        4,
+    )
 
 
 async def test_reply_that_breaks_off_is_reported() -> None:
@@ -160,7 +178,9 @@ async def test_reply_that_breaks_off_is_reported() -> None:
     assert told[1].error_class == "network"
 
 
-@pytest.mark.parametrize(("finish", "error_class"), [("error", "other"), ("cancelled", "cancelled")])
+@pytest.mark.parametrize(
+    ("finish", "error_class"), [("error", "other"), ("cancelled", "cancelled")]
+)
 async def test_reply_with_an_error_finish_is_reported(finish: str, error_class: str) -> None:
     told, error = await watch(Listed(reply("half", finish=finish)))
     assert error is None
@@ -194,7 +214,10 @@ async def test_cancelled_call_is_reported(mode: str) -> None:
     await asyncio.sleep(0)
     await model.close()
     assert [event.type for event in told] == ["llm.call_started", "llm.call_failed"]
-    assert (told[1].error_class, told[1].error_message_redacted) == ("cancelled", "the call was cancelled")
+    assert (told[1].error_class, told[1].error_message_redacted) == (
+        "cancelled",
+        "the call was cancelled",
+    )
 
 
 async def _exhaust(stream: Any) -> None:
@@ -255,7 +278,9 @@ async def test_observer_outside_a_fallback_names_the_answering_candidate() -> No
 
 
 async def test_calls_of_workers_are_marked() -> None:
-    request = msgspec.structs.replace(build_request("hi"), metadata={IS_WORKER: "true", "dragoman.attempt": "odd"})
+    request = msgspec.structs.replace(
+        build_request("hi"), metadata={IS_WORKER: "true", "dragoman.attempt": "odd"}
+    )
     told, _ = await watch(Listed("x"), request)
     assert told[0].is_worker
     assert told[0].attempt == 0
@@ -313,8 +338,11 @@ def test_events_use_the_contracts_names() -> None:
         "estimated_input_tokens": 3,
     }
     contract = {
-        CallCompleted: "model provider input_tokens output_tokens cached_input_tokens cache_creation_input_tokens "
-        "cost_usd pricing_version latency_ms stop_reason produced_tool_calls produced_thinking_blocks",
+        CallCompleted: (
+            "model provider input_tokens output_tokens cached_input_tokens "
+            "cache_creation_input_tokens cost_usd pricing_version latency_ms stop_reason "
+            "produced_tool_calls produced_thinking_blocks"
+        ),
         CallFailed: "model provider error_class error_message_redacted retry_count latency_ms",
         CallStarted: "model provider estimated_input_tokens request_id is_worker",
     }
@@ -322,7 +350,7 @@ def test_events_use_the_contracts_names() -> None:
         assert set(names.split()) <= set(kind.__struct_fields__)
 
 
-# --- redaction ------------------------------------------------------------------------------------
+# --- redaction ---------------------------------------------------------------------------------
 
 SECRETS = [
     ("Incorrect API key provided: sk-proj-abcdefghijklmnop1234", "sk-proj-abcdefghijklmnop1234"),
@@ -385,8 +413,19 @@ def test_useful_text_is_kept(text: str) -> None:
 
 
 LONG = ["a" * 200_000, "a." * 100_000, "token" * 40_000, "a:" * 100_000, "@" * 100_000]
-LONG += ["bearer=" * 30_000, "bearer " * 30_000, "bearer token " * 20_000, "token:" * 40_000, "token: 1" * 30_000]
-LONG += ["password:\t" * 20_000, "token: " + "1" * 200_000, "bearer " + "a" * 200_000, "api_key\\" * 20_000]
+LONG += [
+    "bearer=" * 30_000,
+    "bearer " * 30_000,
+    "bearer token " * 20_000,
+    "token:" * 40_000,
+    "token: 1" * 30_000,
+]
+LONG += [
+    "password:\t" * 20_000,
+    "token: " + "1" * 200_000,
+    "bearer " + "a" * 200_000,
+    "api_key\\" * 20_000,
+]
 
 
 @pytest.mark.parametrize("text", LONG, ids=lambda text: text[:12])
@@ -398,13 +437,17 @@ def test_redaction_takes_linear_time(text: str) -> None:
 
 @pytest.mark.parametrize(("text", "secret"), SECRETS)
 async def test_no_secret_is_reported(text: str, secret: str) -> None:
-    for error in (ProviderError(text), UnavailableError("x", provider_message=text), ValueError(text)):
+    for error in (
+        ProviderError(text),
+        UnavailableError("x", provider_message=text),
+        ValueError(text),
+    ):
         told, _ = await watch(Listed(error))
         for event in told:
             assert secret not in repr(event)
 
 
-# --- listeners ------------------------------------------------------------------------------------
+# --- listeners ---------------------------------------------------------------------------------
 
 
 async def test_subscribers_may_be_coroutine_functions_and_objects() -> None:
@@ -426,12 +469,22 @@ async def test_subscribers_may_be_coroutine_functions_and_objects() -> None:
     async def later(event: Any) -> None:
         note("lambda", event)
 
-    model = Observe(Listed("x"), coroutine, Listener(), lambda event: later(event), lambda event: note("plain", event))
+    model = Observe(
+        Listed("x"),
+        coroutine,
+        Listener(),
+        lambda event: later(event),
+        lambda event: note("plain", event),
+    )
     await model.complete("hi")
     await model.flush()
     assert told == {who: ["llm.call_started", "llm.call_completed"] for who in told}
     here = threading.get_ident()
-    assert {who for who, thread in threads.items() if thread == here} == {"coroutine", "object", "lambda"}
+    assert {who for who, thread in threads.items() if thread == here} == {
+        "coroutine",
+        "object",
+        "lambda",
+    }
     await model.close()
 
 
@@ -471,7 +524,9 @@ async def test_failing_subscriber_is_reported_once_and_breaks_nothing(
     async def deaf() -> None:
         """Accept no argument, so that no event can be delivered."""
 
-    failing: Any = {"plain": plain, "coroutine": coroutine, "cancelled": cancelled, "deaf": deaf}[kind]
+    failing: Any = {"plain": plain, "coroutine": coroutine, "cancelled": cancelled, "deaf": deaf}[
+        kind
+    ]
     model = Observe(Listed("a", "b", "c"), failing, told.append)
     with caplog.at_level(logging.WARNING, "dragoman"):
         for text in "abc":
@@ -526,7 +581,9 @@ async def test_slow_plain_subscriber_does_not_slow_a_call() -> None:
     await model.close()
 
 
-async def test_overflow_is_counted_reported_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_overflow_is_counted_reported_and_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     gate = asyncio.Event()
     told: list[Any] = []
 
@@ -628,7 +685,9 @@ async def test_failing_inner_close_loses_no_event() -> None:
         ((print, "a listener"), {}, r"subscribers\[1\]"),
     ],
 )
-def test_error_names_an_invalid_setting(subscribers: Any, settings: dict[str, Any], field: str) -> None:
+def test_error_names_an_invalid_setting(
+    subscribers: Any, settings: dict[str, Any], field: str
+) -> None:
     with pytest.raises(ValueError, match=field):
         Observe(Listed(), *subscribers, **settings)
 

@@ -60,7 +60,10 @@ class Sdk:
     def points(self, name: str) -> list[Any]:
         data = self.reader.get_metrics_data()
         metrics = [
-            metric for scope in data.resource_metrics for inner in scope.scope_metrics for metric in inner.metrics
+            metric
+            for scope in data.resource_metrics
+            for inner in scope.scope_metrics
+            for metric in inner.metrics
         ]
         (metric,) = [metric for metric in metrics if metric.name == name]
         return [metric.unit, *metric.data.data_points]
@@ -84,10 +87,16 @@ async def call(sdk: Sdk, provider: Listed, request: Request, **settings: Any) ->
 
 async def test_span_has_request_and_usage(sdk: Sdk) -> None:
     config = RuntimeConfig(0.5, 100, 0.9, 7, 0.1, 0.2, ["END"], "low", {"private": 1})
-    request = replace(build_request("hello", None, config, model="m", stream=True), session_id="s1")
+    request = replace(
+        build_request("hello", None, config, model="m", stream=True), session_id="s1"
+    )
     await call(sdk, Listed(reply("x", usage=Usage(20, 7, 12, 3, 2))), request)
     (span,) = sdk.spans
-    assert (span.name, span.kind, span.status.status_code) == ("chat m", SpanKind.CLIENT, StatusCode.UNSET)
+    assert (span.name, span.kind, span.status.status_code) == (
+        "chat m",
+        SpanKind.CLIENT,
+        StatusCode.UNSET,
+    )
     said = dict(span.attributes or {})
     assert said.pop("gen_ai.response.time_to_first_chunk") >= 0  # type: ignore[operator]
     assert said == {
@@ -116,13 +125,22 @@ async def test_span_has_request_and_usage(sdk: Sdk) -> None:
     }
 
 
-# Names of the conventions' own repository (semantic-conventions-genai) that no release of the package has yet.
+# Names of the conventions' own repository (semantic-conventions-genai) that no release of the
+# package has yet.
 NEWER = {"gen_ai.usage.cache_write.input_tokens", "gen_ai.request.reasoning.level"}
 
 
 def test_names_are_those_of_the_conventions() -> None:
-    modules = [gen_ai_attributes, gen_ai_metrics, error_attributes, http_attributes, server_attributes]
-    constants = {value for module in modules for value in vars(module).values() if isinstance(value, str)}
+    modules = [
+        gen_ai_attributes,
+        gen_ai_metrics,
+        error_attributes,
+        http_attributes,
+        server_attributes,
+    ]
+    constants = {
+        value for module in modules for value in vars(module).values() if isinstance(value, str)
+    }
     ours = {name for name in NAMES.values() if not name.startswith("dragoman.")}
     assert ours - constants == NEWER
     operations = {each.value for each in gen_ai_attributes.GenAiOperationNameValues}
@@ -139,13 +157,20 @@ async def test_span_and_metrics_name_the_server(sdk: Sdk) -> None:
             await embedder.embed(["Hi"])
     port = int(url.rpartition(":")[2].partition("/")[0])
     found = [dict(span.attributes or {}) for span in sdk.spans]
-    assert [(each["server.address"], each["server.port"]) for each in found] == [("127.0.0.1", port)] * 2
+    assert [(each["server.address"], each["server.port"]) for each in found] == [
+        ("127.0.0.1", port)
+    ] * 2
     assert [each["gen_ai.operation.name"] for each in found] == ["chat", "embeddings"]
-    assert sdk.points("gen_ai.client.operation.duration")[1].attributes["server.address"] == "127.0.0.1"
+    assert (
+        sdk.points("gen_ai.client.operation.duration")[1].attributes["server.address"]
+        == "127.0.0.1"
+    )
 
 
 async def test_unknown_values_are_omitted(sdk: Sdk, caplog: pytest.LogCaptureFixture) -> None:
-    await call(sdk, Listed(reply("x", usage=Usage(output_tokens=3))), build_request("hello", model="m"))
+    await call(
+        sdk, Listed(reply("x", usage=Usage(output_tokens=3))), build_request("hello", model="m")
+    )
     (span,) = sdk.spans
     said = {name for name in span.attributes or {} if "usage" in name or "request." in name}
     assert said == {"gen_ai.request.model", "gen_ai.usage.output_tokens"}
@@ -155,7 +180,9 @@ async def test_unknown_values_are_omitted(sdk: Sdk, caplog: pytest.LogCaptureFix
 
 
 async def test_each_attempt_has_a_span_with_its_error(sdk: Sdk) -> None:
-    failure = RateLimitError("slow", status=429, provider_message="quota of jane@example.org, key sk-abcdefghijklmnop")
+    failure = RateLimitError(
+        "slow", status=429, provider_message="quota of jane@example.org, key sk-abcdefghijklmnop"
+    )
     await call(sdk, Listed(failure, UnavailableError("down"), "ok"), build_request("hi"))
     spans = sdk.spans
     said = [dict(span.attributes or {}) for span in spans]
@@ -163,7 +190,11 @@ async def test_each_attempt_has_a_span_with_its_error(sdk: Sdk) -> None:
     assert [each.get("error.type") for each in said] == ["rate_limit", "server_error", None]
     assert [each.get("http.response.status_code") for each in said] == [429, None, None]
     assert [each.get("dragoman.retry_reason") for each in said] == [None, "transient", "transient"]
-    assert [span.status.status_code for span in spans] == [StatusCode.ERROR, StatusCode.ERROR, StatusCode.UNSET]
+    assert [span.status.status_code for span in spans] == [
+        StatusCode.ERROR,
+        StatusCode.ERROR,
+        StatusCode.UNSET,
+    ]
     description = spans[0].status.description or ""
     assert "slow" in description
     assert "jane@" not in description
@@ -190,7 +221,11 @@ async def test_span_has_the_calls_time_and_parent(sdk: Sdk) -> None:
 
 
 async def test_both_metrics_are_recorded(sdk: Sdk) -> None:
-    await call(sdk, Listed(UnavailableError("down"), reply("x", usage=Usage(20, 7))), build_request("hi", model="m"))
+    await call(
+        sdk,
+        Listed(UnavailableError("down"), reply("x", usage=Usage(20, 7))),
+        build_request("hi", model="m"),
+    )
     unit, *points = sdk.points("gen_ai.client.token.usage")
     assert unit == "{token}"
     common = {
@@ -199,15 +234,22 @@ async def test_both_metrics_are_recorded(sdk: Sdk) -> None:
         "gen_ai.request.model": "m",
     }
     answered = {**common, "gen_ai.response.model": "m"}
-    assert {point.attributes["gen_ai.token.type"]: (point.sum, point.count) for point in points} == {
+    assert {
+        point.attributes["gen_ai.token.type"]: (point.sum, point.count) for point in points
+    } == {
         "input": (20, 1),
         "output": (7, 1),
     }
     assert points[0].explicit_bounds[:4] == (1, 4, 16, 64)
-    assert {name: value for name, value in points[0].attributes.items() if name != "gen_ai.token.type"} == answered
+    assert {
+        name: value for name, value in points[0].attributes.items() if name != "gen_ai.token.type"
+    } == answered
     unit, *points = sdk.points("gen_ai.client.operation.duration")
     assert unit == "s"
-    assert [dict(point.attributes) for point in points] == [{**common, "error.type": "server_error"}, answered]
+    assert [dict(point.attributes) for point in points] == [
+        {**common, "error.type": "server_error"},
+        answered,
+    ]
     assert points[0].explicit_bounds[-1] == pytest.approx(81.92)
 
 
@@ -223,9 +265,14 @@ async def test_content_is_off_by_default_and_complete_on_request(sdk: Sdk) -> No
     assert "private" not in sdk.spans[0].to_json()
     await call(sdk, Listed("private answer"), request, include_content=True)
     said = sdk.spans[1].attributes or {}
-    assert json.loads(str(said["gen_ai.system_instructions"])) == [{"type": "text", "content": "be private"}]
+    assert json.loads(str(said["gen_ai.system_instructions"])) == [
+        {"type": "text", "content": "be private"}
+    ]
     assert json.loads(str(said["gen_ai.input.messages"])) == [
-        {"role": "user", "parts": [{"type": "text", "content": "a private question"}, {"type": "image"}]},
+        {
+            "role": "user",
+            "parts": [{"type": "text", "content": "a private question"}, {"type": "image"}],
+        },
         {
             "role": "assistant",
             "parts": [
@@ -233,10 +280,17 @@ async def test_content_is_off_by_default_and_complete_on_request(sdk: Sdk) -> No
                 {"type": "tool_call", "id": "c", "name": "add", "arguments": {"private": 1}},
             ],
         },
-        {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c", "response": "private result"}]},
+        {
+            "role": "tool",
+            "parts": [{"type": "tool_call_response", "id": "c", "response": "private result"}],
+        },
     ]
     assert json.loads(str(said["gen_ai.output.messages"])) == [
-        {"role": "assistant", "parts": [{"type": "text", "content": "private answer"}], "finish_reason": "stop"}
+        {
+            "role": "assistant",
+            "parts": [{"type": "text", "content": "private answer"}],
+            "finish_reason": "stop",
+        }
     ]
 
 

@@ -1,4 +1,6 @@
-"""RateLimit: no call is early or lost, waiters are served in order, and estimates are corrected."""
+"""RateLimit: no call is early or lost, waiters are served in order, and estimates are
+corrected.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.errors import CallCancelledError, RateLimitError, StreamInterruptedError, TimedOutError, UnavailableError
+from dragoman.errors import (
+    CallCancelledError,
+    RateLimitError,
+    StreamInterruptedError,
+    TimedOutError,
+    UnavailableError,
+)
 from dragoman.events import Usage
 from dragoman.middleware import Limiter, RateLimit, Retry, describe
 from dragoman.validate import build_request
@@ -73,7 +81,7 @@ class Queue:
         await self.clock.settle()
 
 
-# --- the limiter ----------------------------------------------------------------------------------
+# --- the limiter -------------------------------------------------------------------------------
 
 
 async def test_bucket_allows_a_minutes_burst_and_then_one_by_one() -> None:
@@ -208,12 +216,18 @@ def test_no_window_exceeds_the_bucket_plus_the_refill(
     for start in range(len(passed)):
         for end in range(start, len(passed)):
             # A call larger than the bucket leaves a deficit that later calls wait for.
-            cost = sum(tokens for _, _, tokens in passed[start:end]) + min(passed[end][2], capacity)
+            cost = sum(tokens for _, _, tokens in passed[start:end]) + min(
+                passed[end][2], capacity
+            )
             span = passed[end][1] - passed[start][1]
-            assert cost <= capacity + max(0, passed[start][2] - capacity) + rate * span + 1e-6 * (1 + cost)
+            assert cost <= capacity + max(0, passed[start][2] - capacity) + rate * span + 1e-6 * (
+                1 + cost
+            )
 
 
-async def _let_through(per_minute: float, burst: float, calls: list[tuple[float, int]]) -> list[tuple[str, float, int]]:
+async def _let_through(
+    per_minute: float, burst: float, calls: list[tuple[float, int]]
+) -> list[tuple[str, float, int]]:
     queue = Queue(tokens_per_minute=per_minute, burst_seconds=burst)
     for number, (pause, tokens) in enumerate(calls):
         queue.ask(str(number), tokens)
@@ -250,7 +264,7 @@ def test_error_names_an_invalid_limit(limits: dict[str, Any], field: str) -> Non
         Limiter(**limits)
 
 
-# --- the middleware -------------------------------------------------------------------------------
+# --- the middleware ----------------------------------------------------------------------------
 
 
 class Watched(Limiter):
@@ -345,7 +359,8 @@ async def test_a_provider_and_a_model_limit_stack() -> None:
     everybody = Limiter(max_concurrency=3)
     gate = asyncio.Event()
     inners = [
-        Listed(*[lambda request: [gate, *reply("x")(request)]] * 4, name="p", model=model) for model in ("a", "b")
+        Listed(*[lambda request: [gate, *reply("x")(request)]] * 4, name="p", model=model)
+        for model in ("a", "b")
     ]
     models = [RateLimit(inner, max_concurrency=2, limiter=everybody) for inner in inners]
     calls = [asyncio.ensure_future(model.complete("hi")) for model in models for _ in range(4)]
@@ -422,7 +437,9 @@ def test_error_names_an_invalid_setting(settings: dict[str, Any], match: str) ->
 
 def test_limiter_describes_itself() -> None:
     shared = Limiter(tokens_per_minute=1e5)
-    assert describe(RateLimit(Listed(), 60)) == "RateLimit(requests_per_minute=60)\nListed listed:m"
+    assert (
+        describe(RateLimit(Listed(), 60)) == "RateLimit(requests_per_minute=60)\nListed listed:m"
+    )
     stacked = describe(RateLimit(Listed(), max_concurrency=4, limiter=shared)).splitlines()[0]
     assert stacked == "RateLimit(limiter1.max_concurrency=4, limiter2.tokens_per_minute=100000.0)"
     assert repr(shared) == "Limiter(tokens_per_minute=100000)"

@@ -46,8 +46,12 @@ async def settle(*shared: RedisAvailability) -> None:
         each._next = 0.0
 
 
-@pytest.mark.parametrize(("error", "failures"), [(UnavailableError("down"), 2), (AuthenticationError("key"), 1)])
-async def test_state_and_recovery_are_shared_between_processes(make: Make, error: Exception, failures: int) -> None:
+@pytest.mark.parametrize(
+    ("error", "failures"), [(UnavailableError("down"), 2), (AuthenticationError("key"), 1)]
+)
+async def test_state_and_recovery_are_shared_between_processes(
+    make: Make, error: Exception, failures: int
+) -> None:
     clock = Clock()
     here, there = make(clock=clock), make(clock=clock)
     a, b = Listed(error, name="a", repeat=True), Listed("b", name="b", repeat=True)
@@ -71,7 +75,10 @@ async def test_state_and_recovery_are_shared_between_processes(make: Make, error
 
 async def test_each_process_continues_without_redis(caplog: pytest.LogCaptureFixture) -> None:
     lost = RedisAvailability("redis://127.0.0.1:1/0", thresholds=Thresholds(failures=1))
-    a, b = Listed(UnavailableError("down"), name="a", repeat=True), Listed("b", name="b", repeat=True)
+    a, b = (
+        Listed(UnavailableError("down"), name="a", repeat=True),
+        Listed("b", name="b", repeat=True),
+    )
     model = Fallback([a, b], lost)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
@@ -91,6 +98,10 @@ async def test_limits_and_availability_work_over_redis(tmp_path: Path, redis_url
             async with Registry.load(file) as registry:
                 model = registry.open("both")
                 assert (await model.complete("Hi")).text == "Hi"
-                kinds = [type(each).__name__ for part in walk(model) for each in getattr(part, "limiters", ())]
+                kinds = [
+                    type(each).__name__
+                    for part in walk(model)
+                    for each in getattr(part, "limiters", ())
+                ]
                 assert kinds == ["RedisLimiter"]
     assert (len(bad.requests), len(good.requests)) == (1, 2)

@@ -34,7 +34,9 @@ Make = Callable[..., RedisLimiter]
 
 @pytest.fixture
 async def make(redis_url: str) -> AsyncIterator[Make]:
-    """Return a function that makes limiters with a key for this test; they are closed at its end."""
+    """Return a function that makes limiters with a key for this test; they are closed
+    at its end.
+    """
     made: list[RedisLimiter] = []
     key = f"test-{next(_names)}"
 
@@ -65,7 +67,10 @@ async def wait_of(limiter: RedisLimiter, tokens: int = 0) -> float:
 
 
 async def test_requests_of_all_processes_are_counted_together(make: Make) -> None:
-    one, two = make(requests_per_minute=3, poll_seconds=60), make(requests_per_minute=3, poll_seconds=60)
+    one, two = (
+        make(requests_per_minute=3, poll_seconds=60),
+        make(requests_per_minute=3, poll_seconds=60),
+    )
     for limiter in (one, two, one):
         assert await wait_of(limiter) == 0
     assert await wait_of(two) == pytest.approx(20, abs=1)
@@ -77,8 +82,13 @@ async def test_keys_are_counted_separately(make: Make) -> None:
 
 
 @pytest.mark.parametrize(("spent", "wait"), [(None, 60), (600, 60), (100, 10), (0, 0), (1200, 60)])
-async def test_estimate_is_corrected_by_the_usage(make: Make, spent: int | None, wait: float) -> None:
-    one, two = make(tokens_per_minute=600, poll_seconds=60), make(tokens_per_minute=600, poll_seconds=60)
+async def test_estimate_is_corrected_by_the_usage(
+    make: Make, spent: int | None, wait: float
+) -> None:
+    one, two = (
+        make(tokens_per_minute=600, poll_seconds=60),
+        make(tokens_per_minute=600, poll_seconds=60),
+    )
     lease = await one.acquire(600)
     await one.settle(lease, spent)
     assert await wait_of(two, 600) == pytest.approx(wait, abs=1)
@@ -130,7 +140,8 @@ async def test_waiters_of_a_process_are_served_in_order(make: Make) -> None:
 async def test_concurrency_never_exceeds_the_slots(make: Make, redis_url: str) -> None:
     limiters = [make(max_concurrency=3, poll_seconds=0.002) for _ in range(4)]
     running = most = 0
-    full = asyncio.Event()  # the first ones stay until all slots are taken, however slow the machine is
+    # the first ones stay until all slots are taken, however slow the machine is
+    full = asyncio.Event()
 
     async def call(limiter: RedisLimiter) -> None:
         nonlocal running, most
@@ -144,7 +155,9 @@ async def test_concurrency_never_exceeds_the_slots(make: Make, redis_url: str) -
         running -= 1
         await limiter.settle(lease, None)
 
-    await asyncio.wait_for(asyncio.gather(*[call(limiter) for limiter in limiters for _ in range(25)]), 30)
+    await asyncio.wait_for(
+        asyncio.gather(*[call(limiter) for limiter in limiters for _ in range(25)]), 30
+    )
     assert most == 3
     keys = limiters[0]._keys
     async with Redis.from_url(redis_url) as redis:
@@ -152,8 +165,12 @@ async def test_concurrency_never_exceeds_the_slots(make: Make, redis_url: str) -
 
 
 @pytest.mark.parametrize("moment", range(8))
-async def test_call_cancelled_at_any_moment_loses_no_slot_and_no_tokens(make: Make, moment: int) -> None:
-    limiter = make(requests_per_minute=100, tokens_per_minute=100, max_concurrency=1, poll_seconds=0.005)
+async def test_call_cancelled_at_any_moment_loses_no_slot_and_no_tokens(
+    make: Make, moment: int
+) -> None:
+    limiter = make(
+        requests_per_minute=100, tokens_per_minute=100, max_concurrency=1, poll_seconds=0.005
+    )
     call = asyncio.ensure_future(limiter.acquire(100))
     for _ in range(moment):
         await asyncio.sleep(0)
@@ -191,7 +208,9 @@ async def test_call_cancelled_while_redis_grants_it_loses_nothing(make: Make) ->
     await asyncio.wait_for(limiter.acquire(100), 5)
 
 
-async def test_call_cancelled_while_redis_denies_it_loses_nothing(make: Make, redis_url: str) -> None:
+async def test_call_cancelled_while_redis_denies_it_loses_nothing(
+    make: Make, redis_url: str
+) -> None:
     limiter = make(max_concurrency=1, tokens_per_minute=100)
     await limiter.acquire()
     call = asyncio.ensure_future(limiter.acquire())
@@ -222,7 +241,10 @@ async def test_redis_limiter_works_with_a_local_one(make: Make) -> None:
     shared = make(max_concurrency=1, poll_seconds=0.005)
     gate = asyncio.Event()
     models = [
-        RateLimit(Listed(lambda request: [gate, *reply("x")(request)], "y"), limiter=[shared, Limiter(1000)])
+        RateLimit(
+            Listed(lambda request: [gate, *reply("x")(request)], "y"),
+            limiter=[shared, Limiter(1000)],
+        )
         for _ in range(2)
     ]
     first = asyncio.ensure_future(models[0].complete("hi"))
@@ -265,7 +287,11 @@ async def test_many_processes_share_one_bucket(redis_url: str) -> None:
     """
     processes = [
         await asyncio.create_subprocess_exec(
-            sys.executable, "-c", textwrap.dedent(script), redis_url, stdout=asyncio.subprocess.PIPE
+            sys.executable,
+            "-c",
+            textwrap.dedent(script),
+            redis_url,
+            stdout=asyncio.subprocess.PIPE,
         )
         for _ in range(2)
     ]
@@ -305,7 +331,9 @@ async def test_all_callers_fail_together_when_redis_hangs(
         await provider.complete("hi")
         await redis.execute_command("CLIENT", "PAUSE", "1000", "ALL")
         began = time.perf_counter()
-        found = await asyncio.gather(*[provider.complete("hi") for _ in range(20)], return_exceptions=True)
+        found = await asyncio.gather(
+            *[provider.complete("hi") for _ in range(20)], return_exceptions=True
+        )
         assert time.perf_counter() - began < 5 * 0.4
         assert {type(error) for error in found} == {LimiterUnavailableError}
         assert limiter.waiting == limiter.running == 0
@@ -315,12 +343,15 @@ async def test_all_callers_fail_together_when_redis_hangs(
                 break
             await asyncio.sleep(0.02)
         assert await redis.zcard(limiter._keys[1]) == 0
-        assert [reply.text for reply in await asyncio.gather(*[provider.complete("hi") for _ in range(6)])] == [
-            "ok"
-        ] * 6
+        assert [
+            reply.text
+            for reply in await asyncio.gather(*[provider.complete("hi") for _ in range(6)])
+        ] == ["ok"] * 6
 
 
-async def test_lost_settlement_does_not_fail_the_call(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+async def test_lost_settlement_does_not_fail_the_call(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
     limiter = make(max_concurrency=1)
 
     async def fail(**_: Any) -> None:
@@ -356,8 +387,12 @@ def test_error_names_an_invalid_setting(settings: dict[str, Any], field: str) ->
         RedisLimiter("redis://127.0.0.1:1/0", **given)
 
 
-@pytest.mark.parametrize("url", ["redis://:PASS/word@h:1/0", "redis://u:PASS#word@h:1", "redis://h/0?db=PASS"])
-@pytest.mark.parametrize("make", [lambda url: RedisLimiter(url, "k", 1), RedisAvailability, RedisStore])
+@pytest.mark.parametrize(
+    "url", ["redis://:PASS/word@h:1/0", "redis://u:PASS#word@h:1", "redis://h/0?db=PASS"]
+)
+@pytest.mark.parametrize(
+    "make", [lambda url: RedisLimiter(url, "k", 1), RedisAvailability, RedisStore]
+)
 def test_a_url_that_cannot_be_read_is_not_quoted(make: Callable[[str], object], url: str) -> None:
     with pytest.raises(ValueError, match="percent-encoded") as caught:
         make(url)

@@ -42,12 +42,14 @@ def retry(provider: Listed, clock: Clock, draw: float = 0.5, **settings: Any) ->
     return Retry(provider, **settings, clock=clock, sleep=clock.sleep, random=lambda: draw)
 
 
-# --- number of attempts ---------------------------------------------------------------------------
+# --- number of attempts ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("max_retries", [0, 1, 2, 5])
 @pytest.mark.parametrize("stream", [False, True])
-async def test_total_attempts_are_one_more_than_max_retries(max_retries: int, stream: bool) -> None:
+async def test_total_attempts_are_one_more_than_max_retries(
+    max_retries: int, stream: bool
+) -> None:
     provider, clock = Listed(lambda _: UnavailableError("down"), repeat=True), Clock()
     model = retry(provider, clock, max_retries=max_retries)
     with pytest.raises(UnavailableError) as caught:
@@ -80,12 +82,19 @@ async def test_first_success_ends_the_retries() -> None:
     assert len(provider.requests) == 3
 
 
-@given(st.lists(st.sampled_from(["ok", "transient", "fatal"]), min_size=8, max_size=8), st.integers(0, 6))
-def test_number_of_attempts_for_any_sequence_of_outcomes(outcomes: list[str], max_retries: int) -> None:
+@given(
+    st.lists(st.sampled_from(["ok", "transient", "fatal"]), min_size=8, max_size=8),
+    st.integers(0, 6),
+)
+def test_number_of_attempts_for_any_sequence_of_outcomes(
+    outcomes: list[str], max_retries: int
+) -> None:
     made = {"ok": "fine", "transient": UnavailableError("t"), "fatal": InvalidRequestError("f")}
     provider, clock = Listed(*[lambda _, each=each: made[each] for each in outcomes]), Clock()
     told: list[int] = []
-    model = retry(provider, clock, max_retries=max_retries, on_retry=lambda _, index, __: told.append(index))
+    model = retry(
+        provider, clock, max_retries=max_retries, on_retry=lambda _, index, __: told.append(index)
+    )
     _, error = asyncio.run(run_once(model))
     first = next((at for at, each in enumerate(outcomes) if each != "transient"), len(outcomes))
     attempts = min(first, max_retries) + 1
@@ -94,14 +103,16 @@ def test_number_of_attempts_for_any_sequence_of_outcomes(outcomes: list[str], ma
     assert told == list(range(attempts - 1))
     last = outcomes[attempts - 1]
     assert (error is None) == (last == "ok")
-    assert [request.metadata[ATTEMPT] for request in provider.requests] == [str(at) for at in range(attempts)]
+    assert [request.metadata[ATTEMPT] for request in provider.requests] == [
+        str(at) for at in range(attempts)
+    ]
 
 
 async def run_once(model: Retry) -> tuple[list[Any], Exception | None]:
     return await collect(model.events(build_request("hi")))
 
 
-# --- backoff and Retry-After ----------------------------------------------------------------------
+# --- backoff and Retry-After -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -112,7 +123,9 @@ async def run_once(model: Retry) -> tuple[list[Any], Exception | None]:
         (1.0, [1.25, 2.5, 5, 10, 20, 30, 30]),
     ],
 )
-async def test_backoff_doubles_with_jitter_up_to_thirty_seconds(draw: float, waits: list[float]) -> None:
+async def test_backoff_doubles_with_jitter_up_to_thirty_seconds(
+    draw: float, waits: list[float]
+) -> None:
     provider, clock = Listed(lambda _: UnavailableError("down"), repeat=True), Clock()
     with pytest.raises(UnavailableError):
         await retry(provider, clock, draw, max_retries=7).complete("hi")
@@ -122,7 +135,15 @@ async def test_backoff_doubles_with_jitter_up_to_thirty_seconds(draw: float, wai
 @pytest.mark.parametrize("kind", [RateLimitError, UnavailableError])
 @pytest.mark.parametrize(
     ("retry_after", "slept"),
-    [(3.0, [3.0]), (60.0, [60.0]), (0.25, [0.25]), (0.0, []), (-5.0, []), (math.nan, [1.0]), (None, [1.0])],
+    [
+        (3.0, [3.0]),
+        (60.0, [60.0]),
+        (0.25, [0.25]),
+        (0.0, []),
+        (-5.0, []),
+        (math.nan, [1.0]),
+        (None, [1.0]),
+    ],
 )
 async def test_retry_after_is_honoured_exactly(
     kind: type[ProviderError], retry_after: float | None, slept: list[float]
@@ -145,7 +166,9 @@ async def test_long_retry_after_fails_at_once_with_its_value(retry_after: float)
 async def test_custom_backoff_receives_the_attempt() -> None:
     provider, clock = Listed(lambda _: UnavailableError("down"), repeat=True), Clock()
     with pytest.raises(UnavailableError):
-        await retry(provider, clock, max_retries=3, backoff=lambda index: 10.0 * index).complete("hi")
+        await retry(provider, clock, max_retries=3, backoff=lambda index: 10.0 * index).complete(
+            "hi"
+        )
     assert clock.slept == [10.0, 20.0]  # a backoff of 0 does not sleep
 
 
@@ -159,7 +182,13 @@ async def test_error_names_an_invalid_backoff(wait: Any) -> None:
 
 @pytest.mark.parametrize(
     ("deadline", "attempts", "slept"),
-    [(0.5, 1, []), (1.0, 2, [1.0]), (2.9, 2, [1.0]), (3.0, 3, [1.0, 2.0]), (100, 4, [1.0, 2.0, 4.0])],
+    [
+        (0.5, 1, []),
+        (1.0, 2, [1.0]),
+        (2.9, 2, [1.0]),
+        (3.0, 3, [1.0, 2.0]),
+        (100, 4, [1.0, 2.0, 4.0]),
+    ],
 )
 async def test_no_attempt_begins_and_no_wait_ends_after_the_deadline(
     deadline: float, attempts: int, slept: list[float]
@@ -184,7 +213,7 @@ async def test_time_spent_in_attempts_counts_towards_the_deadline() -> None:
     assert "deadline of 120 s" in caught.value.__notes__[0]
 
 
-# --- never twice ----------------------------------------------------------------------------------
+# --- never twice -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -198,7 +227,10 @@ async def test_no_retry_after_the_first_event(stream: bool) -> None:
 
 async def test_events_are_passed_on_immediately() -> None:
     gate = asyncio.Event()
-    provider, clock = Listed(lambda request: [*reply("hi")(request)[:2], gate, *reply("hi")(request)[2:]]), Clock()
+    provider, clock = (
+        Listed(lambda request: [*reply("hi")(request)[:2], gate, *reply("hi")(request)[2:]]),
+        Clock(),
+    )
     source = retry(provider, clock).events(build_request("hi", stream=True))
     assert (await source.__anext__()).type == "message.start"
     assert (await source.__anext__()).type == "text.delta"
@@ -206,15 +238,25 @@ async def test_events_are_passed_on_immediately() -> None:
     assert provider.running == 0
 
 
-# --- callbacks of the caller -------------------------------------------------------------------------
+# --- callbacks of the caller -------------------------------------------------------------------
 
 
 async def test_classifier_replaces_the_rule_even_after_the_end_of_complete() -> None:
-    tool = Tool("add", "", {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]})
-    bad = speak(lambda out: (out.tool_start(0, "c1", "add"), out.tool_input(0, "{nonsense")), finish="tool_calls")
-    good = speak(lambda out: (out.tool_start(0, "c1", "add"), out.tool_input(0, '{"n": 1}')), finish="tool_calls")
+    tool = Tool(
+        "add", "", {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    )
+    bad = speak(
+        lambda out: (out.tool_start(0, "c1", "add"), out.tool_input(0, "{nonsense")),
+        finish="tool_calls",
+    )
+    good = speak(
+        lambda out: (out.tool_start(0, "c1", "add"), out.tool_input(0, '{"n": 1}')),
+        finish="tool_calls",
+    )
     provider, clock = Listed(bad, good), Clock()
-    model = retry(provider, clock, classifier=lambda error: isinstance(error, MalformedToolCallError))
+    model = retry(
+        provider, clock, classifier=lambda error: isinstance(error, MalformedToolCallError)
+    )
     assert (await model.complete("hi", [tool])).tool_calls[0].arguments == {"n": 1}
     provider.answers = [UnavailableError("down"), "never asked"]
     with pytest.raises(UnavailableError):
@@ -225,7 +267,9 @@ async def test_classifier_never_receives_a_cancelled_call() -> None:
     provider, clock = Listed(CallCancelledError("stop")), Clock()
     asked: list[ProviderError] = []
     with pytest.raises(CallCancelledError):
-        await retry(provider, clock, classifier=lambda error: bool(asked.append(error)) or True).complete("hi")
+        await retry(
+            provider, clock, classifier=lambda error: bool(asked.append(error)) or True
+        ).complete("hi")
     assert asked == []
 
 
@@ -236,7 +280,10 @@ async def test_failing_on_retry_does_not_break_the_call(caplog: pytest.LogCaptur
         told.append((type(error).__name__, attempt, wait))
         raise RuntimeError("an observer's own fault")
 
-    provider, clock = Listed(UnavailableError("1"), RateLimitError("2", retry_after=7), "ok"), Clock()
+    provider, clock = (
+        Listed(UnavailableError("1"), RateLimitError("2", retry_after=7), "ok"),
+        Clock(),
+    )
     with caplog.at_level(logging.WARNING, "dragoman"):
         assert (await retry(provider, clock, on_retry=watch).complete("hi")).text == "ok"
     assert told == [("UnavailableError", 0, 1.0), ("RateLimitError", 1, 7)]
@@ -247,7 +294,9 @@ async def test_each_attempt_has_its_number_and_reason() -> None:
     provider, clock = Listed(UnavailableError("1"), UnavailableError("2"), "ok"), Clock()
     request = build_request("hi")
     await collect(retry(provider, clock).events(request))
-    said = [(each.metadata.get(ATTEMPT), each.metadata.get(RETRY_REASON)) for each in provider.requests]
+    said = [
+        (each.metadata.get(ATTEMPT), each.metadata.get(RETRY_REASON)) for each in provider.requests
+    ]
     assert said == [("0", None), ("1", "transient"), ("2", "transient")]
     assert request.metadata == {}
     assert {each.request_id for each in provider.requests} == {request.request_id}
@@ -280,7 +329,9 @@ async def test_overrides_change_only_the_retries(
 ) -> None:
     provider, clock = Listed(*[UnavailableError("down") for _ in range(3)], "ok"), Clock()
     config = RuntimeConfig(0.0, 10, seed=7, extras={"a": 1, "b": 2})
-    await retry(provider, clock, max_retries=3, per_attempt_override=overrides).complete("hi", config=config)
+    await retry(provider, clock, max_retries=3, per_attempt_override=overrides).complete(
+        "hi", config=config
+    )
     assert [each.config.temperature for each in provider.requests] == temperatures
     assert [each.config.max_tokens for each in provider.requests] == max_tokens
     assert [each.config.extras for each in provider.requests] == extras
@@ -288,7 +339,7 @@ async def test_overrides_change_only_the_retries(
     assert config == BASE
 
 
-# --- reask: correcting a rejected answer ----------------------------------------------------------
+# --- reask: correcting a rejected answer -------------------------------------------------------
 
 
 async def test_reask_sends_the_answer_and_the_callers_text() -> None:
@@ -306,9 +357,19 @@ async def test_reask_sends_the_answer_and_the_callers_text() -> None:
     assert [tuple(each.messages) for each in provider.requests] == [
         messages,
         (*messages, Assistant("not json"), User("wrong, number 1")),
-        (*messages, Assistant("not json"), User("wrong, number 1"), Assistant('{"n": "x"}'), User("wrong, number 2")),
+        (
+            *messages,
+            Assistant("not json"),
+            User("wrong, number 1"),
+            Assistant('{"n": "x"}'),
+            User("wrong, number 2"),
+        ),
     ]
-    assert [each.metadata.get(RETRY_REASON) for each in provider.requests] == [None, "reask", "reask"]
+    assert [each.metadata.get(RETRY_REASON) for each in provider.requests] == [
+        None,
+        "reask",
+        "reask",
+    ]
     assert clock.slept == []
     assert messages == (User("a number"),)
 
@@ -327,10 +388,16 @@ async def test_reask_shares_the_budget_and_skips_the_last_attempt() -> None:
 async def test_transient_failure_in_between_appends_nothing() -> None:
     answers = (reply("bad"), UnavailableError("down"), reply('{"n": 1}'))
     provider, clock = Listed(*answers), Clock()
-    answer = await retry(provider, clock, reask=lambda _: "again").complete("hi", response_schema=SCHEMA)
+    answer = await retry(provider, clock, reask=lambda _: "again").complete(
+        "hi", response_schema=SCHEMA
+    )
     assert answer.parsed == {"n": 1}
     assert [len(each.messages) for each in provider.requests] == [1, 3, 3]
-    assert [each.metadata.get(RETRY_REASON) for each in provider.requests] == [None, "reask", "transient"]
+    assert [each.metadata.get(RETRY_REASON) for each in provider.requests] == [
+        None,
+        "reask",
+        "transient",
+    ]
 
 
 async def test_events_of_rejected_answers_do_not_reach_the_caller() -> None:
@@ -354,7 +421,9 @@ async def test_last_rejected_answer_is_delivered_before_its_error() -> None:
 async def test_stream_is_not_reasked_after_its_first_event() -> None:
     provider, clock = Listed(reply("bad"), reply('{"n": 1}')), Clock()
     model = retry(provider, clock, reask=lambda _: "again")
-    heard, error = await collect(model.events(build_request("hi", response_schema=SCHEMA, stream=True)))
+    heard, error = await collect(
+        model.events(build_request("hi", response_schema=SCHEMA, stream=True))
+    )
     assert isinstance(error, StructuredOutputError)
     assert len(provider.requests) == 1
     check_events(heard)
@@ -369,7 +438,9 @@ async def test_invalid_answer_is_raised_without_reask() -> None:
 
 async def test_empty_answer_adds_no_assistant_message() -> None:
     provider, clock = Listed(speak(usage=USAGE), reply('{"n": 1}')), Clock()
-    await retry(provider, clock, reask=lambda _: "say something").complete("hi", response_schema=SCHEMA)
+    await retry(provider, clock, reask=lambda _: "say something").complete(
+        "hi", response_schema=SCHEMA
+    )
     assert tuple(provider.requests[1].messages) == (User("hi"), User("say something"))
 
 
@@ -382,12 +453,17 @@ async def test_error_names_an_empty_reask(text: Any) -> None:
 
 async def test_reask_and_overrides_compose() -> None:
     provider, clock = Listed(reply("bad"), reply('{"n": 1}')), Clock()
-    model = retry(provider, clock, reask=lambda _: "again", per_attempt_override=[{"temperature": 0.9}])
+    model = retry(
+        provider, clock, reask=lambda _: "again", per_attempt_override=[{"temperature": 0.9}]
+    )
     await model.complete("hi", response_schema=SCHEMA, config={"temperature": 0.1})
-    assert [(len(each.messages), each.config.temperature) for each in provider.requests] == [(1, 0.1), (3, 0.9)]
+    assert [(len(each.messages), each.config.temperature) for each in provider.requests] == [
+        (1, 0.1),
+        (3, 0.9),
+    ]
 
 
-# --- cancelling -----------------------------------------------------------------------------------
+# --- cancelling --------------------------------------------------------------------------------
 
 
 async def test_cancel_ends_the_wait_between_attempts() -> None:
@@ -429,7 +505,7 @@ async def test_stream_cancelled_between_attempts_is_closed() -> None:
     assert heard[-1].finish_reason == "cancelled"
 
 
-# --- settings -------------------------------------------------------------------------------------
+# --- settings ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""Key rotation: a rejected or exhausted key is replaced by the next, before the first event only."""
+"""Key rotation: a rejected or exhausted key is replaced by the next, before the first
+event only.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ async def test_key_rests_for_the_retry_after() -> None:
     assert (await model.complete("hi")).text == "from a"
 
 
-async def test_when_all_keys_fail_the_last_error_is_raised(caplog: pytest.LogCaptureFixture) -> None:
+async def test_when_all_keys_fail_the_last_error_is_raised(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with caplog.at_level(logging.WARNING):
         (a, b), model, _ = keys(AuthenticationError("one"), AuthenticationError("two"))
         with pytest.raises(AuthenticationError, match="two"):
@@ -88,7 +92,11 @@ async def test_no_rotation_after_the_first_event() -> None:
 
 def test_invalid_keys_are_rejected() -> None:
     _, model, _ = keys("a", "b")
-    assert (model.name, model.model, describe(model).splitlines()[0]) == ("listed", "m", "KeyRotation(keys=2)")
+    assert (model.name, model.model, describe(model).splitlines()[0]) == (
+        "listed",
+        "m",
+        "KeyRotation(keys=2)",
+    )
     with pytest.raises(ValueError, match="of one name and model"):
         KeyRotation([Listed("a"), Listed("b", name="other")])
     with pytest.raises(ValueError, match="is empty"):

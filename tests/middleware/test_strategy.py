@@ -1,4 +1,6 @@
-"""Strategies: the shares of weighted candidates, and what balancing by load or latency gains over round-robin."""
+"""Strategies: the shares of weighted candidates, and what balancing by load or latency gains over
+round-robin.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,8 @@ async def test_share_of_an_unavailable_candidate_is_redistributed() -> None:
     for _ in range(400):
         await model.complete("hi")
     asked = len(a.requests) - 200
-    assert asked == 5  # then it is unavailable, and its share is divided by the weights of the others
+    # then it is unavailable, and its share is divided by the weights of the others
+    assert asked == 5
     assert abs(len(b.requests) - len(c.requests)) <= 2 * asked
     assert "strategy='weighted', weights=[2, 1, 1]" in describe(model)
 
@@ -143,14 +146,16 @@ def test_invalid_settings_are_rejected(settings: Any, problem: str) -> None:
         Fallback(named("a", "b"), **settings)
 
 
-# --- a simulation -----------------------------------------------------------------------------------
+# --- a simulation ------------------------------------------------------------------------------
 
 SERVICE = (0.2, 0.2, 2.0)  # seconds of a call at three upstreams, one of them ten times slower
 SLOTS = 8  # calls that an upstream works on at a time; others wait there
 
 
 def simulate(name: str, *, calls: int = 5000, rate: float = 40.0) -> list[float]:
-    """Return the latencies of calls that arrive at random, ``rate`` a second: a discrete-event simulation."""
+    """Return the latencies of calls that arrive at random, ``rate`` a second: a discrete-event
+    simulation.
+    """
     draw = random.Random(7)
     now = [0.0]
     strategy: Strategy = make_strategy(name, len(SERVICE), clock=lambda: now[0])
@@ -175,12 +180,22 @@ def simulate(name: str, *, calls: int = 5000, rate: float = 40.0) -> list[float]
     return latencies
 
 
-@pytest.mark.parametrize(("rate", "gain"), [(9.0, 1.8), (40.0, 20.0)], ids=["half load", "overload of the slow one"])
+@pytest.mark.parametrize(
+    ("rate", "gain"), [(9.0, 1.8), (40.0, 20.0)], ids=["half load", "overload of the slow one"]
+)
 def test_balancing_beats_round_robin_with_one_slow_upstream(rate: float, gain: float) -> None:
-    found = {name: simulate(name, rate=rate) for name in ("weighted", "least_busy", "lowest_latency")}
+    found = {
+        name: simulate(name, rate=rate) for name in ("weighted", "least_busy", "lowest_latency")
+    }
     for name, latencies in found.items():
-        print(f"{rate}/s {name}: mean {mean(latencies):.2f} s, p95 {quantiles(latencies, n=20)[-1]:.2f} s")
+        print(
+            f"{rate}/s {name}: mean {mean(latencies):.2f} s, p95 "
+            f"{quantiles(latencies, n=20)[-1]:.2f} s"
+        )
     worst = mean(found["weighted"])  # with equal weights, weighted is round-robin
     assert mean(found["least_busy"]) < worst / gain
     assert mean(found["lowest_latency"]) < worst / gain
-    assert quantiles(found["lowest_latency"], n=20)[-1] < quantiles(found["weighted"], n=20)[-1] / gain
+    assert (
+        quantiles(found["lowest_latency"], n=20)[-1]
+        < quantiles(found["weighted"], n=20)[-1] / gain
+    )

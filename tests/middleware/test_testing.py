@@ -38,7 +38,9 @@ def test_fixture_counts_calls():
 
 
 def run(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
-    """Run the inner tests with only two plugins: loading all installed plugins would take seconds."""
+    """Run the inner tests with only two plugins: loading all installed plugins would
+    take seconds.
+    """
     settings = ["-o", "asyncio_mode=auto", "-o", "asyncio_default_fixture_loop_scope=function"]
     settings += ["-p", "dragoman.testing", "-p", "pytest_asyncio.plugin"]
     return pytester.runpytest_subprocess("-p", "no:cacheprovider", "-s", *settings, *options)
@@ -78,8 +80,19 @@ def test_replay_sends_nothing_and_off_writes_nothing(pytester: pytest.Pytester) 
 
 def test_every_test_has_its_own_cassette() -> None:
     file = Path("tests/test_a.py")
-    names = ["test_x", "test_x[a/b]", "test_x[a:b]", "test_x[a-b]", "test_x[" + "y" * 300 + "]", "test_x[" + "y" * 301]
-    paths = {cassette_path(file, name) for name in names} | {cassette_path(file, "test_x", "second")}
+    names = [
+        "test_x",
+        "test_x[a/b]",
+        "test_x[a:b]",
+        "test_x[a-b]",
+        "test_x[" + "y" * 300 + "]",
+        "test_x[" + "y" * 301,
+    ]
+    paths = {cassette_path(file, name) for name in names} | {
+        cassette_path(file, "test_x", "second")
+    }
     assert len(paths) == len(names) + 1
     assert cassette_path(file, "test_x") == Path("tests/cassettes/test_a/test_x.jsonl")
-    assert all(len(path.name) < 200 and "/" not in path.name and ":" not in path.name for path in paths)
+    assert all(
+        len(path.name) < 200 and "/" not in path.name and ":" not in path.name for path in paths
+    )

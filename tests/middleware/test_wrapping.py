@@ -1,7 +1,8 @@
 """A layer changes neither the events of a call nor its response, at whatever event the call ends.
 
-Each case of the conformance kit is read to its end, cancelled after each event, and cut off after each frame: bare,
-through each layer, and through all of them. The sample of `make test` takes some of the places in each case.
+Each case of the conformance kit is read to its end, cancelled after each event, and cut off after
+each frame: bare, through each layer, and through all of them. The sample of `make test` takes some
+of the places in each case.
 """
 
 from __future__ import annotations
@@ -28,7 +29,11 @@ from ..wire.cases import Case, find_cases
 
 WHOLE = bool(os.environ.get("DRAGOMAN_EXHAUSTIVE"))
 CASES = {
-    wire: [case for case in find_cases(wire, "reply.json", "reply.sse", "reply.ndjson") if case.reply is not None]
+    wire: [
+        case
+        for case in find_cases(wire, "reply.json", "reply.sse", "reply.ndjson")
+        if case.reply is not None
+    ]
     for wire in CODECS
 }
 Around = Callable[[Provider], Provider]
@@ -75,7 +80,9 @@ def open_case(case: Case, chunks: list[bytes | Exception]) -> HttpProvider:
 
 
 async def read(model: Provider, case: Case, cancel_after: int | None) -> dict[str, Any]:
-    """Read a reply, cancel it after this many events, and return everything a caller can see of it."""
+    """Read a reply, cancel it after this many events, and return everything a caller can see of
+    it.
+    """
     request = msgspec.structs.replace(case.request, request_id="r1")
     stream = EventStream(model.open(request), request)
     events: list[Any] = []
@@ -95,7 +102,9 @@ async def read(model: Provider, case: Case, cancel_after: int | None) -> dict[st
     return {
         "events": [encode_event(event).decode() for event in events],
         "response": show_response(stream.response if stream.ended else None),
-        "error": None if error is None else (type(error).__name__, str(error), show_response(error.response)),
+        "error": None
+        if error is None
+        else (type(error).__name__, str(error), show_response(error.response)),
         "reply": show_reply(stream.reply),
     }
 
@@ -109,11 +118,21 @@ def show_response(response: Any) -> Any:
 
 
 def show_reply(reply: Reply) -> Any:
-    return [reply.usage, reply.raw, reply.warnings, reply.issuer, reply.provider, reply.model, reply.attempt]
+    return [
+        reply.usage,
+        reply.raw,
+        reply.warnings,
+        reply.issuer,
+        reply.provider,
+        reply.model,
+        reply.attempt,
+    ]
 
 
 def with_plain_ids(seen: dict[str, Any]) -> str:
-    """Return the observed values as text, with generated ids replaced by numbers in order of occurrence."""
+    """Return the observed values as text, with generated ids replaced by numbers in order of
+    occurrence.
+    """
     numbers: dict[str, int] = {}
 
     def number(found: re.Match[str]) -> str:
@@ -123,7 +142,9 @@ def with_plain_ids(seen: dict[str, Any]) -> str:
 
 
 def places(case: Case) -> Iterator[tuple[str, list[bytes | Exception], int | None]]:
-    """Yield the ways a call can end: complete, cancelled after each event, or disconnected after each frame."""
+    """Yield the ways a call can end: complete, cancelled after each event, or disconnected after
+    each frame.
+    """
     reply, frames = case.reply or b"", frames_of(case)
     yield "to the end", [reply], None
     yield "to the end, in frames", [*frames], None
@@ -132,7 +153,11 @@ def places(case: Case) -> Iterator[tuple[str, list[bytes | Exception], int | Non
         yield f"cancelled after {at} of one read", [reply], at
         yield f"cancelled after {at}", [*frames], at
     for at in sample(len(frames) + 1):
-        yield f"lost after frame {at}", [*frames[:at], StreamInterruptedError("the connection was lost")], None
+        yield (
+            f"lost after frame {at}",
+            [*frames[:at], StreamInterruptedError("the connection was lost")],
+            None,
+        )
 
 
 def sample(number: int) -> list[int]:
@@ -159,13 +184,17 @@ async def test_a_layer_changes_nothing(wire: str, count: Callable[[str, int], No
         for place, chunks, cancel_after in places(case):
             bare = with_plain_ids(await read(open_case(case, chunks), case, cancel_after))
             for name, around in layers():
-                wrapped = with_plain_ids(await read(around(open_case(case, chunks)), case, cancel_after))
+                wrapped = with_plain_ids(
+                    await read(around(open_case(case, chunks)), case, cancel_after)
+                )
                 assert wrapped == bare, f"{wire}/{case} through {name}, {place}"
                 count("calls compared with bare ones", 1)
 
 
 async def test_a_cancelled_call_keeps_its_usage_through_a_layer() -> None:
-    """Regression: a cancelled call behind a Retry lost the 100,000 tokens that the provider had reported."""
+    """Regression: a cancelled call behind a Retry lost the 100,000 tokens that the provider had
+    reported.
+    """
     case = next(case for case in CASES["anthropic"] if case.is_stream)
     seen = await read(around_all(open_case(case, [*frames_of(case)])), case, 2)
     assert seen["response"]["finish_reason"] == "cancelled"

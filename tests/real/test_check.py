@@ -14,8 +14,8 @@ from dragoman.local import LocalServer
 
 from .tiny import write_model
 
-# What this server does of itself, whatever the model: it has no vision here, answers to every name and to
-# no messages at all, and ignores a forced choice.
+# What this server does of itself, whatever the model: it has no vision here, answers to every name
+# and to no messages at all, and ignores a forced choice.
 FOUND = {
     "ready.answers": "pass",
     "usage.reported": "pass",
@@ -37,13 +37,17 @@ FOUND = {
 }
 
 
-def test_documented_report_matches_a_real_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documented_report_matches_a_real_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = LocalServer(write_model(tmp_path / "tiny.gguf"), alias="tiny")
     facts = tmp_path / "facts.json"
     try:
         url = server.start()
         monkeypatch.setenv("DRAGOMAN_API_KEY", server.key)
-        result = CliRunner().invoke(main, ["check", url, "--json", "--max-tokens", "16", "--save", str(facts)])
+        result = CliRunner().invoke(
+            main, ["check", url, "--json", "--max-tokens", "16", "--save", str(facts)]
+        )
     finally:
         server.stop()
     report = json.loads(result.stdout)

@@ -34,7 +34,9 @@ async def ask_both(url: str, model: str, *, structured: bool) -> None:
         made = await one.chat.completions.create(model=model, messages=HELLO, max_tokens=4)
         assert made.usage is not None
         assert 0 < made.usage.completion_tokens <= 4
-        chunks = await one.chat.completions.create(model=model, messages=HELLO, max_tokens=4, stream=True)
+        chunks = await one.chat.completions.create(
+            model=model, messages=HELLO, max_tokens=4, stream=True
+        )
         assert [chunk.choices[0].finish_reason async for chunk in chunks][-1] in ("stop", "length")
         answer = await one.responses.create(model=model, input="Say hello.", max_output_tokens=4)
         assert answer.status in ("completed", "incomplete")
@@ -44,8 +46,13 @@ async def ask_both(url: str, model: str, *, structured: bool) -> None:
         assert message.usage.output_tokens <= 4
         if not structured:
             return
-        form: Any = {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": SCHEMA}}
-        built = await one.chat.completions.create(model=model, messages=HELLO, max_tokens=300, response_format=form)
+        form: Any = {
+            "type": "json_schema",
+            "json_schema": {"name": "answer", "strict": True, "schema": SCHEMA},
+        }
+        built = await one.chat.completions.create(
+            model=model, messages=HELLO, max_tokens=300, response_format=form
+        )
         assert '"ok"' in (built.choices[0].message.content or "")
 
 
@@ -55,7 +62,9 @@ async def check_count(url: str, model: str) -> None:
     async with anthropic.AsyncAnthropic(base_url=url, api_key="x") as client:
         counted = await client.messages.count_tokens(model=model, messages=[message])
         made = await client.messages.create(model=model, messages=[message], max_tokens=2)
-    assert counted.input_tokens == made.usage.input_tokens + (made.usage.cache_read_input_tokens or 0)
+    assert counted.input_tokens == made.usage.input_tokens + (
+        made.usage.cache_read_input_tokens or 0
+    )
 
 
 async def test_gateway_in_front_of_a_real_server(tmp_path: Path) -> None:
@@ -63,7 +72,9 @@ async def test_gateway_in_front_of_a_real_server(tmp_path: Path) -> None:
     upstream = server.start()
     try:
         model = connect("tiny", base_url=upstream, api_key=server.key)
-        counting = connect("tiny", base_url=upstream, api_key=server.key, quirks={"any_model": True})
+        counting = connect(
+            "tiny", base_url=upstream, api_key=server.key, quirks={"any_model": True}
+        )
         async with serving(create_app({"real": model, "counting": counting})) as url:
             await ask_both(url, "real", structured=True)
             await check_count(url, "counting")
@@ -71,7 +82,9 @@ async def test_gateway_in_front_of_a_real_server(tmp_path: Path) -> None:
         server.stop()
 
 
-@pytest.mark.skipif(not find_model(None).path.exists(), reason="the embedded model's weights are not here")
+@pytest.mark.skipif(
+    not find_model(None).path.exists(), reason="the embedded model's weights are not here"
+)
 async def test_gateway_in_front_of_the_embedded_model() -> None:
     async with serving(create_app({"small": connect("local")})) as url:
         await ask_both(url, "small", structured=False)  # structured output is slow on this model

@@ -1,4 +1,6 @@
-"""LangChain's standard tests, unmodified, with the embedded model. It has no tools and sees no pictures."""
+"""LangChain's standard tests, unmodified, with the embedded model. It has no tools and sees no
+pictures.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from dragoman.integrations.langchain import ChatDragoman, DragomanEmbeddings
 
 pytestmark = [
     pytest.mark.exhaustive,
-    pytest.mark.skipif(os.environ.get("DRAGOMAN_EXHAUSTIVE") != "1", reason="a real model takes minutes"),
+    pytest.mark.skipif(
+        os.environ.get("DRAGOMAN_EXHAUSTIVE") != "1", reason="a real model takes minutes"
+    ),
     pytest.mark.filterwarnings("default::dragoman.integrations.DragomanLossWarning"),
 ]
 
@@ -34,7 +38,9 @@ class TestChat(ChatModelIntegrationTests):
     def chat_model_params(self) -> dict[str, Any]:
         return {"model": "local", "temperature": 0, "max_tokens": 100}
 
-    @pytest.mark.xfail(reason="the small model does not end its joke", raises=StructuredOutputError, strict=False)
+    @pytest.mark.xfail(
+        reason="the small model does not end its joke", raises=StructuredOutputError, strict=False
+    )
     def test_structured_output_optional_param(self, model: BaseChatModel) -> None:
         super().test_structured_output_optional_param(model)
 

@@ -80,7 +80,9 @@ async def test_structured_output_is_enforced_by_the_server(model: Provider) -> N
         "additionalProperties": False,
     }
     async with model:
-        response = await model.complete("Yes?", config={"max_tokens": 200, "seed": 1}, response_schema=schema)
+        response = await model.complete(
+            "Yes?", config={"max_tokens": 200, "seed": 1}, response_schema=schema
+        )
     assert response.structured_path == "native"
     assert response.parsed["ok"] in (True, False)
 
@@ -96,10 +98,14 @@ async def test_cancelling_stops_generation_on_the_server(model: Provider) -> Non
         check_events(events)
         assert events[-1].finish_reason == "cancelled"
         # The slot is free again: a whole call is served at once.
-        assert (await asyncio.wait_for(model.complete("Hello", config=SHORT), 20)).usage.output_tokens == 12
+        assert (
+            await asyncio.wait_for(model.complete("Hello", config=SHORT), 20)
+        ).usage.output_tokens == 12
 
 
-async def test_context_overflow_is_reported_for_streams_and_complete_replies(model: Provider) -> None:
+async def test_context_overflow_is_reported_for_streams_and_complete_replies(
+    model: Provider,
+) -> None:
     async with model:
         long = "word " * 3000
         with pytest.raises(ContextOverflowError) as caught:
@@ -128,7 +134,7 @@ async def test_hundred_sequential_calls_succeed(model: Provider) -> None:
             assert response.usage.output_tokens == 2
 
 
-# --- the embedded model -----------------------------------------------------------------------------
+# --- the embedded model ------------------------------------------------------------------------
 
 
 async def test_server_is_not_ready_while_the_model_is_loading() -> None:
@@ -139,7 +145,9 @@ async def test_server_is_not_ready_while_the_model_is_loading() -> None:
     running.launch()
     seen: set[type] = set()
     try:
-        async with connect("smol", base_url=f"http://127.0.0.1:{port}", api_key=running.key) as model:
+        async with connect(
+            "smol", base_url=f"http://127.0.0.1:{port}", api_key=running.key
+        ) as model:
             async with asyncio.timeout(60):
                 while True:
                     try:
@@ -174,7 +182,9 @@ async def test_the_embedded_model_answers() -> None:
 
 
 async def test_the_embedded_model_knows_the_capital_of_france() -> None:
-    """Five replies with the defaults of the provider: one thread, the system prompt, a temperature of 0.2."""
+    """Five replies with the defaults of the provider: one thread, the system prompt, a temperature
+    of 0.2.
+    """
     async with connect("local") as model:
         replies = [await model.complete("What is the capital of France?") for _ in range(5)]
     assert ["Paris" in reply.text for reply in replies] == [True] * 5
@@ -185,9 +195,15 @@ async def test_the_server_computes_with_one_thread(tiny: Path) -> None:
     """llama.cpp threads wait for each other in busy loops: ten times slower on a busy machine."""
     running: dict[int | None, int] = {}
     for threads in (None, 1, 5):
-        server = LocalServer(tiny, context=512) if threads is None else LocalServer(tiny, context=512, threads=threads)
+        server = (
+            LocalServer(tiny, context=512)
+            if threads is None
+            else LocalServer(tiny, context=512, threads=threads)
+        )
         try:
-            async with connect("tiny", base_url=await asyncio.to_thread(server.start), api_key=server.key) as model:
+            async with connect(
+                "tiny", base_url=await asyncio.to_thread(server.start), api_key=server.key
+            ) as model:
                 await model.complete("Hello", config={"max_tokens": 2})
             assert server._process is not None  # noqa: SLF001 - the process whose threads are counted
             # The process whose threads are counted.
@@ -205,16 +221,30 @@ CONVERSATION = {
         {
             "role": "assistant",
             "content": "",
-            "tool_calls": [{"id": "1", "type": "function", "function": {"name": "read", "arguments": '{"path": "a"}'}}],
+            "tool_calls": [
+                {
+                    "id": "1",
+                    "type": "function",
+                    "function": {"name": "read", "arguments": '{"path": "a"}'},
+                }
+            ],
         },
         {"role": "tool", "tool_call_id": "1", "content": "hello"},
     ],
-    "tools": [{"type": "function", "function": {"name": "read", "description": "Read a file.", "parameters": {}}}],
+    "tools": [
+        {
+            "type": "function",
+            "function": {"name": "read", "description": "Read a file.", "parameters": {}},
+        }
+    ],
 }
 
 
 async def test_chat_template_option_replaces_the_one_in_the_file(tiny: Path) -> None:
-    plain, fenced = LocalServer(tiny, context=512), LocalServer(tiny, context=512, template=TEMPLATE, key="")
+    plain, fenced = (
+        LocalServer(tiny, context=512),
+        LocalServer(tiny, context=512, template=TEMPLATE, key=""),
+    )
     try:
         plain.start()
         address = fenced.start()
@@ -226,7 +256,10 @@ async def test_chat_template_option_replaces_the_one_in_the_file(tiny: Path) -> 
         plain.stop()
         fenced.stop()
     assert '"name": "read", "description": "Read a file."' in prompt
-    assert '<|im_start|>assistant\n```json\n{"name": "read", "arguments": {"path": "a"}}\n```<|im_end|>' in prompt
+    assert (
+        '<|im_start|>assistant\n```json\n{"name": "read", "arguments": {"path": '
+        '"a"}}\n```<|im_end|>' in prompt
+    )
     assert "<tool_response>\nhello\n</tool_response>" in prompt
     assert prompt.endswith("<|im_start|>assistant\n")
 
@@ -235,7 +268,9 @@ HAS_CALLER = os.environ.get("DRAGOMAN_EXHAUSTIVE") == "1" and find_model("qwen")
 
 
 @pytest.mark.exhaustive
-@pytest.mark.skipif(not HAS_CALLER, reason="takes a minute, and needs dragoman local pull qwen (1.1 GB)")
+@pytest.mark.skipif(
+    not HAS_CALLER, reason="takes a minute, and needs dragoman local pull qwen (1.1 GB)"
+)
 async def test_a_small_model_calls_a_tool_and_uses_its_result() -> None:
     weather = Tool(
         "get_weather",
@@ -245,7 +280,9 @@ async def test_a_small_model_calls_a_tool_and_uses_its_result() -> None:
     async with connect("local:qwen") as model:
         asked = User("What is the weather in Paris?")
         first = await model.complete([asked], [weather], {"seed": 1})
-        assert [(call.name, call.arguments) for call in first.tool_calls] == [("get_weather", {"city": "Paris"})]
+        assert [(call.name, call.arguments) for call in first.tool_calls] == [
+            ("get_weather", {"city": "Paris"})
+        ]
         result = ToolResult(first.tool_calls[0].id, "Sunny, 21 degrees.")
         second = await model.complete([asked, first.message, result], [weather], {"seed": 1})
         assert (second.tool_calls, "21" in second.text) == ((), True)
@@ -253,16 +290,22 @@ async def test_a_small_model_calls_a_tool_and_uses_its_result() -> None:
         assert (greeting.tool_calls, greeting.finish_reason) == ((), "stop")
 
 
-async def test_model_that_was_not_pulled_has_advice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_model_that_was_not_pulled_has_advice(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("DRAGOMAN_CACHE", str(tmp_path))
     async with connect("local:qwen") as model:
         with pytest.raises(ModelNotLoadedError) as caught:
             await model.complete("Hi")
-    assert str(caught.value).endswith("has not been pulled; run: dragoman local pull qwen (1,117 MB)")
+    assert str(caught.value).endswith(
+        "has not been pulled; run: dragoman local pull qwen (1,117 MB)"
+    )
     assert not caught.value.transient  # so that Retry does not wait for it
 
 
-async def test_users_model_file_works_and_a_missing_one_is_reported(tiny: Path, tmp_path: Path) -> None:
+async def test_users_model_file_works_and_a_missing_one_is_reported(
+    tiny: Path, tmp_path: Path
+) -> None:
     async with connect(f"local:{tiny}") as model:
         assert model.model == "tiny"
         assert (await model.complete("Hi", config={"max_tokens": 3})).usage.output_tokens == 3
@@ -277,8 +320,9 @@ async def test_users_model_file_works_and_a_missing_one_is_reported(tiny: Path, 
 
 def test_the_server_ends_with_its_parent(tiny: Path) -> None:
     script = (
-        "import sys, time; from dragoman.local import LocalServer\n"
-        f"s = LocalServer({str(tiny)!r}); s.start(); print(s._process.pid, flush=True); time.sleep(60)"
+        "import sys, time; from dragoman.local import LocalServer\ns = "
+        f"LocalServer({str(tiny)!r}); s.start(); print(s._process.pid, flush=True); "
+        "time.sleep(60)"
     )
     parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
     try:

@@ -32,17 +32,23 @@ def get_weather(city: str) -> str:
 async def test_session_runs_with_the_embedded_model(tmp_path: Path) -> None:
     asked.clear()
     policy = Policy([Rule("allow", tool="get_weather")])
-    cool, short = RuntimeConfig(temperature=0, max_tokens=60), RuntimeConfig(temperature=0, max_tokens=4)
+    cool, short = (
+        RuntimeConfig(temperature=0, max_tokens=60),
+        RuntimeConfig(temperature=0, max_tokens=4),
+    )
     with SqliteLog(tmp_path / "log.db") as log:
         async with connect("local") as model:
             # It is far too small to decide by itself; so it must call once, and then answer.
             session = Session(
-                model, [get_weather], policy, log, session_id="s1", config=cool, tool_choice="required",
+                model, [get_weather], policy, log, session_id="s1", config=cool,
+                tool_choice="required",
                 budget=Budget(steps=1),
             )  # fmt: skip
             outcome = await session.run("What is the weather in Paris?")
             assert outcome.outcome == "exhausted"
-            again = await Session.resume(model, [get_weather], policy, log, "s1", config=short, tool_choice="none")
+            again = await Session.resume(
+                model, [get_weather], policy, log, "s1", config=short, tool_choice="none"
+            )
             outcome = await again.run()
         records = list(log.read("s1"))
         assert log.verify().ok
@@ -61,8 +67,9 @@ async def test_session_runs_with_the_embedded_model(tmp_path: Path) -> None:
 
 TURNS, WINDOW = 40, 16_000
 HAS_CALLER = os.environ.get("DRAGOMAN_EXHAUSTIVE") == "1" and find_model("qwen").path.exists()
-# The sentences of a page, and the policy with the share of the window at which the conversation is shortened. One core
-# without the dot product of integers reads 4 tokens a second: the whole window then takes two hours.
+# The sentences of a page, and the policy with the share of the window at which the conversation is
+# shortened. One core without the dot product of integers reads 4 tokens a second: the whole window
+# then takes two hours.
 SIZES: dict[str, tuple[int, ContextPolicy]] = {
     "early": (0, DropOldToolResults(share=0.08, target=0.03)),
     "whole": (18, DropOldToolResults()),
@@ -78,24 +85,41 @@ async def test_forty_turns_of_a_small_model_fit_its_window(size: str, tmp_path: 
     @tool(side_effect="read")
     def read_page(number: int) -> str:
         """Read one page of the book."""
-        text = "The fox crossed the river and wrote down what it saw on the other side. " * sentences
+        text = (
+            "The fox crossed the river and wrote down what it saw on the other side. " * sentences
+        )
         return f"Page {number}. {text}The next page is {number + 1}."
 
-    policy, config = Policy([Rule("allow", tool="read_page")]), RuntimeConfig(temperature=0, max_tokens=40)
+    policy, config = (
+        Policy([Rule("allow", tool="read_page")]),
+        RuntimeConfig(temperature=0, max_tokens=40),
+    )
     settings: dict[str, Any] = {"config": config, "context": [first, Window()]}
     with SqliteLog(tmp_path / "log.db") as log:
-        patient = Timeouts(first_event=None, idle=None, total=None)  # the other work of the machine may be much
+        # the other work of the machine may be much
+        patient = Timeouts(first_event=None, idle=None, total=None)
         async with LocalProvider("qwen", context=WINDOW, timeouts=patient) as model:
             session = Session(
-                model, [read_page], policy, log, session_id="s1", **settings, budget=Budget(steps=TURNS),
+                model, [read_page], policy, log, session_id="s1", **settings,
+                budget=Budget(steps=TURNS),
             )  # fmt: skip
-            goal: str | None = "Read the book page by page with read_page, from page 1 on. Go on until I say stop."
+            goal: str | None = (
+                "Read the book page by page with read_page, from page 1 on. Go on until I say stop."
+            )
             while (turns := session.state.spent.turns) < TURNS:
                 step = await session.step(goal)
                 # A model this small stops to talk now and then.
-                goal = "Go on: call read_page with the number of the next page." if step.outcome else None
+                goal = (
+                    "Go on: call read_page with the number of the next page."
+                    if step.outcome
+                    else None
+                )
                 used = step.response.usage if step.response is not None else None
-                print(turns + 1, used and (used.input_tokens, used.cached_input_tokens, used.output_tokens), flush=True)
+                print(
+                    turns + 1,
+                    used and (used.input_tokens, used.cached_input_tokens, used.output_tokens),
+                    flush=True,
+                )
             # The same settings, so that the server need not read the conversation again.
             again = await Session.resume(
                 model, [read_page], policy, log, "s1", **settings, budget=Budget(steps=TURNS + 5)
@@ -115,4 +139,7 @@ async def test_forty_turns_of_a_small_model_fit_its_window(size: str, tmp_path: 
     reread = [each for each in replies[1:] if each.cached_input_tokens < each.input_tokens / 2]
     assert len(reread) <= len(projected) + 1
     assert len(of(records, "tool.observed")) > TURNS / 2
-    print(f"{len(projected)} projections, {len(of(records, 'tool.observed'))} pages, answer {last.text!r}")
+    print(
+        f"{len(projected)} projections, {len(of(records, 'tool.observed'))} pages, answer "
+        f"{last.text!r}"
+    )

@@ -37,15 +37,18 @@ def test_replay_prints_each_step(path: Path) -> None:
     assert len(lines) == len(STORY) + 1
     assert "proposed bash rm -rf /" in result.stdout
     assert "allowed edit_file, by user: looks right" in result.stdout
-    assert lines[-1] == (
-        "4 turns, 4 calls answered, 1 failed, 5600 tokens in, 205 out, $0.008295 and 1 call of unknown cost; "
-        "3 proposed, 2 allowed, 1 denied, 2 ran. The hash chain is intact."
+    assert (
+        lines[-1]
+        == "4 turns, 4 calls answered, 1 failed, 5600 tokens in, 205 out, $0.008295 and 1 call of"
+        " unknown cost; 3 proposed, 2 allowed, 1 denied, 2 ran. The hash chain is intact."
     )
     assert "\x1b" not in result.output
 
 
 def test_replay_prints_json(path: Path) -> None:
-    steps = [json.loads(line) for line in run("fix", "--log", str(path), "--json").stdout.splitlines()]
+    steps = [
+        json.loads(line) for line in run("fix", "--log", str(path), "--json").stdout.splitlines()
+    ]
     assert [step["seq"] for step in steps] == list(range(1, len(STORY) + 1))
     assert steps[5]["data"]["message"]["role"] == "assistant"
     assert '"command": "make test"' in run("fix", "--log", str(path), "--full").stdout
@@ -53,7 +56,11 @@ def test_replay_prints_json(path: Path) -> None:
 
 def test_unexplained_steps_are_marked(path: Path) -> None:
     with SqliteLog(path) as log:
-        tell(log, "odd", [payload for payload in STORY if not isinstance(payload, PermissionGranted)])
+        tell(
+            log,
+            "odd",
+            [payload for payload in STORY if not isinstance(payload, PermissionGranted)],
+        )
     shown = run("odd", "--log", str(path)).stdout
     assert shown.count("! it ran without a decision") == 2
 
@@ -66,7 +73,9 @@ def test_broken_chain_is_shown_up_to_the_break(path: Path) -> None:
     result = run("fix", "--log", str(path))
     assert result.exit_code == EXIT_CODES["log_broken"]
     assert "BROKEN: session fix, record 8" in result.stderr
-    assert [line.split()[0] for line in result.stdout.splitlines() if line.strip()] == [str(n) for n in range(1, 8)]
+    assert [line.split()[0] for line in result.stdout.splitlines() if line.strip()] == [
+        str(n) for n in range(1, 8)
+    ]
     assert "whole" not in result.output
     assert len(run("fix", "--log", str(path), "--json").stdout.splitlines()) == 7
 
@@ -74,7 +83,11 @@ def test_broken_chain_is_shown_up_to_the_break(path: Path) -> None:
 def test_two_runs_are_compared(path: Path, tmp_path: Path) -> None:
     with SqliteLog(tmp_path / "other.db") as log:
         tell(log, "fix")
-        tell(log, "changed", [replace(it, content="?") if type(it) is ToolObserved else it for it in STORY])
+        tell(
+            log,
+            "changed",
+            [replace(it, content="?") if type(it) is ToolObserved else it for it in STORY],
+        )
         tell(log, "shorter", [it for it in STORY if type(it) is not ToolStarted])
     other = ["--log", str(path), "--diff-log", str(tmp_path / "other.db")]
     same = run("fix", "--diff", "fix", *other)
@@ -82,8 +95,13 @@ def test_two_runs_are_compared(path: Path, tmp_path: Path) -> None:
     changed = run("fix", "--diff", "changed", *other)
     assert changed.exit_code == EXIT_CODES["runs_differ"]
     assert 'content: "1 replacement" and "?"' in changed.stdout
-    shorter = [json.loads(line) for line in run("fix", "--diff", "shorter", *other, "--json").stdout.splitlines()]
-    assert [(change["kind"], change["a"]["type"]) for change in shorter] == [("only_a", "tool.started")] * 2
+    shorter = [
+        json.loads(line)
+        for line in run("fix", "--diff", "shorter", *other, "--json").stdout.splitlines()
+    ]
+    assert [(change["kind"], change["a"]["type"]) for change in shorter] == [
+        ("only_a", "tool.started")
+    ] * 2
 
 
 def test_control_characters_are_not_printed(path: Path) -> None:

@@ -26,7 +26,11 @@ def steps(payloads: list[Payload]) -> list[ReplayStep]:
     [
         (1, 2, [": 1 and 2"]),
         ({"a": 1}, {"a": 1}, []),
-        ({"a": 1, "b": 2}, {"b": 3, "c": None}, ["a: 1 and nothing", "b: 2 and 3", "c: nothing and null"]),
+        (
+            {"a": 1, "b": 2},
+            {"b": 3, "c": None},
+            ["a: 1 and nothing", "b: 2 and 3", "c: nothing and null"],
+        ),
         ([1, [2]], [1, [3], 4], ["[1][0]: 2 and 3", "[2]: nothing and 4"]),
         ({"x": {"y": ["a", "b"]}}, {"x": {"y": ["a", "c"]}}, ['x.y[1]: "b" and "c"']),
         (True, 1, [": true and 1"]),
@@ -52,7 +56,8 @@ def rename(payload: Payload) -> Payload:
         return intent(int(payload.id[3:]) + 50, payload.tool_name, payload.input)
     if isinstance(payload, CallCompleted):
         return CallCompleted(**{
-            **{name: getattr(payload, name) for name in payload.__struct_fields__}, "latency_ms": 1.0, "request_id": "x"
+            **{name: getattr(payload, name) for name in payload.__struct_fields__},
+            "latency_ms": 1.0, "request_id": "x"
         })  # fmt: skip
     return payload
 
@@ -75,9 +80,11 @@ def test_additional_step_is_one_difference() -> None:
 
 def test_changed_step_names_the_path() -> None:
     other = [
-        ToolObserved("tu_1", "bash", "expected 4, received 6\n", True, exit_code=2)
-        if isinstance(payload, ToolObserved) and payload.intent_id == "tu_1"
-        else payload
+        (
+            ToolObserved("tu_1", "bash", "expected 4, received 6\n", True, exit_code=2)
+            if isinstance(payload, ToolObserved) and payload.intent_id == "tu_1"
+            else payload
+        )
         for payload in STORY
     ]
     [change] = compare_runs(steps(STORY), steps(other))
@@ -90,13 +97,18 @@ def test_changed_step_names_the_path() -> None:
 
 def test_different_proposal_is_a_change() -> None:
     other = [
-        intent(3, "edit_file", {**EDIT, "new": "a * b"})
-        if isinstance(payload, ToolIntent) and payload.id == "tu_3"
-        else payload
+        (
+            intent(3, "edit_file", {**EDIT, "new": "a * b"})
+            if isinstance(payload, ToolIntent) and payload.id == "tu_3"
+            else payload
+        )
         for payload in STORY
     ]
     changes = compare_runs(steps(STORY), steps(other))
-    assert next(str(found) for change in changes for found in change.where) == 'input.new: "a + b" and "a * b"'
+    assert (
+        next(str(found) for change in changes for found in change.where)
+        == 'input.new: "a + b" and "a * b"'
+    )
 
 
 def test_long_runs_are_compared() -> None:
@@ -110,7 +122,16 @@ def test_concurrent_steps_have_no_order() -> None:
         return ToolObserved(f"tu_{number}", "look", str(number))
 
     proposed = [intent(1, "look", {"word": "ox"}), intent(2, "look", {"word": "yak"})]
-    begun = [ToolStarted("tu_1", "look", {"word": "ox"}), ToolStarted("tu_2", "look", {"word": "yak"})]
-    one, two = steps([*proposed, *begun, seen(1), seen(2)]), steps([*proposed, *begun[::-1], seen(2), seen(1)])
+    begun = [
+        ToolStarted("tu_1", "look", {"word": "ox"}),
+        ToolStarted("tu_2", "look", {"word": "yak"}),
+    ]
+    one, two = (
+        steps([*proposed, *begun, seen(1), seen(2)]),
+        steps([*proposed, *begun[::-1], seen(2), seen(1)]),
+    )
     assert compare_runs(one, two) == ()
-    assert compare_runs(one, steps([*proposed, *begun, seen(1), ToolObserved("tu_2", "look", "1")])) != ()
+    assert (
+        compare_runs(one, steps([*proposed, *begun, seen(1), ToolObserved("tu_2", "look", "1")]))
+        != ()
+    )

@@ -12,7 +12,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from dragoman.errors import InvalidRequestError, ProviderError, RateLimitError
-from dragoman.events import FinishReason, MessageComplete, ToolUseEnd, ToolUseInputDelta, Usage, check_events
+from dragoman.events import (
+    FinishReason,
+    MessageComplete,
+    ToolUseEnd,
+    ToolUseInputDelta,
+    Usage,
+    check_events,
+)
 from dragoman.log import (
     CallFailed,
     CallStarted,
@@ -34,7 +41,9 @@ from ..strategies import assistants
 
 TOOLS = [Tool("bash", "", {"type": "object"}), Tool("edit_file", "", {"type": "object"})]
 MESSAGES: list[Message] = [
-    payload.message for payload in STORY if isinstance(payload, MessageRecorded) and payload.in_context
+    payload.message
+    for payload in STORY
+    if isinstance(payload, MessageRecorded) and payload.in_context
 ]
 
 
@@ -43,7 +52,9 @@ def started(request_id: str, attempt: int = 0) -> CallStarted:
 
 
 def failed(error_class: Any, message: str, **facts: Any) -> CallFailed:
-    return CallFailed(model="m", provider="p", error_class=error_class, error_message_redacted=message, **facts)
+    return CallFailed(
+        model="m", provider="p", error_class=error_class, error_message_redacted=message, **facts
+    )
 
 
 @pytest.fixture
@@ -61,7 +72,12 @@ async def test_same_run_gets_the_same_replies(log: EventLog) -> None:
     provider = ReplayProvider(log, "fix")
     assert (provider.name, provider.model) == ("anthropic", "claude-sonnet-4-6")
     assert provider.remaining == 4
-    for count, calls in ((1, [("bash", TEST)]), (3, [("bash", REMOVE)]), (5, [("edit_file", EDIT)]), (7, [])):
+    for count, calls in (
+        (1, [("bash", TEST)]),
+        (3, [("bash", REMOVE)]),
+        (5, [("edit_file", EDIT)]),
+        (7, []),
+    ):
         reply = await ask(provider, count)
         assert reply.message == MESSAGES[count]
         assert [(call.name, call.arguments) for call in reply.tool_calls] == calls
@@ -80,7 +96,9 @@ async def test_stream_is_valid_and_intents_keep_their_ids(log: EventLog) -> None
     assert proposed is not None
     assert (proposed.id, proposed.source.request_id, proposed.input) == ("tu_1", "again", TEST)
     assert {event.request_id for event in events} == {"again"}
-    assert [event.partial_json for event in events if isinstance(event, ToolUseInputDelta)] == [proposed.raw_input_text]
+    assert [event.partial_json for event in events if isinstance(event, ToolUseInputDelta)] == [
+        proposed.raw_input_text
+    ]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +138,9 @@ async def test_different_observation_is_a_mismatch(log: EventLog) -> None:
 
 async def test_additional_call_is_a_mismatch(log: EventLog) -> None:
     log.append_sync("one", MessageRecorded(User("Hi")))
-    log.append_sync("one", MessageRecorded(Assistant("Hello"), request_id="r1", finish_reason="stop"))
+    log.append_sync(
+        "one", MessageRecorded(Assistant("Hello"), request_id="r1", finish_reason="stop")
+    )
     provider = ReplayProvider(log, "one")
     assert (await provider.complete("Hi")).text == "Hello"
     with pytest.raises(ReplayMismatch, match="the log holds 1 call and this is one more"):
@@ -160,11 +180,15 @@ async def test_final_failures_are_replayed_and_retried_ones_are_not(log: EventLo
 
 
 @pytest.mark.parametrize("ended", ["other", "cancelled"])
-async def test_externally_cancelled_call_is_not_replayed_as_a_reply(log: EventLog, ended: Any) -> None:
+async def test_externally_cancelled_call_is_not_replayed_as_a_reply(
+    log: EventLog, ended: Any
+) -> None:
     log.append_sync("s", MessageRecorded(User("Hi")))
     log.append_sync("s", TurnStarted(1))
     log.append_sync("s", started("r1"))
-    log.append_sync("s", MessageRecorded(Assistant("Hel"), "m", "p", "r1", "cancelled", in_context=False))
+    log.append_sync(
+        "s", MessageRecorded(Assistant("Hel"), "m", "p", "r1", "cancelled", in_context=False)
+    )
     if ended == "other":  # the process was killed, and its successor records it
         log.append_sync("s", SessionResumed(3))
     log.append_sync(
@@ -192,7 +216,11 @@ async def test_partial_reply_is_replayed_partially(log: EventLog) -> None:
     log.append_sync(
         "s",
         CallFailed(
-            model="m", provider="p", error_class="invalid_request", error_message_redacted="cut", request_id="r1"
+            model="m",
+            provider="p",
+            error_class="invalid_request",
+            error_message_redacted="cut",
+            request_id="r1",
         ),
     )
     events, error = await collect(ReplayProvider(log, "s").stream("Hi", TOOLS))
@@ -218,13 +246,17 @@ def writable(message: Assistant) -> bool:
     return True
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(message=assistants.filter(lambda message: distinct(message) and writable(message)))
 async def test_any_recorded_reply_round_trips(message: Assistant, log: EventLog) -> None:
     session = f"s{len(log.sessions())}"
     log.append_sync(session, MessageRecorded(User("Hi")))
     # A reply with a call that could not be read never ends with tool_calls.
-    reason: FinishReason = "error" if any(call.arguments is None for call in message.tool_calls) else "tool_calls"
+    reason: FinishReason = (
+        "error" if any(call.arguments is None for call in message.tool_calls) else "tool_calls"
+    )
     log.append_sync(session, MessageRecorded(message, "m", "p", "r", reason))
     events, error = await collect(ReplayProvider(log, session).stream("Hi", TOOLS))
     assert error is None

@@ -14,7 +14,14 @@ from dragoman.cli import main
 from dragoman.cli.errors import EXIT_CODES
 from dragoman.log import MemoryLog, SessionStarted, SqliteLog, ToolIntentClosed, ToolStarted
 from dragoman.permission import Decision
-from dragoman.replay import ReplayProvider, compare_runs, describe, read_steps, recorded_tools, to_steps
+from dragoman.replay import (
+    ReplayProvider,
+    compare_runs,
+    describe,
+    read_steps,
+    recorded_tools,
+    to_steps,
+)
 from dragoman.sim import Answer, Call, ScriptedProvider, SimServer
 from dragoman.tools import ToolFailure, tool
 
@@ -71,7 +78,9 @@ def script() -> list[Any]:
 
 
 async def record(log: Any, **settings: Any) -> str:
-    session = Session(Listed(*script()), TOOLS, POLICY, log, session_id="first", system="Be brief.", **settings)
+    session = Session(
+        Listed(*script()), TOOLS, POLICY, log, session_id="first", system="Be brief.", **settings
+    )
     assert (await session.run("Go.")).outcome == "completed"
     return session.id
 
@@ -104,13 +113,22 @@ async def test_rerun_with_recorded_tools_is_the_same_run() -> None:
     await record(log)
     before = list(ran)
     session = Session(
-        ReplayProvider(log, "first"), recorded_tools(log, "first"), POLICY, log, session_id="second", system="Be brief."
+        ReplayProvider(log, "first"),
+        recorded_tools(log, "first"),
+        POLICY,
+        log,
+        session_id="second",
+        system="Be brief.",
     )
     assert (await session.run("Go.")).outcome == "completed"
     assert ran == before
     check_evidence(list(log.read("second")))
     changed = compare_runs(read_steps(log, "first"), read_steps(log, "second"))
-    places = {where.path.partition(".")[0].partition("[")[0] for change in changed for where in change.where}
+    places = {
+        where.path.partition(".")[0].partition("[")[0]
+        for change in changed
+        for where in change.where
+    }
     # A recorded tool has no more than these.
     assert places <= {"side_effect", "context", "definitions", "tool_digests"}
 
@@ -120,7 +138,9 @@ async def test_edited_call_is_found_by_its_proposed_and_its_executed_input() -> 
     asking = Policy()
     provider = Listed(propose(call("write", word="a")), "Done.")
     edited = Decision(True, "ann", input={"word": "b"})
-    await Session(provider, TOOLS, asking, log, session_id="first", approve=lambda p, v: edited).run("Go.")
+    await Session(
+        provider, TOOLS, asking, log, session_id="first", approve=lambda p, v: edited
+    ).run("Go.")
     again = {each.name: each for each in recorded_tools(log, "first")}
     assert (await again["write"].execute({"word": "a"})).content == "written 1"
     assert (await again["write"].execute({"word": "b"})).content == "written 1"
@@ -145,16 +165,30 @@ async def test_shortened_run_is_replayed_by_a_session_that_sends_everything() ->
         return "many words " * 120
 
     answers = [propose(call("read", call_id=f"c{n}", n=n)) for n in range(6)]
-    session = Session(Listed(*answers, "Done."), [read], Policy([Rule("allow")]), log, session_id="a", context=context)
+    session = Session(
+        Listed(*answers, "Done."),
+        [read],
+        Policy([Rule("allow")]),
+        log,
+        session_id="a",
+        context=context,
+    )
     await session.run("Go.")
     assert of(list(log.read("a")), "context.projected")
     for number, again in enumerate((context, None)):
         name = f"b{number}"
-        session = Session(ReplayProvider(log, "a"), recorded_tools(log, "a"), None, log, session_id=name, context=again)
+        session = Session(
+            ReplayProvider(log, "a"),
+            recorded_tools(log, "a"),
+            None,
+            log,
+            session_id=name,
+            context=again,
+        )
         assert (await session.run("Go.")).text == "Done."
 
 
-# --- another model ----------------------------------------------------------------------------------
+# --- another model -----------------------------------------------------------------------------
 
 
 def same(*, last: str = "Done.", word: str = "a") -> ScriptedProvider:
@@ -205,7 +239,7 @@ def test_a_rerun_needs_a_goal(tmp_path: Path) -> None:
     assert "has no recorded goal" in result.stderr
 
 
-# --- words ------------------------------------------------------------------------------------------
+# --- words -------------------------------------------------------------------------------------
 
 
 def test_started_call_is_not_reported_as_closed_without_running() -> None:
@@ -213,10 +247,15 @@ def test_started_call_is_not_reported_as_closed_without_running() -> None:
     begun = [*LEFT_OPEN[:-1], ToolStarted("tu_1", "bash", {"command": "make test"}), LEFT_OPEN[-1]]
     tell(log, "begun", begun)
     tell(log, "look", LEFT_OPEN)
-    assert list(to_steps(log.read("begun")))[-1].title == (
-        "closed bash after it had begun to run, and what it did is not known: the session was killed"
+    assert (
+        list(to_steps(log.read("begun")))[-1].title
+        == "closed bash after it had begun to run, and what it did is not known: the session was"
+        " killed"
     )
-    assert list(to_steps(log.read("look")))[-1].title == "closed bash without running: the session was killed"
+    assert (
+        list(to_steps(log.read("look")))[-1].title
+        == "closed bash without running: the session was killed"
+    )
     alone = log.append_sync("x", ToolIntentClosed("tu_1", "killed", "bash"))
     assert describe(alone) == "closed bash: killed"
     told = log.append_sync("x", ToolIntentClosed("tu_1", "killed", "bash", True))

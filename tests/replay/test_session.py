@@ -84,7 +84,11 @@ def answers() -> list[Any]:
     id.
     """
     return [
-        propose(call("look", word="ox", call_id="a"), call("look", word="yak", call_id="b"), words="Looking."),
+        propose(
+            call("look", word="ox", call_id="a"),
+            call("look", word="yak", call_id="b"),
+            words="Looking.",
+        ),
         propose(call("erase", word="all", call_id="a")),
         propose(call("write", wrong=1, call_id="c")),
         propose(call("write", word="ox", call_id="c")),
@@ -93,7 +97,9 @@ def answers() -> list[Any]:
 
 
 async def run(provider: Provider, log: SqliteLog, name: str, **settings: Any) -> Any:
-    return await Session(provider, TOOLS, POLICY, log, session_id=name, system="Be terse.", **settings).run("Go")
+    return await Session(
+        provider, TOOLS, POLICY, log, session_id=name, system="Be terse.", **settings
+    ).run("Go")
 
 
 async def test_rerun_from_its_log_is_the_same_run(log: SqliteLog) -> None:
@@ -113,7 +119,12 @@ async def test_rerun_from_its_log_is_the_same_run(log: SqliteLog) -> None:
 async def test_divergence_is_located(log: SqliteLog) -> None:
     await run(Listed(*answers()), log, "first")
     stricter = Session(
-        ReplayProvider(log, "first"), TOOLS, Policy([Rule("deny")]), log, session_id="second", system="Be terse."
+        ReplayProvider(log, "first"),
+        TOOLS,
+        Policy([Rule("deny")]),
+        log,
+        session_id="second",
+        system="Be terse.",
     )
     with pytest.raises(ReplayMismatch) as caught:
         await stricter.run("Go")
@@ -167,21 +178,29 @@ async def test_replay_runs_no_tool(log: SqliteLog, monkeypatch: pytest.MonkeyPat
     reader = Reader(log)
     assert reader.read_page("first")["steps"]
     assert reader.check_chain("first")["ok"]
-    for words in (["replay", "first"], ["replay", "first", "--diff", "second"], ["log", "show", "first"]):
+    for words in (
+        ["replay", "first"],
+        ["replay", "first", "--diff", "second"],
+        ["log", "show", "first"],
+    ):
         result = CliRunner().invoke(main, [*words, "--log", str(log.path)])
         assert result.exit_code == 0, result.output
     provider = ReplayProvider(log, "first")
-    messages = [record.payload.message for record in log.read("first") if record.type == "message.recorded"]  # type: ignore[union-attr]
+    messages = [
+        record.payload.message for record in log.read("first") if record.type == "message.recorded"
+    ]  # type: ignore[union-attr]
     await provider.complete(messages[:2], [each.description for each in TOOLS])
     assert ran == before
 
 
 def test_replay_cannot_reach_a_tool() -> None:
     program = (
-        "import sys, dragoman.replay, dragoman.trace\n"
-        "print([name for name in sys.modules if name.startswith(('dragoman.tools', 'dragoman.session'))])"
+        "import sys, dragoman.replay, dragoman.trace\nprint([name for name in sys.modules if "
+        "name.startswith(('dragoman.tools', 'dragoman.session'))])"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert done.stdout == "[]\n"
 
 

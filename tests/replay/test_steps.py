@@ -52,18 +52,25 @@ def test_steps_are_in_order_and_grouped_by_proposal(log: EventLog) -> None:
         "tool.started",
         "tool.observed",
     ]
-    assert [step.type for step in steps if step.intent == "tu_2"] == ["tool_intent.proposed", "permission.denied"]
+    assert [step.type for step in steps if step.intent == "tu_2"] == [
+        "tool_intent.proposed",
+        "permission.denied",
+    ]
     assert [step.notes for step in steps if step.notes] == []
     assert steps[0].title == f"session anthropic:claude-sonnet-4-6 with bash, edit_file: {GOAL}"
     assert steps[-1].title == "finished completed after 4 turns"
-    assert [step.seq for step in read_steps(log, "fix", after=30)] == list(range(31, len(STORY) + 1))
+    assert [step.seq for step in read_steps(log, "fix", after=30)] == list(
+        range(31, len(STORY) + 1)
+    )
 
 
 def test_totals_are_summed(log: EventLog) -> None:
     tell(log)
     assert count_totals(log, "fix") == Totals(
-        goal=GOAL, outcome="completed", turns=4, calls=4, failed_calls=1, input_tokens=5600, output_tokens=205,
-        cached_input_tokens=3900, cost_usd=Decimal("0.008295"), unpriced=1, proposed=3, allowed=2, denied=1, ran=2,
+        goal=GOAL, outcome="completed", turns=4, calls=4, failed_calls=1, input_tokens=5600,
+        output_tokens=205,
+        cached_input_tokens=3900, cost_usd=Decimal("0.008295"), unpriced=1, proposed=3, allowed=2,
+        denied=1, ran=2,
     )  # fmt: skip
     assert count_totals(log, "nobody") == Totals()
 
@@ -88,11 +95,20 @@ OBSERVED = ToolObserved("tu_1", "bash", "a\nb")
 ODD: list[tuple[list[Any], list[str]]] = [
     ([PROPOSED, GRANTED, STARTED, OBSERVED], []),
     ([PROPOSED, STARTED, OBSERVED], ["it ran without a decision"]),
-    ([PROPOSED, PermissionDenied("tu_1", "bash", "policy"), STARTED], ["it ran although it was denied"]),
+    (
+        [PROPOSED, PermissionDenied("tu_1", "bash", "policy"), STARTED],
+        ["it ran although it was denied"],
+    ),
     ([PROPOSED, GRANTED, STARTED, OBSERVED, STARTED], ["it ran before"]),
-    ([PROPOSED, GRANTED, ToolStarted("tu_1", "bash", {"command": "rm"})], ["the input is not the one proposed"]),
+    (
+        [PROPOSED, GRANTED, ToolStarted("tu_1", "bash", {"command": "rm"})],
+        ["the input is not the one proposed"],
+    ),
     ([PROPOSED, GRANTED, OBSERVED], ["there is no record that it began to run"]),
-    ([PROPOSED, GRANTED, ToolFailed("tu_1", "bash", "crash", "")], ["there is no record that it began to run"]),
+    (
+        [PROPOSED, GRANTED, ToolFailed("tu_1", "bash", "crash", "")],
+        ["there is no record that it began to run"],
+    ),
     ([GRANTED], ["no such intent was proposed"]),
     ([PROPOSED, PROPOSED], ["the same intent was proposed before"]),
     ([PROPOSED, STARTED, GRANTED], ["it ran without a decision", "decided after it had run"]),
@@ -136,5 +152,9 @@ def test_second_end_of_a_step_is_noted(log: EventLog) -> None:
         SessionFinished("completed"),
     ):
         log.append_sync("s", payload)
-    notes = {step.seq: step.notes for step in read_steps(log, "s") if step.notes and step.type != "tool.started"}
+    notes = {
+        step.seq: step.notes
+        for step in read_steps(log, "s")
+        if step.notes and step.type != "tool.started"
+    }
     assert notes == {6: ("it had come to an end before",), 8: ("the session had ended before",)}

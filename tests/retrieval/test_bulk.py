@@ -27,7 +27,9 @@ TEXTS = [f"the quick brown fox number {number} jumps over the lazy dog" for numb
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    server = subprocess.Popen([sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    server = subprocess.Popen(
+        [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert server.stdout is not None
     try:
         yield server.stdout.readline().strip()
@@ -39,14 +41,18 @@ def url() -> Iterator[str]:
 async def test_cpu_time_is_a_fifth_of_the_openai_client(url: str) -> None:
     async def ours() -> int:
         quirks = {"encoding_format": "base64"}
-        async with connect_embedder("sim", base_url=f"{url}/v1", quirks=quirks, keep_raw=False) as embedder:
+        async with connect_embedder(
+            "sim", base_url=f"{url}/v1", quirks=quirks, keep_raw=False
+        ) as embedder:
             return len((await embedder.embed(TEXTS)).vectors)
 
     async def theirs() -> int:
         async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x") as client:
             rows: list[Any] = []
             for start in range(0, len(TEXTS), 2048):
-                reply = await client.embeddings.create(model="sim", input=TEXTS[start : start + 2048])
+                reply = await client.embeddings.create(
+                    model="sim", input=TEXTS[start : start + 2048]
+                )
                 rows += [item.embedding for item in reply.data]
             return len(rows)
 
@@ -73,7 +79,9 @@ async def test_memory_does_not_grow_with_the_number_of_texts() -> None:
     async def peak(count: int) -> int:
         embedder, total = Wide(batch_size=50), 0
         tracemalloc.start()
-        async for part in embedder.embed_batches((f"text {number}" for number in range(count)), size=50):
+        async for part in embedder.embed_batches(
+            (f"text {number}" for number in range(count)), size=50
+        ):
             total += len(part.vectors)
         assert total == count
         found = tracemalloc.get_traced_memory()[1]

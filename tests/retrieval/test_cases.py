@@ -21,14 +21,23 @@ def test_case_passes(case: RetrievalCase) -> None:
 
 def test_every_wire_has_cases() -> None:
     found = {(case.operation, case.wire) for case in CASES}
-    assert found == {("embed", wire) for wire in EMBED_CODECS} | {("rerank", wire) for wire in RERANK_CODECS}
+    assert found == {("embed", wire) for wire in EMBED_CODECS} | {
+        ("rerank", wire) for wire in RERANK_CODECS
+    }
 
 
 WRONG: list[dict[str, Any]] = [
-    {"body": {"input": ["red", "green"], "model": "m"}},  # another order of fields is another request
+    # another order of fields is another request
+    {"body": {"input": ["red", "green"], "model": "m"}},
     {"body": {"model": "m", "input": ["red"]}},
     {"url": "http://host/embeddings"},
-    {"answer": {"vectors": [[0.25, -1.0], [1.0, 0.5]], "model": "m-1", "usage": {"input_tokens": 2}}},
+    {
+        "answer": {
+            "vectors": [[0.25, -1.0], [1.0, 0.5]],
+            "model": "m-1",
+            "usage": {"input_tokens": 2},
+        }
+    },
     {"answer": {"vectors": [[1.0, 0.5], [0.25, -1.0]], "model": "m-1", "usage": {}}},
     {"warnings": ["input_type_dropped"]},
     {"error": {"class": "RateLimitError"}},

@@ -49,7 +49,10 @@ class Greedy(SimulatedReranker):
 async def test_wrong_servers_are_found() -> None:
     with SimServer(ScriptedProvider("Hi."), embedder=Shuffled(), reranker=Greedy()) as server:
         url = f"{server.url}/v1"
-        found = {each.name: each.status for each in (await check_retrieval_server(url, "sim", "embed")).outcomes}
+        found = {
+            each.name: each.status
+            for each in (await check_retrieval_server(url, "sim", "embed")).outcomes
+        }
         assert found["embed.order"] == "fail"
         assert found["embed.dimensions"] == "unsupported"
         report = await check_retrieval_server(url, "sim", "rerank")
@@ -63,4 +66,6 @@ def test_check_command(tmp_path: Path) -> None:
         assert done.exit_code == 0, done.output
         assert json.loads(done.stdout)["failed"] is False
         assert Capabilities.read(tmp_path / "found.json").known("supports_embeddings") is True
-        assert CliRunner().invoke(main, ["check", server.url, "--operation", "rerank"]).exit_code == 2
+        assert (
+            CliRunner().invoke(main, ["check", server.url, "--operation", "rerank"]).exit_code == 2
+        )

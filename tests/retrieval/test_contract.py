@@ -1,4 +1,6 @@
-"""Calls to embedders and rerankers: arguments, splitting, partial failure, cancellation, vectors."""
+"""Calls to embedders and rerankers: arguments, splitting, partial failure,
+cancellation, vectors.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ class Lengths(Embedder):
 
     name, model, batch_size = "lengths", "m", 2
 
-    def __init__(self, fail_at: int = -1, error: Exception | None = None, usage: Sequence[int | None] = ()) -> None:
+    def __init__(
+        self, fail_at: int = -1, error: Exception | None = None, usage: Sequence[int | None] = ()
+    ) -> None:
         self.requests: list[EmbedRequest] = []
         self._fail_at = fail_at
         self._error = error
@@ -53,7 +57,9 @@ class Lengths(Embedder):
         rows = [[len(text), at] for at, text in enumerate(request.texts)]
         used = self._usage[number] if self._usage else len(request.texts)
         usage = Usage(input_tokens=used)
-        return Embeddings(vectors=Vectors.of(rows), model=f"m{number}", usage=usage, response_id=f"id{number}")
+        return Embeddings(
+            vectors=Vectors.of(rows), model=f"m{number}", usage=usage, response_id=f"id{number}"
+        )
 
 
 class Scores(Reranker):
@@ -68,10 +74,12 @@ class Scores(Reranker):
         self.requests.append(request)
         ranked = [Ranked(at, float(text)) for at, text in enumerate(request.documents)]
         ranked.sort(key=lambda each: -each.relevance_score)
-        return Ranking(results=tuple(ranked[: request.top_k]), usage=Usage(search_units=1), model="m")
+        return Ranking(
+            results=tuple(ranked[: request.top_k]), usage=Usage(search_units=1), model="m"
+        )
 
 
-# --- arguments --------------------------------------------------------------------------------------
+# --- arguments ---------------------------------------------------------------------------------
 
 EMBED_MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
     ([], {}, "texts is empty"),
@@ -88,7 +96,9 @@ EMBED_MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("texts", "settings", "message"), EMBED_MISTAKES)
-async def test_embed_rejects_invalid_input_before_sending(texts: Any, settings: dict[str, Any], message: str) -> None:
+async def test_embed_rejects_invalid_input_before_sending(
+    texts: Any, settings: dict[str, Any], message: str
+) -> None:
     embedder = Lengths()
     with pytest.raises(InvalidRequestError) as caught:
         await embedder.embed(texts, **settings)
@@ -119,15 +129,24 @@ async def test_rerank_rejects_invalid_input_before_sending(
     assert reranker.requests == []
 
 
-# --- splitting --------------------------------------------------------------------------------------
+# --- splitting ---------------------------------------------------------------------------------
 
 
 async def test_large_call_is_split_and_reassembled_in_order() -> None:
     embedder = Lengths()
-    found = await embedder.embed(["a", "bb", "ccc", "dddd", "eeeee"], input_type="query", dimensions=2, extras={"x": 1})
+    found = await embedder.embed(
+        ["a", "bb", "ccc", "dddd", "eeeee"], input_type="query", dimensions=2, extras={"x": 1}
+    )
     assert found.vectors.tolist() == [[1, 0], [2, 1], [3, 0], [4, 1], [5, 0]]
-    assert [list(request.texts) for request in embedder.requests] == [["a", "bb"], ["ccc", "dddd"], ["eeeee"]]
-    rest = {msgspec.json.encode(msgspec.structs.replace(request, texts=[])) for request in embedder.requests}
+    assert [list(request.texts) for request in embedder.requests] == [
+        ["a", "bb"],
+        ["ccc", "dddd"],
+        ["eeeee"],
+    ]
+    rest = {
+        msgspec.json.encode(msgspec.structs.replace(request, texts=[]))
+        for request in embedder.requests
+    }
     assert len(rest) == 1  # all vectors share the other fields
     assert (found.model, found.response_id, found.usage) == ("m0", "id0", Usage(input_tokens=5))
     assert found.latency_ms is not None
@@ -144,8 +163,8 @@ async def test_failing_part_keeps_the_earlier_results() -> None:
         await embedder.embed(["a"] * 7)
     error = caught.value
     assert (
-        "texts[4:6] of 7 failed; texts[0:4] were answered and are in error.response; texts[6:7] were not sent"
-        in str(error)
+        "texts[4:6] of 7 failed; texts[0:4] were answered and are in error.response; texts[6:7] "
+        "were not sent" in str(error)
     )
     assert error.response.vectors.tolist() == [[1, 0], [1, 1]] * 2
     assert error.response.usage == Usage(input_tokens=4)
@@ -164,7 +183,9 @@ async def test_vectors_of_one_call_have_the_same_length() -> None:
         async def answer(self, request: EmbedRequest) -> Embeddings:
             found = await super().answer(request)
             size = len(self.requests)
-            return msgspec.structs.replace(found, vectors=Vectors.of([[0.0] * size for _ in request.texts]))
+            return msgspec.structs.replace(
+                found, vectors=Vectors.of([[0.0] * size for _ in request.texts])
+            )
 
     with pytest.raises(InvalidResponseError, match="have 2 numbers, those before it 1") as caught:
         await Growing().embed(["a"] * 3)
@@ -174,19 +195,41 @@ async def test_vectors_of_one_call_have_the_same_length() -> None:
 async def test_rankings_of_parts_are_merged() -> None:
     reranker = Scores()
     found = await reranker.rerank("q", ["3", "1", "9", "8", "2", "7", "5"], top_k=3)
-    assert [(each.index, each.relevance_score) for each in found.results] == [(2, 9), (3, 8), (5, 7)]
+    assert [(each.index, each.relevance_score) for each in found.results] == [
+        (2, 9),
+        (3, 8),
+        (5, 7),
+    ]
     assert [request.top_k for request in reranker.requests] == [3, 3, 1]
     assert found.usage == Usage(search_units=3)
 
 
-@pytest.mark.parametrize(("wire", "limit"), [("openai", 2048), ("cohere", 96), ("voyage", 1000), ("gemini", 100),
-                                             ("tei", 32), ("ollama", None), ("jina", None)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("wire", "limit"),
+    [
+        ("openai", 2048),
+        ("cohere", 96),
+        ("voyage", 1000),
+        ("gemini", 100),
+        ("tei", 32),
+        ("ollama", None),
+        ("jina", None),
+    ],
+)
 def test_every_wire_has_its_batch_limit(wire: str, limit: int | None) -> None:
     assert connect_embedder("m", wire=wire, base_url="http://host").batch_size == limit
     assert connect_embedder("m", wire=wire, base_url="http://host", batch_size=7).batch_size == 7
-    assert connect_embedder("m", wire=wire, base_url="http://host", quirks={"batch_limit": 5}).batch_size == 5
+    assert (
+        connect_embedder(
+            "m", wire=wire, base_url="http://host", quirks={"batch_limit": 5}
+        ).batch_size
+        == 5
+    )
     known = {"max_batch_size": 4}
-    assert connect_embedder("m", wire=wire, base_url="http://host", capabilities=known).batch_size == 4
+    assert (
+        connect_embedder("m", wire=wire, base_url="http://host", capabilities=known).batch_size
+        == 4
+    )
 
 
 def test_supported_embedding_and_reranking_wires_are_listed() -> None:
@@ -194,7 +237,7 @@ def test_supported_embedding_and_reranking_wires_are_listed() -> None:
     assert set(RERANK_CODECS) == {"openai", "cohere", "voyage", "tei", "jina"}
 
 
-# --- over HTTP --------------------------------------------------------------------------------------
+# --- over HTTP ---------------------------------------------------------------------------------
 
 
 def _reply(*rows: Sequence[float], status: int = 200) -> tuple[int, dict[str, str], list[bytes]]:
@@ -204,7 +247,9 @@ def _reply(*rows: Sequence[float], status: int = 200) -> tuple[int, dict[str, st
 
 async def test_raw_of_a_split_call_is_a_list_of_replies() -> None:
     transport = FixtureTransport(_reply([1.0]), _reply([2.0]))
-    found = await connect_embedder("m", base_url="http://host", transport=transport, batch_size=1).embed(["a", "b"])
+    found = await connect_embedder(
+        "m", base_url="http://host", transport=transport, batch_size=1
+    ).embed(["a", "b"])
     assert [each["data"][0]["embedding"] for each in found.raw] == [[1.0], [2.0]]
     assert found.vectors.tolist() == [[1.0], [2.0]]
 
@@ -223,9 +268,13 @@ async def test_raw_is_not_kept_when_turned_off() -> None:
 
 async def test_secrets_and_texts_stay_out_of_errors() -> None:
     text = "a sentence that a server repeats in full"
-    body = msgspec.json.encode({"error": {"message": f"cannot embed {text} with key sk-verysecretkey123"}})
+    body = msgspec.json.encode(
+        {"error": {"message": f"cannot embed {text} with key sk-verysecretkey123"}}
+    )
     transport = FixtureTransport((400, {}, [body]))
-    embedder = connect_embedder("m", base_url="http://host", transport=transport, api_key="sk-verysecretkey123")
+    embedder = connect_embedder(
+        "m", base_url="http://host", transport=transport, api_key="sk-verysecretkey123"
+    )
     with pytest.raises(InvalidRequestError) as caught:
         await embedder.embed([text])
     assert text not in str(caught.value)
@@ -252,24 +301,32 @@ async def test_loss_found_in_the_reply_keeps_the_result() -> None:
 async def test_unsupported_features_are_not_sent() -> None:
     transport = FixtureTransport()
     known = {"supports_dimensions": False}
-    embedder = connect_embedder("m", base_url="http://host", transport=transport, capabilities=known)
+    embedder = connect_embedder(
+        "m", base_url="http://host", transport=transport, capabilities=known
+    )
     with pytest.raises(UnsupportedFeatureError, match="one length only"):
         await embedder.embed(["a"], dimensions=8)
-    embedder = connect_embedder("m", base_url="http://host", transport=transport, capabilities={"max_dimensions": 4})
+    embedder = connect_embedder(
+        "m", base_url="http://host", transport=transport, capabilities={"max_dimensions": 4}
+    )
     with pytest.raises(InvalidRequestError, match="4 at most"):
         await embedder.embed(["a"], dimensions=8)
     for settings in ({"supports_embeddings": False},):
         with pytest.raises(UnsupportedFeatureError, match="known not to embed"):
             await connect_embedder("m", base_url="http://host", capabilities=settings).embed(["a"])
     with pytest.raises(UnsupportedFeatureError, match="known not to rank"):
-        await connect_reranker("m", base_url="http://host", capabilities={"supports_reranking": False}).rerank(
-            "q", ["a"]
-        )
+        await connect_reranker(
+            "m", base_url="http://host", capabilities={"supports_reranking": False}
+        ).rerank("q", ["a"])
 
 
 def test_invalid_settings_are_rejected() -> None:
     for call, settings, message in [
-        (connect_embedder, {"wire": "anthropic"}, "unknown wire 'anthropic'; one of cohere, gemini"),
+        (
+            connect_embedder,
+            {"wire": "anthropic"},
+            "unknown wire 'anthropic'; one of cohere, gemini",
+        ),
         (connect_reranker, {"wire": "ollama"}, "unknown wire 'ollama'; one of cohere, jina"),
         (connect_embedder, {"batch_size": 0}, "batch_size must be a positive whole number"),
         (connect_embedder, {"on_loss": "ignore"}, "on_loss must be"),
@@ -281,7 +338,7 @@ def test_invalid_settings_are_rejected() -> None:
             opened("m", **{"base_url": "http://host", **settings})
 
 
-# --- cancelling -------------------------------------------------------------------------------------
+# --- cancelling --------------------------------------------------------------------------------
 
 
 async def test_cancelled_call_keeps_the_earlier_results() -> None:
@@ -306,7 +363,7 @@ async def test_cancelled_call_keeps_the_earlier_results() -> None:
     assert await embedder.cancel("r") is False
 
 
-# --- vectors ----------------------------------------------------------------------------------------
+# --- vectors -----------------------------------------------------------------------------------
 
 
 def test_vectors_are_a_compact_sequence() -> None:
@@ -351,6 +408,8 @@ def test_numpy_shares_the_memory() -> None:
 
 
 def test_numpy_is_not_imported() -> None:
-    code = "import sys, dragoman; dragoman.Vectors.of([[1.0]]).tolist(); dragoman.connect_embedder; \
-sys.exit('numpy' in sys.modules)"
+    code = (
+        "import sys, dragoman; dragoman.Vectors.of([[1.0]]).tolist(); dragoman.connect_embedder; "
+        "sys.exit('numpy' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,4 +1,6 @@
-"""The conformance kit for embedders and rerankers: the package's own models pass, and each broken rule is found."""
+"""The conformance kit for embedders and rerankers: the package's own models pass, and each broken
+rule is found.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,17 @@ async def test_bundled_models_pass(kind: str) -> None:
 @pytest.mark.exhaustive
 async def test_every_wire_passes() -> None:
     with SimServer(ScriptedProvider("Hi.")) as server:
-        for connect, wires in ((server.connect_embedder, EMBED_CODECS), (server.connect_reranker, RERANK_CODECS)):
+        for connect, wires in (
+            (server.connect_embedder, EMBED_CODECS),
+            (server.connect_reranker, RERANK_CODECS),
+        ):
             for wire in wires:
-                # TEI's readiness route names the one kind of model that a server has; the simulator has both kinds.
+                # TEI's readiness route names the one kind of model that a server has; the
+                # simulator has both kinds.
                 skip = ["calls.lifecycle"] if wire == "tei" else []
-                for case in retrieval_suite(lambda connect=connect, wire=wire: connect(wire), skip=skip):
+                for case in retrieval_suite(
+                    lambda connect=connect, wire=wire: connect(wire), skip=skip
+                ):
                     await case.run()
 
 
@@ -67,7 +75,10 @@ class WrongReranker(Reranker):
 def forget(made: list[int]) -> Callable[[Embeddings, EmbedRequest], Embeddings]:
     def change(answer: Embeddings, request: EmbedRequest) -> Embeddings:
         made.append(1)
-        return replace(answer, vectors=Vectors.of([[len(made), -(len(made) ** 2), 1.0] for _ in request.texts]))
+        return replace(
+            answer,
+            vectors=Vectors.of([[len(made), -(len(made) ** 2), 1.0] for _ in request.texts]),
+        )
 
     return change
 
@@ -84,27 +95,41 @@ class ManyAnswers(Wrong):
 
 
 WRONG: dict[str, tuple[str, Callable[[], Any]]] = {
-    "a vector is missing": ("answer.complete", lambda: Wrong(lambda a, r: replace(a, vectors=a.vectors[1:]))),
+    "a vector is missing": ("answer.complete",
+                            lambda: Wrong(lambda a, r: replace(a, vectors=a.vectors[1:]))),
     "a number is not finite": (
-        "answer.complete", lambda: Wrong(lambda a, r: replace(a, vectors=Vectors.of([[float("nan")]] * len(r.texts)))),
+        "answer.complete", lambda: Wrong(lambda a,
+                                         r: replace(a,
+                                                    vectors=Vectors.of([[float("nan")]] * len(r.texts)))),
     ),
     "no model": ("answer.complete", lambda: Wrong(lambda a, r: replace(a, model=""))),
-    "a negative count": ("answer.complete", lambda: Wrong(lambda a, r: replace(a, usage=Usage(input_tokens=-1)))),
-    "lists, not vectors": ("answer.complete", lambda: Wrong(lambda a, r: replace(a, vectors=a.vectors.tolist()))),
+    "a negative count": ("answer.complete", lambda: Wrong(lambda a,
+                                                          r: replace(a,
+                                                                     usage=Usage(input_tokens=-1)))),
+    "lists, not vectors": ("answer.complete",
+                           lambda: Wrong(lambda a, r: replace(a, vectors=a.vectors.tolist()))),
     "another answer each time": ("answer.stateless", lambda: Wrong(forget([]))),
-    "the order is lost": ("answer.order", lambda: Wrong(lambda a, r: replace(a, vectors=a.vectors[::-1]))),
+    "the order is lost": ("answer.order", lambda: Wrong(lambda a,
+                                                        r: replace(a, vectors=a.vectors[::-1]))),
     "calls are not split": ("calls.split", lambda: ManyAnswers(lambda a, r: a)),
     "dimensions are ignored": (
-        "calls.settings", lambda: Wrong(lambda a, r: replace(a, vectors=Vectors.of([[1.0] * 64] * len(r.texts)))),
+        "calls.settings", lambda: Wrong(lambda a,
+                                        r: replace(a,
+                                                   vectors=Vectors.of([[1.0] * 64] * len(r.texts)))),
     ),
-    "the worst is first": ("answer.complete", lambda: WrongReranker(lambda a, r: replace(a, results=a.results[::-1]))),
+    "the worst is first": ("answer.complete",
+                           lambda: WrongReranker(lambda a,
+                                                 r: replace(a, results=a.results[::-1]))),
     "an index occurs twice": (
-        "answer.complete", lambda: WrongReranker(lambda a, r: replace(a, results=a.results[:1] * 2)),
+        "answer.complete", lambda: WrongReranker(lambda a,
+                                                 r: replace(a, results=a.results[:1] * 2)),
     ),
     "top_k is ignored": ("calls.settings", lambda: WrongReranker(keep_all)),
     "documents are mixed up": (
         "calls.settings",
-        lambda: WrongReranker(lambda a, r: replace(a, results=tuple([replace(e, document="x") for e in a.results]))),
+        lambda: WrongReranker(lambda a, r: replace(a,
+                                                   results=tuple([replace(e,
+                                                                          document="x") for e in a.results]))),
     ),
     "neither": ("answer.complete", lambda: ScriptedProvider("Hi.")),
 }  # fmt: skip
@@ -119,7 +144,8 @@ async def test_a_broken_rule_is_found(mistake: str) -> None:
 
 
 async def test_errors_are_compared_by_class() -> None:
-    (case,) = [case for case in retrieval_suite(SimulatedEmbedder, failing={RateLimitError: SimulatedEmbedder})
+    (case,) = [case for case in retrieval_suite(SimulatedEmbedder,
+                                                failing={RateLimitError: SimulatedEmbedder})
         if str(case) == "calls.errors"]  # fmt: skip
     with pytest.raises(Violation, match="the call succeeded, RateLimitError was expected"):
         await case.run()

@@ -86,7 +86,7 @@ async def _no_sleep(seconds: float) -> None:
 slept: list[float] = []
 
 
-# --- retry ------------------------------------------------------------------------------------------
+# --- retry -------------------------------------------------------------------------------------
 
 
 async def test_retry_repeats_only_the_failed_part() -> None:
@@ -127,7 +127,7 @@ def test_nested_retries_are_rejected() -> None:
         Retry(once)
 
 
-# --- fallback ---------------------------------------------------------------------------------------
+# --- fallback ----------------------------------------------------------------------------------
 
 
 async def test_fallback_uses_another_server_of_the_model() -> None:
@@ -146,7 +146,10 @@ async def test_fallback_uses_another_server_of_the_model() -> None:
 
 def test_fallback_rejects_different_models() -> None:
     for candidates, message in [
-        ([Plain(), Plain(name="b", model="other")], "'other' and candidates\\[0\\] 'm'; vectors and scores"),
+        (
+            [Plain(), Plain(name="b", model="other")],
+            "'other' and candidates\\[0\\] 'm'; vectors and scores",
+        ),
         ([Plain(), Plain()], "which is in the list before it"),
         ([Plain(model="r"), Ranks()], "does not embed"),
     ]:
@@ -163,7 +166,7 @@ async def test_fallback_raises_errors_that_affect_all_candidates() -> None:
     assert second.requests == []
 
 
-# --- rate limit -------------------------------------------------------------------------------------
+# --- rate limit --------------------------------------------------------------------------------
 
 
 async def test_a_rate_limit_counts_the_requests_that_are_sent() -> None:
@@ -188,7 +191,7 @@ async def test_token_limit_is_settled_by_usage() -> None:
     await ranker.rerank("q", ["a"])
 
 
-# --- observe ----------------------------------------------------------------------------------------
+# --- observe -----------------------------------------------------------------------------------
 
 
 async def test_every_request_is_one_record() -> None:
@@ -197,7 +200,9 @@ async def test_every_request_is_one_record() -> None:
     inner.priced_as = PriceRow("p", Match(equals=("m",)), Decimal(2), Decimal(0))
     embedder: Any = Observe(inner, seen.append)  # type: ignore[arg-type]
     with pytest.raises(OverloadedError):
-        await embedder.embed(["a", "b", "c"], input_type="query", dimensions=2, request_id="r", session_id="s")
+        await embedder.embed(
+            ["a", "b", "c"], input_type="query", dimensions=2, request_id="r", session_id="s"
+        )
     await embedder.close()
     assert [type(event) for event in seen] == [CallStarted, CallCompleted, CallStarted, CallFailed]
     done, failed = seen[1], seen[3]
@@ -206,7 +211,11 @@ async def test_every_request_is_one_record() -> None:
     assert (done.input_count, failed.input_count) == (2, 1)
     assert (done.dimensions, done.response_model, done.response_id) == (2, "m-1", "id")
     assert (done.input_tokens, done.output_tokens, done.cost_usd) == (2, None, Decimal("0.000004"))
-    assert (failed.error_class, failed.category, failed.input_tokens) == ("rate_limit", "provider_unavailable", None)
+    assert (failed.error_class, failed.category, failed.input_tokens) == (
+        "rate_limit",
+        "provider_unavailable",
+        None,
+    )
     assert (done.request_id, done.session_id, done.texts) == ("r", "s", None)
 
 
@@ -238,7 +247,7 @@ async def test_a_cancelled_request_is_recorded() -> None:
     assert seen[-1].error_class == "cancelled"
 
 
-# --- cassettes --------------------------------------------------------------------------------------
+# --- cassettes ---------------------------------------------------------------------------------
 
 
 async def test_cassette_replays_embeddings(tmp_path: Path) -> None:
@@ -273,7 +282,7 @@ async def test_cassette_replays_rankings(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
-# --- cache ------------------------------------------------------------------------------------------
+# --- cache -------------------------------------------------------------------------------------
 
 
 async def test_cache_sends_only_missing_texts(tmp_path: Path) -> None:
@@ -307,7 +316,7 @@ async def test_a_cache_keeps_rankings(tmp_path: Path) -> None:
     await reranker.close()
 
 
-# --- stacks -----------------------------------------------------------------------------------------
+# --- stacks ------------------------------------------------------------------------------------
 
 
 async def test_stack_describes_itself_and_forwards_everything() -> None:

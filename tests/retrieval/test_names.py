@@ -134,7 +134,10 @@ async def test_models_yaml_configures_wires_and_limits(tmp_path: Path) -> None:
     assert embedder.batch_size == 8
     assert (await embedder.embed(["a"], input_type="query")).warnings == ()
     assert transport.requests[0].url == "http://10.0.0.5:7997/embed"
-    assert describe(embedder).splitlines() == ["Retry(max_retries=3)", "HttpEmbedder box:bge-small"]
+    assert describe(embedder).splitlines() == [
+        "Retry(max_retries=3)",
+        "HttpEmbedder box:bge-small",
+    ]
     assert describe(registry.open_reranker("vectors", retries=0)) == "HttpReranker box:bge-small"
 
 
@@ -148,24 +151,31 @@ async def test_models_yaml_configures_wires_and_limits(tmp_path: Path) -> None:
 )
 def test_mistakes_in_models_yaml_are_located(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "models.yaml"
-    path.write_text(f"adapters:\n  box:\n    type: openai-compatible\n    base_url: http://h\n    {text}\n")
+    path.write_text(
+        f"adapters:\n  box:\n    type: openai-compatible\n    base_url: http://h\n    {text}\n"
+    )
     with pytest.raises(ConfigError) as caught:
         Registry.load(path)
     assert "models.yaml:5: " in str(caught.value)
     assert message in str(caught.value)
 
 
-# --- money ------------------------------------------------------------------------------------------
+# --- money -------------------------------------------------------------------------------------
 
 
 async def test_embedding_is_priced() -> None:
     transport = FixtureTransport(_vectors())
-    found = await connect_embedder("openai:text-embedding-3-small", transport=transport).embed(["a"])
+    found = await connect_embedder("openai:text-embedding-3-small", transport=transport).embed(
+        ["a"]
+    )
     assert cost(found).total == Decimal("0.00002")
 
 
 async def test_reranker_is_priced_by_searches() -> None:
-    body = {"results": [{"index": 0, "relevance_score": 1}], "meta": {"billed_units": {"search_units": 3}}}
+    body = {
+        "results": [{"index": 0, "relevance_score": 1}],
+        "meta": {"billed_units": {"search_units": 3}},
+    }
     transport = FixtureTransport((200, {}, [msgspec.json.encode(body)]))
     found = await connect_reranker("cohere:rerank-v3.5", transport=transport).rerank("q", ["a"])
     bill = cost(found)
@@ -182,7 +192,9 @@ def test_unreported_searches_have_no_price() -> None:
 def test_own_price_row_is_used(tmp_path: Path) -> None:
     path = tmp_path / "prices.yaml"
     path.write_text("rows:\n  - {provider: x, match: {equals: [r]}, search: '1.5'}\n")
-    assert cost(Usage(search_units=2), "x:r", table=PriceTable.load(path)).total == Decimal("0.003")
+    assert cost(Usage(search_units=2), "x:r", table=PriceTable.load(path)).total == Decimal(
+        "0.003"
+    )
     path.write_text("rows:\n  - {provider: x, match: {equals: [r]}, search: '-1'}\n")
     with pytest.raises(ValueError, match="search"):
         PriceTable.load(path)

@@ -1,4 +1,6 @@
-"""Every retrieval wire on a real socket: client, simulated server, command and blocking functions."""
+"""Every retrieval wire on a real socket: client, simulated server, command and
+blocking functions.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +95,7 @@ async def test_a_simulated_reranker_returns_documents() -> None:
     assert [each.document for each in ranking.results] == ["fox", "cow"]
 
 
-# --- blocking ---------------------------------------------------------------------------------------
+# --- blocking ----------------------------------------------------------------------------------
 
 
 def test_blocking_clients_work(server: SimServer) -> None:
@@ -112,7 +114,7 @@ def test_blocking_clients_work(server: SimServer) -> None:
         assert "sync" in repr(reranker)
 
 
-# --- the command ------------------------------------------------------------------------------------
+# --- the command -------------------------------------------------------------------------------
 
 
 def _run(*words: str, stdin: str | None = None) -> Any:
@@ -144,7 +146,9 @@ def test_rerank_command_prints_the_ranking(server: SimServer) -> None:
     where = ("--base-url", f"{server.url}/v1")
     done = _run("rerank", "sim", "red fox", "a cow", "a red fox", "--json", "--top-k", "1", *where)
     assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["results"] == [{"index": 1, "relevance_score": 1.0, "document": "a red fox"}]
+    assert json.loads(done.stdout)["results"] == [
+        {"index": 1, "relevance_score": 1.0, "document": "a red fox"}
+    ]
     done = _run("rerank", "sim", "red fox", *where, stdin="a cow\na red fox\n")
     assert done.stdout.splitlines() == ["  1.0000  a red fox", "  0.0000  a cow"]
 

@@ -16,7 +16,9 @@ from ..listed import speak
 Answer = Callable[[Request], list[Any]]
 
 
-def call(name: str, *, call_id: str = "call_1", pieces: int = 2, **arguments: Any) -> Callable[[Assembler], None]:
+def call(
+    name: str, *, call_id: str = "call_1", pieces: int = 2, **arguments: Any
+) -> Callable[[Assembler], None]:
     """Emit a call whose arguments arrive in pieces."""
 
     def say(out: Assembler) -> None:
@@ -48,9 +50,15 @@ def of(records: Sequence[LogRecord], kind: str) -> list[Any]:
     return [record.payload for record in records if record.type == kind]
 
 
-# --- evidence ---------------------------------------------------------------------------------------
+# --- evidence ----------------------------------------------------------------------------------
 
-ENDS = {"tool.observed", "tool.failed", "permission.denied", "tool_intent.rejected", "tool_intent.closed"}
+ENDS = {
+    "tool.observed",
+    "tool.failed",
+    "permission.denied",
+    "tool_intent.rejected",
+    "tool_intent.closed",
+}
 # What may come before each step of an intent.
 BEFORE = {
     "tool_intent.validated": {"tool_intent.proposed"},
@@ -62,7 +70,8 @@ BEFORE = {
     "tool.observed": {"tool.started"},
     "tool.failed": {"tool.started"},
     "tool_intent.closed": {
-        "tool_intent.proposed", "tool_intent.validated", "permission.requested", "permission.granted", "tool.started",
+        "tool_intent.proposed", "tool_intent.validated", "permission.requested",
+        "permission.granted", "tool.started",
     },
 }  # fmt: skip
 
@@ -73,7 +82,9 @@ def check_evidence(records: Sequence[LogRecord], *, finished: bool = True) -> di
     steps: dict[str, list[LogRecord]] = {}
     for record in records:
         assert record.parent is None or record.parent in by_id, "a parent comes first"
-        intent = record.data.get("intent_id") or (record.data["id"] if record.type == "tool_intent.proposed" else None)
+        intent = record.data.get("intent_id") or (
+            record.data["id"] if record.type == "tool_intent.proposed" else None
+        )
         if intent is None:
             continue
         before = steps.setdefault(intent, [])
@@ -82,7 +93,9 @@ def check_evidence(records: Sequence[LogRecord], *, finished: bool = True) -> di
         else:
             assert before[-1].type in BEFORE[record.type], f"{record.type} after {before[-1].type}"
             if record.type != "tool_intent.closed":
-                assert record.parent == before[-1].id, f"{record.type} follows from {before[-1].type}"
+                assert record.parent == before[-1].id, (
+                    f"{record.type} follows from {before[-1].type}"
+                )
         before.append(record)
     found = {intent: types(chain) for intent, chain in steps.items()}
     for chain in found.values():
@@ -90,7 +103,10 @@ def check_evidence(records: Sequence[LogRecord], *, finished: bool = True) -> di
         if finished:
             assert chain[-1] in ENDS, chain
     if finished:
-        starts, ends = types(records).count("llm.call_started"), sum(r.type in CALL_ENDS for r in records)
+        starts, ends = (
+            types(records).count("llm.call_started"),
+            sum(r.type in CALL_ENDS for r in records),
+        )
         assert starts == ends
     return found
 

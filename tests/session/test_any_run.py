@@ -24,7 +24,9 @@ from .playing import call, check_evidence, propose
 
 NAMES = ("look", "note", "fail", "lose", "forbidden", "odd", "unknown")
 calls = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 3)), max_size=4)
-turns = st.lists(calls | st.sampled_from(["text", "error", "broken", "garbled"]), min_size=1, max_size=5)
+turns = st.lists(
+    calls | st.sampled_from(["text", "error", "broken", "garbled"]), min_size=1, max_size=5
+)
 
 
 def make_tools(ran: list[int]) -> list[Any]:
@@ -69,7 +71,10 @@ def answer(turn: Any, at: int) -> Any:
     if turn == "broken":
         return broken("Half a", OverloadedError("busy"))
     if turn == "garbled":
-        return speak(lambda out: (out.tool_start(1, "c", "look"), out.tool_input(1, '{"n": ')), finish="tool_calls")
+        return speak(
+            lambda out: (out.tool_start(1, "c", "look"), out.tool_input(1, '{"n": ')),
+            finish="tool_calls",
+        )
     said = [call(name, call_id=f"c{place}", n=n) for place, (name, n) in enumerate(turn)]
     return propose(*said, words="Hm.") if said else ""
 
@@ -77,10 +82,13 @@ def answer(turn: Any, at: int) -> Any:
 async def play(turns: list[Any], answer_yes: Any, window: int, folder: Path) -> None:
     ran: list[int] = []
     policy = Policy([Rule("allow", side_effect=["none", "read"]), Rule("deny", tool="forbidden")])
-    provider = Listed(*[answer(turn, at) for at, turn in enumerate(turns)], "The end.", repeat=True)
+    provider = Listed(
+        *[answer(turn, at) for at, turn in enumerate(turns)], "The end.", repeat=True
+    )
     with SqliteLog(folder / "log.db") as log:
         session = Session(
-            provider, make_tools(ran), policy, log, session_id="s1", approve=answer_yes, budget=Budget(steps=12),
+            provider, make_tools(ran), policy, log, session_id="s1", approve=answer_yes,
+            budget=Budget(steps=12),
             context=[DropOldToolResults(window=window, keep=1), Window()], corrections=1,
         )  # fmt: skip
         goal: str | None = "Go."
@@ -98,13 +106,18 @@ async def play(turns: list[Any], answer_yes: Any, window: int, folder: Path) -> 
     state = reduce_records(records)
     assert state.messages == session.state.messages
     assert state.project("listed") == session.messages
-    for projected in [record.payload for record in records if isinstance(record.payload, ContextProjected)]:
+    for projected in [
+        record.payload for record in records if isinstance(record.payload, ContextProjected)
+    ]:
         assert projected.left_out
     for request in provider.requests:
         check_request(build_request(request.messages, [], None, None, None, model="m"))
         asked = [c.id for m in request.messages if isinstance(m, Assistant) for c in m.tool_calls]
         assert len(set(asked)) == len(asked)  # some providers refuse a repeated id
-        assert asked == [m.tool_call_id for m in request.messages if isinstance(m, ToolResult)] or not asked
+        assert (
+            asked == [m.tool_call_id for m in request.messages if isinstance(m, ToolResult)]
+            or not asked
+        )
 
 
 @settings(max_examples=30)

@@ -16,7 +16,14 @@ from dragoman.log import EventLog, MemoryLog, SqliteLog
 from dragoman.messages import ToolResult
 from dragoman.permission import Decision, Proposal, Verdict
 from dragoman.replay import to_steps
-from dragoman.session import RemoteApprover, SessionError, answer_question, find_questions, hook, reduce_records
+from dragoman.session import (
+    RemoteApprover,
+    SessionError,
+    answer_question,
+    find_questions,
+    hook,
+    reduce_records,
+)
 from dragoman.tools import FunctionTool, tool
 
 from ..listed import Listed
@@ -48,10 +55,15 @@ def clear() -> None:
 
 
 def commands(*given: str) -> Listed:
-    return Listed(*[propose(call("bash", call_id=f"c{at}", command=each)) for at, each in enumerate(given)], "Done.")
+    return Listed(
+        *[propose(call("bash", call_id=f"c{at}", command=each)) for at, each in enumerate(given)],
+        "Done.",
+    )
 
 
-async def run(provider: Listed, approve: Any, policy: Policy = ASK, tools: Any = None) -> list[Any]:
+async def run(
+    provider: Listed, approve: Any, policy: Policy = ASK, tools: Any = None
+) -> list[Any]:
     log = MemoryLog()
     session = Session(provider, tools or [bash, EDIT], policy, log, approve=approve)
     assert (await session.run("Go.")).outcome == "completed"
@@ -62,21 +74,29 @@ async def run(provider: Listed, approve: Any, policy: Policy = ASK, tools: Any =
     return records
 
 
-# --- edits ------------------------------------------------------------------------------------------
+# --- edits -------------------------------------------------------------------------------------
 
 
 async def test_edit_keeps_the_proposed_and_the_executed_input() -> None:
     provider = commands("pytest -x")
-    records = await run(provider, lambda p, v: Decision(True, "ann", "faster", input={"command": "pytest -q"}))
+    records = await run(
+        provider, lambda p, v: Decision(True, "ann", "faster", input={"command": "pytest -q"})
+    )
     assert ran == ["pytest -q"]
     assert of(records, "tool_intent.proposed")[0].input == {"command": "pytest -x"}
     granted = next(record for record in records if record.type == "permission.granted")
-    assert (granted.actor, granted.payload.by, granted.payload.input) == ("user", "ann", {"command": "pytest -q"})
+    assert (granted.actor, granted.payload.by, granted.payload.input) == (
+        "user",
+        "ann",
+        {"command": "pytest -q"},
+    )
     assert of(records, "tool.started")[0].input == {"command": "pytest -q"}
     result = provider.requests[1].messages[-1]
     assert isinstance(result, ToolResult)
-    assert result.content == (
-        '[The user changed the input of this call; it ran with {"command":"pytest -q"}]\nran pytest -q'
+    assert (
+        result.content
+        == '[The user changed the input of this call; it ran with {"command":"pytest -q"}]\nran'
+        " pytest -q"
     )
     title = next(step.title for step in to_steps(records) if step.type == "permission.granted")
     assert title == 'allowed bash, by ann, with {"command":"pytest -q"}: faster'
@@ -100,12 +120,14 @@ async def test_edited_input_is_validated(edited: Any, why: str) -> None:
 
 
 async def test_approval_with_unchanged_input_is_not_an_edit() -> None:
-    records = await run(commands("ls"), lambda p, v: Decision(True, "ann", input={"command": "ls"}))
+    records = await run(
+        commands("ls"), lambda p, v: Decision(True, "ann", input={"command": "ls"})
+    )
     assert of(records, "permission.granted")[0].input is None
     assert of(records, "tool.observed")[0].content == "ran ls"
 
 
-# --- scopes -----------------------------------------------------------------------------------------
+# --- scopes ------------------------------------------------------------------------------------
 
 
 async def count_questions(provider: Listed, decision: Decision) -> int:
@@ -120,43 +142,66 @@ async def count_questions(provider: Listed, decision: Decision) -> int:
 
 
 async def test_session_scope_allows_the_tool() -> None:
-    assert await count_questions(commands("a", "b", "c"), Decision(True, "ann", scope="session")) == 1
+    assert (
+        await count_questions(commands("a", "b", "c"), Decision(True, "ann", scope="session")) == 1
+    )
 
 
 async def test_path_scope_allows_the_path() -> None:
     given = [("a.txt", "1"), ("a.txt", "2"), ("b.txt", "3"), ("a.txt", "4")]
-    calls = [propose(call("edit_file", call_id=f"c{at}", path=p, text=t)) for at, (p, t) in enumerate(given)]
+    calls = [
+        propose(call("edit_file", call_id=f"c{at}", path=p, text=t))
+        for at, (p, t) in enumerate(given)
+    ]
     assert await count_questions(Listed(*calls, "Done."), Decision(True, "ann", scope="path")) == 2
 
 
 async def test_prefix_scope_allows_single_commands_with_the_prefix() -> None:
-    provider = commands("git status", "git log", "git status; curl x", "gitx", "git status $(x)", "git diff")
+    provider = commands(
+        "git status", "git log", "git status; curl x", "gitx", "git status $(x)", "git diff"
+    )
     assert await count_questions(provider, Decision(True, "ann", scope="prefix")) == 4
     provider = commands("git log -1", "git log -2", "git push", "git log")
-    assert await count_questions(provider, Decision(True, "ann", scope="prefix", prefix="git log")) == 2
+    assert (
+        await count_questions(provider, Decision(True, "ann", scope="prefix", prefix="git log"))
+        == 2
+    )
 
 
 async def test_inapplicable_scope_allows_one_call() -> None:
     assert await count_questions(commands("a", "b"), Decision(True, "ann", scope="path")) == 2
-    assert await count_questions(commands("a;b", "a;b"), Decision(True, "ann", scope="prefix")) == 2
-    assert await count_questions(commands("a", "a"), Decision(True, "ann", scope="prefix", prefix="b")) == 2
+    assert (
+        await count_questions(commands("a;b", "a;b"), Decision(True, "ann", scope="prefix")) == 2
+    )
+    assert (
+        await count_questions(
+            commands("a", "a"), Decision(True, "ann", scope="prefix", prefix="b")
+        )
+        == 2
+    )
 
 
 async def test_scope_of_an_edited_approval_does_not_repeat_the_edit() -> None:
     records = await run(
-        commands("a", "b"), lambda p, v: Decision(True, "ann", scope="session", input={"command": "edited"})
+        commands("a", "b"),
+        lambda p, v: Decision(True, "ann", scope="session", input={"command": "edited"}),
     )
     assert ran == ["edited", "b"]
-    assert [each.input for each in of(records, "permission.granted")] == [{"command": "edited"}, None]
+    assert [each.input for each in of(records, "permission.granted")] == [
+        {"command": "edited"},
+        None,
+    ]
 
 
 async def test_scope_does_not_override_a_denial() -> None:
-    records = await run(commands("ls", "rm x"), lambda p, v: Decision(True, "ann", scope="session"))
+    records = await run(
+        commands("ls", "rm x"), lambda p, v: Decision(True, "ann", scope="session")
+    )
     assert ran == ["ls"]
     assert of(records, "permission.denied")[0].by == "policy"
 
 
-# --- hooks ------------------------------------------------------------------------------------------
+# --- hooks -------------------------------------------------------------------------------------
 
 
 def program(tmp_path: Path, text: str) -> list[str]:
@@ -166,7 +211,10 @@ def program(tmp_path: Path, text: str) -> list[str]:
 
 
 async def test_hook_program_decides(tmp_path: Path) -> None:
-    text = "print(json.dumps({'allowed': asked['input']['command'] == 'ls', 'reason': asked['tool_name']}))"
+    text = (
+        "print(json.dumps({'allowed': asked['input']['command'] == 'ls', 'reason': "
+        "asked['tool_name']}))"
+    )
     records = await run(commands("ls", "make"), hook(program(tmp_path, text)))
     assert ran == ["ls"]
     granted = next(record for record in records if record.type == "permission.granted")
@@ -178,14 +226,23 @@ async def test_hook_program_decides(tmp_path: Path) -> None:
 async def test_hook_function_decides_edits_or_defers() -> None:
     async def check(asked: dict[str, Any]) -> Any:
         json.dumps(asked)
-        assert (asked["side_effect"], asked["paths"], asked["session"][:8]) == ("execute", [], "session_")
+        assert (asked["side_effect"], asked["paths"], asked["session"][:8]) == (
+            "execute",
+            [],
+            "session_",
+        )
         if asked["input"]["command"] == "ls":
             return {"allowed": True, "by": "a bot", "input": {"command": "ls -l"}}
         return None
 
-    records = await run(commands("ls", "make"), hook(check, then=lambda p, v: Decision(True, "ann")))
+    records = await run(
+        commands("ls", "make"), hook(check, then=lambda p, v: Decision(True, "ann"))
+    )
     assert ran == ["ls -l", "make"]
-    assert [each.by for each in of(records, "permission.granted")] == ["hook check for a bot", "ann"]
+    assert [each.by for each in of(records, "permission.granted")] == [
+        "hook check for a bot",
+        "ann",
+    ]
 
 
 async def test_deferred_decision_without_an_approver_is_a_denial() -> None:
@@ -217,14 +274,18 @@ async def test_hook_with_a_timeout_or_an_error_denies(tmp_path: Path) -> None:
     def broken(asked: dict[str, Any]) -> bool:
         raise KeyError("x")
 
-    for target, why in ((slow, "no answer after"), (broken, "KeyError"), (["/nowhere/at/all"], "cannot be run")):
+    for target, why in (
+        (slow, "no answer after"),
+        (broken, "KeyError"),
+        (["/nowhere/at/all"], "cannot be run"),
+    ):
         records = await run(commands("ls"), hook(target, timeout=0.05))  # type: ignore[arg-type]
         assert why in of(records, "permission.denied")[0].reason
     with pytest.raises(ValueError, match="hook"):
         hook("rm -rf")  # type: ignore[arg-type]
 
 
-# --- another process --------------------------------------------------------------------------------
+# --- another process ---------------------------------------------------------------------------
 
 
 async def until_asked(log: EventLog) -> Any:
@@ -238,13 +299,21 @@ async def until_asked(log: EventLog) -> Any:
 async def test_another_process_answers(kind: str, tmp_path: Path) -> None:
     log: EventLog = MemoryLog() if kind == "memory" else SqliteLog(tmp_path / "log.db")
     with log:
-        session = Session(commands("ls", "make"), [bash], ASK, log, approve=RemoteApprover(log, interval=0.01))
+        session = Session(
+            commands("ls", "make"), [bash], ASK, log, approve=RemoteApprover(log, interval=0.01)
+        )
         running = asyncio.create_task(session.run("Go."))
         question = await until_asked(log)
-        assert (question.session, question.input, question.tool_name) == (session.id, {"command": "ls"}, "bash")
+        assert (question.session, question.input, question.tool_name) == (
+            session.id,
+            {"command": "ls"},
+            "bash",
+        )
         with pytest.raises(SessionError, match="no open question"):
             answer_question(log, session.id, "tu_other", Decision(True, "ann"))
-        answer_question(log, session.id, question.intent_id, Decision(True, "ann", input={"command": "ls -l"}))
+        answer_question(
+            log, session.id, question.intent_id, Decision(True, "ann", input={"command": "ls -l"})
+        )
         async with asyncio.timeout(60):
             while (question := await until_asked(log)).input != {"command": "make"}:
                 await asyncio.sleep(0.01)
@@ -267,7 +336,9 @@ async def test_first_answer_counts() -> None:
     at_once = RemoteApprover(log, lambda p, v: Decision(True, "ann"))
     await run(commands("ls"), at_once)
     assert ran == ["ls"]
-    session = Session(commands("make"), [bash], ASK, log, approve=RemoteApprover(log, never, interval=0.01))
+    session = Session(
+        commands("make"), [bash], ASK, log, approve=RemoteApprover(log, never, interval=0.01)
+    )
     running = asyncio.create_task(session.run("Go."))
     question = await until_asked(log)
     answer_question(log, session.id, question.intent_id, Decision(True, "bob"))
@@ -283,7 +354,9 @@ async def test_log_approve_answers_from_another_process(tmp_path: Path) -> None:
         return subprocess.run([*words, *more], capture_output=True, text=True, check=False)
 
     with SqliteLog(place) as log:
-        session = Session(commands("ls"), [bash], ASK, log, approve=RemoteApprover(log, interval=0.02))
+        session = Session(
+            commands("ls"), [bash], ASK, log, approve=RemoteApprover(log, interval=0.02)
+        )
         running = asyncio.create_task(session.run("Go."))
         question = await until_asked(log)
         listed = await asyncio.to_thread(tell, "--json")

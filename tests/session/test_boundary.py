@@ -28,7 +28,9 @@ BELOW = LAYERS[: LAYERS.index("permission")]
 
 
 def reachable(layers: list[str]) -> dict[str, set[str]]:
-    """Return, for each module of the given layers, the layers it imports directly or indirectly."""
+    """Return, for each module of the given layers, the layers it imports directly or
+    indirectly.
+    """
     modules = PRESENT
     known = {module.name for module in modules}
     edges = {module.name: {target for _, _, target in module.imports(known)} for module in modules}
@@ -62,19 +64,25 @@ def test_import_search_finds_an_indirect_import() -> None:
 
 def test_lower_layers_do_not_load_the_session() -> None:
     program = (
-        "import importlib, pkgutil, sys, dragoman\n"
-        f"for name in {BELOW!r}:\n"
-        "    module = importlib.import_module(f'dragoman.{name}')\n"
-        "    for found in pkgutil.walk_packages(getattr(module, '__path__', ()), module.__name__ + '.'):\n"
-        "        if 'otel' not in found.name and 'redis' not in found.name: importlib.import_module(found.name)\n"
-        f"print([name for name in sys.modules if name.split('.')[:2] in [['dragoman', core] for core in {CORE!r}]])\n"
+        f"import importlib, pkgutil, sys, dragoman\nfor name in {BELOW!r}:\n    module = "
+        "importlib.import_module(f'dragoman.{name}')\n    for found in "
+        "pkgutil.walk_packages(getattr(module, '__path__', ()), module.__name__ + '.'):\n       "
+        " if 'otel' not in found.name and 'redis' not in found.name: "
+        "importlib.import_module(found.name)\nprint([name for name in sys.modules if "
+        f"name.split('.')[:2] in [['dragoman', core] for core in {CORE!r}]])\n"
     )
     environment = {"PYTHONPATH": str(PACKAGE.parent), "PATH": ""}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=True,
+    )
     assert done.stdout.strip() == "[]"
 
 
-# --- armed ------------------------------------------------------------------------------------------
+# --- armed -------------------------------------------------------------------------------------
 
 fired: list[str] = []
 
@@ -94,7 +102,11 @@ def bash(command: str) -> str:
 
 
 ARMED = Toolbox([FunctionTool(bash), Bomb(dragoman.Tool("boom"))])
-CALL = b'data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"c1","function":{"name":"bash","arguments":"{\\"command\\":\\"ls\\"}"}},{"index":1,"id":"c2","function":{"name":"boom","arguments":"{}"}}]},"finish_reason":"tool_calls"}]}\n\ndata: [DONE]\n\n'  # noqa: E501
+CALL = (
+    b"data: "
+    b'{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"c1","function":{"name":"bash","arguments":"{\\"command\\":\\"ls\\"}"}},{"index":1,"id":"c2","function":{"name":"boom","arguments":"{}"}}]},"finish_reason":"tool_calls"}]}\n\ndata:'
+    b" [DONE]\n\n"
+)
 
 
 def over_http() -> Provider:
@@ -103,7 +115,9 @@ def over_http() -> Provider:
 
 
 def listed() -> Provider:
-    return Listed(propose(call("bash", call_id="1", command="ls"), call("boom", call_id="2")), repeat=True)
+    return Listed(
+        propose(call("bash", call_id="1", command="ls"), call("boom", call_id="2")), repeat=True
+    )
 
 
 def simulated() -> Provider:
@@ -133,7 +147,9 @@ async def test_no_provider_executes_a_tool(kind: str, tmp_path: Path) -> None:
         stream = model.stream("Go.", ARMED.describe())
         events = [event async for event in stream]
         proposed = [
-            event.intent.tool_name for event in events if isinstance(event, dragoman.ToolUseEnd) and event.intent
+            event.intent.tool_name
+            for event in events
+            if isinstance(event, dragoman.ToolUseEnd) and event.intent
         ]
         assert proposed == ["bash", "boom"]
         assert fired == []
@@ -142,7 +158,8 @@ async def test_no_provider_executes_a_tool(kind: str, tmp_path: Path) -> None:
 async def test_function_is_described_to_a_provider_and_never_called() -> None:
     fired.clear()
     for model in (listed(), simulated(), over_http()):
-        with contextlib.suppress(dragoman.ProviderError):  # they propose a second tool, which is not offered
+        # they propose a second tool, which is not offered
+        with contextlib.suppress(dragoman.ProviderError):
             await model.complete("Go.", [bash])
     assert fired == []
 
@@ -158,12 +175,22 @@ async def test_provider_rejects_executable_tools(offered: Any) -> None:
 
 def test_tool_description_contains_nothing_executable(tmp_path: Path) -> None:
     tools = Toolbox(
-        [Bomb(dragoman.Tool("boom")), *workspace_tools(tmp_path), ProcessTool(dragoman.Tool("p"), ["true"])]
+        [
+            Bomb(dragoman.Tool("boom")),
+            *workspace_tools(tmp_path),
+            ProcessTool(dragoman.Tool("p"), ["true"]),
+        ]
     )
 
     def walk(value: Any) -> None:
         assert not callable(value)
-        for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
+        for inner in (
+            value.values()
+            if isinstance(value, dict)
+            else value
+            if isinstance(value, list | tuple)
+            else ()
+        ):
             walk(inner)
 
     for description in tools.describe():

@@ -20,7 +20,9 @@ from ..listed import Listed
 from .playing import call, check_evidence, of, propose, types
 
 ALL = Policy([Rule("allow")])
-ROW = PriceRow(provider="listed", match=Match(equals=("m",)), input=Decimal(1000), output=Decimal(1000))
+ROW = PriceRow(
+    provider="listed", match=Match(equals=("m",)), input=Decimal(1000), output=Decimal(1000)
+)
 price = lambda usage, model: cost(usage, model, table=PriceTable((ROW,), version="v1"))
 
 
@@ -34,14 +36,19 @@ def ping() -> str:
     ("budget", "name", "used", "turns"),
     [
         (Budget(steps=3), "turns", 3, 3),
-        (Budget(tokens=31), "tokens", 45, 3),  # 15 a turn: the turn that reaches the limit is finished
+        # 15 a turn: the turn that reaches the limit is finished
+        (Budget(tokens=31), "tokens", 45, 3),
         (Budget(tokens=30), "tokens", 30, 2),
         (Budget(cost_usd="0.03"), "cost", Decimal("0.030"), 2),
         (Budget(cost_usd=0.031), "cost", Decimal("0.045"), 3),
     ],
 )
-async def test_budget_ends_a_session_cleanly(log: SqliteLog, budget: Budget, name: str, used: Any, turns: int) -> None:
-    session = Session(Listed(propose(call("ping")), repeat=True), [ping], ALL, log, budget=budget, price=price)
+async def test_budget_ends_a_session_cleanly(
+    log: SqliteLog, budget: Budget, name: str, used: Any, turns: int
+) -> None:
+    session = Session(
+        Listed(propose(call("ping")), repeat=True), [ping], ALL, log, budget=budget, price=price
+    )
     outcome = await session.run("Go.")
     assert (outcome.outcome, outcome.spent.turns) == ("exhausted", turns)
     assert outcome.detail is not None
@@ -71,7 +78,9 @@ async def test_cost_budget_rejects_a_model_without_a_price(log: SqliteLog) -> No
 
 
 async def test_a_cost_that_turns_out_unknown_ends_the_session(log: SqliteLog) -> None:
-    uncounted = lambda usage, model: price(usage, model) if usage.output_tokens is not None else Unpriced("not counted")
+    uncounted = lambda usage, model: (
+        price(usage, model) if usage.output_tokens is not None else Unpriced("not counted")
+    )
     provider = Listed(propose(call("ping"), usage=Usage()), repeat=True)
     session = Session(provider, [ping], ALL, log, budget=Budget(cost_usd=1), price=uncounted)
     outcome = await session.run("Go.")

@@ -1,4 +1,6 @@
-"""Long conversations: a policy shortens what is sent, records that, and the log keeps everything."""
+"""Long conversations: a policy shortens what is sent, records that, and the log keeps
+everything.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ def read_page(number: int) -> str:
 
 
 def reader(turns: int = TURNS, **settings: Any) -> ScriptedProvider:
-    """Return a model that reads a page a turn and then answers; it counts what it was asked, not what is sent."""
+    """Return a model that reads a page a turn and then answers; it counts what it was asked, not
+    what is sent.
+    """
     asked = 0
 
     def answer(request: Request) -> Answer:
@@ -65,7 +69,9 @@ def reader(turns: int = TURNS, **settings: Any) -> ScriptedProvider:
         return Answer(f"Page {asked}.", tool_calls=[Call("read_page", {"number": asked})])
 
     window = settings.pop("window", 16_000)
-    return ScriptedProvider(ScriptRule(answer), capabilities={"max_context_tokens": window}, **settings)
+    return ScriptedProvider(
+        ScriptRule(answer), capabilities={"max_context_tokens": window}, **settings
+    )
 
 
 def short() -> ScriptedProvider:
@@ -90,17 +96,29 @@ async def test_forty_turns_fit_a_small_window(name: str) -> None:
     log, provider = MemoryLog(), reader()
     session = Session(provider, [read_page], ALL, log, context=POLICIES[name], system="Read.")
     outcome = await session.run("Read all pages.")
-    assert (outcome.outcome, outcome.text, outcome.spent.turns) == ("completed", "All read.", TURNS + 1)
+    assert (outcome.outcome, outcome.text, outcome.spent.turns) == (
+        "completed",
+        "All read.",
+        TURNS + 1,
+    )
     records = list(log.read(session.id))
     check_evidence(records)
     check_requests(provider.requests, 16_000)
     projected = of(records, "context.projected")
     assert projected
     assert {each.reason for each in projected} == {"share"}
-    assert all(each.tokens_after < each.tokens_before <= 16_000 == each.window for each in projected)
-    assert all(each.tokens_before > 0.8 * 16_000 for each in projected if each.rule == projected[0].rule)
+    assert all(
+        each.tokens_after < each.tokens_before <= 16_000 == each.window for each in projected
+    )
+    assert all(
+        each.tokens_before > 0.8 * 16_000 for each in projected if each.rule == projected[0].rule
+    )
     # The log has every page, complete.
-    pages = [each.message.content for each in of(records, "message.recorded") if isinstance(each.message, ToolResult)]
+    pages = [
+        each.message.content
+        for each in of(records, "message.recorded")
+        if isinstance(each.message, ToolResult)
+    ]
     # The function behind the tool is private.
     assert pages == [read_page._function(number) for number in range(1, TURNS + 1)]  # noqa: SLF001
     assert [type(message) for message in provider.requests[-1].messages[:2]] == [System, User]
@@ -125,14 +143,23 @@ async def test_prefix_stays_identical_between_projections(name: str, reply: int 
         return f"{number}: " + "the quick brown fox " * 30
 
     calls = [propose(call("look", call_id=f"c{at}", number=at)) for at in range(TURNS)]
-    log, provider = MemoryLog(), Listed(*calls, "Done.", capabilities={"max_context_tokens": 4_000})
+    log, provider = (
+        MemoryLog(),
+        Listed(*calls, "Done.", capabilities={"max_context_tokens": 4_000}),
+    )
     config = RuntimeConfig(max_tokens=reply)
-    session = Session(provider, [look], ALL, log, context=POLICIES[name], system="Look.", config=config)
+    session = Session(
+        provider, [look], ALL, log, context=POLICIES[name], system="Look.", config=config
+    )
     await session.run("Look everywhere.")
     changed = [
-        later for early, later in pairwise(provider.requests) if later.messages[: len(early.messages)] != early.messages
+        later
+        for early, later in pairwise(provider.requests)
+        if later.messages[: len(early.messages)] != early.messages
     ]
-    projected = {record.turn for record in log.read(session.id) if record.type == "context.projected"}
+    projected = {
+        record.turn for record in log.read(session.id) if record.type == "context.projected"
+    }
     assert len(changed) == len(projected) <= TURNS / 4
     for wire in sorted(CODECS) if reply is None else ():
         sent = [encode(wire, request) for request in provider.requests]
@@ -150,10 +177,13 @@ async def test_same_task_is_rejected_without_a_policy() -> None:
 
 async def test_placeholder_of_a_result_explains_how_to_read_it_again() -> None:
     provider = short()
-    await Session(provider, [read_page], ALL, MemoryLog(), context=DropOldToolResults()).run("Read.")
+    await Session(provider, [read_page], ALL, MemoryLog(), context=DropOldToolResults()).run(
+        "Read."
+    )
     first = next(m for m in provider.requests[-1].messages if isinstance(m, ToolResult))
-    assert first.content == (
-        '[Left out to save space: the result of read_page {"number":1}, 3968 characters; '
+    assert (
+        first.content
+        == '[Left out to save space: the result of read_page {"number":1}, 3968 characters; '
         "call read_page again with the same input to read it again.]"
     )
 
@@ -166,7 +196,9 @@ async def test_placeholder_of_a_write_does_not_suggest_repeating_it() -> None:
 
     answers = [propose(call("pay", call_id=f"c{at}", number=at)) for at in range(6)]
     provider = Listed(*answers, "Done.", capabilities={"max_context_tokens": 4_000})
-    await Session(provider, [pay], ALL, MemoryLog(), context=DropOldToolResults(keep=1)).run("Pay.")
+    await Session(provider, [pay], ALL, MemoryLog(), context=DropOldToolResults(keep=1)).run(
+        "Pay."
+    )
     first = next(m for m in provider.requests[-1].messages if isinstance(m, ToolResult))
     assert "of this session's log holds it" in first.text
     assert "again" not in first.text
@@ -187,11 +219,13 @@ async def test_replay_shows_sent_and_omitted_messages() -> None:
     assert len(state.messages) == 2 + 2 * 12
 
 
-# --- context overflow reported by the model ---------------------------------------------------------
+# --- context overflow reported by the model ----------------------------------------------------
 
 
 class Narrow(Listed):
-    """A model that rejects requests beyond its window, although its capabilities state no window."""
+    """A model that rejects requests beyond its window, although its capabilities state
+    no window.
+    """
 
     def __init__(self, window: int, *answers: Any) -> None:
         super().__init__(*answers)
@@ -214,7 +248,8 @@ async def test_overflow_is_shortened_and_retried_once(log: SqliteLog) -> None:
     records = list(log.read(session.id))
     at = types(records).index("context.projected")
     assert types(records)[at - 3 : at + 2] == [
-        "turn.started", "llm.call_started", "llm.call_failed", "context.projected", "llm.call_started",
+        "turn.started", "llm.call_started", "llm.call_failed", "context.projected",
+        "llm.call_started",
     ]  # fmt: skip
     assert of(records, "context.projected")[0].reason == "overflow"
     assert of(records, "llm.call_failed")[0].error_class == "context_overflow"
@@ -246,7 +281,9 @@ async def test_result_too_long_for_the_window_is_truncated(log: SqliteLog) -> No
         return "many words " * 10_000
 
     provider = Listed(
-        propose(call("read_book"), call("read_book", call_id="2")), "Done.", capabilities={"max_context_tokens": 8_000}
+        propose(call("read_book"), call("read_book", call_id="2")),
+        "Done.",
+        capabilities={"max_context_tokens": 8_000},
     )
     session = Session(provider, [read_book], ALL, log, context=DropOldToolResults())
     assert (await session.run("Read.")).text == "Done."
@@ -255,7 +292,7 @@ async def test_result_too_long_for_the_window_is_truncated(log: SqliteLog) -> No
     assert "It was cut to save space" in result.text  # type: ignore[union-attr]
 
 
-# --- summaries --------------------------------------------------------------------------------------
+# --- summaries ---------------------------------------------------------------------------------
 
 
 def cheap(text: str = "Pages 1 to 9 are about a fox.", **facts: Any) -> Listed:
@@ -274,7 +311,11 @@ async def test_a_cheaper_model_writes_the_summary(log: SqliteLog) -> None:
     assert len(summaries) == len(projected) == len(writer.requests) > 1
     for summary, projection in zip(summaries, projected, strict=True):
         numbers = [each.seq for each in projection.left_out]
-        assert (summary.first, summary.last, summary.messages) == (min(numbers), max(numbers), len(numbers))
+        assert (summary.first, summary.last, summary.messages) == (
+            min(numbers),
+            max(numbers),
+            len(numbers),
+        )
         assert summary.text in projection.note
         assert next(r.payload for r in records if r.id == projection.summary) == summary
     started = [each for each in of(records, "llm.call_started") if each.is_worker]
@@ -319,11 +360,18 @@ async def test_a_summary_counts_towards_the_budget(log: SqliteLog) -> None:
         for each in of(list(log.read(free.id)), "llm.call_completed")
     )
     assert spent == counted
-    bounded = Session(short(), [read_page], ALL, log, context=Summarise(writer, keep=1), budget=Budget(tokens=1_000))
+    bounded = Session(
+        short(),
+        [read_page],
+        ALL,
+        log,
+        context=Summarise(writer, keep=1),
+        budget=Budget(tokens=1_000),
+    )
     assert (await bounded.run("Read.")).outcome == "exhausted"
 
 
-# --- custom policies, and limits --------------------------------------------------------------------
+# --- custom policies, and limits ---------------------------------------------------------------
 
 
 class DropPairs(ContextPolicy, frozen=True):
@@ -333,7 +381,9 @@ class DropPairs(ContextPolicy, frozen=True):
         gone: list[Part] = [part for part in view.parts if not part.is_goal and not part.unseen]
         last = [part.seq for part in gone if isinstance(part.message, Assistant)][-1:]
         kept = [part for part in gone if part.seq not in last]
-        return Projection(tuple([LeftOut(part.seq, part.tokens) for part in kept])) if kept else None
+        return (
+            Projection(tuple([LeftOut(part.seq, part.tokens) for part in kept])) if kept else None
+        )
 
 
 async def test_custom_policy_is_used(log: SqliteLog) -> None:
@@ -345,7 +395,8 @@ async def test_custom_policy_is_used(log: SqliteLog) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"share": 0.0}, {"share": 1.5}, {"share": 0.4, "target": 0.5}, {"window": 0}, {"target": 0}]
+    "wrong",
+    [{"share": 0.0}, {"share": 1.5}, {"share": 0.4, "target": 0.5}, {"window": 0}, {"target": 0}],
 )
 def test_invalid_limits_are_rejected(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="context"):
@@ -357,7 +408,10 @@ async def test_space_for_the_reply_is_reserved(log: SqliteLog) -> None:
     config = RuntimeConfig(max_tokens=1_500)
     session = Session(provider, [read_page], ALL, log, context=DropOldToolResults(), config=config)
     assert (await session.run("Read all pages.")).outcome == "completed"
-    assert max(estimate_input_tokens(each.messages, each.tools) for each in provider.requests) <= 2_500
+    assert (
+        max(estimate_input_tokens(each.messages, each.tools) for each in provider.requests)
+        <= 2_500
+    )
 
 
 async def test_goals_are_never_omitted(log: SqliteLog) -> None:
@@ -377,16 +431,20 @@ async def test_goals_are_never_omitted(log: SqliteLog) -> None:
 async def test_resumed_session_sends_the_same_messages(tmp_path: Any) -> None:
     place = tmp_path / "log.db"
     with SqliteLog(place) as log:
-        session = Session(short(), [read_page], ALL, log, context=DropOldToolResults(), budget=Budget(steps=10))
+        session = Session(
+            short(), [read_page], ALL, log, context=DropOldToolResults(), budget=Budget(steps=10)
+        )
         await session.run("Read all pages.")
         before: list[Message] = session.messages
     with SqliteLog(place) as log:
-        again = await Session.resume(short(), [read_page], ALL, log, session.id, context=DropOldToolResults())
+        again = await Session.resume(
+            short(), [read_page], ALL, log, session.id, context=DropOldToolResults()
+        )
         assert again.messages == before
         assert any("Left out" in m.text for m in before if isinstance(m, ToolResult))
 
 
-# --- the cost of a turn -----------------------------------------------------------------------------
+# --- the cost of a turn ------------------------------------------------------------------------
 
 
 class CountedLog(MemoryLog):
@@ -406,7 +464,9 @@ class CountedLog(MemoryLog):
 
 
 async def test_cost_per_turn_stays_constant(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Count records read and written, and messages renamed and estimated, in each tenth of a long run."""
+    """Count records read and written, and messages renamed and estimated, in each tenth of a long
+    run.
+    """
     work = {"renamed": 0, "estimated": 0}
     # These calls are counted by wrapping private methods.
     rename, estimate = State._rename, Listed.estimate_input_tokens  # noqa: SLF001

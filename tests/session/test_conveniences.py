@@ -8,7 +8,16 @@ import msgspec
 import pydantic
 import pytest
 
-from dragoman import Budget, Event, Policy, Session, StructuredOutputError, TextDelta, ToolResult, User
+from dragoman import (
+    Budget,
+    Event,
+    Policy,
+    Session,
+    StructuredOutputError,
+    TextDelta,
+    ToolResult,
+    User,
+)
 from dragoman.log import MemoryLog, SqliteLog
 from dragoman.session import SessionError
 from dragoman.sim import Answer, Call, ScriptedProvider
@@ -80,7 +89,7 @@ async def test_log_path_creates_a_file(tmp_path: Any) -> None:
         assert "memory" not in repr(session)
 
 
-# --- structured answers -----------------------------------------------------------------------------
+# --- structured answers ------------------------------------------------------------------------
 
 
 async def test_schema_is_requested_at_once_without_tools() -> None:
@@ -96,7 +105,11 @@ async def test_schema_is_requested_in_the_final_turn_with_tools() -> None:
     session = Session(model, [length], output=River)
     outcome = await session.run("How long is the Rhine?")
     assert (outcome.outcome, outcome.output) == ("completed", River("Rhine", 1230))
-    assert [request.response_schema is not None for request in model.requests] == [False, False, True]
+    assert [request.response_schema is not None for request in model.requests] == [
+        False,
+        False,
+        True,
+    ]
     assert model.requests[-1].tool_choice == "none"
     assert [tool.name for tool in model.requests[-1].tools] == ["length"]
     assert session.log.verify(session.id).ok
@@ -107,7 +120,13 @@ async def test_invalid_output_is_requested_again() -> None:
     outcome = await Session(model, output=Long).run("How long is the Rhine?")
     assert outcome.output == Long(km=1230)
     last = model.requests[-1].messages
-    assert [type(message).__name__ for message in last] == ["User", "Assistant", "User", "Assistant", "User"]
+    assert [type(message).__name__ for message in last] == [
+        "User",
+        "Assistant",
+        "User",
+        "Assistant",
+        "User",
+    ]
     assert isinstance(last[-1], User)
     assert "that is not long" in last[-1].text
 
@@ -117,18 +136,29 @@ async def test_repeated_invalid_output_ends_with_an_error_or_the_budget() -> Non
     with pytest.raises(StructuredOutputError, match="that is not long"):
         await Session(model, output=Long).run("How long is the Rhine?")
     assert len(model.requests) == 3
-    outcome = await Session(model, output=Long, budget=Budget(steps=2)).run("How long is the Rhine?")
+    outcome = await Session(model, output=Long, budget=Budget(steps=2)).run(
+        "How long is the Rhine?"
+    )
     assert outcome.outcome == "exhausted"
-    with pytest.raises(SessionError, match="exhausted without a structured answer: the budget of 2 turns"):
+    with pytest.raises(
+        SessionError, match="exhausted without a structured answer: the budget of 2 turns"
+    ):
         assert outcome.output
 
 
 async def test_second_goal_has_its_own_output() -> None:
-    model = ScriptedProvider("Well.", '{"name": "Rhine", "km": 1230}', "Well.", '{"name": "Elbe", "km": 1094}')
+    model = ScriptedProvider(
+        "Well.", '{"name": "Rhine", "km": 1230}', "Well.", '{"name": "Elbe", "km": 1094}'
+    )
     session = Session(model, [length], output=River)
     assert (await session.run("The Rhine?")).output == River("Rhine", 1230)
     assert (await session.run("The Elbe?")).output == River("Elbe", 1094)
-    assert [request.response_schema is not None for request in model.requests] == [False, True, False, True]
+    assert [request.response_schema is not None for request in model.requests] == [
+        False,
+        True,
+        False,
+        True,
+    ]
 
 
 async def test_output_is_none_without_a_schema() -> None:

@@ -1,7 +1,7 @@
 """Every field of every record type is written by some run of a corpus.
 
-A field that no run sets has no writer. Each run of the corpus is a scripted one, through the real session, gateway,
-observer or command, into a log.
+A field that no run sets has no writer. Each run of the corpus is a scripted one, through the real
+session, gateway, observer or command, into a log.
 """
 
 from __future__ import annotations
@@ -20,13 +20,30 @@ import msgspec
 from msgspec.structs import FieldInfo, replace
 
 import dragoman
-from dragoman import Budget, Policy, Rule, RuntimeConfig, Session, Summarise, Usage, connect_embedder
+from dragoman import (
+    Budget,
+    Policy,
+    Rule,
+    RuntimeConfig,
+    Session,
+    Summarise,
+    Usage,
+    connect_embedder,
+)
 from dragoman.calls import Inbound
 from dragoman.errors import AuthenticationError, OverloadedError, ProviderError, RateLimitError
 from dragoman.events import AssembledFrom, IntentSource, Raw
 from dragoman.gateway.app import create_app
 from dragoman.gateway.keys import Key, KeyRing, hash_key
-from dragoman.log import CATALOGUE, EventLog, ForkedFrom, LeftOut, LogConflictError, MemoryLog, Routing
+from dragoman.log import (
+    CATALOGUE,
+    EventLog,
+    ForkedFrom,
+    LeftOut,
+    LogConflictError,
+    MemoryLog,
+    Routing,
+)
 from dragoman.messages import LossWarning
 from dragoman.middleware import Cache, Fallback, Observe, Retry
 from dragoman.permission import Decision
@@ -53,7 +70,17 @@ PARTS: tuple[type[msgspec.Struct], ...] = (
     LossWarning,
     Routing,
 )  # types of the values inside records
-EVERY = Usage(100, 50, 10, 5, 7, 150, stated_cost_usd=Decimal("0.01"), billed_input_tokens=90, billed_output_tokens=40)
+EVERY = Usage(
+    100,
+    50,
+    10,
+    5,
+    7,
+    150,
+    stated_cost_usd=Decimal("0.01"),
+    billed_input_tokens=90,
+    billed_output_tokens=40,
+)
 Run = Callable[[EventLog, list[Any]], Awaitable[None]]
 
 
@@ -84,13 +111,15 @@ def find_written(value: Any, found: set[tuple[type, str]]) -> None:
             find_written(written, found)
 
 
-# --- tools and models -------------------------------------------------------------------------------
+# --- tools and models --------------------------------------------------------------------------
 
 
 @tool(side_effect="execute")
 def bash(command: str) -> Observation:
     """Run a command."""
-    return Observation("no\n" * 30_000, is_error=True, exit_code=1, details={"stdout_bytes": 90_000})
+    return Observation(
+        "no\n" * 30_000, is_error=True, exit_code=1, details={"stdout_bytes": 90_000}
+    )
 
 
 def write_file(path: str) -> str:
@@ -115,7 +144,12 @@ def sonnet(*answers: Any, **facts: Any) -> Listed:
 def over_wire(*replies: tuple[int, dict[str, str], bytes]) -> Any:
     transport = FixtureTransport(*[(status, headers, [body]) for status, headers, body in replies])
     return dragoman.connect(
-        "m", wire="anthropic", base_url="http://127.0.0.1:9/v1", name="p", transport=transport, priced_as="free"
+        "m",
+        wire="anthropic",
+        base_url="http://127.0.0.1:9/v1",
+        name="p",
+        transport=transport,
+        priced_as="free",
     )
 
 
@@ -125,50 +159,78 @@ def cut(request: Any) -> list[Any]:
     return [*speak(text("Done."), usage=EVERY)(request), error]
 
 
-HEADERS = {"request-id": "req_1", "anthropic-ratelimit-requests-remaining": "9", "retry-after": "0"}
+HEADERS = {
+    "request-id": "req_1",
+    "anthropic-ratelimit-requests-remaining": "9",
+    "retry-after": "0",
+}
 
 
 def body(words: str, stop: str = "end_turn") -> bytes:
     return json.dumps(
         {
-            "id": "x", "type": "message", "role": "assistant", "model": "m-2026", "stop_reason": stop,
-            "content": [{"type": "text", "text": words}], "usage": {"input_tokens": 5, "output_tokens": 2},
+            "id": "x", "type": "message", "role": "assistant", "model": "m-2026",
+            "stop_reason": stop,
+            "content": [{"type": "text", "text": words}],
+            "usage": {"input_tokens": 5, "output_tokens": 2},
         }
     ).encode()  # fmt: skip
 
 
-# --- the corpus -------------------------------------------------------------------------------------
+# --- the corpus --------------------------------------------------------------------------------
 
 
 async def use_tools(log: EventLog, seen: list[Any]) -> None:
     """Run thinking, results of every kind, rejected calls, a lossy swap and structured output."""
     script = [
-        speak(lambda out: out.thinking("hm"), call("bash", command="x"), finish="tool_calls", usage=EVERY),
+        speak(
+            lambda out: out.thinking("hm"),
+            call("bash", command="x"),
+            finish="tool_calls",
+            usage=EVERY,
+        ),
         propose(call("fly", high=True)),
         propose(call("bash", wrong=1)),
         propose(call("wait"), call("write_file", call_id="2", path="a.txt")),
         reply("Done.", usage=Usage(1, 1)),
     ]
-    settings: dict[str, Any] = {"system": "Be brief.", "metadata": {"team": "red"}, "session_id": "tools"}
-    session = Session(sonnet(*script), [bash, wait, WRITE], ALL, log, config=RuntimeConfig(max_tokens=9), **settings)
+    settings: dict[str, Any] = {
+        "system": "Be brief.",
+        "metadata": {"team": "red"},
+        "session_id": "tools",
+    }
+    session = Session(
+        sonnet(*script),
+        [bash, wait, WRITE],
+        ALL,
+        log,
+        config=RuntimeConfig(max_tokens=9),
+        **settings,
+    )
     await session.run("Go.")
     await session.swap(over_wire((200, HEADERS, body("More."))), "cheaper")
     await session.run("Go on.")  # the thinking of the other model is not sent
 
 
 async def approve(log: EventLog, seen: list[Any]) -> None:
-    """Run approvals with an edit, a prefix and a reason, a denial, and answers of another process."""
+    """Run approvals with an edit, a prefix and a reason, a denial, and answers of
+    another process.
+    """
     answers = [
         Decision(True, "ann", "faster", input={"command": "ls"}),
         Decision(True, "ann", scope="prefix", prefix="git log"),
         Decision(False, "ann", "not now"),
     ]
-    calls = [propose(call("bash", call_id=f"c{at}", command=f"git log {at}; x")) for at in range(3)]
+    calls = [
+        propose(call("bash", call_id=f"c{at}", command=f"git log {at}; x")) for at in range(3)
+    ]
     session = Session(Listed(*calls, "Done."), [bash], ASK, log, approve=lambda *_: answers.pop(0))
     await session.run("Go.")
     denying = Policy([Rule("deny", name="no", reason="never")])
     await Session(Listed(calls[0], "Done."), [bash], denying, log).run("Go.")
-    remote = Session(Listed(*calls[:2], "Done."), [bash], ASK, log, approve=RemoteApprover(log, interval=0.001))
+    remote = Session(
+        Listed(*calls[:2], "Done."), [bash], ASK, log, approve=RemoteApprover(log, interval=0.001)
+    )
     running = asyncio.create_task(remote.run("Go."))
     for decision in (
         Decision(True, "bob", "fine", scope="prefix", prefix="git log", input={"command": "ls"}),
@@ -204,7 +266,9 @@ async def resume(log: EventLog, seen: list[Any]) -> None:
         """Look closer."""
         return word
 
-    first = Session(Listed(propose(call("look", word="ox"))), [look], ALL, log, session_id="killed")
+    first = Session(
+        Listed(propose(call("look", word="ox"))), [look], ALL, log, session_id="killed"
+    )
     running = asyncio.create_task(first.run("Go."))
     await began.wait()
     again = await Session.resume(Listed("Done."), [look_again], ALL, log, "killed", takeover=True)
@@ -214,13 +278,17 @@ async def resume(log: EventLog, seen: list[Any]) -> None:
         await running
     back = await Session.resume(Listed("Other."), [look_again], ALL, log, "killed", at=3)
     await back.run("Again.")
-    forked = await Session.fork(Listed("Third."), [look_again], ALL, log, "killed", new_id="forked")
+    forked = await Session.fork(
+        Listed("Third."), [look_again], ALL, log, "killed", new_id="forked"
+    )
     await forked.run("Else.")
 
 
 async def shorten(log: EventLog, seen: list[Any]) -> None:
     """Run a conversation that is summarised, and one whose old results are omitted."""
-    writer = Observe(Listed(reply("About a fox.", usage=EVERY), name="cheap", repeat=True), seen.append)
+    writer = Observe(
+        Listed(reply("About a fox.", usage=EVERY), name="cheap", repeat=True), seen.append
+    )
     for policy in (Summarise(writer, keep=1), dragoman.DropOldToolResults()):
         await Session(reader(4, window=2_500), [read_page], ALL, log, context=policy).run("Read.")
     await writer.close()
@@ -236,24 +304,35 @@ async def fail(log: EventLog, seen: list[Any]) -> None:
     await session.run("Go.")
     clock.now += 301
     await session.run("Go on.")
-    for answer in (broken("Hal", ProviderError("cut", status=500)), speak(text("I "), finish="content_filter")):
+    for answer in (
+        broken("Hal", ProviderError("cut", status=500)),
+        speak(text("I "), finish="content_filter"),
+    ):
         with contextlib.suppress(ProviderError):
             await Session(sonnet(answer), (), ALL, log).run("Go.")
     with contextlib.suppress(ProviderError):
         await Session(Listed(cut), (), ALL, log).run("Go.")
     with contextlib.suppress(ProviderError):
-        await Session(sonnet(dragoman.TimedOutError("late", which="first_event")), (), ALL, log).run("Go.")
+        await Session(
+            sonnet(dragoman.TimedOutError("late", which="first_event")), (), ALL, log
+        ).run("Go.")
     unknown = sonnet(propose(call("bash", command="x"), usage=Usage(5)))
     await Session(unknown, [bash], ALL, log, budget=Budget(cost_usd=1)).run("Go.")
-    await Session(Listed(propose(call("bash", command="x"))), [bash], ALL, log, budget=Budget(steps=1)).run("Go.")
+    await Session(
+        Listed(propose(call("bash", command="x"))), [bash], ALL, log, budget=Budget(steps=1)
+    ).run("Go.")
     refused = over_wire((429, HEADERS, b"{}"))
     with contextlib.suppress(RateLimitError):
         await Session(refused, (), ALL, log, config=RuntimeConfig(max_tokens=9)).run("Go.")
 
 
 async def keep_replies(log: EventLog, seen: list[Any]) -> None:
-    """Run a paused reply that is stored with its server's headers, and one that cannot be stored."""
-    paused = over_wire((200, HEADERS, body("Searching.", "pause_turn")), (200, HEADERS, body("Found.")))
+    """Run a paused reply that is stored with its server's headers, and one that cannot
+    be stored.
+    """
+    paused = over_wire(
+        (200, HEADERS, body("Searching.", "pause_turn")), (200, HEADERS, body("Found."))
+    )
     config = RuntimeConfig(max_tokens=9)
     await Session(paused, (), ALL, log, keep_raw=True, config=config).run("Go.")
 
@@ -275,11 +354,19 @@ async def observe(log: EventLog, seen: list[Any]) -> None:
     cache.
     """
     clock = Clock()
-    done = speak(lambda out: out.thinking("hm"), call("bash", command="x"), finish="tool_calls", usage=EVERY)
-    watched = Observe(sonnet(OverloadedError("busy"), done, cut, cut), seen.append, include_content=True)
+    done = speak(
+        lambda out: out.thinking("hm"), call("bash", command="x"), finish="tool_calls", usage=EVERY
+    )
+    watched = Observe(
+        sonnet(OverloadedError("busy"), done, cut, cut), seen.append, include_content=True
+    )
     chat = Retry(watched, sleep=clock.sleep, clock=clock, max_retries=1)
     metadata = {"dragoman.turn": "t1", "dragoman.is_worker": "true"}
-    given: dict[str, Any] = {"session_id": "s", "metadata": metadata, "config": RuntimeConfig(seed=3)}
+    given: dict[str, Any] = {
+        "session_id": "s",
+        "metadata": metadata,
+        "config": RuntimeConfig(seed=3),
+    }
     await chat.complete("Hi.", [bash.description], **given)
     with contextlib.suppress(ProviderError):
         async with chat.stream("Hi.", **given) as stream:
@@ -299,14 +386,20 @@ async def observe(log: EventLog, seen: list[Any]) -> None:
 
 
 async def retrieve(log: EventLog, seen: list[Any]) -> None:
-    """Run observed embedding and reranking: retried, answered, and failed after a partial answer."""
+    """Run observed embedding and reranking: retried, answered, and failed after a
+    partial answer.
+    """
     clock = Clock()
     given: dict[str, Any] = {"session_id": "s", "metadata": {"dragoman.turn": "t1"}}
     price = PriceRow("sim", Match(equals=("sim",)), Decimal(1), Decimal(1), search=Decimal(2))
     models: list[Any] = []
     for inner in (
-        SimulatedEmbedder(OverloadedError("busy"), None, OverloadedError("busy"), OverloadedError("busy")),
-        SimulatedReranker(OverloadedError("busy"), None, OverloadedError("busy"), OverloadedError("busy")),
+        SimulatedEmbedder(
+            OverloadedError("busy"), None, OverloadedError("busy"), OverloadedError("busy")
+        ),
+        SimulatedReranker(
+            OverloadedError("busy"), None, OverloadedError("busy"), OverloadedError("busy")
+        ),
     ):
         inner.priced_as = price
         watched = Observe(inner, seen.append, include_content=True)  # type: ignore[arg-type]
@@ -323,19 +416,35 @@ async def retrieve(log: EventLog, seen: list[Any]) -> None:
 
 async def serve(log: EventLog, seen: list[Any]) -> None:
     """Run a gateway with a key, warnings, attempts, an error, content, and retrieval."""
-    found = {"id": "e1", "model": "m", "data": [{"index": 0, "embedding": [0.5]}], "usage": {"prompt_tokens": 1}}
+    found = {
+        "id": "e1",
+        "model": "m",
+        "data": [{"index": 0, "embedding": [0.5]}],
+        "usage": {"prompt_tokens": 1},
+    }
     vectors = (200, HEADERS, [json.dumps(found).encode()])
     models: dict[str, Any] = {
-        "fast": Retry(sonnet(OverloadedError("busy"), reply("Done.", usage=EVERY)), backoff=lambda attempt: 0.0),
+        "fast": Retry(
+            sonnet(OverloadedError("busy"), reply("Done.", usage=EVERY)),
+            backoff=lambda attempt: 0.0,
+        ),
         "wire": over_wire((200, HEADERS, body("Done."))),
         "down": sonnet(OverloadedError("busy", status=529)),
         "mute": sonnet(speak(text("Done."), usage=Usage())),
-        "vectors": connect_embedder("m", base_url="http://127.0.0.1:9/v1", transport=FixtureTransport(vectors)),
+        "vectors": connect_embedder(
+            "m", base_url="http://127.0.0.1:9/v1", transport=FixtureTransport(vectors)
+        ),
         "ranks": SimulatedReranker(None, OverloadedError("busy"), batch_size=1),
     }
-    app = create_app(models, keys=KeyRing([Key("ann", hash_key("dg-ann"))]), log=log, log_content=True)
+    app = create_app(
+        models, keys=KeyRing([Key("ann", hash_key("dg-ann"))]), log=log, log_content=True
+    )
     headers = {"authorization": "Bearer dg-ann"}
-    asked = {"messages": [{"role": "user", "content": "Hi."}], "max_tokens": 9, "logit_bias": {"5": 1}}
+    asked = {
+        "messages": [{"role": "user", "content": "Hi."}],
+        "max_tokens": 9,
+        "logit_bias": {"5": 1},
+    }
     for name in ("fast", "wire", "down", "mute"):
         await post(app, "openai", json.dumps({**asked, "model": name}).encode(), headers=headers)
     given = json.dumps({"model": "vectors", "input": ["a"]}).encode()
@@ -368,6 +477,8 @@ async def run_corpus() -> set[tuple[type, str]]:
 async def test_every_field_is_written() -> None:
     written = await run_corpus()
     missing = [
-        f"{struct.__name__}.{field.name}" for struct, field in list_fields() if (struct, field.name) not in written
+        f"{struct.__name__}.{field.name}"
+        for struct, field in list_fields()
+        if (struct, field.name) not in written
     ]
     assert not missing, "\n".join(missing)

@@ -47,7 +47,9 @@ def script() -> Listed:
 
 
 async def record(log: EventLog, **settings: Any) -> list[Any]:
-    await Session(script(), [note], ALL, log, session_id="s1", system="Be brief.", **settings).run("Go.")
+    await Session(script(), [note], ALL, log, session_id="s1", system="Be brief.", **settings).run(
+        "Go."
+    )
     return list(log.read("s1"))
 
 
@@ -55,7 +57,7 @@ def check_sendable(messages: list[Message]) -> None:
     check_request(build_request([*messages, User("x")], [], None, None, None, model="m"))
 
 
-# --- resuming at a record ---------------------------------------------------------------------------
+# --- resuming at a record ----------------------------------------------------------------------
 
 
 async def test_session_can_be_resumed_after_every_record() -> None:
@@ -77,7 +79,9 @@ async def test_session_can_be_resumed_after_every_record() -> None:
         [sent] = session.provider.requests  # type: ignore[attr-defined]
         check_sendable(list(sent.messages))
         kept = reduce_records(before[:at]).messages
-        assert [each.message for each in session.state.messages[: len(kept)]] == [each.message for each in kept]
+        assert [each.message for each in session.state.messages[: len(kept)]] == [
+            each.message for each in kept
+        ]
         assert reduce_records(records).messages == session.state.messages
         ran.clear()
 
@@ -85,7 +89,11 @@ async def test_session_can_be_resumed_after_every_record() -> None:
 async def test_call_that_ran_later_is_answered_with_its_result() -> None:
     log = MemoryLog()
     records = await record(log)
-    at = next(each.seq for each in records if each.type == "message.recorded" and "First" in str(each.data))
+    at = next(
+        each.seq
+        for each in records
+        if each.type == "message.recorded" and "First" in str(each.data)
+    )
     session = await Session.resume(Listed("Other.", name="p"), [note], ALL, log, "s1", at=at)
     await session.run()
     result = session.provider.requests[0].messages[-1]  # type: ignore[attr-defined]
@@ -118,7 +126,7 @@ async def test_session_can_be_resumed_at_a_record_twice() -> None:
     assert reduce_records(log.read("s1")).messages == session.state.messages
 
 
-# --- forks ------------------------------------------------------------------------------------------
+# --- forks -------------------------------------------------------------------------------------
 
 
 async def test_session_can_be_forked_after_every_record() -> None:
@@ -126,7 +134,9 @@ async def test_session_can_be_forked_after_every_record() -> None:
     before = await record(log)
     done = list(ran)
     for at in range(1, len(before) + 1):
-        session = await Session.fork(Listed("Other.", name="p"), [note], ALL, log, "s1", at=at, new_id=f"f{at}")
+        session = await Session.fork(
+            Listed("Other.", name="p"), [note], ALL, log, "s1", at=at, new_id=f"f{at}"
+        )
         outcome = await session.run("Do something else.")
         assert (outcome.outcome, outcome.text, outcome.spent.turns) == ("completed", "Other.", 1)
         records = list(log.read(f"f{at}"))
@@ -138,7 +148,8 @@ async def test_session_can_be_forked_after_every_record() -> None:
         check_sendable(list(sent.messages))
         kept = [each.message for each in reduce_records(before[:at]).messages]
         assert [each.message for each in session.state.messages[: len(kept)]] == kept
-        assert len(list(read_uses(log, f"f{at}"))) == 1  # the calls of the parent are not counted again
+        # the calls of the parent are not counted again
+        assert len(list(read_uses(log, f"f{at}"))) == 1
     assert list(log.read("s1")) == before
     assert ran == done
     assert log.verify().ok
@@ -147,7 +158,9 @@ async def test_session_can_be_forked_after_every_record() -> None:
 async def test_fork_knows_which_calls_had_run() -> None:
     log = MemoryLog()
     records = await record(log)
-    seqs = {kind: [each.seq for each in records if each.type == kind] for kind in set(types(records))}
+    seqs = {
+        kind: [each.seq for each in records if each.type == kind] for kind in set(types(records))
+    }
     texts: list[str] = []
     for at in (seqs["llm.call_completed"][0], seqs["tool.started"][0], seqs["tool.observed"][0]):
         session = await Session.fork(Listed("Other.", name="p"), [note], ALL, log, "s1", at=at)
@@ -166,7 +179,9 @@ async def test_fork_sends_the_same_messages() -> None:
     log = MemoryLog()
     answers = [propose(call("read", call_id=f"c{n}", n=n)) for n in range(8)]
     context = [DropOldToolResults(window=1_500, keep=1), Window()]
-    session = Session(Listed(*answers, "Done.", name="p"), [read], ALL, log, session_id="a", context=context)
+    session = Session(
+        Listed(*answers, "Done.", name="p"), [read], ALL, log, session_id="a", context=context
+    )
     await session.run("Go.")
     assert of(list(log.read("a")), "context.projected")
     fork = await Session.fork(Listed("Other.", name="p"), [read], ALL, log, "a", context=context)
@@ -176,7 +191,9 @@ async def test_fork_sends_the_same_messages() -> None:
 async def test_one_session_is_exported_imported_and_resumed_elsewhere(tmp_path: Path) -> None:
     with SqliteLog(tmp_path / "one.db") as log:
         await record(log)
-        await (await Session.fork(Listed("Hm.", name="p"), [note], ALL, log, "s1", at=9, new_id="f")).run("Else.")
+        await (
+            await Session.fork(Listed("Hm.", name="p"), [note], ALL, log, "s1", at=9, new_id="f")
+        ).run("Else.")
         assert log.export(tmp_path / "f.jsonl", "f") == len(list(log.read("f")))
     with SqliteLog(tmp_path / "two.db") as other:
         other.restore(ExportedLog(tmp_path / "f.jsonl"), "f")
@@ -186,7 +203,7 @@ async def test_one_session_is_exported_imported_and_resumed_elsewhere(tmp_path: 
         check_evidence(list(other.read("f")))
 
 
-# --- further goals ----------------------------------------------------------------------------------
+# --- further goals -----------------------------------------------------------------------------
 
 
 async def test_follow_up_goal_runs_in_the_same_run() -> None:
@@ -214,7 +231,9 @@ async def test_follow_up_of_an_idle_session_is_its_next_goal() -> None:
 async def test_goal_during_a_run_waits_for_the_answer() -> None:
     log = MemoryLog()
     provider = Listed(propose(call("note", text="a")), "One.", "Two.")
-    session = Session(provider, [note], ALL, log, on_record=lambda each: each.type == "tool.observed" and add())
+    session = Session(
+        provider, [note], ALL, log, on_record=lambda each: each.type == "tool.observed" and add()
+    )
 
     def add() -> None:
         session.follow_up("Second.")
@@ -224,7 +243,7 @@ async def test_goal_during_a_run_waits_for_the_answer() -> None:
     assert said == [User, Assistant, ToolResult, Assistant, User]
 
 
-# --- paused -----------------------------------------------------------------------------------------
+# --- paused ------------------------------------------------------------------------------------
 
 PAUSED = (
     b'{"id":"x","type":"message","role":"assistant","model":"m","content":[{"type":"text","text":"Searching."}],'
@@ -245,21 +264,31 @@ def over_wire(*bodies: bytes) -> tuple[Any, FixtureTransport]:
 async def test_paused_turn_is_continued_with_the_unchanged_reply() -> None:
     provider, transport = over_wire(PAUSED, PAUSED, DONE)
     log = MemoryLog()
-    session = Session(provider, [note], ALL, log, config=RuntimeConfig(max_tokens=9), session_id="s1")
+    session = Session(
+        provider, [note], ALL, log, config=RuntimeConfig(max_tokens=9), session_id="s1"
+    )
     outcome = await session.run("Search.")
     assert (outcome.outcome, outcome.text, outcome.spent.turns) == ("completed", "Found.", 3)
     sent = json.loads(transport.requests[1].body)["messages"]
     assert [each["role"] for each in sent] == ["user", "assistant"]
-    replies = [each for each in of(list(log.read("s1")), "message.recorded") if isinstance(each.message, Assistant)]
+    replies = [
+        each
+        for each in of(list(log.read("s1")), "message.recorded")
+        if isinstance(each.message, Assistant)
+    ]
     assert [each.paused for each in replies] == [True, True, False]
-    again = Session(ReplayProvider(log, "s1"), [note], ALL, log, config=RuntimeConfig(max_tokens=9))
+    again = Session(
+        ReplayProvider(log, "s1"), [note], ALL, log, config=RuntimeConfig(max_tokens=9)
+    )
     assert (await again.run("Search.")).text == "Found."
 
 
 async def test_another_model_can_continue_a_paused_turn() -> None:
     provider, _ = over_wire(PAUSED)
     log = MemoryLog()
-    session = Session(provider, [note], ALL, log, config=RuntimeConfig(max_tokens=9), session_id="s1")
+    session = Session(
+        provider, [note], ALL, log, config=RuntimeConfig(max_tokens=9), session_id="s1"
+    )
     step = await session.step("Search.")
     assert step.outcome is None
     other = Listed(reply("Found.", usage=Usage(1, 1)), name="other")

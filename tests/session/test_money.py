@@ -1,4 +1,6 @@
-"""Cost of a session: calls are priced as ``priced_as`` names, and unusable replies are billed too."""
+"""Cost of a session: calls are priced as ``priced_as`` names, and unusable replies are
+billed too.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ def sonnet(*answers: Any) -> Listed:
     return Listed(*answers, name="anthropic", model=SONNET)
 
 
-# --- billed failures --------------------------------------------------------------------------------
+# --- billed failures ---------------------------------------------------------------------------
 
 WRONG = propose(call("look", wort="ox"), usage=LARGE)
 UNKNOWN = propose(call("fly"), usage=LARGE)
@@ -56,7 +58,9 @@ async def test_invalid_calls_are_charged(log: SqliteLog) -> None:
 
 
 async def test_a_budget_counts_failed_calls(log: SqliteLog) -> None:
-    session = Session(sonnet(WRONG, UNKNOWN, DONE), [look], ALL, log, budget=Budget(cost_usd="0.50"))
+    session = Session(
+        sonnet(WRONG, UNKNOWN, DONE), [look], ALL, log, budget=Budget(cost_usd="0.50")
+    )
     outcome = await session.run("Go.")
     assert (outcome.outcome, outcome.spent.cost_usd) == ("exhausted", 2 * PRICE)
 
@@ -77,7 +81,9 @@ async def test_observe_prices_failed_calls(log: SqliteLog) -> None:
 
 
 async def test_rejected_call_costs_zero_not_unknown(log: SqliteLog) -> None:
-    session = Session(sonnet(dragoman.RateLimitError("no"), DONE), (), ALL, log, budget=Budget(cost_usd=1))
+    session = Session(
+        sonnet(dragoman.RateLimitError("no"), DONE), (), ALL, log, budget=Budget(cost_usd=1)
+    )
     with pytest.raises(dragoman.RateLimitError):
         await session.run("Go.")
     assert (session.state.spent.cost_usd, session.state.spent.cost_unknown) == (0, None)
@@ -85,10 +91,10 @@ async def test_rejected_call_costs_zero_not_unknown(log: SqliteLog) -> None:
 
 
 STARTED = (
-    b'event: message_start\ndata: {"type":"message_start","message":{"id":"m","type":"message","role":"assistant",'
-    b'"model":"m","content":[],"usage":{"input_tokens":100000,"output_tokens":1}}}\n\n'
-    b'event: content_block_start\ndata: {"type":"content_block_start","index":0,'
-    b'"content_block":{"type":"text","text":""}}\n\n'
+    b"event: message_start\ndata: "
+    b'{"type":"message_start","message":{"id":"m","type":"message","role":"assistant","model":"m","content":[],"usage":{"input_tokens":100000,"output_tokens":1}}}\n\nevent:'
+    b" content_block_start\ndata: "
+    b'{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}\n\n'
 )
 WORDS = (
     b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,'
@@ -96,21 +102,35 @@ WORDS = (
 )
 
 
-@pytest.mark.parametrize("wrap", [lambda bare: bare, lambda bare: Retry(Observe(bare))], ids=["bare", "wrapped"])
+@pytest.mark.parametrize(
+    "wrap", [lambda bare: bare, lambda bare: Retry(Observe(bare))], ids=["bare", "wrapped"]
+)
 async def test_cancelled_reply_is_charged_for_received_tokens(wrap: Any, log: SqliteLog) -> None:
-    transport = FixtureTransport((200, {"content-type": "text/event-stream"}, [STARTED, WORDS, STARTED]))
-    model = wrap(dragoman.connect(SONNET, wire="anthropic", base_url="https://api.anthropic.com", transport=transport))
+    transport = FixtureTransport(
+        (200, {"content-type": "text/event-stream"}, [STARTED, WORDS, STARTED])
+    )
+    model = wrap(
+        dragoman.connect(
+            SONNET, wire="anthropic", base_url="https://api.anthropic.com", transport=transport
+        )
+    )
     running: list[Session] = []
 
     def stop(event: Any) -> None:
         if isinstance(event, dragoman.TextDelta):
             asyncio.get_running_loop().create_task(running[0].cancel())
 
-    session = Session(model, (), ALL, log, config=dragoman.RuntimeConfig(max_tokens=9000), on_event=stop)
+    session = Session(
+        model, (), ALL, log, config=dragoman.RuntimeConfig(max_tokens=9000), on_event=stop
+    )
     running.append(session)
     outcome = await session.run("Go.")
     [failed] = of(list(log.read(session.id)), "llm.call_failed")
-    assert (outcome.outcome, failed.error_class, failed.estimated) == ("cancelled", "cancelled", True)
+    assert (outcome.outcome, failed.error_class, failed.estimated) == (
+        "cancelled",
+        "cancelled",
+        True,
+    )
     assert failed.input_tokens == 100_000
     assert 150 < failed.output_tokens < 300
     assert outcome.spent.cost_usd == cost(failed.usage, f"anthropic:{SONNET}").total
@@ -124,12 +144,16 @@ CHUNK = b'data: {"choices":[{"index":0,"delta":{"content":"' + b"word " * 200 + 
     [("anthropic", [STARTED, WORDS], (100_000, 100_000)), ("openai", [CHUNK], (1, 30))],
     ids=["input reported", "nothing reported"],
 )
-@pytest.mark.parametrize("wrap", [lambda bare: bare, lambda bare: Retry(Observe(bare))], ids=["bare", "wrapped"])
+@pytest.mark.parametrize(
+    "wrap", [lambda bare: bare, lambda bare: Retry(Observe(bare))], ids=["bare", "wrapped"]
+)
 async def test_broken_reply_is_charged_for_received_tokens(
     wrap: Any, wire: str, chunks: list[bytes], asked: tuple[int, int], log: SqliteLog
 ) -> None:
     transport = FixtureTransport((200, {"content-type": "text/event-stream"}, chunks))
-    base = dragoman.connect(SONNET, wire=wire, base_url="http://127.0.0.1:9/v1", transport=transport)
+    base = dragoman.connect(
+        SONNET, wire=wire, base_url="http://127.0.0.1:9/v1", transport=transport
+    )
     base.priced_as = f"anthropic:{SONNET}"
     config = dragoman.RuntimeConfig(max_tokens=9000)
     session = Session(wrap(base), (), ALL, log, config=config, budget=Budget(cost_usd=1))
@@ -140,11 +164,17 @@ async def test_broken_reply_is_charged_for_received_tokens(
     assert asked[0] <= failed.input_tokens <= asked[1]
     assert 150 < failed.output_tokens < 300
     assert caught.value.response.usage.output_tokens == failed.output_tokens
-    assert session.state.spent.cost_usd == failed.cost_usd == cost(failed.usage, f"anthropic:{SONNET}").total
+    assert (
+        session.state.spent.cost_usd
+        == failed.cost_usd
+        == cost(failed.usage, f"anthropic:{SONNET}").total
+    )
 
 
 @pytest.mark.parametrize(("which", "is_billed"), [("first_event", True), ("connect", False)])
-async def test_timed_out_call_is_charged_for_its_input(which: Any, is_billed: bool, log: SqliteLog) -> None:
+async def test_timed_out_call_is_charged_for_its_input(
+    which: Any, is_billed: bool, log: SqliteLog
+) -> None:
     session = Session(sonnet(dragoman.TimedOutError("late", which=which)), (), ALL, log)
     with pytest.raises(dragoman.TimedOutError):
         await session.run("Go.")
@@ -158,7 +188,7 @@ async def test_an_unknown_cost_is_not_shown_as_zero(log: SqliteLog) -> None:
     assert spent.describe_cost() == "cost unknown"
 
 
-# --- priced_as of a provider ------------------------------------------------------------------------
+# --- priced_as of a provider -------------------------------------------------------------------
 
 REPLY = (
     b'{"type":"message","role":"assistant","model":"m","content":[{"type":"text","text":"Hi."}],'
@@ -171,7 +201,10 @@ def registry(tmp_path: Path, text: str) -> dragoman.Registry:
     return dragoman.Registry.load(tmp_path / "models.yaml")
 
 
-WORK = "adapters: {work: {type: anthropic, api_key: k}}\nmodels: {'work:claude-sonnet-4-6': {aliases: [ws]}}\n"
+WORK = (
+    "adapters: {work: {type: anthropic, api_key: k}}\nmodels: {'work:claude-sonnet-4-6': {aliases:"
+    " [ws]}}\n"
+)
 
 
 def answering() -> FixtureTransport:
@@ -179,10 +212,19 @@ def answering() -> FixtureTransport:
 
 
 @pytest.mark.parametrize("named", ["ws", "work:claude-sonnet-4-6"])
-async def test_adapter_with_a_custom_name_is_priced(named: str, log: SqliteLog, tmp_path: Path) -> None:
+async def test_adapter_with_a_custom_name_is_priced(
+    named: str, log: SqliteLog, tmp_path: Path
+) -> None:
     observed: list[Any] = []
     provider = registry(tmp_path, WORK).open(named, observed.append, transport=answering())
-    session = Session(provider, (), ALL, log, config=dragoman.RuntimeConfig(max_tokens=9), budget=Budget(cost_usd=1))
+    session = Session(
+        provider,
+        (),
+        ALL,
+        log,
+        config=dragoman.RuntimeConfig(max_tokens=9),
+        budget=Budget(cost_usd=1),
+    )
     assert (await session.run("Go.")).spent.cost_usd == PRICE
     await provider.close()
     assert observed[-1].cost_usd == PRICE
@@ -227,7 +269,9 @@ def test_user_can_set_the_price_row(given: Any, total: Decimal) -> None:
 
 @pytest.mark.parametrize("wrong", ["", 3, None])
 def test_invalid_price_name_is_rejected(wrong: Any) -> None:
-    with pytest.raises(ValueError, match="priced_as: must be 'free', 'vendor:model' or a PriceRow"):
+    with pytest.raises(
+        ValueError, match="priced_as: must be 'free', 'vendor:model' or a PriceRow"
+    ):
         Listed().priced_as = wrong
 
 
@@ -243,7 +287,9 @@ async def test_price_table_of_the_file_is_used(log: SqliteLog, tmp_path: Path) -
     assert models.prices().find(f"anthropic:{SONNET}").input == 1  # type: ignore[union-attr]
 
 
-def test_price_table_of_the_environment_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_price_table_of_the_environment_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "own.yaml").write_text(OWN)
     monkeypatch.setenv("DRAGOMAN_PRICES", str(tmp_path / "own.yaml"))
     assert cost(LARGE, f"anthropic:{SONNET}").total == Decimal("0.101")
@@ -258,12 +304,16 @@ async def test_cost_budget_works_with_a_fallback(log: SqliteLog) -> None:
     session = Session(provider, (), ALL, log, budget=Budget(cost_usd=1))
     assert (await session.run("Go.")).spent.cost_usd == PRICE
     with pytest.raises(ValueError, match=r"budget.cost_usd: the price of .* is not known"):
-        await Session(Fallback([sonnet(), Listed()]), (), ALL, log, budget=Budget(cost_usd=1)).run("Go.")
+        await Session(Fallback([sonnet(), Listed()]), (), ALL, log, budget=Budget(cost_usd=1)).run(
+            "Go."
+        )
 
 
 async def test_cost_reported_by_a_provider_is_kept(log: SqliteLog) -> None:
     stated = Decimal("0.3149")
-    reply = speak(lambda out: out.text("Done."), usage=Usage(100_000, 1_000, stated_cost_usd=stated))
+    reply = speak(
+        lambda out: out.text("Done."), usage=Usage(100_000, 1_000, stated_cost_usd=stated)
+    )
     session = Session(sonnet(reply), (), ALL, log)
     await session.run("Go.")
     [completed] = of(list(log.read(session.id)), "llm.call_completed")

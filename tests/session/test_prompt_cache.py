@@ -26,7 +26,9 @@ LEAST = 1024  # characters, which this server counts as tokens; a shorter prefix
 
 
 class CachingServer(FixtureTransport):
-    """Answers as a server with a prompt cache does: it reads and writes entries at breakpoints, and counts."""
+    """Answers as a server with a prompt cache does: it reads and writes entries at breakpoints,
+    and counts.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,17 +37,39 @@ class CachingServer(FixtureTransport):
 
     @asynccontextmanager
     async def send(
-        self, request: HttpRequest, credentials: Mapping[str, Secret], timeouts: Timeouts, *, stream: bool = False
+        self,
+        request: HttpRequest,
+        credentials: Mapping[str, Secret],
+        timeouts: Timeouts,
+        *,
+        stream: bool = False,
     ) -> AsyncIterator[HttpStream]:
         body = json.loads(request.body)
         usage = self.count(body)
         number = len(self.prompts)
-        content: list[dict[str, Any]] = [{"type": "text", "text": f"Step {number}. " + "I look. " * 40}]
+        content: list[dict[str, Any]] = [
+            {"type": "text", "text": f"Step {number}. " + "I look. " * 40}
+        ]
         if number < TURNS:
-            content.append({"type": "tool_use", "id": f"toolu_{number}", "name": "look", "input": {"at": number}})
+            content.append(
+                {
+                    "type": "tool_use",
+                    "id": f"toolu_{number}",
+                    "name": "look",
+                    "input": {"at": number},
+                }
+            )
         stop = "tool_use" if number < TURNS else "end_turn"
-        reply = {"type": "message", "model": body["model"], "content": content, "stop_reason": stop, "usage": usage}
-        self._replies.append((200, {"content-type": "application/json"}, [json.dumps(reply).encode()]))
+        reply = {
+            "type": "message",
+            "model": body["model"],
+            "content": content,
+            "stop_reason": stop,
+            "usage": usage,
+        }
+        self._replies.append(
+            (200, {"content-type": "application/json"}, [json.dumps(reply).encode()])
+        )
         async with super().send(request, credentials, timeouts, stream=stream) as answer:
             yield answer
 
@@ -84,14 +108,20 @@ def look(at: int) -> str:
 async def run(log: SqliteLog, cache: Any) -> tuple[CachingServer, list[Any]]:
     server = CachingServer()
     model = connect(
-        "claude-sonnet-4-5", base_url="https://api.anthropic.com", wire="anthropic", api_key="k", transport=server
+        "claude-sonnet-4-5",
+        base_url="https://api.anthropic.com",
+        wire="anthropic",
+        api_key="k",
+        transport=server,
     )
     config = RuntimeConfig(max_tokens=1000, cache=cache)
     system = "You look at places. " * 60
     session = Session(model, [look], Policy([Rule("allow")]), log, system=system, config=config)
     outcome = await session.run("Look at twenty places.")
     assert outcome.spent.turns == TURNS
-    calls = [record.payload for record in log.read(session.id) if record.type == "llm.call_completed"]
+    calls = [
+        record.payload for record in log.read(session.id) if record.type == "llm.call_completed"
+    ]
     return server, [call.usage for call in calls]  # type: ignore[union-attr]
 
 
@@ -108,13 +138,16 @@ async def test_agent_pays_for_its_history_once(log: SqliteLog) -> None:
 async def test_agent_pays_every_turn_without_the_cache(log: SqliteLog) -> None:
     server, usages = await run(log, None)
     assert sum(usage.cached_input_tokens for usage in usages) == 0
-    assert sum(usage.input_tokens for usage in usages) == sum(server.prompts) > 8 * server.prompts[-1]
+    assert (
+        sum(usage.input_tokens for usage in usages) == sum(server.prompts) > 8 * server.prompts[-1]
+    )
 
 
 async def test_saving_is_shown_in_the_cost(log: SqliteLog, tmp_path: Any) -> None:
     _, cached = await run(log, "auto")
     _, plain = await run(log, None)
-    bills = [sum((cost(usage, "anthropic:claude-sonnet-4-5").total or Decimal(0)) for usage in usages)
+    bills = [sum((cost(usage,
+                       "anthropic:claude-sonnet-4-5").total or Decimal(0)) for usage in usages)
              for usages in (cached, plain)]  # fmt: skip
     assert bills[0] * 3 < bills[1]
 
@@ -125,6 +158,8 @@ async def test_log_cost_shows_the_cached_share(log: SqliteLog, cache: Any) -> No
     result = CliRunner().invoke(main, ["log", "cost", "--log", str(log.path), "--json"])
     assert result.exit_code == 0, result.output
     (row,) = json.loads(result.output)["models"]
-    expected = sum(usage.cached_input_tokens for usage in usages) / sum(usage.input_tokens for usage in usages)
+    expected = sum(usage.cached_input_tokens for usage in usages) / sum(
+        usage.input_tokens for usage in usages
+    )
     assert row["cached_share"] == round(expected, 4)
     assert (row["cached_share"] > 0.8) == (cache == "auto")

@@ -9,7 +9,16 @@ import pytest
 from msgspec.structs import replace
 
 import dragoman
-from dragoman import MalformedToolCallError, Policy, Provider, Request, Rule, RuntimeConfig, Session, User
+from dragoman import (
+    MalformedToolCallError,
+    Policy,
+    Provider,
+    Request,
+    Rule,
+    RuntimeConfig,
+    Session,
+    User,
+)
 from dragoman.events import Assembler, Event, ToolUseEnd
 from dragoman.log import MemoryLog, SqliteLog
 from dragoman.middleware import Fallback, Retry
@@ -23,7 +32,11 @@ from .playing import call, check_evidence, of, propose, types
 
 ALL = Policy([Rule("allow")])
 CONFIG = RuntimeConfig(max_tokens=100)
-CALLS: list[tuple[str, dict[str, Any]]] = [("look", {"word": "ox"}), ("rm_rf", {"path": "/"}), ("look", {"word": 7})]
+CALLS: list[tuple[str, dict[str, Any]]] = [
+    ("look", {"word": "ox"}),
+    ("rm_rf", {"path": "/"}),
+    ("look", {"word": 7}),
+]
 
 
 @tool(side_effect="read")
@@ -38,7 +51,9 @@ def say_calls(out: Assembler) -> None:
 
 
 def served(wire: str) -> Provider:
-    """Return a provider for a wire whose server first proposes ``CALLS`` and then answers with text."""
+    """Return a provider for a wire whose server first proposes ``CALLS`` and then answers with
+    text.
+    """
     bodies: list[Any] = []
     for said, finish in ((say_calls, "tool_calls"), (lambda out: out.text("Done."), "stop")):
         request = Request([User("x")], stream=True, model="m", request_id="R")
@@ -91,12 +106,20 @@ async def test_records_are_the_same_for_every_provider(kind: str) -> None:
     assert [each for each in types(records) if each != "llm.exchange_kept"] == [
         "session.started", "message.recorded", "turn.started", "llm.call_started",
         *["tool_intent.proposed"] * 3, "message.recorded", "llm.call_completed",
-        "tool_intent.validated", *["tool_intent.rejected"] * 2, "permission.granted", "tool.started", "tool.observed",
-        *["message.recorded"] * 3, "turn.started", "llm.call_started", "message.recorded", "llm.call_completed",
+        "tool_intent.validated", *["tool_intent.rejected"] * 2, "permission.granted",
+        "tool.started", "tool.observed",
+        *["message.recorded"] * 3, "turn.started", "llm.call_started", "message.recorded",
+        "llm.call_completed",
         "session.finished",
     ]  # fmt: skip
     steps = list(check_evidence(records).values())
-    ran = ["tool_intent.proposed", "tool_intent.validated", "permission.granted", "tool.started", "tool.observed"]
+    ran = [
+        "tool_intent.proposed",
+        "tool_intent.validated",
+        "permission.granted",
+        "tool.started",
+        "tool.observed",
+    ]
     assert steps == [ran, STEPS, STEPS]
     proposed = of(records, "tool_intent.proposed")
     assert [(intent.tool_name, intent.input) for intent in proposed] == CALLS
@@ -116,7 +139,9 @@ async def test_records_are_the_same_for_every_provider(kind: str) -> None:
 
 @pytest.mark.parametrize("corrections", [0, 1, 4])
 async def test_number_of_corrections_is_configurable(log: SqliteLog, corrections: int) -> None:
-    session = Session(Listed(propose(call("fly")), repeat=True), [look], ALL, log, corrections=corrections)
+    session = Session(
+        Listed(propose(call("fly")), repeat=True), [look], ALL, log, corrections=corrections
+    )
     with pytest.raises(MalformedToolCallError, match="there is no tool named 'fly'") as caught:
         await session.run("Go.")
     records = list(log.read(session.id))

@@ -38,7 +38,9 @@ async def note(text: str) -> str:
 
 def script() -> Listed:
     return Listed(
-        propose(call("look", call_id="1", word="a"), call("look", call_id="2", word="b"), words="Hm."),
+        propose(
+            call("look", call_id="1", word="a"), call("look", call_id="2", word="b"), words="Hm."
+        ),
         propose(call("note", call_id="1", text="c"), call("look", call_id="2", word="d")),
         "Done.",
         name="p",
@@ -80,7 +82,9 @@ def test_complete_run_has_the_expected_number_of_records(story: Story) -> None:
 
 
 @pytest.mark.parametrize("length", range(1, LENGTH))
-async def test_session_is_resumed_after_every_record(length: int, tmp_path: Path, story: Story) -> None:
+async def test_session_is_resumed_after_every_record(
+    length: int, tmp_path: Path, story: Story
+) -> None:
     ran.clear()
     with cut(story, length, tmp_path / "cut.db") as log:
         before = list(log.read("s1"))
@@ -95,7 +99,9 @@ async def test_session_is_resumed_after_every_record(length: int, tmp_path: Path
         steps = check_evidence(records)
         [resumed] = of(records, "session.resumed")
         assert (resumed.after, list(resumed.open_intents)) == (length, dangling)
-        assert sorted(each.intent_id for each in of(records, "tool_intent.closed")) == sorted(dangling)
+        assert sorted(each.intent_id for each in of(records, "tool_intent.closed")) == sorted(
+            dangling
+        )
         assert all(chain.count("tool.started") <= 1 for chain in steps.values())
         for asked in provider.requests:
             check_request(build_request(asked.messages, [], None, None, None, model="m"))
@@ -113,7 +119,9 @@ async def test_finished_calls_are_shown_and_uncertain_ones_reported_after_resumi
         results = {first.text, second.text}
         assert any(text.endswith(": found") for text in results)
         assert any("the session ended before this came to an end" in text for text in results)
-    started = next(r.seq for r in story.records if r.type == "tool.started" and r.data["tool_name"] == "note")
+    started = next(
+        r.seq for r in story.records if r.type == "tool.started" and r.data["tool_name"] == "note"
+    )
     with cut(story, started, tmp_path / "later.db") as log:
         provider = Listed("Well.", name="p")
         session = await Session.resume(provider, [look, note], ALL, log, "s1")
@@ -131,7 +139,9 @@ async def test_state_from_the_log_equals_the_sessions_state(tmp_path: Path) -> N
             assert read.messages == session.state.messages
             assert read.spent == session.state.spent
             assert list(read.intents) == list(session.state.intents)
-            assert [k.stage for k in read.intents.values()] == [k.stage for k in session.state.intents.values()]
+            assert [k.stage for k in read.intents.values()] == [
+                k.stage for k in session.state.intents.values()
+            ]
             for name in ("p", "another"):
                 assert read.project(name) == session.state.project(name)
                 for intent in read.intents:
@@ -144,7 +154,9 @@ async def test_broken_chain_is_not_resumed(tmp_path: Path, story: Story) -> None
     path = tmp_path / "cut.db"
     cut(story, 20, path).close()
     connection = sqlite3.connect(path)
-    connection.execute("UPDATE records SET payload = replace(payload, 'ox', 'ax') || ' ' WHERE seq = 7")
+    connection.execute(
+        "UPDATE records SET payload = replace(payload, 'ox', 'ax') || ' ' WHERE seq = 7"
+    )
     connection.commit()
     connection.close()
     with SqliteLog(path) as log, pytest.raises(LogCorruptError, match="cannot resume session"):
@@ -152,7 +164,10 @@ async def test_broken_chain_is_not_resumed(tmp_path: Path, story: Story) -> None
 
 
 async def test_unknown_session_is_not_resumed(tmp_path: Path) -> None:
-    with SqliteLog(tmp_path / "log.db") as log, pytest.raises(SessionError, match="there is no session 's9'"):
+    with (
+        SqliteLog(tmp_path / "log.db") as log,
+        pytest.raises(SessionError, match="there is no session 's9'"),
+    ):
         await Session.resume(Listed("x"), [], ALL, log, "s9")
 
 
@@ -164,7 +179,12 @@ async def test_resuming_with_another_provider_is_recorded(tmp_path: Path, story:
         said = of(list(log.read("s1")), "message.recorded")[-1]
         assert said.routing.mode == "manual"
         assert "another provider than p:m" in said.routing.reason
-        calls = [c.id for m in other.requests[0].messages if isinstance(m, Assistant) for c in m.tool_calls]
+        calls = [
+            c.id
+            for m in other.requests[0].messages
+            if isinstance(m, Assistant)
+            for c in m.tool_calls
+        ]
         # The calls have the ids that the session gave them.
         assert calls == list(session.state.intents)
         assert types(list(log.read("s1")))[-1] == "session.finished"
@@ -189,7 +209,9 @@ async def test_open_intents_are_closed_by_hand(tmp_path: Path, story: Story) -> 
         assert ran == []
 
 
-@pytest.mark.parametrize(("kind", "started"), [("tool.started", True), ("tool_intent.validated", False)])
+@pytest.mark.parametrize(
+    ("kind", "started"), [("tool.started", True), ("tool_intent.validated", False)]
+)
 async def test_closed_intent_records_whether_it_had_started(
     kind: str, started: bool, tmp_path: Path, story: Story
 ) -> None:

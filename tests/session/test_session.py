@@ -12,7 +12,12 @@ from typing import Any
 import pytest
 
 import dragoman
-from dragoman.errors import AuthenticationError, MalformedToolCallError, ProviderError, RateLimitError
+from dragoman.errors import (
+    AuthenticationError,
+    MalformedToolCallError,
+    ProviderError,
+    RateLimitError,
+)
 from dragoman.events import Usage
 from dragoman.log import LogFullError, SqliteLog
 from dragoman.messages import Assistant, System, ToolCall, ToolResult, User
@@ -50,20 +55,33 @@ def _nothing_ran() -> None:
 
 
 async def test_records_of_a_run_match_the_documentation(log: SqliteLog) -> None:
-    two = propose(call("look", call_id="a", word="ox"), call("note", call_id="b", text="!"), words="Let me look.")
+    two = propose(
+        call("look", call_id="a", word="ox"),
+        call("note", call_id="b", text="!"),
+        words="Let me look.",
+    )
     policy = Policy([Rule("allow", side_effect=["read"], name="reading")])
     no = lambda proposal, verdict: Decision(False, "ann", "not today")
-    session = Session(Listed(two, "Done."), [look, note], policy, log, system="Be terse.", approve=no)
+    session = Session(
+        Listed(two, "Done."), [look, note], policy, log, system="Be terse.", approve=no
+    )
     outcome = await session.run("What is an ox?")
     assert (outcome.outcome, outcome.text, outcome.spent.turns) == ("completed", "Done.", 2)
     records = list(log.read(session.id))
     page = (Path(dragoman.__file__).parents[2] / "docs/concepts/session.md").read_text()
-    rows = re.findall(r"^\| (\d+) \| `([\w.]+)` \|\s*`?(\w*)`?\s*\|\s*(\d*)\s*\|", page, re.MULTILINE)
+    rows = re.findall(
+        r"^\| (\d+) \| `([\w.]+)` \|\s*`?(\w*)`?\s*\|\s*(\d*)\s*\|", page, re.MULTILINE
+    )
     assert len(rows) == 19
     ids = {record.id: str(record.seq) for record in records}
     drawn = [(str(r.seq), r.type, r.turn or "", ids.get(r.parent or "", "")) for r in records[:19]]
     assert drawn == rows
-    assert types(records[19:]) == ["llm.call_started", "message.recorded", "llm.call_completed", "session.finished"]
+    assert types(records[19:]) == [
+        "llm.call_started",
+        "message.recorded",
+        "llm.call_completed",
+        "session.finished",
+    ]
     assert ran == ["ox"]
     assert log.verify().ok
     check_evidence(records)
@@ -78,7 +96,11 @@ async def test_each_record_has_actor_and_payload(log: SqliteLog) -> None:
     await session.run("What is an ox?")
     records = list(log.read(session.id))
     by_rule, by_ann = [record for record in records if record.type == "permission.granted"]
-    assert (by_rule.actor, by_rule.payload.by, by_rule.payload.rule) == ("system", "policy", "reading")
+    assert (by_rule.actor, by_rule.payload.by, by_rule.payload.rule) == (
+        "system",
+        "policy",
+        "reading",
+    )
     assert (by_ann.actor, by_ann.payload.by, by_ann.payload.reason) == ("user", "ann", "go on")
     assert by_ann.payload.scope == "session"
     [first, _] = of(records, "tool_intent.validated")
@@ -87,7 +109,12 @@ async def test_each_record_has_actor_and_payload(log: SqliteLog) -> None:
     assert started.input == {"word": "ox"}
     assert started.context == {"side_effect": "read", "timeout": 120.0, "output_limit": 30000}
     [begun] = of(records, "session.started")
-    assert (begun.goal, begun.provider, begun.model, begun.tools) == ("What is an ox?", "listed", "m", ("look", "note"))
+    assert (begun.goal, begun.provider, begun.model, begun.tools) == (
+        "What is an ox?",
+        "listed",
+        "m",
+        ("look", "note"),
+    )
     assert [record.actor for record in records if record.type == "message.recorded"] == [
         "user", "agent", "tool", "tool", "agent",
     ]  # fmt: skip
@@ -112,7 +139,9 @@ async def test_nothing_runs_before_its_record_is_on_disk(log: SqliteLog) -> None
     ]
 
 
-async def test_unwritable_log_stops_everything(log: SqliteLog, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unwritable_log_stops_everything(
+    log: SqliteLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
     session = Session(Listed(propose(call("look", word="ox")), "Done."), [look], ALL, log)
     append = log.append
 
@@ -129,7 +158,14 @@ async def test_unwritable_log_stops_everything(log: SqliteLog, monkeypatch: pyte
 
 async def test_model_receives_projected_messages_and_descriptions_only(log: SqliteLog) -> None:
     provider = Listed(propose(call("look", word="ox"), words="Hm."), "Done.")
-    session = Session(provider, [look], ALL, log, system="Be terse.", config=dragoman.RuntimeConfig(temperature=0.5))
+    session = Session(
+        provider,
+        [look],
+        ALL,
+        log,
+        system="Be terse.",
+        config=dragoman.RuntimeConfig(temperature=0.5),
+    )
     await session.run("What is an ox?")
     first, second = provider.requests
     assert list(first.messages) == [System("Be terse."), User("What is an ox?")]
@@ -143,7 +179,9 @@ async def test_model_receives_projected_messages_and_descriptions_only(log: Sqli
 
 
 async def test_recorded_message_adds_ids_routing_and_cost(log: SqliteLog) -> None:
-    row = PriceRow(provider="listed", match=Match(equals=("m",)), input=Decimal(3), output=Decimal(15))
+    row = PriceRow(
+        provider="listed", match=Match(equals=("m",)), input=Decimal(3), output=Decimal(15)
+    )
     price = lambda usage, model: cost(usage, model, table=PriceTable((row,), version="v1"))
     provider = Listed(propose(call("look", word="ox")), "Done.")
     session = Session(provider, [look], ALL, log, price=price)
@@ -171,11 +209,15 @@ async def test_unknown_price_is_recorded_and_is_not_zero(log: SqliteLog) -> None
     assert outcome.spent.cost_unknown.startswith("listed:m: no price for listed:m")
 
 
-# --- several at once --------------------------------------------------------------------------------
+# --- several at once ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("effects", "together"), [(("read", "none"), True), (("read", "write"), False)])
-async def test_calls_run_concurrently_only_if_all_of_them_read(log: SqliteLog, effects: Any, together: bool) -> None:
+@pytest.mark.parametrize(
+    ("effects", "together"), [(("read", "none"), True), (("read", "write"), False)]
+)
+async def test_calls_run_concurrently_only_if_all_of_them_read(
+    log: SqliteLog, effects: Any, together: bool
+) -> None:
     inside = 0
     most = 0
 
@@ -192,7 +234,10 @@ async def test_calls_run_concurrently_only_if_all_of_them_read(log: SqliteLog, e
         inside -= 1
         return "x"
 
-    tools = [tool(name=name, side_effect=effect)(slow) for name, effect in zip("ab", effects, strict=True)]
+    tools = [
+        tool(name=name, side_effect=effect)(slow)
+        for name, effect in zip("ab", effects, strict=True)
+    ]
     calls = propose(call("a", call_id="1"), call("b", call_id="2"))
     session = Session(Listed(calls, "Done."), tools, ALL, log)
     await session.run("Go.")
@@ -203,7 +248,9 @@ async def test_calls_run_concurrently_only_if_all_of_them_read(log: SqliteLog, e
     check_evidence(list(log.read(session.id)))
 
 
-async def test_unrecordable_call_stops_its_siblings(log: SqliteLog, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unrecordable_call_stops_its_siblings(
+    log: SqliteLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
     append = log.append
 
     async def refuse(name: str, payload: Any, **facts: Any) -> Any:
@@ -223,7 +270,9 @@ async def test_unrecordable_call_stops_its_siblings(log: SqliteLog, monkeypatch:
 
 async def test_denial_is_a_decision_and_not_a_tool_error(log: SqliteLog) -> None:
     provider = Listed(propose(call("note", text="rm -rf /")), "I may not.")
-    session = Session(provider, [note], Policy([Rule("deny", tool="note", reason="no notes")]), log)
+    session = Session(
+        provider, [note], Policy([Rule("deny", tool="note", reason="no notes")]), log
+    )
     await session.run("Go.")
     records = list(log.read(session.id))
     assert ran == []
@@ -232,7 +281,9 @@ async def test_denial_is_a_decision_and_not_a_tool_error(log: SqliteLog) -> None
     assert of(records, "tool_intent.proposed")[0].input == {"text": "rm -rf /"}
     [denied] = of(records, "permission.denied")
     assert (denied.by, denied.reason) == ("policy", "no notes")
-    assert provider.requests[1].messages[-1] == ToolResult("call_1", "Not run: permission denied by policy: no notes")
+    assert provider.requests[1].messages[-1] == ToolResult(
+        "call_1", "Not run: permission denied by policy: no notes"
+    )
 
 
 async def test_nothing_runs_without_a_rule_or_an_approver(log: SqliteLog) -> None:
@@ -304,7 +355,9 @@ async def test_invalid_call_is_requested_again(log: SqliteLog) -> None:
         out.tool_input(1, '{"word": "o')
 
     provider = Listed(
-        speak(call("look", word="ox"), bad, finish="tool_calls"), propose(call("look", word="ass")), "Done."
+        speak(call("look", word="ox"), bad, finish="tool_calls"),
+        propose(call("look", word="ass")),
+        "Done.",
     )
     session = Session(provider, [look], ALL, log)
     assert (await session.run("Go.")).outcome == "completed"
@@ -331,7 +384,9 @@ async def test_unvalidated_intent_is_validated_by_the_session(log: SqliteLog) ->
 
     def unchecked(request: Any) -> Any:
         loose = dragoman.Tool("look", "", {"type": "object"})
-        free = dragoman.Request([User("x")], [dragoman.Tool("fly"), loose], request_id=request.request_id)
+        free = dragoman.Request(
+            [User("x")], [dragoman.Tool("fly"), loose], request_id=request.request_id
+        )
         return propose(call("fly", call_id="1"), call("look", call_id="2", word=7))(free)
 
     session = Session(Listed(unchecked, "Oh."), [look], ALL, log)
@@ -345,9 +400,12 @@ async def test_unvalidated_intent_is_validated_by_the_session(log: SqliteLog) ->
 
 
 @pytest.mark.parametrize(
-    ("finish", "outcome"), [("stop", "completed"), ("length", "exhausted"), ("content_filter", "failed")]
+    ("finish", "outcome"),
+    [("stop", "completed"), ("length", "exhausted"), ("content_filter", "failed")],
 )
-async def test_last_finish_reason_decides_the_outcome(log: SqliteLog, finish: str, outcome: str) -> None:
+async def test_last_finish_reason_decides_the_outcome(
+    log: SqliteLog, finish: str, outcome: str
+) -> None:
     session = Session(Listed(reply("So.", finish=finish)), (), ALL, log)
     assert (await session.run("Go.")).outcome == outcome
 
@@ -358,11 +416,18 @@ async def test_empty_reply_is_not_sent_back(log: SqliteLog) -> None:
     outcomes = [await session.run(goal) for goal in ("One?", "Two?", "Three?")]
     assert [outcome.outcome for outcome in outcomes] == ["completed"] * 3
     assert [outcome.text for outcome in outcomes] == ["One.", "", "Three."]
-    assert list(provider.requests[2].messages) == [User("One?"), Assistant("One."), User("Two?"), User("Three?")]
+    assert list(provider.requests[2].messages) == [
+        User("One?"),
+        Assistant("One."),
+        User("Two?"),
+        User("Three?"),
+    ]
 
 
 @pytest.mark.parametrize("finish", ["content_filter", "error", "cancelled"])
-async def test_calls_of_a_filtered_or_failed_reply_are_not_run(log: SqliteLog, finish: str) -> None:
+async def test_calls_of_a_filtered_or_failed_reply_are_not_run(
+    log: SqliteLog, finish: str
+) -> None:
     session = Session(Listed(speak(call("look", word="ox"), finish=finish)), [look], ALL, log)
     assert (await session.run("Go.")).outcome == "failed"
     assert ran == []
@@ -372,7 +437,7 @@ async def test_calls_of_a_filtered_or_failed_reply_are_not_run(log: SqliteLog, f
     check_evidence(records)
 
 
-# --- other models -----------------------------------------------------------------------------------
+# --- other models ------------------------------------------------------------------------------
 
 
 async def test_swap_is_planned_recorded_and_keeps_call_ids_apart(log: SqliteLog) -> None:
@@ -387,10 +452,16 @@ async def test_swap_is_planned_recorded_and_keeps_call_ids_apart(log: SqliteLog)
     await session.swap(one, "and back")
     await session.step()
     [first, second] = session.state.intents
-    ids = [[c.id for m in r.messages if isinstance(m, Assistant) for c in m.tool_calls] for r in two.requests]
+    ids = [
+        [c.id for m in r.messages if isinstance(m, Assistant) for c in m.tool_calls]
+        for r in two.requests
+    ]
     assert ids == [[first]]  # the other provider's call goes by our own id ...
     last = one.requests[-1].messages
-    assert [c.id for m in last if isinstance(m, Assistant) for c in m.tool_calls] == ["call_1", second]
+    assert [c.id for m in last if isinstance(m, Assistant) for c in m.tool_calls] == [
+        "call_1",
+        second,
+    ]
     assert [m.tool_call_id for m in last if isinstance(m, ToolResult)] == ["call_1", second]
     swapped = of(list(log.read(session.id)), "model.swapped")
     assert [(s.from_, s.to, s.reason) for s in swapped] == [
@@ -405,9 +476,14 @@ async def test_swap_reports_losses_or_is_rejected(log: SqliteLog) -> None:
     from dragoman.transport import FixtureTransport
 
     thinking = lambda out: out.thinking("hm")
-    session = Session(Listed(speak(thinking, call("look", word="ox"), finish="tool_calls")), [look], ALL, log)
+    session = Session(
+        Listed(speak(thinking, call("look", word="ox"), finish="tool_calls")), [look], ALL, log
+    )
     await session.step("Go.")
-    settings: dict[str, Any] = {"base_url": "http://127.0.0.1:9/v1", "transport": FixtureTransport()}
+    settings: dict[str, Any] = {
+        "base_url": "http://127.0.0.1:9/v1",
+        "transport": FixtureTransport(),
+    }
     small = dragoman.connect("s", capabilities={"max_context_tokens": 1}, **settings)
     with pytest.raises(dragoman.InvalidRequestError, match="do not fit its window of 1"):
         await session.swap(small)
@@ -419,7 +495,9 @@ async def test_swap_reports_losses_or_is_rejected(log: SqliteLog) -> None:
 
 async def test_observer_and_session_record_the_same_stop_reason(log: SqliteLog) -> None:
     def stopped(request: Any) -> Any:
-        out = dragoman.events.Assembler(request_id=request.request_id, model="m", provider="listed")
+        out = dragoman.events.Assembler(
+            request_id=request.request_id, model="m", provider="listed"
+        )
         out.start()
         out.text("one, two")
         out.finish("stop", "stop_sequence", "three")
@@ -443,12 +521,18 @@ async def test_fallback_records_its_choice(log: SqliteLog) -> None:
     [switched] = of(records, "routing.switched")
     assert (switched.from_, switched.to) == ("bad:m", "good:g")
     said = of(records, "message.recorded")[1]
-    assert (said.provider, said.routing.mode, said.routing.passed_over) == ("good", "rule", {"bad:m": "rate_limit"})
+    assert (said.provider, said.routing.mode, said.routing.passed_over) == (
+        "good",
+        "rule",
+        {"bad:m": "rate_limit"},
+    )
 
 
 async def test_availability_changes_are_recorded_with_their_call(log: SqliteLog) -> None:
     clock = Clock()
-    bad = Listed(AuthenticationError("no"), lambda request: [*_spoken_by("bad", request)], name="bad")
+    bad = Listed(
+        AuthenticationError("no"), lambda request: [*_spoken_by("bad", request)], name="bad"
+    )
     good = Listed(lambda request: [*_spoken_by("good", request)], name="good", model="g")
     session = Session(Fallback([bad, good], clock=clock), (), ALL, log)
     await session.run("Go.")
@@ -470,7 +554,9 @@ async def test_fallback_without_subscribers_records_its_choice(log: SqliteLog) -
 
 
 def _spoken_by(name: str, request: Any) -> Any:
-    out = dragoman.events.Assembler(request_id=request.request_id, model=request.model, provider=name)
+    out = dragoman.events.Assembler(
+        request_id=request.request_id, model=request.model, provider=name
+    )
     out.start()
     out.text("Done.")
     out.usage(Usage(1, 1))
@@ -478,7 +564,7 @@ def _spoken_by(name: str, request: Any) -> Any:
     return out.take()
 
 
-# --- manners ----------------------------------------------------------------------------------------
+# --- manners -----------------------------------------------------------------------------------
 
 
 async def test_finished_session_needs_another_goal(log: SqliteLog) -> None:
@@ -512,7 +598,12 @@ async def test_concurrent_runs_of_a_session_are_rejected(log: SqliteLog) -> None
     running = asyncio.ensure_future(session.run("Go."))
     while not log.sessions() or session.state.call is None:
         await asyncio.sleep(0)
-    for work in (session.run("Again."), session.step(), session.close_open_intents("no"), session.swap(Listed())):
+    for work in (
+        session.run("Again."),
+        session.step(),
+        session.close_open_intents("no"),
+        session.swap(Listed()),
+    ):
         with pytest.raises(SessionError, match="running"):
             await work
     await session.cancel()
@@ -548,7 +639,7 @@ async def test_error_before_sending_is_recorded(log: SqliteLog) -> None:
     assert types(list(log.read(session.id)))[-2:] == ["llm.call_failed", "session.finished"]
 
 
-# --- attempts ----------------------------------------------------------------------------------------------------
+# --- attempts ----------------------------------------------------------------------------------
 
 
 async def test_call_record_has_the_number_of_attempts(log: SqliteLog) -> None:

@@ -24,8 +24,15 @@ from dragoman.wire import CODECS
 
 from ..test_layers import PACKAGE, PRESENT, executors
 
-CALL = b'data: {"model":"m-2026","system_fingerprint":"fp_canary","choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"call_1","function":{"name":"look","arguments":"{\\"word\\":\\"ox\\"}"}}]},"finish_reason":"tool_calls"}]}\n\ndata: [DONE]\n\n'  # noqa: E501
-ANSWER = b'data: {"choices":[{"index":0,"delta":{"content":"Done."},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+CALL = (
+    b"data: "
+    b'{"model":"m-2026","system_fingerprint":"fp_canary","choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"call_1","function":{"name":"look","arguments":"{\\"word\\":\\"ox\\"}"}}]},"finish_reason":"tool_calls"}]}\n\ndata:'
+    b" [DONE]\n\n"
+)
+ANSWER = (
+    b'data: {"choices":[{"index":0,"delta":{"content":"Done."},"finish_reason":"stop"}]}\n\ndata: '
+    b"[DONE]\n\n"
+)
 STREAM = {"content-type": "text/event-stream"}
 
 
@@ -37,20 +44,26 @@ def look(word: str) -> str:
 
 async def run_over_a_wire(log: SqliteLog) -> tuple[Session, FixtureTransport]:
     transport = FixtureTransport((200, STREAM, [CALL]), (200, STREAM, [ANSWER]))
-    model = dragoman.connect("m", base_url="http://127.0.0.1:9/v1", transport=transport, api_key="k")
+    model = dragoman.connect(
+        "m", base_url="http://127.0.0.1:9/v1", transport=transport, api_key="k"
+    )
     session = Session(model, [look], Policy([Rule("allow")]), log)
     assert (await session.run("Go.")).text == "Done."
     return session, transport
 
 
 def test_1_execute_does_not_appear_in_an_adapter() -> None:
-    below = [module for module in PRESENT if module.layer in ("wire", "transport", "provider", "events")]
+    below = [
+        module for module in PRESENT if module.layer in ("wire", "transport", "provider", "events")
+    ]
     assert len(below) > 30
     assert executors(below) == []
 
 
 async def test_2_an_adapter_holds_no_messages(log: SqliteLog) -> None:
-    """Every object that a provider references is searched in ``test_keeps_provider_request_scoped``."""
+    """Every object that a provider references is searched in
+    ``test_keeps_provider_request_scoped``.
+    """
     session, transport = await run_over_a_wire(log)
     assert not [value for value in vars(session.provider).values() if isinstance(value, list)]
     # The provider kept none of these messages; the session sent them all.
@@ -75,7 +88,11 @@ async def test_4_raw_chunks_are_not_core_events(log: SqliteLog, tmp_path: Path) 
 @pytest.mark.parametrize("wire", sorted(CODECS))
 async def test_5_an_adapter_does_not_truncate_a_tool_result(wire: str) -> None:
     whole = "line of output\n" * 20_000
-    messages = [User("Go."), Assistant(tool_calls=[ToolCall("call_1", "look", {})]), ToolResult("call_1", whole)]
+    messages = [
+        User("Go."),
+        Assistant(tool_calls=[ToolCall("call_1", "look", {})]),
+        ToolResult("call_1", whole),
+    ]
     transport = FixtureTransport((500, {}, [b"{}"]))
     url = "http://127.0.0.1:9/v1"
     model = dragoman.connect("m", wire=wire, base_url=url, transport=transport, api_key="k")
@@ -86,21 +103,28 @@ async def test_5_an_adapter_does_not_truncate_a_tool_result(wire: str) -> None:
 
 async def test_6_a_fallback_keeps_the_evidence_of_its_choice(log: SqliteLog) -> None:
     def reach(name: str, transport: FixtureTransport) -> dragoman.Provider:
-        return dragoman.connect("m", base_url="http://127.0.0.1:9/v1", transport=transport, name=name)
+        return dragoman.connect(
+            "m", base_url="http://127.0.0.1:9/v1", transport=transport, name=name
+        )
 
     full = FixtureTransport((429, {}, [b'{"error":{"message":"slow down"}}']))
     notes: list[Any] = []
     model = dragoman.Fallback(
-        [reach("full", full), reach("free", FixtureTransport((200, STREAM, [ANSWER])))], on_event=notes.append
+        [reach("full", full), reach("free", FixtureTransport((200, STREAM, [ANSWER])))],
+        on_event=notes.append,
     )
     session = Session(model, (), Policy(), log)
     assert (await session.run("Go.")).text == "Done."
     records = list(log.read(session.id))
-    [switched] = [record.payload for record in records if isinstance(record.payload, RoutingSwitched)]
+    [switched] = [
+        record.payload for record in records if isinstance(record.payload, RoutingSwitched)
+    ]
     replies = [record.payload for record in records if isinstance(record.payload, MessageRecorded)]
     assert replies[-1].provider == "free"
     assert notes == [switched]
-    assert switched == RoutingSwitched("full:m", "free:m", "rate_limit", "rate_limit", switched.request_id)
+    assert switched == RoutingSwitched(
+        "full:m", "free:m", "rate_limit", "rate_limit", switched.request_id
+    )
     [failed] = [record.payload for record in records if isinstance(record.payload, CallFailed)]
     assert (failed.provider, failed.status) == ("full", 429)
     order = [record.type for record in records]
@@ -116,7 +140,9 @@ async def test_6_a_fallback_keeps_the_evidence_of_its_choice(log: SqliteLog) -> 
 async def test_6_a_healthy_fallback_leaves_no_false_evidence(log: SqliteLog) -> None:
     """It records no switch and no failure, and its cost can be limited."""
     transport = FixtureTransport((200, STREAM, [ANSWER]))
-    first = dragoman.connect("m", base_url="http://127.0.0.1:9/v1", transport=transport, name="a", priced_as="free")
+    first = dragoman.connect(
+        "m", base_url="http://127.0.0.1:9/v1", transport=transport, name="a", priced_as="free"
+    )
     second = dragoman.connect("m", base_url="http://127.0.0.1:9/v1", name="b", priced_as="free")
     budget = dragoman.Budget(cost_usd=1)
     session = Session(dragoman.Fallback([first, second]), (), Policy(), log, budget=budget)
@@ -129,14 +155,24 @@ def test_7_no_private_field_of_a_provider_reaches_core_or_cli() -> None:
     private = re.compile(
         r"\b(tool_use_id|toolu_|functionCall|function_call|tool_choice_mode|thoughtSignature|logprobs)\b"
     )
-    for folder in ("permission.py", "tools", "session", "cli/agent.py", "cli/agent_view.py", "cli/approval.py"):
+    for folder in (
+        "permission.py",
+        "tools",
+        "session",
+        "cli/agent.py",
+        "cli/agent_view.py",
+        "cli/approval.py",
+    ):
         path = PACKAGE / folder
         for file in [path] if path.is_file() else sorted(path.glob("*.py")):
-            code = file.read_text().replace("end.tool_use_id", "")  # the event's own field for a call's id
+            # the event's own field for a call's id
+            code = file.read_text().replace("end.tool_use_id", "")
             assert not private.search(code), file
     imported: set[Any] = set()
     known = {module.name for module in PRESENT}
     for module in PRESENT:
         if module.layer in ("permission", "tools", "session"):
-            imported |= {target for _, _, target in module.imports(known) if target[:1] == ("wire",)}
+            imported |= {
+                target for _, _, target in module.imports(known) if target[:1] == ("wire",)
+            }
     assert imported <= {("wire",)}  # the swap plan is imported, a wire is not

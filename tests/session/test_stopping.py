@@ -1,4 +1,6 @@
-"""Stop a session at every point and in every way: everything is recorded and nothing stays open."""
+"""Stop a session at every point and in every way: everything is recorded and nothing
+stays open.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def _nothing_ran() -> None:
 
 def make(log: SqliteLog, **settings: Any) -> Session:
     provider = Listed(
-        propose(call("look", call_id="1", word="a"), call("look", call_id="2", word="b"), words="Hm."),
+        propose(
+            call("look", call_id="1", word="a"), call("look", call_id="2", word="b"), words="Hm."
+        ),
         propose(call("note", call_id="1", text="c"), call("look", call_id="2", word="d")),
         "Done.",
         name="p",
@@ -72,9 +76,12 @@ async def test_run_has_the_expected_number_of_records(log: SqliteLog) -> None:
 
 
 @pytest.mark.parametrize(
-    ("at", "outer"), [*[(at, False) for at in range(1, TOTAL + 1)], *[(at, True) for at in range(1, TOTAL + 1, 3)]]
+    ("at", "outer"),
+    [*[(at, False) for at in range(1, TOTAL + 1)], *[(at, True) for at in range(1, TOTAL + 1, 3)]],
 )
-async def test_session_can_be_stopped_after_every_record(log: SqliteLog, at: int, outer: bool) -> None:
+async def test_session_can_be_stopped_after_every_record(
+    log: SqliteLog, at: int, outer: bool
+) -> None:
     running: list[asyncio.Task[Any]] = []
 
     def stop(record: LogRecord) -> None:
@@ -106,7 +113,9 @@ async def test_session_can_be_stopped_after_every_record(log: SqliteLog, at: int
     before = list(ran)
     if records[-1].data["outcome"] != "completed":
         assert (await again.run("Go on.")).text == "And so on."
-        check_request(build_request(provider.requests[0].messages, [], None, None, None, model="m"))
+        check_request(
+            build_request(provider.requests[0].messages, [], None, None, None, model="m")
+        )
     assert ran == before
     check_evidence(list(log.read("s1")))
 

@@ -1,4 +1,6 @@
-"""The running example of the docs from start to end, with real files: the exact chain of events."""
+"""The running example of the docs from start to end, with real files: the exact chain
+of events.
+"""
 
 from __future__ import annotations
 
@@ -38,14 +40,18 @@ SCRIPT: list[tuple[str, list[tuple[str, dict[str, Any]]]]] = [
 def listed() -> Provider:
     answers: list[Any] = []
     for words, calls in SCRIPT:
-        said = [call(name, call_id=f"call_{at}", **arguments) for at, (name, arguments) in enumerate(calls)]
+        said = [
+            call(name, call_id=f"call_{at}", **arguments)
+            for at, (name, arguments) in enumerate(calls)
+        ]
         answers.append(propose(*said, words=words) if said else words)
     return Listed(*answers)
 
 
 def simulated() -> Provider:
     answers = [
-        Answer(words, tool_calls=[Call(name, arguments) for name, arguments in calls]) for words, calls in SCRIPT
+        Answer(words, tool_calls=[Call(name, arguments) for name, arguments in calls])
+        for words, calls in SCRIPT
     ]
     return ScriptedProvider(*answers)
 
@@ -60,7 +66,8 @@ CHAIN = [
     # the two reads run at once: their eight records come in an order of their own
     *["|"] * 8, "message.recorded", "message.recorded",
     *ASKED, "tool_intent.proposed", *SAID,
-    "tool_intent.validated", "permission.requested", "permission.granted", "tool.started", "tool.observed",
+    "tool_intent.validated", "permission.requested", "permission.granted", "tool.started",
+    "tool.observed",
     "message.recorded",
     *ASKED, "tool_intent.proposed", *SAID, *RAN, "message.recorded",
     *ASKED, *SAID, "session.finished",
@@ -80,18 +87,26 @@ def workspace(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("provider", [listed, simulated])
-async def test_agent_fixes_a_failing_test(log: SqliteLog, workspace: Path, provider: Callable[[], Provider]) -> None:
+async def test_agent_fixes_a_failing_test(
+    log: SqliteLog, workspace: Path, provider: Callable[[], Provider]
+) -> None:
     policy = Policy(
         [
             Rule("allow", side_effect=["none", "read"], name="reading"),
-            Rule("allow", tool="bash", arguments={"command": f"{sys.executable} -m unittest*"}, name="tests"),
+            Rule(
+                "allow",
+                tool="bash",
+                arguments={"command": f"{sys.executable} -m unittest*"},
+                name="tests",
+            ),
         ]
     )
     asked: list[Proposal] = []
 
     async def approve(proposal: Proposal, verdict: Verdict) -> Decision:
         asked.append(proposal)
-        assert (workspace / "add.py").read_text().count(OLD) == 1  # the file is unchanged until the edit is approved
+        # the file is unchanged until the edit is approved
+        assert (workspace / "add.py").read_text().count(OLD) == 1
         return Decision(True, "ann", "looks right")
 
     session = Session(provider(), workspace_tools(workspace), policy, log, approve=approve)
@@ -116,10 +131,14 @@ async def test_agent_fixes_a_failing_test(log: SqliteLog, workspace: Path, provi
     assert f"-    {OLD}\n+    {NEW}" in edit.content
     assert (last.exit_code, last.is_error) == (0, False)
     grants = of(records, "permission.granted")
-    assert [(grant.by, grant.rule) for grant in grants if grant.tool_name == "bash"] == [("policy", "tests")] * 2
+    assert [(grant.by, grant.rule) for grant in grants if grant.tool_name == "bash"] == [
+        ("policy", "tests")
+    ] * 2
     [by_ann] = [grant for grant in grants if grant.by == "ann"]
     assert (by_ann.tool_name, by_ann.reason) == ("edit_file", "looks right")
-    assert [(each.tool_name, each.paths, each.side_effect) for each in asked] == [("edit_file", ("add.py",), "write")]
+    assert [(each.tool_name, each.paths, each.side_effect) for each in asked] == [
+        ("edit_file", ("add.py",), "write")
+    ]
     started = of(records, "tool.started")[0]
     assert started.context["cwd"] == str(workspace)
     assert started.context["sandbox"].startswith(("bubblewrap", "none ("))
@@ -133,7 +152,8 @@ async def test_same_story_is_denied_without_an_approver(log: SqliteLog, workspac
     records = list(log.read(session.id))
     [denied] = of(records, "permission.denied")
     assert (denied.tool_name, denied.by) == ("edit_file", "nobody")
-    assert of(records, "tool.observed")[-1].exit_code == 1  # and the tests still fail, which is on record too
+    # and the tests still fail, which is on record too
+    assert of(records, "tool.observed")[-1].exit_code == 1
     shown = [message for message in session.messages if isinstance(message, ToolResult)]
     assert "Not run: permission denied" in shown[3].text
 

@@ -71,7 +71,9 @@ def calling(*calls: Call) -> Answer:
 
 async def test_agent_calls_and_tools_are_one_tree(watched: Any) -> None:
     run = watched(
-        calling(Call("look", {"place": "here"}, id="c1")), Answer("Green.", usage=Usage(20, 2)), agent="guide"
+        calling(Call("look", {"place": "here"}, id="c1")),
+        Answer("Green.", usage=Usage(20, 2)),
+        agent="guide",
     )
     with run.tracing.get_tracer("app").start_as_current_span("request") as outer:
         await run.session.run("Look here.")
@@ -79,9 +81,17 @@ async def test_agent_calls_and_tools_are_one_tree(watched: Any) -> None:
     assert set(spans) == {"invoke_agent guide", "chat sim", "execute_tool look", "request"}
     agent, used = spans["invoke_agent guide"], spans["execute_tool look"]
     assert agent.parent == outer.get_span_context()
-    assert [spans[name].parent.span_id for name in ("chat sim", "execute_tool look")] == [agent.context.span_id] * 2
-    assert {span.context.trace_id for span in spans.values()} == {outer.get_span_context().trace_id}
-    assert (agent.kind, used.kind, agent.status.status_code) == (SpanKind.INTERNAL, SpanKind.INTERNAL, StatusCode.UNSET)
+    assert [spans[name].parent.span_id for name in ("chat sim", "execute_tool look")] == [
+        agent.context.span_id
+    ] * 2
+    assert {span.context.trace_id for span in spans.values()} == {
+        outer.get_span_context().trace_id
+    }
+    assert (agent.kind, used.kind, agent.status.status_code) == (
+        SpanKind.INTERNAL,
+        SpanKind.INTERNAL,
+        StatusCode.UNSET,
+    )
     assert dict(agent.attributes) == {
         "gen_ai.operation.name": "invoke_agent",
         "gen_ai.agent.name": "guide",
@@ -134,11 +144,16 @@ async def test_failures_set_the_error_status_of_their_span(watched: Any) -> None
     assert used.attributes["error.type"]
     assert spans["invoke_agent"].status.status_code == StatusCode.UNSET
 
-    run = watched(RateLimitError("slow down, the key is sk-abcdefghijklmnopqrstuvwxyz0123", status=429))
+    run = watched(
+        RateLimitError("slow down, the key is sk-abcdefghijklmnopqrstuvwxyz0123", status=429)
+    )
     with pytest.raises(RateLimitError):
         await run.session.run("Look.")
     agent = (await run.spans())["invoke_agent"]
-    assert (agent.status.status_code, agent.attributes["dragoman.outcome"]) == (StatusCode.ERROR, "failed")
+    assert (agent.status.status_code, agent.attributes["dragoman.outcome"]) == (
+        StatusCode.ERROR,
+        "failed",
+    )
     assert "sk-abc" not in agent.status.description
 
 

@@ -28,26 +28,40 @@ RESULTS: dict[str, Any] = {
     "a spreadsheet": (Document(Inline(PNG), "application/vnd.ms-excel", "a.xls"),),
 }
 CALLS = {
-    "openai": b'{"id":"x","object":"chat.completion","model":"m","choices":[{"index":0,"message":{"role":"assistant",'
-    b'"tool_calls":[{"id":"c","type":"function","function":{"name":"look","arguments":"{}"}}]},'
-    b'"finish_reason":"tool_calls"}]}',
-    "anthropic": b'{"id":"x","type":"message","role":"assistant","model":"m","content":[{"type":"tool_use","id":"c",'
-    b'"name":"look","input":{}}],"stop_reason":"tool_use"}',
-    "gemini": b'{"candidates":[{"content":{"role":"model","parts":[{"functionCall":{"name":"look","args":{}}}]},'
-    b'"finishReason":"STOP"}]}',
+    "openai": (
+        b'{"id":"x","object":"chat.completion","model":"m","choices":[{"index":0,"message":{"role":"assistant",'
+        b'"tool_calls":[{"id":"c","type":"function","function":{"name":"look","arguments":"{}"}}]},'
+        b'"finish_reason":"tool_calls"}]}'
+    ),
+    "anthropic": (
+        b'{"id":"x","type":"message","role":"assistant","model":"m","content":[{"type":"tool_use","id":"c",'
+        b'"name":"look","input":{}}],"stop_reason":"tool_use"}'
+    ),
+    "gemini": (
+        b'{"candidates":[{"content":{"role":"model","parts":[{"functionCall":{"name":"look","args":{}}}]},'
+        b'"finishReason":"STOP"}]}'
+    ),
 }
 DONE = {
-    "openai": b'{"id":"x","object":"chat.completion","model":"m","choices":[{"index":0,"message":{"role":"assistant",'
-    b'"content":"Done."},"finish_reason":"stop"}]}',
-    "anthropic": b'{"id":"x","type":"message","role":"assistant","model":"m","content":[{"type":"text",'
-    b'"text":"Done."}],"stop_reason":"end_turn"}',
-    "gemini": b'{"candidates":[{"content":{"role":"model","parts":[{"text":"Done."}]},"finishReason":"STOP"}]}',
+    "openai": (
+        b'{"id":"x","object":"chat.completion","model":"m","choices":[{"index":0,"message":{"role":"assistant",'
+        b'"content":"Done."},"finish_reason":"stop"}]}'
+    ),
+    "anthropic": (
+        b'{"id":"x","type":"message","role":"assistant","model":"m","content":[{"type":"text",'
+        b'"text":"Done."}],"stop_reason":"end_turn"}'
+    ),
+    "gemini": (
+        b'{"candidates":[{"content":{"role":"model","parts":[{"text":"Done."}]},"finishReason":"STOP"}]}'
+    ),
 }
 
 
 @pytest.mark.parametrize("wire", sorted(CALLS))
 @pytest.mark.parametrize("name", RESULTS)
-async def test_session_continues_after_any_tool_result(name: str, wire: str, tmp_path: Path) -> None:
+async def test_session_continues_after_any_tool_result(
+    name: str, wire: str, tmp_path: Path
+) -> None:
     @tool(side_effect="read")
     def look() -> Observation:
         """Look."""
@@ -56,6 +70,8 @@ async def test_session_continues_after_any_tool_result(name: str, wire: str, tmp
     transport = FixtureTransport(*[(200, {}, [body]) for body in (CALLS[wire], DONE[wire])])
     provider = connect("m", wire=wire, base_url="http://127.0.0.1:9/v1", transport=transport)
     with SqliteLog(tmp_path / "log.db") as log:
-        session = Session(provider, [look], Policy([Rule("allow")]), log, config=RuntimeConfig(max_tokens=9))
+        session = Session(
+            provider, [look], Policy([Rule("allow")]), log, config=RuntimeConfig(max_tokens=9)
+        )
         outcome = await session.run("Go.")
         assert (outcome.outcome, outcome.text) == ("completed", "Done.")

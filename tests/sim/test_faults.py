@@ -28,7 +28,9 @@ from .test_provider import ANSWERS, TOOLS
 
 WIRES = sorted(SERVER_CODECS)
 TEXT = "The quick brown fox jumps over the lazy dog."
-CALLS = Answer("so", tool_calls=[Call("search", {"q": f"{n} some longer text"}, f"c{n}") for n in range(3)])
+CALLS = Answer(
+    "so", tool_calls=[Call("search", {"q": f"{n} some longer text"}, f"c{n}") for n in range(3)]
+)
 
 
 def mangler(**fault: Any) -> Mangler:
@@ -58,7 +60,11 @@ def test_garbage_is_inserted_once(data: bytes, at: int, cuts: list[int]) -> None
 
 def test_every_nth_chunk_is_sent_twice() -> None:
     one = mangler(duplicate=2)
-    sent = one.feed(b"data: 1\n\n").data + one.feed(b"data: 2\n\ndata: 3\n\n").data + one.end(b"data: 4\n\n").data
+    sent = (
+        one.feed(b"data: 1\n\n").data
+        + one.feed(b"data: 2\n\ndata: 3\n\n").data
+        + one.end(b"data: 4\n\n").data
+    )
     assert sent == b"data: 1\n\ndata: 2\n\ndata: 2\n\ndata: 3\n\ndata: 4\n\ndata: 4\n\n"
 
 
@@ -75,7 +81,11 @@ async def test_interleaved_calls_decode_to_the_same_calls(wire: str) -> None:
     events, error = await collect(mixed.stream("x", tools=TOOLS))
     assert error is None
     check_events(events)
-    assert [event.tool_use_id for event in events if isinstance(event, ToolUseStart)] == ["c0", "c1", "c2"]
+    assert [event.tool_use_id for event in events if isinstance(event, ToolUseStart)] == [
+        "c0",
+        "c1",
+        "c2",
+    ]
     heard = await mixed.complete("x", tools=TOOLS)
     assert heard.tool_calls == wanted.tool_calls
     assert heard.text == wanted.text
@@ -83,11 +93,30 @@ async def test_interleaved_calls_decode_to_the_same_calls(wire: str) -> None:
 
 def test_fragments_are_interleaved() -> None:
     def frame(index: int, text: str) -> bytes:
-        return b'data: {"choices":[{"delta":{"tool_calls":[{"index":%d,"t":"%s"}]}}]}\n\n' % (index, text.encode())
+        return b'data: {"choices":[{"delta":{"tool_calls":[{"index":%d,"t":"%s"}]}}]}\n\n' % (
+            index,
+            text.encode(),
+        )
 
     other = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
-    stream = other + frame(0, "a") + frame(0, "b") + frame(1, "c") + frame(1, "d") + frame(1, "e") + b"data: [DONE]\n\n"
-    wanted = other + frame(0, "a") + frame(1, "c") + frame(0, "b") + frame(1, "d") + frame(1, "e") + b"data: [DONE]\n\n"
+    stream = (
+        other
+        + frame(0, "a")
+        + frame(0, "b")
+        + frame(1, "c")
+        + frame(1, "d")
+        + frame(1, "e")
+        + b"data: [DONE]\n\n"
+    )
+    wanted = (
+        other
+        + frame(0, "a")
+        + frame(1, "c")
+        + frame(0, "b")
+        + frame(1, "d")
+        + frame(1, "e")
+        + b"data: [DONE]\n\n"
+    )
     assert interleave(stream) == wanted
     one = mangler(interleave=True)
     assert one.feed(stream[:100]).data + one.feed(stream[100:200]).data == b""
@@ -107,7 +136,9 @@ FAULTS: list[tuple[Fault, type[ProviderError] | None]] = [
 
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize(("fault", "kind"), FAULTS)
-async def test_client_receives_the_fault(wire: str, fault: Fault, kind: type[ProviderError] | None) -> None:
+async def test_client_receives_the_fault(
+    wire: str, fault: Fault, kind: type[ProviderError] | None
+) -> None:
     model = ScriptedProvider(ScriptRule(TEXT, fault=fault), wire=wire)
     events, error = await collect(model.stream("x"))
     check_events(events)
@@ -123,7 +154,9 @@ async def test_body_with_garbage_is_rejected() -> None:
 
 
 async def test_scripted_error_passes_through_the_bytes() -> None:
-    model = ScriptedProvider(ScriptRule(TEXT, fault=Fault(error="OverloadedError", after=2, drip=5)))
+    model = ScriptedProvider(
+        ScriptRule(TEXT, fault=Fault(error="OverloadedError", after=2, drip=5))
+    )
     events, error = await collect(model.stream("x"))
     check_events(events)
     assert type(error).__name__ == "OverloadedError"
@@ -153,7 +186,9 @@ BYTES = st.builds(
 async def test_any_fault_keeps_the_stream_valid(
     answer: Answer, fault: Fault, wire: str, stream: bool, seed: int
 ) -> None:
-    model = ScriptedProvider(ScriptRule(answer, fault=fault), wire=wire, seed=seed, sleep=Clock().sleep)
+    model = ScriptedProvider(
+        ScriptRule(answer, fault=fault), wire=wire, seed=seed, sleep=Clock().sleep
+    )
     if stream:
         events, error = await collect(model.stream("x", tools=[*TOOLS, Tool("third")]))
         check_events(events)

@@ -1,4 +1,6 @@
-"""The scripted provider: rules select answers, faults apply, and any script gives a valid stream."""
+"""The scripted provider: rules select answers, faults apply, and any script gives a
+valid stream.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ async def test_each_entry_answers_one_call_and_the_last_the_rest() -> None:
 
 
 async def test_scripted_error_is_copied_for_every_call() -> None:
-    given = StructuredOutputError("wrong", output_content="{", retry_after=2.0, headers={"x-request-id": "r"})
+    given = StructuredOutputError(
+        "wrong", output_content="{", retry_after=2.0, headers={"x-request-id": "r"}
+    )
     given.add_note("from the start")
     model = ScriptedProvider(given)
     raised: list[StructuredOutputError] = []
@@ -91,16 +95,32 @@ async def test_contents_of_an_answer_arrive_in_order() -> None:
     reply = stream.response
     assert reply is not None
     content = reply.message.content
-    assert [type(block) for block in content] == [Thinking, ToolCall, RedactedThinking, Text, ToolCall, Opaque]
+    assert [type(block) for block in content] == [
+        Thinking,
+        ToolCall,
+        RedactedThinking,
+        Text,
+        ToolCall,
+        Opaque,
+    ]
     assert isinstance(content[0], Thinking)
     assert content[0].continuity is not None
     assert content[0].continuity.signature == "signed"
-    assert [(call.id, call.arguments) for call in reply.tool_calls] == [("c1", {"q": "Ä"}), ("c2", {"n": [1]})]
-    assert (reply.finish_reason, reply.usage, reply.stop_sequence) == ("tool_calls", Usage(7, 3), "END")
+    assert [(call.id, call.arguments) for call in reply.tool_calls] == [
+        ("c1", {"q": "Ä"}),
+        ("c2", {"n": [1]}),
+    ]
+    assert (reply.finish_reason, reply.usage, reply.stop_sequence) == (
+        "tool_calls",
+        Usage(7, 3),
+        "END",
+    )
 
 
 async def test_usage_is_counted_unless_given() -> None:
-    counted = (await ScriptedProvider(Answer("four words and more", thinking="hm")).complete("hello")).usage
+    counted = (
+        await ScriptedProvider(Answer("four words and more", thinking="hm")).complete("hello")
+    ).usage
     assert counted.input_tokens
     assert counted.output_tokens
     assert counted.reasoning_tokens
@@ -108,7 +128,12 @@ async def test_usage_is_counted_unless_given() -> None:
     assert (await ScriptedProvider(Answer("x", usage=Usage())).complete("hello")).usage == Usage()
 
 
-CONVERSATION = (System("You are Terse."), User("first"), Assistant("ok"), User("the WEATHER in Bern"))
+CONVERSATION = (
+    System("You are Terse."),
+    User("first"),
+    Assistant("ok"),
+    User("the WEATHER in Bern"),
+)
 AFTER_TOOL = (
     User("go"),
     Assistant(tool_calls=[ToolCall("a", "search", {}), ToolCall("b", "search", {})]),
@@ -150,7 +175,8 @@ def test_requests_are_matched(
 
 async def test_unmatched_request_lists_the_rules_without_the_prompt() -> None:
     model = ScriptedProvider(
-        ScriptRule("a", RequestMatch(text="xylophone"), name="about x"), ScriptRule("b", RequestMatch(text="zebra"))
+        ScriptRule("a", RequestMatch(text="xylophone"), name="about x"),
+        ScriptRule("b", RequestMatch(text="zebra")),
     )
     with pytest.raises(InvalidRequestError, match=r"no rule .* tried about x, rule 2") as caught:
         await model.complete("my secret wish")
@@ -159,7 +185,12 @@ async def test_unmatched_request_lists_the_rules_without_the_prompt() -> None:
 
 async def test_rule_answers_a_limited_number_of_times() -> None:
     model = ScriptedProvider(ScriptRule("once", times=1), ScriptRule("twice", times=2), "after")
-    assert [(await model.complete("a")).text for _ in range(4)] == ["once", "twice", "twice", "after"]
+    assert [(await model.complete("a")).text for _ in range(4)] == [
+        "once",
+        "twice",
+        "twice",
+        "after",
+    ]
 
 
 async def test_random_choices_depend_only_on_the_seed() -> None:
@@ -198,7 +229,9 @@ STATUSES = [
 
 
 @pytest.mark.parametrize(("fault", "kind"), STATUSES)
-async def test_rejections_are_raised_before_any_event(fault: Fault, kind: type[ProviderError]) -> None:
+async def test_rejections_are_raised_before_any_event(
+    fault: Fault, kind: type[ProviderError]
+) -> None:
     events, error = await collect(ScriptedProvider(ScriptRule("never", fault=fault)).stream("x"))
     assert events == []
     assert type(error) is kind
@@ -286,7 +319,10 @@ WRONG: list[tuple[Any, str]] = [
     (lambda: RequestMatch(turn=0), "turn counts from 1"),
     (lambda: ScriptRule(times=0), "times must be"),
     (lambda: ScriptRule(chance=1.5), "chance must be"),
-    (lambda: ScriptedProvider(3), "a rule is a ScriptRule, an Answer, a string or an error, not int"),  # type: ignore[arg-type]
+    (
+        lambda: ScriptedProvider(3),
+        "a rule is a ScriptRule, an Answer, a string or an error, not int",
+    ),  # type: ignore[arg-type]
     (lambda: ScriptedProvider("a", capabilities={"supports_everything": True}), "unknown name"),
 ]
 
@@ -297,27 +333,44 @@ def test_invalid_values_are_rejected_by_name(make: Any, complaint: str) -> None:
         make()
 
 
-# --- random scripts, and the documented one ----------------------------------------------------------
+# --- random scripts, and the documented one ----------------------------------------------------
 
 WORDS = st.text(max_size=30)
 CALLS = st.builds(
     Call,
     st.sampled_from(["search", "read", "unknown"]),
-    st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=5), max_size=3) | st.text(max_size=8),
+    st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=5), max_size=3)
+    | st.text(max_size=8),
     st.none() | st.sampled_from(["c1", "c2"]),
 )
-SAID = st.builds(Text, WORDS) | st.builds(Thinking, WORDS) | st.builds(RedactedThinking, WORDS) | CALLS
-ERRORS = st.sampled_from(["OverloadedError", "StreamInterruptedError", "AuthenticationError", "TimedOutError"])
+SAID = (
+    st.builds(Text, WORDS)
+    | st.builds(Thinking, WORDS)
+    | st.builds(RedactedThinking, WORDS)
+    | CALLS
+)
+ERRORS = st.sampled_from(
+    ["OverloadedError", "StreamInterruptedError", "AuthenticationError", "TimedOutError"]
+)
 ANSWERS = st.builds(
     Answer,
     content=st.lists(SAID, max_size=5),
-    finish=st.none() | st.sampled_from(["stop", "length", "tool_calls", "content_filter", "error", "cancelled"]),
+    finish=st.none()
+    | st.sampled_from(["stop", "length", "tool_calls", "content_filter", "error", "cancelled"]),
     piece=st.none() | st.integers(1, 5),
     usage=st.none() | st.just(Usage()) | st.builds(Usage, st.integers(0, 9), st.integers(0, 9)),
 )
-FAULTS = st.none() | st.builds(Fault, error=st.none() | ERRORS, after=st.integers(0, 12), stall=st.none() | st.just(1))
+FAULTS = st.none() | st.builds(
+    Fault, error=st.none() | ERRORS, after=st.integers(0, 12), stall=st.none() | st.just(1)
+)
 RULES = st.lists(
-    st.builds(ScriptRule, ANSWERS, fault=FAULTS, times=st.none() | st.just(1), chance=st.sampled_from([0.0, 0.5, 1.0])),
+    st.builds(
+        ScriptRule,
+        ANSWERS,
+        fault=FAULTS,
+        times=st.none() | st.just(1),
+        chance=st.sampled_from([0.0, 0.5, 1.0]),
+    ),
     max_size=3,
 )
 

@@ -32,7 +32,17 @@ from dragoman import (
     fold,
 )
 from dragoman.cli import main
-from dragoman.sim import Answer, Call, Fault, RequestMatch, Script, ScriptedProvider, ScriptRule, SimServer, serve
+from dragoman.sim import (
+    Answer,
+    Call,
+    Fault,
+    RequestMatch,
+    Script,
+    ScriptedProvider,
+    ScriptRule,
+    SimServer,
+    serve,
+)
 from dragoman.sim import server as server_module
 from dragoman.wire import SERVER_CODECS
 
@@ -47,7 +57,10 @@ Sim = Callable[..., SimServer]
 
 @pytest.mark.parametrize("wire", WIRES)
 async def test_complete_answer_arrives(dragoman_sim: Sim, wire: str) -> None:
-    answer = Answer(TEXT, tool_calls=[Call("search", {"q": "a"}, "call_1"), Call("search", {"q": "b"}, "call_2")])
+    answer = Answer(
+        TEXT,
+        tool_calls=[Call("search", {"q": "a"}, "call_1"), Call("search", {"q": "b"}, "call_2")],
+    )
     sim = dragoman_sim(answer)
     async with sim.connect(wire) as model:
         whole = await model.complete("x", TOOLS, **SETTINGS)
@@ -69,7 +82,11 @@ Row = tuple[Fault, type[ProviderError] | None, type[ProviderError] | None]
 FAULTS: dict[str, Row] = {  # what a whole reply raises, and what a stream
     "status": (Fault(status=429, retry_after=3), RateLimitError, RateLimitError),
     "status 401": (Fault(status=401), AuthenticationError, AuthenticationError),
-    "page": (Fault(status=502, body="<html>x", content_type="text/html"), UnavailableError, UnavailableError),
+    "page": (
+        Fault(status=502, body="<html>x", content_type="text/html"),
+        UnavailableError,
+        UnavailableError,
+    ),
     "error later": (Fault(error="OverloadedError", after=2), OverloadedError, OverloadedError),
     "cut": (Fault(cut_at=90), StreamInterruptedError, StreamInterruptedError),
     "cut at once": (Fault(cut_at=0), StreamInterruptedError, StreamInterruptedError),
@@ -129,7 +146,9 @@ async def test_duplicate_chunks_are_sent_twice(dragoman_sim: Sim) -> None:
 
 
 async def test_unlisted_model_is_rejected(dragoman_sim: Sim) -> None:
-    script = Script([ScriptRule("a", RequestMatch(model="first")), ScriptRule("b")], models=["first", "second"])
+    script = Script(
+        [ScriptRule("a", RequestMatch(model="first")), ScriptRule("b")], models=["first", "second"]
+    )
     sim = dragoman_sim(script)
     async with sim.connect(model="first") as first, sim.connect(model="second") as second:
         await first.ready()
@@ -190,7 +209,9 @@ def test_other_endpoints_are_served(dragoman_sim: Sim) -> None:
     assert ask("GET", "/v1beta/models")[1]["models"][0]["name"] == "models/sim"
     assert ask("GET", "/v1/models/sim")[1]["id"] == "sim"
     counted = ask(
-        "POST", "/v1/messages/count_tokens", '{"model": "m", "messages": [{"role": "user", "content": "hi"}]}'
+        "POST",
+        "/v1/messages/count_tokens",
+        '{"model": "m", "messages": [{"role": "user", "content": "hi"}]}',
     )
     assert counted[1]["input_tokens"] > 0
     assert ask("POST", "/v1/messages/count_tokens", "{")[0] == 400
@@ -204,7 +225,9 @@ def test_vendor_clients_work(dragoman_sim: Sim) -> None:
     chat = openai.OpenAI(base_url=sim.base_urls["openai"], api_key="x", max_retries=1)
     said = chat.chat.completions.create(model="sim", messages=[{"role": "user", "content": "hi"}])
     assert said.choices[0].message.content == TEXT
-    parts = chat.chat.completions.create(model="sim", messages=[{"role": "user", "content": "hi"}], stream=True)
+    parts = chat.chat.completions.create(
+        model="sim", messages=[{"role": "user", "content": "hi"}], stream=True
+    )
     assert "".join([part.choices[0].delta.content or "" for part in parts if part.choices]) == TEXT
     messages = anthropic.Anthropic(base_url=sim.base_urls["anthropic"], api_key="x")
     with messages.messages.stream(
@@ -236,7 +259,7 @@ async def _ask(server: SimServer) -> str:
         return (await model.complete("hi")).text
 
 
-# --- the command ----------------------------------------------------------------------------------------
+# --- the command -------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -258,13 +281,19 @@ def test_command_serves(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert plain.output.startswith("m is served")
     assert "openai" in plain.output
     assert plain.exit_code == 130
-    as_json = CliRunner().invoke(main, ["sim", str(script), "--port", "0", "--json", "--seed", "3"])
+    as_json = CliRunner().invoke(
+        main, ["sim", str(script), "--port", "0", "--json", "--seed", "3"]
+    )
     assert set(json.loads(as_json.stdout)["base_urls"]) >= set(WIRES)
     assert heard == ["hello", "hello"]
 
 
 def test_command_with_check_only_reads(script: Path) -> None:
-    assert CliRunner().invoke(main, ["sim", str(script), "--check"]).output.endswith("1 rules for m\n")
+    assert (
+        CliRunner()
+        .invoke(main, ["sim", str(script), "--check"])
+        .output.endswith("1 rules for m\n")
+    )
     told = CliRunner().invoke(main, ["sim", str(script), "--check", "--json"])
     assert json.loads(told.output) == {"rules": 1, "model": "m", "seed": 0}
 
@@ -278,6 +307,8 @@ def test_command_reports_invalid_scripts(script: Path) -> None:
 
 def test_command_reports_a_port_in_use(script: Path) -> None:
     with serve("x") as other:
-        result = CliRunner().invoke(main, ["sim", str(script), "--port", other.url.rpartition(":")[2]])
+        result = CliRunner().invoke(
+            main, ["sim", str(script), "--port", other.url.rpartition(":")[2]]
+        )
     assert result.exit_code == 2
     assert "cannot listen there" in result.output

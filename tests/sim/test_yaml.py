@@ -10,7 +10,16 @@ import pytest
 
 from dragoman import Tool, Usage
 from dragoman.messages import Continuity, Text, Thinking
-from dragoman.sim import Answer, Call, ConfigError, Fault, RequestMatch, ScriptedProvider, ScriptRule, read_script
+from dragoman.sim import (
+    Answer,
+    Call,
+    ConfigError,
+    Fault,
+    RequestMatch,
+    ScriptedProvider,
+    ScriptRule,
+    read_script,
+)
 
 WHOLE = """
 seed: 7
@@ -58,7 +67,9 @@ def test_every_field_is_read(tmp_path: Path) -> None:
     assert (script.seed, script.model, script.served) == (7, "sim-1", ("sim-1", "sim-2"))
     assert script.capabilities == {"supports_images": False}
     first, *rest = script.rules
-    assert first.match == RequestMatch("weather", "in .*", "s", "r", ("get",), "sim-*", 1, False, True)
+    assert first.match == RequestMatch(
+        "weather", "in .*", "s", "r", ("get",), "sim-*", 1, False, True
+    )
     assert first.fault == Fault(stall=math.inf, after=2, cut_at=100, interleave=True)
     assert (first.times, first.chance, first.name) == (2, 0.5, "weather")
     assert first.reply == Answer(
@@ -74,7 +85,11 @@ def test_every_field_is_read(tmp_path: Path) -> None:
         3,
     )
     assert [rule.reply for rule in rest] == [
-        Answer(tool_calls=[], content=[Thinking("a", Continuity("s")), Text("b"), Call("get")], usage=Usage()),
+        Answer(
+            tool_calls=[],
+            content=[Thinking("a", Continuity("s")), Text("b"), Call("get")],
+            usage=Usage(),
+        ),
         Answer('{"a":[1,{"b":"no"}]}', tool_calls=[], content=[]),
         Answer("plain"),
         Answer(),
@@ -95,28 +110,58 @@ WRONG = [
     ("seed: x\nrules:\n  - reply: a", 1, "seed: must be an integer, not a string"),
     ("rules:\n  - a", 2, "rules[0]: must be a mapping, not a string"),
     ("rules:\n  - name: a", 2, "rules[0]: a rule needs a reply or a fault"),
-    ("rules:\n  - reply: a\n  - reply:\n      txt: b", 4, "rules[1].reply.txt: unknown key; did you mean text?"),
-    ("rules:\n  - reply: a\n    match:\n      pattern: '('", 4, "rules[0].match.pattern: is not a regular expression"),
+    (
+        "rules:\n  - reply: a\n  - reply:\n      txt: b",
+        4,
+        "rules[1].reply.txt: unknown key; did you mean text?",
+    ),
+    (
+        "rules:\n  - reply: a\n    match:\n      pattern: '('",
+        4,
+        "rules[0].match.pattern: is not a regular expression",
+    ),
     ("rules:\n  - reply: a\n    times: 0", 3, "rules[0].times: must be a positive integer"),
     ("rules:\n  - reply: {finish: done}", 2, "rules[0].reply.finish: must be one of"),
     ("rules:\n  - fault:\n      status: 200", 3, "rules[0].fault.status: must be an error status"),
     ("rules:\n  - fault:\n      error: Oops", 3, "rules[0].fault.error: must name a class"),
-    ("rules:\n  - fault: {stall: long}", 2, "rules[0].fault.stall: must be a number of seconds or forever"),
+    (
+        "rules:\n  - fault: {stall: long}",
+        2,
+        "rules[0].fault.stall: must be a number of seconds or forever",
+    ),
     ("rules:\n  - fault: {}", 2, "rules[0].fault: a fault needs at least one field"),
-    ("rules:\n  - reply:\n      tool_calls:\n        - {id: a}", 4, "a call needs the name of a tool"),
+    (
+        "rules:\n  - reply:\n      tool_calls:\n        - {id: a}",
+        4,
+        "a call needs the name of a tool",
+    ),
     ("rules:\n  - reply: {text: a, json: 1}", 2, "rules[0].reply.json: replaces text"),
-    ("rules:\n  - reply: {usage: {input_tokens: -1}}", 2, "rules[0].reply.usage.input_tokens: must not be negative"),
+    (
+        "rules:\n  - reply: {usage: {input_tokens: -1}}",
+        2,
+        "rules[0].reply.usage.input_tokens: must not be negative",
+    ),
     ("rules:\n  - reply: {content: [{kind: a}]}", 2, "content[0].kind: unknown key"),
-    ("rules:\n  - reply: {content: [{}]}", 2, "content[0]: needs text, thinking, or the name of a tool"),
+    (
+        "rules:\n  - reply: {content: [{}]}",
+        2,
+        "content[0]: needs text, thinking, or the name of a tool",
+    ),
     ("rules:\n  - reply: {text: a, content: [{text: b}]}", 2, "rules[0].reply.content: excludes"),
-    ("capabilities:\n  supports_x: true\nrules:\n  - reply: a", 2, "capabilities: unknown name 'supports_x'"),
+    (
+        "capabilities:\n  supports_x: true\nrules:\n  - reply: a",
+        2,
+        "capabilities: unknown name 'supports_x'",
+    ),
     ("rules:\n  - reply: a\n    reply: b", 3, "'reply' is there twice"),
     ("rules:\n  - reply: [a", 3, "did not find expected"),
 ]
 
 
 @pytest.mark.parametrize(("text", "line", "complaint"), WRONG)
-def test_mistakes_are_named_with_file_and_line(tmp_path: Path, text: str, line: int, complaint: str) -> None:
+def test_mistakes_are_named_with_file_and_line(
+    tmp_path: Path, text: str, line: int, complaint: str
+) -> None:
     path = write(tmp_path, text)
     with pytest.raises(ConfigError, match=re.escape(complaint)) as caught:
         read_script(path)

@@ -72,7 +72,13 @@ def guard(app: Any, expected: str) -> Any:
             await app(scope, receive, send)
             return
         body = b"refused: " + given
-        await send({"type": "http.response.start", "status": 401, "headers": [(b"content-type", b"text/plain")]})
+        await send(
+            {
+                "type": "http.response.start",
+                "status": 401,
+                "headers": [(b"content-type", b"text/plain")],
+            }
+        )
         await send({"type": "http.response.body", "body": body})
 
     return guarded

@@ -35,7 +35,8 @@ COMMAND = [sys.executable, str(Path(__file__).with_name("mcp_server.py"))]
 
 @pytest.fixture
 async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[McpServer]:
-    # Opened and closed by different tasks on purpose: a fixture is one, and a session's caller may be.
+    # Opened and closed by different tasks on purpose: a fixture is one, and a session's caller may
+    # be.
     monkeypatch.setenv("DRAGOMAN_API_KEY", "k-secret")
     settings: dict[str, Any] = {"env": {"MINE": "1"}, "timeout": 20, "output_limit": 1000}
     server = McpServer(COMMAND, side_effects={"add": "none"}, **settings)
@@ -107,7 +108,10 @@ async def test_server_at_a_url_receives_its_token(caplog: pytest.LogCaptureFixtu
                     box = Toolbox(server.tools)
                     assert (await box.execute("add", {"a": 2, "b": 3})).content == "5"
                     seen = await box.execute("leak", {})
-                    assert (seen.content, TOKEN in str(seen.details)) == ("you sent Bearer [hidden]", False)
+                    assert (seen.content, TOKEN in str(seen.details)) == (
+                        "you sent Bearer [hidden]",
+                        False,
+                    )
                 for headers in ({}, {"Authorization": f"Bearer {WRONG}"}):
                     with pytest.raises(ToolFailure) as caught:
                         await McpServer(url, start_timeout=20, headers=headers).open()
@@ -136,7 +140,9 @@ async def test_a_token_does_not_follow_a_redirect_to_another_origin() -> None:
     here.router.add_route("*", "/mcp", redirect)
     async with TestServer(there) as other, TestServer(here) as first:
         with pytest.raises(ToolFailure) as caught:
-            await McpServer(str(first.make_url("/mcp")), start_timeout=20, headers={"X-Key": TOKEN}).open()
+            await McpServer(
+                str(first.make_url("/mcp")), start_timeout=20, headers={"X-Key": TOKEN}
+            ).open()
     assert asked
     assert set(asked) == {TOKEN}
     assert TOKEN not in str(received)
@@ -153,14 +159,19 @@ async def test_a_token_does_not_follow_a_redirect_to_another_origin() -> None:
         ("https://mcp.example.com/", {"X-Key": " "}, "value is empty"),
     ],
 )
-def test_headers_that_cannot_be_sent_safely_are_refused(target: Any, headers: dict[str, str], words: str) -> None:
+def test_headers_that_cannot_be_sent_safely_are_refused(
+    target: Any, headers: dict[str, str], words: str
+) -> None:
     with pytest.raises(ValueError, match=words) as caught:
         McpServer(target, headers=headers)
     assert TOKEN not in str(caught.value)
 
 
 def test_label_of_a_server_contains_neither_user_nor_query() -> None:
-    assert McpServer("https://ann:pw@mcp.example.com:8443/a?key=k").label == "https://mcp.example.com:8443/a"
+    assert (
+        McpServer("https://ann:pw@mcp.example.com:8443/a?key=k").label
+        == "https://mcp.example.com:8443/a"
+    )
 
 
 def _answers(port: int) -> bool:
@@ -179,7 +190,8 @@ async def test_server_that_does_not_start_is_reported(target: list[str]) -> None
 
 
 @pytest.mark.parametrize(
-    ("target", "said"), [("python server.py", "must be a URL, or a list"), ([], "must not be empty")]
+    ("target", "said"),
+    [("python server.py", "must be a URL, or a list"), ([], "must not be empty")],
 )
 def test_invalid_target_is_rejected(target: object, said: str) -> None:
     with pytest.raises(ValueError, match=said):
@@ -189,7 +201,9 @@ def test_invalid_target_is_rejected(target: object, said: str) -> None:
 async def check_session(server: McpServer, tmp_path: Path) -> None:
     with SqliteLog(tmp_path / "log.db") as log:
         provider = Listed(propose(call("add", a=2, b=3)), "5.")
-        session = Session(provider, server.tools, Policy([Rule("allow", side_effect=["none"])]), log)
+        session = Session(
+            provider, server.tools, Policy([Rule("allow", side_effect=["none"])]), log
+        )
         assert (await session.run("What is 2 + 3?")).text == "5."
         records = list(log.read(session.id))
         assert of(records, "tool.observed")[0].content == "5"

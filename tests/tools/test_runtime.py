@@ -49,7 +49,7 @@ async def run(made: FunctionTool | ProcessTool, **arguments: Any) -> Observation
     return await box.execute(made.name, arguments)
 
 
-# --- functions --------------------------------------------------------------------------------------
+# --- functions ---------------------------------------------------------------------------------
 
 
 async def test_function_receives_values_of_its_types() -> None:
@@ -167,7 +167,10 @@ async def test_timeout_is_a_failure() -> None:
     async def politely() -> None:
         await asyncio.Event().wait()
 
-    for function, word in ((politely, "still running after 0.01 s"), (lambda: stop.wait(30), "may still be running")):
+    for function, word in (
+        (politely, "still running after 0.01 s"),
+        (lambda: stop.wait(30), "may still be running"),
+    ):
         made = FunctionTool(function, name="f", timeout=0.01)
         with pytest.raises(ToolFailure) as caught:
             await run(made)
@@ -192,7 +195,12 @@ def test_decorator_sets_the_side_effect_and_defaults_to_execute() -> None:
     async def two() -> None: ...
 
     assert (one.name, one.side_effect, one.interruptible) == ("one", "execute", False)
-    assert (two.name, two.side_effect, two.interruptible, two.timeout) == ("second", "read", True, None)
+    assert (two.name, two.side_effect, two.interruptible, two.timeout) == (
+        "second",
+        "read",
+        True,
+        None,
+    )
     box = gather_tools([one, two, add])
     assert [each.side_effect for each in box] == ["execute", "read", "execute"]
     assert gather_tools(box) is box
@@ -216,7 +224,7 @@ def test_invalid_schema_is_rejected() -> None:
         ProcessTool(Tool("p", "", {"type": "objekt"}), ["true"])
 
 
-# --- output -----------------------------------------------------------------------------------------
+# --- output ------------------------------------------------------------------------------------
 
 
 @given(st.text(max_size=600), st.integers(200, 400))
@@ -251,7 +259,10 @@ def test_lone_surrogate_is_replaced_and_noted() -> None:
 
 
 def test_blocks_share_a_limit_and_media_are_never_truncated() -> None:
-    small, large = Image(Inline("A" * 12), "image/png"), Image(Inline("A" * 9_000_000), "image/png")
+    small, large = (
+        Image(Inline("A" * 12), "image/png"),
+        Image(Inline("A" * 9_000_000), "image/png"),
+    )
     seen = limit_output(Observation((Text("x" * 900), Text("y" * 900), small, large)), 1000)
     assert seen.truncated
     first, second, third, fourth = seen.content
@@ -264,7 +275,10 @@ def test_blocks_share_a_limit_and_media_are_never_truncated() -> None:
     ("block", "problem"),
     [
         (Image(Inline("not base64!!"), "image/png"), "its data is not base64"),
-        (Image(Inline("aGk="), "text/html"), "it.media_type must be an image type, not 'text/html'"),
+        (
+            Image(Inline("aGk="), "text/html"),
+            "it.media_type must be an image type, not 'text/html'",
+        ),
         (Image(Inline("aGk="), "image/png\r\nx: y"), "its media type is 'image/png\\r\\nx: y'"),
         (Image(Inline(""), "image/png"), "it.source.base64_data is empty"),
         (Image(Url("javascript:alert(1)")), "its URL is neither http: nor data:"),
@@ -277,7 +291,7 @@ def test_media_that_no_provider_accepts_are_omitted(block: Image, problem: str) 
     assert seen.truncated
 
 
-# --- programs ---------------------------------------------------------------------------------------
+# --- programs ----------------------------------------------------------------------------------
 
 SCHEMA = {"type": "object", "properties": {"word": {"type": "string"}, "n": {"type": "integer"}}}
 PYTHON = [sys.executable, "-c"]
@@ -290,7 +304,9 @@ def program(code: str, *rest: str, **settings: Any) -> ProcessTool:
 async def test_program_result_has_exit_code_stdout_and_stderr() -> None:
     code = "import sys; print('out', sys.argv[1:]); print('err', file=sys.stderr); sys.exit(3)"
     seen = await run(program(code, "{word}", "n={n}"), word="a; ls $HOME", n=4)
-    assert seen.content == "exit code: 3\n--- stdout\nout ['a; ls $HOME', 'n=4']\n\n--- stderr\nerr\n"
+    assert (
+        seen.content == "exit code: 3\n--- stdout\nout ['a; ls $HOME', 'n=4']\n\n--- stderr\nerr\n"
+    )
     assert (seen.exit_code, seen.is_error, seen.truncated) == (3, True, False)
     assert seen.details == {"stdout_bytes": 27, "stderr_bytes": 4}
 
@@ -323,14 +339,21 @@ async def test_program_does_not_receive_our_keys(monkeypatch: pytest.MonkeyPatch
 )
 def test_argument_is_not_parsed_as_an_option(word: Any, complaint: str) -> None:
     box = Toolbox([program("pass", "{word}")])
-    assert box.validate("p", {} if word is None else {"word": word}) == ("invalid_arguments", complaint)
+    assert box.validate("p", {} if word is None else {"word": word}) == (
+        "invalid_arguments",
+        complaint,
+    )
     assert Toolbox([program("pass", "--word={word}")]).validate("p", {"word": "-x"}) is None
     assert Toolbox([program("pass", "{word}", options=True)]).validate("p", {"word": "-x"}) is None
 
 
 @pytest.mark.parametrize(
     ("command", "complaint"),
-    [("ls -l", "must be a list"), ([], "must be a list"), (["ls", "{path}"], r"\{path\} is not a parameter of 'p'")],
+    [
+        ("ls -l", "must be a list"),
+        ([], "must be a list"),
+        (["ls", "{path}"], r"\{path\} is not a parameter of 'p'"),
+    ],
 )
 def test_invalid_command_is_rejected(command: Any, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
@@ -340,7 +363,10 @@ def test_invalid_command_is_rejected(command: Any, complaint: str) -> None:
 async def test_missing_program_is_reported() -> None:
     with pytest.raises(ToolFailure) as caught:
         await run(ProcessTool(Tool("p"), ["/no/such/program"]))
-    assert (caught.value.kind, caught.value.message) == ("not_started", "/no/such/program: No such file or directory")
+    assert (caught.value.kind, caught.value.message) == (
+        "not_started",
+        "/no/such/program: No such file or directory",
+    )
 
 
 async def test_large_output_is_truncated_with_a_mark() -> None:
@@ -363,7 +389,9 @@ async def gone(pid: int) -> None:
 
 
 @pytest.mark.parametrize("how", ["timeout", "cancel"])
-async def test_no_process_keeps_running_after_a_timeout_or_cancel(how: str, tmp_path: Path) -> None:
+async def test_no_process_keeps_running_after_a_timeout_or_cancel(
+    how: str, tmp_path: Path
+) -> None:
     """Neither the program nor its child processes keep running."""
     sign = tmp_path / "started"
     shell = ["/bin/sh", "-c", f"sleep 600 & echo $! > {sign}; wait"]

@@ -65,12 +65,17 @@ def test_arguments_decide_for_clone_and_ioctl(machine: str) -> None:
     assert run(program, ioctl, arch, second=0x5413) == ALLOW
     # TIOCSTI, which types into the terminal.
     assert run(program, ioctl, arch, second=0x5412) == EPERM
-    assert run(program, ioctl, arch, second=0x5412 | 1 << 32) == EPERM  # the kernel ignores the upper 32 bits
+    # the kernel ignores the upper 32 bits
+    assert run(program, ioctl, arch, second=0x5412 | 1 << 32) == EPERM
     assert run(program, ioctl, arch, second=0x541C) == EPERM
 
 
 def test_other_architectures_are_rejected() -> None:
-    for machine, other in (("x86_64", 0x40000003), ("x86_64", ARCHES["aarch64"]), ("aarch64", 0x40000028)):
+    for machine, other in (
+        ("x86_64", 0x40000003),
+        ("x86_64", ARCHES["aarch64"]),
+        ("aarch64", 0x40000028),
+    ):
         program = build_filter(machine)
         assert program is not None
         assert run(program, 0, other) == EPERM

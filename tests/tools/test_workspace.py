@@ -16,7 +16,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dragoman.tools import Observation, PathError, Sandbox, Toolbox, Workspace, find_sandbox, workspace_tools
+from dragoman.tools import (
+    Observation,
+    PathError,
+    Sandbox,
+    Toolbox,
+    Workspace,
+    find_sandbox,
+    workspace_tools,
+)
 from dragoman.tools import sandbox as sandbox_module
 from dragoman.tools.workspace import MAX_FILE, BashTool
 
@@ -48,7 +56,7 @@ async def call(root: Path, name: str, **arguments: Any) -> Observation:
     return await box.execute(name, arguments)
 
 
-# --- paths outside the workspace --------------------------------------------------------------------
+# --- paths outside the workspace ---------------------------------------------------------------
 
 WAYS_OUT = [
     "../outside/secret.txt",
@@ -92,7 +100,10 @@ async def test_paths_cannot_escape_the_workspace(root: Path, path: str) -> None:
 
 
 parts = st.lists(
-    st.sampled_from(["..", ".", "", "src", "link", "inner", "deep", "a.txt", "new", "/", "link.txt"]), max_size=5
+    st.sampled_from(
+        ["..", ".", "", "src", "link", "inner", "deep", "a.txt", "new", "/", "link.txt"]
+    ),
+    max_size=5,
 )
 
 
@@ -132,7 +143,7 @@ def test_missing_folder_is_rejected(root: Path) -> None:
         Workspace(root / "a.txt")
 
 
-# --- reading ----------------------------------------------------------------------------------------
+# --- reading -----------------------------------------------------------------------------------
 
 
 async def test_file_is_read_by_lines(root: Path) -> None:
@@ -168,7 +179,9 @@ async def test_only_line_feeds_end_a_line(root: Path) -> None:
         ("none", None, "No such file or directory"),
     ],
 )
-async def test_unreadable_files_are_reported(root: Path, name: str, data: bytes | None, said: str) -> None:
+async def test_unreadable_files_are_reported(
+    root: Path, name: str, data: bytes | None, said: str
+) -> None:
     if data is not None:
         (root / name).write_bytes(data)
     seen = await call(root, "read_file", path=name)
@@ -179,7 +192,9 @@ async def test_unreadable_files_are_reported(root: Path, name: str, data: bytes 
 async def test_files_are_listed_and_searched(root: Path) -> None:
     (root / ".git").mkdir()
     (root / ".git" / "config").write_text("Two")
-    assert (await call(root, "list_files", pattern="*.py")).content == ".git/ (not entered)\nsrc/b.py\nsrc/deep/c.py"
+    assert (
+        await call(root, "list_files", pattern="*.py")
+    ).content == ".git/ (not entered)\nsrc/b.py\nsrc/deep/c.py"
     assert (await call(root, "list_files", path="src")).content == "src/b.py\nsrc/deep/c.py"
     assert (await call(root, "search", text="Two")).content == "src/b.py:2: print('Two')"
     both = (await call(root, "search", text="two", ignore_case=True)).content
@@ -191,7 +206,9 @@ async def test_files_are_listed_and_searched(root: Path) -> None:
     assert (await call(root, "search", text=".*")).content == "(none)"
 
 
-async def test_long_lists_are_truncated_with_a_mark(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_long_lists_are_truncated_with_a_mark(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("dragoman.tools.workspace.MAX_FILES", 2)
     monkeypatch.setattr("dragoman.tools.workspace.MAX_MATCHES", 1)
     listed, found = await call(root, "list_files"), await call(root, "search", text="o")
@@ -209,7 +226,11 @@ async def test_long_lists_are_truncated_with_a_mark(root: Path, monkeypatch: pyt
         ("y" * 1000 + "needle", "[... 706 characters left out] " + "y" * 294 + "needle"),
         (
             "y" * 500 + "NEEDLE" + "x" * 500,
-            "[... 425 characters left out] " + "y" * 75 + "NEEDLE" + "x" * 219 + " [281 characters left out ...]",
+            "[... 425 characters left out] "
+            + "y" * 75
+            + "NEEDLE"
+            + "x" * 219
+            + " [281 characters left out ...]",
         ),
     ],
 )
@@ -227,7 +248,7 @@ async def test_files_that_are_not_searched_are_counted(root: Path) -> None:
     assert (await call(root, "search", text="two", pattern="*.txt")).details == {}
 
 
-# --- writing ----------------------------------------------------------------------------------------
+# --- writing -----------------------------------------------------------------------------------
 
 
 async def test_edit_returns_a_diff(root: Path) -> None:
@@ -272,7 +293,9 @@ async def test_hard_link_outside_is_not_written_through(root: Path) -> None:
     assert "X" in (root / "hard.txt").read_text()
     os.link(root / "a.txt", root / "other.txt")
     seen = await call(root, "edit_file", path="a.txt", old="two", new="2")
-    assert str(seen.content).endswith("[the file had 2 names (hard links): only this one has the new text]")
+    assert str(seen.content).endswith(
+        "[the file had 2 names (hard links): only this one has the new text]"
+    )
     assert seen.details == {"hard_links": 2}
     assert (await call(root, "edit_file", path="a.txt", old="2", new="3")).details == {}
 
@@ -313,9 +336,13 @@ async def test_files_below_a_thousand_nested_folders_are_found(nested: Path) -> 
     assert (await call(nested, "list_files")).content == f"{'d/' * 1010}bottom.txt"
 
 
-async def test_folders_beyond_the_depth_are_listed_and_not_entered(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_folders_beyond_the_depth_are_listed_and_not_entered(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("dragoman.tools.workspace.MAX_DEPTH", 1)
-    assert (await call(root, "list_files", path="src")).content == "src/b.py\nsrc/deep/ (not entered)"
+    assert (
+        await call(root, "list_files", path="src")
+    ).content == "src/b.py\nsrc/deep/ (not entered)"
 
 
 def test_side_effects_and_paths_are_declared(root: Path) -> None:
@@ -332,10 +359,12 @@ def test_side_effects_and_paths_are_declared(root: Path) -> None:
     assert tools["read_file"].context() == {"workspace": str(root)}
 
 
-# --- bash -------------------------------------------------------------------------------------------
+# --- bash --------------------------------------------------------------------------------------
 
 
-async def test_command_runs_in_the_workspace_without_our_keys(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_command_runs_in_the_workspace_without_our_keys(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DRAGOMAN_API_KEY", "k-secret")
     seen = await call(root, "bash", command="pwd; cat a.txt; echo key=$DRAGOMAN_API_KEY; exit 4")
     assert seen.exit_code == 4
@@ -344,12 +373,18 @@ async def test_command_runs_in_the_workspace_without_our_keys(root: Path, monkey
     odd = await call(root, "bash", command=r"printf 'a\377\376b\357\277\275'; printf '\303' >&2")
     assert odd.content == "exit code: 0\n--- stdout\na\ufffd\ufffdb\ufffd\n--- stderr\n\ufffd"
     assert odd.details == {"stdout_bytes": 7, "stderr_bytes": 1, "replaced_bytes": 3}
-    assert (await call(root, "bash", command="a\0b")).content == "rejected: command: must not contain a NUL"
+    assert (
+        await call(root, "bash", command="a\0b")
+    ).content == "rejected: command: must not contain a NUL"
 
 
 def test_missing_bubblewrap_is_recorded(root: Path) -> None:
     bare = BashTool(Workspace(root), sandbox=Sandbox(None, "bubblewrap is not installed"))
-    assert bare.context() == {"cwd": str(root), "sandbox": "none (bubblewrap is not installed)", "network": True}
+    assert bare.context() == {
+        "cwd": str(root),
+        "sandbox": "none (bubblewrap is not installed)",
+        "network": True,
+    }
     assert "network" not in bare.description.description
 
 
@@ -372,7 +407,10 @@ def test_bubblewrap_allows_only_the_workspace_and_no_network(root: Path) -> None
     ("script", "label"),
     [
         ("exit 0", "bubblewrap"),
-        ("echo 'No permissions to create new namespace' >&2; exit 1", "none (bubblewrap does not work here: No perm"),
+        (
+            "echo 'No permissions to create new namespace' >&2; exit 1",
+            "none (bubblewrap does not work here: No perm",
+        ),
         (None, "none (bubblewrap is not installed)"),
     ],
 )
@@ -392,7 +430,8 @@ def test_bubblewrap_is_tried_before_use(
 
 
 @pytest.mark.skipif(
-    find_sandbox().program is None, reason="bubblewrap does not work here: its arguments are tested above"
+    find_sandbox().program is None,
+    reason="bubblewrap does not work here: its arguments are tested above",
 )
 async def test_confined_command_cannot_write_elsewhere(root: Path) -> None:
     outside = root.parent / "outside" / "new.txt"
@@ -401,7 +440,9 @@ async def test_confined_command_cannot_write_elsewhere(root: Path) -> None:
     assert not outside.exists()
     assert seen.is_error
     visitors: list[object] = []
-    async with await asyncio.start_server(lambda *pair: visitors.append(pair), "127.0.0.1", 0) as server:
+    async with await asyncio.start_server(
+        lambda *pair: visitors.append(pair), "127.0.0.1", 0
+    ) as server:
         port = server.sockets[0].getsockname()[1]
         seen = await call(root, "bash", command=f"echo x > /dev/tcp/127.0.0.1/{port}")
     assert "refused" in str(seen.content)

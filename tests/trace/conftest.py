@@ -27,7 +27,8 @@ FLAGS = [
 ]
 
 
-expect.set_options(timeout=30_000)  # a machine that has much to do is slow, and nothing is wrong with the page
+# a machine that has much to do is slow, and nothing is wrong with the page
+expect.set_options(timeout=30_000)
 
 
 class Served:
@@ -41,7 +42,9 @@ class Served:
 
     def __enter__(self) -> str:
         self._thread.start()
-        decisions = Approvals(self._log, self._approve_by) if self._approve_by is not None else None
+        decisions = (
+            Approvals(self._log, self._approve_by) if self._approve_by is not None else None
+        )
         self._server = TraceServer(self._log, decisions=decisions)
         asyncio.run_coroutine_threadsafe(self._server.__aenter__(), self._loop).result()
         return self._server.url
@@ -65,11 +68,17 @@ def url(log: SqliteLog) -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(scope="module")  # no longer: while it lives, its event loop is in the way of other tests
+# no longer: while it lives, its event loop is in the way of other tests
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    found = next(
+        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+    )
     if found is None:
-        pytest.fail("Chromium is needed to test the trace viewer: run scripts/install_system.sh, or install it")
+        pytest.fail(
+            "Chromium is needed to test the trace viewer: run scripts/install_system.sh, or "
+            "install it"
+        )
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=found, args=FLAGS)
         yield browser
@@ -99,7 +108,9 @@ class Watched:
 
 @pytest.fixture
 def watched(browser: Browser) -> Iterator[Watched]:
-    context = browser.new_context(viewport={"width": 1280, "height": 900}, locale="en-GB", timezone_id="UTC")
+    context = browser.new_context(
+        viewport={"width": 1280, "height": 900}, locale="en-GB", timezone_id="UTC"
+    )
     context.set_default_timeout(30_000)
     yield Watched(context.new_page())
     context.close()

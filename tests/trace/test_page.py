@@ -44,7 +44,9 @@ def open_page(watched: Watched, url: str, session: str = "") -> Page:
     return watched.page
 
 
-def test_page_shows_a_session_from_proposal_to_observation(watched: Watched, log: SqliteLog, url: str) -> None:
+def test_page_shows_a_session_from_proposal_to_observation(
+    watched: Watched, log: SqliteLog, url: str
+) -> None:
     tell(log, "look", LEFT_OPEN)
     tell(log, "fix")
     page = open_page(watched, url)  # the page opens the newest session
@@ -53,15 +55,23 @@ def test_page_shows_a_session_from_proposal_to_observation(watched: Watched, log
     expect(page.locator("#outcome")).to_have_text("completed")
     expect(page.locator("#chain")).to_have_text(f"Chain verified, {len(STORY)} records")
     assert page.locator("#totals").inner_text().split("\n") == [
-        "Turns", "4", "Model calls", "4", "1 failed", "Tokens in", "5,600", "3,900 cached", "Tokens out", "205",
+        "Turns", "4", "Model calls", "4", "1 failed", "Tokens in", "5,600", "3,900 cached",
+        "Tokens out", "205",
         "Cost", "$0.0083", "+ 1 unknown", "Tool calls", "3", "2 allowed, 1 denied, 2 ran",
     ]  # fmt: skip
     cards = page.locator(".proposal")
-    assert [card.locator("strong").inner_text() for card in cards.all()] == ["bash", "bash", "edit_file"]
+    assert [card.locator("strong").inner_text() for card in cards.all()] == [
+        "bash",
+        "bash",
+        "edit_file",
+    ]
     assert [card.locator("summary .chip").inner_text() for card in cards.all()] == [
         "observed an error", "denied", "observed",
     ]  # fmt: skip
-    stages = [[stage.get_attribute("class") for stage in card.locator(".stages li").all()] for card in cards.all()]
+    stages = [
+        [stage.get_attribute("class") for stage in card.locator(".stages li").all()]
+        for card in cards.all()
+    ]
     assert stages == [["done"] * 4, ["done", "stopped", None, None], ["done"] * 4]
     words = [card.locator(".what").all_inner_texts() for card in cards.all()]
     assert words[2] == ["Proposed", "Asked", "Allowed", "Ran", "Observed"]
@@ -78,15 +88,22 @@ def test_page_shows_a_session_from_proposal_to_observation(watched: Watched, log
 
 def test_text_is_shown_before_the_proposals(watched: Watched, log: SqliteLog, url: str) -> None:
     # A session records intents as they come, then the message, then the end of the call.
-    tell(log, "heard", [STORY[0], STORY[1], STORY[2], STORY[3], STORY[6], STORY[5], STORY[4], STORY[7]])
+    tell(
+        log,
+        "heard",
+        [STORY[0], STORY[1], STORY[2], STORY[3], STORY[6], STORY[5], STORY[4], STORY[7]],
+    )
     page = open_page(watched, url, "heard")
     expect(page.locator(".proposal")).to_have_count(1)
     seqs = [item.get_attribute("data-seq") for item in page.locator("#timeline > li").all()]
-    assert seqs == ["1", "2", "3", "7", "6", "5"]  # the call, the text, the proposals and decisions
+    # the call, the text, the proposals and decisions
+    assert seqs == ["1", "2", "3", "7", "6", "5"]
     assert watched.complaints == []
 
 
-def test_raw_record_and_exchange_are_shown_on_demand(watched: Watched, log: SqliteLog, url: str) -> None:
+def test_raw_record_and_exchange_are_shown_on_demand(
+    watched: Watched, log: SqliteLog, url: str
+) -> None:
     tell(log, "fix")
     page = open_page(watched, url, "fix")
     page.get_by_label("Record 8 as stored").click()
@@ -135,7 +152,9 @@ def test_page_is_usable_with_the_keyboard(watched: Watched, log: SqliteLog, url:
     assert watched.complaints == []
 
 
-def test_page_follows_the_system_theme_until_the_user_chooses(watched: Watched, log: SqliteLog, url: str) -> None:
+def test_page_follows_the_system_theme_until_the_user_chooses(
+    watched: Watched, log: SqliteLog, url: str
+) -> None:
     tell(log)
     background = "getComputedStyle(document.body).backgroundColor"
     watched.page.emulate_media(color_scheme="dark")
@@ -152,7 +171,9 @@ def test_page_follows_the_system_theme_until_the_user_chooses(watched: Watched, 
     assert page.evaluate(background) == light
 
 
-def test_records_can_be_filtered_by_tools_and_evidence_problems(watched: Watched, log: SqliteLog, url: str) -> None:
+def test_records_can_be_filtered_by_tools_and_evidence_problems(
+    watched: Watched, log: SqliteLog, url: str
+) -> None:
     tell(log, "odd", [payload for payload in STORY if not isinstance(payload, PermissionGranted)])
     page = open_page(watched, url, "odd")
     shown = page.locator("#timeline > li:visible:not(.turn)")
@@ -206,8 +227,9 @@ def test_long_session_is_paged(watched: Watched, log: SqliteLog, url: str) -> No
 
 
 EVIL = (
-    "<script>window.ran = 1; alert(1)</script><img src=x onerror='window.ran = 1'>"
-    "</pre></textarea><svg onload=alert(1)>{{7*7}} javascript:alert(1) \u2028 \u202egnp.exe \x1b[31m \x00 \ud7ff"
+    "<script>window.ran = 1; alert(1)</script><img src=x onerror='window.ran = "
+    "1'></pre></textarea><svg onload=alert(1)>{{7*7}} javascript:alert(1) \u2028 \u202egnp.exe "
+    "\x1b[31m \x00 \ud7ff"
 )
 
 
@@ -218,7 +240,15 @@ def poison() -> list[Any]:
         SessionStarted(EVIL, EVIL, EVIL, (EVIL,), {EVIL: EVIL}),
         TurnStarted(1, EVIL, EVIL),
         MessageRecorded(Assistant([Thinking(EVIL), Text(EVIL)]), EVIL, EVIL, EVIL),
-        ToolIntent("tu_1", EVIL, EVIL, {EVIL: EVIL, "__proto__": {"x": EVIL}}, EVIL, source, AssembledFrom(1, 0, 0)),
+        ToolIntent(
+            "tu_1",
+            EVIL,
+            EVIL,
+            {EVIL: EVIL, "__proto__": {"x": EVIL}},
+            EVIL,
+            source,
+            AssembledFrom(1, 0, 0),
+        ),
         PermissionGranted("tu_1", EVIL, EVIL, EVIL, EVIL),
         ToolObserved("tu_1", EVIL, EVIL * 2000, details={EVIL: EVIL}),
         ToolObserved("tu_1", "bash", "x" * 1_000_000),
@@ -226,7 +256,9 @@ def poison() -> list[Any]:
     ]
 
 
-def test_log_contents_are_shown_and_never_executed(watched: Watched, log: SqliteLog, url: str) -> None:
+def test_log_contents_are_shown_and_never_executed(
+    watched: Watched, log: SqliteLog, url: str
+) -> None:
     session = "<img src=x onerror=alert(1)>/b?c#d&e=%41"
     tell(log, session, poison())
     page = watched.page
@@ -256,13 +288,23 @@ def test_log_contents_are_shown_and_never_executed(watched: Watched, log: Sqlite
 def test_content_security_policy_blocks_markup(watched: Watched, log: SqliteLog, url: str) -> None:
     tell(log)
     page = open_page(watched, url)
-    assert page.evaluate("try { document.body.innerHTML = '<b>'; 'done' } catch (error) { error.name }") == "TypeError"
-    page.evaluate("document.body.append(Object.assign(document.createElement('img'), { src: 'http://127.0.0.1:9/x' }))")
+    assert (
+        page.evaluate(
+            "try { document.body.innerHTML = '<b>'; 'done' } catch (error) { error.name }"
+        )
+        == "TypeError"
+    )
+    page.evaluate(
+        "document.body.append(Object.assign(document.createElement('img'), { src: "
+        "'http://127.0.0.1:9/x' }))"
+    )
     page.wait_for_function("true")
     assert any("Content Security Policy" in complaint for complaint in watched.complaints)
 
 
-def test_narrow_screen_has_no_horizontal_scroll(watched: Watched, log: SqliteLog, url: str) -> None:
+def test_narrow_screen_has_no_horizontal_scroll(
+    watched: Watched, log: SqliteLog, url: str
+) -> None:
     tell(log)
     watched.page.set_viewport_size({"width": 380, "height": 800})
     page = open_page(watched, url)
@@ -281,7 +323,7 @@ def test_empty_log_is_shown(watched: Watched, url: str) -> None:
     expect(watched.page.locator("#empty")).to_be_visible()
 
 
-# --- rendering of texts -----------------------------------------------------------------------------
+# --- rendering of texts ------------------------------------------------------------------------
 
 RICH = """# Findings
 
@@ -322,7 +364,9 @@ def tell_rich(log: SqliteLog, session: str = "rich") -> None:
 
 
 def check_accessible(page: Page) -> None:
-    """Run axe over the page, and its rule about contrast over the dark one too; every rule must hold."""
+    """Run axe over the page, and its rule about contrast over the dark one too; every rule must
+    hold.
+    """
     package = importlib.util.find_spec("axe_playwright_python")
     assert package is not None
     assert package.origin is not None
@@ -330,9 +374,14 @@ def check_accessible(page: Page) -> None:
     page.emulate_media(color_scheme="light", reduced_motion="reduce")
     light = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
     page.emulate_media(color_scheme="dark")
-    dark = page.evaluate("axe.run(document, { resultTypes: ['violations'], runOnly: ['color-contrast'] })")
+    dark = page.evaluate(
+        "axe.run(document, { resultTypes: ['violations'], runOnly: ['color-contrast'] })"
+    )
     for result in (light, dark):
-        found = [(each["id"], [node["target"] for node in each["nodes"]]) for each in result["violations"]]
+        found = [
+            (each["id"], [node["target"] for node in each["nodes"]])
+            for each in result["violations"]
+        ]
         assert found == []
     assert len(light["passes"]) > 15
 
@@ -342,11 +391,20 @@ def test_markdown_diffs_and_json_are_rendered(watched: Watched, log: SqliteLog, 
     page = open_page(watched, url, "rich")
     shown = page.locator(".markdown")
     assert shown.locator(".heading").inner_text() == "Findings"
-    assert (shown.locator("strong").inner_text(), shown.locator("em").inner_text()) == ("wrong", "point")
+    assert (shown.locator("strong").inner_text(), shown.locator("em").inner_text()) == (
+        "wrong",
+        "point",
+    )
     assert shown.locator("ul li").all_inner_texts() == ["first", "second point"]
     assert shown.locator("td").all_inner_texts() == ["add.py", "fixed"]
-    assert shown.locator(".d-removed, .d-added").all_text_contents() == ["-return a - b\n", "+return a + b\n"]
-    colours = {each.evaluate("e => getComputedStyle(e).color") for each in shown.locator(".diff span").all()}
+    assert shown.locator(".d-removed, .d-added").all_text_contents() == [
+        "-return a - b\n",
+        "+return a + b\n",
+    ]
+    colours = {
+        each.evaluate("e => getComputedStyle(e).color")
+        for each in shown.locator(".diff span").all()
+    }
     assert len(colours) == 3
     assert "<b>now</b>" in shown.inner_text()  # markup of the text stays text
     assert "https://example.org/add" in shown.inner_text()
@@ -372,11 +430,14 @@ def test_bars_show_when_and_how_long(watched: Watched, log: SqliteLog, url: str)
     page = open_page(watched, url, "fix")
     bars = page.locator("li.call .track i").all()
     assert len(bars) == 5
-    places = [bar.evaluate("e => [parseFloat(e.style.left), parseFloat(e.style.width)]") for bar in bars]
+    places = [
+        bar.evaluate("e => [parseFloat(e.style.left), parseFloat(e.style.width)]") for bar in bars
+    ]
     assert all(left >= 0 and width > 0 and left + width <= 100.01 for left, width in places)
     label = page.locator("li.call .track").first.get_attribute("aria-label")
     assert label == "model call 801 ms"
-    assert page.locator("li.proposal-item .track i.waited").count() == 1  # the edit that a person allowed
+    # the edit that a person allowed
+    assert page.locator("li.proposal-item .track i.waited").count() == 1
     page.get_by_role("button", name="Evidence problems").click()
     expect(page.locator("#nothing")).to_have_text(
         "No evidence problems: every step follows from the records before it."
@@ -384,20 +445,33 @@ def test_bars_show_when_and_how_long(watched: Watched, log: SqliteLog, url: str)
     expect(page.locator("#timeline > li:visible")).to_have_count(0)
 
 
-def test_sessions_are_sorted_filtered_and_searched(watched: Watched, log: SqliteLog, url: str) -> None:
+def test_sessions_are_sorted_filtered_and_searched(
+    watched: Watched, log: SqliteLog, url: str
+) -> None:
     tell(log, "look", LEFT_OPEN)
     tell(log, "fix")
     tell_rich(log)
-    tell(log, "ask_1", [SessionStarted("What is 2 + 2?", **MODEL, kind="ask"), MessageRecorded(User("2 + 2?"))])
+    tell(
+        log,
+        "ask_1",
+        [SessionStarted("What is 2 + 2?", **MODEL, kind="ask"), MessageRecorded(User("2 + 2?"))],
+    )
     inbound = Inbound(wire="anthropic", key="team-a", name="fast", status=200)
-    served = CallCompleted(**MODEL, request_id="g1", stop_reason="end_turn", latency_ms=90.0, inbound=inbound)
+    served = CallCompleted(
+        **MODEL, request_id="g1", stop_reason="end_turn", latency_ms=90.0, inbound=inbound
+    )
     tell(log, "gateway_1", [SessionStarted(kind="gateway"), served])
     page = open_page(watched, url, "gateway_1")
-    expect(page.locator("li.call")).to_contain_text("client over anthropic, key team-a, asked for fast, HTTP 200")
+    expect(page.locator("li.call")).to_contain_text(
+        "client over anthropic, key team-a, asked for fast, HTTP 200"
+    )
     links = page.locator("#sessions a")
     expect(links).to_have_count(5)
     fix = links.filter(has_text=GOAL)
-    assert fix.locator(".under").all_inner_texts()[0].split("\n")[:2] == ["completed", "$0.0083+ · 4 turns"]
+    assert fix.locator(".under").all_inner_texts()[0].split("\n")[:2] == [
+        "completed",
+        "$0.0083+ · 4 turns",
+    ]
     expect(fix).to_contain_text("anthropic:claude-sonnet-4-6")
     page.locator("#sort").select_option("cost")
     expect(links.first).to_contain_text("Look around")
@@ -422,7 +496,9 @@ def test_sessions_are_sorted_filtered_and_searched(watched: Watched, log: Sqlite
     assert watched.complaints == []
 
 
-def test_new_sessions_and_records_appear_by_themselves(watched: Watched, log: SqliteLog, url: str) -> None:
+def test_new_sessions_and_records_appear_by_themselves(
+    watched: Watched, log: SqliteLog, url: str
+) -> None:
     tell(log, "fix")
     watched.page.clock.install()
     page = open_page(watched, url, "fix")
@@ -436,7 +512,11 @@ def test_new_sessions_and_records_appear_by_themselves(watched: Watched, log: Sq
 
 def test_the_page_is_accessible(watched: Watched, log: SqliteLog) -> None:
     tell_rich(log)
-    tell(log, "odd", [payload for payload in STORY[:-4] if not isinstance(payload, PermissionGranted)])
+    tell(
+        log,
+        "odd",
+        [payload for payload in STORY[:-4] if not isinstance(payload, PermissionGranted)],
+    )
     with Served(log, "ann") as url:
         page = open_page(watched, url, "odd")
         expect(page.get_by_role("button", name="Deny")).to_be_visible()
@@ -449,7 +529,7 @@ def test_the_page_is_accessible(watched: Watched, log: SqliteLog) -> None:
         check_accessible(page)
 
 
-# --- decisions --------------------------------------------------------------------------------------
+# --- decisions ---------------------------------------------------------------------------------
 
 
 def test_a_person_decides_on_the_page(watched: Watched, log: SqliteLog, url: str) -> None:
@@ -462,10 +542,15 @@ def test_a_person_decides_on_the_page(watched: Watched, log: SqliteLog, url: str
         return "ok"
 
     model = Listed(
-        propose(propose_call("bash", command="git push"), propose_call("bash", call_id="2", command="rm \u202ex")),
+        propose(
+            propose_call("bash", command="git push"),
+            propose_call("bash", call_id="2", command="rm \u202ex"),
+        ),
         "Done.",
     )
-    session = Session(model, [bash], Policy([]), log, approve=RemoteApprover(log, interval=0.02), session_id="s1")
+    session = Session(
+        model, [bash], Policy([]), log, approve=RemoteApprover(log, interval=0.02), session_id="s1"
+    )
     running = threading.Thread(target=lambda: asyncio.run(session.run("Go.")))
     with Served(log, "ann") as approving:
         running.start()
@@ -485,7 +570,11 @@ def test_a_person_decides_on_the_page(watched: Watched, log: SqliteLog, url: str
     assert ran == ["git push --dry-run"]
     records = list(log.read("s1"))
     [granted], [denied] = of(records, "permission.granted"), of(records, "permission.denied")
-    assert (granted.by, granted.input, denied.by) == ("ann", {"command": "git push --dry-run"}, "ann")
+    assert (granted.by, granted.input, denied.by) == (
+        "ann",
+        {"command": "git push --dry-run"},
+        "ann",
+    )
     assert denied.reason == "keep x"
     assert watched.complaints == []
     watched.page.goto(url + "#s1")  # the second server shows the same log without --approve
@@ -493,14 +582,18 @@ def test_a_person_decides_on_the_page(watched: Watched, log: SqliteLog, url: str
     expect(watched.page.locator("#waiting, .decide:visible")).to_have_count(1)
 
 
-# --- one file ---------------------------------------------------------------------------------------
+# --- one file ----------------------------------------------------------------------------------
 
 
 def test_session_is_exported_as_one_file(
     watched: Watched, browser: Browser, log: SqliteLog, url: str, tmp_path: Path
 ) -> None:
     tell(log, "fix")
-    tell(log, "bad", [*poison(), MessageRecorded(Assistant("</script><script>window.ran = 1</script><!--"))])
+    tell(
+        log,
+        "bad",
+        [*poison(), MessageRecorded(Assistant("</script><script>window.ran = 1</script><!--"))],
+    )
     page = open_page(watched, url, "fix")
     with page.expect_download() as download:
         page.get_by_text("Save as HTML").click()
@@ -512,7 +605,9 @@ def test_session_is_exported_as_one_file(
     alone = Watched(context.new_page())
     alone.page.goto((tmp_path / "fix.html").as_uri())
     expect(alone.page.locator("h1")).to_have_text(GOAL)
-    expect(alone.page.locator("#chain")).to_have_text(f"Chain verified, {len(STORY)} records at export")
+    expect(alone.page.locator("#chain")).to_have_text(
+        f"Chain verified, {len(STORY)} records at export"
+    )
     expect(alone.page.locator(".proposal")).to_have_count(3)
     alone.page.get_by_label("Find in this session").fill("received 5")
     expect(alone.page.locator("#found")).to_have_text("1 of 2")

@@ -39,15 +39,25 @@ from ..strategies import json_values
 from .conftest import Served
 
 
-def ask(url: str, method: str = "GET", body: bytes | None = None, **headers: str) -> tuple[int, Any, dict[str, str]]:
+def ask(
+    url: str, method: str = "GET", body: bytes | None = None, **headers: str
+) -> tuple[int, Any, dict[str, str]]:
     names = {name.replace("_", "-"): value for name, value in headers.items()}
     request = urllib.request.Request(url, body, method=method, headers=names)
     try:
         with urllib.request.urlopen(request, timeout=10) as answer:
-            return answer.status, answer.read(), {key.lower(): value for key, value in answer.headers.items()}
+            return (
+                answer.status,
+                answer.read(),
+                {key.lower(): value for key, value in answer.headers.items()},
+            )
     except urllib.error.HTTPError as error:
         with error:
-            return error.code, error.read(), {key.lower(): value for key, value in error.headers.items()}
+            return (
+                error.code,
+                error.read(),
+                {key.lower(): value for key, value in error.headers.items()},
+            )
 
 
 def test_request_without_the_token_is_rejected(log: SqliteLog, url: str) -> None:
@@ -56,7 +66,16 @@ def test_request_without_the_token_is_rejected(log: SqliteLog, url: str) -> None
     token = url.removeprefix(root).rstrip("/")
     assert len(token) >= 32
     assert ask(url)[0] == 200
-    guesses = ["", "/", "x/", f"{token[:-1]}/", f"{token}x/", "api/sessions", "x/api/sessions", f"{token}/../x/"]
+    guesses = [
+        "",
+        "/",
+        "x/",
+        f"{token[:-1]}/",
+        f"{token}x/",
+        "api/sessions",
+        "x/api/sessions",
+        f"{token}/../x/",
+    ]
     for guess in guesses:
         status, body, _ = ask(root + guess)
         assert status == 404, guess
@@ -114,7 +133,11 @@ def test_server_listens_on_loopback_only(url: str) -> None:
         ("api/steps", 400, "session: is missing"),
         ("api/steps?session=fix&after=-1", 400, "after: must be a whole number"),
         ("api/steps?session=fix&after=1e3", 400, "after"),
-        ("api/steps?session=fix&limit=9999999", 400, "limit: must be a whole number of at most 1000"),
+        (
+            "api/steps?session=fix&limit=9999999",
+            400,
+            "limit: must be a whole number of at most 1000",
+        ),
         ("api/record?session=fix&seq=999", 404, "no such record"),
         ("api/record?session=fix&seq=0", 404, "no such record"),
         ("api/raw?session=nobody&seq=1", 404, "no such record"),
@@ -124,7 +147,9 @@ def test_server_listens_on_loopback_only(url: str) -> None:
         ("api/find?query=x", 400, "session: is missing"),
     ],
 )
-def test_invalid_requests_are_rejected(log: SqliteLog, url: str, path: str, status: int, words: str) -> None:
+def test_invalid_requests_are_rejected(
+    log: SqliteLog, url: str, path: str, status: int, words: str
+) -> None:
     tell(log)
     got, body, headers = ask(url + path)
     assert (got, headers["content-type"]) == (status, "application/json")
@@ -140,14 +165,16 @@ def test_damaged_log_is_reported(log: SqliteLog, url: str) -> None:
 
 def test_page_loads_nothing_external() -> None:
     page = Path(sys.modules["dragoman.trace"].__file__ or "").parent / "page"
-    unwanted = re.compile(r"https?://|@import|url\(|\.innerHTML|eval\(|insertAdjacentHTML|document\.write")
+    unwanted = re.compile(
+        r"https?://|@import|url\(|\.innerHTML|eval\(|insertAdjacentHTML|document\.write"
+    )
     for file in page.iterdir():
         assert not unwanted.search(file.read_text("utf-8")), file.name
     assert "<script>" not in (page / "index.html").read_text()
     assert " style=" not in (page / "index.html").read_text()
 
 
-# --- reading ----------------------------------------------------------------------------------------
+# --- reading -----------------------------------------------------------------------------------
 
 
 def test_pages_equal_the_complete_session(log: SqliteLog) -> None:
@@ -158,14 +185,18 @@ def test_pages_equal_the_complete_session(log: SqliteLog) -> None:
     for each in (reader, fresh):
         paged, after = [], 0
         while steps := each.read_page("odd", after, 7)["steps"]:
-            paged += [(step["seq"], step.get("intent"), list(step.get("notes", []))) for step in steps]
+            paged += [
+                (step["seq"], step.get("intent"), list(step.get("notes", []))) for step in steps
+            ]
             after = steps[-1]["seq"]
             # The first reader has a cache, the other is new each time.
             each = reader if each is reader else Reader(log)
         assert paged == whole
     # Using the cache does not change what it contains.
     again = reader.read_page("odd", 7, 7)["steps"]
-    assert [(step["seq"], step.get("intent"), list(step.get("notes", []))) for step in again] == whole[7:14]
+    assert [
+        (step["seq"], step.get("intent"), list(step.get("notes", []))) for step in again
+    ] == whole[7:14]
 
 
 def test_sessions_are_found_and_counted(log: SqliteLog) -> None:
@@ -233,7 +264,9 @@ MALFORMED: list[bytes] = [
 ]
 
 
-def test_rejected_requests_do_not_log_the_token(url: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_rejected_requests_do_not_log_the_token(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     port, token = url.split(":")[2].split("/")[:2]
     refused = 0
     with caplog.at_level(logging.DEBUG):
@@ -246,7 +279,7 @@ def test_rejected_requests_do_not_log_the_token(url: str, caplog: pytest.LogCapt
     assert not [record for record in caplog.records if token in str(record.__dict__)]
 
 
-# --- sorting and filtering --------------------------------------------------------------------------
+# --- sorting and filtering ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -262,7 +295,9 @@ def test_rejected_requests_do_not_log_the_token(url: str, caplog: pytest.LogCapt
         (Wanted("rm -rf"), ["fix"]),
     ],
 )
-def test_sessions_are_sorted_and_filtered_as_requested(log: SqliteLog, wanted: Wanted, names: list[str]) -> None:
+def test_sessions_are_sorted_and_filtered_as_requested(
+    log: SqliteLog, wanted: Wanted, names: list[str]
+) -> None:
     tell(log, "fix")
     tell(log, "look", LEFT_OPEN)
     tell(log, "ask_1", [SessionStarted("2 + 2?", "m", "p", kind="ask")])
@@ -278,13 +313,17 @@ def test_a_session_that_grows_is_summarised_again(log: SqliteLog) -> None:
     assert (row["outcome"], row["turns"], row["unpriced"]) == ("completed", 4, 1)
 
 
-# --- decisions --------------------------------------------------------------------------------------
+# --- decisions ---------------------------------------------------------------------------------
 
-ASKED = next(at for at, payload in enumerate(STORY) if isinstance(payload, PermissionRequested)) + 1
+ASKED = (
+    next(at for at, payload in enumerate(STORY) if isinstance(payload, PermissionRequested)) + 1
+)
 ALLOW: dict[str, Any] = {"session": "fix", "intent": "tu_3", "allowed": True}
 
 
-def send(url: str, answer: dict[str, Any] | None = None, token: str | None = None, **headers: str) -> tuple[int, str]:
+def send(
+    url: str, answer: dict[str, Any] | None = None, token: str | None = None, **headers: str
+) -> tuple[int, str]:
     """Send an answer as the page does, with other headers where given."""
     found = json.loads(ask(url + "api/questions")[1])
     usual = {
@@ -347,7 +386,9 @@ def test_an_answer_from_another_page_is_refused(
         {**ALLOW, "input": ["x"]},
     ],
 )
-def test_invalid_answer_is_rejected(log: SqliteLog, approving: str, answer: dict[str, Any]) -> None:
+def test_invalid_answer_is_rejected(
+    log: SqliteLog, approving: str, answer: dict[str, Any]
+) -> None:
     assert send(approving, answer)[0] == 400
     assert not log.path.with_name("log.db.answers").exists()
 
@@ -358,13 +399,25 @@ def test_without_permission_the_page_decides_nothing(log: SqliteLog, url: str) -
     assert send(url)[0] in (404, 405)
 
 
-# --- the command ------------------------------------------------------------------------------------
+# --- the command -------------------------------------------------------------------------------
 
 
 def test_command_serves_until_interrupted(log: SqliteLog) -> None:
     log.append_sync("a b", MessageRecorded(User("Hi")))
-    command = [sys.executable, "-m", "dragoman", "log", "view", "a b", "--no-browser", "--log", str(log.path)]
-    process = subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [
+        sys.executable,
+        "-m",
+        "dragoman",
+        "log",
+        "view",
+        "a b",
+        "--no-browser",
+        "--log",
+        str(log.path),
+    ]
+    process = subprocess.Popen(
+        [*command, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     try:
         assert process.stdout is not None
         url = json.loads(process.stdout.readline())["url"]
@@ -373,7 +426,9 @@ def test_command_serves_until_interrupted(log: SqliteLog) -> None:
         assert (status, json.loads(body)["steps"][0]["title"]) == (200, "user: Hi")
         # the reader does not block the writer
         log.append_sync("a b", MessageRecorded(User("more")))
-        taken = subprocess.run([*command, "--port", url.split(":")[2].split("/")[0]], capture_output=True, text=True)
+        taken = subprocess.run(
+            [*command, "--port", url.split(":")[2].split("/")[0]], capture_output=True, text=True
+        )
         assert (taken.returncode, "--port" in taken.stderr) == (2, True)
     finally:
         process.send_signal(signal.SIGINT)
@@ -388,7 +443,9 @@ def test_the_command_writes_a_session_as_one_page(log: SqliteLog, tmp_path: Path
     page = tmp_path / "run.html"
     done = run(command, ["export", "fix", "--log", str(log.path), "-o", str(page)])
     assert (done.exit_code, page.read_text("utf-8")) == (0, export_html(log, "fix"))
-    assert run(command, ["export", "fix", "--html", "--log", str(log.path)]).stdout == export_html(log, "fix")
+    assert run(command, ["export", "fix", "--html", "--log", str(log.path)]).stdout == export_html(
+        log, "fix"
+    )
     refused = run(command, ["export", "--html", "--log", str(log.path)])
     assert (refused.exit_code, "needs a SESSION" in refused.stderr) == (2, True)
     assert run(command, ["view", "--by", "ann", "--log", str(log.path)]).exit_code == 2

@@ -21,35 +21,56 @@ class Authority:
         self._folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _name(name)
-        made = _build(self._name, self._name, self._key, [], -DAY, DAY, authority=True).sign(self._key, hashes.SHA256())
+        made = _build(self._name, self._name, self._key, [], -DAY, DAY, authority=True).sign(
+            self._key, hashes.SHA256()
+        )
         self.path = str(folder / f"{name}.pem")
         Path(self.path).write_bytes(made.public_bytes(serialization.Encoding.PEM))
 
-    def issue(self, *hosts: str, expired: bool = False, itself: bool = False, password: str = "") -> tuple[str, str]:
+    def issue(
+        self, *hosts: str, expired: bool = False, itself: bool = False, password: str = ""
+    ) -> tuple[str, str]:
         """Sign a certificate for these hosts; return the files of certificate and key."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = _name(hosts[0])
         ends = -DAY if expired else DAY
-        built = _build(name, name if itself else self._name, key, list(hosts), -2 * DAY, ends, authority=False)
+        built = _build(
+            name, name if itself else self._name, key, list(hosts), -2 * DAY, ends, authority=False
+        )
         made = built.sign(key if itself else self._key, hashes.SHA256())
-        files = [self._folder / f"{len(list(self._folder.iterdir()))}.{kind}" for kind in ("crt", "key")]
+        files = [
+            self._folder / f"{len(list(self._folder.iterdir()))}.{kind}" for kind in ("crt", "key")
+        ]
         files[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
-        hidden = serialization.BestAvailableEncryption(password.encode()) if password else serialization.NoEncryption()
+        hidden = (
+            serialization.BestAvailableEncryption(password.encode())
+            if password
+            else serialization.NoEncryption()
+        )
         pem, plain = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
         files[1].write_bytes(key.private_bytes(pem, plain, hidden))
         return str(files[0]), str(files[1])
 
     def revoke(self, *certificates: str) -> str:
-        """Return a file with the certificate of the authority, and its list of these revoked certificates."""
+        """Return a file with the certificate of the authority, and its list of these revoked
+        certificates.
+        """
         now = datetime.datetime.now(datetime.UTC)
         listed = x509.CertificateRevocationListBuilder(self._name, now - DAY, now + DAY)
         for path in certificates:
             serial = x509.load_pem_x509_certificate(Path(path).read_bytes()).serial_number
-            entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now - DAY).build()
+            entry = (
+                x509.RevokedCertificateBuilder()
+                .serial_number(serial)
+                .revocation_date(now - DAY)
+                .build()
+            )
             listed = listed.add_revoked_certificate(entry)
         signed = listed.sign(self._key, hashes.SHA256())
         file = self._folder / f"{len(list(self._folder.iterdir()))}.crl.pem"
-        file.write_bytes(Path(self.path).read_bytes() + signed.public_bytes(serialization.Encoding.PEM))
+        file.write_bytes(
+            Path(self.path).read_bytes() + signed.public_bytes(serialization.Encoding.PEM)
+        )
         return str(file)
 
 
@@ -85,7 +106,9 @@ def _build(
         .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
     )
     if hosts:
-        built = built.add_extension(x509.SubjectAlternativeName([_alternative(host) for host in hosts]), critical=False)
+        built = built.add_extension(
+            x509.SubjectAlternativeName([_alternative(host) for host in hosts]), critical=False
+        )
     return built
 
 

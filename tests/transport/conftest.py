@@ -9,12 +9,18 @@ import pytest
 
 from dragoman.transport import AiohttpTransport, HttpTransport, Transport
 
-TRANSPORTS: dict[str, Callable[..., Transport]] = {"own": HttpTransport, "aiohttp": AiohttpTransport}
+TRANSPORTS: dict[str, Callable[..., Transport]] = {
+    "own": HttpTransport,
+    "aiohttp": AiohttpTransport,
+}
 
 
 @pytest.fixture(params=TRANSPORTS)
-def make_transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Transport]:
+def make_transport(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Transport]:
     """Return the transport class, which ``connect`` uses as well."""
-    module = importlib.import_module("dragoman.provider.connect")  # the package has a function of this name
+    # the package has a function of this name
+    module = importlib.import_module("dragoman.provider.connect")
     monkeypatch.setattr(module, "HttpTransport", TRANSPORTS[request.param])
     return TRANSPORTS[request.param]

@@ -27,7 +27,9 @@ class RawServer:
 
 
 @contextlib.asynccontextmanager
-async def listen(handler: Handler, *, host: str = "127.0.0.1", **settings: Any) -> AsyncIterator[RawServer]:
+async def listen(
+    handler: Handler, *, host: str = "127.0.0.1", **settings: Any
+) -> AsyncIterator[RawServer]:
     """Serve until the context is left; ``settings`` are those of ``asyncio.start_server``."""
     server, tasks = RawServer(), set[asyncio.Task[Any]]()
 
@@ -39,7 +41,12 @@ async def listen(handler: Handler, *, host: str = "127.0.0.1", **settings: Any) 
         tasks.add(task)
         try:
             await handler(reader, writer)
-        except (asyncio.CancelledError, asyncio.IncompleteReadError, ConnectionError, ssl.SSLError):
+        except (
+            asyncio.CancelledError,
+            asyncio.IncompleteReadError,
+            ConnectionError,
+            ssl.SSLError,
+        ):
             pass
         finally:
             server.open -= 1
@@ -98,7 +105,9 @@ async def call(
     credentials: Mapping[str, Secret] | None = None,
 ) -> tuple[int, dict[str, str], bytes]:
     """Send a request; return status, headers and body."""
-    request = HttpRequest("POST", f"{url}/v1/chat", dict(headers or {"content-type": "application/json"}), body)
+    request = HttpRequest(
+        "POST", f"{url}/v1/chat", dict(headers or {"content-type": "application/json"}), body
+    )
     async with transport.send(request, credentials or {}, timeouts, stream=stream) as reply:
         pieces: list[bytes] = []
         while piece := await reply.receive():

@@ -58,7 +58,7 @@ async def _collect(model: Provider) -> tuple[list[Any], Exception | None]:
     return events, None
 
 
-# --- the four deadlines -----------------------------------------------------------------------------
+# --- the four deadlines ------------------------------------------------------------------------
 
 
 async def test_connect_deadline_holds() -> None:
@@ -85,7 +85,9 @@ async def test_connect_deadline_covers_the_dns_lookup(monkeypatch: pytest.Monkey
         await asyncio.Event().wait()
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", never)
-    async with connect("m", base_url="http://nowhere.test/v1", timeouts={"connect": 0.1, "total": 5.0}) as model:
+    async with connect(
+        "m", base_url="http://nowhere.test/v1", timeouts={"connect": 0.1, "total": 5.0}
+    ) as model:
         with pytest.raises(TimedOutError) as caught:
             await model.complete("Hi")
         _, error = await _collect(model)
@@ -142,8 +144,13 @@ async def drip(connection: Connection) -> None:
         (silent, {"total": 0.15}, "total", None),
     ],
 )
-async def test_stream_deadlines_hold(handler: Any, timeouts: dict[str, float], which: str, text: str | None) -> None:
-    async with serve(handler) as server, connect("m", base_url=server.base_url, timeouts=timeouts) as model:
+async def test_stream_deadlines_hold(
+    handler: Any, timeouts: dict[str, float], which: str, text: str | None
+) -> None:
+    async with (
+        serve(handler) as server,
+        connect("m", base_url=server.base_url, timeouts=timeouts) as model,
+    ):
         events, error = await asyncio.wait_for(_collect(model), 5)
         await asyncio.wait_for(server.closed.wait(), 5)
     assert isinstance(error, TimedOutError)
@@ -158,7 +165,10 @@ async def test_stream_deadlines_hold(handler: Any, timeouts: dict[str, float], w
 
 async def test_broken_chunk_is_reported_at_once() -> None:
     """The HTTP library itself would keep waiting after an invalid chunk size."""
-    async with serve(broken_framing) as server, connect("m", base_url=server.base_url, timeouts=None) as model:
+    async with (
+        serve(broken_framing) as server,
+        connect("m", base_url=server.base_url, timeouts=None) as model,
+    ):
         events, error = await asyncio.wait_for(_collect(model), 5)
         with pytest.raises(StreamInterruptedError):
             await asyncio.wait_for(model.complete("Hi"), 5)
@@ -196,7 +206,8 @@ async def test_waiting_calls_fail_when_the_provider_is_closed(stream: bool) -> N
 
 
 @pytest.mark.parametrize(
-    ("status", "kind"), [(401, AuthenticationError), (429, RateLimitError), (500, UnavailableError)]
+    ("status", "kind"),
+    [(401, AuthenticationError), (429, RateLimitError), (500, UnavailableError)],
 )
 async def test_error_response_with_a_broken_body_is_classified_by_its_status(
     status: int, kind: type[ProviderError]
@@ -214,7 +225,9 @@ async def test_error_response_with_a_broken_body_is_classified_by_its_status(
     assert (caught.value.status, caught.value.retry_after) == (status, 7.0)
 
 
-async def test_error_response_without_a_body_is_classified_by_its_status(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_error_response_without_a_body_is_classified_by_its_status(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def refuse(connection: Connection) -> None:
         connection.head(429, {"content-length": "500", "retry-after": "7"})
         await connection.writer.drain()
@@ -247,7 +260,9 @@ def exploding(bomb: bytes) -> Callable[[Connection], Awaitable[None]]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_decompression_bomb_is_rejected(stream: bool, bomb: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_decompression_bomb_is_rejected(
+    stream: bool, bomb: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     read = 0
     feed = Decoder.feed
 
@@ -286,7 +301,10 @@ async def test_compressed_comments_extend_no_deadline_and_do_not_block(
             await asyncio.sleep(0)
             turns += 1
 
-    async with serve(exploding(bomb)) as server, connect("m", base_url=server.base_url, timeouts=0.05) as model:
+    async with (
+        serve(exploding(bomb)) as server,
+        connect("m", base_url=server.base_url, timeouts=0.05) as model,
+    ):
         counting = asyncio.create_task(count_turns())
         with pytest.raises(TimedOutError):
             await (collect_all(model.stream("Hi")) if stream else model.complete("Hi"))
@@ -303,7 +321,10 @@ async def test_total_deadline_of_an_unstreamed_reply_holds() -> None:
         await asyncio.Event().wait()
 
     for handler in (silent, half):
-        async with serve(handler) as server, connect("m", base_url=server.base_url, timeouts=0.15) as model:
+        async with (
+            serve(handler) as server,
+            connect("m", base_url=server.base_url, timeouts=0.15) as model,
+        ):
             with pytest.raises(TimedOutError) as caught:
                 await asyncio.wait_for(model.complete("Hi"), 5)
             await asyncio.wait_for(server.closed.wait(), 5)
@@ -323,7 +344,10 @@ async def test_slow_reader_of_the_first_event_causes_no_timeout() -> None:
         await asyncio.Event().wait()
 
     patience = {"first_event": 0.1, "idle": 5.0}
-    async with serve(slow) as server, connect("m", base_url=server.base_url, timeouts=patience) as model:
+    async with (
+        serve(slow) as server,
+        connect("m", base_url=server.base_url, timeouts=patience) as model,
+    ):
         stream = model.stream("Hi")
         async for event in stream:
             if isinstance(event, TextDelta) and event.text == "Hel":
@@ -335,7 +359,10 @@ async def test_slow_reader_of_the_first_event_causes_no_timeout() -> None:
 
 async def test_slow_reader_causes_no_idle_timeout() -> None:
     patience = {"idle": 0.2}
-    async with serve(answering("abc")) as server, connect("m", base_url=server.base_url, timeouts=patience) as model:
+    async with (
+        serve(answering("abc")) as server,
+        connect("m", base_url=server.base_url, timeouts=patience) as model,
+    ):
         texts = []
         async for event in model.stream("Hi"):
             await asyncio.sleep(0.25 if event.type == "text.delta" else 0)
@@ -345,7 +372,10 @@ async def test_slow_reader_causes_no_idle_timeout() -> None:
 
 async def test_deadlines_can_be_turned_off() -> None:
     off = Timeouts(None, None, None, None)
-    async with serve(answering()) as server, connect("m", base_url=server.base_url, timeouts=off) as model:
+    async with (
+        serve(answering()) as server,
+        connect("m", base_url=server.base_url, timeouts=off) as model,
+    ):
         assert (await model.complete("Hi")).text == "Hello"
         assert (await _collect(model))[1] is None
 
@@ -356,7 +386,7 @@ def test_invalid_deadlines_are_rejected(value: Any) -> None:
         Timeouts(idle=value)
 
 
-# --- failure below HTTP -----------------------------------------------------------------------------
+# --- failure below HTTP ------------------------------------------------------------------------
 
 
 async def hang_up(connection: Connection) -> None:
@@ -393,14 +423,20 @@ async def test_failures_below_http_are_network_errors(handler: Any, kind: type[E
 
 
 async def test_refused_connection_and_unknown_host_are_reported() -> None:
-    async with connect("m", base_url="http://127.0.0.1:1/v1/secret-path?key=secret-query") as model:
-        with pytest.raises(NetworkError, match=r"the server at http://127\.0\.0\.1:1 cannot be reached") as caught:
+    async with connect(
+        "m", base_url="http://127.0.0.1:1/v1/secret-path?key=secret-query"
+    ) as model:
+        with pytest.raises(
+            NetworkError, match=r"the server at http://127\.0\.0\.1:1 cannot be reached"
+        ) as caught:
             await model.complete("Hi")
         assert caught.value.__cause__ is not None
         assert str(caught.value).startswith("127.0.0.1:1/m: ")
         assert "secret" not in str(caught.value)
     async with connect("m", base_url="http://no-such-host.invalid/v1") as model:
-        with pytest.raises(NetworkError, match=r"name of http://no-such-host\.invalid cannot be resolved"):
+        with pytest.raises(
+            NetworkError, match=r"name of http://no-such-host\.invalid cannot be resolved"
+        ):
             await model.complete("Hi")
 
 
@@ -408,8 +444,14 @@ async def test_hint_is_given_only_if_no_server_answers() -> None:
     async with bind("m", "http://127.0.0.1:1/v1", hint="Is it running?") as model:
         with pytest.raises(NetworkError) as caught:
             await model.complete("Hi")
-    assert str(caught.value) == "127.0.0.1:1/m: the server at http://127.0.0.1:1 cannot be reached. Is it running?"
-    async with serve(hang_up) as server, bind("m", server.base_url, hint="Is it running?") as model:
+    assert (
+        str(caught.value)
+        == "127.0.0.1:1/m: the server at http://127.0.0.1:1 cannot be reached. Is it running?"
+    )
+    async with (
+        serve(hang_up) as server,
+        bind("m", server.base_url, hint="Is it running?") as model,
+    ):
         with pytest.raises(NetworkError) as lost:
             await model.complete("Hi")
     assert "Is it running?" not in str(lost.value)
@@ -432,7 +474,9 @@ async def test_errors_name_the_proxy_without_its_password(make_transport: Make) 
             ),
         ]:
             transport = make_transport(proxy=proxy)
-            async with connect("m", base_url="https://test.invalid/v1", transport=transport) as model:
+            async with connect(
+                "m", base_url="https://test.invalid/v1", transport=transport
+            ) as model:
                 with pytest.raises(NetworkError) as caught:
                     await model.complete("Hi")
             assert complaint in str(caught.value)
@@ -442,14 +486,17 @@ async def test_errors_name_the_proxy_without_its_password(make_transport: Make) 
 
 async def test_invalid_header_is_rejected() -> None:
     key = "a\r\nx-evil: 1"
-    async with serve(answering()) as server, connect("m", base_url=server.base_url, api_key=key) as model:
+    async with (
+        serve(answering()) as server,
+        connect("m", base_url=server.base_url, api_key=key) as model,
+    ):
         with pytest.raises(NetworkError, match="malformed") as caught:
             await model.complete("Hi")
     assert "evil" not in str(caught.value) + repr(caught.value.__cause__)
     assert server.requests == []
 
 
-# --- bodies -----------------------------------------------------------------------------------------
+# --- bodies ------------------------------------------------------------------------------------
 
 
 async def test_compressed_replies_are_decoded() -> None:
@@ -460,7 +507,9 @@ async def test_compressed_replies_are_decoded() -> None:
         assert (await model.complete("Hi")).text == "zipped"
 
 
-async def test_large_body_is_read_and_an_endless_one_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_body_is_read_and_an_endless_one_rejected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def large(connection: Connection) -> None:
         connection.reply(200, completion("x" * 10_000_000))
 
@@ -492,7 +541,7 @@ async def test_error_page_is_read_up_to_a_limit() -> None:
         await asyncio.wait_for(server.closed.wait(), 5)
 
 
-# --- connections ------------------------------------------------------------------------------------
+# --- connections -------------------------------------------------------------------------------
 
 
 async def test_connections_are_reused_and_streams_close_theirs() -> None:
@@ -513,7 +562,7 @@ async def test_connections_are_reused_and_streams_close_theirs() -> None:
         assert server.requests[-2].headers["connection"] == "close"
 
 
-# --- TLS and proxies --------------------------------------------------------------------------------
+# --- TLS and proxies ---------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -530,7 +579,10 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         .serial_number(1)
         .not_valid_before(now - datetime.timedelta(days=1))
         .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
+            critical=False,
+        )
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )
@@ -541,7 +593,9 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return folder / "cert.pem", folder / "key.pem"
 
 
-async def test_custom_certificate_is_trusted(certificate: tuple[Path, Path], make_transport: Make) -> None:
+async def test_custom_certificate_is_trusted(
+    certificate: tuple[Path, Path], make_transport: Make
+) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*certificate)
 
@@ -572,7 +626,9 @@ async def test_custom_certificate_is_trusted(certificate: tuple[Path, Path], mak
                 assert (await model.complete("Hi")).text == "secure"
 
 
-async def test_proxy_variables_are_used_unless_excluded(monkeypatch: pytest.MonkeyPatch, make_transport: Make) -> None:
+async def test_proxy_variables_are_used_unless_excluded(
+    monkeypatch: pytest.MonkeyPatch, make_transport: Make
+) -> None:
     async with serve(answering("by proxy")) as proxy:
         monkeypatch.setenv("http_proxy", proxy.url)
         monkeypatch.setenv("no_proxy", "direct.invalid")
@@ -583,10 +639,15 @@ async def test_proxy_variables_are_used_unless_excluded(monkeypatch: pytest.Monk
         async with connect("m", base_url="http://direct.invalid/v1") as model:
             with pytest.raises(NetworkError):
                 await model.complete("Hi")
-        async with connect("m", base_url="http://other.invalid/v1", transport=make_transport(proxy=None)) as model:
+        async with connect(
+            "m", base_url="http://other.invalid/v1", transport=make_transport(proxy=None)
+        ) as model:
             with pytest.raises(NetworkError):
                 await model.complete("Hi")
-        async with serve(answering("direct")) as server, connect("m", base_url=server.base_url) as model:
+        async with (
+            serve(answering("direct")) as server,
+            connect("m", base_url=server.base_url) as model,
+        ):
             assert (await model.complete("Hi")).text == "direct"
         assert len(proxy.requests) == seen
         chosen = make_transport(proxy=proxy.url)
@@ -594,7 +655,7 @@ async def test_proxy_variables_are_used_unless_excluded(monkeypatch: pytest.Monk
             assert (await model.complete("Hi")).text == "by proxy"
 
 
-# --- the small parts --------------------------------------------------------------------------------
+# --- the small parts ---------------------------------------------------------------------------
 
 
 def test_secret_has_a_safe_repr() -> None:
@@ -618,7 +679,9 @@ async def test_fixture_transport_replays_a_failure_and_raises_when_empty() -> No
     assert len(transport.requests) == 2
 
 
-async def test_proxy_that_is_not_http_is_rejected(monkeypatch: pytest.MonkeyPatch, make_transport: Make) -> None:
+async def test_proxy_that_is_not_http_is_rejected(
+    monkeypatch: pytest.MonkeyPatch, make_transport: Make
+) -> None:
     with pytest.raises(ValueError, match="proxy: the proxy is a socks5 URL"):
         make_transport(proxy="socks5://127.0.0.1:1")
     for name in ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"):

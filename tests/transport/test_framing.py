@@ -1,4 +1,6 @@
-"""Accepted and rejected replies: a row for each rule of RFC 9112, and for each deviation of real servers."""
+"""Accepted and rejected replies: a row for each rule of RFC 9112, and for each deviation of real
+servers.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ TWO = OK + b"content-length: 2\r\n"
 CHUNKED = OK + b"transfer-encoding: chunked\r\n\r\n"
 KEPT, CLOSED = True, False  # whether the connection is kept after the reply
 
-# name: (bytes, body, whether the connection serves again). The server closes after the bytes if it is not to.
+# name: (bytes, body, whether the connection serves again). The server closes after the bytes if it
+# is not to.
 ACCEPTED: dict[str, tuple[bytes, bytes, bool]] = {
     "content-length": (TWO + b"\r\nhi", b"hi", KEPT),
     "content-length 0": (OK + b"content-length: 0\r\n\r\n", b"", KEPT),
@@ -29,10 +32,13 @@ ACCEPTED: dict[str, tuple[bytes, bytes, bool]] = {
     "chunks": (CHUNKED + b"1\r\nh\r\n1\r\ni\r\n0\r\n\r\n", b"hi", KEPT),
     "upper-case hexadecimal": (CHUNKED + b"0A\r\n0123456789\r\n0\r\n\r\n", b"0123456789", KEPT),
     "chunk extension": (CHUNKED + b'2;a=b;c="d"\r\nhi\r\n0\r\n\r\n', b"hi", KEPT),
-    "trailers": (CHUNKED + b"2\r\nhi\r\n0\r\nx-checksum: 1\r\nserver-timing: x\r\n\r\n", b"hi", KEPT),
-    "coding in capitals": (OK + b"Transfer-Encoding: Chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n", b"hi", KEPT),
+    "trailers": (CHUNKED + b"2\r\nhi\r\n0\r\nx-checksum: 1\r\nserver-timing: x\r\n\r\n", b"hi",
+                 KEPT),
+    "coding in capitals": (OK + b"Transfer-Encoding: Chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n", b"hi",
+                           KEPT),
     "no reason phrase": (b"HTTP/1.1 200\r\ncontent-length: 2\r\n\r\nhi", b"hi", KEPT),
-    "reason in another script": (b"HTTP/1.1 200 \xc3\xa9\r\ncontent-length: 2\r\n\r\nhi", b"hi", KEPT),
+    "reason in another script": (b"HTTP/1.1 200 \xc3\xa9\r\ncontent-length: 2\r\n\r\nhi", b"hi",
+                                 KEPT),
     "empty line before the head": (b"\r\n" + TWO + b"\r\nhi", b"hi", KEPT),
     "empty header value": (TWO + b"x-empty:\r\n\r\nhi", b"hi", KEPT),
     "latin-1 header value": (TWO + b"x-name: \xe9\r\n\r\nhi", b"hi", KEPT),
@@ -40,15 +46,18 @@ ACCEPTED: dict[str, tuple[bytes, bytes, bool]] = {
     "102 and 103 before the reply": (
         b"HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: <x>\r\n\r\n" + TWO + b"\r\nhi", b"hi", KEPT,
     ),
-    "upgrade that is not followed": (TWO + b"connection: upgrade\r\nupgrade: h2c\r\n\r\nhi", b"hi", KEPT),
+    "upgrade that is not followed": (TWO + b"connection: upgrade\r\nupgrade: h2c\r\n\r\nhi", b"hi",
+                                     KEPT),
     "connection: close": (TWO + b"connection: close\r\n\r\nhi", b"hi", CLOSED),
-    "connection: close and more bytes": (TWO + b"connection: close\r\n\r\nhiHTTP/1.1", b"hi", CLOSED),
+    "connection: close and more bytes": (TWO + b"connection: close\r\n\r\nhiHTTP/1.1", b"hi",
+                                         CLOSED),
     "a second reply": (TWO + b"\r\nhi" + TWO + b"\r\nho", b"hi", CLOSED),
     "HTTP/1.0": (b"HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\nhi", b"hi", CLOSED),
     "HTTP/1.0 with keep-alive": (
         b"HTTP/1.0 200 OK\r\nconnection: keep-alive\r\ncontent-length: 2\r\n\r\nhi", b"hi", KEPT,
     ),
-    "HTTP/1.0 with chunks": (CHUNKED.replace(b"/1.1", b"/1.0") + b"2\r\nhi\r\n0\r\n\r\n", b"hi", CLOSED),
+    "HTTP/1.0 with chunks": (CHUNKED.replace(b"/1.1", b"/1.0") + b"2\r\nhi\r\n0\r\n\r\n", b"hi",
+                             CLOSED),
     "HTTP/1.0 until the end of file": (b"HTTP/1.0 200 OK\r\n\r\nhi", b"hi", CLOSED),
     "until the end of file": (OK + b"\r\nhi", b"hi", CLOSED),
     "until the end of file, empty": (OK + b"\r\n", b"", CLOSED),
@@ -57,9 +66,11 @@ ACCEPTED: dict[str, tuple[bytes, bytes, bool]] = {
     "tabs around content-length": (OK + b"content-length:\t2\t\r\n\r\nhi", b"hi", KEPT),
     "zeros before content-length": (OK + b"content-length: 002\r\n\r\nhi", b"hi", KEPT),
     "name that begins like content-length": (
-        OK + b"content-length-x: 9\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n", b"hi", KEPT,
+        OK + b"content-length-x: 9\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n",
+        b"hi", KEPT,
     ),
-    "two spaces before the reason": (b"HTTP/1.1 200  OK\r\ncontent-length: 2\r\n\r\nhi", b"hi", KEPT),
+    "two spaces before the reason": (b"HTTP/1.1 200  OK\r\ncontent-length: 2\r\n\r\nhi", b"hi",
+                                     KEPT),
     "space in place of a reason": (b"HTTP/1.1 200 \r\ncontent-length: 2\r\n\r\nhi", b"hi", KEPT),
     "tab in the reason": (b"HTTP/1.1 200 a\tb\r\ncontent-length: 2\r\n\r\nhi", b"hi", KEPT),
     "zero byte in the reason, which is not read": (
@@ -75,8 +86,10 @@ ACCEPTED: dict[str, tuple[bytes, bytes, bool]] = {
     "coding in the trailers, which are not read": (
         CHUNKED + b"2\r\nhi\r\n0\r\ntransfer-encoding: chunked\r\n\r\n", b"hi", KEPT,
     ),
-    "connection: keep-alive, close": (TWO + b"connection: keep-alive, close\r\n\r\nhi", b"hi", CLOSED),
-    "connection in two fields": (TWO + b"connection: keep-alive\r\nconnection: close\r\n\r\nhi", b"hi", CLOSED),
+    "connection: keep-alive, close": (TWO + b"connection: keep-alive, close\r\n\r\nhi", b"hi",
+                                      CLOSED),
+    "connection in two fields": (TWO + b"connection: keep-alive\r\nconnection: close\r\n\r\nhi",
+                                 b"hi", CLOSED),
     # llhttp accepts two more protocols with the syntax of HTTP.
     "RTSP": (b"RTSP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi", b"hi", KEPT),
     "ICE": (b"ICE/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi", b"hi", KEPT),
@@ -85,19 +98,25 @@ ACCEPTED: dict[str, tuple[bytes, bytes, bool]] = {
 # name: (bytes, what is raised). The connection is closed each time.
 REFUSED: dict[str, tuple[bytes, type[Exception]]] = {
     "content-length twice": (TWO + b"content-length: 2\r\n\r\nhi", InvalidResponseError),
-    "content-length twice, conflicting": (TWO + b"content-length: 3\r\n\r\nhi", InvalidResponseError),
+    "content-length twice, conflicting": (TWO + b"content-length: 3\r\n\r\nhi",
+                                          InvalidResponseError),
     "content-length as a list": (OK + b"content-length: 2, 2\r\n\r\nhi", InvalidResponseError),
     "content-length negative": (OK + b"content-length: -2\r\n\r\nhi", InvalidResponseError),
     "content-length with a plus": (OK + b"content-length: +2\r\n\r\nhi", InvalidResponseError),
     "content-length in hexadecimal": (OK + b"content-length: 0x2\r\n\r\nhi", InvalidResponseError),
-    "content-length too large": (OK + b"content-length: 99999999999999999999\r\n\r\nhi", InvalidResponseError),
+    "content-length too large": (OK + b"content-length: 99999999999999999999\r\n\r\nhi",
+                                 InvalidResponseError),
     "content-length empty": (OK + b"content-length:\r\n\r\nhi", InvalidResponseError),
-    "chunks, content-length": (OK + b"transfer-encoding: chunked\r\ncontent-length: 2\r\n\r\n", InvalidResponseError),
-    "content-length and chunks": (TWO + b"transfer-encoding: chunked\r\n\r\n", InvalidResponseError),
-    "coding gzip, chunked": (OK + b"transfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n", InvalidResponseError),
+    "chunks, content-length": (OK + b"transfer-encoding: chunked\r\ncontent-length: 2\r\n\r\n",
+                               InvalidResponseError),
+    "content-length and chunks": (TWO + b"transfer-encoding: chunked\r\n\r\n",
+                                  InvalidResponseError),
+    "coding gzip, chunked": (OK + b"transfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+                             InvalidResponseError),
     "coding identity": (OK + b"transfer-encoding: identity\r\n\r\nhi", InvalidResponseError),
     "coding unknown": (OK + b"transfer-encoding: xchunked\r\n\r\nhi", InvalidResponseError),
-    "coding twice": (OK + b"transfer-encoding: chunked\r\n" * 2 + b"\r\n0\r\n\r\n", InvalidResponseError),
+    "coding twice": (OK + b"transfer-encoding: chunked\r\n" * 2 + b"\r\n0\r\n\r\n",
+                     InvalidResponseError),
     "folded header": (TWO + b"x-long: a\r\n b\r\n\r\nhi", InvalidResponseError),
     "space before the first header": (OK + b" x: y\r\n\r\nhi", InvalidResponseError),
     "space before the colon": (OK + b"content-length : 2\r\n\r\nhi", InvalidResponseError),
@@ -115,7 +134,8 @@ REFUSED: dict[str, tuple[bytes, type[Exception]]] = {
     "protocol in small letters": (b"http/1.1 200 OK\r\n\r\n", InvalidResponseError),
     "status of four digits": (b"HTTP/1.1 2000 OK\r\n\r\n", InvalidResponseError),
     "status below 100": (b"HTTP/1.1 099 OK\r\ncontent-length: 2\r\n\r\nhi", InvalidResponseError),
-    "101 with an upgrade": (b"HTTP/1.1 101 X\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n", InvalidResponseError),
+    "101 with an upgrade": (b"HTTP/1.1 101 X\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",
+                            InvalidResponseError),
     "101 without an upgrade": (b"HTTP/1.1 101 X\r\n\r\n", InvalidResponseError),
     "head too long": (OK + b"x: y\r\n" * 20_000 + b"\r\n", InvalidResponseError),
     "header too long": (OK + b"x: " + b"y" * 2 * MAX_HEAD, InvalidResponseError),
@@ -135,26 +155,39 @@ REFUSED: dict[str, tuple[bytes, type[Exception]]] = {
     "chunk size too large": (CHUNKED + b"f" * 17 + b"\r\nhi\r\n0\r\n\r\n", StreamInterruptedError),
     "chunk size empty": (CHUNKED + b"\r\nhi\r\n0\r\n\r\n", StreamInterruptedError),
     "chunk size and a space": (CHUNKED + b"2 \r\nhi\r\n0\r\n\r\n", StreamInterruptedError),
-    "line feed alone after a chunk size": (CHUNKED + b"2\nhi\r\n0\r\n\r\n", StreamInterruptedError),
+    "line feed alone after a chunk size": (CHUNKED + b"2\nhi\r\n0\r\n\r\n",
+                                           StreamInterruptedError),
     "chunk longer than its size": (CHUNKED + b"2\r\nhiho\r\n0\r\n\r\n", StreamInterruptedError),
     "chunk extension too long": (CHUNKED + b"2;" + b"x" * 3 * MAX_HEAD, StreamInterruptedError),
-    "trailers too long": (CHUNKED + b"2\r\nhi\r\n0\r\n" + b"x: y\r\n" * 50_000, StreamInterruptedError),
-    "content-length in the trailers": (CHUNKED + b"2\r\nhi\r\n0\r\ncontent-length: 2\r\n\r\n", StreamInterruptedError),
+    "trailers too long": (CHUNKED + b"2\r\nhi\r\n0\r\n" + b"x: y\r\n" * 50_000,
+                          StreamInterruptedError),
+    "content-length in the trailers": (CHUNKED + b"2\r\nhi\r\n0\r\ncontent-length: 2\r\n\r\n",
+                                       StreamInterruptedError),
     # After the topics of the tests of h11 and llhttp, with bytes of our own.
-    "content-length twice, apart": (TWO + b"x: y\r\ncontent-length: 2\r\n\r\nhi", InvalidResponseError),
+    "content-length twice, apart": (TWO + b"x: y\r\ncontent-length: 2\r\n\r\nhi",
+                                    InvalidResponseError),
     "two numbers in content-length": (OK + b"content-length: 2 2\r\n\r\nhi", InvalidResponseError),
     "content-length in words": (OK + b"content-length: two\r\n\r\nhi", InvalidResponseError),
-    "content-length with a fraction": (OK + b"content-length: 2.0\r\n\r\nhi", InvalidResponseError),
-    "content-length of 2^64": (OK + b"content-length: 18446744073709551616\r\n\r\nhi", InvalidResponseError),
-    "empty coding": (OK + b"transfer-encoding:\r\ncontent-length: 2\r\n\r\nhi", InvalidResponseError),
-    "coding chunked, deflate": (OK + b"transfer-encoding: chunked, deflate\r\n\r\nhi", InvalidResponseError),
-    "coding identity, chunked": (OK + b"transfer-encoding: identity, chunked\r\n\r\n0\r\n\r\n", InvalidResponseError),
+    "content-length with a fraction": (OK + b"content-length: 2.0\r\n\r\nhi",
+                                       InvalidResponseError),
+    "content-length of 2^64": (OK + b"content-length: 18446744073709551616\r\n\r\nhi",
+                               InvalidResponseError),
+    "empty coding": (OK + b"transfer-encoding:\r\ncontent-length: 2\r\n\r\nhi",
+                     InvalidResponseError),
+    "coding chunked, deflate": (OK + b"transfer-encoding: chunked, deflate\r\n\r\nhi",
+                                InvalidResponseError),
+    "coding identity, chunked": (OK + b"transfer-encoding: identity, chunked\r\n\r\n0\r\n\r\n",
+                                 InvalidResponseError),
     "coding chunked, then identity": (
-        OK + b"transfer-encoding: chunked\r\ntransfer-encoding: identity\r\n\r\nhi", InvalidResponseError,
+        OK + b"transfer-encoding: chunked\r\ntransfer-encoding: identity\r\n\r\nhi",
+        InvalidResponseError,
     ),
-    "coding repeated in one word": (OK + b"transfer-encoding: chunkedchunked\r\n\r\n0\r\n\r\n", InvalidResponseError),
-    "coding with a comma at its end": (OK + b"transfer-encoding: chunked,\r\n\r\n0\r\n\r\n", InvalidResponseError),
-    "folded coding": (OK + b"transfer-encoding: chunked\r\n x\r\n\r\n0\r\n\r\n", InvalidResponseError),
+    "coding repeated in one word": (OK + b"transfer-encoding: chunkedchunked\r\n\r\n0\r\n\r\n",
+                                    InvalidResponseError),
+    "coding with a comma at its end": (OK + b"transfer-encoding: chunked,\r\n\r\n0\r\n\r\n",
+                                       InvalidResponseError),
+    "folded coding": (OK + b"transfer-encoding: chunked\r\n x\r\n\r\n0\r\n\r\n",
+                      InvalidResponseError),
     "tab before the colon": (OK + b"content-length\t: 2\r\n\r\nhi", InvalidResponseError),
     "space in a header name": (TWO + b"a b: c\r\n\r\nhi", InvalidResponseError),
     "control character in a header name": (TWO + b"a\x01b: c\r\n\r\nhi", InvalidResponseError),
@@ -163,15 +196,23 @@ REFUSED: dict[str, tuple[bytes, type[Exception]]] = {
     "delete character in a header": (TWO + b"x: a\x7fb\r\n\r\nhi", InvalidResponseError),
     "line feed alone before the empty line": (TWO + b"x: y\n\r\nhi", InvalidResponseError),
     "protocol misspelt": (b"HTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi", InvalidResponseError),
-    "protocol too long": (b"HTTPS/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi", InvalidResponseError),
-    "zero before the version": (b"HTTP/01.1 200 OK\r\ncontent-length: 2\r\n\r\nhi", InvalidResponseError),
-    "version of two digits": (b"HTTP/1.01 200 OK\r\ncontent-length: 2\r\n\r\nhi", InvalidResponseError),
-    "letters after the version": (b"HTTP/1.1x 200 OK\r\ncontent-length: 2\r\n\r\nhi", InvalidResponseError),
-    "tab after the version": (b"HTTP/1.1\t200 OK\r\ncontent-length: 2\r\n\r\nhi", InvalidResponseError),
-    "two spaces before the status": (b"HTTP/1.1  200 OK\r\ncontent-length: 2\r\n\r\nhi", InvalidResponseError),
-    "status without a space": (b"HTTP/1.1200 OK\r\ncontent-length: 2\r\n\r\nhi", InvalidResponseError),
+    "protocol too long": (b"HTTPS/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi",
+                          InvalidResponseError),
+    "zero before the version": (b"HTTP/01.1 200 OK\r\ncontent-length: 2\r\n\r\nhi",
+                                InvalidResponseError),
+    "version of two digits": (b"HTTP/1.01 200 OK\r\ncontent-length: 2\r\n\r\nhi",
+                              InvalidResponseError),
+    "letters after the version": (b"HTTP/1.1x 200 OK\r\ncontent-length: 2\r\n\r\nhi",
+                                  InvalidResponseError),
+    "tab after the version": (b"HTTP/1.1\t200 OK\r\ncontent-length: 2\r\n\r\nhi",
+                              InvalidResponseError),
+    "two spaces before the status": (b"HTTP/1.1  200 OK\r\ncontent-length: 2\r\n\r\nhi",
+                                     InvalidResponseError),
+    "status without a space": (b"HTTP/1.1200 OK\r\ncontent-length: 2\r\n\r\nhi",
+                               InvalidResponseError),
     "status of one digit": (b"HTTP/1.1 2 OK\r\ncontent-length: 2\r\n\r\nhi", InvalidResponseError),
-    "letter in the status": (b"HTTP/1.1 2x0 OK\r\ncontent-length: 2\r\n\r\nhi", InvalidResponseError),
+    "letter in the status": (b"HTTP/1.1 2x0 OK\r\ncontent-length: 2\r\n\r\nhi",
+                             InvalidResponseError),
     "alert of TLS": (bytes([21, 3, 3, 0, 2, 2, 40]), InvalidResponseError),
     "settings of HTTP/2": (b"\0\0\0\x04\0\0\0\0\0", InvalidResponseError),
     "zero byte in a chunk size": (CHUNKED + b"2\0\r\nhi\r\n0\r\n\r\n", StreamInterruptedError),
@@ -179,13 +220,17 @@ REFUSED: dict[str, tuple[bytes, type[Exception]]] = {
     "space before an extension": (CHUNKED + b"2; a=b\r\nhi\r\n0\r\n\r\n", StreamInterruptedError),
     "semicolon without an extension": (CHUNKED + b"2;\r\nhi\r\n0\r\n\r\n", StreamInterruptedError),
     "open quote in an extension": (CHUNKED + b'2;a="b\r\nhi\r\n0\r\n\r\n', StreamInterruptedError),
-    "line feed alone after an extension": (CHUNKED + b"2;a\nhi\r\n0\r\n\r\n", StreamInterruptedError),
-    "carriage return in an extension": (CHUNKED + b"2;a\rb\r\nhi\r\n0\r\n\r\n", StreamInterruptedError),
+    "line feed alone after an extension": (CHUNKED + b"2;a\nhi\r\n0\r\n\r\n",
+                                           StreamInterruptedError),
+    "carriage return in an extension": (CHUNKED + b"2;a\rb\r\nhi\r\n0\r\n\r\n",
+                                        StreamInterruptedError),
     "line feed alone after a chunk": (CHUNKED + b"2\r\nhi\n0\r\n\r\n", StreamInterruptedError),
-    "carriage return alone after a chunk": (CHUNKED + b"2\r\nhi\rx0\r\n\r\n", StreamInterruptedError),
+    "carriage return alone after a chunk": (CHUNKED + b"2\r\nhi\rx0\r\n\r\n",
+                                            StreamInterruptedError),
     "other bytes after a chunk": (CHUNKED + b"2\r\nhix\n0\r\n\r\n", StreamInterruptedError),
     "folded trailer": (CHUNKED + b"2\r\nhi\r\n0\r\nx: y\r\n z\r\n\r\n", StreamInterruptedError),
-    "trailer without a colon": (CHUNKED + b"2\r\nhi\r\n0\r\nnonsense\r\n\r\n", StreamInterruptedError),
+    "trailer without a colon": (CHUNKED + b"2\r\nhi\r\n0\r\nnonsense\r\n\r\n",
+                                StreamInterruptedError),
 }  # fmt: skip
 
 
@@ -235,7 +280,9 @@ async def test_invalid_replies_are_rejected(name: str, stream: bool) -> None:
         await transport.close()
 
 
-@pytest.mark.parametrize(("status", "rest"), [(204, b""), (304, b""), (304, b"content-length: 5\r\n")])
+@pytest.mark.parametrize(
+    ("status", "rest"), [(204, b""), (304, b""), (304, b"content-length: 5\r\n")]
+)
 async def test_statuses_that_have_no_body_are_read(status: int, rest: bytes) -> None:
     reply = b"HTTP/1.1 %d X\r\n%b\r\n" % (status, rest)
     transport = HttpTransport()
@@ -255,7 +302,7 @@ async def test_headers_are_joined_and_lower_case() -> None:
     assert fields == {"content-length": "2", "x-a": "1, 2", "retry-after": "7"}
 
 
-# --- replies at the wrong time ------------------------------------------------------------------------
+# --- replies at the wrong time -----------------------------------------------------------------
 
 
 async def test_reply_before_the_request_is_complete() -> None:
@@ -314,7 +361,9 @@ async def test_bytes_on_an_idle_connection_close_it() -> None:
         await writer.drain()
         told.set()
         await late.wait()
-        writer.write(b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n")
+        writer.write(
+            b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+        )
         await writer.drain()
         await reader.read()
 
@@ -369,10 +418,12 @@ async def test_request_is_not_resent_on_a_lost_connection() -> None:
         await transport.close()
 
 
-# --- draining after the end mark of a stream ----------------------------------------------------------
+# --- draining after the end mark of a stream ---------------------------------------------------
 
 
-async def _leave_early(transport: Transport, handler: Callable[..., Awaitable[None]]) -> tuple[int, int]:
+async def _leave_early(
+    transport: Transport, handler: Callable[..., Awaitable[None]]
+) -> tuple[int, int]:
     """Abandon a reply after its first bytes and send another request; count the connections."""
     from dragoman.wire import HttpRequest
 
@@ -424,7 +475,7 @@ async def test_connection_is_closed_if_draining_takes_too_long(much: bool) -> No
     assert (count, idle) == (2, 0)
 
 
-# --- compression ----------------------------------------------------------------------------------------
+# --- compression -------------------------------------------------------------------------------
 
 
 def _pack(data: bytes, window: int) -> bytes:

@@ -27,7 +27,9 @@ from examples.httpx_transport import HttpxTransport
 
 async def test_replies_and_streams_work(capsys: pytest.CaptureFixture[str]) -> None:
     async with serve(answering("Hello")) as server:
-        async with connect("m", base_url=server.base_url, api_key="k-1234", transport=HttpxTransport()) as model:
+        async with connect(
+            "m", base_url=server.base_url, api_key="k-1234", transport=HttpxTransport()
+        ) as model:
             assert (await model.complete("Hi")).text == "Hello"
             async with model.stream("Hi") as stream:
                 check_events(events := [event async for event in stream])
@@ -70,7 +72,9 @@ async def test_failures_are_provider_errors() -> None:
     for handler, kind, text in expected:
         async with serve(handler) as server:
             limits = Timeouts(idle=0.3)
-            model = connect("m", base_url=server.base_url, transport=HttpxTransport(), timeouts=limits)
+            model = connect(
+                "m", base_url=server.base_url, transport=HttpxTransport(), timeouts=limits
+            )
             with pytest.raises(kind, match=text):
                 async for _ in model.stream("Hi"):
                     pass

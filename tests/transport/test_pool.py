@@ -96,7 +96,10 @@ async def test_connection_limit_makes_calls_wait() -> None:
 
     transport = HttpTransport(connections=3)
     async with listen(handler) as server:
-        calls = [asyncio.ensure_future(call(transport, server.url, stream=number % 3 == 0)) for number in range(30)]
+        calls = [
+            asyncio.ensure_future(call(transport, server.url, stream=number % 3 == 0))
+            for number in range(30)
+        ]
         for number in (5, 6, 20):
             calls[number].cancel()
         results = await asyncio.gather(*calls, return_exceptions=True)
@@ -125,7 +128,7 @@ async def test_waiting_for_a_connection_ends_with_the_connect_deadline() -> None
         await transport.close()
 
 
-# --- read-ahead and backpressure ----------------------------------------------------------------------
+# --- read-ahead and backpressure ---------------------------------------------------------------
 
 
 def test_many_streams_read_less_ahead() -> None:
@@ -170,7 +173,9 @@ async def test_ended_streams_are_not_counted(way: str, make_transport: Make) -> 
 
 
 @pytest.mark.parametrize("secure", [False, True])
-async def test_slow_reader_applies_backpressure(secure: bool, tmp_path: Path, make_transport: Make) -> None:
+async def test_slow_reader_applies_backpressure(
+    secure: bool, tmp_path: Path, make_transport: Make
+) -> None:
     from .certificates import Authority, server_context
 
     authority = Authority(tmp_path)
@@ -188,7 +193,9 @@ async def test_slow_reader_applies_backpressure(secure: bool, tmp_path: Path, ma
             await writer.drain()
             written += 4096
 
-    settings: dict[str, Any] = {"ssl": server_context(authority.issue("127.0.0.1"))} if secure else {}
+    settings: dict[str, Any] = (
+        {"ssl": server_context(authority.issue("127.0.0.1"))} if secure else {}
+    )
     transport = make_transport(ca=authority.path)
     async with listen(flood, **settings) as server:
         request = HttpRequest("POST", f"{server.url}/v1", {}, b"{}")
@@ -206,7 +213,7 @@ async def test_slow_reader_applies_backpressure(secure: bool, tmp_path: Path, ma
         await transport.close()
 
 
-# --- addresses ----------------------------------------------------------------------------------------
+# --- addresses ---------------------------------------------------------------------------------
 
 
 async def test_unix_sockets_work(tmp_path: Path) -> None:
@@ -239,7 +246,9 @@ async def test_ipv6_works(make_transport: Make) -> None:
     transport = make_transport()
     async with listen(handler, host="::1") as server:
         assert (await call(transport, server.url))[2] == b"hi"
-        assert f"host: {server.url.removeprefix('http://')}".encode() in heads[0].replace(b"Host", b"host")
+        assert f"host: {server.url.removeprefix('http://')}".encode() in heads[0].replace(
+            b"Host", b"host"
+        )
     await transport.close()
 
 
@@ -270,10 +279,12 @@ async def test_happy_eyeballs_picks_the_working_address(monkeypatch: pytest.Monk
         each.close()
 
 
-# --- request heads ------------------------------------------------------------------------------------
+# --- request heads -----------------------------------------------------------------------------
 
 
-async def _sent(transport: Transport, url: str, headers: dict[str, str], **secrets: str) -> tuple[str, dict[str, str]]:
+async def _sent(
+    transport: Transport, url: str, headers: dict[str, str], **secrets: str
+) -> tuple[str, dict[str, str]]:
     heads: list[bytes] = []
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -294,7 +305,9 @@ async def _sent(transport: Transport, url: str, headers: dict[str, str], **secre
 
 async def test_request_head_is_written() -> None:
     headers = {"Content-Type": "application/json", "User-Agent": "mine/1", "accept": "text/x"}
-    first, fields = await _sent(HttpTransport(), "/v1/a%20b?x=1&y=ü#part", headers, Authorization="Bearer k")
+    first, fields = await _sent(
+        HttpTransport(), "/v1/a%20b?x=1&y=ü#part", headers, Authorization="Bearer k"
+    )
     assert first == "POST /v1/a%20b?x=1&y=%C3%BC HTTP/1.1"
     assert fields.pop("host").startswith("127.0.0.1:")
     assert fields == {
@@ -326,11 +339,17 @@ async def test_invalid_headers_are_rejected(headers: dict[str, str]) -> None:
     async with listen(replying(REPLY)) as server:
         with pytest.raises(NetworkError, match="malformed") as caught:
             await call(transport, server.url, headers=headers)
-        assert not [value for value in headers.values() if value in repr(caught.value.__cause__) and len(value) > 1]
+        assert not [
+            value
+            for value in headers.values()
+            if value in repr(caught.value.__cause__) and len(value) > 1
+        ]
         await transport.close()
 
 
-@pytest.mark.parametrize("url", ["ftp://x", "http://", "http://[::1", "http://a b", "http://x:99999", "http://\ud800"])
+@pytest.mark.parametrize(
+    "url", ["ftp://x", "http://", "http://[::1", "http://a b", "http://x:99999", "http://\ud800"]
+)
 async def test_invalid_addresses_are_rejected(url: str) -> None:
     transport = HttpTransport(proxy=None)
     with pytest.raises(NetworkError):
@@ -338,7 +357,7 @@ async def test_invalid_addresses_are_rejected(url: str) -> None:
     await transport.close()
 
 
-# --- event loops --------------------------------------------------------------------------------------
+# --- event loops -------------------------------------------------------------------------------
 
 
 def test_transport_belongs_to_one_event_loop(make_transport: Make) -> None:

@@ -36,7 +36,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("authority"))
 
 
-# --- a real proxy -----------------------------------------------------------------------------------
+# --- a real proxy ------------------------------------------------------------------------------
 
 
 def _free_port() -> int:
@@ -45,7 +45,9 @@ def _free_port() -> int:
         return int(free.getsockname()[1])
 
 
-async def _start(program: str, folder: Path, password: str) -> tuple[asyncio.subprocess.Process, int]:
+async def _start(
+    program: str, folder: Path, password: str
+) -> tuple[asyncio.subprocess.Process, int]:
     """Start tinyproxy at a free port; once more if another process was faster to take it."""
     for _ in range(5):
         port = _free_port()
@@ -79,7 +81,9 @@ async def tinyproxy(folder: Path, *, password: str = "") -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize("password", ["", "s3cret-word"], ids=["open", "with a password"])
-async def test_real_proxy_works(password: str, authority: Authority, tmp_path: Path, make_transport: Make) -> None:
+async def test_real_proxy_works(
+    password: str, authority: Authority, tmp_path: Path, make_transport: Make
+) -> None:
     heads: list[bytes] = []
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -99,7 +103,8 @@ async def test_real_proxy_works(password: str, authority: Authority, tmp_path: P
         await transport.close()
         if password:
             stranger = make_transport(proxy=proxy.replace("ann:", "bob:"), ca=authority.path)
-            # It closes the connection with the request unread, so the body may be lost; the status is not.
+            # It closes the connection with the request unread, so the body may be lost; the status
+            # is not.
             request = HttpRequest("POST", f"{plain.url}/v1", {}, b"")
             async with stranger.send(request, {}, PATIENT) as reply:
                 assert reply.status in (401, 407)
@@ -114,7 +119,7 @@ async def test_real_proxy_works(password: str, authority: Authority, tmp_path: P
     assert sum(b"via: " in head.lower() for head in heads) == 2
 
 
-# --- tunnels through an HTTP proxy ------------------------------------------------------------------
+# --- tunnels through an HTTP proxy -------------------------------------------------------------
 
 
 async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -125,7 +130,9 @@ async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     writer.close()
 
 
-def tunnelling(heads: list[bytes], reply: bytes = b"HTTP/1.1 200 Connection established\r\n\r\n") -> Handler:
+def tunnelling(
+    heads: list[bytes], reply: bytes = b"HTTP/1.1 200 Connection established\r\n\r\n"
+) -> Handler:
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         heads.append(head)
@@ -174,7 +181,9 @@ async def test_the_certificate_inside_a_tunnel_is_that_of_the_server(authority: 
 async def test_proxy_that_does_not_answer_http_is_reported() -> None:
     for reply, kind in [(b"SSH-2.0\r\n", InvalidResponseError), (b"", NetworkError)]:
 
-        async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, reply: bytes = reply) -> None:
+        async def handler(
+            reader: asyncio.StreamReader, writer: asyncio.StreamWriter, reply: bytes = reply
+        ) -> None:
             await reader.readuntil(b"\r\n\r\n")
             writer.write(reply)
             await writer.drain()
@@ -210,7 +219,7 @@ async def test_connections_through_different_proxies_are_not_mixed(authority: Au
         await transport.close()
 
 
-# --- the environment --------------------------------------------------------------------------------
+# --- the environment ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -232,7 +241,9 @@ async def test_connections_through_different_proxies_are_not_mixed(authority: Au
         ("https://[::1]:8080/v1", "", False),
     ],
 )
-def test_no_proxy_rules_are_applied(url: str, no_proxy: str, proxied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_proxy_rules_are_applied(
+    url: str, no_proxy: str, proxied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy.test:3128")
     monkeypatch.setenv("NO_PROXY", no_proxy)
     found = find_proxy(parse_url(url))
@@ -243,13 +254,18 @@ def test_no_proxy_rules_are_applied(url: str, no_proxy: str, proxied: bool, monk
 def test_proxy_variables_by_scheme_and_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALL_PROXY", "all.test:1")
     monkeypatch.setenv("http_proxy", "http://plain.test:2")
-    for url, origin in [("http://a.test", "http://plain.test:2"), ("https://a.test", "http://all.test:1")]:
+    for url, origin in [
+        ("http://a.test", "http://plain.test:2"),
+        ("https://a.test", "http://all.test:1"),
+    ]:
         found = find_proxy(parse_url(url))
         assert found is not None
         assert found.origin == origin
 
 
-@pytest.mark.parametrize("url", ["http://user:pass-word@proxy.test:1", "https://user:pass-word@proxy.test"])
+@pytest.mark.parametrize(
+    "url", ["http://user:pass-word@proxy.test:1", "https://user:pass-word@proxy.test"]
+)
 def test_repr_hides_the_proxy_password(url: str) -> None:
     proxy = Proxy(url)
     assert "pass-word" not in f"{proxy.origin} {proxy!r} {proxy.authorization!r}"

@@ -1,4 +1,5 @@
-"""Many calls with faults at every phase: they leave neither a socket, a task, a timer nor memory behind.
+"""Many calls with faults at every phase: they leave neither a socket, a task, a timer nor memory
+behind.
 
 ``make test`` makes a thousand calls; ``make test-exhaustive`` a million.
 """
@@ -12,6 +13,7 @@ import random
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -28,9 +30,14 @@ CALLS = 1_000_000 if WHOLE else 1_200
 AT_ONCE = 50
 BODY = b'{"choices": []}' * 20
 WHOLE_REPLY = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(BODY), BODY)
-CHUNKS = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + b"5\r\nhello\r\n" * 20 + b"0\r\n\r\n"
+CHUNKS = (
+    b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+    + b"5\r\nhello\r\n" * 20
+    + b"0\r\n\r\n"
+)
 
-# What the server does with a request: what it writes, and whether it closes, waits or goes on afterwards.
+# What the server does with a request: what it writes, and whether it closes, waits or goes on
+# afterwards.
 SERVER: dict[str, tuple[bytes, str]] = {
     "whole": (WHOLE_REPLY, "on"),
     "chunks": (CHUNKS, "on"),
@@ -69,11 +76,18 @@ async def serve_by_name(reader: asyncio.StreamReader, writer: asyncio.StreamWrit
             return
 
 
-async def call_once(transport: Transport, url: str, dice: random.Random, counted: Counter[str]) -> None:
+async def call_once(
+    transport: Transport, url: str, dice: random.Random, counted: Counter[str]
+) -> None:
     does, way = dice.choice(list(SERVER)), dice.choice(CLIENT)
     stuck = does in ("mute", "stuck in the head", "stuck in the body")
     seconds = 0.02 if stuck else 20.0
-    limits = Timeouts(connect=20.0, first_event=seconds, idle=seconds, total=seconds if dice.random() < 0.5 else 20.0)
+    limits = Timeouts(
+        connect=20.0,
+        first_event=seconds,
+        idle=seconds,
+        total=seconds if dice.random() < 0.5 else 20.0,
+    )
     stream = dice.random() < 0.5
     limits = limits if stream or not stuck else Timeouts(connect=20.0, total=seconds)
     request = HttpRequest("POST", f"{url}/v1", {"x-do": does}, b"{}")
@@ -97,7 +111,9 @@ async def call_once(transport: Transport, url: str, dice: random.Random, counted
         counted["answered"] += 1
 
 
-async def run_calls(transport: Transport, server: RawServer, count: int, dice: random.Random) -> Counter[str]:
+async def run_calls(
+    transport: Transport, server: RawServer, count: int, dice: random.Random
+) -> Counter[str]:
     counted: Counter[str] = Counter()
     left = count
 
@@ -116,13 +132,17 @@ def open_files() -> int:
 
 
 def measure_memory() -> int:
-    """Return the bytes in use: by their count, or in a long run, which counting would double, those of the process."""
+    """Return the bytes in use: by their count, or in a long run, which counting would double,
+    those of the process.
+    """
     gc.collect()
     return int(psutil.Process().memory_info().rss) if WHOLE else tracemalloc.get_traced_memory()[0]
 
 
 @pytest.mark.exhaustive
-@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts open files as Linux lists them")  # noqa: PTH112
+@pytest.mark.skipif(
+    not Path("/proc/self/fd").is_dir(), reason="counts open files as Linux lists them"
+)
 async def test_many_calls_leak_nothing(count: Callable[[str, int], None]) -> None:
     dice = random.Random(7)
     files, tasks = open_files(), len(asyncio.all_tasks())
@@ -192,7 +212,9 @@ async def test_concurrent_streams_do_not_mix_their_bytes() -> None:
 
     async def read(number: int) -> bytes:
         request = HttpRequest("POST", f"{server.url}/v1", {"x-do": f"[{number}]"}, b"{}")
-        async with transport.send(request, {}, Timeouts(60.0, 60.0, 60.0, 120.0), stream=True) as reply:
+        async with transport.send(
+            request, {}, Timeouts(60.0, 60.0, 60.0, 120.0), stream=True
+        ) as reply:
             pieces = []
             while piece := await reply.receive():
                 pieces.append(piece)

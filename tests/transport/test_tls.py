@@ -50,7 +50,9 @@ async def test_streams_over_tls_reuse_their_connection(authority: Authority) -> 
         await transport.close()
 
 
-async def test_only_known_authorities_are_trusted_by_default(authority: Authority, make_transport: Make) -> None:
+async def test_only_known_authorities_are_trusted_by_default(
+    authority: Authority, make_transport: Make
+) -> None:
     async with listen(replying(REPLY), ssl=server_context(authority.issue("127.0.0.1"))) as server:
         transport = make_transport()
         with pytest.raises(NetworkError, match="certificate"):
@@ -67,15 +69,21 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-async def test_invalid_certificates_are_rejected(name: str, authority: Authority, make_transport: Make) -> None:
+async def test_invalid_certificates_are_rejected(
+    name: str, authority: Authority, make_transport: Make
+) -> None:
     settings, why = REFUSED[name]
-    files = authority.issue(*settings["hosts"], **{key: True for key in settings if key != "hosts"})  # type: ignore[misc]
+    files = authority.issue(
+        *settings["hosts"], **{key: True for key in settings if key != "hosts"}
+    )  # type: ignore[misc]
     transport = make_transport(ca=authority.path)
     async with listen(replying(REPLY), ssl=server_context(files)) as server:
         with pytest.raises(NetworkError, match="certificate") as caught:
             await call(transport, server.url)
         if isinstance(transport, HttpTransport):
-            assert caught.value.message.startswith(f"the certificate of {server.url} was refused: ")
+            assert caught.value.message.startswith(
+                f"the certificate of {server.url} was refused: "
+            )
             assert _matches(why, caught.value.message)
         assert caught.value.__cause__ is not None
         assert caught.value.__cause__.__traceback__ is None
@@ -97,7 +105,9 @@ async def test_removed_authority_is_no_longer_trusted(
 
 
 @pytest.mark.parametrize("revoked", [True, False])
-async def test_revocation_lists_of_the_authority_are_applied(authority: Authority, revoked: bool) -> None:
+async def test_revocation_lists_of_the_authority_are_applied(
+    authority: Authority, revoked: bool
+) -> None:
     mine, other = authority.issue("127.0.0.1"), authority.issue("127.0.0.1")
     transport = HttpTransport(ca=authority.revoke((mine if revoked else other)[0]))
     async with listen(replying(REPLY), ssl=server_context(mine)) as server:
@@ -109,7 +119,9 @@ async def test_revocation_lists_of_the_authority_are_applied(authority: Authorit
         await transport.close()
 
 
-async def test_missing_revocation_list_rejects_the_certificate(authority: Authority, stranger: Authority) -> None:
+async def test_missing_revocation_list_rejects_the_certificate(
+    authority: Authority, stranger: Authority
+) -> None:
     """Only another authority's revocation list is given, so the certificate is rejected."""
     both = Path(authority.path).with_name("both.pem")
     both.write_text(Path(authority.path).read_text() + Path(stranger.revoke()).read_text())
@@ -141,12 +153,16 @@ async def test_old_tls_versions_are_rejected(authority: Authority) -> None:
     context.maximum_version = ssl.TLSVersion.TLSv1_1
     transport = HttpTransport(ca=authority.path)
     async with listen(replying(REPLY), ssl=context) as server:
-        with pytest.raises(NetworkError, match=r"TLS with https://127\.0\.0\.1:\d+ failed|before TLS was set up"):
+        with pytest.raises(
+            NetworkError, match=r"TLS with https://127\.0\.0\.1:\d+ failed|before TLS was set up"
+        ):
             await call(transport, server.url)
         await transport.close()
 
 
-async def test_sni_and_alpn_are_sent(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_sni_and_alpn_are_sent(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
     names: list[str | None] = []
     protocols: list[str | None] = []
     context = server_context(authority.issue("rivers.test"))
@@ -175,7 +191,9 @@ async def test_sni_and_alpn_are_sent(authority: Authority, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("password", ["", "secret"])
-async def test_client_certificates_are_sent(authority: Authority, password: str, tmp_path: Path) -> None:
+async def test_client_certificates_are_sent(
+    authority: Authority, password: str, tmp_path: Path
+) -> None:
     context = server_context(authority.issue("127.0.0.1"))
     context.load_verify_locations(authority.path)
     context.verify_mode = ssl.CERT_REQUIRED
@@ -196,18 +214,23 @@ async def test_client_certificates_are_sent(authority: Authority, password: str,
         HttpTransport(ca=make_context(None, None), cert=files)
 
 
-async def test_system_trust_store_is_used(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SSL_CERT_FILE", authority.path)  # the variable with the trust store of OpenSSL
+async def test_system_trust_store_is_used(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # the variable with the trust store of OpenSSL
+    monkeypatch.setenv("SSL_CERT_FILE", authority.path)
     transport = HttpTransport(ca="system")
     async with listen(replying(REPLY), ssl=server_context(authority.issue("127.0.0.1"))) as server:
         assert (await call(transport, server.url))[2] == b"hi"
         await transport.close()
 
 
-# --- the end of a connection --------------------------------------------------------------------------
+# --- the end of a connection -------------------------------------------------------------------
 
 
-async def _read_until_eof(transport: HttpTransport, authority: Authority, *, notify: bool) -> bytes:
+async def _read_until_eof(
+    transport: HttpTransport, authority: Authority, *, notify: bool
+) -> bytes:
     """Send a reply that ends with the connection, by ``close_notify`` or by a mere FIN."""
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,6 @@
-"""The transport on uvloop, the event loop of ``dragoman serve``: replies, streams, TLS, cuts and cancellation."""
+"""The transport on uvloop, the event loop of ``dragoman serve``: replies, streams, TLS, cuts and
+cancellation.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from dragoman import HttpTransport, InvalidResponseError, NetworkError, StreamInterruptedError, TimedOutError, Timeouts
+from dragoman import (
+    HttpTransport,
+    InvalidResponseError,
+    NetworkError,
+    StreamInterruptedError,
+    TimedOutError,
+    Timeouts,
+)
 
 from .certificates import Authority, server_context
 from .raw import call, listen, read_request, replying

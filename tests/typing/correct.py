@@ -1,4 +1,6 @@
-"""Correct programs that a type checker must accept, with the types it must infer. Nothing here is run."""
+"""Correct programs that a type checker must accept, with the types it must infer. Nothing here is
+run.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +44,15 @@ async def every_form(model: dragoman.Provider) -> None:
     await model.complete("Hi", response_schema=int | None)
     await model.complete("Hi", system="Be brief.", temperature=0, max_tokens=50, reasoning="low")
     await model.complete("Hi", config={"temperature": 0.5, "stop_sequences": ["END"]})
-    await model.complete(User("Hi"), tools=[search, Tool("f"), {"name": "g", "parameters": {}}, Invoice])
-    await model.complete([User("Hi"), Assistant("Ho"), ToolResult("1", "x"), {"role": "user", "content": "Hi"}])
-    await model.complete([{"role": "system", "content": "S"}, {"role": "user", "content": [{"type": "text"}]}])
+    await model.complete(
+        User("Hi"), tools=[search, Tool("f"), {"name": "g", "parameters": {}}, Invoice]
+    )
+    await model.complete(
+        [User("Hi"), Assistant("Ho"), ToolResult("1", "x"), {"role": "user", "content": "Hi"}]
+    )
+    await model.complete(
+        [{"role": "system", "content": "S"}, {"role": "user", "content": [{"type": "text"}]}]
+    )
     await model.complete("Hi", session_id="s", metadata={"team": "rivers"})
     stream = model.stream("Hi", response_schema=Invoice)
     assert_type(stream, EventStream[Invoice])
@@ -54,13 +62,17 @@ async def every_form(model: dragoman.Provider) -> None:
         assert_type(part, Invoice | dict[str, Any] | list[Any] | str)
     assert_type(stream.response.parsed, Invoice)
     assert_type(stream.response.thinking, str)
-    async for item in dragoman.gather(model, ["Hi", User("Ho")], concurrency=2, response_schema=Invoice, temperature=0):
+    async for item in dragoman.gather(
+        model, ["Hi", User("Ho")], concurrency=2, response_schema=Invoice, temperature=0
+    ):
         assert_type(item.response, Response[Invoice] | None)
         assert_type(item.error, Exception | None)
 
 
 async def sessions_and_money(model: dragoman.Provider) -> None:
-    policy = Policy([Rule("allow", side_effect="none"), Rule("ask", side_effect=["write", "execute"])])
+    policy = Policy(
+        [Rule("allow", side_effect="none"), Rule("ask", side_effect=["write", "execute"])]
+    )
     assert_type((await Session(model, [search], policy, output=Invoice).run("Hi")).output, Invoice)
     await Session(model).run("Hi")
     reply = await model.complete("Hi")

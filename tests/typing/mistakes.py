@@ -1,4 +1,6 @@
-"""Ten mistakes that a type checker must find. Each is on the line after its number; nothing here is run."""
+"""Ten mistakes that a type checker must find. Each is on the line after its number; nothing here
+is run.
+"""
 
 from __future__ import annotations
 

@@ -35,10 +35,16 @@ from dragoman.messages import (
     Url,
     User,
 )
-from dragoman.validate import build_request, parse_config, parse_messages, parse_tool_choice, parse_tools
+from dragoman.validate import (
+    build_request,
+    parse_config,
+    parse_messages,
+    parse_tool_choice,
+    parse_tools,
+)
 from tests import strategies as some
 
-# --- messages -------------------------------------------------------------------------------------
+# --- messages -----------------------------------------------------------------------------------
 
 
 def user(*parts: Any) -> dict[str, Any]:
@@ -54,7 +60,10 @@ READ: dict[str, tuple[Any, list[Message]]] = {
     "one value": (User("hi"), [User("hi")]),
     "values": ([System("s"), User("u")], [System("s"), User("u")]),
     "a tuple of values": ((System("s"), User("u")), [System("s"), User("u")]),
-    "values and records": ([System("s"), {"role": "user", "content": "u"}], [System("s"), User("u")]),
+    "values and records": (
+        [System("s"), {"role": "user", "content": "u"}],
+        [System("s"), User("u")],
+    ),
     "no message": ([], []),
     "any mapping": ([MappingProxyType({"role": "user", "content": "u"})], [User("u")]),
     # records in the shape of the specification
@@ -62,10 +71,19 @@ READ: dict[str, tuple[Any, list[Message]]] = {
         [
             {"role": "system", "content": "s"},
             {"role": "user", "content": "u"},
-            {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "name": "f", "arguments": {"a": 1}}]},
+            {
+                "role": "assistant",
+                "content": "",
+                "tool_calls": [{"id": "1", "name": "f", "arguments": {"a": 1}}],
+            },
             {"role": "tool", "content": "r", "tool_call_id": "1"},
         ],
-        [System("s"), User("u"), Assistant(tool_calls=[ToolCall("1", "f", {"a": 1})]), ToolResult("1", "r")],
+        [
+            System("s"),
+            User("u"),
+            Assistant(tool_calls=[ToolCall("1", "f", {"a": 1})]),
+            ToolResult("1", "r"),
+        ],
     ),
     "seed: arguments that could not be read": (
         [assistant(content="x", tool_calls=[{"id": "1", "name": "f", "arguments": None}])],
@@ -128,7 +146,10 @@ READ: dict[str, tuple[Any, list[Message]]] = {
                 {"type": "text", "text": "t"},
                 {"type": "image_url", "image_url": {"url": "https://x", "detail": "high"}},
                 {"type": "image_url", "image_url": "https://y"},
-                {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,aGk="}},
+                {
+                    "type": "file",
+                    "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,aGk="},
+                },
                 {"type": "file", "file": {"file_data": "data:text/plain;base64,a\nGk="}},
             )
         ],
@@ -149,7 +170,12 @@ READ: dict[str, tuple[Any, list[Message]]] = {
             assistant(
                 content=None,
                 tool_calls=[
-                    {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}, "index": 0},
+                    {
+                        "id": "1",
+                        "type": "function",
+                        "function": {"name": "f", "arguments": '{"a": 1}'},
+                        "index": 0,
+                    },
                     {"id": "2", "type": "function", "function": {"name": "g", "arguments": ""}},
                     {"id": "3", "type": "function", "function": {"name": "h", "arguments": " \n"}},
                     {"id": "4", "type": "function", "function": {"name": "i"}},
@@ -168,8 +194,14 @@ READ: dict[str, tuple[Any, list[Message]]] = {
         ],
     ),
     "chat: a refusal": ([assistant(content=None, refusal="no")], [Assistant("no")]),
-    "chat: a refusal among parts": ([assistant(content=[{"type": "refusal", "refusal": "no"}])], [Assistant("no")]),
-    "chat: reasoning": ([assistant(content="t", reasoning_content="hm")], [Assistant([Thinking("hm"), Text("t")])]),
+    "chat: a refusal among parts": (
+        [assistant(content=[{"type": "refusal", "refusal": "no"}])],
+        [Assistant("no")],
+    ),
+    "chat: reasoning": (
+        [assistant(content="t", reasoning_content="hm")],
+        [Assistant([Thinking("hm"), Text("t")])],
+    ),
     "chat: reasoning under another name": (
         [assistant(content="t", reasoning="hm", reasoning_content="")],
         [Assistant([Thinking("hm"), Text("t")])],
@@ -194,7 +226,10 @@ READ: dict[str, tuple[Any, list[Message]]] = {
         [Assistant("t"), User("u")],
     ),
     # content parts of other wires
-    "responses: output_text": ([assistant(content=[{"type": "output_text", "text": "t"}])], [Assistant("t")]),
+    "responses: output_text": (
+        [assistant(content=[{"type": "output_text", "text": "t"}])],
+        [Assistant("t")],
+    ),
     "a failed result": (
         [{"role": "tool", "tool_call_id": "1", "content": "r", "is_error": True}],
         [ToolResult("1", "r", is_error=True)],
@@ -223,7 +258,11 @@ READ: dict[str, tuple[Any, list[Message]]] = {
                         "id": "1",
                         "name": "f",
                         "arguments": {},
-                        "continuity": {"signature": "s", "issuer": {"wire": "gemini"}, "replayable": False},
+                        "continuity": {
+                            "signature": "s",
+                            "issuer": {"wire": "gemini"},
+                            "replayable": False,
+                        },
                     },
                 ]
             )
@@ -233,7 +272,9 @@ READ: dict[str, tuple[Any, list[Message]]] = {
                 [
                     Opaque([1], Continuity(opaque=2)),
                     Opaque(None),
-                    ToolCall("1", "f", {}, Continuity("s", issuer=Issuer("gemini"), replayable=False)),
+                    ToolCall(
+                        "1", "f", {}, Continuity("s", issuer=Issuer("gemini"), replayable=False)
+                    ),
                 ]
             )
         ],
@@ -247,7 +288,11 @@ READ: dict[str, tuple[Any, list[Message]]] = {
 
 @pytest.mark.parametrize(("given", "messages"), READ.values(), ids=READ)
 def test_message_formats_are_read(given: Any, messages: list[Message]) -> None:
-    before = copy.deepcopy(given) if not isinstance(given, list) or MappingProxyType not in map(type, given) else given
+    before = (
+        copy.deepcopy(given)
+        if not isinstance(given, list) or MappingProxyType not in map(type, given)
+        else given
+    )
     assert parse_messages(given) == tuple(messages)
     assert given == before
 
@@ -267,8 +312,14 @@ REFUSED: list[tuple[Any, str]] = [
     ([User("u"), 5], "messages[1] must be an object, not an integer"),
     (b"u", "messages[0] must be an object, not an integer"),
     ([{}], "messages[0].role must be system, user, assistant or tool, not None"),
-    ([{"role": "function"}], "messages[0].role must be system, user, assistant or tool, not 'function'"),
-    ([{"role": ["user"]}], "messages[0].role must be system, user, assistant or tool, not ['user']"),
+    (
+        [{"role": "function"}],
+        "messages[0].role must be system, user, assistant or tool, not 'function'",
+    ),
+    (
+        [{"role": ["user"]}],
+        "messages[0].role must be system, user, assistant or tool, not ['user']",
+    ),
     ([{"role": "system", "content": 5}], "messages[0].content must be a string, not an integer"),
     ([{"role": "system"}], "messages[0].content is required"),
     ([{"role": "system", "content": "s", "name": "n"}], "messages[0].name is not a known field"),
@@ -288,10 +339,19 @@ REFUSED: list[tuple[Any, str]] = [
     ([user("u")], "messages[0].content[0] must be an object, not a string"),
     ([user({"type": "text"})], "messages[0].content[0].text is required"),
     ([user({"type": "text", "text": 5})], "messages[0].content[0].text must be a string"),
-    ([user({"type": "text", "text": "t", "citations": [1]})], "messages[0].content[0].citations is not a known field"),
+    (
+        [user({"type": "text", "text": "t", "citations": [1]})],
+        "messages[0].content[0].citations is not a known field",
+    ),
     ([user({"type": "image"})], "messages[0].content[0].source is required"),
-    ([user({"type": "image", "source": {}})], "messages[0].content[0].source.type must be url or inline"),
-    ([user({"type": "image", "source": {"type": "url"}})], "messages[0].content[0].source.url is required"),
+    (
+        [user({"type": "image", "source": {}})],
+        "messages[0].content[0].source.type must be url or inline",
+    ),
+    (
+        [user({"type": "image", "source": {"type": "url"}})],
+        "messages[0].content[0].source.url is required",
+    ),
     (
         [user({"type": "image", "source": {"type": "url", "url": "u", "x": 1}})],
         "messages[0].content[0].source.x is not a known field",
@@ -312,10 +372,19 @@ REFUSED: list[tuple[Any, str]] = [
         [user({"type": "image", "source": Url("u"), "media_type": 5})],
         "messages[0].content[0].media_type must be a string",
     ),
-    ([user({"type": "image", "source": Url("u"), "alt": "x"})], "messages[0].content[0].alt is not a known field"),
+    (
+        [user({"type": "image", "source": Url("u"), "alt": "x"})],
+        "messages[0].content[0].alt is not a known field",
+    ),
     ([user({"type": "image_url"})], "messages[0].content[0].image_url is required"),
-    ([user({"type": "image_url", "image_url": {}})], "messages[0].content[0].image_url.url is required"),
-    ([user({"type": "image_url", "image_url": "u", "x": 1})], "messages[0].content[0].x is not a known field"),
+    (
+        [user({"type": "image_url", "image_url": {}})],
+        "messages[0].content[0].image_url.url is required",
+    ),
+    (
+        [user({"type": "image_url", "image_url": "u", "x": 1})],
+        "messages[0].content[0].x is not a known field",
+    ),
     (
         [user({"type": "image_url", "image_url": {"url": "u", "x": 1}})],
         "messages[0].content[0].image_url.x is not a known field",
@@ -328,16 +397,28 @@ REFUSED: list[tuple[Any, str]] = [
         [user({"type": "document", "source": Url("u"), "title": "x"})],
         "messages[0].content[0].title is not a known",
     ),
-    ([user({"type": "document", "source": Url("u"), "name": 5})], "messages[0].content[0].name must be a string"),
+    (
+        [user({"type": "document", "source": Url("u"), "name": 5})],
+        "messages[0].content[0].name must be a string",
+    ),
     ([user({"type": "file"})], "messages[0].content[0].file is required"),
     ([user({"type": "file", "file": {}})], "messages[0].content[0].file.file_data is required"),
-    ([user({"type": "file", "file": {"file_id": "x"}})], "messages[0].content[0].file.file_id is not a known field"),
-    ([user({"type": "file", "file": {}, "x": 1})], "messages[0].content[0].x is not a known field"),
+    (
+        [user({"type": "file", "file": {"file_id": "x"}})],
+        "messages[0].content[0].file.file_id is not a known field",
+    ),
+    (
+        [user({"type": "file", "file": {}, "x": 1})],
+        "messages[0].content[0].x is not a known field",
+    ),
     (
         [user({"type": "file", "file": {"file_data": "aGk="}})],
         "messages[0].content[0].file.file_data must be a base64 data URL",
     ),
-    ([user({"type": "video_url"})], "messages[0].content[0]: content of type 'video_url' is not supported"),
+    (
+        [user({"type": "video_url"})],
+        "messages[0].content[0]: content of type 'video_url' is not supported",
+    ),
     ([user({})], "messages[0].content[0].type is required"),
     ([user({"type": 5})], "messages[0].content[0].type must be a string, not an integer"),
     (
@@ -354,7 +435,10 @@ REFUSED: list[tuple[Any, str]] = [
         "messages[0].content[0]: content of type 'video' is not supported",
     ),
     ([assistant(content=5)], "messages[0].content must be a list"),
-    ([assistant(content="t", function_call={"name": "f"})], "messages[0].function_call is not a known field"),
+    (
+        [assistant(content="t", function_call={"name": "f"})],
+        "messages[0].function_call is not a known field",
+    ),
     ([assistant(content="t", audio={"id": "x"})], "messages[0].audio is not a known field"),
     ([assistant(content="t", refusal=5)], "messages[0].refusal must be a string"),
     ([assistant(content="t", reasoning=5)], "messages[0].reasoning must be a string"),
@@ -362,17 +446,32 @@ REFUSED: list[tuple[Any, str]] = [
         [assistant(content=[{"type": "image"}])],
         "messages[0].content[0]: content of type 'image' cannot be said by the assistant",
     ),
-    ([assistant(content=[{"type": "text", "text": "t", "x": 1}])], "messages[0].content[0].x is not a known field"),
+    (
+        [assistant(content=[{"type": "text", "text": "t", "x": 1}])],
+        "messages[0].content[0].x is not a known field",
+    ),
     (
         [assistant(content=[{"type": "refusal", "refusal": "t", "x": 1}])],
         "messages[0].content[0].x is not a known field",
     ),
     ([assistant(content=[{"type": "refusal"}])], "messages[0].content[0].refusal is required"),
     ([assistant(content=[{"type": "thinking"}])], "messages[0].content[0].thinking is required"),
-    ([assistant(content=[{"type": "thinking", "text": "t", "x": 1}])], "messages[0].content[0].x is not a known field"),
-    ([assistant(content=[{"type": "redacted_thinking"}])], "messages[0].content[0].data is required"),
-    ([assistant(content=[{"type": "redacted_thinking", "x": 1}])], "messages[0].content[0].x is not a known field"),
-    ([assistant(content=[{"type": "opaque", "x": 1}])], "messages[0].content[0].x is not a known field"),
+    (
+        [assistant(content=[{"type": "thinking", "text": "t", "x": 1}])],
+        "messages[0].content[0].x is not a known field",
+    ),
+    (
+        [assistant(content=[{"type": "redacted_thinking"}])],
+        "messages[0].content[0].data is required",
+    ),
+    (
+        [assistant(content=[{"type": "redacted_thinking", "x": 1}])],
+        "messages[0].content[0].x is not a known field",
+    ),
+    (
+        [assistant(content=[{"type": "opaque", "x": 1}])],
+        "messages[0].content[0].x is not a known field",
+    ),
     (
         [assistant(content=[{"type": "text", "text": "t", "signature": 5}])],
         "messages[0].content[0].signature must be a string",
@@ -392,10 +491,22 @@ REFUSED: list[tuple[Any, str]] = [
     ([assistant(tool_calls={})], "messages[0].tool_calls must be a list"),
     ([assistant(tool_calls="f")], "messages[0].tool_calls must be a list"),
     ([assistant(tool_calls=[5])], "messages[0].tool_calls[0] must be an object, not an integer"),
-    ([assistant(tool_calls=[{"name": "f", "arguments": {}}])], "messages[0].tool_calls[0].id is required"),
-    ([assistant(tool_calls=[{"id": "1", "arguments": {}}])], "messages[0].tool_calls[0].name is required"),
-    ([assistant(tool_calls=[{"id": "1", "name": "f", "x": 1}])], "messages[0].tool_calls[0].x is not a known field"),
-    ([assistant(tool_calls=[{"id": "1", "function": {}, "x": 1}])], "messages[0].tool_calls[0].x is not a known field"),
+    (
+        [assistant(tool_calls=[{"name": "f", "arguments": {}}])],
+        "messages[0].tool_calls[0].id is required",
+    ),
+    (
+        [assistant(tool_calls=[{"id": "1", "arguments": {}}])],
+        "messages[0].tool_calls[0].name is required",
+    ),
+    (
+        [assistant(tool_calls=[{"id": "1", "name": "f", "x": 1}])],
+        "messages[0].tool_calls[0].x is not a known field",
+    ),
+    (
+        [assistant(tool_calls=[{"id": "1", "function": {}, "x": 1}])],
+        "messages[0].tool_calls[0].x is not a known field",
+    ),
     (
         [assistant(tool_calls=[{"id": "1", "function": 5}])],
         "messages[0].tool_calls[0].function must be an object, not an integer",
@@ -404,7 +515,10 @@ REFUSED: list[tuple[Any, str]] = [
         [assistant(tool_calls=[{"id": "1", "function": {"name": "f", "x": 1}}])],
         "messages[0].tool_calls[0].function.x is not a known field",
     ),
-    ([assistant(tool_calls=[{"id": "1", "function": {}}])], "messages[0].tool_calls[0].function.name is required"),
+    (
+        [assistant(tool_calls=[{"id": "1", "function": {}}])],
+        "messages[0].tool_calls[0].function.name is required",
+    ),
     (
         [assistant(tool_calls=[{"id": "1", "name": "f", "arguments": "{"}])],
         "messages[0].tool_calls[0].arguments is not JSON",
@@ -419,7 +533,10 @@ REFUSED: list[tuple[Any, str]] = [
     ),
     ([{"role": "tool", "content": "r"}], "messages[0].tool_call_id is required"),
     ([{"role": "tool", "tool_call_id": "1"}], "messages[0].content is required"),
-    ([{"role": "tool", "tool_call_id": "1", "content": "r", "name": "f"}], "messages[0].name is not a known field"),
+    (
+        [{"role": "tool", "tool_call_id": "1", "content": "r", "name": "f"}],
+        "messages[0].name is not a known field",
+    ),
     (
         [{"role": "tool", "tool_call_id": "1", "content": "r", "is_error": "yes"}],
         "messages[0].is_error must be true or false",
@@ -449,7 +566,7 @@ def test_any_json_is_read_or_rejected(given: Any) -> None:
     assert isinstance(outcome, tuple) or outcome.startswith("messages")
 
 
-# --- tools ------------------------------------------------------------------------------------------
+# --- tools -------------------------------------------------------------------------------------
 
 SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}}}
 TOOLS: list[tuple[Any, list[Tool]]] = [
@@ -465,7 +582,10 @@ TOOLS: list[tuple[Any, list[Tool]]] = [
         [Tool("t", "", SCHEMA, strict=True)],
     ),
     ([{"function": {"name": "t"}}], [Tool("t")]),
-    ([{"type": "function", "name": "t", "parameters": SCHEMA, "strict": False}], [Tool("t", "", SCHEMA, strict=False)]),
+    (
+        [{"type": "function", "name": "t", "parameters": SCHEMA, "strict": False}],
+        [Tool("t", "", SCHEMA, strict=False)],
+    ),
     ([Tool("a"), {"name": "b"}], [Tool("a"), Tool("b")]),
 ]
 
@@ -494,13 +614,19 @@ TOOLS_REFUSED: list[tuple[Any, str]] = [
     ([{"name": "t", "execute": "x"}], "tools[0].execute is not a known field"),
     ([{"type": "function", "function": 5}], "tools[0].function must be an object, not an integer"),
     ([{"type": "function", "function": {}}], "tools[0].function.name is required"),
-    ([{"type": "function", "function": {"name": "t", "x": 1}}], "tools[0].function.x is not a known field"),
+    (
+        [{"type": "function", "function": {"name": "t", "x": 1}}],
+        "tools[0].function.x is not a known field",
+    ),
     ([{"type": "function", "function": {"name": "t"}, "x": 1}], "tools[0].x is not a known field"),
     (
         [{"type": "function", "function": {"name": "t", "parameters": 5}}],
         "tools[0].function.parameters must be a JSON Schema object",
     ),
-    ([{"type": "web_search", "function": {"name": "t"}}], "tools[0].function is not a known field"),
+    (
+        [{"type": "web_search", "function": {"name": "t"}}],
+        "tools[0].function is not a known field",
+    ),
 ]
 
 
@@ -516,7 +642,7 @@ def test_tool_type_that_is_not_a_string_is_read_as_a_function(kind: Any) -> None
     assert parse_tools([{"type": kind, "function": {"name": "t"}}]) == (Tool("t"),)
 
 
-# --- settings -----------------------------------------------------------------------------------------
+# --- settings ----------------------------------------------------------------------------------
 
 CONFIGS: list[tuple[Any, RuntimeConfig]] = [
     (None, RuntimeConfig()),
@@ -543,7 +669,10 @@ CONFIGS_REFUSED: list[tuple[Any, str]] = [
     ({"temperature": "hot"}, "config: Expected `float | null`, got `str` - at `$.temperature`"),
     ({"max_tokens": 1.5}, "config: Expected `int | null`, got `float` - at `$.max_tokens`"),
     ({"reasoning": "extreme"}, "config: Invalid enum value 'extreme' - at `$.reasoning`"),
-    ({"stop_sequences": "a"}, "config: Expected `array | null`, got `str` - at `$.stop_sequences`"),
+    (
+        {"stop_sequences": "a"},
+        "config: Expected `array | null`, got `str` - at `$.stop_sequences`",
+    ),
     ({"extras": 5}, "config: Expected `object`, got `int` - at `$.extras`"),
 ]
 
@@ -560,7 +689,7 @@ def test_settings_are_read_from_a_mapping(config: RuntimeConfig) -> None:
     assert parse_config(msgspec.to_builtins(config)) == config
 
 
-# --- tool choice ----------------------------------------------------------------------------------------
+# --- tool choice -------------------------------------------------------------------------------
 
 CHOICES: list[tuple[Any, Any]] = [
     (None, None),
@@ -588,8 +717,14 @@ CHOICES_REFUSED: list[tuple[Any, str]] = [
     ({"type": "tool", "name": "t", "x": 1}, "tool_choice.x is not a known field"),
     ({"type": "function"}, "tool_choice.function is required"),
     ({"type": "function", "function": {}}, "tool_choice.function.name is required"),
-    ({"type": "function", "function": {"name": "t"}, "x": 1}, "tool_choice.x is not a known field"),
-    ({"type": "function", "function": {"name": "t", "x": 1}}, "tool_choice.function.x is not a known field"),
+    (
+        {"type": "function", "function": {"name": "t"}, "x": 1},
+        "tool_choice.x is not a known field",
+    ),
+    (
+        {"type": "function", "function": {"name": "t", "x": 1}},
+        "tool_choice.function.x is not a known field",
+    ),
 ]
 
 
@@ -600,7 +735,7 @@ def test_invalid_tool_choice_is_rejected(given: Any, message: str) -> None:
     assert caught.value.message.startswith(message)
 
 
-# --- the request ------------------------------------------------------------------------------------------
+# --- the request -------------------------------------------------------------------------------
 
 
 class Answer(msgspec.Struct):
@@ -613,10 +748,24 @@ class AnswerModel(BaseModel):
 
 def test_call_arguments_are_read() -> None:
     made = build_request(
-        "hi", [{"name": "t"}], {"seed": 1}, {"type": "object"}, "auto", model="m", request_id="r", stream=True
+        "hi",
+        [{"name": "t"}],
+        {"seed": 1},
+        {"type": "object"},
+        "auto",
+        model="m",
+        request_id="r",
+        stream=True,
     )
     assert made == Request(
-        (User("hi"),), (Tool("t"),), RuntimeConfig(seed=1), {"type": "object"}, "auto", "m", "r", stream=True
+        (User("hi"),),
+        (Tool("t"),),
+        RuntimeConfig(seed=1),
+        {"type": "object"},
+        "auto",
+        "m",
+        "r",
+        stream=True,
     )
 
 
@@ -641,5 +790,8 @@ def test_schema_of_a_type_is_made(kind: type) -> None:
 
 @pytest.mark.parametrize("kind", [5, "text", object(), object])
 def test_type_without_a_schema_is_rejected(kind: Any) -> None:
-    with pytest.raises(InvalidRequestError, match="response_schema must be a JSON Schema or a type that has one, not"):
+    with pytest.raises(
+        InvalidRequestError,
+        match="response_schema must be a JSON Schema or a type that has one, not",
+    ):
         build_request("hi", response_schema=kind)

@@ -64,12 +64,18 @@ def test_prefix_of_a_value_is_parsed(text: str, expected: list[Any]) -> None:
 
 
 def test_each_value_is_returned_once() -> None:
-    assert values(ANY_OBJECT, "{", " ", '"a', '": ', '"x', "y", '"', ", ", "}") == [{}, {"a": "x"}, {"a": "xy"}]
+    assert values(ANY_OBJECT, "{", " ", '"a', '": ', '"x', "y", '"', ", ", "}") == [
+        {},
+        {"a": "x"},
+        {"a": "xy"},
+    ]
 
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-1000, 1000) | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 
@@ -85,8 +91,12 @@ def begins(part: Any, entire: Any) -> bool:
     return type(part) is type(entire) and part == entire
 
 
-@given(st.dictionaries(st.text(max_size=4), json_values, max_size=4), st.booleans(), st.integers(1, 7))
-def test_every_prefix_grows_into_the_value(value: dict[str, Any], ascii_only: bool, size: int) -> None:
+@given(
+    st.dictionaries(st.text(max_size=4), json_values, max_size=4), st.booleans(), st.integers(1, 7)
+)
+def test_every_prefix_grows_into_the_value(
+    value: dict[str, Any], ascii_only: bool, size: int
+) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only)
     reader = PartialJson()
     for at in range(0, len(text), size):
@@ -110,7 +120,8 @@ SCHEMA = {
 
 
 def test_finished_parts_match_the_schema() -> None:
-    assert values(SCHEMA, '{"kind": "riv') == [{"kind": "riv"}]  # the text may still become "river"
+    # the text may still become "river"
+    assert values(SCHEMA, '{"kind": "riv') == [{"kind": "riv"}]
     assert values(SCHEMA, '{"in": [{"code": 1}, {') == [{"in": [{"code": 1}, {}]}]
     assert values(SCHEMA, '{"kind": "rivulet", ') == []
     assert values(SCHEMA, '{"km": "far", ', '"kind": "river"') == []
@@ -120,7 +131,9 @@ def test_finished_parts_match_the_schema() -> None:
 def test_schema_with_unions_is_checked_at_the_end_only() -> None:
     node = {"anyOf": [{"$ref": "#/$defs/n"}, {"$ref": "#/$defs/n"}, {"type": "null"}]}
     tree = {
-        "$defs": {"n": {"type": "object", "properties": {"a": node, "c": node, "b": {"type": "integer"}}}},
+        "$defs": {
+            "n": {"type": "object", "properties": {"a": node, "c": node, "b": {"type": "integer"}}}
+        },
         "$ref": "#/$defs/n",
         "type": "object",
     }
@@ -150,4 +163,7 @@ def test_unverifiable_numbers_are_not_shown(number: str) -> None:
 
 
 def test_deeply_nested_value_is_not_shown() -> None:
-    assert values({"type": "object", "properties": {"a": {"type": "integer"}}}, '{"a": ' + "[" * 600) == []
+    assert (
+        values({"type": "object", "properties": {"a": {"type": "integer"}}}, '{"a": ' + "[" * 600)
+        == []
+    )

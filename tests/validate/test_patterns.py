@@ -1,4 +1,6 @@
-"""Regular expressions of schemas: what they match, and the bounds that keep them from holding the event loop."""
+"""Regular expressions of schemas: what they match, and the bounds that keep them from holding the
+event loop.
+"""
 
 from __future__ import annotations
 
@@ -70,11 +72,19 @@ def test_light_patterns_of_names_take_any_length() -> None:
         ({"pattern": r"\w{9000}|(?=x)"}, "is not a regular expression, or too large"),
         ({"pattern": "({20,30}"}, "is not a regular expression"),
         ({"pattern": "("}, "is not a"),
-        ({"anyOf": [{"pattern": f"a{n}"} for n in range(MAX_PATTERNS + 1)]}, "more than 1000 patterns"),
-        ({"properties": {f"p{n}": {"pattern": rf"\w{{900}}|{n}"} for n in range(500)}}, "too large"),
+        (
+            {"anyOf": [{"pattern": f"a{n}"} for n in range(MAX_PATTERNS + 1)]},
+            "more than 1000 patterns",
+        ),
+        (
+            {"properties": {f"p{n}": {"pattern": rf"\w{{900}}|{n}"} for n in range(500)}},
+            "too large",
+        ),
     ],
 )
-def test_patterns_that_cost_too_much_to_compile_are_rejected(schema: dict[str, Any], reason: str) -> None:
+def test_patterns_that_cost_too_much_to_compile_are_rejected(
+    schema: dict[str, Any], reason: str
+) -> None:
     with pytest.raises(InvalidRequestError, match=reason):
         compile_schema(schema, "parameters")
 
@@ -86,7 +96,8 @@ def test_unfinished_values_are_metered() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "weight"), [("a", 1), ("a{3}", 3), ("(a{1,10}){2,5}", 50), ("a{7,}", 7), ("a{0}", 1)]
+    ("pattern", "weight"),
+    [("a", 1), ("a{3}", 3), ("(a{1,10}){2,5}", 50), ("a{7,}", 7), ("a{0}", 1)],
 )
 def test_weight_is_the_product_of_repetitions(pattern: str, weight: int) -> None:
     assert weigh(pattern) == weight

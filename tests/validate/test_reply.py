@@ -11,7 +11,11 @@ from dragoman.validate import Expectation
 
 WEATHER = Tool(
     "weather",
-    parameters={"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    parameters={
+        "type": "object",
+        "properties": {"city": {"type": "string"}},
+        "required": ["city"],
+    },
 )
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 OFFERED = Expectation(Request([User("u")], [WEATHER, Tool("any")], response_schema=SCHEMA))
@@ -26,13 +30,19 @@ CALLS: list[tuple[Expectation, str, dict[str, Any], tuple[str, str] | None]] = [
         OFFERED,
         "weather",
         {},
-        ("invalid_arguments", 'the arguments violate the tool\'s schema: "city" is a required property at /'),
+        (
+            "invalid_arguments",
+            'the arguments violate the tool\'s schema: "city" is a required property at /',
+        ),
     ),
     (
         OFFERED,
         "weather",
         {"city": 1},
-        ("invalid_arguments", 'the arguments violate the tool\'s schema: 1 is not of type "string" at /city'),
+        (
+            "invalid_arguments",
+            'the arguments violate the tool\'s schema: 1 is not of type "string" at /city',
+        ),
     ),
     (OFFERED, "Weather", {"city": "Oslo"}, ("unknown_tool", "no tool of this name was offered")),
     (OFFERED, "", {}, ("unknown_tool", "no tool of this name was offered")),

@@ -58,7 +58,7 @@ def req(*messages: Any, **fields: Any) -> Request:
     return Request(messages or (U,), **fields)
 
 
-# --- valid requests ---------------------------------------------------------------------------------
+# --- valid requests ----------------------------------------------------------------------------
 
 SOUND: list[Request] = [
     req(U),
@@ -67,19 +67,39 @@ SOUND: list[Request] = [
     req(U, A, A, U, U),
     req(U, CALL, R),
     req(U, CALL, R, CALL, R, U),
-    req(U, Assistant(tool_calls=[ToolCall("1", "f", {}), ToolCall("2", "f", {})]), ToolResult("2", "b"), R),
+    req(
+        U,
+        Assistant(tool_calls=[ToolCall("1", "f", {}), ToolCall("2", "f", {})]),
+        ToolResult("2", "b"),
+        R,
+    ),
     req(U, CALL, CALL, R, R),
     req(U, CALL, U),
     req(U, CALL, ToolResult("1", "")),
     req(U, CALL, ToolResult("1", [Text("r"), PNG])),
     req(U, CALL, ToolResult("1", ())),
-    req(U, Assistant([Thinking("t"), RedactedThinking("d"), Opaque(1), Text("", Continuity("s"))]), U),
-    req(User([Text("u"), PNG, Image(Url("https://x")), Document(Url("u")), Document(Inline("aGk="))])),
+    req(
+        U,
+        Assistant([Thinking("t"), RedactedThinking("d"), Opaque(1), Text("", Continuity("s"))]),
+        U,
+    ),
+    req(
+        User(
+            [Text("u"), PNG, Image(Url("https://x")), Document(Url("u")), Document(Inline("aGk="))]
+        )
+    ),
     req(U, Assistant([Text(""), ToolCall("1", "f", {"a": [1, {"b": None}]})]), R),
     req(U, GOOD_CALL, R, tools=[Tool("f", "", NUMBER)]),
     req(U, BAD_CALL, R, tools=[Tool("g", "", NUMBER)]),  # the request no longer offers this tool
     req(U, BAD_CALL, ToolResult("1", "a must be an integer", True), tools=[Tool("f", "", NUMBER)]),
-    req(User([Image(Inline("aGk="), "Image/PNG", "low"), Document(Url("u"), "application/pdf", "a.pdf")])),
+    req(
+        User(
+            [
+                Image(Inline("aGk="), "Image/PNG", "low"),
+                Document(Url("u"), "application/pdf", "a.pdf"),
+            ]
+        )
+    ),
     req(User([Text("a", Continuity("s", issuer=Issuer("gemini")))])),
     req(tools=[T, Tool("u", "d", OBJECT), Tool("v", "d", {}), Tool("w", strict=True)]),
     req(config=RuntimeConfig(reasoning=1024)),
@@ -98,13 +118,14 @@ def test_valid_requests_pass(request_: Request) -> None:
     check_request(request_)
 
 
-# --- invalid requests ---------------------------------------------------------------------------------
+# --- invalid requests --------------------------------------------------------------------------
 
 REASONING = f"config.reasoning must be one of {', '.join(EFFORTS)}, or a number of tokens, not "
 LAST = "the last message must be the user's or a tool's: there is nothing to answer"
 REFUSED: list[tuple[Request, str]] = [
     (Request(()), "messages is empty"),
-    (req(U, config=RuntimeConfig(cache="always")), 'config.cache must be "auto", "off" or a PromptCache'),  # type: ignore[arg-type]
+    (req(U, config=RuntimeConfig(cache="always")),
+     'config.cache must be "auto", "off" or a PromptCache'),  # type: ignore[arg-type]
     (req(S), LAST),
     (req(U, A), LAST),
     (req({"role": "user"}), LAST),
@@ -119,14 +140,20 @@ REFUSED: list[tuple[Request, str]] = [
     (req(User(())), "messages[0].content is empty"),
     (req(User(5)), "messages[0].content must be text or blocks, not int"),
     (req(User([Text("")])), "messages[0].content[0].text is empty"),
-    (req(User([Text("a"), Thinking("t")])), "messages[0].content[1]: Thinking cannot be said by this role"),
+    (req(User([Text("a"), Thinking("t")])),
+     "messages[0].content[1]: Thinking cannot be said by this role"),
     (req(User(["a"])), "messages[0].content[0]: str cannot be said by this role"),
-    (req(User([Image(Url(""))])), "messages[0].content[0].source must be a Url or Inline with content"),
+    (req(User([Image(Url(""))])),
+     "messages[0].content[0].source must be a Url or Inline with content"),
     (req(User([Image(5)])), "messages[0].content[0].source must be a Url or Inline with content"),
-    (req(User([Document(Url(""))])), "messages[0].content[0].source must be a Url or Inline with content"),
-    (req(User([Image(Inline(""), "image/png")])), "messages[0].content[0].source.base64_data is empty"),
-    (req(User([Image(Inline("aGk="))])), "messages[0].content[0].media_type is required for inline content"),
-    (req(User([Document(Inline("aGk="), "")])), "messages[0].content[0].media_type is required for inline content"),
+    (req(User([Document(Url(""))])),
+     "messages[0].content[0].source must be a Url or Inline with content"),
+    (req(User([Image(Inline(""), "image/png")])),
+     "messages[0].content[0].source.base64_data is empty"),
+    (req(User([Image(Inline("aGk="))])),
+     "messages[0].content[0].media_type is required for inline content"),
+    (req(User([Document(Inline("aGk="), "")])),
+     "messages[0].content[0].media_type is required for inline content"),
     (
         req(User([Image(Inline("aGk="), "text/html")])),
         "messages[0].content[0].media_type must be an image type, not 'text/html'",
@@ -137,7 +164,8 @@ REFUSED: list[tuple[Request, str]] = [
         req(User([Text("a", 5)])),
         "messages[0].content[0].continuity must be a Continuity, not an integer",
     ),
-    (req(User([Image(Url(5))])), "messages[0].content[0].source.url must be a string, not an integer"),
+    (req(User([Image(Url(5))])),
+     "messages[0].content[0].source.url must be a string, not an integer"),
     (
         req(User([Image(Inline(b"abc"), "image/png")])),
         "messages[0].content[0].source.base64_data must be base64 text; Image(data) takes bytes",
@@ -150,21 +178,28 @@ REFUSED: list[tuple[Request, str]] = [
         req(User([Image(Url("u"), detail="ultra")])),
         "messages[0].content[0].detail must be one of auto, low, high, not 'ultra'",
     ),
-    (req(User([Image(Url("u"), 5)])), "messages[0].content[0].media_type must be a string, not an integer"),
+    (req(User([Image(Url("u"), 5)])),
+     "messages[0].content[0].media_type must be a string, not an integer"),
     (
         req(User([Document(Url("u"), "application/pdf", 5)])),
         "messages[0].content[0].name must be a string, not an integer",
     ),
-    (req(U, Assistant([Text(5)]), U), "messages[1].content[0].text must be a string, not an integer"),
-    (req(U, Assistant([Thinking(None)]), U), "messages[1].content[0].text must be a string, not null"),
-    (req(U, Assistant([RedactedThinking(5)]), U), "messages[1].content[0].data must be a string, not an integer"),
+    (req(U, Assistant([Text(5)]), U),
+     "messages[1].content[0].text must be a string, not an integer"),
+    (req(U, Assistant([Thinking(None)]), U),
+     "messages[1].content[0].text must be a string, not null"),
+    (req(U, Assistant([RedactedThinking(5)]), U),
+     "messages[1].content[0].data must be a string, not an integer"),
     (
         req(U, Assistant([Text("a", Continuity(5))]), U),
         "messages[1].content[0].continuity.signature must be a string, not an integer",
     ),
-    (req(U, Assistant([ToolCall(5, "f", {})]), U), "messages[1].content[0].id must be a string, not an integer"),
-    (req(U, Assistant([ToolCall("1", 5, {})]), U), "messages[1].content[0].name must be a string, not an integer"),
-    (req(U, Assistant([ToolCall("1", "f", [])]), U), "messages[1].content[0].arguments must be an object, not a list"),
+    (req(U, Assistant([ToolCall(5, "f", {})]), U),
+     "messages[1].content[0].id must be a string, not an integer"),
+    (req(U, Assistant([ToolCall("1", 5, {})]), U),
+     "messages[1].content[0].name must be a string, not an integer"),
+    (req(U, Assistant([ToolCall("1", "f", [])]), U),
+     "messages[1].content[0].arguments must be an object, not a list"),
     (
         req(U, Assistant([ToolCall("1", "f", {"a": [b"x"]})]), U),
         "messages[1].content[0].arguments must be JSON; bytes is not",
@@ -173,8 +208,10 @@ REFUSED: list[tuple[Request, str]] = [
         req(U, Assistant([ToolCall("1", "f", {"a": {5: 1}})]), U),
         "messages[1].content[0].arguments must be JSON, whose keys are strings",
     ),
-    (req(U, CALL, ToolResult(5, "r")), "messages[2].tool_call_id must be a string, not an integer"),
-    (req(U, CALL, ToolResult("1", "r", "no")), "messages[2].is_error must be true or false, not a string"),
+    (req(U, CALL, ToolResult(5, "r")),
+     "messages[2].tool_call_id must be a string, not an integer"),
+    (req(U, CALL, ToolResult("1", "r", "no")),
+     "messages[2].is_error must be true or false, not a string"),
     (req(tools=[Tool(5)]), "tools[0].name must be a string, not an integer"),
     (req(tools=[Tool("g", None)]), "tools[0].description must be a string, not null"),
     (req(tools=[Tool("g", strict="yes")]), "tools[0].strict must be true or false, not a string"),
@@ -188,13 +225,19 @@ REFUSED: list[tuple[Request, str]] = [
     ),
     # assistant messages
     (req(U, Assistant(), U), "messages[1]: an assistant message needs text or tool calls"),
-    (req(U, Assistant([Text("")]), U), "messages[1]: an assistant message needs text or tool calls"),
-    (req(U, Assistant([Text(""), Text("")]), U), "messages[1]: an assistant message needs text or tool calls"),
-    (req(U, Assistant([Text("a"), PNG]), U), "messages[1].content[1]: Image cannot be said by this role"),
-    (req(U, Assistant([Document(Url("u"))]), U), "messages[1].content[0]: Document cannot be said by this role"),
+    (req(U, Assistant([Text("")]), U),
+     "messages[1]: an assistant message needs text or tool calls"),
+    (req(U, Assistant([Text(""), Text("")]), U),
+     "messages[1]: an assistant message needs text or tool calls"),
+    (req(U, Assistant([Text("a"), PNG]), U),
+     "messages[1].content[1]: Image cannot be said by this role"),
+    (req(U, Assistant([Document(Url("u"))]), U),
+     "messages[1].content[0]: Document cannot be said by this role"),
     (req(U, Assistant(["a"]), U), "messages[1].content[0]: str cannot be said by this role"),
-    (req(U, Assistant([ToolCall("", "f", {})]), U), "messages[1].content[0]: a tool call needs an id and a name"),
-    (req(U, Assistant([ToolCall("1", "", {})]), U), "messages[1].content[0]: a tool call needs an id and a name"),
+    (req(U, Assistant([ToolCall("", "f", {})]), U),
+     "messages[1].content[0]: a tool call needs an id and a name"),
+    (req(U, Assistant([ToolCall("1", "", {})]), U),
+     "messages[1].content[0]: a tool call needs an id and a name"),
     (
         req(U, Assistant([ToolCall("1", "f", {}), ToolCall("1", "g", {})]), U),
         "messages[1].content[1].id is used twice in this message",
@@ -208,7 +251,8 @@ REFUSED: list[tuple[Request, str]] = [
     (req(U, R, CALL, U), "messages[1].tool_call_id matches no earlier tool call"),
     (req(U, CALL, R, R), "messages[3].tool_call_id: this call was answered before"),
     (req(U, CALL, ToolResult("1", [Text("")])), "messages[2].content[0].text is empty"),
-    (req(U, CALL, ToolResult("1", None)), "messages[2].content must be text or blocks, not NoneType"),
+    (req(U, CALL, ToolResult("1", None)),
+     "messages[2].content must be text or blocks, not NoneType"),
     (
         req(U, CALL, ToolResult("1", [Thinking("t")])),
         "messages[2].content[0]: Thinking cannot be said by this role",
@@ -217,8 +261,10 @@ REFUSED: list[tuple[Request, str]] = [
     (req(tools=[T, {"name": "t"}]), "tools[1] is not a Tool but dict"),
     (req(tools=[Tool("")]), "tools[0].name is empty"),
     (req(tools=[T, Tool("u"), T]), "tools[2].name: 't' is used twice"),
-    (req(tools=[Tool("t", "", {"type": "objekt"})]), "tools[0].parameters is not a valid JSON Schema: "),
-    (req(tools=[T, Tool("u", "", True)]), "tools[1].parameters must be a JSON Schema object, not bool"),
+    (req(tools=[Tool("t", "", {"type": "objekt"})]),
+     "tools[0].parameters is not a valid JSON Schema: "),
+    (req(tools=[T, Tool("u", "", True)]),
+     "tools[1].parameters must be a JSON Schema object, not bool"),
     (
         req(tools=[Tool("t", "", {"type": "string"})]),
         'tools[0].parameters must be an object schema: "type": "object" at its root',
@@ -234,12 +280,17 @@ REFUSED: list[tuple[Request, str]] = [
     # tool choice
     (req(tool_choice="required"), "tool_choice asks for a tool call, and tools is empty"),
     (req(tool_choice=ForceTool("t")), "tool_choice asks for a tool call, and tools is empty"),
-    (req(tools=[T], tool_choice=ForceTool("u")), "tool_choice forces 'u', which is not among tools"),
+    (req(tools=[T], tool_choice=ForceTool("u")),
+     "tool_choice forces 'u', which is not among tools"),
     # the schema of the reply
-    (req(response_schema={"type": "array"}), 'response_schema must be an object schema: "type": "object" at its root'),
-    (req(response_schema={}), 'response_schema must be an object schema: "type": "object" at its root'),
-    (req(response_schema={"type": "object", "required": 1}), "response_schema is not a valid JSON Schema: "),
-    (req(response_schema={"$ref": "http://127.0.0.1:1/x"}), "response_schema is not a valid JSON Schema: "),
+    (req(response_schema={"type": "array"}),
+     'response_schema must be an object schema: "type": "object" at its root'),
+    (req(response_schema={}),
+     'response_schema must be an object schema: "type": "object" at its root'),
+    (req(response_schema={"type": "object", "required": 1}),
+     "response_schema is not a valid JSON Schema: "),
+    (req(response_schema={"$ref": "http://127.0.0.1:1/x"}),
+     "response_schema is not a valid JSON Schema: "),
     (req(response_schema=[]), "response_schema must be a JSON Schema object, not list"),
     # numeric and other settings
     *[
@@ -252,10 +303,13 @@ REFUSED: list[tuple[Request, str]] = [
         for name in ("max_tokens", "seed")
         for value in (True, "1", 1.0)
     ],
-    (req(config=RuntimeConfig(stop_sequences="a")), "config.stop_sequences must be a list of texts"),
-    (req(config=RuntimeConfig(stop_sequences=[1])), "config.stop_sequences must be a list of texts"),
+    (req(config=RuntimeConfig(stop_sequences="a")),
+     "config.stop_sequences must be a list of texts"),
+    (req(config=RuntimeConfig(stop_sequences=[1])),
+     "config.stop_sequences must be a list of texts"),
     (req(config=RuntimeConfig(extras=[])), "config.extras must be a mapping whose keys are text"),
-    (req(config=RuntimeConfig(extras={1: 2})), "config.extras must be a mapping whose keys are text"),  # type: ignore[dict-item]
+    (req(config=RuntimeConfig(extras={1: 2})),
+     "config.extras must be a mapping whose keys are text"),  # type: ignore[dict-item]
 ]  # fmt: skip
 
 
@@ -269,21 +323,24 @@ def test_invalid_requests_are_rejected(request_: Request, message: str) -> None:
 
 
 @given(st.lists(some.messages, max_size=5), st.lists(some.tools, max_size=2), some.tool_choices)
-def test_any_values_are_accepted_or_rejected(messages: list[Any], tools: list[Tool], choice: Any) -> None:
+def test_any_values_are_accepted_or_rejected(
+    messages: list[Any], tools: list[Tool], choice: Any
+) -> None:
     outcome = ""
     try:
         check_request(Request(messages, tools, tool_choice=choice))
     except InvalidRequestError as error:
         outcome = error.message
     answerable = bool(messages) and isinstance(messages[-1], User | ToolResult)
-    assert outcome.startswith(("messages", "the last message", "tool") if outcome or not answerable else "")
+    assert outcome.startswith(
+        ("messages", "the last message", "tool") if outcome or not answerable else ""
+    )
 
 
-# --- requests beyond known capabilities -----------------------------------------------------------------
+# --- requests beyond known capabilities --------------------------------------------------------
 
-EVERYTHING = Request(
-    [S, User([Text("u"), PNG])], tools=[T], response_schema=OBJECT
-)  # runs into everything that a model may be known not to do
+# uses every feature that a model may be known to lack
+EVERYTHING = Request([S, User([Text("u"), PNG])], tools=[T], response_schema=OBJECT)
 DECLINED: list[tuple[dict[str, Any], Refusal, type[ProviderError], str]] = [
     (
         {"supports_images": False},
@@ -339,12 +396,16 @@ def test_first_reason_in_the_contracts_order_is_raised(which: set[int]) -> None:
 
 @pytest.mark.parametrize("value", [True, None])
 def test_true_or_unknown_capabilities_do_not_reject(value: bool | None) -> None:
-    facts = {name: value for facts, *_ in DECLINED for name in facts if name.startswith("supports")}
+    facts = {
+        name: value for facts, *_ in DECLINED for name in facts if name.startswith("supports")
+    }
     assert find_refusal(EVERYTHING, Capabilities.of(facts), 1000) is None
 
 
 @pytest.mark.parametrize(("estimate", "declined"), [(999, False), (1000, True), (None, False)])
-def test_context_window_is_compared_with_the_estimate(estimate: int | None, declined: bool) -> None:
+def test_context_window_is_compared_with_the_estimate(
+    estimate: int | None, declined: bool
+) -> None:
     found = find_refusal(req(), Capabilities.of({"max_context_tokens": 999}), estimate)
     assert (found is not None) == declined
 
@@ -369,7 +430,11 @@ PDF = Document(Url("u"))
 JPEG = Image(Inline("aGk="), "image/jpeg")
 PLAIN = Image(Url("u"))
 MEDIA: list[tuple[list[Any], dict[str, Any], str | None]] = [
-    ([User([PDF])], {"supports_documents": False}, "messages[0].content[0]: this model is known not to read documents"),
+    (
+        [User([PDF])],
+        {"supports_documents": False},
+        "messages[0].content[0]: this model is known not to read documents",
+    ),
     ([User([PDF])], {"supports_images": False}, None),
     ([User([PNG])], {"supports_documents": False}, None),
     (
@@ -389,7 +454,9 @@ MEDIA: list[tuple[list[Any], dict[str, Any], str | None]] = [
 
 
 @pytest.mark.parametrize(("messages", "facts", "message"), MEDIA)
-def test_unsupported_media_are_rejected(messages: list[Any], facts: dict[str, Any], message: str | None) -> None:
+def test_unsupported_media_are_rejected(
+    messages: list[Any], facts: dict[str, Any], message: str | None
+) -> None:
     found = find_refusal(Request(messages), Capabilities.of(facts))
     if message is None:
         assert found is None
@@ -398,7 +465,7 @@ def test_unsupported_media_are_rejected(messages: list[Any], facts: dict[str, An
         assert (found[0], found[1].message) == ("no_vision_support", message)
 
 
-# --- depth --------------------------------------------------------------------------------------------
+# --- depth -------------------------------------------------------------------------------------
 
 
 def nest(levels: int) -> Any:
@@ -411,9 +478,14 @@ def nest(levels: int) -> Any:
 @pytest.mark.parametrize(
     ("make", "path"),
     [
-        (lambda value: Request((User("a"),), config=RuntimeConfig(extras={"x": value})), "config.extras"),
         (
-            lambda value: Request((User("a"), Assistant([ToolCall("c", "t", {"x": value})]), ToolResult("c", "r"))),
+            lambda value: Request((User("a"),), config=RuntimeConfig(extras={"x": value})),
+            "config.extras",
+        ),
+        (
+            lambda value: Request(
+                (User("a"), Assistant([ToolCall("c", "t", {"x": value})]), ToolResult("c", "r"))
+            ),
             "messages[1].content[0].arguments",
         ),
         (

@@ -18,7 +18,7 @@ from dragoman.validate import compile_schema, schema
 from dragoman.validate.schema import first_error
 from tests import cpu
 
-# --- references out of the document -------------------------------------------------------------------
+# --- references out of the document -------------------------------------------------------------
 
 
 class Server(HTTPServer):
@@ -60,11 +60,16 @@ def test_no_url_is_fetched(server: Server, keyword: str) -> None:
     for planted in (
         {keyword: url},
         {"type": "object", "properties": {"a": {keyword: url}}},
-        {"allOf": [{"$ref": "#/$defs/x"}], "$defs": {"x": {"anyOf": [{keyword: f"{url}#/definitions/y"}]}}},
+        {
+            "allOf": [{"$ref": "#/$defs/x"}],
+            "$defs": {"x": {"anyOf": [{keyword: f"{url}#/definitions/y"}]}},
+        },
         {"$id": url, "type": "object", "properties": {"a": {keyword: "other.json"}}},
         {"$schema": url, "type": "object"},
     ):
-        with pytest.raises(InvalidRequestError, match=r"^tools\[0\]\.parameters is not a valid JSON Schema: ."):
+        with pytest.raises(
+            InvalidRequestError, match=r"^tools\[0\]\.parameters is not a valid JSON Schema: ."
+        ):
             compile_schema(planted, "tools[0].parameters")
     assert server.hits == 0
 
@@ -82,19 +87,26 @@ def test_no_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "integer.json"
     path.write_text('{"type": "integer"}')
     for uri in (path.as_uri(), f"{path.as_uri()}#", f"file://localhost{path}"):
-        with pytest.raises(InvalidRequestError, match="references out of the document are not followed: file:"):
+        with pytest.raises(
+            InvalidRequestError, match="references out of the document are not followed: file:"
+        ):
             compile_schema({"type": "object", "properties": {"a": {"$ref": uri}}}, "p")
 
 
 def test_references_inside_the_document_are_followed() -> None:
     validator = compile_schema(
-        {"type": "object", "properties": {"a": {"$ref": "#/$defs/n"}}, "$defs": {"n": {"type": "integer"}}}, "p"
+        {
+            "type": "object",
+            "properties": {"a": {"$ref": "#/$defs/n"}},
+            "$defs": {"n": {"type": "integer"}},
+        },
+        "p",
     )
     assert first_error(validator, {"a": 1}) is None
     assert first_error(validator, {"a": "x"}) == '"x" is not of type "integer" at /a'
 
 
-# --- invalid schemas ----------------------------------------------------------------------------
+# --- invalid schemas ---------------------------------------------------------------------------
 
 
 def nested(depth: int) -> dict[str, Any]:
@@ -110,7 +122,10 @@ INVALID: list[tuple[Any, str]] = [
     ("{}", "here must be a JSON Schema object, not str"),
     (None, "here must be a JSON Schema object, not NoneType"),
     ({"type": "objekt"}, 'here is not a valid JSON Schema: "objekt" is not valid'),
-    ({"type": "object", "required": "a"}, 'here is not a valid JSON Schema: "a" is not of type "array"'),
+    (
+        {"type": "object", "required": "a"},
+        'here is not a valid JSON Schema: "a" is not of type "array"',
+    ),
     ({"type": "string", "pattern": "("}, "here is not a valid JSON Schema: "),
     ({"$ref": "#/$defs/absent"}, "here is not a valid JSON Schema: "),
     ({"$schema": "http://example.com/mine"}, "here is not a valid JSON Schema: "),
@@ -129,7 +144,7 @@ def test_invalid_schemas_are_rejected(given: Any, message: str) -> None:
     assert "\n" not in caught.value.message
 
 
-# --- compiling once -------------------------------------------------------------------------------------
+# --- compiling once ----------------------------------------------------------------------------
 
 
 def test_equal_schemas_are_compiled_once() -> None:
@@ -149,7 +164,9 @@ def test_the_cache_is_bounded() -> None:
     schema._cache.keep(b'{"const":"first"}', first)
     assert schema._cache.size == size, "what another thread kept meanwhile is not counted twice"
     long = {"const": "x" * 70_000}
-    assert compile_schema(long, "p") is not compile_schema(long, "p"), "one schema may not push out all others"
+    assert compile_schema(long, "p") is not compile_schema(long, "p"), (
+        "one schema may not push out all others"
+    )
 
 
 def test_changed_schema_is_compiled_again() -> None:
@@ -159,16 +176,23 @@ def test_changed_schema_is_compiled_again() -> None:
     assert first_error(compile_schema(changing, "p"), {}) is None
 
 
-# --- descriptions of the first error ----------------------------------------------------------------------
+# --- descriptions of the first error -----------------------------------------------------------
 
-DEEP = {"type": "object", "properties": {"a/b": {"items": {"properties": {"~": {"type": "integer"}}}}}}
+DEEP = {
+    "type": "object",
+    "properties": {"a/b": {"items": {"properties": {"~": {"type": "integer"}}}}},
+}
 WRONG: list[tuple[Any, Any, str | None]] = [
     ({"type": "object"}, {}, None),
     ({"type": "object"}, [], '[] is not of type "object" at /'),
     ({"required": ["a"]}, {}, '"a" is a required property at /'),
     (DEEP, {"a/b": [{}, {"~": "x"}]}, '"x" is not of type "integer" at /a~1b/1/~0'),
     ({"type": "object"}, {"big": 10**40}, None),
-    ({"properties": {"n": {"maximum": 5}}}, {"n": 10**40}, f"{10**40} is greater than the maximum of 5 at /n"),
+    (
+        {"properties": {"n": {"maximum": 5}}},
+        {"n": 10**40},
+        f"{10**40} is greater than the maximum of 5 at /n",
+    ),
 ]
 
 
@@ -188,10 +212,12 @@ def test_only_the_first_error_is_reported() -> None:
 def test_self_referencing_schema_is_compiled() -> None:
     validator = compile_schema({"type": "object", "properties": {"next": {"$ref": "#"}}}, "p")
     assert first_error(validator, {"next": {"next": {}}}) is None
-    assert first_error(validator, {"next": {"next": 1}}) == '1 is not of type "object" at /next/next'
+    assert (
+        first_error(validator, {"next": {"next": 1}}) == '1 is not of type "object" at /next/next'
+    )
 
 
-# --- schemas made to take long ------------------------------------------------------------------------
+# --- schemas made to take long -----------------------------------------------------------------
 
 
 def doubling(levels: int, make: Any, start: Any = None) -> dict[str, Any]:
@@ -228,12 +254,18 @@ TOO_MUCH = {
     "anyOf": doubling(40, lambda inner: {"anyOf": [inner, inner]}),
     "not": doubling(40, lambda inner: {"allOf": [inner], "not": {"not": inner}}),
     "if": doubling(40, lambda inner: {"if": inner, "then": inner, "else": False}),
-    "dependentSchemas": doubling(40, lambda inner: {"allOf": [inner], "dependentSchemas": {"x": inner}}),
-    "dependencies": doubling(40, lambda inner: {"allOf": [inner], "dependencies": {"x": inner, "y": ["x"]}}),
+    "dependentSchemas": doubling(
+        40, lambda inner: {"allOf": [inner], "dependentSchemas": {"x": inner}}
+    ),
+    "dependencies": doubling(
+        40, lambda inner: {"allOf": [inner], "dependencies": {"x": inner, "y": ["x"]}}
+    ),
     "properties": doubling(40, through_parts),
     "patterns": doubling(40, lambda inner: {"patternProperties": {"x": inner, "^x": inner}}),
     "items": doubling(40, lambda inner: {"items": inner, "contains": inner}),
-    "a list of items": doubling(40, lambda inner: {"prefixItems": [inner], "allOf": [{"prefixItems": [inner]}]}),
+    "a list of items": doubling(
+        40, lambda inner: {"prefixItems": [inner], "allOf": [{"prefixItems": [inner]}]}
+    ),
     "unevaluated": unevaluated(18),
     "percent": PERCENT,
     "anchors": ANCHORED,
@@ -244,7 +276,10 @@ TOO_MUCH = {
 LOOPS = {
     "itself": {"$ref": "#"},
     "itself among others": {"type": "object", "allOf": [{"$ref": "#"}, {"type": "object"}]},
-    "two": {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"anyOf": [{"$ref": "#/$defs/a"}]}}},
+    "two": {
+        "$ref": "#/$defs/a",
+        "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"anyOf": [{"$ref": "#/$defs/a"}]}},
+    },
     "dynamic": {"$dynamicAnchor": "x", "$dynamicRef": "#x"},
     "recursive": {"$recursiveRef": "#"},
 }
@@ -258,7 +293,9 @@ def test_schemas_that_expand_too_far_are_rejected(name: str) -> None:
 
 @pytest.mark.parametrize("name", LOOPS)
 def test_dangling_references_are_rejected(name: str) -> None:
-    with pytest.raises(InvalidRequestError, match="leads back to itself without going into the value"):
+    with pytest.raises(
+        InvalidRequestError, match="leads back to itself without going into the value"
+    ):
         compile_schema(LOOPS[name], "here")
 
 
@@ -277,15 +314,22 @@ def test_other_schema_limits() -> None:
         compile_schema({"$id": "http://[", "$ref": "//["}, "here")
 
 
-# Recursive schemas with alternatives: usual for the syntax of a language, and far from linear if taken naively.
+# Recursive schemas with alternatives: usual for the syntax of a language, and far from linear if
+# taken naively.
 EXPRESSION = {
     "type": "object",
     "anyOf": [
-        {"properties": {"op": {"const": op}, "x": {"$ref": "#"}, "y": {"$ref": "#"}}, "required": ["op"]}
+        {
+            "properties": {"op": {"const": op}, "x": {"$ref": "#"}, "y": {"$ref": "#"}},
+            "required": ["op"],
+        }
         for op in ("add", "sub", "mul", "div")
     ],
 }
-BOTH = {"type": "object", "allOf": [{"properties": {"x": {"$ref": "#"}}}, {"properties": {"x": {"$ref": "#"}}}]}
+BOTH = {
+    "type": "object",
+    "allOf": [{"properties": {"x": {"$ref": "#"}}}, {"properties": {"x": {"$ref": "#"}}}],
+}
 
 
 def chain(levels: int, end: Any, **others: Any) -> Any:
@@ -298,7 +342,9 @@ def chain(levels: int, end: Any, **others: Any) -> Any:
 @pytest.mark.parametrize("recursive", [EXPRESSION, BOTH], ids=["expression", "both"])
 @pytest.mark.parametrize("levels", [3, 12, 40, 200])
 @pytest.mark.parametrize("end", [{"op": "add"}, 1, {"x": 1}])
-def test_recursive_schemas_take_little_time(recursive: dict[str, Any], levels: int, end: Any) -> None:
+def test_recursive_schemas_take_little_time(
+    recursive: dict[str, Any], levels: int, end: Any
+) -> None:
     compiled = compile_schema(recursive, "p")
     value = chain(levels, end, op="add")
     with cpu.spending() as spent:
@@ -312,10 +358,15 @@ def test_recursive_schemas_take_little_time(recursive: dict[str, Any], levels: i
 
 
 def test_values_too_large_for_a_schema_are_not_checked() -> None:
-    compiled = compile_schema({"type": "object", "properties": {"a": {"items": {"allOf": [{}] * 9_000}}}}, "p")
+    compiled = compile_schema(
+        {"type": "object", "properties": {"a": {"items": {"allOf": [{}] * 9_000}}}}, "p"
+    )
     assert compiled.paths > 9_000
     assert first_error(compiled, {"a": [1] * 10}) is None
-    assert first_error(compiled, {"a": [1] * 1_000}) == "it is too large to be checked against this schema"
+    assert (
+        first_error(compiled, {"a": [1] * 1_000})
+        == "it is too large to be checked against this schema"
+    )
 
 
 def test_deeply_nested_values_are_invalid() -> None:
@@ -330,7 +381,11 @@ def test_deeply_nested_values_are_invalid() -> None:
 
 def test_references_resolve_as_in_the_validator() -> None:
     for given in (
-        {"$ref": "#/properties/a/items/0", "properties": {"a": {"items": [{"type": "object"}]}}, "$schema": DRAFT_7},
+        {
+            "$ref": "#/properties/a/items/0",
+            "properties": {"a": {"items": [{"type": "object"}]}},
+            "$schema": DRAFT_7,
+        },
         {"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"type": "object"}}},
         {"$ref": "#x", "$defs": {"a": {"$anchor": "x", "type": "object"}}},
         {"$ref": "inner", "$defs": {"a": {"$id": "inner", "type": "object"}}},
@@ -341,7 +396,9 @@ def test_references_resolve_as_in_the_validator() -> None:
     ):
         assert first_error(compile_schema(given, "p"), {}) is None
     for dangling in ("#/$defs/a/0", "#/$defs/b/9", "#/$defs/b/x", "#nowhere", "#/$defs/b/0/c"):
-        with pytest.raises(InvalidRequestError, match="references out of the document are not followed"):
+        with pytest.raises(
+            InvalidRequestError, match="references out of the document are not followed"
+        ):
             compile_schema({"$ref": dangling, "$defs": {"a": 5, "b": [1]}}, "p")
 
 

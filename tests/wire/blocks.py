@@ -1,6 +1,7 @@
 """Every kind of block on every wire: what happens when it is sent, and which replies contain it.
 
-``python -m tests.wire.blocks`` writes the table into ``docs/concepts/wires.md``; ``test_blocks.py`` compares it.
+``python -m tests.wire.blocks`` writes the table into ``docs/concepts/wires.md``;
+``test_blocks.py`` compares it.
 """
 
 from __future__ import annotations
@@ -68,17 +69,23 @@ KINDS: dict[str, Kind] = {
     "document, by URL": Kind(Document(Url("https://example.test/a.pdf"), "application/pdf"), USER),
     "text in a tool's result": Kind(Text(WORD), RESULT),
     "image in a tool's result": Kind(PNG, RESULT),
-    "document in a tool's result": Kind(Document(Inline("aGk="), "application/pdf", "a.pdf"), RESULT),
+    "document in a tool's result": Kind(
+        Document(Inline("aGk="), "application/pdf", "a.pdf"), RESULT
+    ),
     "text of the model": Kind(Text(WORD), MODELS),
     "text, signed": Kind(Text(WORD, Continuity("c2ln")), MODELS),
-    "text with citations": Kind(Text(WORD, Continuity(opaque={"citations": ["https://example.test/a"]})), MODELS),
+    "text with citations": Kind(
+        Text(WORD, Continuity(opaque={"citations": ["https://example.test/a"]})), MODELS
+    ),
     "thinking": Kind(Thinking(WORD), MODELS),
     "thinking, signed": Kind(Thinking(WORD, Continuity("c2ln")), MODELS),
     "redacted thinking": Kind(RedactedThinking("ZW5j", Continuity()), MODELS),
     "tool call": Kind(CALL, MODELS),
     "tool call, signed": Kind(ToolCall("call_1", TOOL, {}, Continuity("c2ln")), MODELS),
     "a provider's own block": Kind(Opaque({"type": "x"}, Continuity()), MODELS),
-    "image of the model": Kind(Image(Inline("aGk="), "image/png", continuity=Continuity()), MODELS),
+    "image of the model": Kind(
+        Image(Inline("aGk="), "image/png", continuity=Continuity()), MODELS
+    ),
     "audio of the user": Kind(Audio(Inline("aGk="), "audio/wav"), USER),
     "audio in a tool's result": Kind(Audio(Inline("aGk="), "audio/wav"), RESULT),
     "audio of the model": Kind(Audio(Inline("aGk="), "audio/wav", WORD), MODELS),
@@ -86,7 +93,9 @@ KINDS: dict[str, Kind] = {
 
 
 def send(wire: str, name: str) -> str:
-    """Return what happens to a block that is sent; a block from the wire's replies is sent back."""
+    """Return what happens to a block that is sent; a block from the wire's replies is
+    sent back.
+    """
     kind, reply = KINDS[name], REPLIES.get(name, {}).get(wire)
     blocks = [kind.block]
     if reply is not None:
@@ -105,7 +114,9 @@ def send(wire: str, name: str) -> str:
     missing = [block for block in blocks if not any(mark in body for mark in _marks(block))]
     assert not missing, f"{wire}: nothing reports that {missing} is not sent"
     if not found and name.endswith("signed"):
-        assert any(mark in body for block in blocks for mark in _marks(block.continuity)), f"{wire}: {name}"
+        assert any(mark in body for block in blocks for mark in _marks(block.continuity)), (
+            f"{wire}: {name}"
+        )
     return f"sent; {found[0].outcome}: `{found[0].code}`" if found else "sent"
 
 
@@ -116,7 +127,11 @@ def _marks(value: Any) -> list[str]:
     while left:
         each = left.pop()
         if isinstance(each, dict):
-            left += [inner for name, inner in each.items() if name not in ("type", "issuer", "media_type", "status")]
+            left += [
+                inner
+                for name, inner in each.items()
+                if name not in ("type", "issuer", "media_type", "status")
+            ]
         elif isinstance(each, list):
             left += each
         elif isinstance(each, str):
@@ -126,7 +141,12 @@ def _marks(value: Any) -> list[str]:
 
 def send_tool(wire: str, name: str) -> str:
     """Return what happens to a server-side tool, whose results are provider-specific blocks."""
-    request = Request([User("Go.")], config=RuntimeConfig(max_tokens=9), model=MODEL, server_tools=(ServerTool(name),))
+    request = Request(
+        [User("Go.")],
+        config=RuntimeConfig(max_tokens=9),
+        model=MODEL,
+        server_tools=(ServerTool(name),),
+    )
     check_request(request)
     try:
         encoded = _codec(wire, None).encode(request)
@@ -163,15 +183,28 @@ def receive(wire: str, reply: Any) -> list[Any]:
 
 
 def _chat(**message: Any) -> dict[str, Any]:
-    return {"choices": [{"index": 0, "message": {"role": "assistant", **message}, "finish_reason": "stop"}]}
+    return {
+        "choices": [
+            {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": "stop"}
+        ]
+    }
 
 
 def _message(*content: Any) -> dict[str, Any]:
-    return {"type": "message", "role": "assistant", "content": list(content), "stop_reason": "end_turn"}
+    return {
+        "type": "message",
+        "role": "assistant",
+        "content": list(content),
+        "stop_reason": "end_turn",
+    }
 
 
 def _parts(*parts: Any) -> dict[str, Any]:
-    return {"candidates": [{"content": {"role": "model", "parts": list(parts)}, "finishReason": "STOP"}]}
+    return {
+        "candidates": [
+            {"content": {"role": "model", "parts": list(parts)}, "finishReason": "STOP"}
+        ]
+    }
 
 
 def _output(*items: Any) -> dict[str, Any]:
@@ -179,35 +212,54 @@ def _output(*items: Any) -> dict[str, Any]:
 
 
 def _ollama(**message: Any) -> dict[str, Any]:
-    return {"model": "m", "message": {"role": "assistant", **message}, "done": True, "done_reason": "stop"}
+    return {
+        "model": "m",
+        "message": {"role": "assistant", **message},
+        "done": True,
+        "done_reason": "stop",
+    }
 
 
 def _converse_reply(*content: Any) -> dict[str, Any]:
-    return {"output": {"message": {"role": "assistant", "content": list(content)}}, "stopReason": "end_turn"}
+    return {
+        "output": {"message": {"role": "assistant", "content": list(content)}},
+        "stopReason": "end_turn",
+    }
 
 
 def _cohere(*content: Any, **message: Any) -> dict[str, Any]:
-    return {"id": "1", "message": {"content": list(content), **message}, "finish_reason": "COMPLETE"}
+    return {
+        "id": "1",
+        "message": {"content": list(content), **message},
+        "finish_reason": "COMPLETE",
+    }
 
 
 _URL = "https://example.test/a"
 _SEARCH = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
 _SUMMARY = [{"type": "summary_text", "text": WORD}]
-# What brings each kind, by wire. A kind without an entry does not exist in the replies of that wire.
+# What brings each kind, by wire. A kind without an entry does not exist in the replies of that
+# wire.
 REPLIES: dict[str, dict[str, Any]] = {
     "text of the model": {
         "openai": _chat(content=WORD),
         "anthropic": _message({"type": "text", "text": WORD}),
         "gemini": _parts({"text": WORD}),
-        "responses": _output({"type": "message", "content": [{"type": "output_text", "text": WORD}]}),
+        "responses": _output(
+            {"type": "message", "content": [{"type": "output_text", "text": WORD}]}
+        ),
         "ollama": _ollama(content=WORD),
         "cohere": _cohere({"type": "text", "text": WORD}),
         "bedrock": _converse_reply({"text": WORD}),
     },
     "text, signed": {"gemini": _parts({"text": WORD, "thoughtSignature": "c2ln"})},
     "text with citations": {
-        "openai": _chat(content=WORD, annotations=[{"type": "url_citation", "url_citation": {"url": _URL}}]),
-        "anthropic": _message({"type": "text", "text": WORD, "citations": [{"url": _URL, "cited_text": "b"}]}),
+        "openai": _chat(
+            content=WORD, annotations=[{"type": "url_citation", "url_citation": {"url": _URL}}]
+        ),
+        "anthropic": _message(
+            {"type": "text", "text": WORD, "citations": [{"url": _URL, "cited_text": "b"}]}
+        ),
         "gemini": {
             "candidates": [
                 {
@@ -221,15 +273,27 @@ REPLIES: dict[str, dict[str, Any]] = {
             {
                 "type": "message",
                 "content": [
-                    {"type": "output_text", "text": WORD, "annotations": [{"type": "url_citation", "url": _URL}]}
+                    {
+                        "type": "output_text",
+                        "text": WORD,
+                        "annotations": [{"type": "url_citation", "url": _URL}],
+                    }
                 ],
             }
         ),
         "cohere": _cohere(
             {"type": "text", "text": WORD},
-            citations=[{"start": 0, "end": 1, "sources": [{"type": "document", "id": "doc_0", "document": {}}]}],
+            citations=[
+                {
+                    "start": 0,
+                    "end": 1,
+                    "sources": [{"type": "document", "id": "doc_0", "document": {}}],
+                }
+            ],
         ),
-        "bedrock": _converse_reply({"citationsContent": {"content": [{"text": WORD}], "citations": [{"title": "t"}]}}),
+        "bedrock": _converse_reply(
+            {"citationsContent": {"content": [{"text": WORD}], "citations": [{"title": "t"}]}}
+        ),
     },
     "thinking": {
         "openai": _chat(content="b", reasoning_content=WORD),
@@ -238,16 +302,26 @@ REPLIES: dict[str, dict[str, Any]] = {
         "responses": _output({"type": "reasoning", "id": "rs_1", "summary": _SUMMARY}),
         "ollama": _ollama(content="b", thinking=WORD),
         "cohere": _cohere({"type": "thinking", "thinking": WORD}, {"type": "text", "text": "b"}),
-        "bedrock": _converse_reply({"reasoningContent": {"reasoningText": {"text": WORD}}}, {"text": "b"}),
+        "bedrock": _converse_reply(
+            {"reasoningContent": {"reasoningText": {"text": WORD}}}, {"text": "b"}
+        ),
     },
     "thinking, signed": {
         "openai": _chat(
-            content="b", reasoning=WORD, reasoning_details=[{"type": "reasoning.encrypted", "data": "c2ln"}]
+            content="b",
+            reasoning=WORD,
+            reasoning_details=[{"type": "reasoning.encrypted", "data": "c2ln"}],
         ),
         "anthropic": _message({"type": "thinking", "thinking": WORD, "signature": "c2ln"}),
-        "gemini": _parts({"text": WORD, "thought": True, "thoughtSignature": "c2ln"}, {"text": "b"}),
-        "responses": _output({"type": "reasoning", "id": "rs_1", "summary": _SUMMARY, "encrypted_content": "ZW5j"}),
-        "bedrock": _converse_reply({"reasoningContent": {"reasoningText": {"text": WORD, "signature": "c2ln"}}}),
+        "gemini": _parts(
+            {"text": WORD, "thought": True, "thoughtSignature": "c2ln"}, {"text": "b"}
+        ),
+        "responses": _output(
+            {"type": "reasoning", "id": "rs_1", "summary": _SUMMARY, "encrypted_content": "ZW5j"}
+        ),
+        "bedrock": _converse_reply(
+            {"reasoningContent": {"reasoningText": {"text": WORD, "signature": "c2ln"}}}
+        ),
     },
     "redacted thinking": {
         "anthropic": _message({"type": "redacted_thinking", "data": "ZW5j"}),
@@ -257,7 +331,9 @@ REPLIES: dict[str, dict[str, Any]] = {
         "openai": _chat(tool_calls=[{"id": "c", "function": {"name": TOOL, "arguments": "{}"}}]),
         "anthropic": _message({"type": "tool_use", "id": "c", "name": TOOL, "input": {}}),
         "gemini": _parts({"functionCall": {"name": TOOL, "args": {}}}),
-        "responses": _output({"type": "function_call", "call_id": "c", "name": TOOL, "arguments": "{}"}),
+        "responses": _output(
+            {"type": "function_call", "call_id": "c", "name": TOOL, "arguments": "{}"}
+        ),
         "ollama": _ollama(content="", tool_calls=[{"function": {"name": TOOL, "arguments": {}}}]),
         "cohere": _cohere(tool_calls=[{"id": "c", "function": {"name": TOOL, "arguments": "{}"}}]),
         "bedrock": _converse_reply({"toolUse": {"toolUseId": "c", "name": TOOL, "input": {}}}),
@@ -266,18 +342,32 @@ REPLIES: dict[str, dict[str, Any]] = {
         "gemini": _parts({"functionCall": {"name": TOOL, "args": {}}, "thoughtSignature": "c2ln"}),
     },
     "a provider's own block": {
-        "openai": _chat(content="b", executed_tools=[{"index": 0, "type": "search", "output": WORD}]),
-        "anthropic": _message(_SEARCH, {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}),
+        "openai": _chat(
+            content="b", executed_tools=[{"index": 0, "type": "search", "output": WORD}]
+        ),
+        "anthropic": _message(
+            _SEARCH, {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
+        ),
         "gemini": _parts({"executableCode": {"language": "PYTHON", "code": "1"}}),
         "responses": _output({"type": "web_search_call", "id": "ws_1", "status": "completed"}),
-        "bedrock": _converse_reply({"toolResult": {"toolUseId": "t", "type": "nova_grounding_result", "content": []}}),
+        "bedrock": _converse_reply(
+            {"toolResult": {"toolUseId": "t", "type": "nova_grounding_result", "content": []}}
+        ),
     },
     "image of the model": {
         "openai": _chat(
-            content="b", images=[{"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}]
+            content="b",
+            images=[{"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}],
         ),
         "gemini": _parts({"inlineData": {"mimeType": "image/png", "data": "aGk="}}),
-        "responses": _output({"type": "image_generation_call", "id": "ig_1", "status": "completed", "result": "aGk="}),
+        "responses": _output(
+            {
+                "type": "image_generation_call",
+                "id": "ig_1",
+                "status": "completed",
+                "result": "aGk=",
+            }
+        ),
     },
     "audio of the model": {
         "openai": _chat(content=None, audio={"id": "audio_1", "data": "aGk=", "transcript": WORD}),
@@ -287,14 +377,19 @@ REPLIES: dict[str, dict[str, Any]] = {
 
 
 def write_table() -> str:
-    """Return the table: a row for each kind; a cell for each wire, with what is sent and whether replies bring it."""
+    """Return the table: a row for each kind; a cell for each wire, with what is sent and whether
+    replies bring it.
+    """
     lines = [f"| block | {' | '.join(WIRES)} |", "|---" * (len(WIRES) + 1) + "|"]
     for name in KINDS:
         reads = REPLIES.get(name, {})
         cells = [f"{send(wire, name)} / {'read' if wire in reads else '–'}" for wire in WIRES]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     for name in PORTABLE:
-        lines.append(f'| `ServerTool("{name}")` | {" | ".join([f"{send_tool(wire, name)} / –" for wire in WIRES])} |')
+        lines.append(
+            f'| `ServerTool("{name}")` | '
+            f"{' | '.join([f'{send_tool(wire, name)} / –' for wire in WIRES])} |"
+        )
     return "\n".join(lines) + "\n"
 
 

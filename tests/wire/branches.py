@@ -13,7 +13,14 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.events import Assembler, AssemblerError, Event, TextDelta, ThinkingDelta, ToolUseInputDelta
+from dragoman.events import (
+    Assembler,
+    AssemblerError,
+    Event,
+    TextDelta,
+    ThinkingDelta,
+    ToolUseInputDelta,
+)
 from dragoman.messages import Issuer, Request
 from dragoman.wire import Codec, Decoder
 
@@ -69,11 +76,15 @@ class _Numbers:
 
 
 def seams_of(wire: str, data: bytes) -> list[int]:
-    """Return the offsets between the events of a stream, with the start and the end of the stream."""
+    """Return the offsets between the events of a stream, with the start and the end of
+    the stream.
+    """
     if wire == "bedrock":
         edges = [0]
         while edges[-1] + 4 <= len(data):
-            edges.append(min(len(data), edges[-1] + int.from_bytes(data[edges[-1] : edges[-1] + 4])))
+            edges.append(
+                min(len(data), edges[-1] + int.from_bytes(data[edges[-1] : edges[-1] + 4]))
+            )
         return sorted({*edges, len(data)})
     mark = rb"\n" if wire == "ollama" else rb"\n\r?\n"
     return sorted({0, *(match.end() for match in re.finditer(mark, data)), len(data)})
@@ -85,13 +96,17 @@ def hear_cuts(
     data: bytes,
     offsets: Sequence[int],
 ) -> Iterator[tuple[int, DecodedReply]]:
-    """Decode ``data`` cut at each of the ``offsets``, in order; equal results of two cuts are one object.
+    """Decode ``data`` cut at each of the ``offsets``, in order; equal results of two cuts are one
+    object.
 
-    The decoder is fed event by event, and continues from the last complete event for each cut. The codec must not keep
-    the raw reply. Deltas that arrived before the last complete event are joined.
+    The decoder is fed event by event, and continues from the last complete event for each cut. The
+    codec must not keep the raw reply. Deltas that arrived before the last complete event are
+    joined.
     """
     issuer = Issuer(codec.wire, codec.issuer_vendor, request.model)
-    out = Assembler(request_id=request.request_id, model=request.model, issuer=issuer, new_id=_Numbers())
+    out = Assembler(
+        request_id=request.request_id, model=request.model, issuer=issuer, new_id=_Numbers()
+    )
     decoder = codec.decoder(request, out)
     said: list[Event] = []
     at = 0
@@ -118,7 +133,9 @@ def _branches(
         error = branch.error
         now = (more, error and (type(error), error.message))
         if now != before:
-            assert error is None or not isinstance(error.__cause__, AssemblerError), repr(error.__cause__)
+            assert error is None or not isinstance(error.__cause__, AssemblerError), repr(
+                error.__cause__
+            )
             before, heard = now, DecodedReply([*said, *more], error)
         yield offset, heard
 
@@ -136,7 +153,10 @@ def _grow(said: list[Event], events: list[Event]) -> None:
 def _join(last: Event, event: Event) -> Event | None:
     """Return two deltas of one block as one, or ``None`` if they cannot be joined."""
     match last, event:
-        case (TextDelta(), TextDelta()) | (ThinkingDelta(signature=None), ThinkingDelta(signature=None)):
+        case (TextDelta(), TextDelta()) | (
+            ThinkingDelta(signature=None),
+            ThinkingDelta(signature=None),
+        ):
             same = last.content_block_index == event.content_block_index
             return replace(last, text=last.text + event.text) if same else None
         case ToolUseInputDelta(), ToolUseInputDelta():

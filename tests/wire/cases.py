@@ -44,15 +44,18 @@ from dragoman.messages import Request
 from dragoman.wire import CODECS, Codec
 
 __all__ = [
-    "BASE_URL", "CASES", "COMMENT", "MODEL", "PINGS", "RECORDED", "REPLIES", "SHARED", "Case", "DecodedReply", "Record",
-    "ask_ready", "bytewise", "check_case", "cut_at_random", "decode", "find_cases", "find_exchanges", "find_records",
-    "find_streams", "lines_of", "open_decoder", "plain_ids", "plain_request", "with_between", "with_crlf", "write",
+    "BASE_URL", "CASES", "COMMENT", "MODEL", "PINGS", "RECORDED", "REPLIES", "SHARED", "Case",
+    "DecodedReply", "Record",
+    "ask_ready", "bytewise", "check_case", "cut_at_random", "decode", "find_cases",
+    "find_exchanges", "find_records",
+    "find_streams", "lines_of", "open_decoder", "plain_ids", "plain_request", "with_between",
+    "with_crlf", "write",
 ]  # fmt: skip
 
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT / "../shared"
 
-# --- recorded exchanges ---------------------------------------------------------------------------
+# --- recorded exchanges -------------------------------------------------------------------------
 
 RECORDED = SHARED / "corpus/recorded.jsonl.gz"
 SERVERS = SHARED / "corpus/servers.jsonl.gz"
@@ -164,12 +167,17 @@ def _served() -> Iterator[Record]:
         if wire not in CODECS or not status or exchange["method"] != "POST":
             continue
         body = (exchange["response_body"] or "").encode()
-        # The Ollama wire streams unless the request declines it, and the body of a reply does not show which it is.
-        stream = wire != "ollama" or not re.search(r'"stream": ?false', exchange["request_body"] or "")
-        yield Record(exchange["id"], wire, exchange["server"], stream, int(status[0]), {}, body, {}, ())
+        # The Ollama wire streams unless the request declines it, and the body of a reply does not
+        # show which it is.
+        stream = wire != "ollama" or not re.search(
+            r'"stream": ?false', exchange["request_body"] or ""
+        )
+        yield Record(
+            exchange["id"], wire, exchange["server"], stream, int(status[0]), {}, body, {}, ()
+        )
 
 
-# --- writing --------------------------------------------------------------------------------------
+# --- writing -----------------------------------------------------------------------------------
 
 
 def write(wire: str, names: list[str], say: Callable[[str], object] = print) -> None:

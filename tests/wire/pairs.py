@@ -1,4 +1,6 @@
-"""Connect the client side and the server side of a wire in memory, and list what each wire loses."""
+"""Connect the client side and the server side of a wire in memory, and list what each
+wire loses.
+"""
 
 from __future__ import annotations
 
@@ -60,13 +62,15 @@ from dragoman.wire.gemini.names import to_camel
 
 from .cases import BASE_URL, DecodedReply, decode
 
-# --- requests: what two requests may differ in and still be the same bytes --------------------------
+# --- requests: what two requests may differ in and still be the same bytes ----------------------
 
 Rule = Callable[[Request], Request]
 
 
 def each_message(change: Callable[[Message], Message]) -> Rule:
-    return lambda request: replace(request, messages=[change(message) for message in request.messages])
+    return lambda request: replace(
+        request, messages=[change(message) for message in request.messages]
+    )
 
 
 def join_systems(request: Request) -> Request:
@@ -79,8 +83,16 @@ def use_camel_case(request: Request) -> Request:
 
 
 def plain_texts(message: Message) -> Message:
-    if isinstance(message, User | ToolResult) and not isinstance(message.content, str) and len(message.content) == 1:
-        return replace(message, content=message.text) if isinstance(message.content[0], Text) else message
+    if (
+        isinstance(message, User | ToolResult)
+        and not isinstance(message.content, str)
+        and len(message.content) == 1
+    ):
+        return (
+            replace(message, content=message.text)
+            if isinstance(message.content[0], Text)
+            else message
+        )
     return message
 
 
@@ -91,7 +103,11 @@ def inline_data_urls(message: Message) -> Message:
 
 
 def _inline(block: Any) -> Any:
-    if isinstance(block, Image | Document) and isinstance(block.source, Url) and block.source.url.startswith("data:"):
+    if (
+        isinstance(block, Image | Document)
+        and isinstance(block.source, Url)
+        and block.source.url.startswith("data:")
+    ):
         media_type, _, data = block.source.url.removeprefix("data:").partition(";base64,")
         return replace(block, source=Inline(data), media_type=media_type)
     return block
@@ -109,7 +125,9 @@ def name_documents(message: Message) -> Message:
     if not isinstance(message, User) or isinstance(message.content, str):
         return message
     named = [
-        replace(block, name="document") if isinstance(block, Document) and block.name is None else block
+        replace(block, name="document")
+        if isinstance(block, Document) and block.name is None
+        else block
         for block in message.content
     ]
     return User(named)
@@ -128,7 +146,11 @@ def forget_issuers(message: Message) -> Message:
 def _forget(block: Any) -> Any:
     state = block.continuity
     if state is None:
-        return replace(block, continuity=Continuity()) if isinstance(block, RedactedThinking | Opaque) else block
+        return (
+            replace(block, continuity=Continuity())
+            if isinstance(block, RedactedThinking | Opaque)
+            else block
+        )
     kept = {"thinking", "text", "type", "signature", "id", "name", "input"}
     opaque = {name: value for name, value in (state.opaque or {}).items() if name not in kept}
     return replace(block, continuity=replace(state, issuer=None, opaque=opaque or None))
@@ -188,9 +210,16 @@ def stateless_settings(request: Request) -> Request:
     for name in ("store", "stream", "background", "temperature"):
         extras.pop(name, None)
     include = extras.pop("include", [])
-    left = [word for word in include if word != "reasoning.encrypted_content"] if isinstance(include, list) else []
+    left = (
+        [word for word in include if word != "reasoning.encrypted_content"]
+        if isinstance(include, list)
+        else []
+    )
     extras |= {"include": left} if left else {}
-    return replace(request, config=replace(config, stop_sequences=config.stop_sequences or None, extras=extras))
+    return replace(
+        request,
+        config=replace(config, stop_sequences=config.stop_sequences or None, extras=extras),
+    )
 
 
 def mark_no_strict(request: Request) -> Request:
@@ -205,14 +234,19 @@ def number_minted_ids(request: Request) -> Request:
     names: dict[str, str] = {}
 
     def name(call_id: str) -> str:
-        return names.setdefault(call_id, f"minted{len(names)}") if _MINTED.fullmatch(call_id) else call_id
+        return (
+            names.setdefault(call_id, f"minted{len(names)}")
+            if _MINTED.fullmatch(call_id)
+            else call_id
+        )
 
     def rename(message: Message) -> Message:
         if isinstance(message, ToolResult):
             return replace(message, tool_call_id=name(message.tool_call_id))
         if isinstance(message, Assistant):
             blocks = [
-                replace(each, id=name(each.id)) if isinstance(each, ToolCall) else each for each in message.content
+                replace(each, id=name(each.id)) if isinstance(each, ToolCall) else each
+                for each in message.content
             ]
             return Assistant(blocks)
         return message
@@ -224,7 +258,9 @@ def forget_url_types(message: Message) -> Message:
     if not isinstance(message, User) or isinstance(message.content, str):
         return message
     blocks = [
-        replace(block, media_type=None) if isinstance(block, Image) and isinstance(block.source, Url) else block
+        replace(block, media_type=None)
+        if isinstance(block, Image) and isinstance(block.source, Url)
+        else block
         for block in message.content
     ]
     return User(blocks)
@@ -235,7 +271,10 @@ def texts_before_media(message: Message) -> Message:
         return message
     media = [block for block in message.content if not isinstance(block, Text)]
     return replace(
-        message, content=[*([Text(message.text)] if message.text else []), *media] if media else message.text
+        message,
+        content=[*([Text(message.text)] if message.text else []), *media]
+        if media
+        else message.text,
     )
 
 
@@ -252,7 +291,9 @@ def known_settings(request: Request) -> Request:
     limit = extras.pop("max_tokens", config.max_tokens)
     stops = [*(config.stop_sequences or ()), *extras.pop("stop_sequences", ())]
     extras.pop("stream", None)
-    changed = replace(config, max_tokens=limit, stop_sequences=tuple(dict.fromkeys(stops)) or None, extras=extras)
+    changed = replace(
+        config, max_tokens=limit, stop_sequences=tuple(dict.fromkeys(stops)) or None, extras=extras
+    )
     return replace(request, config=changed)
 
 
@@ -290,8 +331,13 @@ def _openai_usage(usage: Usage) -> Usage:
         total = usage.input_tokens + usage.output_tokens
     output = usage.output_tokens
     counts = (usage.input_tokens, output, usage.reasoning_tokens)
-    if all(count is not None for count in counts) and counts[2] and total == sum(count or 0 for count in counts):
-        output = (output or 0) + counts[2]  # the client side takes such a total for one that counts reasoning apart
+    if (
+        all(count is not None for count in counts)
+        and counts[2]
+        and total == sum(count or 0 for count in counts)
+    ):
+        # the client side takes such a total for one that counts reasoning apart
+        output = (output or 0) + counts[2]
     return replace(usage, total_tokens=total, output_tokens=output, estimated=False)
 
 
@@ -325,7 +371,9 @@ WIRES: dict[str, Wire] = {
             "a document has a name": each_message(name_documents),
             "a result is plain text": each_message(join_results),
         },
-        reply_losses=frozenset({"blocks", "signature", "whole", "stop_sequence", "finish_raw", "empty_input"}),
+        reply_losses=frozenset(
+            {"blocks", "signature", "whole", "stop_sequence", "finish_raw", "empty_input"}
+        ),
         stream_losses=frozenset({"open_calls"}),
         body_losses=frozenset({"order", "deltas"}),
         errors=ERRORS,
@@ -375,7 +423,16 @@ WIRES["gemini"] = Wire(
         "an extra that is a setting is one": stop_extras,
     },
     reply_losses=frozenset(
-        {"finish_raw", "stop_sequence", "redacted", "blocks", "raw_input", "call_reason", "whole_order", "cut_input"}
+        {
+            "finish_raw",
+            "stop_sequence",
+            "redacted",
+            "blocks",
+            "raw_input",
+            "call_reason",
+            "whole_order",
+            "cut_input",
+        }
     ),
     body_losses=frozenset({"deltas"}),
     errors={**ERRORS, UnsupportedFeatureError: InvalidRequestError},
@@ -393,7 +450,9 @@ WIRES["responses"] = Wire(
         "an extra that asks for what is done is none": stateless_settings,
         "a tool is marked as strict or not": mark_no_strict,
     },
-    reply_losses=frozenset({"finish_raw", "stop_sequence", "signature", "redacted", "empty_input"}),
+    reply_losses=frozenset(
+        {"finish_raw", "stop_sequence", "signature", "redacted", "empty_input"}
+    ),
     stream_losses=frozenset({"whole_order"}),
     body_losses=frozenset({"deltas"}),
     errors=ERRORS,
@@ -413,7 +472,9 @@ def client(wire: str, model: str = "test-model") -> Codec:
     return CODECS[wire].connect(model, BASE_URL, None, Capabilities())
 
 
-def serve(wire: str, request: Request, events: Sequence[Event], error: ProviderError | None) -> list[bytes]:
+def serve(
+    wire: str, request: Request, events: Sequence[Event], error: ProviderError | None
+) -> list[bytes]:
     """Return the bytes of a reply as the server side writes them."""
     encoder = SERVER_CODECS[wire].encoder(Asked(request), created=1)
     pieces = [encoder.feed(event) for event in events]
@@ -421,7 +482,9 @@ def serve(wire: str, request: Request, events: Sequence[Event], error: ProviderE
     return [piece for piece in pieces if piece]
 
 
-def hear(wire: str, request: Request, pieces: Sequence[bytes], *, judged: bool = True) -> DecodedReply:
+def hear(
+    wire: str, request: Request, pieces: Sequence[bytes], *, judged: bool = True
+) -> DecodedReply:
     """Decode the pieces of a reply with the client side of a wire."""
     return decode(client(wire, request.model), request, pieces, judged=judged)
 
@@ -430,7 +493,8 @@ def said(heard: DecodedReply, wire: Wire, losses: frozenset[str], *, hidden: boo
     """Return a reply's content without ``losses``; if ``hidden``, an invalid call ends it as an
     error.
     """
-    if "whole_order" in losses and heard.error is not None:  # they come last, and this reply never came so far
+    # they come last, and this reply never came so far
+    if "whole_order" in losses and heard.error is not None:
         losses |= {"whole"}
     lines = [line for event in heard.events for line in _line(event, wire, losses)]
     if hidden:
@@ -440,7 +504,8 @@ def said(heard: DecodedReply, wire: Wire, losses: frozenset[str], *, hidden: boo
         lines = _joined(lines)
     if "order" in losses:  # texts and calls are apart in a body of this wire
         lines = _joined(sorted(lines, key=lambda line: _ORDER.index(line[0])))
-    if "open_calls" in losses and heard.error is not None:  # no call has an end mark: the last may have been cut
+    # no call has an end mark: the last may have been cut
+    if "open_calls" in losses and heard.error is not None:
         last = max((at for at, line in enumerate(lines) if line[0] == "end"), default=None)
         if last is not None:
             lines[last] = (*lines[last][:2], None, None)
@@ -457,7 +522,9 @@ def _may_be_cut(heard: DecodedReply) -> bool:
     if not isinstance(ended, MessageComplete) or not ended.final_content:
         return False
     last, reason = ended.final_content[-1], ended.finish_reason
-    is_cut = reason == "length" or (reason == "content_filter" and isinstance(last, ToolCall) and not last.arguments)
+    is_cut = reason == "length" or (
+        reason == "content_filter" and isinstance(last, ToolCall) and not last.arguments
+    )
     return isinstance(last, ToolCall) and is_cut
 
 
@@ -469,7 +536,9 @@ def hides(heard: DecodedReply, losses: frozenset[str]) -> bool:
     ends as an error.
     """
     ended = heard.events[-1]
-    if not isinstance(heard.error, MalformedToolCallError) or not isinstance(ended, MessageComplete):
+    if not isinstance(heard.error, MalformedToolCallError) or not isinstance(
+        ended, MessageComplete
+    ):
         return False
     problems, text = [], ""
     for event in heard.events:
@@ -479,7 +548,9 @@ def hides(heard: DecodedReply, losses: frozenset[str]) -> bool:
             text += event.partial_json
         elif isinstance(event, ToolUseEnd) and event.problem is not None:
             problems.append(event.problem != "malformed" or bool(text.strip()))
-    unread = any(isinstance(block, ToolCall) and block.arguments is None for block in ended.final_content)
+    unread = any(
+        isinstance(block, ToolCall) and block.arguments is None for block in ended.final_content
+    )
     if ended.finish_reason != "length" and ("cut_input" in losses and unread):
         return True
     return not problems or (ended.finish_reason != "length" and not all(problems))
@@ -492,20 +563,32 @@ def _class(error: ProviderError, wire: Wire, hidden: bool) -> str:
 
 
 def _line(event: Event, wire: Wire, losses: frozenset[str]) -> list[tuple[Any, ...]]:
-    block = () if losses & {"blocks", "deltas", "whole_order"} else (getattr(event, "content_block_index", None),)
+    block = (
+        ()
+        if losses & {"blocks", "deltas", "whole_order"}
+        else (getattr(event, "content_block_index", None),)
+    )
     if isinstance(event, MessageStart):
         return [("start", event.model)]
     if isinstance(event, TextDelta):
         return [("text", event.text, *block)] if event.text else []
     if isinstance(event, ThinkingDelta):
         signed = None if "signature" in losses else event.signature
-        return [("thinking", event.text, *([signed] if signed else []), *block)] if event.text or signed else []
+        return (
+            [("thinking", event.text, *([signed] if signed else []), *block)]
+            if event.text or signed
+            else []
+        )
     if isinstance(event, ToolUseStart):
         return [("tool", event.tool_use_id, event.tool_name, *block)]
     if isinstance(event, ToolUseInputDelta):
         return [] if "raw_input" in losses else [("input", event.partial_json, *block)]
     if isinstance(event, ToolUseEnd):
-        empty = event.intent is not None and not event.intent.raw_input_text.strip() and "empty_input" in losses
+        empty = (
+            event.intent is not None
+            and not event.intent.raw_input_text.strip()
+            and "empty_input" in losses
+        )
         more = [("input", "{}", *block)] if empty and "raw_input" not in losses else []
         problem = "cut" if event.problem and "cut_input" in losses else event.problem
         final = None if problem == "cut" else event.final_input

@@ -1,8 +1,9 @@
 """Read and rewrite recorded requests, and compare them with what the vendor's client sent.
 
-``python -m tests.wire.requests`` prints the share of each wire, and the reasons for the rest; ``--write`` writes the
-table into ``docs/concepts/wires.md``, which ``test_request_bytes.py`` compares. Bodies are compared after the
-normalisers below, each with its reason: what is left is a difference that the server could see.
+``python -m tests.wire.requests`` prints the share of each wire, and the reasons for the rest;
+``--write`` writes the table into ``docs/concepts/wires.md``, which ``test_request_bytes.py``
+compares. Bodies are compared after the normalisers below, each with its reason: what is left is a
+difference that the server could see.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ Body = dict[str, Any]
 class Outcome(NamedTuple):
     """The outcome of a round trip of a request, and its place or reason.
 
-    ``same``; ``differs``; ``reported``: our values have no place for a part of it, and a warning reports that;
-    ``refused``: our values cannot express it.
+    ``same``; ``differs``; ``reported``: our values have no place for a part of it, and a warning
+    reports that; ``refused``: our values cannot express it.
     """
 
     verdict: str
@@ -40,13 +41,17 @@ class Outcome(NamedTuple):
 
 
 def compare(wire: str, asked: Body, path: str = "") -> Outcome:
-    """Read a recorded request as the gateway does, write it again for the same wire, and compare the two bodies."""
+    """Read a recorded request as the gateway does, write it again for the same wire, and compare
+    the two bodies.
+    """
     try:
         read = _read_request(wire, asked, path)
         if isinstance(read, Outcome):
             return read
         quirks = {**QUIRKS.get(wire, {}), **_endpoint_of(wire, asked)}
-        codec = CODECS[wire].connect(read.model or "m", "http://127.0.0.1:9", quirks, Capabilities())
+        codec = CODECS[wire].connect(
+            read.model or "m", "http://127.0.0.1:9", quirks, Capabilities()
+        )
         encoded = codec.encode(read)
     except ProviderError as error:
         return Outcome("refused", (re.sub(r"\[\d+\]|\d+|'[^']*'", "", error.message)[:80],))
@@ -60,7 +65,8 @@ def compare(wire: str, asked: Body, path: str = "") -> Outcome:
 def _read_request(wire: str, asked: Body, path: str) -> Request | Outcome:
     """Return the request of a body, or what of the body our values have no place for.
 
-    The wire's strict reader comes first; for what it refuses, the gateway's, which knows more spellings.
+    The wire's strict reader comes first; for what it refuses, the gateway's, which knows more
+    spellings.
     """
     codec = SERVER_CODECS[wire]
     try:
@@ -115,7 +121,7 @@ def _differences(theirs: Any, ours: Any, path: str = "") -> Iterator[str]:
         yield path
 
 
-# --- normalisers ------------------------------------------------------------------------------------
+# --- normalisers -------------------------------------------------------------------------------
 
 
 def drop_nulls(value: Any) -> Any:
@@ -127,7 +133,8 @@ def drop_nulls(value: Any) -> Any:
 
 # A field with the value that its absence has.
 _DEFAULTS: tuple[tuple[str, Any], ...] = (
-    ("stream", False), ("n", 1), ("tools", []), ("stop", []), ("service_tier", "auto"), ("service_tier", "default"),
+    ("stream", False), ("n", 1), ("tools", []), ("stop", []), ("service_tier", "auto"),
+    ("service_tier", "default"),
     ("parallel_tool_calls", True), ("logprobs", False), ("top_logprobs", 0), ("background", False),
     ("stream_options", {"include_usage": True}), ("stream_options", {"include_usage": False}),
     ("response_format", {"type": "text"}),
@@ -141,7 +148,11 @@ def drop_defaults(body: Body) -> Body:
             del body[name]
     config = body.get("generationConfig")
     if isinstance(config, dict):
-        for name, value in (("candidateCount", 1), ("responseModalities", ["TEXT"]), ("responseLogprobs", False)):
+        for name, value in (
+            ("candidateCount", 1),
+            ("responseModalities", ["TEXT"]),
+            ("responseLogprobs", False),
+        ):
             if config.get(name) == value:
                 del config[name]
         if not config:
@@ -158,7 +169,11 @@ def use_old_limit(body: Body) -> Body:
 
 def one_text(content: Any) -> Any:
     """Replace a single text part by its string, and join several texts of a turn."""
-    if isinstance(content, list) and content and all(set(part) == {"type", "text"} for part in content):
+    if (
+        isinstance(content, list)
+        and content
+        and all(set(part) == {"type", "text"} for part in content)
+    ):
         return "".join([part["text"] for part in content])
     return content
 
@@ -166,7 +181,10 @@ def one_text(content: Any) -> Any:
 def join_leading(body: Body) -> Body:
     """Join leading system messages with a blank line."""
     messages = body.get("messages", [])
-    while len(messages) > 1 and {messages[0]["role"], messages[1]["role"]} <= {"system", "developer"}:
+    while len(messages) > 1 and {messages[0]["role"], messages[1]["role"]} <= {
+        "system",
+        "developer",
+    }:
         first, second = messages.pop(0), messages[0]
         second["content"] = f"{one_text(first['content'])}\n\n{one_text(second['content'])}"
     return body
@@ -209,7 +227,8 @@ def plain_chat(body: Body) -> Body:
         if message.get("reasoning") == message.get("reasoning_content"):
             message.pop("reasoning", None)
     choice = body.get("tool_choice")
-    if isinstance(choice, dict) and choice.get("type") == "tool":  # another wire's form, which compatible servers take
+    # another wire's form, which compatible servers take
+    if isinstance(choice, dict) and choice.get("type") == "tool":
         body["tool_choice"] = {"type": "function", "function": {"name": choice.get("name")}}
     return _plain_schema(body, body.get("response_format", {}).get("json_schema"))
 
@@ -243,14 +262,28 @@ def plain_messages(body: Body) -> Body:
 
 
 # What a caller wrote, whose names are not the wire's.
-_FREE = frozenset({"args", "response", "parameters", "parametersJsonSchema", "responseSchema", "responseJsonSchema"})
+_FREE = frozenset(
+    {
+        "args",
+        "response",
+        "parameters",
+        "parametersJsonSchema",
+        "responseSchema",
+        "responseJsonSchema",
+    }
+)
 
 
 def one_spelling(value: Any) -> Any:
     """Convert Gemini's snake-case names, such as ``system_instruction``, to camel case."""
     if isinstance(value, dict):
-        named = {re.sub("_([a-z])", lambda found: found[1].upper(), name): each for name, each in value.items()}
-        return {name: each if name in _FREE else one_spelling(each) for name, each in named.items()}
+        named = {
+            re.sub("_([a-z])", lambda found: found[1].upper(), name): each
+            for name, each in value.items()
+        }
+        return {
+            name: each if name in _FREE else one_spelling(each) for name, each in named.items()
+        }
     return [one_spelling(each) for each in value] if isinstance(value, list) else value
 
 
@@ -281,7 +314,9 @@ def plain_contents(body: Body) -> Body:
     """Normalise Gemini contents: schema field name, lower-case types, results of one text."""
     body.pop("model", None)  # the URL names the model
     body.get("systemInstruction", {}).pop("role", None)
-    if not "".join([part.get("text", "") for part in body.get("systemInstruction", {}).get("parts", ())]):
+    if not "".join(
+        [part.get("text", "") for part in body.get("systemInstruction", {}).get("parts", ())]
+    ):
         body.pop("systemInstruction", None)
     for content in [*body.get("contents", ()), body.get("systemInstruction", {})]:
         for part in content.get("parts", ()):
@@ -292,7 +327,11 @@ def plain_contents(body: Body) -> Body:
         calling["mode"] = calling["mode"].upper()  # Gemini reads its enums in upper and lower case
     for tool in body.get("tools", ()):
         for function in tool.get("functionDeclarations", ()):
-            schema = function.pop("parameters", None) or function.pop("parametersJsonSchema", None) or {}
+            schema = (
+                function.pop("parameters", None)
+                or function.pop("parametersJsonSchema", None)
+                or {}
+            )
             function.setdefault("description", "")
             function["parameters"] = _lower_types(schema) or {"type": "object", "properties": {}}
     config = body.get("generationConfig", {})
@@ -307,7 +346,9 @@ def plain_contents(body: Body) -> Body:
     for content in body["contents"]:
         for part in content.get("parts", ()):
             if "functionResponse" in part:
-                part["functionResponse"]["response"] = _result(part["functionResponse"].get("response"))
+                part["functionResponse"]["response"] = _result(
+                    part["functionResponse"].get("response")
+                )
     return body
 
 
@@ -335,14 +376,19 @@ def _result(response: Any) -> Any:
 def _lower_types(schema: Any) -> Any:
     if isinstance(schema, dict):
         lower = {name: _lower_types(each) for name, each in schema.items()}
-        return {**lower, "type": lower["type"].lower()} if isinstance(lower.get("type"), str) else lower
+        return (
+            {**lower, "type": lower["type"].lower()}
+            if isinstance(lower.get("type"), str)
+            else lower
+        )
     return [_lower_types(each) for each in schema] if isinstance(schema, list) else schema
 
 
 def plain_input(body: Body) -> Body:
     """Normalise Responses input: constant fields such as ``store``, texts, and instructions."""
     for name in ("store", "include", "background"):
-        body.pop(name, None)  # nothing is stored, and encrypted reasoning is asked for: both by design
+        # nothing is stored, and encrypted reasoning is asked for: both by design
+        body.pop(name, None)
     if isinstance(body.get("input"), str):
         body["input"] = [{"role": "user", "content": body["input"]}]
     items = []
@@ -351,7 +397,11 @@ def plain_input(body: Body) -> Body:
         item.pop("status", None)
         if item.get("type", "message") == "message":
             content = _join_texts(item.get("content"))
-            if item.get("role") in ("system", "developer") and not items and isinstance(content, str):
+            if (
+                item.get("role") in ("system", "developer")
+                and not items
+                and isinstance(content, str)
+            ):
                 instructions.append(content)
                 continue
             item = {"role": item.get("role"), "content": content}
@@ -376,7 +426,9 @@ def plain_input(body: Body) -> Body:
 
 
 def _join_texts(content: Any) -> Any:
-    parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+    parts = (
+        [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+    )
     if parts and all(part.get("type") in ("input_text", "output_text", "text") for part in parts):
         return "".join([part["text"] for part in parts])
     return content
@@ -415,7 +467,10 @@ def plain_cohere(body: Body) -> Body:
     """Normalise Cohere bodies: JSON mode is an any-object schema, and schema names are unified."""
     form = body.get("response_format")
     if isinstance(form, dict) and form.get("type") in ("json_object", "json_schema"):
-        body["response_format"] = {"type": "json_object", "json_schema": form.get("json_schema", {"type": "object"})}
+        body["response_format"] = {
+            "type": "json_object",
+            "json_schema": form.get("json_schema", {"type": "object"}),
+        }
     return body
 
 
@@ -466,31 +521,64 @@ def normalise(wire: str, body: Body) -> Body:
     return plain
 
 
-# --- reasons for remaining differences ---------------------------------------------------------------
+# --- reasons for remaining differences ---------------------------------------------------------
 
 REASONS: dict[str, str] = {
-    r"(reasoning_effort|thinking|chat_template_kwargs)\b": "thinking is switched off as the family documents it",
-    r"generationConfig\.thinkingConfig": "the model does not think, and a budget of 0 is what it has",
+    r"(reasoning_effort|thinking|chat_template_kwargs)\b": (
+        "thinking is switched off as the family documents it"
+    ),
+    r"generationConfig\.thinkingConfig": (
+        "the model does not think, and a budget of 0 is what it has"
+    ),
     r"messages\[\]\.reasoning_content": "empty thinking of a turn is not sent",
     r"messages\[\]\.cache_control": "a mark on a message is put on its last block",
-    r"messages\[\]\.content\[\]\.cache_control\.ttl": "all marks of a request have one lifetime, the longest",
-    r"cache_control": "a mark of the request as a whole is put on its last blocks, as the server does",
+    r"messages\[\]\.content\[\]\.cache_control\.ttl": (
+        "all marks of a request have one lifetime, the longest"
+    ),
+    r"cache_control": (
+        "a mark of the request as a whole is put on its last blocks, as the server does"
+    ),
     r"tools\[\]\.cache_control": "the same mark, on the last tool",
-    r"system$": "blocks of instructions are joined by a blank line; a mark of the whole request is put on them",
-    r"messages\[\]\.content$": "one text with a mark is a list of one block; a document in a result is its JSON",
-    r"response_format\.json_schema\.name": "an empty name is refused by most servers: a hash of the schema stands in",
-    r"messages\[\]\.content\[\]\.file\.filename": "a file without a name is refused by most servers",
+    r"system$": (
+        "blocks of instructions are joined by a blank line; a mark of the whole request is put on "
+        "them"
+    ),
+    r"messages\[\]\.content$": (
+        "one text with a mark is a list of one block; a document in a result is its JSON"
+    ),
+    r"response_format\.json_schema\.name": (
+        "an empty name is refused by most servers: a hash of the schema stands in"
+    ),
+    r"messages\[\]\.content\[\]\.file\.filename": (
+        "a file without a name is refused by most servers"
+    ),
     r"stream_options": "padding of a stream is not asked for",
-    r"contents\[\]\.parts\[\]\.functionResponse\.id": "a result without an id gets that of its call",
-    r"contents\[\]\.parts\[\]\.functionResponse": "a result is text in our values: an object is sent as its JSON",
+    r"contents\[\]\.parts\[\]\.functionResponse\.id": (
+        "a result without an id gets that of its call"
+    ),
+    r"contents\[\]\.parts\[\]\.functionResponse": (
+        "a result is text in our values: an object is sent as its JSON"
+    ),
     r"contents\[\]\.parts$": "an empty text without a signature is left out",
     r"contents$": "a call that nothing answers is left out",
-    r"toolConfig\.functionCallingConfig\.mode": "VALIDATED is sent as AUTO, and we validate the calls",
-    r"tools\[\]\.functionDeclarations$": "several allowed functions are sent as that subset of the tools",
-    r"toolConfig\.functionCallingConfig": "several allowed functions are sent as that subset of the tools",
-    r"messages\[\]\.content\[\]\.toolResult\.content": "a result is text in our values: an object is sent as its JSON",
-    r"messages\[\]\.content\[\]\.document\.name": "the wire takes no underscore in the name of a document",
-    r"messages\[\]\.(tool_calls\[\]\.id|tool_call_id)": "this wire has no ids; a client sent another wire's",
+    r"toolConfig\.functionCallingConfig\.mode": (
+        "VALIDATED is sent as AUTO, and we validate the calls"
+    ),
+    r"tools\[\]\.functionDeclarations$": (
+        "several allowed functions are sent as that subset of the tools"
+    ),
+    r"toolConfig\.functionCallingConfig": (
+        "several allowed functions are sent as that subset of the tools"
+    ),
+    r"messages\[\]\.content\[\]\.toolResult\.content": (
+        "a result is text in our values: an object is sent as its JSON"
+    ),
+    r"messages\[\]\.content\[\]\.document\.name": (
+        "the wire takes no underscore in the name of a document"
+    ),
+    r"messages\[\]\.(tool_calls\[\]\.id|tool_call_id)": (
+        "this wire has no ids; a client sent another wire's"
+    ),
 }
 
 
@@ -499,22 +587,30 @@ def reason_of(place: str) -> str | None:
     return next((why for pattern, why in REASONS.items() if re.match(pattern, place)), None)
 
 
-# --- recordings -------------------------------------------------------------------------------------
+# --- recordings --------------------------------------------------------------------------------
 
 
 def recorded() -> Iterator[tuple[str, str, Body, str]]:
-    """Yield the id, the wire, the body and the path of every recorded request that was accepted and is complete."""
+    """Yield the id, the wire, the body and the path of every recorded request that was accepted
+    and is complete.
+    """
     with gzip.open(RECORDED, "rb") as lines:
         for line in lines:
             data = json.loads(line)
             wire, body = WIRES.get(data["provider"]), data["request_json"]
-            if wire not in STEPS or data["op"] != "create" or data["request_elided"] or not isinstance(body, dict):
+            if (
+                wire not in STEPS
+                or data["op"] != "create"
+                or data["request_elided"]
+                or not isinstance(body, dict)
+            ):
                 continue
             path = urlsplit(data["url"] or "").path
             if wire == "bedrock":
                 path = f"/model/{data['model'] or 'm'}/converse{'-stream' * data['stream']}"
             elif wire != "gemini":
-                body = {"model": data["model"] or "m", **body}  # some clients name it in the address
+                # some clients name it in the address
+                body = {"model": data["model"] or "m", **body}
             elif ":" not in path.rpartition("/")[2]:
                 path = f"/v1beta/models/{data['model'] or 'm'}:generateContent"
             if data["status"] == 200:
@@ -533,7 +629,9 @@ class Share(NamedTuple):
 
 
 def report() -> dict[str, Share]:
-    """Return for each wire how many requests our values express, how many of them are the same, and the reasons."""
+    """Return for each wire how many requests our values express, how many of them are the same,
+    and the reasons.
+    """
     outcomes: dict[str, list[Outcome]] = {}
     for _, wire, body, path in recorded():
         outcomes.setdefault(wire, []).append(compare(wire, body, path))
@@ -543,27 +641,45 @@ def report() -> dict[str, Share]:
 def _sum_up(outcomes: list[Outcome]) -> Share:
     verdicts = Counter([outcome.verdict for outcome in outcomes])
     places = {
-        verdict: Counter([place for outcome in outcomes if outcome.verdict == verdict for place in outcome.places])
+        verdict: Counter(
+            [
+                place
+                for outcome in outcomes
+                if outcome.verdict == verdict
+                for place in outcome.places
+            ]
+        )
         for verdict in ("differs", "reported", "refused")
     }
-    expressed, lost = verdicts["same"] + verdicts["differs"], verdicts["reported"] + verdicts["refused"]
-    return Share(expressed, verdicts["same"], places["differs"], places["reported"], places["refused"], lost)
+    expressed, lost = (
+        verdicts["same"] + verdicts["differs"],
+        verdicts["reported"] + verdicts["refused"],
+    )
+    return Share(
+        expressed, verdicts["same"], places["differs"], places["reported"], places["refused"], lost
+    )
 
 
 def _describe(same: int, expressed: int, lost: int) -> str:
     return f"{same} of {expressed} the same ({same / expressed:.1%}); {lost} not expressed"
 
 
-# --- the table of the page ----------------------------------------------------------------------------
+# --- the table of the page ---------------------------------------------------------------------
 
 PAGE = ROOT / "docs/concepts/wires.md"
 START, END = "<!-- requests -->\n", "<!-- /requests -->\n"
 
 
 def total(shares: Mapping[str, Share]) -> tuple[int, int, int]:
-    """Return the requests of all wires: those that are the same, those that are expressed, and the others."""
+    """Return the requests of all wires: those that are the same, those that are expressed, and the
+    others.
+    """
     found = shares.values()
-    return sum([one.same for one in found]), sum([one.expressed for one in found]), sum([one.lost for one in found])
+    return (
+        sum([one.same for one in found]),
+        sum([one.expressed for one in found]),
+        sum([one.lost for one in found]),
+    )
 
 
 def write_table(shares: Mapping[str, Share]) -> str:

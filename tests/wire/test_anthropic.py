@@ -56,17 +56,34 @@ from dragoman.wire.anthropic import AnthropicCodec, Quirks
 from dragoman.wire.anthropic.schema import fits_format, project_format
 from dragoman.wire.codec import Notes
 from dragoman.wire.plan import make_plan
-from tests.wire.cases import BASE_URL, MODEL, SHARED, Case, DecodedReply, bytewise, check_case, decode, find_cases
+from tests.wire.cases import (
+    BASE_URL,
+    MODEL,
+    SHARED,
+    Case,
+    DecodedReply,
+    bytewise,
+    check_case,
+    decode,
+    find_cases,
+)
 
 CASES = find_cases("anthropic")
 STREAMS = find_cases("anthropic", "reply.sse")
 ISSUER = Issuer("anthropic", None, MODEL)
 LIMIT = RuntimeConfig(max_tokens=64)
 HELLO = Request((User("Hello?"),), config=LIMIT, model=MODEL, request_id="R")
-PERSON = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"], "title": "Person"}
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}},
+    "required": ["name"],
+    "title": "Person",
+}
 
 
-def connect(quirks: Any = None, *, base_url: str = BASE_URL, **capabilities: Any) -> AnthropicCodec:
+def connect(
+    quirks: Any = None, *, base_url: str = BASE_URL, **capabilities: Any
+) -> AnthropicCodec:
     return AnthropicCodec.connect(MODEL, base_url, quirks, Capabilities.of(capabilities))
 
 
@@ -74,7 +91,9 @@ def sent(request: Request, codec: AnthropicCodec | None = None) -> Any:
     return msgspec.json.decode((codec or connect()).encode(request).http.body)
 
 
-def hear(reply: bytes, request: Request = HELLO, codec: AnthropicCodec | None = None) -> DecodedReply:
+def hear(
+    reply: bytes, request: Request = HELLO, codec: AnthropicCodec | None = None
+) -> DecodedReply:
     return decode(codec or connect(), request, [reply])
 
 
@@ -84,7 +103,7 @@ def replied(heard: DecodedReply) -> Response:
     return heard.response
 
 
-# --- cases as data --------------------------------------------------------------------------------
+# --- cases as data -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -107,7 +126,10 @@ LOSSES = {
         ("continuity_dropped", "messages[1].content[12].continuity"),
     ],
     "foreign-vendor": [("thinking_dropped", "messages[1].content[0]")],
-    "turn-ends-with-thinking": [("thinking_dropped", "messages[1].content[0]"), ("message_dropped", "messages[1]")],
+    "turn-ends-with-thinking": [
+        ("thinking_dropped", "messages[1].content[0]"),
+        ("message_dropped", "messages[1]"),
+    ],
     "dangling-calls": [
         ("dangling_call_dropped", "messages[1].content[1]"),
         ("dangling_call_dropped", "messages[3].content[0]"),
@@ -137,7 +159,9 @@ LOSSES = {
         ("schema_keyword_rewritten", "response_schema.properties.pay.oneOf"),
     ],
     "structured-native": [("schema_keyword_dropped", "response_schema.properties.age.minimum")],
-    "structured-with-effort": [("schema_keyword_dropped", "response_schema.properties.age.minimum")],
+    "structured-with-effort": [
+        ("schema_keyword_dropped", "response_schema.properties.age.minimum")
+    ],
     "structured-wrong": [("schema_keyword_dropped", "response_schema.properties.age.minimum")],
 }
 
@@ -151,8 +175,14 @@ def test_exactly_the_losses_are_reported(case: Case) -> None:
 @pytest.mark.parametrize(
     ("name", "notes"),
     [
-        ("illegal-ids", ["id_projected messages[1].content[0]", "id_projected messages[2].tool_call_id"]),
-        ("repeated-ids", ["id_projected messages[3].content[0]", "id_projected messages[4].tool_call_id"]),
+        (
+            "illegal-ids",
+            ["id_projected messages[1].content[0]", "id_projected messages[2].tool_call_id"],
+        ),
+        (
+            "repeated-ids",
+            ["id_projected messages[3].content[0]", "id_projected messages[4].tool_call_id"],
+        ),
         ("choice-without-tools", ["tool_choice_omitted tool_choice"]),
     ],
 )
@@ -164,7 +194,9 @@ def test_lossless_changes_are_noted_without_a_warning(name: str, notes: list[str
 
 
 def test_blank_text_is_omitted_without_a_warning() -> None:
-    request = msgspec.structs.replace(HELLO, messages=(User("a"), Assistant([Text(" ")]), User("b")))
+    request = msgspec.structs.replace(
+        HELLO, messages=(User("a"), Assistant([Text(" ")]), User("b"))
+    )
     encoded = connect().encode(request)
     assert [(note.code, note.loss) for note in encoded.notes] == [
         ("blank_text_dropped", False),
@@ -174,14 +206,19 @@ def test_blank_text_is_omitted_without_a_warning() -> None:
 
 def test_state_on_a_users_text_is_reported() -> None:
     request = msgspec.structs.replace(HELLO, messages=(User([Text("a", Continuity("s"))]),))
-    assert [warning.path for warning in connect().encode(request).warnings] == ["messages[0].content[0].continuity"]
+    assert [warning.path for warning in connect().encode(request).warnings] == [
+        "messages[0].content[0].continuity"
+    ]
 
 
-# --- cut anywhere ---------------------------------------------------------------------------------
+# --- cut anywhere ------------------------------------------------------------------------------
 
 
 def cuts(case: Case, step: int) -> None:
-    whole, codec = decode(case.codec(AnthropicCodec), case.request, [case.reply or b""]), case.codec(AnthropicCodec)
+    whole, codec = (
+        decode(case.codec(AnthropicCodec), case.request, [case.reply or b""]),
+        case.codec(AnthropicCodec),
+    )
     data = case.reply or b""
     said = whole.response.text if whole.response else ""
     intents = [event for event in whole.events if isinstance(event, ToolUseEnd) and event.intent]
@@ -194,8 +231,12 @@ def cuts(case: Case, step: int) -> None:
         if response is not None:
             assert said.startswith(response.text)
             assert response.finish_reason == "error"
-            made = [event for event in heard.events if isinstance(event, ToolUseEnd) and event.intent]
-            assert [event.final_input for event in made] == [event.final_input for event in intents[: len(made)]]
+            made = [
+                event for event in heard.events if isinstance(event, ToolUseEnd) and event.intent
+            ]
+            assert [event.final_input for event in made] == [
+                event.final_input for event in intents[: len(made)]
+            ]
 
 
 @pytest.mark.no_cover
@@ -204,12 +245,16 @@ def test_truncated_stream_is_reported(case: Case) -> None:
     cuts(case, 41)
 
 
-# --- one reply, two forms -------------------------------------------------------------------------
+# --- one reply, two forms ----------------------------------------------------------------------
 
 names = st.sampled_from(["get_weather", "get_time"])
 texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
 values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | texts,
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | texts,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=8,
 )
@@ -217,18 +262,34 @@ objects = st.dictionaries(texts, values, max_size=4)
 search = {"type": "server_tool_use", "id": "srv", "name": "web_search"}
 blocks = st.one_of(
     st.builds(lambda text: {"type": "text", "text": text}, texts),
-    st.builds(lambda text, cited: {"type": "text", "text": text, "citations": [cited]}, texts, objects),
-    st.builds(lambda text, sign: {"type": "thinking", "thinking": text, "signature": sign}, st.just("") | texts, texts),
+    st.builds(
+        lambda text, cited: {"type": "text", "text": text, "citations": [cited]}, texts, objects
+    ),
+    st.builds(
+        lambda text, sign: {"type": "thinking", "thinking": text, "signature": sign},
+        st.just("") | texts,
+        texts,
+    ),
     st.builds(lambda data: {"type": "redacted_thinking", "data": data}, texts),
-    st.builds(lambda name, given: {"type": "tool_use", "name": name, "input": given}, names, objects),
+    st.builds(
+        lambda name, given: {"type": "tool_use", "name": name, "input": given}, names, objects
+    ),
     st.builds(lambda given: {**search, "input": given}, objects),
-    st.builds(lambda inner: {"type": "web_search_tool_result", "tool_use_id": "srv", "content": inner}, values),
+    st.builds(
+        lambda inner: {"type": "web_search_tool_result", "tool_use_id": "srv", "content": inner},
+        values,
+    ),
 )
 usages = st.fixed_dictionaries(
     {"input_tokens": st.integers(0, 99), "output_tokens": st.integers(0, 99)},
-    optional={"cache_read_input_tokens": st.integers(0, 99), "cache_creation_input_tokens": st.integers(0, 99)},
+    optional={
+        "cache_read_input_tokens": st.integers(0, 99),
+        "cache_creation_input_tokens": st.integers(0, 99),
+    },
 )
-reasons = st.sampled_from(["end_turn", "tool_use", "refusal", "pause_turn", "stop_sequence", "new_word"])
+reasons = st.sampled_from(
+    ["end_turn", "tool_use", "refusal", "pause_turn", "stop_sequence", "new_word"]
+)
 
 
 def line(kind: str, **fields: Any) -> bytes:
@@ -243,7 +304,10 @@ def stream_block(index: int, block: dict[str, Any], size: int) -> Iterator[bytes
     """Return a block as the wire streams it: empty at first, then in fragments."""
     grown = {
         "text": [("text", "text_delta", "text")],
-        "thinking": [("thinking", "thinking_delta", "thinking"), ("signature", "signature_delta", "signature")],
+        "thinking": [
+            ("thinking", "thinking_delta", "thinking"),
+            ("signature", "signature_delta", "signature"),
+        ],
     }.get(block["type"], [])
     empty = {**block, **{name: "" for name, _, _ in grown}}
     cited = empty.pop("citations", [])
@@ -251,7 +315,11 @@ def stream_block(index: int, block: dict[str, Any], size: int) -> Iterator[bytes
         empty["input"] = {}
     yield line("content_block_start", index=index, content_block=empty)
     for citation in cited:
-        yield line("content_block_delta", index=index, delta={"type": "citations_delta", "citation": citation})
+        yield line(
+            "content_block_delta",
+            index=index,
+            delta={"type": "citations_delta", "citation": citation},
+        )
     for name, kind, field in grown:
         for piece in pieces(block[name], size):
             yield line("content_block_delta", index=index, delta={"type": kind, field: piece})
@@ -274,7 +342,9 @@ def as_stream(reply: dict[str, Any], size: int) -> bytes:
 
 
 ANY = {"type": "object"}
-TOOLED = msgspec.structs.replace(HELLO, tools=(Tool("get_weather", "", ANY), Tool("get_time", "", ANY)))
+TOOLED = msgspec.structs.replace(
+    HELLO, tools=(Tool("get_weather", "", ANY), Tool("get_time", "", ANY))
+)
 
 
 @given(st.lists(blocks, max_size=5), usages, reasons, st.integers(1, 9))
@@ -284,15 +354,27 @@ def test_body_and_stream_give_the_same_reply(
     for number, block in enumerate(content):
         if block["type"] == "tool_use":
             block["id"] = f"toolu_{number}"
-    reply = {"type": "message", "model": "m", "content": content, "stop_reason": reason, "usage": usage}
+    reply = {
+        "type": "message",
+        "model": "m",
+        "content": content,
+        "stop_reason": reason,
+        "usage": usage,
+    }
     body, streamed = hear(json.dumps(reply).encode(), TOOLED), hear(as_stream(reply, size), TOOLED)
     assert streamed.facts == body.facts
-    assert body.error is None or (reason not in ("end_turn", "tool_use") and content[-1].get("input") == {})
+    assert body.error is None or (
+        reason not in ("end_turn", "tool_use") and content[-1].get("input") == {}
+    )
 
 
 @given(st.lists(blocks, min_size=1, max_size=5))
 def test_model_reply_is_sent_back_unchanged(content: list[dict[str, Any]]) -> None:
-    content = [{**search, "input": {}}, {"type": "web_search_tool_result", "tool_use_id": "srv"}, *content]
+    content = [
+        {**search, "input": {}},
+        {"type": "web_search_tool_result", "tool_use_id": "srv"},
+        *content,
+    ]
     content.append({"type": "text", "text": "So."})
     for number, block in enumerate(content):
         if block["type"] == "tool_use":
@@ -314,13 +396,19 @@ def test_arguments_round_trip(arguments: dict[str, Any]) -> None:
     assert replied(heard).tool_calls[0].arguments == arguments
 
 
-# --- nothing escapes ------------------------------------------------------------------------------
+# --- nothing escapes ---------------------------------------------------------------------------
 
 FUZZED = [case for case in CASES if case.reply and case.options.status == 200]
 
 
 def spots(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    items = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, inner in items:
         yield (*path, key)
         yield from spots(inner, (*path, key))
@@ -342,7 +430,9 @@ def mutate(value: Any, draw: Any) -> Any:
         case "nest":
             place[last] = [place[last]]
         case _:
-            place[last] = draw(values | st.sampled_from(["text", "tool_use", "thinking", "error", 0, 1, 2]))
+            place[last] = draw(
+                values | st.sampled_from(["text", "tool_use", "thinking", "error", 0, 1, 2])
+            )
     return value
 
 
@@ -361,7 +451,8 @@ def test_damaged_reply_raises_a_provider_error(data: st.DataObject) -> None:
         reply = "".join(lines).encode()
     else:
         reply = json.dumps(mutate(json.loads(reply), data.draw)).encode()
-    heard = decode(case.codec(AnthropicCodec), case.request, [reply])  # holds the events against the rules
+    # holds the events against the rules
+    heard = decode(case.codec(AnthropicCodec), case.request, [reply])
     assert heard.error is None or isinstance(heard.error, ProviderError)
     assert heard.events or heard.error
 
@@ -373,9 +464,13 @@ def test_any_bytes_raise_a_provider_error(reply: bytes, stream: bool) -> None:
 
 
 def test_split_character_and_empty_event_are_tolerated() -> None:
-    """Models emit lone surrogates, which the fast reader refuses; proxies send events of nothing."""
+    """Models emit lone surrogates, which the fast reader refuses; proxies send events
+    of nothing.
+    """
     content = [{"type": "text", "text": "HALF"}]
-    text = as_stream({"type": "message", "content": content, "stop_reason": "end_turn", "usage": {}}, 9)
+    text = as_stream(
+        {"type": "message", "content": content, "stop_reason": "end_turn", "usage": {}}, 9
+    )
     heard = hear(text.replace(b"HALF", b"\\ud800").replace(b"\n\n", b"\n\ndata: \n\n", 1))
     assert replied(heard).text == "\ufffd"
 
@@ -385,16 +480,24 @@ def test_deeply_nested_reply_raises_a_provider_error() -> None:
     assert isinstance(hear(deep).error, InvalidResponseError)
 
 
-# --- validity of encoded requests -----------------------------------------------------------------
+# --- validity of encoded requests --------------------------------------------------------------
 
 ids = st.sampled_from(["call_0", "call_1", "functions.f:0", "x" * 65, "y" * 64])
 issuers = st.sampled_from(
-    [None, ISSUER, Issuer("anthropic"), Issuer("anthropic", None, "other"), Issuer("gemini", None, MODEL)]
+    [
+        None,
+        ISSUER,
+        Issuer("anthropic"),
+        Issuer("anthropic", None, "other"),
+        Issuer("gemini", None, MODEL),
+    ]
 )
 states = st.none() | st.builds(
     Continuity,
     st.none() | st.just("sig"),
-    st.none() | st.just({"citations": [{"n": 1}]}) | st.just({"caller": {"type": "p", "tool_id": "srv1"}}),
+    st.none()
+    | st.just({"citations": [{"n": 1}]})
+    | st.just({"caller": {"type": "p", "tool_id": "srv1"}}),
     issuers,
     st.booleans(),
 )
@@ -403,8 +506,16 @@ spoken = st.one_of(
     st.builds(Text, st.sampled_from(["", " ", "Hello"]), states),
     st.builds(Thinking, st.sampled_from(["", "Hm"]), states),
     st.builds(RedactedThinking, st.just("xx"), states),
-    st.builds(lambda name: Opaque({"type": "server_tool_use", "id": name}, Continuity(issuer=ISSUER)), server),
-    st.builds(lambda name: Opaque({"type": "x_tool_result", "tool_use_id": name}, Continuity(issuer=ISSUER)), server),
+    st.builds(
+        lambda name: Opaque({"type": "server_tool_use", "id": name}, Continuity(issuer=ISSUER)),
+        server,
+    ),
+    st.builds(
+        lambda name: Opaque(
+            {"type": "x_tool_result", "tool_use_id": name}, Continuity(issuer=ISSUER)
+        ),
+        server,
+    ),
 )
 
 
@@ -415,15 +526,24 @@ def conversations(draw: Any) -> tuple[Message, ...]:
     waiting: list[str] = []
     for _ in range(draw(st.integers(1, 4))):
         calls = draw(st.lists(ids, max_size=2, unique=True))
-        made = [*draw(st.lists(spoken, max_size=2)), *[ToolCall(name, "f", {}, draw(states)) for name in calls]]
+        made = [
+            *draw(st.lists(spoken, max_size=2)),
+            *[ToolCall(name, "f", {}, draw(states)) for name in calls],
+        ]
         if made:
             messages.append(Assistant(draw(st.permutations(made))))
             waiting += calls
-        answers: list[Message] = [User(draw(st.sampled_from(["And?", [Text("a"), Document(Inline("aaaa"))]])))]
+        answers: list[Message] = [
+            User(draw(st.sampled_from(["And?", [Text("a"), Document(Inline("aaaa"))]])))
+        ]
         for name in draw(st.permutations(waiting)):
             if draw(st.booleans()):
                 waiting.remove(name)
-                content = draw(st.sampled_from(["", "done", (Text("done"), Image(Inline("aaaa"), "image/png"))]))
+                content = draw(
+                    st.sampled_from(
+                        ["", "done", (Text("done"), Image(Inline("aaaa"), "image/png"))]
+                    )
+                )
                 answers.append(ToolResult(name, content, draw(st.booleans())))
         messages += draw(st.permutations(answers))
     return (*messages, User("Well?"))
@@ -431,11 +551,17 @@ def conversations(draw: Any) -> tuple[Message, ...]:
 
 def assert_legal(turns: list[dict[str, Any]]) -> None:
     """Assert the rules that the wire's server enforces."""
-    assert [turn["role"] for turn in turns] == [role for role, _ in zip(itertools.cycle(["user", "assistant"]), turns)]
+    assert [turn["role"] for turn in turns] == [
+        role for role, _ in zip(itertools.cycle(["user", "assistant"]), turns)
+    ]
     seen: set[str] = set()
     asked: list[str] = []
     for turn in turns:
-        content = [{"type": "text", "text": turn["content"]}] if isinstance(turn["content"], str) else turn["content"]
+        content = (
+            [{"type": "text", "text": turn["content"]}]
+            if isinstance(turn["content"], str)
+            else turn["content"]
+        )
         assert content
         kinds = [block["type"] for block in content]
         answered = [block["tool_use_id"] for block in content if block["type"] == "tool_result"]
@@ -461,7 +587,12 @@ def test_every_conversation_is_encoded_validly(messages: tuple[Message, ...]) ->
     encoded = connect().encode(request)
     body = msgspec.json.decode(encoded.http.body)
     assert_legal(body["messages"])
-    blocks = [block for turn in body["messages"] if isinstance(turn["content"], list) for block in turn["content"]]
+    blocks = [
+        block
+        for turn in body["messages"]
+        if isinstance(turn["content"], list)
+        for block in turn["content"]
+    ]
     results = sum(block["type"] == "tool_result" for block in blocks)
     assert results == sum(type(message) is ToolResult for message in messages), "no result is lost"
     used = {block["id"] for block in blocks if block["type"] == "server_tool_use"}
@@ -476,28 +607,36 @@ def test_every_conversation_is_encoded_validly(messages: tuple[Message, ...]) ->
 
 
 @given(conversations())
-def test_encoding_is_deterministic_and_a_longer_request_extends_it(messages: tuple[Message, ...]) -> None:
+def test_encoding_is_deterministic_and_a_longer_request_extends_it(
+    messages: tuple[Message, ...],
+) -> None:
     request = msgspec.structs.replace(HELLO, messages=messages)
     body = connect().encode(request).http.body
     again = msgspec.convert(msgspec.to_builtins(request), Request)
     assert connect().encode(again).http.body == body
-    longer = msgspec.structs.replace(request, messages=(*messages, Assistant("Yes."), User("Good.")))
+    longer = msgspec.structs.replace(
+        request, messages=(*messages, Assistant("Yes."), User("Good."))
+    )
     assert connect().encode(longer).http.body.startswith(body.removesuffix(b"]}"))
 
 
 @pytest.mark.parametrize(
-    "value", [{"x": object()}, {"x": float("nan")} | {"y": {1, object()}}], ids=["object", "set of objects"]
+    "value",
+    [{"x": object()}, {"x": float("nan")} | {"y": {1, object()}}],
+    ids=["object", "set of objects"],
 )
 def test_values_that_are_not_json_are_rejected_by_name(value: Any) -> None:
     with pytest.raises(InvalidRequestError, match="JSON"):
-        connect().encode(msgspec.structs.replace(HELLO, config=RuntimeConfig(max_tokens=1, extras=value)))
+        connect().encode(
+            msgspec.structs.replace(HELLO, config=RuntimeConfig(max_tokens=1, extras=value))
+        )
     state = Continuity(opaque={"citations": value}, issuer=ISSUER)
     messages = (User("a"), Assistant([Text("b", state)]), User("c"))
     with pytest.raises(InvalidRequestError, match="JSON"):
         connect().encode(msgspec.structs.replace(HELLO, messages=messages))
 
 
-# --- URLs and headers -----------------------------------------------------------------------------
+# --- URLs and headers --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -558,7 +697,9 @@ def test_invalid_base_url_is_rejected() -> None:
         ({"supports_structured_output": False, "supports_tools": False}, "prompt"),
     ],
 )
-def test_capabilities_decide_how_structured_output_is_requested(capabilities: dict[str, bool], structured: str) -> None:
+def test_capabilities_decide_how_structured_output_is_requested(
+    capabilities: dict[str, bool], structured: str
+) -> None:
     assert connect(**capabilities).quirks.structured == structured
 
 
@@ -591,7 +732,9 @@ def test_reasoning_is_encoded(reasoning: Any, quirks: Any, fields: dict[str, Any
 
 @pytest.mark.parametrize("reasoning", [True, "max"])
 def test_unknown_effort_is_rejected(reasoning: Any) -> None:
-    request = msgspec.structs.replace(HELLO, config=RuntimeConfig(max_tokens=1, reasoning=reasoning))
+    request = msgspec.structs.replace(
+        HELLO, config=RuntimeConfig(max_tokens=1, reasoning=reasoning)
+    )
     with pytest.raises(UnsupportedFeatureError, match=r"config\.reasoning"):
         sent(request, connect({"effort": True}))
 
@@ -616,16 +759,28 @@ def test_tool_is_forced_only_where_the_wire_allows_it(extras: dict[str, Any], pa
 def test_extras_that_repeat_a_field_are_accepted() -> None:
     extras = {"temperature": 1.0, "stream": True, "max_tokens": 64, "system": "Be terse."}
     config = RuntimeConfig(temperature=1, max_tokens=64, extras=extras)
-    request = msgspec.structs.replace(HELLO, messages=(System("Be terse."), User("x")), config=config, stream=True)
+    request = msgspec.structs.replace(
+        HELLO, messages=(System("Be terse."), User("x")), config=config, stream=True
+    )
     body = sent(request)
-    assert (body["temperature"], body["stream"], body["max_tokens"], body["system"]) == (1, True, 64, "Be terse.")
+    assert (body["temperature"], body["stream"], body["max_tokens"], body["system"]) == (
+        1,
+        True,
+        64,
+        "Be terse.",
+    )
 
 
-# --- state and ids of other issuers ---------------------------------------------------------------
+# --- state and ids of other issuers ------------------------------------------------------------
 
 
 def test_unreadable_calls_are_omitted_with_their_results() -> None:
-    messages = (User("a"), Assistant([Text("b"), ToolCall("t", "f", None)]), ToolResult("t", "x"), User("c"))
+    messages = (
+        User("a"),
+        Assistant([Text("b"), ToolCall("t", "f", None)]),
+        ToolResult("t", "x"),
+        User("c"),
+    )
     encoded = connect().encode(msgspec.structs.replace(HELLO, messages=messages))
     turns = msgspec.json.decode(encoded.http.body)["messages"]
     assert turns[1:] == [
@@ -645,11 +800,18 @@ def test_compatible_server_accepts_any_id() -> None:
     assert used[1] != "ä.0"
 
 
-# --- schemas --------------------------------------------------------------------------------------
+# --- schemas -----------------------------------------------------------------------------------
 
-TREE = {"$ref": "#/$defs/Node", "$defs": {"Node": {"type": "object", "properties": {"next": {"$ref": "#/$defs/Node"}}}}}
+TREE = {
+    "$ref": "#/$defs/Node",
+    "$defs": {"Node": {"type": "object", "properties": {"next": {"$ref": "#/$defs/Node"}}}},
+}
 PAIR = {"type": "object", "properties": {"a": {"$ref": "#/$defs/X"}, "b": {"$ref": "#/$defs/X"}}}
-IN_ALL = {"type": "object", "properties": {"a": {"allOf": [{"$ref": "#/$defs/X"}]}}, "$defs": {"X": {"type": "null"}}}
+IN_ALL = {
+    "type": "object",
+    "properties": {"a": {"allOf": [{"$ref": "#/$defs/X"}]}},
+    "$defs": {"X": {"type": "null"}},
+}
 
 
 def ladder(steps: int) -> dict[str, Any]:
@@ -657,7 +819,10 @@ def ladder(steps: int) -> dict[str, Any]:
     steps.
     """
     return {
-        f"d{step}": {"type": "object", "properties": {side: {"$ref": f"#/$defs/d{step + 1}"} for side in "ab"}}
+        f"d{step}": {
+            "type": "object",
+            "properties": {side: {"$ref": f"#/$defs/d{step + 1}"} for side in "ab"},
+        }
         for step in range(steps)
     }
 
@@ -676,13 +841,31 @@ def ladder(steps: int) -> dict[str, Any]:
         ({"type": "object", "properties": {"a": True}}, False),
         ({"type": "object", "properties": {"a": {"enum": [1, "x", None]}}}, True),
         ({"type": "object", "properties": {"a": {"enum": [{"b": 1}]}}}, False),
-        ({"type": "object", "properties": {"a": {"type": "array", "items": {"type": "object"}}}}, False),
-        ({"type": "object", "properties": {"a": {"anyOf": [{"type": "null"}, {"type": "object"}]}}}, False),
+        (
+            {
+                "type": "object",
+                "properties": {"a": {"type": "array", "items": {"type": "object"}}},
+            },
+            False,
+        ),
+        (
+            {
+                "type": "object",
+                "properties": {"a": {"anyOf": [{"type": "null"}, {"type": "object"}]}},
+            },
+            False,
+        ),
         (IN_ALL, False),
         (TREE, False),
         ({**PAIR, "$defs": {"X": {"type": "string"}}}, True),
         ({**PAIR, "definitions": {"X": {"type": "string"}}}, False),
-        ({"type": "object", "properties": {"a": {"$ref": "#/properties/b"}, "b": {"type": "null"}}}, False),
+        (
+            {
+                "type": "object",
+                "properties": {"a": {"$ref": "#/properties/b"}, "b": {"type": "null"}},
+            },
+            False,
+        ),
         ({"type": "object", "properties": {"a": {"$ref": "https://example.org/s"}}}, False),
         ({"$ref": "#/$defs/d0", "$defs": {**ladder(60), "d60": {"type": "string"}}}, True),
     ],
@@ -699,7 +882,10 @@ def test_unused_definitions_are_harmless() -> None:
 
 def test_mixed_union_keeps_one_kind() -> None:
     notes = Notes()
-    schema = {"type": "object", "properties": {"a": {"anyOf": [{"type": "null"}], "oneOf": [{"type": "null"}]}}}
+    schema = {
+        "type": "object",
+        "properties": {"a": {"anyOf": [{"type": "null"}], "oneOf": [{"type": "null"}]}},
+    }
     projected = project_format(schema, notes)["properties"]["a"]
     assert projected["anyOf"] == [{"type": "null"}]
     assert "oneOf" in projected["description"]
@@ -707,25 +893,34 @@ def test_mixed_union_keeps_one_kind() -> None:
 
 
 def test_callers_schema_is_not_changed() -> None:
-    schema = copy.deepcopy(case := Case("anthropic", "structured-projected").request.response_schema)
+    schema = copy.deepcopy(
+        case := Case("anthropic", "structured-projected").request.response_schema
+    )
     sent(msgspec.structs.replace(HELLO, response_schema=case))
     assert case == schema
 
 
-# --- learning, and the provider around it ---------------------------------------------------------
+# --- learning, and the provider around it ------------------------------------------------------
 
-REFUSED_FORMAT = b'{"type":"error","error":{"type":"invalid_request_error","message":"output_config: Extra inputs are not permitted"}}'  # fmt: skip  # noqa: E501
-REFUSED_TOOL = b'{"type":"error","error":{"type":"invalid_request_error","message":"tool_choice: forced tool use is not supported"}}'  # fmt: skip  # noqa: E501
+REFUSED_FORMAT = b'{"type":"error","error":{"type":"invalid_request_error","message":"output_config: Extra inputs are not permitted"}}'  # fmt: skip
+REFUSED_TOOL = b'{"type":"error","error":{"type":"invalid_request_error","message":"tool_choice: forced tool use is not supported"}}'  # fmt: skip
 ANSWER = b'{"content":[{"type":"text","text":"{\\"name\\":\\"Ada\\"}"}],"stop_reason":"end_turn"}'
 
 
-def provider(*replies: tuple[int, bytes], codec: AnthropicCodec | None = None) -> tuple[HttpProvider, FixtureTransport]:
+def provider(
+    *replies: tuple[int, bytes], codec: AnthropicCodec | None = None
+) -> tuple[HttpProvider, FixtureTransport]:
     transport = FixtureTransport(*[(status, {}, [body]) for status, body in replies])
-    return HttpProvider(codec or connect(), transport, name="test", model=MODEL, api_key="k"), transport
+    return (
+        HttpProvider(codec or connect(), transport, name="test", model=MODEL, api_key="k"),
+        transport,
+    )
 
 
 async def test_rejected_structured_form_is_learned_once() -> None:
-    model, transport = provider((400, REFUSED_FORMAT), (400, REFUSED_TOOL), (200, ANSWER), (200, ANSWER))
+    model, transport = provider(
+        (400, REFUSED_FORMAT), (400, REFUSED_TOOL), (200, ANSWER), (200, ANSWER)
+    )
     for _ in range(2):
         reply = await model.complete("Who?", config=LIMIT, response_schema=PERSON)
         assert reply.parsed == {"name": "Ada"}
@@ -755,7 +950,9 @@ async def test_other_errors_teach_nothing(status: int, body: bytes, schema: Any)
 
 
 def test_learning_changes_nothing_else() -> None:
-    codec = AnthropicCodec(MODEL, BASE_URL, Quirks(effort=True), max_output_tokens=9, vendor="v", keep_raw=False)
+    codec = AnthropicCodec(
+        MODEL, BASE_URL, Quirks(effort=True), max_output_tokens=9, vendor="v", keep_raw=False
+    )
     error = codec.error(400, {}, REFUSED_FORMAT)
     learned = codec.learn(error, msgspec.structs.replace(HELLO, response_schema=PERSON))
     assert learned is not None
@@ -801,7 +998,11 @@ def test_useful_headers_are_kept() -> None:
     }
     error = connect().error(429, headers, b"{}")
     assert error.retry_after == 3.0
-    assert set(error.headers) == {"request-id", "retry-after", "anthropic-ratelimit-requests-reset"}
+    assert set(error.headers) == {
+        "request-id",
+        "retry-after",
+        "anthropic-ratelimit-requests-reset",
+    }
 
 
 def test_plan_reports_the_same_losses_as_encoding() -> None:
@@ -814,18 +1015,24 @@ def test_plan_reports_the_same_losses_as_encoding() -> None:
     assert plan.refused is None
 
 
-# --- recorded replies -----------------------------------------------------------------------------
+# --- recorded replies --------------------------------------------------------------------------
 
 RECORDED = SHARED / "corpus/recorded.jsonl.gz"
 SERVERS = SHARED / "corpus/servers.jsonl.gz"
-needs_corpus = pytest.mark.skipif(not RECORDED.exists(), reason="the recorded exchanges are not beside the repository")
+needs_corpus = pytest.mark.skipif(
+    not RECORDED.exists(), reason="the recorded exchanges are not beside the repository"
+)
 
 
 @cache
 def recorded() -> list[dict[str, Any]]:
     lines = gzip.decompress(RECORDED.read_bytes()).splitlines()
     found = [json.loads(text) for text in lines if b'"anthropic-messages"' in text]
-    return [record for record in found if record["provider"] == "anthropic-messages" and record["op"] == "create"]
+    return [
+        record
+        for record in found
+        if record["provider"] == "anthropic-messages" and record["op"] == "create"
+    ]
 
 
 @cache
@@ -882,7 +1089,11 @@ def test_every_recorded_reply_is_sent_back_unchanged() -> None:
     count = 0
     for record in recorded():
         body = record["response_body"]
-        if record["status"] != 200 or not body.lstrip().startswith("{") or '"type":"error"' in body:
+        if (
+            record["status"] != 200
+            or not body.lstrip().startswith("{")
+            or '"type":"error"' in body
+        ):
             continue
         content = json.loads(body)["content"]
         message = replied(hear_freely(body.encode(), stream=False)).message
@@ -891,9 +1102,15 @@ def test_every_recorded_reply_is_sent_back_unchanged() -> None:
         results = [ToolResult(call.id, "done") for call in message.tool_calls]
         messages = (User("a"), message, *results, User("b"))
         encoded = connect().encode(msgspec.structs.replace(HELLO, messages=messages))
-        if encoded.notes:  # thinking that was never signed or cut off, or half of a turn that began elsewhere
+        # thinking that was never signed or cut off, or half of a turn that began elsewhere
+        if encoded.notes:
             codes = {note.code for note in encoded.notes}
-            assert codes <= {"thinking_dropped", "message_dropped", "opaque_dropped", "dangling_call_dropped"}
+            assert codes <= {
+                "thinking_dropped",
+                "message_dropped",
+                "opaque_dropped",
+                "dangling_call_dropped",
+            }
             continue
         sent_back = msgspec.json.decode(encoded.http.body)["messages"][1]["content"]
         said = [without_defaults(block) for block in content if block.get("text") != ""]
@@ -919,7 +1136,11 @@ def test_every_recorded_error_maps_to_its_class() -> None:
         else:
             assert isinstance(error, InvalidRequestError)
         seen.add((record["status"], type(error).__name__))
-    assert {(400, "ContextOverflowError"), (401, "AuthenticationError"), (404, "InvalidModelError")} <= seen
+    assert {
+        (400, "ContextOverflowError"),
+        (401, "AuthenticationError"),
+        (404, "InvalidModelError"),
+    } <= seen
 
 
 @needs_corpus
@@ -932,7 +1153,11 @@ def test_every_compatible_server_is_parsed() -> None:
             response = replied(hear_freely(reply, stream="stream" in record["case"]))
             assert response.finish_reason in ("stop", "length", "tool_calls"), record["id"]
             assert response.usage.total_tokens is not None, record["id"]
-            if record["case"] == "msg_stop" and "llama" in record["server"] and "random" not in record["server"]:
+            if (
+                record["case"] == "msg_stop"
+                and "llama" in record["server"]
+                and "random" not in record["server"]
+            ):
                 assert response.stop_sequence in (" is", None)
         else:
             error = connect().error(status, {}, reply)
@@ -940,6 +1165,9 @@ def test_every_compatible_server_is_parsed() -> None:
 
 
 def test_event_with_a_wrong_type_is_an_invalid_response() -> None:
-    data = b'event: content_block_delta\ndata: {"type": "content_block_delta", "index": 0, "delta": 5}\n\n'
+    data = (
+        b'event: content_block_delta\ndata: {"type": "content_block_delta", "index": 0, "delta": '
+        b"5}\n\n"
+    )
     heard = hear_freely(data, stream=True)
     assert isinstance(heard.error, InvalidResponseError)

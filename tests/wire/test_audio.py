@@ -45,7 +45,7 @@ def encode(wire: str, *messages: Message) -> tuple[dict[str, Any], list[str]]:
     return json.loads(encoded.http.body), [warning.code for warning in encoded.warnings]
 
 
-# --- values ---------------------------------------------------------------------------------------
+# --- values ------------------------------------------------------------------------------------
 
 
 def test_audio_and_documents_from_files_and_bytes(tmp_path: Path) -> None:
@@ -66,10 +66,13 @@ def test_audio_and_documents_from_files_and_bytes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("record", "block"),
     [
-        ({"type": "input_audio", "input_audio": {**DATA, "format": "mp3"}}, Audio(Inline("eA=="), "audio/mpeg")),
-        ({"type": "input_audio", "input_audio": {**DATA, "format": "wav"}}, Audio(Inline("eA=="), "audio/wav")),
+        ({"type": "input_audio", "input_audio": {**DATA, "format": "mp3"}},
+         Audio(Inline("eA=="), "audio/mpeg")),
+        ({"type": "input_audio", "input_audio": {**DATA, "format": "wav"}},
+         Audio(Inline("eA=="), "audio/wav")),
         (
-            {"type": "audio", "source": {"type": "inline", "base64_data": "eA=="}, "media_type": "audio/wav"},
+            {"type": "audio", "source": {"type": "inline", "base64_data": "eA=="},
+             "media_type": "audio/wav"},
             Audio(Inline("eA=="), "audio/wav"),
         ),
     ],
@@ -104,11 +107,15 @@ def test_invalid_audio_is_rejected(block: Audio, problem: str) -> None:
 
 def test_audio_tokens_are_counted() -> None:
     second = Audio(Inline("A" * 42_700), "audio/wav")
-    assert 30 <= estimate_input_tokens([User([second])]) - estimate_input_tokens([User([Text("a")])]) <= 40
+    assert (
+        30
+        <= estimate_input_tokens([User([second])]) - estimate_input_tokens([User([Text("a")])])
+        <= 40
+    )
     assert estimate_input_tokens([User([Audio(Url("https://a.test/b.wav"))])]) > 1000
 
 
-# --- requests -------------------------------------------------------------------------------------
+# --- requests ----------------------------------------------------------------------------------
 
 
 def test_audio_is_sent_where_supported() -> None:
@@ -125,9 +132,13 @@ def test_audio_is_sent_where_supported() -> None:
         {"format": "mp3", "source": {"s3Location": {"uri": "s3://b/a.mp3"}}},
     ]
     body, _ = encode("gemini", User([WAV]))
-    assert body["contents"][0]["parts"] == [{"inlineData": {"mimeType": "audio/wav", "data": "UklGRg=="}}]
+    assert body["contents"][0]["parts"] == [
+        {"inlineData": {"mimeType": "audio/wav", "data": "UklGRg=="}}
+    ]
     body, _ = encode("gemini", User([Audio(Url("https://a.test/b.mp3"))]))
-    assert body["contents"][0]["parts"] == [{"fileData": {"mimeType": "audio/mp3", "fileUri": "https://a.test/b.mp3"}}]
+    assert body["contents"][0]["parts"] == [
+        {"fileData": {"mimeType": "audio/mp3", "fileUri": "https://a.test/b.mp3"}}
+    ]
 
 
 @pytest.mark.parametrize(
@@ -151,7 +162,9 @@ def test_audio_is_rejected_by_path_where_unsupported(wire: str, block: Audio) ->
 def test_speech_of_the_model_is_sent_back_as_its_transcript(wire: str) -> None:
     body, codes = encode(wire, User("x"), Assistant([SPOKEN, Text("!")]), User("y"))
     if wire == "gemini":
-        assert body["contents"][1]["parts"][0] == {"inlineData": {"mimeType": "audio/wav", "data": "UklGRg=="}}
+        assert body["contents"][1]["parts"][0] == {
+            "inlineData": {"mimeType": "audio/wav", "data": "UklGRg=="}
+        }
         assert codes == []
         return
     assert "Hello." in json.dumps(body)
@@ -168,18 +181,23 @@ def test_audio_in_a_result_is_replaced_by_text_where_unsupported(wire: str) -> N
     assert codes == ["audio_omitted"]
 
 
-# --- replies --------------------------------------------------------------------------------------
+# --- replies -----------------------------------------------------------------------------------
 
 
 def hear(wire: str, data: bytes, stream: bool, **config: Any) -> Any:
     codec = CODECS[wire].connect("m", "https://api.example.com", None, Capabilities())
     request = Request([User("x")], config=RuntimeConfig(**config), stream=stream)
-    decoder = codec.decoder(request, Assembler(request_id="R", model="m", issuer=Issuer(wire, None, "m")))
+    decoder = codec.decoder(
+        request, Assembler(request_id="R", model="m", issuer=Issuer(wire, None, "m"))
+    )
     return [*decoder.feed(data), *decoder.end()]
 
 
 def frames(*chunks: Any) -> bytes:
-    return b"".join([b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks]) + b"data: [DONE]\n\n"
+    return (
+        b"".join([b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks])
+        + b"data: [DONE]\n\n"
+    )
 
 
 def delta(**part: Any) -> dict[str, Any]:
@@ -203,11 +221,18 @@ def test_speech_in_a_reply_is_read() -> None:
 
 def test_speech_in_a_stream_is_read() -> None:
     ended = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
-    data = frames(delta(audio=SPEECH), delta(audio={"data": "Rg==", "transcript": "lo."}), delta(audio={}), ended)
+    data = frames(
+        delta(audio=SPEECH),
+        delta(audio={"data": "Rg==", "transcript": "lo."}),
+        delta(audio={}),
+        ended,
+    )
     (block,) = fold(hear("openai", data, True)).message.content
     assert isinstance(block, Audio)
     assert (block.source, block.transcript) == (Inline("UklGRg=="), "Hello.")
-    (text,) = fold(hear("openai", frames(delta(audio={"transcript": "Hi."}), ended), True)).message.content
+    (text,) = fold(
+        hear("openai", frames(delta(audio={"transcript": "Hi."}), ended), True)
+    ).message.content
     assert text == Text("Hi.")
     assert fold(hear("openai", frames(delta(content="x", audio=5), ended), True)).text == "x"
 
@@ -232,7 +257,11 @@ def test_speech_of_another_wire_is_sent_as_text() -> None:
 @pytest.mark.parametrize("wire", sorted(SERVER_CODECS))
 def test_gateway_clients_receive_speech(wire: str, stream: bool) -> None:
     message = {"content": "Listen:", "audio": SPEECH}
-    events = hear("openai", json.dumps({"choices": [{"message": message, "finish_reason": "stop"}]}).encode(), False)
+    events = hear(
+        "openai",
+        json.dumps({"choices": [{"message": message, "finish_reason": "stop"}]}).encode(),
+        False,
+    )
     encoder = SERVER_CODECS[wire].encoder(Asked(Request([User("x")], stream=stream)))
     written = b"".join([encoder.feed(event) for event in events]) + encoder.end()
     again = fold(hear(wire, written, stream))
@@ -254,7 +283,10 @@ def test_gateway_clients_may_send_audio() -> None:
 def test_speech_at_a_url_is_not_part_of_a_reply() -> None:
     from dragoman.events import MessageComplete, MessageStart
 
-    events = [MessageStart("M", "R", "m"), MessageComplete("M", "R", "stop", (Audio(Url("https://a.test/b.wav")),))]
+    events = [
+        MessageStart("M", "R", "m"),
+        MessageComplete("M", "R", "stop", (Audio(Url("https://a.test/b.wav")),)),
+    ]
     for wire in ("openai", "gemini"):
         encoder = SERVER_CODECS[wire].encoder(Asked(Request([User("x")])))
         written = b"".join([encoder.feed(event) for event in events]) + encoder.end()

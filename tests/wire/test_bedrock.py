@@ -101,26 +101,34 @@ def test_case(case: Case) -> None:
     [
         ({"output": {"message": {"content": [5, {"text": "a"}]}}}, "a", None),
         ({"output": {"message": {"content": None}}, "stopReason": "unheard_of"}, "", None),
-        ({"output": {"message": {"content": [{}]}}, "stopReason": "end_turn", "usage": 5}, "", None),
-        ({"output": {"message": {"content": [{"reasoningContent": {"reasoningText": 5}}]}}}, "", None),
+        ({"output": {"message": {"content": [{}]}}, "stopReason": "end_turn", "usage": 5}, "",
+         None),
+        ({"output": {"message": {"content": [{"reasoningContent": {"reasoningText": 5}}]}}}, "",
+         None),
         ({"output": 5}, None, InvalidResponseError),
         ({"message": "broken"}, None, UnavailableError),
         ({"Message": "broken"}, None, UnavailableError),
         ([], None, InvalidResponseError),
         (b"{", None, InvalidResponseError),
-        (b'{"messageStart":{}}\n{"contentBlockDelta":{"delta":{"text":"a"}}}\n\n', "a", StreamInterruptedError),
+        (b'{"messageStart":{}}\n{"contentBlockDelta":{"delta":{"text":"a"}}}\n\n', "a",
+         StreamInterruptedError),
         (b'{"messageStop":{"stopReason":"end_turn"}}\n', "", None),
-        (b'{"messageStart":{}}\n{"throttlingException":{"message":"no"}}\n{"messageStart":{}}', "", RateLimitError),
+        (b'{"messageStart":{}}\n{"throttlingException":{"message":"no"}}\n{"messageStart":{}}', "",
+         RateLimitError),
         (frames(delta(0, text="a"), *END), "a", None),
         (frames({"contentBlockDelta": {"delta": 5}}, {"contentBlockDelta": None}, *END), "", None),
         (frames({"contentBlockDelta": 5}), None, InvalidResponseError),
         (frames({"error": {"message": "it broke"}}), None, UnavailableError),
-        (frames({"messageStop": 5}, {"metadata": 5}, delta(0, toolUse=5)), "", StreamInterruptedError),
+        (frames({"messageStop": 5}, {"metadata": 5}, delta(0, toolUse=5)), "",
+         StreamInterruptedError),
         (frames({"contentBlockStart": {"contentBlockIndex": 0, "start": {}}}, *END), "", None),
-        (frames(delta(0, text="a"), {"someException": {"message": "it broke"}}), "a", UnavailableError),
+        (frames(delta(0, text="a"), {"someException": {"message": "it broke"}}), "a",
+         UnavailableError),
     ],
 )  # fmt: skip
-def test_unusual_replies_are_read(data: Any, text: str | None, kind: type[ProviderError] | None) -> None:
+def test_unusual_replies_are_read(
+    data: Any, text: str | None, kind: type[ProviderError] | None
+) -> None:
     heard = read(data)
     assert type(heard.error) is (kind or type(None)), heard.error
     assert (None if heard.response is None else heard.response.text) == text
@@ -129,36 +137,59 @@ def test_unusual_replies_are_read(data: Any, text: str | None, kind: type[Provid
 def test_damaged_text_is_read() -> None:
     data = frames(delta(0, text="?"), *END)
     payload = b'{"contentBlockIndex":0,"delta":{"text":"\xff"}}'
-    broken = encode_message({":event-type": "contentBlockDelta", ":message-type": "event"}, payload)
+    broken = encode_message(
+        {":event-type": "contentBlockDelta", ":message-type": "event"}, payload
+    )
     reply = read(broken + data).response
     assert reply is not None
     assert reply.text == "\ufffd?"
 
 
 def test_unusual_calls_are_read() -> None:
-    start = {"contentBlockStart": {"contentBlockIndex": 0, "start": {"toolUse": {"toolUseId": 5, "name": 5}}}}
-    reply = read(frames(start, delta(0, toolUse={"input": {"a": 1}}), delta(1, toolUse={"input": "{}"}), *END)).response
+    start = {
+        "contentBlockStart": {
+            "contentBlockIndex": 0,
+            "start": {"toolUse": {"toolUseId": 5, "name": 5}},
+        }
+    }
+    reply = read(
+        frames(
+            start, delta(0, toolUse={"input": {"a": 1}}), delta(1, toolUse={"input": "{}"}), *END
+        )
+    ).response
     assert reply is not None
     assert [call.arguments for call in reply.tool_calls] == [{"a": 1}, {}]
     assert reply.finish_reason == "tool_calls"
     server = {"toolUse": {"type": "server_tool_use", "toolUseId": "t"}}
-    opaque = read(frames({"contentBlockStart": {"start": server}}, delta(None, toolUse={"input": 5}), *END)).response
+    opaque = read(
+        frames({"contentBlockStart": {"start": server}}, delta(None, toolUse={"input": 5}), *END)
+    ).response
     assert opaque is not None
     assert isinstance(opaque.message.content[0], Opaque)
 
 
 def test_citations_are_read() -> None:
-    place = {"location": {"documentPage": {"documentIndex": 1, "start": 2}}, "sourceContent": [{"text": "q"}]}
+    place = {
+        "location": {"documentPage": {"documentIndex": 1, "start": 2}},
+        "sourceContent": [{"text": "q"}],
+    }
     web = {"title": "t", "location": {"web": {"url": "https://a.test"}}}
-    block = {"citationsContent": {"content": [{"text": "a"}, {}], "citations": [place, web, {"location": 5}]}}
-    reply = read({"output": {"message": {"content": [block]}}, "stopReason": "end_turn"}, stream=False).response
+    block = {
+        "citationsContent": {
+            "content": [{"text": "a"}, {}],
+            "citations": [place, web, {"location": 5}],
+        }
+    }
+    reply = read(
+        {"output": {"message": {"content": [block]}}, "stopReason": "end_turn"}, stream=False
+    ).response
     assert reply is not None
     assert reply.message.content[0].citations == (  # type: ignore[union-attr]
         Citation(None, None, "q", source="1"), Citation("https://a.test", "t"), Citation(),
     )  # fmt: skip
 
 
-# --- requests -------------------------------------------------------------------------------------
+# --- requests ----------------------------------------------------------------------------------
 
 
 def sent(request: Request, model: str = "m", **quirks: Any) -> tuple[dict[str, Any], list[str]]:
@@ -173,7 +204,10 @@ def test_the_address_has_the_model_and_the_mode() -> None:
     assert (whole.url, streamed.url) == (f"{root}/converse", f"{root}/converse-stream")
     assert streamed.headers["accept"] == "application/vnd.amazon.eventstream"
     asked = next(codec(CLAUDE).ready())
-    assert asked.url == f"https://bedrock.us-east-1.amazonaws.com/inference-profiles/{CLAUDE.replace(':', '%3A')}"
+    assert (
+        asked.url
+        == f"https://bedrock.us-east-1.amazonaws.com/inference-profiles/{CLAUDE.replace(':', '%3A')}"
+    )
 
 
 def test_unsupported_content_is_noted_or_refused() -> None:
@@ -187,8 +221,14 @@ def test_unsupported_content_is_noted_or_refused() -> None:
     body, codes = sent(Request([User(blocks)], (Tool("f", strict=True),)))
     assert codes == ["strict_dropped", "detail_dropped", "name_projected", "name_projected"]
     content = body["messages"][0]["content"]
-    assert content[1] == {"image": {"format": "png", "source": {"s3Location": {"uri": "s3://bucket/a.png"}}}}
-    assert [each["document"]["name"] for each in content[2:]] == ["a-b-c-csv", "document", "document"]
+    assert content[1] == {
+        "image": {"format": "png", "source": {"s3Location": {"uri": "s3://bucket/a.png"}}}
+    }
+    assert [each["document"]["name"] for each in content[2:]] == [
+        "a-b-c-csv",
+        "document",
+        "document",
+    ]
     for wrong in (
         Image(Url("https://a.test/a.png"), "image/png"),
         Image(Inline("aGk="), "image/tiff"),
@@ -203,30 +243,44 @@ def test_unsupported_content_is_noted_or_refused() -> None:
         with pytest.raises(UnsupportedFeatureError):
             codec().encode(Request([User("x")], config=config))
     assert sent(Request([User("x")], tool_choice="required"))[1] == ["tool_choice_omitted"]
-    assert sent(Request([User("x")], (Tool("f"),), tool_choice="auto"))[0]["toolConfig"]["toolChoice"] == {"auto": {}}
+    assert sent(Request([User("x")], (Tool("f"),), tool_choice="auto"))[0]["toolConfig"][
+        "toolChoice"
+    ] == {"auto": {}}
 
 
 def test_native_blocks_are_sent_back_to_the_service() -> None:
     heard = read(frames(
-        {"contentBlockStart": {"contentBlockIndex": 0, "start": {"toolUse": {"type": "server_tool_use", "name": "g"}}}},
+        {"contentBlockStart": {"contentBlockIndex": 0,
+                               "start": {"toolUse": {"type": "server_tool_use", "name": "g"}}}},
         delta(0, toolUse={"input": '{"q": 1}'}), delta(1, text="Hi"), *END,
     )).response  # fmt: skip
     assert heard is not None
-    result = Opaque({"type": "toolResult", "toolResult": {"toolUseId": "t"}}, Continuity(issuer=OURS))
+    result = Opaque(
+        {"type": "toolResult", "toolResult": {"toolUseId": "t"}}, Continuity(issuer=OURS)
+    )
     message = Assistant([result, *heard.message.content[1:]])
     body, codes = sent(Request([User("x"), message, User("y")]))
     assert codes == []
     assert body["messages"][1]["content"] == [{"toolResult": {"toolUseId": "t"}}, {"text": "Hi"}]
-    call = Opaque({"type": "toolUse", "toolUse": {"name": "g"}, "input": {"q": 1}}, Continuity(issuer=OURS))
+    call = Opaque(
+        {"type": "toolUse", "toolUse": {"name": "g"}, "input": {"q": 1}}, Continuity(issuer=OURS)
+    )
     body, _ = sent(Request([User("x"), Assistant([call, Text("a")]), User("y")]))
     assert body["messages"][1]["content"][0] == {"toolUse": {"name": "g", "input": {"q": 1}}}
 
 
 def test_a_schema_is_asked_for_by_a_tool_unless_the_model_thinks() -> None:
-    request = Request([User("x")], config=RuntimeConfig(reasoning=2000, max_tokens=4000), response_schema=SCHEMA)
+    request = Request(
+        [User("x")], config=RuntimeConfig(reasoning=2000, max_tokens=4000), response_schema=SCHEMA
+    )
     assert codec(CLAUDE).encode(request).structured_path == "prompt"
-    given = RuntimeConfig(extras={"additionalModelRequestFields": {"thinking": {"type": "enabled"}}})
-    assert codec().encode(Request([User("x")], config=given, response_schema=SCHEMA)).structured_path == "prompt"
+    given = RuntimeConfig(
+        extras={"additionalModelRequestFields": {"thinking": {"type": "enabled"}}}
+    )
+    assert (
+        codec().encode(Request([User("x")], config=given, response_schema=SCHEMA)).structured_path
+        == "prompt"
+    )
     off = Request([User("x")], config=RuntimeConfig(reasoning="off"), response_schema=SCHEMA)
     assert codec(CLAUDE).encode(off).structured_path == "tool"
     known = Capabilities.of({"supports_images": False, "supports_tools": False})
@@ -236,19 +290,25 @@ def test_a_schema_is_asked_for_by_a_tool_unless_the_model_thinks() -> None:
 
 async def test_rejected_forced_tool_is_requested_in_the_prompt() -> None:
     def whole(*content: Any) -> bytes:
-        return json.dumps({"output": {"message": {"content": content}}, "stopReason": "end_turn"}).encode()
+        return json.dumps(
+            {"output": {"message": {"content": content}}, "stopReason": "end_turn"}
+        ).encode()
 
     name = "schema_" + "x"
     transport = FixtureTransport(
-        (400, {}, [b'{"message": "This model doesn\'t support tool use."}']), (200, {}, [whole({"text": '{"a": 1}'})])
+        (400, {}, [b'{"message": "This model doesn\'t support tool use."}']),
+        (200, {}, [whole({"text": '{"a": 1}'})]),
     )
-    model = connect("m", wire="bedrock", base_url="https://a.test", transport=transport, api_key="k" * 12)
+    model = connect(
+        "m", wire="bedrock", base_url="https://a.test", transport=transport, api_key="k" * 12
+    )
     assert (await model.complete("Hi", response_schema=SCHEMA)).parsed == {"a": 1}
     assert [b"toolConfig" in request.body for request in transport.requests] == [True, False]
     titled = {**SCHEMA, "title": name}
     answer = whole({"toolUse": {"toolUseId": "t", "name": name, "input": {"a": 2}}})
     streamed = frames(
-        {"contentBlockStart": {"contentBlockIndex": 0, "start": {"toolUse": {"toolUseId": "t", "name": name}}}},
+        {"contentBlockStart": {"contentBlockIndex": 0,
+                               "start": {"toolUse": {"toolUseId": "t", "name": name}}}},
         delta(0, toolUse={"input": '{"a": 3}'}), *END,
     )  # fmt: skip
     other = connect(
@@ -267,7 +327,7 @@ async def test_rejected_forced_tool_is_requested_in_the_prompt() -> None:
     assert codec().learn(InvalidRequestError(status=400), request) is None
 
 
-# --- the server side ------------------------------------------------------------------------------
+# --- the server side ---------------------------------------------------------------------------
 
 
 def test_a_request_is_read_as_it_was_written() -> None:
@@ -276,30 +336,48 @@ def test_a_request_is_read_as_it_was_written() -> None:
     cited = Continuity(None, {"citations": [{"title": "t"}]}, Issuer("bedrock", None, CLAUDE))
     messages = [
         System("S", cache=True),
-        User([Text("a"), Image(Inline("aGk="), "image/png"), Document(Inline("aGk="), "application/pdf", "d")]),
+        User(
+            [
+                Text("a"),
+                Image(Inline("aGk="), "image/png"),
+                Document(Inline("aGk="), "application/pdf", "d"),
+            ]
+        ),
         Assistant(
             [
-                Opaque({"type": "toolUse", "toolUse": {"name": "g", "type": "server_tool_use"}}, hidden),
+                Opaque(
+                    {"type": "toolUse", "toolUse": {"name": "g", "type": "server_tool_use"}},
+                    hidden,
+                ),
                 Opaque({"type": "toolResult", "toolResult": {"toolUseId": "t"}}, hidden),
                 Text("x"),
             ]
         ),
         User([Audio(Inline("aGk="), "audio/mpeg"), Audio(Url("s3://b/a.flac"), "audio/flac")]),
-        Assistant([Thinking("t", state), RedactedThinking("ZW5j", hidden), ToolCall("c", "f", {"a": 1})]),
+        Assistant(
+            [Thinking("t", state), RedactedThinking("ZW5j", hidden), ToolCall("c", "f", {"a": 1})]
+        ),
         ToolResult("c", [Text("done"), Image(Url("s3://b/a.png"), "image/png")], is_error=True),
         Assistant([Text("b", cited)]),
         User("c", cache=True),
     ]
-    config = RuntimeConfig(0.5, 9, 0.9, stop_sequences=("x",), extras={"requestMetadata": {"a": "b"}})
+    config = RuntimeConfig(
+        0.5, 9, 0.9, stop_sequences=("x",), extras={"requestMetadata": {"a": "b"}}
+    )
     for choice in ("auto", "required", None):
         tools = (Tool("f", "F", {**SCHEMA, "additionalProperties": False}, strict=True), Tool("g"))
         theirs = (ServerTool("web_search"), ServerTool("other", {"a": 1}))
         request = Request(
-            messages, tools, config, None, choice, CLAUDE, stream=True, server_tools=theirs,  # type: ignore[arg-type]
+            messages, tools, config, None, choice, CLAUDE, stream=True,
+            server_tools=theirs,  # type: ignore[arg-type]
         )  # fmt: skip
         http = codec(CLAUDE).encode(request).http
         asked = SERVER.decode(http.body, http.url.partition(".com")[2])
-        assert (asked.request.model, asked.request.stream, asked.request.tool_choice) == (CLAUDE, True, choice)
+        assert (asked.request.model, asked.request.stream, asked.request.tool_choice) == (
+            CLAUDE,
+            True,
+            choice,
+        )
         assert codec(CLAUDE).encode(asked.request).http == http
         assert asked.warnings == ()
 
@@ -308,9 +386,11 @@ def test_alternative_forms_of_a_request_are_read() -> None:
     body: dict[str, Any] = {
         "messages": [
             {"role": "user", "content": [{"text": "a"}]},
-            {"role": "assistant", "content": [{"toolUse": {"toolUseId": "c", "name": "f"}}, {"text": "b"},
+            {"role": "assistant", "content": [{"toolUse": {"toolUseId": "c", "name": "f"}},
+                                              {"text": "b"},
                                                {"reasoningContent": {"reasoningText": {"text": "t"}}}]},
-            {"role": "user", "content": [{"toolResult": {"toolUseId": "c", "content": [{"json": {"a": 1}}]}}]},
+            {"role": "user", "content": [{"toolResult": {"toolUseId": "c",
+                                                         "content": [{"json": {"a": 1}}]}}]},
         ],
         "toolConfig": {"tools": [{"toolSpec": {"name": "f", "inputSchema": {"json": {}}}}],
                        "toolChoice": {"tool": {"name": "f"}}},
@@ -321,14 +401,22 @@ def test_alternative_forms_of_a_request_are_read() -> None:
     plain = SERVER.decode({"messages": body["messages"][:1]}, "/model/a%3A0/converse")
     assert plain.request.model == "a:0"
     for source in ({"text": "hi"}, {"bytes": "aGk="}):
-        said = {"role": "user", "content": [{"document": {"name": "d", "format": "txt", "source": source}}]}
+        said = {
+            "role": "user",
+            "content": [{"document": {"name": "d", "format": "txt", "source": source}}],
+        }
         (read,) = SERVER.decode({"messages": [said]}, "/model/m/converse").request.messages
         assert read == User([Document(Inline("aGk="), "text/plain", "d")])
-    untyped = {"role": "user", "content": [{"document": {"name": "d", "source": {"text": "hi"}}}, {"text": "a"}]}
+    untyped = {
+        "role": "user",
+        "content": [{"document": {"name": "d", "source": {"text": "hi"}}}, {"text": "a"}],
+    }
     (read,) = SERVER.decode({"messages": [untyped]}, "/model/m/converse").request.messages
     assert read == User([Document(Inline("aGk="), "text/plain", "d"), Text("a")])
     mixed = [{"text": "a"}, {"toolResult": {"toolUseId": "c", "content": []}}]
-    found = SERVER.decode({"messages": [{"role": "user", "content": mixed}]}, "/model/m/converse").request.messages
+    found = SERVER.decode(
+        {"messages": [{"role": "user", "content": mixed}]}, "/model/m/converse"
+    ).request.messages
     assert found == (User([Text("a")]), ToolResult("c", []))
     with pytest.raises(InvalidRequestError):
         SERVER.decode(body, "/model/m/invoke")
@@ -339,26 +427,33 @@ POINT = {"cachePoint": {"type": "default"}}
 LOST: dict[str, tuple[dict[str, Any], list[str]]] = {
     "a mark before any block": ({"system": [POINT, {"text": "a"}]}, ["cache_point_dropped"]),
     "a mark on the tools": (
-        {"toolConfig": {"tools": [{"toolSpec": {"name": "f", "inputSchema": {"json": {}}}}, POINT]}},
+        {"toolConfig": {"tools": [{"toolSpec": {"name": "f", "inputSchema": {"json": {}}}},
+                                  POINT]}},
         ["cache_point_dropped"],
     ),
     "a mark on audio": (
-        {"messages": [{"role": "user", "content": [{"audio": {"format": "mp3", "source": {"bytes": "aGk="}}}, POINT]}]},
+        {"messages": [{"role": "user", "content": [{"audio": {"format": "mp3",
+                                                              "source": {"bytes": "aGk="}}},
+                                                              POINT]}]},
         ["cache_point_dropped"],
     ),
     "a mark on a call": (
-        {"messages": [{"role": "assistant", "content": [{"toolUse": {"toolUseId": "c", "name": "f"}}, POINT]}]},
+        {"messages": [{"role": "assistant", "content": [{"toolUse": {"toolUseId": "c",
+                                                                     "name": "f"}}, POINT]}]},
         ["cache_point_dropped"],
     ),
     "hints for a document": (
-        {"messages": [{"role": "user", "content": [{"document": {**TEXT, "context": "c", "citations": {}}}]}]},
+        {"messages": [{"role": "user", "content": [{"document": {**TEXT, "context": "c",
+                                                                 "citations": {}}}]}]},
         ["citations_dropped", "context_dropped"],
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("body", "codes"), LOST.values(), ids=LOST)
-def test_fields_without_a_place_in_a_request_are_reported(body: dict[str, Any], codes: list[str]) -> None:
+def test_fields_without_a_place_in_a_request_are_reported(
+    body: dict[str, Any], codes: list[str]
+) -> None:
     hi = {"messages": [{"role": "user", "content": [{"text": "hi"}]}]}
     asked = SERVER.decode({**hi, **body}, "/model/m/converse")
     assert [warning.code for warning in asked.warnings] == codes
@@ -367,10 +462,19 @@ def test_fields_without_a_place_in_a_request_are_reported(body: dict[str, Any], 
 @pytest.mark.parametrize(
     ("block", "path"),
     [
-        ({"guardContent": {"text": {"text": "a"}}}, "messages[0].content[0]: content of type 'guardContent'"),
+        (
+            {"guardContent": {"text": {"text": "a"}}},
+            "messages[0].content[0]: content of type 'guardContent'",
+        ),
         ({"video": {}}, "messages[0].content[0]: content of type 'video'"),
-        ({"document": {"source": {"content": [{"text": "a"}]}}}, "messages[0].content[0].document.source.content"),
-        ({"toolResult": {"toolUseId": "t", "content": [], "other": 1}}, "messages[0].content[0].toolResult.other"),
+        (
+            {"document": {"source": {"content": [{"text": "a"}]}}},
+            "messages[0].content[0].document.source.content",
+        ),
+        (
+            {"toolResult": {"toolUseId": "t", "content": [], "other": 1}},
+            "messages[0].content[0].toolResult.other",
+        ),
     ],
 )
 def test_content_without_a_place_in_a_request_is_refused(block: dict[str, Any], path: str) -> None:
@@ -382,7 +486,11 @@ def test_content_without_a_place_in_a_request_is_refused(block: dict[str, Any], 
 def test_tools_of_the_service_have_portable_names() -> None:
     tools = (ServerTool("web_search"), ServerTool("code_execution"), ServerTool("other", {"a": 1}))
     body, codes = sent(Request([User("x")], server_tools=tools))
-    names = [{"name": "nova_grounding"}, {"name": "nova_code_interpreter"}, {"name": "other", "a": 1}]
+    names = [
+        {"name": "nova_grounding"},
+        {"name": "nova_code_interpreter"},
+        {"name": "other", "a": 1},
+    ]
     assert (body["toolConfig"]["tools"], codes) == ([{"systemTool": tool} for tool in names], [])
     with pytest.raises(UnsupportedFeatureError, match=r"server_tools\[0\]"):
         sent(Request([User("x")], server_tools=(ServerTool("url_context"),)))
@@ -418,7 +526,9 @@ def test_a_reply_is_read_as_it_was_written(case: Case, stream: bool) -> None:
     first, second = heard.response, again.response
     assert second is not None
     assert (second.text, second.message.thinking) == (first.text, first.message.thinking)
-    assert [call.arguments for call in second.tool_calls] == [call.arguments for call in first.tool_calls]
+    assert [call.arguments for call in second.tool_calls] == [
+        call.arguments for call in first.tool_calls
+    ]
     assert getattr(again.error, "transient", None) == getattr(heard.error, "transient", None)
     if heard.error is None:
         assert (second.finish_reason, second.usage) == (first.finish_reason, first.usage)
@@ -436,9 +546,15 @@ def test_speech_and_foreign_state_are_served(stream: bool) -> None:
         Audio(Inline("aGk="), "audio/wav", "said"),
         Opaque({}),
     )
-    shown: list[Any] = [MessageStart("m", "r", "m", "p"), ThinkingDelta("m", "r", 0, "t"), TextDelta("m", "r", 1, "a")]
+    shown: list[Any] = [
+        MessageStart("m", "r", "m", "p"),
+        ThinkingDelta("m", "r", 0, "t"),
+        TextDelta("m", "r", 1, "a"),
+    ]
     end = MessageComplete("m", "r", "stop", blocks, Usage(None, 2))
-    reply = serve(DecodedReply([*shown, TextDelta("m", "r", 1, ""), end], None), stream=stream).response
+    reply = serve(
+        DecodedReply([*shown, TextDelta("m", "r", 1, ""), end], None), stream=stream
+    ).response
     assert reply is not None
     assert reply.text == "asaid"
 
@@ -451,11 +567,13 @@ def test_refusals_and_keys() -> None:
     assert codec().error(500, {}, b"<html>no</html>").provider_message == "no"
 
 
-# --- recordings: an independent reading, by the vendor's own library and the standard one ---------------
+# --- recordings: an independent reading, by the vendor's own library and the standard one ------
 
 RECORDS = [record for record in find_records().values() if record.wire == "bedrock"]
-COUNTED = {"ed7bb220-c5cb0aa4", "b398760b-068a6547"}  # replies of CountTokens, which have no message
-REASONS = {"end_turn": "stop", "stop_sequence": "stop", "tool_use": "tool_calls", "max_tokens": "length",
+# replies of CountTokens, which have no message
+COUNTED = {"ed7bb220-c5cb0aa4", "b398760b-068a6547"}
+REASONS = {"end_turn": "stop", "stop_sequence": "stop", "tool_use": "tool_calls",
+           "max_tokens": "length",
            "guardrail_intervened": "content_filter"}  # fmt: skip
 
 
@@ -470,7 +588,15 @@ def events_of(record: Record) -> list[dict[str, Any]]:
 
 
 def read_plainly(record: Record) -> dict[str, Any]:
-    said: dict[str, Any] = {"text": "", "thinking": "", "calls": {}, "usage": {}, "end": None, "signed": "", "cited": 0}
+    said: dict[str, Any] = {
+        "text": "",
+        "thinking": "",
+        "calls": {},
+        "usage": {},
+        "end": None,
+        "signed": "",
+        "cited": 0,
+    }
     if record.stream:
         for event in events_of(record):
             add_event(said, event)
@@ -478,7 +604,9 @@ def read_plainly(record: Record) -> dict[str, Any]:
     body = json.loads(record.body)
     for at, block in enumerate(body["output"]["message"]["content"]):
         cited = block.get("citationsContent", {})
-        said["text"] += block.get("text", "") + "".join([part.get("text", "") for part in cited.get("content", ())])
+        said["text"] += block.get("text", "") + "".join(
+            [part.get("text", "") for part in cited.get("content", ())]
+        )
         said["cited"] += len(cited.get("citations", ()))
         thought = block.get("reasoningContent", {}).get("reasoningText", {})
         said["thinking"] += thought.get("text", "")
@@ -512,16 +640,25 @@ def add_event(said: dict[str, Any], event: dict[str, Any]) -> None:
 
 
 def check_recording(record: Record) -> None:
-    heard, plain = decode(record.codec(), record.request(), [record.body], judged=False), read_plainly(record)
+    heard, plain = (
+        decode(record.codec(), record.request(), [record.body], judged=False),
+        read_plainly(record),
+    )
     reply = heard.response
     assert reply is not None
     assert (reply.text, reply.message.thinking) == (plain["text"], plain["thinking"])
     cut = reply.finish_reason == "length"
     calls = [[call.id, call.name, call.arguments] for call in reply.tool_calls]
-    expected = [[call_id, name, json.loads(text or "{}")] for call_id, name, text in plain["calls"].values()]
+    expected = [
+        [call_id, name, json.loads(text or "{}")]
+        for call_id, name, text in plain["calls"].values()
+    ]
     assert calls == expected or (cut and calls[:-1] == expected[:-1])
     usage = plain["usage"]
-    parts = [usage.get(name) or 0 for name in ("inputTokens", "cacheReadInputTokens", "cacheWriteInputTokens")]
+    parts = [
+        usage.get(name) or 0
+        for name in ("inputTokens", "cacheReadInputTokens", "cacheWriteInputTokens")
+    ]
     assert reply.usage.input_tokens == (sum(parts) if "inputTokens" in usage else None)
     assert (reply.usage.output_tokens, reply.usage.total_tokens) == (
         usage.get("outputTokens"),
@@ -536,7 +673,10 @@ def check_recording(record: Record) -> None:
         assert heard.error is None
         assert reply.finish_reason == REASONS[plain["end"]]
     if len(record.body) < 3000:
-        assert decode(record.codec(), record.request(), bytewise(record.body), judged=False).facts == heard.facts
+        assert (
+            decode(record.codec(), record.request(), bytewise(record.body), judged=False).facts
+            == heard.facts
+        )
 
 
 @pytest.mark.no_cover
@@ -544,7 +684,9 @@ def check_recording(record: Record) -> None:
 def test_every_recording_is_read(count: Any) -> None:
     for record in RECORDS:
         if record.status >= 300:
-            assert record.codec().error(record.status, record.headers, record.body).provider_message, record
+            assert (
+                record.codec().error(record.status, record.headers, record.body).provider_message
+            ), record
         elif record.id not in COUNTED:
             try:
                 check_recording(record)
@@ -554,13 +696,15 @@ def test_every_recording_is_read(count: Any) -> None:
     assert len(RECORDS) == 281
 
 
-# --- InvokeModel: bodies of the models' makers, which known wires read -----------------------------------
+# --- InvokeModel: bodies of the models' makers, which known wires read -------------------------
 
 
 def payloads_of(record: dict[str, Any]) -> list[Any]:
     """Return the JSON of an invocation: its body, or the chunks of its stream."""
     if record["response_encoding"] == "utf-8":
-        lines = record["response_body"].splitlines() if record["stream"] else [record["response_body"]]
+        lines = (
+            record["response_body"].splitlines() if record["stream"] else [record["response_body"]]
+        )
         return [json.loads(line) for line in lines if line.strip()]
     decoder = EventStreamDecoder()
     frames = decoder.feed(base64.b64decode(record["response_body"]))
@@ -576,14 +720,22 @@ def wire_of(first: dict[str, Any]) -> str | None:
         return None if "text" in first["choices"][0] else "openai"
     if "text" in first and "finish_reason" in first:  # the first version of Cohere's chat
         return "cohere"
-    return "bedrock" if "messageStart" in first or ("output" in first and "stopReason" in first) else None
+    return (
+        "bedrock"
+        if "messageStart" in first or ("output" in first and "stopReason" in first)
+        else None
+    )
 
 
-# What is left are completions of a prompt, which no wire has, and vectors: the field that identifies each form.
+# What is left are completions of a prompt, which no wire has, and vectors: the field that
+# identifies each form.
 COMPLETIONS = {
-    "completion": "Claude 1 and 2", "results": "Titan", "outputText": "Titan, streamed", "generation": "Llama",
-    "generations": "Command", "is_finished": "Command, streamed", "outputs": "Mistral", "completions": "Jurassic",
-    "embedding": "vectors", "embeddings": "vectors", "choices": "completions of a marketplace model",
+    "completion": "Claude 1 and 2", "results": "Titan", "outputText": "Titan, streamed",
+    "generation": "Llama",
+    "generations": "Command", "is_finished": "Command, streamed", "outputs": "Mistral",
+    "completions": "Jurassic",
+    "embedding": "vectors", "embeddings": "vectors",
+    "choices": "completions of a marketplace model",
 }  # fmt: skip
 
 
@@ -591,9 +743,18 @@ def text_of(payloads: list[Any]) -> str:
     """Return the text of the payloads, which have the format of one of three wires."""
     found = ""
     for each in payloads:
-        found += "".join([block.get("text", "") for block in each.get("content") or () if isinstance(block, dict)])
+        found += "".join(
+            [
+                block.get("text", "")
+                for block in each.get("content") or ()
+                if isinstance(block, dict)
+            ]
+        )
         found += (each.get("delta") or {}).get("text", "")
-        choices = [choice.get("message") or choice.get("delta") or {} for choice in each.get("choices") or ()]
+        choices = [
+            choice.get("message") or choice.get("delta") or {}
+            for choice in each.get("choices") or ()
+        ]
         found += "".join([choice.get("content") or "" for choice in choices])
         found += (each.get("contentBlockDelta") or {}).get("delta", {}).get("text", "")
         found += each.get("text", "")
@@ -607,10 +768,18 @@ def text_of(payloads: list[Any]) -> str:
 def test_recorded_invocations_are_read_by_the_wires_of_their_bodies(count: Any) -> None:
     found: Counter[str] = Counter()
     with gzip.open(RECORDED, "rb") as lines:
-        records = [record for line in lines if (record := json.loads(line))["provider"] == "bedrock-invoke"]
+        records = [
+            record
+            for line in lines
+            if (record := json.loads(line))["provider"] == "bedrock-invoke"
+        ]
     for record in records:
         if record["status"] >= 300:
-            assert codec().error(record["status"], {}, record["response_body"].encode()).provider_message
+            assert (
+                codec()
+                .error(record["status"], {}, record["response_body"].encode())
+                .provider_message
+            )
             found["refused"] += 1
             continue
         payloads = payloads_of(record)
@@ -620,14 +789,25 @@ def test_recorded_invocations_are_read_by_the_wires_of_their_bodies(count: Any) 
             found["left"] += 1
             continue
         written = [json.dumps(each) for each in payloads]
-        body = "\n".join(written) if wire == "bedrock" else "".join([f"data: {each}\n\n" for each in written])
+        body = (
+            "\n".join(written)
+            if wire == "bedrock"
+            else "".join([f"data: {each}\n\n" for each in written])
+        )
         data = (body if record["stream"] else written[0]).encode()
         reader = CODECS[wire].connect("m", "https://a.test", None, Capabilities())
         heard = decode(reader, plain_request(stream=record["stream"]), [data], judged=False)
         assert heard.response is not None, record["id"]
         assert heard.response.text == text_of(payloads), record["id"]
         found[wire] += 1
-    assert dict(found) == {"anthropic": 81, "openai": 9, "bedrock": 17, "cohere": 2, "refused": 13, "left": 40}
+    assert dict(found) == {
+        "anthropic": 81,
+        "openai": 9,
+        "bedrock": 17,
+        "cohere": 2,
+        "refused": 13,
+        "left": 40,
+    }
     for name, number in found.items():
         count(f"recorded invocations: {name}", number)
 

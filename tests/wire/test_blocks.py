@@ -1,4 +1,6 @@
-"""The table of blocks in ``docs/concepts/wires.md`` is what the wires do, and has every kind of block."""
+"""The table of blocks in ``docs/concepts/wires.md`` is what the wires do, and has every kind of
+block.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Prompt caches: breakpoints, keys and handles, and warnings where a wire has no field for them."""
+"""Prompt caches: breakpoints, keys and handles, and warnings where a wire has no field
+for them.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +40,23 @@ from dragoman.wire import CODECS, SERVER_CODECS
 MARK = {"type": "ephemeral"}
 HOUR = {**MARK, "ttl": "1h"}
 TOOLS = (Tool("a"), Tool("b"))
-LONG: list[Message] = [System("Be terse."), User("one"), Assistant("1"), User("two"), Assistant("2"), User("three")]
+LONG: list[Message] = [
+    System("Be terse."),
+    User("one"),
+    Assistant("1"),
+    User("two"),
+    Assistant("2"),
+    User("three"),
+]
 
 
 def encode(
-    wire: str, messages: list[Message], cache: Any = None, tools: Any = (), session_id: str | None = None, **quirks: Any
+    wire: str,
+    messages: list[Message],
+    cache: Any = None,
+    tools: Any = (),
+    session_id: str | None = None,
+    **quirks: Any,
 ) -> tuple[dict[str, Any], tuple[LossWarning, ...]]:
     codec = CODECS[wire].connect("m", "https://api.example.com", quirks or None, Capabilities())
     config = RuntimeConfig(max_tokens=9, cache=cache)
@@ -60,14 +74,21 @@ def marks(body: Any, path: str = "") -> list[str]:
     return [*inner, *([path] if "cache_control" in body else [])]
 
 
-# --- breakpoints ----------------------------------------------------------------------------------
+# --- breakpoints -------------------------------------------------------------------------------
 
 
 def test_auto_marks_tools_the_system_prompt_and_the_last_two_turns() -> None:
     body, warnings = encode("anthropic", LONG, "auto", TOOLS)
-    assert marks(body) == [".tools[1]", ".system[0]", ".messages[2].content[0]", ".messages[4].content[0]"]
+    assert marks(body) == [
+        ".tools[1]",
+        ".system[0]",
+        ".messages[2].content[0]",
+        ".messages[4].content[0]",
+    ]
     assert body["messages"][0] == {"role": "user", "content": "one"}
-    assert body["messages"][4]["content"] == [{"type": "text", "text": "three", "cache_control": MARK}]
+    assert body["messages"][4]["content"] == [
+        {"type": "text", "text": "three", "cache_control": MARK}
+    ]
     assert warnings == ()
 
 
@@ -111,7 +132,10 @@ def test_marks_are_sent_where_the_caller_sets_them() -> None:
     [
         (User("a", cache=True), ".messages[0].content[0]"),
         (User([Text("a"), Text("b")], cache=True), ".messages[0].content[1]"),
-        (User([Image(Inline("aGk="), "image/png", cache=True), Text("b")]), ".messages[0].content[0]"),
+        (
+            User([Image(Inline("aGk="), "image/png", cache=True), Text("b")]),
+            ".messages[0].content[0]",
+        ),
         (User([Document(Inline("aGk="), cache=True), Text("b")]), ".messages[0].content[0]"),
     ],
 )
@@ -128,7 +152,10 @@ def test_marks_on_replies_and_results_count() -> None:
         Assistant([Text("b", cache=True), ToolCall("c", "a", {})]),
         ToolResult("c", "r", cache=True),
     ]
-    assert marks(encode("anthropic", said)[0]) == [".messages[1].content[0]", ".messages[2].content[0]"]
+    assert marks(encode("anthropic", said)[0]) == [
+        ".messages[1].content[0]",
+        ".messages[2].content[0]",
+    ]
 
 
 def test_only_the_last_four_marks_are_sent() -> None:
@@ -140,13 +167,19 @@ def test_only_the_last_four_marks_are_sent() -> None:
 
 
 def test_marks_of_the_caller_reduce_automatic_ones() -> None:
-    said = [System("s", cache=True), User([Text("a", cache=True), Text("b", cache=True), Text("c")]), *LONG[2:]]
+    said = [
+        System("s", cache=True),
+        User([Text("a", cache=True), Text("b", cache=True), Text("c")]),
+        *LONG[2:],
+    ]
     body, _ = encode("anthropic", said, "auto", TOOLS)
     assert len(marks(body)) == 4
     assert ".messages[4].content[0]" in marks(body)
 
 
-@pytest.mark.parametrize(("ttl", "codes"), [("5m", []), ("1h", []), ("24h", ["cache_ttl_shortened"])])
+@pytest.mark.parametrize(
+    ("ttl", "codes"), [("5m", []), ("1h", []), ("24h", ["cache_ttl_shortened"])]
+)
 def test_cache_lifetime_is_sent(ttl: Any, codes: list[str]) -> None:
     body, warnings = encode("anthropic", LONG, PromptCache(ttl=ttl))
     assert body["system"][0]["cache_control"] == (MARK if ttl == "5m" else HOUR)
@@ -164,7 +197,9 @@ def test_endpoint_can_cache_by_default() -> None:
 def test_schema_directive_follows_the_marked_system_prompt() -> None:
     codec = CODECS["anthropic"].connect("m", "https://a", {"structured": "prompt"}, Capabilities())
     schema = {"type": "object", "properties": {}, "additionalProperties": False}
-    request = Request([System("s", cache=True), User("u")], (), RuntimeConfig(max_tokens=9), schema)
+    request = Request(
+        [System("s", cache=True), User("u")], (), RuntimeConfig(max_tokens=9), schema
+    )
     system = json.loads(codec.encode(request).http.body)["system"]
     assert system[0] == {"type": "text", "text": "s", "cache_control": MARK}
     assert system[1]["text"].startswith("Answer with one JSON value")
@@ -174,19 +209,29 @@ def test_native_block_is_not_changed() -> None:
     data = {"type": "server_tool_use", "id": "s", "cache_control": MARK}
     result = {"type": "web_search_tool_result", "tool_use_id": "s", "content": []}
     state = Continuity(issuer=Issuer("anthropic"))
-    said: list[Message] = [User("a"), Assistant([Opaque(data, state), Opaque(result, state), Text("b")]), User("c")]
+    said: list[Message] = [
+        User("a"),
+        Assistant([Opaque(data, state), Opaque(result, state), Text("b")]),
+        User("c"),
+    ]
     assert marks(encode("anthropic", said, "off")[0]) == []
     assert data["cache_control"] == MARK
 
 
-# --- a router -------------------------------------------------------------------------------------
+# --- a router ----------------------------------------------------------------------------------
 
 
 def test_router_accepts_marks_on_parts() -> None:
     body, _ = encode("openai", LONG, "auto", cache_control=True)
-    assert marks(body) == [".messages[0].content[0]", ".messages[3].content[0]", ".messages[5].content[0]"]
+    assert marks(body) == [
+        ".messages[0].content[0]",
+        ".messages[3].content[0]",
+        ".messages[5].content[0]",
+    ]
     assert marks(encode("openai", LONG, "off", cache_control=True)[0]) == []
-    assert marks(encode("openai", LONG[1:2], "auto", cache_control=True)[0]) == [".messages[0].content[0]"]
+    assert marks(encode("openai", LONG[1:2], "auto", cache_control=True)[0]) == [
+        ".messages[0].content[0]"
+    ]
 
 
 def test_router_accepts_marks_of_the_caller() -> None:
@@ -197,10 +242,14 @@ def test_router_accepts_marks_of_the_caller() -> None:
         ToolResult("c", [Text("r", cache=True), Text("s")]),
     ]
     body, _ = encode("openai", said, cache_control=True)
-    assert marks(body) == [".messages[0].content[0]", ".messages[1].content[0]", ".messages[3].content[0]"]
+    assert marks(body) == [
+        ".messages[0].content[0]",
+        ".messages[1].content[0]",
+        ".messages[3].content[0]",
+    ]
 
 
-# --- keys and handles -----------------------------------------------------------------------------
+# --- keys and handles --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -212,15 +261,20 @@ def test_router_accepts_marks_of_the_caller() -> None:
         ("auto", "s", {"prompt_cache_key": "s"}, []),
         (PromptCache(key="k"), "s", {"prompt_cache_key": "k"}, []),
         (PromptCache(auto=False), "s", {}, []),
-        (PromptCache(False, "24h", "k"), None, {"prompt_cache_key": "k", "prompt_cache_retention": "24h"}, []),
+        (PromptCache(False, "24h", "k"), None,
+         {"prompt_cache_key": "k", "prompt_cache_retention": "24h"}, []),
         (PromptCache(ttl="5m"), None, {}, []),
         (PromptCache(ttl="1h"), None, {}, ["cache_ttl_shortened"]),
     ],
 )  # fmt: skip
-def test_automatic_cache_gets_a_key(cache: Any, session: Any, sent: dict[str, Any], codes: list[str]) -> None:
+def test_automatic_cache_gets_a_key(
+    cache: Any, session: Any, sent: dict[str, Any], codes: list[str]
+) -> None:
     for wire, quirks in (("openai", {"cache_key": True}), ("responses", {})):
         body, warnings = encode(wire, [User("u")], cache, session_id=session, **quirks)
-        assert {name: value for name, value in body.items() if name.startswith("prompt_cache")} == sent
+        assert {
+            name: value for name, value in body.items() if name.startswith("prompt_cache")
+        } == sent
         assert [warning.code for warning in warnings] == codes
 
 
@@ -246,11 +300,13 @@ def test_cached_content_is_sent_by_its_handle() -> None:
 @pytest.mark.parametrize("wire", ["anthropic", "gemini", "ollama"])
 def test_unsupported_marks_are_reported(wire: str) -> None:
     _, warnings = encode(wire, [User("u")], PromptCache(key="k", ttl="1h"))
-    expected = {"config.cache.key", "config.cache.ttl"} - ({"config.cache.ttl"} if wire == "anthropic" else set())
+    expected = {"config.cache.key", "config.cache.ttl"} - (
+        {"config.cache.ttl"} if wire == "anthropic" else set()
+    )
     assert {warning.path for warning in warnings} == expected
 
 
-# --- records --------------------------------------------------------------------------------------
+# --- records -----------------------------------------------------------------------------------
 
 
 def test_marks_are_read_from_records() -> None:
@@ -258,14 +314,16 @@ def test_marks_are_read_from_records() -> None:
     said = [
         {"role": "system", "content": "s", "cache": True},
         {"role": "user", "content": [{**part, "cache_control": MARK}, {**part, "text": "b"}]},
-        {"role": "assistant", "content": "", "tool_calls": [{"id": "c", "name": "f", "arguments": {}}]},
+        {"role": "assistant", "content": "", "tool_calls": [{"id": "c", "name": "f",
+                                                             "arguments": {}}]},
         {"role": "tool", "tool_call_id": "c", "content": "r", "cache": True},
         {"role": "user", "content": [
             {"type": "image_url", "image_url": "https://a.test/b.png", "cache_control": MARK},
             {"type": "image_url", "image_url": {"url": "https://a.test/b.png"}, "cache": True},
             {"type": "image", "source": source, "media_type": "image/png", "cache": True},
             {"type": "document", "source": source, "cache": True},
-            {"type": "file", "file": {"file_data": "data:application/pdf;base64,aGk="}, "cache": True},
+            {"type": "file", "file": {"file_data": "data:application/pdf;base64,aGk="},
+             "cache": True},
         ], "cache": True},
     ]  # fmt: skip
     assert list(parse_messages(said)) == [
@@ -289,7 +347,9 @@ def test_marks_are_read_from_records() -> None:
 @pytest.mark.parametrize("mark", [{"type": "forever"}, {"type": "ephemeral", "ttl": "1h"}, {}])
 def test_invalid_marks_are_rejected(mark: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError, match="cache_control"):
-        parse_messages([{"role": "user", "content": [{"type": "text", "text": "a", "cache_control": mark}]}])
+        parse_messages(
+            [{"role": "user", "content": [{"type": "text", "text": "a", "cache_control": mark}]}]
+        )
 
 
 def test_cache_setting_of_a_call_is_used() -> None:
@@ -301,7 +361,7 @@ def test_cache_setting_of_a_call_is_used() -> None:
         build_request("Hi", config={"cache": "always"})
 
 
-# --- clients of the gateway -----------------------------------------------------------------------
+# --- clients of the gateway --------------------------------------------------------------------
 
 
 def test_marks_of_gateway_clients_are_kept() -> None:
@@ -311,7 +371,10 @@ def test_marks_of_gateway_clients_are_kept() -> None:
             "max_tokens": 9,
             "system": [{"type": "text", "text": "s", "cache_control": mark}],
             "messages": [
-                {"role": "user", "content": [{"type": "text", "text": "a", "cache_control": mark}]},
+                {
+                    "role": "user",
+                    "content": [{"type": "text", "text": "a", "cache_control": mark}],
+                },
                 {
                     "role": "assistant",
                     "content": [
@@ -323,8 +386,17 @@ def test_marks_of_gateway_clients_are_kept() -> None:
                 {
                     "role": "user",
                     "content": [
-                        {"type": "tool_result", "tool_use_id": "c", "content": "r", "cache_control": mark},
-                        {"type": "tool_result", "tool_use_id": "d", "content": [{"type": "text", "text": "r"}]},
+                        {
+                            "type": "tool_result",
+                            "tool_use_id": "c",
+                            "content": "r",
+                            "cache_control": mark,
+                        },
+                        {
+                            "type": "tool_result",
+                            "tool_use_id": "d",
+                            "content": [{"type": "text", "text": "r"}],
+                        },
                     ],
                 },
             ],
@@ -338,11 +410,18 @@ def test_marks_of_gateway_clients_are_kept() -> None:
 
 
 def test_mark_at_the_root_means_auto() -> None:
-    asked = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "a"}], "cache_control": HOUR}
+    asked = {
+        "model": "m",
+        "max_tokens": 9,
+        "messages": [{"role": "user", "content": "a"}],
+        "cache_control": HOUR,
+    }
     config = SERVER_CODECS["anthropic"].decode(json.dumps(asked).encode()).request.config
     assert config.cache == PromptCache(ttl="1h")
     with pytest.raises(InvalidRequestError, match=r"cache_control\.type"):
-        SERVER_CODECS["anthropic"].decode(json.dumps({**asked, "cache_control": {"type": "x"}}).encode())
+        SERVER_CODECS["anthropic"].decode(
+            json.dumps({**asked, "cache_control": {"type": "x"}}).encode()
+        )
 
 
 def test_mark_on_a_call_is_reported() -> None:
@@ -368,12 +447,20 @@ def test_mark_on_a_call_is_reported() -> None:
 def test_cache_keys_of_gateway_clients_are_kept(
     wire: str, fields: dict[str, Any], cache: Any, left: dict[str, Any]
 ) -> None:
-    content: dict[str, Any] = {"messages": [{"role": "user", "content": "a"}]} if wire == "openai" else {"input": "a"}
-    config = SERVER_CODECS[wire].decode(json.dumps({"model": "m", **content, **fields}).encode()).request.config
+    content: dict[str, Any] = (
+        {"messages": [{"role": "user", "content": "a"}]} if wire == "openai" else {"input": "a"}
+    )
+    config = (
+        SERVER_CODECS[wire]
+        .decode(json.dumps({"model": "m", **content, **fields}).encode())
+        .request.config
+    )
     assert (config.cache, config.extras) == (cache, left)
 
 
 def test_cached_content_of_a_gateway_client_is_kept() -> None:
     body = {"contents": [{"parts": [{"text": "a"}]}], "cachedContent": "cachedContents/x"}
-    asked = SERVER_CODECS["gemini"].decode(json.dumps(body).encode(), "/v1beta/models/m:generateContent")
+    asked = SERVER_CODECS["gemini"].decode(
+        json.dumps(body).encode(), "/v1beta/models/m:generateContent"
+    )
     assert asked.request.config.cache == PromptCache(auto=False, handle="cachedContents/x")

@@ -15,7 +15,9 @@ from dragoman.wire.codec import Codec
 def test_model_with_single_calls_is_asked_for_one(name: str) -> None:
     def body(known: Capabilities) -> bytes:
         codec = CODECS[name].connect("m", "https://api.example.com", None, known)
-        return codec.encode(Request([User("a")], [Tool("f")], RuntimeConfig(max_tokens=9))).http.body
+        return codec.encode(
+            Request([User("a")], [Tool("f")], RuntimeConfig(max_tokens=9))
+        ).http.body
 
     one = body(Capabilities.of({"supports_parallel_tool_calls": False}))
     assert (b"parallel" in one) is (name in ("anthropic", "openai", "responses"))

@@ -41,14 +41,31 @@ from dragoman import (
 from dragoman.capabilities import Capabilities
 from dragoman.citations import Citation
 from dragoman.errors import UnsupportedFeatureError
-from dragoman.events import MessageComplete, MessageStart, TextDelta, ThinkingDelta, ToolUseEnd, ToolUseStart
+from dragoman.events import (
+    MessageComplete,
+    MessageStart,
+    TextDelta,
+    ThinkingDelta,
+    ToolUseEnd,
+    ToolUseStart,
+)
 from dragoman.messages import Issuer
 from dragoman.prices import Cost, cost
 from dragoman.transport import FixtureTransport
 from dragoman.wire import CODECS, SERVER_CODECS, Asked
 from dragoman.wire.cohere import CohereCodec, Quirks
 
-from .cases import Case, DecodedReply, Record, bytewise, check_case, decode, find_cases, find_records, plain_request
+from .cases import (
+    Case,
+    DecodedReply,
+    Record,
+    bytewise,
+    check_case,
+    decode,
+    find_cases,
+    find_records,
+    plain_request,
+)
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 OURS = Issuer("cohere", None, "m")
@@ -61,7 +78,9 @@ def codec(**quirks: Any) -> CohereCodec:
 
 def read(data: Any, *, stream: bool = True, tools: tuple[Tool, ...] = ()) -> DecodedReply:
     body = data if isinstance(data, bytes) else json.dumps(data).encode()
-    return decode(codec(), Request([User("x")], tools, model="m", stream=stream), [body], judged=False)
+    return decode(
+        codec(), Request([User("x")], tools, model="m", stream=stream), [body], judged=False
+    )
 
 
 def events(*records: dict[str, Any]) -> bytes:
@@ -81,10 +100,22 @@ def test_case(case: Case) -> None:
 
 
 def test_citations_are_read_with_their_places() -> None:
-    source = {"type": "tool", "id": "t:0", "tool_output": {"content": "22C", "url": "https://a.test"}}
-    record = {"start": 3, "end": 6, "text": "22C", "sources": [source, {"id": "d"}], "type": "TEXT_CONTENT"}
+    source = {
+        "type": "tool",
+        "id": "t:0",
+        "tool_output": {"content": "22C", "url": "https://a.test"},
+    }
+    record = {
+        "start": 3,
+        "end": 6,
+        "text": "22C",
+        "sources": [source, {"id": "d"}],
+        "type": "TEXT_CONTENT",
+    }
     ofplan = {"start": 0, "end": 1, "sources": [source], "type": "PLAN"}
-    body = {"message": {"content": [{"type": "text", "text": "is 22C"}], "citations": [record, ofplan]}}
+    body = {
+        "message": {"content": [{"type": "text", "text": "is 22C"}], "citations": [record, ofplan]}
+    }
     block = read({**body, "finish_reason": "COMPLETE"}, stream=False).response.message.content[0]  # type: ignore[union-attr]
     assert isinstance(block, Text)
     assert block.citations == (
@@ -94,13 +125,18 @@ def test_citations_are_read_with_their_places() -> None:
 
 
 def test_citations_go_to_the_text_that_they_are_about() -> None:
-    parts = [{"type": "text", "text": "a"}, {"type": "thinking", "thinking": "t"}, {"type": "text", "text": "b"}]
+    parts = [
+        {"type": "text", "text": "a"},
+        {"type": "thinking", "thinking": "t"},
+        {"type": "text", "text": "b"},
+    ]
     found = [
         {"start": 0, "end": 1, "sources": [{"id": "x"}], "content_index": 0},
         {"start": 0, "sources": [{"id": "y"}]},
     ]
     reply = read(
-        {"message": {"content": parts, "citations": found}, "finish_reason": "COMPLETE"}, stream=False
+        {"message": {"content": parts, "citations": found}, "finish_reason": "COMPLETE"},
+        stream=False,
     ).response
     assert reply is not None
     texts = [block for block in reply.message.content if isinstance(block, Text)]
@@ -121,20 +157,27 @@ def test_citations_go_to_the_text_that_they_are_about() -> None:
         (b'{"text": "half', None, InvalidResponseError),
         (b'{"event_type":"text-generation","text":"a"}\n{"event_type":"stream-end","response":{"text":"a",'
          b'"finish_reason":"COMPLETE","meta":{"billed_units":{"input_tokens":1,"output_tokens":2}}}}\n', "a", None),
-        (b'{"event_type":"text-generation"}\n{"event_type":"text-generation"}\n', None, InvalidResponseError),
+        (b'{"event_type":"text-generation"}\n{"event_type":"text-generation"}\n', None,
+         InvalidResponseError),
         (b"data: [DONE]\n\n" + events(content("content-delta", text="a"), END), "a", None),
-        (events({"type": "content-delta"}, {"type": "unheard-of"}, {"type": "content-start"}, END), "", None),
-        (events({"type": "content-delta", "delta": {"message": {"content": "x"}}}, {"type": "message-end"}), "", None),
-        (events({"type": "citation-start", "delta": {"message": {"citations": 5}}}, END), "", None),
+        (events({"type": "content-delta"}, {"type": "unheard-of"}, {"type": "content-start"}, END),
+         "", None),
+        (events({"type": "content-delta", "delta": {"message": {"content": "x"}}},
+                {"type": "message-end"}), "", None),
+        (events({"type": "citation-start", "delta": {"message": {"citations": 5}}}, END), "",
+         None),
         (events({"type": "content-delta", "delta": 5}), None, InvalidResponseError),
         (b'data: {"type": "content-delta", "delta": {"message": {"content": {"text": "\xff"}}}}\n\n'
          + events(END), "\ufffd", None),
         (events(content("content-delta", text="a")), "a", StreamInterruptedError),
-        (events({"type": "message-end", "delta": {"error": "no", "error_type": 5}}), "", InvalidRequestError),
+        (events({"type": "message-end", "delta": {"error": "no", "error_type": 5}}), "",
+         InvalidRequestError),
         (b"event: error\ndata: it broke\n\n", None, UnavailableError),
     ],
 )  # fmt: skip
-def test_unusual_replies_are_read(data: Any, text: str | None, kind: type[ProviderError] | None) -> None:
+def test_unusual_replies_are_read(
+    data: Any, text: str | None, kind: type[ProviderError] | None
+) -> None:
     heard = read(data)
     assert type(heard.error) is (kind or type(None)), heard.error
     assert (None if heard.response is None else heard.response.text) == text
@@ -143,24 +186,40 @@ def test_unusual_replies_are_read(data: Any, text: str | None, kind: type[Provid
 @pytest.mark.parametrize(
     ("calls", "expected"),
     [
-        ([("tool-call-start", {"id": 5, "function": {"name": 5, "arguments": {"a": 1}}})], {"a": 1}),
-        ([("tool-call-start", {"function": {"name": "f", "arguments": '{"a"'}}), ("tool-call-delta", 5),
+        ([("tool-call-start", {"id": 5, "function": {"name": 5, "arguments": {"a": 1}}})],
+         {"a": 1}),
+        ([("tool-call-start", {"function": {"name": "f", "arguments": '{"a"'}}),
+          ("tool-call-delta", 5),
           ("tool-call-delta", {"function": {"arguments": ": 1}"}})], {"a": 1}),
-        ([("tool-call-delta", {"function": {"name": "f", "arguments": "{}"}}), ("tool-call-end", None),
+        ([("tool-call-delta", {"function": {"name": "f", "arguments": "{}"}}),
+          ("tool-call-end", None),
           ("tool-call-end", None)], {}),
         ([("tool-call-start", None)], {}),
-        ([("tool-call-start", {"function": 5}), ("tool-call-delta", {"function": 5}), ("tool-call-end", None)], {}),
+        ([("tool-call-start", {"function": 5}), ("tool-call-delta", {"function": 5}),
+          ("tool-call-end", None)], {}),
     ],
 )  # fmt: skip
 def test_unusual_calls_are_read(calls: list[tuple[str, Any]], expected: dict[str, Any]) -> None:
-    records = [{"type": kind, "index": 0, "delta": {"message": {"tool_calls": call}}} for kind, call in calls]
-    reply = read(events(*records, {"type": "message-end", "delta": {"finish_reason": "TOOL_CALL"}})).response
+    records = [
+        {"type": kind, "index": 0, "delta": {"message": {"tool_calls": call}}}
+        for kind, call in calls
+    ]
+    reply = read(
+        events(*records, {"type": "message-end", "delta": {"finish_reason": "TOOL_CALL"}})
+    ).response
     assert reply is not None
-    assert ([call.arguments for call in reply.tool_calls], reply.finish_reason) == ([expected], "tool_calls")
+    assert ([call.arguments for call in reply.tool_calls], reply.finish_reason) == (
+        [expected],
+        "tool_calls",
+    )
 
 
 def test_calls_of_the_first_version() -> None:
-    body = {"text": None, "generation_id": "1", "tool_calls": [{"name": "f", "parameters": {"a": 1}}]}
+    body = {
+        "text": None,
+        "generation_id": "1",
+        "tool_calls": [{"name": "f", "parameters": {"a": 1}}],
+    }
     cited = [{"document_ids": 5}, {"document_ids": ["a", 5]}]
     reply = read({**body, "finish_reason": "COMPLETE", "citations": cited}, stream=False).response
     assert reply is not None
@@ -168,7 +227,7 @@ def test_calls_of_the_first_version() -> None:
     assert reply.finish_reason == "tool_calls"
 
 
-# --- requests -------------------------------------------------------------------------------------
+# --- requests ----------------------------------------------------------------------------------
 
 
 def sent(request: Request, **quirks: Any) -> tuple[dict[str, Any], list[str]]:
@@ -192,16 +251,28 @@ def test_what_does_not_fit_is_noted() -> None:
         Assistant([Thinking("only", Continuity(replayable=False))]),
         User([Document(Inline("eA=="), "text/plain")]),
     ]  # fmt: skip
-    body, codes = sent(Request(messages, (Tool("f", strict=True), Tool("g")), RuntimeConfig(extras={"logprobs": True})))
+    body, codes = sent(
+        Request(
+            messages, (Tool("f", strict=True), Tool("g")), RuntimeConfig(extras={"logprobs": True})
+        )
+    )
     assert codes == [
-        "logprobs_in_raw", "strict_dropped", "continuity_dropped", "document_moved", "thinking_dropped",
-        "continuity_dropped", "continuity_dropped", "continuity_dropped", "order_lost", "continuity_dropped",
-        "order_lost", "audio_dropped", "order_lost", "audio_transcribed", "opaque_dropped", "image_omitted",
-        "is_error_dropped", "thinking_dropped", "continuity_dropped", "message_dropped", "document_moved",
+        "logprobs_in_raw", "strict_dropped", "continuity_dropped", "document_moved",
+        "thinking_dropped",
+        "continuity_dropped", "continuity_dropped", "continuity_dropped", "order_lost",
+        "continuity_dropped",
+        "order_lost", "audio_dropped", "order_lost", "audio_transcribed", "opaque_dropped",
+        "image_omitted",
+        "is_error_dropped", "thinking_dropped", "continuity_dropped", "message_dropped",
+        "document_moved",
     ]  # fmt: skip
     assert [each["id"] for each in body["documents"]] == ["doc_0", "doc_1"]
     assert body["messages"][-1] == {"role": "user", "content": ""}
-    assert [part["type"] for part in body["messages"][1]["content"]] == ["thinking", "text", "text"]
+    assert [part["type"] for part in body["messages"][1]["content"]] == [
+        "thinking",
+        "text",
+        "text",
+    ]
 
 
 def test_what_the_wire_refuses() -> None:
@@ -216,13 +287,19 @@ def test_what_the_wire_refuses() -> None:
             codec().encode(Request([User([block])]))
     with pytest.raises(UnsupportedFeatureError):
         codec().encode(
-            Request([User("x")], config=RuntimeConfig(reasoning="xhigh"), model="command-a-reasoning-08-2025")
+            Request(
+                [User("x")],
+                config=RuntimeConfig(reasoning="xhigh"),
+                model="command-a-reasoning-08-2025",
+            )
         )
 
 
 def test_a_choice_without_tools_and_tools_of_the_extras() -> None:
     assert sent(Request([User("x")], tool_choice="required"))[1] == ["tool_choice_omitted"]
-    body, codes = sent(Request([User("x")], config=RuntimeConfig(extras={"tools": [{}]}), tool_choice="none"))
+    body, codes = sent(
+        Request([User("x")], config=RuntimeConfig(extras={"tools": [{}]}), tool_choice="none")
+    )
     assert (body["tool_choice"], codes) == ("NONE", [])
     assert "tool_choice" not in sent(Request([User("x")], (Tool("f"),), tool_choice="auto"))[0]
     assert sent(Request([User("x")], (Tool("f"),), tool_choice=ForceTool("f")))[1] == []
@@ -233,61 +310,116 @@ def test_a_model_that_does_not_reason_is_sent_no_thinking() -> None:
     encoded = (
         CODECS["cohere"]
         .connect("m", "https://a.test", None, known)
-        .encode(Request([User("x"), Assistant([Thinking("t"), Text("a")]), User("y")], response_schema=SCHEMA))
+        .encode(
+            Request(
+                [User("x"), Assistant([Thinking("t"), Text("a")]), User("y")],
+                response_schema=SCHEMA,
+            )
+        )
     )
     assert [note.code for note in encoded.notes] == ["thinking_dropped"]
     assert encoded.structured_path == "prompt"
 
 
 async def test_a_refused_schema_is_asked_for_in_words() -> None:
-    done = json.dumps({"message": {"content": [{"type": "text", "text": '{"a": 1}'}]}, "finish_reason": "COMPLETE"})
-    transport = FixtureTransport(
-        (400, {}, [b'{"message": "invalid request: invalid json schema"}']), (200, {}, [done.encode()])
+    done = json.dumps(
+        {
+            "message": {"content": [{"type": "text", "text": '{"a": 1}'}]},
+            "finish_reason": "COMPLETE",
+        }
     )
-    model = connect("m", wire="cohere", base_url="https://a.test", transport=transport, api_key="k" * 12)
+    transport = FixtureTransport(
+        (400, {}, [b'{"message": "invalid request: invalid json schema"}']),
+        (200, {}, [done.encode()]),
+    )
+    model = connect(
+        "m", wire="cohere", base_url="https://a.test", transport=transport, api_key="k" * 12
+    )
     assert (await model.complete("Hi", response_schema=SCHEMA)).parsed == {"a": 1}
-    assert [b'"response_format"' in request.body for request in transport.requests] == [True, False]
+    assert [b'"response_format"' in request.body for request in transport.requests] == [
+        True,
+        False,
+    ]
     assert {request.url for request in transport.requests} == {"https://a.test/v2/chat"}
     request = Request([User("x")], response_schema=SCHEMA)
     refusal = InvalidRequestError(status=400, provider_message="json_schema")
     assert codec(structured="prompt").learn(refusal, request) is None
     assert codec().learn(InvalidRequestError(status=400), request) is None
-    assert codec().learn(InvalidRequestError(status=500, provider_message="json_schema"), request) is None
+    assert (
+        codec().learn(InvalidRequestError(status=500, provider_message="json_schema"), request)
+        is None
+    )
 
 
-# --- the server side ------------------------------------------------------------------------------
+# --- the server side ---------------------------------------------------------------------------
 
 
 def test_a_request_is_read_as_it_was_written() -> None:
-    cited = Continuity(None, {"citations": [{"start": 0, "end": 1, "sources": []}]}, Issuer("cohere"))
+    cited = Continuity(
+        None, {"citations": [{"start": 0, "end": 1, "sources": []}]}, Issuer("cohere")
+    )
     planned = Continuity(None, {"tool_plan": True}, Issuer("cohere"))
     messages = [
         System("S"),
-        User([Text("a"), Image(Inline("aGk="), "image/png", "low"), Image(Url("https://a.test/b.png"))]),
+        User(
+            [
+                Text("a"),
+                Image(Inline("aGk="), "image/png", "low"),
+                Image(Url("https://a.test/b.png")),
+            ]
+        ),
         Assistant([Thinking("plan", planned), ToolCall("c", "f", {"a": 1})]),
         ToolResult("c", "done"),
         Assistant([Thinking("t"), Text("b", cited)]),
         User("c"),
     ]
     config = RuntimeConfig(0.5, 9, 0.9, 1, 0.1, 0.2, ("x",), 500, {"safety_mode": "OFF"})
-    request = Request(messages, (Tool("f"),), config, None, "required", "command-a-reasoning-08-2025", stream=True)
-    written = CohereCodec("command-a-reasoning-08-2025", "https://a.test").encode(request).http.body
+    request = Request(
+        messages,
+        (Tool("f"),),
+        config,
+        None,
+        "required",
+        "command-a-reasoning-08-2025",
+        stream=True,
+    )
+    written = (
+        CohereCodec("command-a-reasoning-08-2025", "https://a.test").encode(request).http.body
+    )
     asked = SERVER.decode(written)
     assert asked.warnings == ()
-    again = CohereCodec("command-a-reasoning-08-2025", "https://a.test").encode(asked.request).http.body
+    again = (
+        CohereCodec("command-a-reasoning-08-2025", "https://a.test")
+        .encode(asked.request)
+        .http.body
+    )
     assert json.loads(again) == json.loads(written)
     assert asked.request.config == config
 
 
 def test_alternative_forms_of_a_request_are_read() -> None:
-    parts = [{"type": "text", "text": "a"}, {"type": "document", "document": {"id": "1", "data": {"a": 1}}}]
+    parts = [
+        {"type": "text", "text": "a"},
+        {"type": "document", "document": {"id": "1", "data": {"a": 1}}},
+    ]
     body: dict[str, Any] = {
         "model": "m",
         "messages": [
-            {"role": "system", "content": [{"type": "text", "text": "S"}, {"type": "text", "text": "T"}]},
+            {
+                "role": "system",
+                "content": [{"type": "text", "text": "S"}, {"type": "text", "text": "T"}],
+            },
             {"role": "user", "content": "u"},
-            {"role": "assistant", "content": "", "tool_calls": [{"id": "c", "function": {"name": "f"}}]},
-            {"role": "tool", "tool_call_id": "c", "content": [*parts, {"type": "document", "document": {"data": "t"}}]},
+            {
+                "role": "assistant",
+                "content": "",
+                "tool_calls": [{"id": "c", "function": {"name": "f"}}],
+            },
+            {
+                "role": "tool",
+                "tool_call_id": "c",
+                "content": [*parts, {"type": "document", "document": {"data": "t"}}],
+            },
             {"role": "assistant", "content": "said", "citations": [{"start": 0}]},
             {"role": "user", "content": "v"},
         ],
@@ -303,13 +435,26 @@ def test_alternative_forms_of_a_request_are_read() -> None:
     assert asked.request.response_schema == {"type": "object"}
     assert [warning.code for warning in asked.warnings] == ["strict_tools_dropped"]
     plain = {"model": "m", "messages": body["messages"][1:2]}
-    assert SERVER.decode({**plain, "response_format": {"type": "text"}}).request.response_schema is None
-    assert SERVER.decode({**plain, "thinking": {"type": "enabled"}}).request.config.reasoning == "medium"
+    assert (
+        SERVER.decode({**plain, "response_format": {"type": "text"}}).request.response_schema
+        is None
+    )
+    assert (
+        SERVER.decode({**plain, "thinking": {"type": "enabled"}}).request.config.reasoning
+        == "medium"
+    )
     for wrong in (
         {"messages": [{"role": "x", "content": "a"}]},
         {"messages": [{"role": "user", "content": [{"type": "x"}]}]},
         {"response_format": {"type": "json_object", "json_schema": 5}},
-        {"messages": [{"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "["}}]}]},
+        {
+            "messages": [
+                {
+                    "role": "assistant",
+                    "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "["}}],
+                }
+            ]
+        },
     ):
         with pytest.raises(InvalidRequestError):
             SERVER.decode({**plain, **wrong})
@@ -327,7 +472,9 @@ def serve(heard: DecodedReply, *, stream: bool) -> DecodedReply:
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_reply_is_read_as_it_was_written(case: Case, stream: bool) -> None:
     heard = decode(case.codec(), case.request, [case.reply or b""], judged=False)
-    shown = heard.error is None or heard.response is None or heard.response.finish_reason == "length"
+    shown = (
+        heard.error is None or heard.response is None or heard.response.finish_reason == "length"
+    )
     if not stream and not shown:
         assert heard.error is not None
         with pytest.raises(type(heard.error)):
@@ -338,12 +485,16 @@ def test_a_reply_is_read_as_it_was_written(case: Case, stream: bool) -> None:
     assert first is not None
     assert second is not None
     assert (second.text, second.message.thinking) == (first.text, first.message.thinking)
-    assert [call.arguments for call in second.tool_calls] == [call.arguments for call in first.tool_calls]
+    assert [call.arguments for call in second.tool_calls] == [
+        call.arguments for call in first.tool_calls
+    ]
     assert (second.finish_reason, second.usage) == (first.finish_reason, first.usage)
     assert getattr(again.error, "transient", None) == getattr(heard.error, "transient", None)
     cited = [block.citations for block in first.message.content if isinstance(block, Text)]
     if heard.error is None:
-        assert [block.citations for block in second.message.content if isinstance(block, Text)] == cited
+        assert [
+            block.citations for block in second.message.content if isinstance(block, Text)
+        ] == cited
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -353,7 +504,11 @@ def test_speech_and_foreign_state_are_served(stream: bool) -> None:
         Audio(Inline("aGk="), "audio/wav", "said"),
         Opaque({}),
     )
-    shown = [MessageStart("m", "r", "m", "p"), TextDelta("m", "r", 0, "a"), TextDelta("m", "r", 0, "")]
+    shown = [
+        MessageStart("m", "r", "m", "p"),
+        TextDelta("m", "r", 0, "a"),
+        TextDelta("m", "r", 0, ""),
+    ]
     shown += [ThinkingDelta("m", "r", 1, "")]  # type: ignore[list-item]
     end = MessageComplete("m", "r", "stop", blocks, Usage(1, 2))
     reply = serve(DecodedReply([*shown, end], None), stream=stream).response
@@ -363,7 +518,10 @@ def test_speech_and_foreign_state_are_served(stream: bool) -> None:
 
 def test_an_error_before_the_end_is_served() -> None:
     encoder = SERVER.encoder(Asked(plain_request(stream=True)))
-    pieces = [encoder.feed(MessageStart("m", "r", "m", "p")), encoder.feed(ToolUseStart("m", "r", 0, "c", "f"))]
+    pieces = [
+        encoder.feed(MessageStart("m", "r", "m", "p")),
+        encoder.feed(ToolUseStart("m", "r", 0, "c", "f")),
+    ]
     pieces += [
         encoder.feed(ToolUseEnd("m", "r", 0, "c", {}, None, "interrupted")),
         encoder.fail(UnavailableError("no")),
@@ -371,8 +529,13 @@ def test_an_error_before_the_end_is_served() -> None:
     heard = decode(codec(), plain_request(stream=True), pieces, judged=False)
     assert isinstance(heard.error, UnavailableError)
     malformed = SERVER.encoder(Asked(plain_request(stream=True)))
-    pieces = [malformed.feed(MessageStart("m", "r", "m", "p")), malformed.fail(MalformedToolCallError("no"))]
-    assert isinstance(decode(codec(), plain_request(stream=True), pieces).error, MalformedToolCallError)
+    pieces = [
+        malformed.feed(MessageStart("m", "r", "m", "p")),
+        malformed.fail(MalformedToolCallError("no")),
+    ]
+    assert isinstance(
+        decode(codec(), plain_request(stream=True), pieces).error, MalformedToolCallError
+    )
 
 
 def test_refusals_and_keys() -> None:
@@ -382,17 +545,34 @@ def test_refusals_and_keys() -> None:
     assert codec().authorise("k") == {"authorization": "Bearer k"}
 
 
-# --- recordings: an independent reading, by the standard library --------------------------------------
+# --- recordings: an independent reading, by the standard library -------------------------------
 
 RECORDS = [record for record in find_records().values() if record.wire == "cohere"]
-FAILED = {"4be92388-d61ef501": InvalidRequestError, "d93d0f42-6dc70faa": InvalidRequestError,
-          "102ce484-32876193": MalformedToolCallError, "102ce484-346f553a": MalformedToolCallError}  # fmt: skip
-REASONS = {"COMPLETE": "stop", "STOP_SEQUENCE": "stop", "TOOL_CALL": "tool_calls", "MAX_TOKENS": "length", None: "stop"}
+FAILED = {
+    "4be92388-d61ef501": InvalidRequestError,
+    "d93d0f42-6dc70faa": InvalidRequestError,
+    "102ce484-32876193": MalformedToolCallError,
+    "102ce484-346f553a": MalformedToolCallError,
+}
+REASONS = {
+    "COMPLETE": "stop",
+    "STOP_SEQUENCE": "stop",
+    "TOOL_CALL": "tool_calls",
+    "MAX_TOKENS": "length",
+    None: "stop",
+}
 
 
 def read_plainly(record: Record) -> dict[str, Any]:
     text = record.body.decode()
-    said: dict[str, Any] = {"text": "", "thinking": "", "calls": [], "usage": {}, "cited": 0, "end": None}
+    said: dict[str, Any] = {
+        "text": "",
+        "thinking": "",
+        "calls": [],
+        "usage": {},
+        "cited": 0,
+        "end": None,
+    }
     if record.is_events:
         for line in text.splitlines():
             if line.startswith("data: {"):
@@ -401,13 +581,23 @@ def read_plainly(record: Record) -> dict[str, Any]:
     body = json.loads(text.strip().splitlines()[-1] if '"event_type"' in text else text)
     body = body.get("response", body)
     message = body.get("message", body)
-    said["text"] = body.get("text", "") + "".join([part.get("text", "") for part in message.get("content") or ()])
+    said["text"] = body.get("text", "") + "".join(
+        [part.get("text", "") for part in message.get("content") or ()]
+    )
     thoughts = [part.get("thinking", "") for part in message.get("content") or ()]
     said["thinking"] = message.get("tool_plan", "") + "".join(thoughts)
     for call in message.get("tool_calls") or ():
         said["calls"].append([call["id"], call["function"]["name"], call["function"]["arguments"]])
-    said["usage"], said["end"] = body.get("usage") or body.get("meta") or {}, body.get("finish_reason")
-    said["cited"] = sum([len(each.get("sources") or each["document_ids"]) for each in message.get("citations") or ()])
+    said["usage"], said["end"] = (
+        body.get("usage") or body.get("meta") or {},
+        body.get("finish_reason"),
+    )
+    said["cited"] = sum(
+        [
+            len(each.get("sources") or each["document_ids"])
+            for each in message.get("citations") or ()
+        ]
+    )
     return said
 
 
@@ -438,7 +628,10 @@ def test_every_recording_is_read(count: Any) -> None:
         if record.status >= 300:
             assert record.codec().error(record.status, {}, record.body).provider_message, record
             continue
-        heard, plain = decode(record.codec(), record.request(), [record.body], judged=False), read_plainly(record)
+        heard, plain = (
+            decode(record.codec(), record.request(), [record.body], judged=False),
+            read_plainly(record),
+        )
         reply = heard.response
         assert reply is not None, record
         assert type(heard.error) is FAILED.get(record.id, type(None)), record
@@ -456,7 +649,9 @@ def test_every_recording_is_read(count: Any) -> None:
         bill = cost(reply.usage, "cohere:command-r-08-2024", date(2026, 11, 1))
         if billed:
             priced += 1
-            owed = billed["input_tokens"] * Decimal("0.15") + billed["output_tokens"] * Decimal("0.6")
+            owed = billed["input_tokens"] * Decimal("0.15") + billed["output_tokens"] * Decimal(
+                "0.6"
+            )
             assert isinstance(bill, Cost), record
             assert bill.total == owed / 1_000_000, record
         blocks = [block for block in reply.message.content if isinstance(block, Text)]
@@ -464,6 +659,9 @@ def test_every_recording_is_read(count: Any) -> None:
         if heard.error is None:
             assert reply.finish_reason == REASONS[plain["end"]], record
         if len(record.body) < 3000:
-            assert decode(record.codec(), record.request(), bytewise(record.body), judged=False).facts == heard.facts
+            assert (
+                decode(record.codec(), record.request(), bytewise(record.body), judged=False).facts
+                == heard.facts
+            )
     count("recorded exchanges of cohere held against an independent reading", len(RECORDS))
     assert (len(RECORDS), priced) == (137, 123)

@@ -56,7 +56,9 @@ def test_model_line_is_derived(model: str, line: str) -> None:
 
 def test_case_files_contain_nothing_of_this_machine() -> None:
     here = {str(Path.home()), str(Path(__file__).parents[2]), tempfile.gettempdir()}
-    private = re.compile("|".join([*map(re.escape, sorted(here)), "/home/", "sk-[A-Za-z0-9]{8}"]).encode())
+    private = re.compile(
+        "|".join([*map(re.escape, sorted(here)), "/home/", "sk-[A-Za-z0-9]{8}"]).encode()
+    )
     files = [path for wire in CASES.iterdir() for path in wire.iterdir()]
     assert len(files) > 1000
     assert [path.name for path in files if private.search(path.read_bytes())] == []
@@ -81,7 +83,9 @@ HOME = Issuer("w", "v", "m-2025-01-01")
         (None, False, False, False),
     ],
 )
-def test_state_is_sent_to_its_issuer_only(issuer: Issuer | None, replayable: bool, ours: bool, welcome: bool) -> None:
+def test_state_is_sent_to_its_issuer_only(
+    issuer: Issuer | None, replayable: bool, ours: bool, welcome: bool
+) -> None:
     state = Continuity("s", None, issuer, replayable=replayable)
     assert (is_ours(state, HOME), is_welcome(state, HOME)) == (ours, welcome)
 
@@ -94,10 +98,18 @@ def test_nothing_is_sent_without_state() -> None:
 @pytest.mark.parametrize("wire", sorted(CODECS))
 def test_state_on_user_and_tool_messages_is_dropped_and_reported(wire: str) -> None:
     text = Text("hi", Continuity("signature", None, Issuer(wire)))
-    messages = (User([text, Text("there")]), Assistant([ToolCall("c1", "any", {})]), ToolResult("c1", [text]))
+    messages = (
+        User([text, Text("there")]),
+        Assistant([ToolCall("c1", "any", {})]),
+        ToolResult("c1", [text]),
+    )
     codec = CODECS[wire].connect("m", "http://127.0.0.1:9", None, Capabilities())
     encoded = codec.encode(Request(messages, config=RuntimeConfig(max_tokens=9), model="m"))
-    told = [(warning.code, warning.path) for warning in encoded.warnings if warning.code == "continuity_dropped"]
+    told = [
+        (warning.code, warning.path)
+        for warning in encoded.warnings
+        if warning.code == "continuity_dropped"
+    ]
     paths = ["messages[0].content[0].continuity", "messages[2].content[0].continuity"]
     assert told == [("continuity_dropped", path) for path in paths]
     assert b"signature" not in encoded.http.body

@@ -1,7 +1,7 @@
 """Real recorded replies: each one is decoded, and agrees with an independent reading.
 
-These tests use the recordings next to the repository when they are there. ``DRAGOMAN_EXHAUSTIVE=1``
-reads all of them byte by byte; by default only a sample is.
+These tests use the recordings next to the repository when they are there.
+``DRAGOMAN_EXHAUSTIVE=1`` reads all of them byte by byte; by default only a sample is.
 """
 
 from __future__ import annotations
@@ -52,11 +52,14 @@ from .cases import (
 )
 
 EXHAUSTIVE = os.environ.get("DRAGOMAN_EXHAUSTIVE") == "1"
-TREE = tuple(getattr(dragoman.errors, name) for name in dragoman.errors.__all__ if name.endswith("Error"))
+TREE = tuple(
+    getattr(dragoman.errors, name) for name in dragoman.errors.__all__ if name.endswith("Error")
+)
 
 pytestmark = [
     pytest.mark.skipif(not find_records(), reason="no recordings beside this repository"),
-    pytest.mark.no_cover,  # coverage must not depend on the recordings, and makes these tests three times slower
+    # coverage must not depend on the recordings, and makes these tests three times slower
+    pytest.mark.no_cover,
 ]
 
 GOOD = [record for record in find_records().values() if record.status < 300]
@@ -74,41 +77,71 @@ CUT_OFF = """
     6ee00cf2-1442a32d 4c177ae6-5a578a45 bb20aee5-efad34c6
 """
 HELD: dict[str, tuple[str, str]] = {
-    "4f2a679e-799e6750": ("InvalidRequestError", "an error event after text: the call did not fit its schema"),
-    "2bafa55a-3ef7e18a": ("InvalidRequestError", "an error event after text: no call though one was required"),
+    "4f2a679e-799e6750": (
+        "InvalidRequestError",
+        "an error event after text: the call did not fit its schema",
+    ),
+    "2bafa55a-3ef7e18a": (
+        "InvalidRequestError",
+        "an error event after text: no call though one was required",
+    ),
     "36c3b056-a6934672": ("InvalidRequestError", "an error event as the first event"),
-    "54da3aa7-ce5f2d46": ("InvalidRequestError", "an error object among the chunks: the limit of tokens"),
+    "54da3aa7-ce5f2d46": (
+        "InvalidRequestError",
+        "an error object among the chunks: the limit of tokens",
+    ),
     "b59effc0-fe15c60a": ("InvalidRequestError", "the first and only data is an error"),
     "25cf3d2f-2d7ae4c2": ("InvalidRequestError", "the first and only data is an error"),
     "41199f18-ca46c87c": ("InvalidRequestError", "the first and only data is an error"),
-    "8f7d5607-17e3c1c9": ("InvalidRequestError", "a chunk with empty choices and an error of code 400"),
-    "18b2a070-c9c92dbc": ("InvalidRequestError", "a chunk with empty choices and an error of code 400"),
+    "8f7d5607-17e3c1c9": (
+        "InvalidRequestError",
+        "a chunk with empty choices and an error of code 400",
+    ),
+    "18b2a070-c9c92dbc": (
+        "InvalidRequestError",
+        "a chunk with empty choices and an error of code 400",
+    ),
     "94847dc5-8c4efa68": ("UnavailableError", "an error of code 502 on the choice"),
     "9a691003-ac4d1bc9": ("UnavailableError", "an error of code 502 on the choice of a body"),
     "6fd82fee-62ce2a11": ("UnavailableError", "an error of code 502 on the choice of a body"),
     "3158ad13-3a4dbfec": ("InvalidRequestError", "an error object after white space in a 200"),
     "78307849-4333144b": ("InvalidRequestError", "a content filter's error object in a 200"),
     "56108aee-4361d51b": ("InvalidResponseError", "a choice without a message"),
-    "4ef57a6d-1cdf650a": ("MalformedToolCallError", "the arguments are the word null, and no tool is known"),
+    "4ef57a6d-1cdf650a": (
+        "MalformedToolCallError",
+        "the arguments are the word null, and no tool is known",
+    ),
     "d8bc5829-d103169c": ("MalformedToolCallError", "the arguments are not JSON"),
     **dict.fromkeys(CUT_OFF.split(), ("MalformedToolCallError", CUT)),
 }
 
 
 def hear(record: Record, pieces: Any = None) -> DecodedReply:
-    heard = decode(record.codec(), record.request(), [record.body] if pieces is None else pieces, judged=False)
+    heard = decode(
+        record.codec(), record.request(), [record.body] if pieces is None else pieces, judged=False
+    )
     error = heard.error
     if error is not None:
         assert type(error) in TREE
-        assert error.__cause__ is None or isinstance(error.__cause__, ValueError | RecursionError), error.__cause__
+        assert error.__cause__ is None or isinstance(
+            error.__cause__, ValueError | RecursionError
+        ), error.__cause__
         assert error.response is not None or heard.response is None
     return heard
 
 
-# --- opaque state that is sent back ------------------------------------------------------------------
+# --- opaque state that is sent back ------------------------------------------------------------
 
-ROUTED = [record for record in CHAT if record.vendor == "openrouter" and b'"reasoning_details"' in record.body]
-SEALED = [record for record in ROUTED[40:] if b'"reasoning.encrypted"' in record.body or b'"signature"' in record.body]
+ROUTED = [
+    record
+    for record in CHAT
+    if record.vendor == "openrouter" and b'"reasoning_details"' in record.body
+]
+SEALED = [
+    record
+    for record in ROUTED[40:]
+    if b'"reasoning.encrypted"' in record.body or b'"signature"' in record.body
+]
 
 
 def recorded_details(record: Record) -> list[dict[str, Any]]:
@@ -118,7 +151,9 @@ def recorded_details(record: Record) -> list[dict[str, Any]]:
         for choice in body.get("choices") or ():
             part = choice.get("message") or choice.get("delta") or {}
             for at, detail in enumerate(part.get("reasoning_details") or ()):
-                held = found.setdefault((detail["type"], detail["index"], None if record.is_events else at), {})
+                held = found.setdefault(
+                    (detail["type"], detail["index"], None if record.is_events else at), {}
+                )
                 for name, value in detail.items():
                     grows = name in ("text", "summary") and name in held
                     held[name] = held[name] + value if grows else value
@@ -137,16 +172,21 @@ def test_reasoning_details_are_kept_and_sent_back(record: Record) -> None:
     message = heard.response.message
     answers = [ToolResult(call.id, "done") for call in message.tool_calls]
     encoded = codec.encode(Request([User("a"), message, *answers, User("b")], model=MODEL))
-    if heard.response.finish_reason in ("stop", "tool_calls") and (message.text or message.tool_calls):
-        assert json.loads(encoded.http.body)["messages"][1].get("reasoning_details", []) == recorded
+    if heard.response.finish_reason in ("stop", "tool_calls") and (
+        message.text or message.tool_calls
+    ):
+        assert (
+            json.loads(encoded.http.body)["messages"][1].get("reasoning_details", []) == recorded
+        )
 
 
 def opaque_of(block: Any) -> list[Any]:
     state = block.continuity
-    return state.opaque if state is not None and isinstance(state.opaque, list) else []  # citations are a mapping
+    # citations are a mapping
+    return state.opaque if state is not None and isinstance(state.opaque, list) else []
 
 
-# --- an independent reading: the standard library, and the rules of the wire in a few lines ----------
+# --- an independent reading: the standard library, and the rules of the wire in a few lines ----
 
 
 def bodies_of(record: Record) -> list[Any]:
@@ -155,7 +195,10 @@ def bodies_of(record: Record) -> list[Any]:
     if not record.is_events:
         return [json.loads(text)]
     events = re.split(r"\n\n+", text.replace("\r\n", "\n"))
-    joined = ["\n".join([line[5:].strip() for line in event.split("\n") if line[:5] == "data:"]) for event in events]
+    joined = [
+        "\n".join([line[5:].strip() for line in event.split("\n") if line[:5] == "data:"])
+        for event in events
+    ]
     return [json.loads(data) for data in joined if data not in ("", "[DONE]")]
 
 
@@ -163,7 +206,11 @@ def words_of(content: Any, kind: str) -> str:
     if isinstance(content, str):
         return content if kind == "text" else ""
     if isinstance(content, dict):
-        return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False) if kind == "text" else ""
+        return (
+            json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+            if kind == "text"
+            else ""
+        )
     found = ""
     for part in content or ():
         if part["type"] == kind == "text":
@@ -196,7 +243,9 @@ def read_plainly(record: Record) -> dict[str, Any]:
             if not part.get("tool_calls") and (legacy.get("name") or legacy.get("arguments")):
                 add_call(calls, {"index": 0, "function": legacy}, streamed=record.is_events)
         counted = body.get("usage") or {}
-        if any(counted.get(name) for name in ("prompt_tokens", "completion_tokens", "total_tokens")):
+        if any(
+            counted.get(name) for name in ("prompt_tokens", "completion_tokens", "total_tokens")
+        ):
             usage = counted
         if body.get("error"):
             break
@@ -217,9 +266,15 @@ def end_of(words: list[str], *, called: bool) -> str:
 def add_call(calls: list[dict[str, Any]], call: dict[str, Any], *, streamed: bool) -> None:
     function = call.get("function") or {}
     where, call_id = call.get("index"), call.get("id")
-    same = [known for known in calls if (known["id"] == call_id if call_id else known["index"] == where)]
+    same = [
+        known
+        for known in calls
+        if (known["id"] == call_id if call_id else known["index"] == where)
+    ]
     if not streamed or not same:
-        calls.append({"index": where, "id": call_id, "name": function.get("name"), "arguments": ""})
+        calls.append(
+            {"index": where, "id": call_id, "name": function.get("name"), "arguments": ""}
+        )
         same = calls[-1:]
     arguments = function.get("arguments") or ""
     same[-1]["arguments"] += arguments if isinstance(arguments, str) else json.dumps(arguments)
@@ -255,8 +310,13 @@ def check_reading(record: Record, heard: DecodedReply) -> None:
     if usage:
         assert reply.usage.input_tokens == usage["prompt_tokens"]
         reasoning = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0
-        beside = usage.get("total_tokens") == usage["prompt_tokens"] + usage["completion_tokens"] + reasoning
-        assert reply.usage.output_tokens == usage["completion_tokens"] + (reasoning if beside else 0)
+        beside = (
+            usage.get("total_tokens")
+            == usage["prompt_tokens"] + usage["completion_tokens"] + reasoning
+        )
+        assert reply.usage.output_tokens == usage["completion_tokens"] + (
+            reasoning if beside else 0
+        )
         assert reply.usage.total_tokens == usage.get("total_tokens")
 
 
@@ -293,7 +353,9 @@ def test_raw_is_verbatim(count: Callable[[str, int], None]) -> None:
     count("recorded chats whose raw is verbatim", done)
 
 
-def test_recordings_of_every_wire_give_replies_or_provider_errors(count: Callable[[str, int], None]) -> None:
+def test_recordings_of_every_wire_give_replies_or_provider_errors(
+    count: Callable[[str, int], None],
+) -> None:
     """No other exception, no invalid stream, and every event is serialisable."""
     found: dict[str, Counter[str]] = {}
     for record in GOOD:
@@ -308,7 +370,9 @@ def test_recordings_of_every_wire_give_replies_or_provider_errors(count: Callabl
 
 
 def test_recordings_are_read_byte_by_byte(count: Callable[[str, int], None]) -> None:
-    """The same reply is read for any split of the bytes: one by one, or as the network had cut them."""
+    """The same reply is read for any split of the bytes: one by one, or as the network had cut
+    them.
+    """
     longest, step = (50_000, 1) if EXHAUSTIVE else (3_000, 20)
     records = [record for record in GOOD if len(record.body) < longest][::step]
     for record in records:
@@ -323,7 +387,7 @@ def test_recordings_are_read_byte_by_byte(count: Callable[[str, int], None]) -> 
     count("recorded replies fed byte by byte, or as the network cut them", len(records) + len(cut))
 
 
-# --- refusals ---------------------------------------------------------------------------------------
+# --- refusals ----------------------------------------------------------------------------------
 
 # What these words in a body mean at these statuses, read by hand; the first that occurs decides.
 PHRASES: list[tuple[str, str, type[ProviderError]]] = [
@@ -397,7 +461,8 @@ def class_of(status: int, body: str) -> type[ProviderError]:
     return STATUSES.get(status) or (UnavailableError if status >= 500 else InvalidRequestError)
 
 
-# Refusals whose cause stands in a nested ``details``, which is not looked at: they get the class of their status.
+# Refusals whose cause stands in a nested ``details``, which is not looked at: they get the class
+# of their status.
 NESTED = {"54a4b85e-bf0debb4"}
 
 
@@ -408,7 +473,9 @@ def test_recorded_chat_errors_map_to_their_class(count: Callable[[str, int], Non
             continue
         error = record.codec().error(record.status, record.headers, record.body, 0.0)
         expected = class_of(record.status, "" if record.id in NESTED else record.body.decode())
-        assert type(error) is expected, f"{record.vendor} {record} {record.status}: {error.provider_message}"
+        assert type(error) is expected, (
+            f"{record.vendor} {record} {record.status}: {error.provider_message}"
+        )
         assert error.status == record.status
         assert error.provider_message or not record.body.strip()
         found[type(error).__name__] += 1
@@ -422,11 +489,13 @@ def test_recorded_errors_of_every_wire_are_provider_errors() -> None:
         assert str(error)
 
 
-# --- real servers -----------------------------------------------------------------------------------
+# --- real servers ------------------------------------------------------------------------------
 
 # Bodies with a success status that are not replies, and why.
 NO_ANSWER = {
-    "llamacpppython_smollm2__err_context_too_long_stream": "200 and not a byte, when the prompt is too long",
+    "llamacpppython_smollm2__err_context_too_long_stream": (
+        "200 and not a byte, when the prompt is too long"
+    ),
 }
 
 
@@ -439,11 +508,17 @@ def test_every_exchange_with_a_real_server_is_read(count: Callable[[str, int], N
     codec = CODECS["openai"].connect(MODEL, "http://127.0.0.1/v1", None, Capabilities())
     found: Counter[str] = Counter()
     for exchange in find_exchanges():
-        if exchange["path"] != "/v1/chat/completions" or exchange["method"] != "POST" or not exchange["status_line"]:
+        if (
+            exchange["path"] != "/v1/chat/completions"
+            or exchange["method"] != "POST"
+            or not exchange["status_line"]
+        ):
             continue
         status, body = status_of(exchange), (exchange["response_body"] or "").encode()
         if status >= 300:
-            error: ProviderError | None = codec.error(status, dict(exchange["response_headers"]), body)
+            error: ProviderError | None = codec.error(
+                status, dict(exchange["response_headers"]), body
+            )
             assert type(error) is class_of(status, body.decode()), exchange["id"]
             found["refused"] += 1
             continue
@@ -455,9 +530,13 @@ def test_every_exchange_with_a_real_server_is_read(count: Callable[[str, int], N
             assert heard.error is not None
             found["no answer"] += 1
             continue
-        assert heard.error is None or isinstance(heard.error, MalformedToolCallError), exchange["id"]
+        assert heard.error is None or isinstance(heard.error, MalformedToolCallError), exchange[
+            "id"
+        ]
         assert heard.response is not None
-        record = Record(exchange["id"], "openai", exchange["server"], request.stream, status, {}, body, {}, ())
+        record = Record(
+            exchange["id"], "openai", exchange["server"], request.stream, status, {}, body, {}, ()
+        )
         try:
             check_reading(record, heard)
         except AssertionError as failure:

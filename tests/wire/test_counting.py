@@ -12,7 +12,11 @@ from dragoman.messages import Image, Inline, Request, RuntimeConfig, System, Tex
 from dragoman.wire import CODECS, HttpReply, HttpRequest
 from dragoman.wire.counting import count_tokens
 
-REQUEST = Request((System("Be brief."), User("Hi")), config=RuntimeConfig(max_tokens=9, temperature=0.5), model="m")
+REQUEST = Request(
+    (System("Be brief."), User("Hi")),
+    config=RuntimeConfig(max_tokens=9, temperature=0.5),
+    model="m",
+)
 Replies = list[tuple[int, Any]]
 
 
@@ -71,7 +75,12 @@ def test_a_server_counts(wire: str, base: str, url: str, reply: Any, fields: str
     count, [asked] = run(wire, base, [(200, reply)])
     assert (count, asked.url) == (7, url)
     assert " ".join(sorted(json.loads(asked.body))) == fields
-    for wrong in ({}, [], {"input_tokens": True, "totalTokens": True}, {"input_tokens": -1, "totalTokens": -1}):
+    for wrong in (
+        {},
+        [],
+        {"input_tokens": True, "totalTokens": True},
+        {"input_tokens": -1, "totalTokens": -1},
+    ):
         with pytest.raises(InvalidResponseError, match="no count"):
             run(wire, base, [(200, wrong)])
     with pytest.raises(ProviderError):
@@ -88,9 +97,16 @@ def test_a_template_and_a_tokenizer_count() -> None:
     replies: Replies = [(200, {"prompt": "<s>Hi"}), (200, {"tokens": [1, 2, 3]})]
     count, asked = run("openai", "http://a.test/v1", replies, any_model=True)
     assert count == 3
-    assert [question.url for question in asked] == ["http://a.test/apply-template", "http://a.test/tokenize"]
+    assert [question.url for question in asked] == [
+        "http://a.test/apply-template",
+        "http://a.test/tokenize",
+    ]
     assert sorted(json.loads(asked[0].body)) == ["messages"]
-    assert json.loads(asked[1].body) == {"content": "<s>Hi", "add_special": True, "parse_special": True}
+    assert json.loads(asked[1].body) == {
+        "content": "<s>Hi",
+        "add_special": True,
+        "parse_special": True,
+    }
     for wrong in ([(200, {})], [(200, {"prompt": "x"}), (200, {"tokens": 3})]):
         with pytest.raises(InvalidResponseError):
             run("openai", "http://a.test/v1", wrong, any_model=True)
@@ -101,4 +117,7 @@ def test_what_cannot_be_counted_is_not_asked_for() -> None:
     assert run("openai", "http://a.test/v1", [], picture, any_model=True) == (None, [])
     assert run("openai", "http://a.test/v1", []) == (None, [])
     assert run("ollama", "http://a.test", []) == (None, [])
-    assert run("anthropic", "http://a.test/v1/publishers/anthropic", [], raw_predict=True) == (None, [])
+    assert run("anthropic", "http://a.test/v1/publishers/anthropic", [], raw_predict=True) == (
+        None,
+        [],
+    )

@@ -1,8 +1,9 @@
-"""A stream may end at any byte. The events of a cut stream are valid, and contain nothing that did not arrive.
+"""A stream may end at any byte. The events of a cut stream are valid, and contain nothing that did
+not arrive.
 
 Every streamed case of every wire, and every recorded stream where recordings are at hand. A sample
-by default; ``DRAGOMAN_EXHAUSTIVE=1`` cuts all of them at every offset, but for the middle of events of many
-kilobytes.
+by default; ``DRAGOMAN_EXHAUSTIVE=1`` cuts all of them at every offset, but for the middle of
+events of many kilobytes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,12 @@ from itertools import pairwise
 
 import pytest
 
-from dragoman.errors import InvalidResponseError, MalformedToolCallError, StreamInterruptedError, StructuredOutputError
+from dragoman.errors import (
+    InvalidResponseError,
+    MalformedToolCallError,
+    StreamInterruptedError,
+    StructuredOutputError,
+)
 from dragoman.events import ToolUseEnd, check_events
 from dragoman.messages import ToolCall
 from dragoman.wire import CODECS
@@ -49,8 +55,8 @@ SHARES = range(120 if EXHAUSTIVE else 1)
 
 pytestmark = pytest.mark.exhaustive
 
-# What must have arrived before a stream may end without an error: the wire's end mark, or a finish reason. For a
-# wire that is not in this table, the complete stream.
+# What must have arrived before a stream may end without an error: the wire's end mark, or a finish
+# reason. For a wire that is not in this table, the complete stream.
 ENDS = {
     "openai": re.compile(rb'"finish_reason"\s*:\s*("[^"]+"|\{)|\[DONE\]'),
     "anthropic": re.compile(rb"message_stop|\[DONE\]"),
@@ -84,12 +90,17 @@ def offsets_of(wire: str, data: bytes, most: int, seed: object) -> Sequence[int]
         return range(size + 1)
     chance = random.Random(str(seed))
     seams = seams_of(wire, data)
-    some = [*chance.sample(seams, min(len(seams), most // 4)), *(chance.randrange(size + 1) for _ in range(most))]
+    some = [
+        *chance.sample(seams, min(len(seams), most // 4)),
+        *(chance.randrange(size + 1) for _ in range(most)),
+    ]
     return sorted({0, 1, size - 1, *some})
 
 
 def record_offsets(record: Record) -> Sequence[int]:
-    """Return the offsets to cut a recording at: all; in long events only both ends and 200 random places."""
+    """Return the offsets to cut a recording at: all; in long events only both ends and 200 random
+    places.
+    """
     if not EXHAUSTIVE:
         return offsets_of(record.wire, record.body, RECORD_OFFSETS, record.id)
     chance = random.Random(record.id)
@@ -98,19 +109,27 @@ def record_offsets(record: Record) -> Sequence[int]:
         if end - begin <= LONG_EVENT:
             offsets.update(range(begin, end + 1))
         else:
-            offsets.update(range(begin, begin + ENDS_OF_EVENT), range(end - ENDS_OF_EVENT, end + 1))
+            offsets.update(
+                range(begin, begin + ENDS_OF_EVENT), range(end - ENDS_OF_EVENT, end + 1)
+            )
             offsets.update(chance.sample(range(begin, end), 200))
     return sorted(offsets)
 
 
-def check_cut(wire: str, cut: bytes, whole: DecodedReply, heard: DecodedReply, *, stream: bool, reread: bool) -> None:
+def check_cut(
+    wire: str, cut: bytes, whole: DecodedReply, heard: DecodedReply, *, stream: bool, reread: bool
+) -> None:
     """Check ``heard``, decoded from the prefix ``cut`` of a reply that decodes to ``whole``."""
     error = heard.error
     if isinstance(error, StreamInterruptedError):
         assert error.response is None or error.response.finish_reason == "error"
-    elif error is not None and not isinstance(error, MalformedToolCallError | StructuredOutputError):
+    elif error is not None and not isinstance(
+        error, MalformedToolCallError | StructuredOutputError
+    ):
         blank = not stream and not cut.strip()
-        assert type(error) is type(whole.error) or (blank and type(error) is InvalidResponseError), repr(error)
+        assert type(error) is type(whole.error) or (
+            blank and type(error) is InvalidResponseError
+        ), repr(error)
     else:  # it ended normally, or with a complete but invalid message
         assert heard.response is not None
         ended = ENDS[wire].search(cut) if wire in ENDS else heard.facts == whole.facts
@@ -145,11 +164,15 @@ def test_cases_cut_at_every_byte(wire: str, share: int, count: Callable[[str, in
             cut = data[:offset]
             heard = decode(codec, request, [cut])
             try:
-                check_cut(wire, cut, whole, heard, stream=request.stream, reread=case.name in REREAD)
+                check_cut(
+                    wire, cut, whole, heard, stream=request.stream, reread=case.name in REREAD
+                )
             except AssertionError as failure:
                 raise AssertionError(f"{wire}/{case} cut at {offset}: {failure}") from failure
             done += 1
-    assert done >= min(CASE_OFFSETS, len(min([case.reply or b"" for case in cases], key=len))) * len(cases)
+    assert done >= min(
+        CASE_OFFSETS, len(min([case.reply or b"" for case in cases], key=len))
+    ) * len(cases)
     count(f"streamed cases of {wire} cut", len(cases))
     count("offsets that cases were cut at", done)
 
@@ -168,17 +191,22 @@ def test_end_mark_may_be_missing_after_a_finish_reason(case: Case) -> None:
         assert heard.facts == whole.facts
 
 
-# --- recordings -------------------------------------------------------------------------------------
+# --- recordings --------------------------------------------------------------------------------
 
 
 def recorded_streams(share: int, longest: int = 10**9) -> list[Record]:
     # Of each wire in turn, so that a sample has something of all of them.
     streams = sorted(find_streams(), key=lambda record: record.wire)
-    return [record for record in streams[::EVERY_NTH][share :: len(SHARES)] if len(record.body) < longest]
+    return [
+        record
+        for record in streams[::EVERY_NTH][share :: len(SHARES)]
+        if len(record.body) < longest
+    ]
 
 
 needs_recordings = pytest.mark.skipif(
-    not find_streams(), reason="no recordings beside this repository; the cases hold the same accidents"
+    not find_streams(),
+    reason="no recordings beside this repository; the cases hold the same accidents",
 )
 
 
@@ -189,7 +217,11 @@ def test_recordings_cut_at_many_bytes(share: int, count: Callable[[str, int], No
         offsets = record_offsets(record)
         cut_record(record, offsets)
         everywhere = len(offsets) == len(record.body) + 1
-        count(f"recorded streams of {record.wire} cut at {'every offset' if everywhere else 'some offsets'}", 1)
+        count(
+            f"recorded streams of {record.wire} cut at "
+            f"{'every offset' if everywhere else 'some offsets'}",
+            1,
+        )
         count("offsets that recordings were cut at", len(offsets))
         count("offsets that recordings were not cut at", len(record.body) + 1 - len(offsets))
 
@@ -197,7 +229,8 @@ def test_recordings_cut_at_many_bytes(share: int, count: Callable[[str, int], No
 def cut_record(record: Record, offsets: Sequence[int]) -> None:
     codec, request, data = record.codec(keep_raw=False), record.request(), record.body
     whole = decode(codec, request, [data], judged=False)
-    # What goes on from the last event must be what is read from the beginning: held against each other at some.
+    # What goes on from the last event must be what is read from the beginning: held against each
+    # other at some.
     again = set(random.Random(record.id).sample(offsets, min(len(offsets), 8)))
     done, last = 0, None
     for offset, heard in hear_cuts(codec, request, data, offsets):
@@ -208,7 +241,9 @@ def cut_record(record: Record, offsets: Sequence[int]) -> None:
             if offset in again:
                 assert heard.facts == decode(codec, request, [data[:offset]], judged=False).facts
         except (AssertionError, ValueError) as failure:
-            raise AssertionError(f"{record.wire} {record.vendor} {record} cut at {offset}: {failure}") from failure
+            raise AssertionError(
+                f"{record.wire} {record.vendor} {record} cut at {offset}: {failure}"
+            ) from failure
         done, last = done + 1, heard
     assert done == len(offsets)
 
@@ -216,7 +251,9 @@ def cut_record(record: Record, offsets: Sequence[int]) -> None:
 @needs_recordings
 @pytest.mark.parametrize("share", SHARES)
 def test_recordings_in_pieces(share: int, count: Callable[[str, int], None]) -> None:
-    """Read byte by byte, in random pieces, with CRLF, comments and pings: the reply is the same."""
+    """Read byte by byte, in random pieces, with CRLF, comments and pings: the reply is
+    the same.
+    """
     for record in recorded_streams(share, 10**9 if EXHAUSTIVE else 20_000):
         codec, request, data = record.codec(), record.request(), record.body
         whole = decode(codec, request, [data], judged=False).facts
@@ -234,5 +271,7 @@ def test_recordings_in_pieces(share: int, count: Callable[[str, int], None]) -> 
         if len(data) < 6000 or EXHAUSTIVE:
             ways["bytewise"] = bytewise(data)
         for way, pieces in ways.items():
-            assert decode(codec, request, pieces, judged=False).facts == whole, f"{record.wire} {record}: {way}"
+            assert decode(codec, request, pieces, judged=False).facts == whole, (
+                f"{record.wire} {record}: {way}"
+            )
         count(f"recorded streams of {record.wire} fed in pieces", 1)

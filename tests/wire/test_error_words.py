@@ -29,8 +29,8 @@ from dragoman.wire.openai.errors import ROWS as OPENAI_ROWS
 from .cases import find_cases
 from .test_references import READERS, WIRES, rows_of
 
-# The class, the status and the text of a refusal, for what no case of the wire contains. A word before a bar is
-# the ``type`` of the error.
+# The class, the status and the text of a refusal, for what no case of the wire contains. A word
+# before a bar is the ``type`` of the error.
 EXAMPLES: dict[str, list[tuple[type[ProviderError], int, str]]] = {
     "bedrock": [
         (QuotaExceededError, 429, "Too many tokens per day, please wait"),
@@ -163,7 +163,11 @@ EXAMPLES: dict[str, list[tuple[type[ProviderError], int, str]]] = {
         (ModelNotLoadedError, 400, "No model is loaded"),
         (InvalidModelError, 400, "The model x was not found"),
         (UnsupportedContentError, 400, "messages.0.content.1: Input tag 'x' found"),
-        (UnsupportedContentError, 400, "messages.0.content.1: does not match any of the expected tags"),
+        (
+            UnsupportedContentError,
+            400,
+            "messages.0.content.1: does not match any of the expected tags",
+        ),
         (UnsupportedContentError, 400, "Document blocks are unsupported"),
         (UnsupportedContentError, 400, "PDF is not allowed"),
         (UnsupportedContentError, 400, "Audio is not allowed"),
@@ -212,13 +216,17 @@ def failure_of(words: str) -> Failure:
 
 
 @pytest.mark.parametrize(("wire", "kind", "status", "words"), FAILURES)
-def test_error_text_decides_the_class(wire: str, kind: type[ProviderError], status: int, words: str) -> None:
+def test_error_text_decides_the_class(
+    wire: str, kind: type[ProviderError], status: int, words: str
+) -> None:
     assert type(build_error(status, {}, failure_of(words), rows_of(wire))) is kind
 
 
 def failures_of(wire: str) -> list[tuple[int, Failure]]:
     cases = [case for case in find_cases(wire, "error.json") if case.reply is not None]
-    found = [(case.options.status, READERS.get(wire, read_failure)(case.reply or b"")) for case in cases]
+    found = [
+        (case.options.status, READERS.get(wire, read_failure)(case.reply or b"")) for case in cases
+    ]
     return found + [(status, failure_of(words)) for _, status, words in EXAMPLES[wire]]
 
 
@@ -240,7 +248,9 @@ def without_one_alternative(pattern: str) -> Iterator[tuple[str, str]]:
         yield pattern[start:end], f"{pattern[:start]}(?!){pattern[end:]}"
 
 
-def classes(rows: tuple[Row, ...], failures: list[tuple[int, Failure]]) -> list[type[ProviderError]]:
+def classes(
+    rows: tuple[Row, ...], failures: list[tuple[int, Failure]]
+) -> list[type[ProviderError]]:
     return [type(build_error(status, {}, failure, rows)) for status, failure in failures]
 
 

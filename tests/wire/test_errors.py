@@ -33,7 +33,7 @@ from dragoman.wire.json import ordered_json
 from tests import cpu
 from tests import strategies as some
 
-# --- waiting --------------------------------------------------------------------------------------
+# --- waiting ------------------------------------------------------------------------------------
 
 NOON = "Wed, 21 Oct 2015 12:00:00 GMT"
 EPOCH = 1_445_428_800.0  # NOON in seconds since the epoch
@@ -74,7 +74,23 @@ WAITS: list[tuple[dict[str, str], float | None]] = [
     # values that are not a delay
     *[
         ({"retry-after": text}, None)
-        for text in ("", "soon", "-5", "+5", "1e3", "NaN", "inf", "s", "ms", "5 s", "5x", "1,5", "1.", ".5", "5m5h")
+        for text in (
+            "",
+            "soon",
+            "-5",
+            "+5",
+            "1e3",
+            "NaN",
+            "inf",
+            "s",
+            "ms",
+            "5 s",
+            "5x",
+            "1,5",
+            "1.",
+            ".5",
+            "5m5h",
+        )
     ],
     ({"retry-after": "1" * 13}, None),
     ({"retry-after": "1" * 40 + "s"}, None),
@@ -104,7 +120,9 @@ def test_date_does_not_depend_on_the_time_zone(monkeypatch: pytest.MonkeyPatch) 
     time.tzset()
 
 
-words = st.sampled_from(["1", "5", ".", "-", "d", "h", "m", "s", "ms", " ", ",", "Oct", "GMT", "2015", ":", "é", "\0"])
+words = st.sampled_from(
+    ["1", "5", ".", "-", "d", "h", "m", "s", "ms", " ", ",", "Oct", "GMT", "2015", ":", "é", "\0"]
+)
 phrases = st.text(max_size=20) | st.lists(words, max_size=12).map("".join)
 names = st.sampled_from(["retry-after", "retry-after-ms", "Date", "x-ratelimit-reset", "X-Other"])
 
@@ -115,14 +133,21 @@ def test_any_header_gives_a_wait_or_none(headers: dict[str, str], now: float | N
     assert wait is None or 0 <= wait < float("inf")
 
 
-# --- bodies -----------------------------------------------------------------------------------------
+# --- bodies ------------------------------------------------------------------------------------
 
 HTML = """<!DOCTYPE html><html><head><title>401 Authorization Required</title>
 <style>body { color: red }</style><script type="x">var a = "<b>";</script></head>
 <body><center><h1>401 Authorization Required</h1></center><hr>openresty</body></html>"""
 BODIES: dict[str, tuple[Any, Failure]] = {
     "object with a code": (
-        {"error": {"message": "m", "type": "invalid_request_error", "param": None, "code": "invalid_api_key"}},
+        {
+            "error": {
+                "message": "m",
+                "type": "invalid_request_error",
+                "param": None,
+                "code": "invalid_api_key",
+            }
+        },
         Failure("m", "invalid_api_key", "invalid_request_error"),
     ),
     "object with a null code": (
@@ -131,7 +156,10 @@ BODIES: dict[str, tuple[Any, Failure]] = {
     ),
     "object without a code": ({"error": {"message": "m", "type": "t"}}, Failure("m", "", "t")),
     "code as a number": ({"error": {"message": "m", "code": 429}}, Failure("m", "429")),
-    "code as digits": ({"error": {"message": "m", "type": "", "code": "400"}}, Failure("m", "400")),
+    "code as digits": (
+        {"error": {"message": "m", "type": "", "code": "400"}},
+        Failure("m", "400"),
+    ),
     "code as nonsense": ({"error": {"message": "m", "type": True, "code": [1]}}, Failure("m")),
     "a router's upstream body": (
         {
@@ -151,7 +179,10 @@ BODIES: dict[str, tuple[Any, Failure]] = {
         {"error": {"message": "a boom", "metadata": {"raw": "boom"}}},
         Failure("a boom"),
     ),
-    "a router's upstream body as an object": ({"error": {"message": "m", "metadata": {"raw": {}}}}, Failure("m")),
+    "a router's upstream body as an object": (
+        {"error": {"message": "m", "metadata": {"raw": {}}}},
+        Failure("m"),
+    ),
     "a router's wait": (
         {"error": {"message": "m", "code": 429, "metadata": {"retry_after_seconds": 12}}},
         Failure("m", "429", "", 12.0),
@@ -160,19 +191,31 @@ BODIES: dict[str, tuple[Any, Failure]] = {
         {"error": {"message": "m", "metadata": {"retry_after_seconds": -1}}},
         Failure("m"),
     ),
-    "a router's wait of a word": ({"error": {"message": "m", "metadata": {"retry_after_seconds": "1"}}}, Failure("m")),
-    "a router's wait of truth": ({"error": {"message": "m", "metadata": {"retry_after_seconds": True}}}, Failure("m")),
+    "a router's wait of a word": (
+        {"error": {"message": "m", "metadata": {"retry_after_seconds": "1"}}},
+        Failure("m"),
+    ),
+    "a router's wait of truth": (
+        {"error": {"message": "m", "metadata": {"retry_after_seconds": True}}},
+        Failure("m"),
+    ),
     "metadata of no sense": ({"error": {"message": "m", "metadata": "x"}}, Failure("m")),
     "error as text": ({"error": "m"}, Failure("m")),
     "error as text with a code beside it": (
         {"code": "The caller is not allowed", "error": "m"},
         Failure("m", "The caller is not allowed"),
     ),
-    "error as text with a type beside it": ({"error": "m", "type": "t", "code": 5}, Failure("m", "5", "t")),
+    "error as text with a type beside it": (
+        {"error": "m", "type": "t", "code": 5},
+        Failure("m", "5", "t"),
+    ),
     "error as a list": ({"error": ["a", 1]}, Failure("['a', 1]")),
     "error as nothing": ({"error": None, "message": "m"}, Failure("m")),
     "error as an empty object": ({"error": {}}, Failure()),
-    "top level": ({"message": "m", "type": "t", "param": "p", "code": "c"}, Failure("m", "c", "t", param="p")),
+    "top level": (
+        {"message": "m", "type": "t", "param": "p", "code": "c"},
+        Failure("m", "c", "t", param="p"),
+    ),
     "top level with an object kind": (
         {"object": "error", "message": "m", "type": "t", "code": "3051"},
         Failure("m", "3051", "t"),
@@ -190,7 +233,10 @@ BODIES: dict[str, tuple[Any, Failure]] = {
         {"error": {"code": 400, "status": "INVALID_ARGUMENT", "message": "m", "details": [{}]}},
         Failure("m", "400", "INVALID_ARGUMENT"),
     ),
-    "in an array": ([{"error": {"code": 400, "message": "m", "status": "S"}}], Failure("m", "400", "S")),
+    "in an array": (
+        [{"error": {"code": 400, "message": "m", "status": "S"}}],
+        Failure("m", "400", "S"),
+    ),
     "details as text": (
         {"error": {"code": "Invalid input", "message": "m", "details": "d"}},
         Failure("m", "Invalid input"),
@@ -250,23 +296,33 @@ def test_unprintable_values_give_no_text() -> None:
     assert read_failure({"error": 10**5000}) == Failure()
 
 
-@pytest.mark.parametrize("body", [b"<script" * 6000, b"<script>" * 5000, b"<" * 40000, b"<p>" + b"<style " * 9000])
+@pytest.mark.parametrize(
+    "body", [b"<script" * 6000, b"<script>" * 5000, b"<" * 40000, b"<p>" + b"<style " * 9000]
+)
 def test_hostile_page_is_read_in_linear_time(body: bytes) -> None:
     with cpu.spending() as spent:
         assert len(read_failure(body).message) <= 500
     assert spent.units < cpu.QUARTER_SECOND
 
 
-@given(st.binary(max_size=60) | st.text(max_size=60) | some.json_values.map(lambda value: json.dumps(value).encode()))
+@given(
+    st.binary(max_size=60)
+    | st.text(max_size=60)
+    | some.json_values.map(lambda value: json.dumps(value).encode())
+)
 def test_any_body_is_a_failure(body: bytes | str) -> None:
     failure = read_failure(body)
     assert all(isinstance(part, str) for part in (failure.message, failure.code, failure.kind))
     assert failure.words == f"{failure.code} {failure.kind} {failure.message}"
 
 
-keys = st.sampled_from(["error", "message", "detail", "reason", "code", "type", "status", "metadata", "raw", "x"])
+keys = st.sampled_from(
+    ["error", "message", "detail", "reason", "code", "type", "status", "metadata", "raw", "x"]
+)
 shapes = st.recursive(
-    some.json_leaves, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(keys, inner), max_leaves=9
+    some.json_leaves,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(keys, inner),
+    max_leaves=9,
 )
 
 
@@ -277,7 +333,7 @@ def test_any_json_is_a_failure(body: Any) -> None:
     assert len(failure.message) <= 4000
 
 
-# --- classes ------------------------------------------------------------------------------------------
+# --- classes -----------------------------------------------------------------------------------
 
 STATUSES: list[tuple[int, type[ProviderError], str]] = [
     (300, InvalidRequestError, "the server answered with a redirect, which is not followed"),
@@ -301,7 +357,11 @@ STATUSES: list[tuple[int, type[ProviderError], str]] = [
 def test_status_decides_the_class(status: int, kind: type[ProviderError], message: str) -> None:
     error = build_error(status, {"X-Request-Id": "r"}, Failure("said"), ())
     assert (type(error), error.message, error.status) == (kind, message, status)
-    assert (error.provider_message, error.provider_code, error.headers) == ("said", None, {"x-request-id": "r"})
+    assert (error.provider_message, error.provider_code, error.headers) == (
+        "said",
+        None,
+        {"x-request-id": "r"},
+    )
 
 
 ROWS = [
@@ -320,19 +380,25 @@ BY_ROWS: list[tuple[int, Failure, type[ProviderError]]] = [
     (500, Failure("no such model"), InvalidModelError),
     (429, Failure("slow"), RateLimitError),
     (429, Failure("no quota"), QuotaExceededError),
-    (402, Failure("no quota"), BillingError),  # the status is exact: waiting for the quota does not help
+    # the status is exact: waiting for the quota does not help
+    (402, Failure("no quota"), BillingError),
 ]
 
 
 @pytest.mark.parametrize(("status", "failure", "kind"), BY_ROWS)
-def test_first_matching_row_decides(status: int, failure: Failure, kind: type[ProviderError]) -> None:
+def test_first_matching_row_decides(
+    status: int, failure: Failure, kind: type[ProviderError]
+) -> None:
     assert type(build_error(status, {}, failure, ROWS)) is kind
 
 
 def test_row_sets_its_own_reason() -> None:
     error = build_error(404, {}, Failure("no such model"), ROWS)
     assert error.message == "the provider does not serve this model"
-    assert build_error(400, {}, Failure("context"), ROWS).message == "the provider refused the request"
+    assert (
+        build_error(400, {}, Failure("context"), ROWS).message
+        == "the provider refused the request"
+    )
 
 
 def test_code_takes_precedence_over_the_text() -> None:
@@ -358,7 +424,8 @@ CLASSES = {getattr(errors, name) for name in errors.__all__ if name.endswith("Er
 
 
 @given(
-    st.integers(300, 599), st.binary(max_size=40) | some.json_values.map(lambda v: json.dumps({"error": v}).encode())
+    st.integers(300, 599),
+    st.binary(max_size=40) | some.json_values.map(lambda v: json.dumps({"error": v}).encode()),
 )
 def test_any_status_and_body_gives_one_error_class(status: int, body: bytes) -> None:
     error = build_error(status, {}, read_failure(body), ROWS)

@@ -57,7 +57,10 @@ def test_the_vendors_library_reads_what_we_write_and_we_read_the_same() -> None:
     assert [json.loads(frame.data) for frame in ours] == [
         {headers[":event-type"]: json.loads(payload)} for headers, payload in read
     ]
-    assert [frame.offset for frame in ours][:2] == [0, len(event("messageStart", {"role": "assistant"}))]
+    assert [frame.offset for frame in ours][:2] == [
+        0,
+        len(event("messageStart", {"role": "assistant"})),
+    ]
     assert {frame.event for frame in ours} == {b"event"}
 
 
@@ -76,7 +79,9 @@ def test_a_changed_byte_never_passes(first: int) -> None:
 
 def check_change(at: int) -> None:
     changed = STREAM[:at] + bytes([STREAM[at] ^ 0x41]) + STREAM[at + 1 :]
-    decoder = BedrockCodec("m", "https://a.test").decoder(Request([User("x")], stream=True), Assembler())
+    decoder = BedrockCodec("m", "https://a.test").decoder(
+        Request([User("x")], stream=True), Assembler()
+    )
     events = [*decoder.feed(changed), *decoder.end()]
     assert isinstance(decoder.error, InvalidResponseError | StreamInterruptedError)
     assert not events or events[-1].type == "message.complete"
@@ -90,7 +95,9 @@ def test_truncated_stream_is_reported_as_interrupted() -> None:
 
 
 def check_cut(at: int) -> None:
-    decoder = BedrockCodec("m", "https://a.test").decoder(Request([User("x")], stream=True), Assembler())
+    decoder = BedrockCodec("m", "https://a.test").decoder(
+        Request([User("x")], stream=True), Assembler()
+    )
     decoder.feed(STREAM[:at])
     decoder.end()
     if len(frames_of(STREAM[:at])) >= 4:  # the stop reason is there; only the counts are not
@@ -107,15 +114,29 @@ def with_headers(headers: bytes, payload: bytes = b"{}") -> bytes:
 
 
 def test_headers_of_every_type_are_skipped() -> None:
-    values = {0: b"", 1: b"", 2: b"1", 3: b"12", 4: b"1234", 5: b"12345678", 6: b"\0\x02ab", 8: b"\0" * 8, 9: b"1" * 16}
-    headers = b"".join([b"\x01" + bytes([65 + kind, kind]) + value for kind, value in values.items()])
+    values = {
+        0: b"",
+        1: b"",
+        2: b"1",
+        3: b"12",
+        4: b"1234",
+        5: b"12345678",
+        6: b"\0\x02ab",
+        8: b"\0" * 8,
+        9: b"1" * 16,
+    }
+    headers = b"".join(
+        [b"\x01" + bytes([65 + kind, kind]) + value for kind, value in values.items()]
+    )
     named = headers + b"\x0b:event-type\x07\0\x01a"
     (frame,) = frames_of(with_headers(named, b""))
     assert (frame.data, frame.event) == (b'{"a":{}}', b"event")
     assert theirs(with_headers(named, b""))[0][0][":event-type"] == "a"
 
 
-@pytest.mark.parametrize("headers", [b"\x01x\x63", b"\x05x", b"\x01x\x07\0\x09ab", b"\x01x\x05123", b"\x01x"])
+@pytest.mark.parametrize(
+    "headers", [b"\x01x\x63", b"\x05x", b"\x01x\x07\0\x09ab", b"\x01x\x05123", b"\x01x"]
+)
 def test_headers_that_cannot_be_read(headers: bytes) -> None:
     with pytest.raises(EventStreamError, match="header"):
         frames_of(with_headers(headers))
@@ -132,7 +153,11 @@ def test_lengths_that_cannot_be() -> None:
 
 
 def test_a_failure_without_a_payload() -> None:
-    headers = {":message-type": "error", ":error-code": "InternalError", ":error-message": "it broke"}
+    headers = {
+        ":message-type": "error",
+        ":error-code": "InternalError",
+        ":error-message": "it broke",
+    }
     (frame,) = frames_of(encode_message(headers, b""))
     assert (frame.data, frame.event) == (b'{"InternalError":{"message":"it broke"}}', b"error")
     (bare,) = frames_of(encode_message({":message-type": "error"}, b""))

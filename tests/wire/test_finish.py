@@ -19,41 +19,85 @@ Body = Callable[[str], dict[str, Any]]
 
 def openai(word: str) -> dict[str, Any]:
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    message = {"role": "assistant", "content": "Hi", "tool_calls": [call] if "call" in word else []}
-    return {"id": "x", "model": MODEL, "choices": [{"index": 0, "message": message, "finish_reason": word}]}
+    message = {
+        "role": "assistant",
+        "content": "Hi",
+        "tool_calls": [call] if "call" in word else [],
+    }
+    return {
+        "id": "x",
+        "model": MODEL,
+        "choices": [{"index": 0, "message": message, "finish_reason": word}],
+    }
 
 
 def anthropic(word: str) -> dict[str, Any]:
-    call = [{"type": "tool_use", "id": "c", "name": "f", "input": {}}] if word == "tool_use" else []
+    call = (
+        [{"type": "tool_use", "id": "c", "name": "f", "input": {}}] if word == "tool_use" else []
+    )
     content = [{"type": "text", "text": "Hi"}, *call]
-    return {"id": "x", "type": "message", "role": "assistant", "model": MODEL, "content": content, "stop_reason": word}
+    return {
+        "id": "x",
+        "type": "message",
+        "role": "assistant",
+        "model": MODEL,
+        "content": content,
+        "stop_reason": word,
+    }
 
 
 def gemini(word: str) -> dict[str, Any]:
-    return {"candidates": [{"content": {"role": "model", "parts": [{"text": "Hi"}]}, "finishReason": word}]}
+    return {
+        "candidates": [
+            {"content": {"role": "model", "parts": [{"text": "Hi"}]}, "finishReason": word}
+        ]
+    }
 
 
 def responses(word: str) -> dict[str, Any]:
-    item = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Hi"}]}
+    item = {
+        "type": "message",
+        "role": "assistant",
+        "content": [{"type": "output_text", "text": "Hi"}],
+    }
     is_status = word.startswith("complete")
     end: dict[str, Any] = {"status": word if is_status else "incomplete"}
-    return {"model": MODEL, "output": [item], **end, "incomplete_details": None if is_status else {"reason": word}}
+    return {
+        "model": MODEL,
+        "output": [item],
+        **end,
+        "incomplete_details": None if is_status else {"reason": word},
+    }
 
 
 def ollama(word: str) -> dict[str, Any]:
-    return {"model": MODEL, "message": {"role": "assistant", "content": "Hi"}, "done": True, "done_reason": word}
+    return {
+        "model": MODEL,
+        "message": {"role": "assistant", "content": "Hi"},
+        "done": True,
+        "done_reason": word,
+    }
 
 
 def cohere(word: str) -> dict[str, Any]:
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     content = [{"type": "text", "text": "Hi"}]
-    message = {"role": "assistant", "content": content, "tool_calls": [call] if word == "TOOL_CALL" else []}
+    message = {
+        "role": "assistant",
+        "content": content,
+        "tool_calls": [call] if word == "TOOL_CALL" else [],
+    }
     return {"id": "x", "message": message, "finish_reason": word}
 
 
 def bedrock(word: str) -> dict[str, Any]:
-    call = [{"toolUse": {"toolUseId": "c", "name": "f", "input": {}}}] if word == "tool_use" else []
-    return {"output": {"message": {"role": "assistant", "content": [{"text": "Hi"}, *call]}}, "stopReason": word}
+    call = (
+        [{"toolUse": {"toolUseId": "c", "name": "f", "input": {}}}] if word == "tool_use" else []
+    )
+    return {
+        "output": {"message": {"role": "assistant", "content": [{"text": "Hi"}, *call]}},
+        "stopReason": word,
+    }
 
 
 BODIES: dict[str, Body] = {
@@ -131,7 +175,9 @@ ENDS: dict[str, dict[str, str]] = {
 }
 
 
-@pytest.mark.parametrize(("wire", "word"), [(wire, word) for wire, words in ENDS.items() for word in words])
+@pytest.mark.parametrize(
+    ("wire", "word"), [(wire, word) for wire, words in ENDS.items() for word in words]
+)
 def test_a_finish_reason_is_read(wire: str, word: str) -> None:
     codec = CODECS[wire].connect(MODEL, BASE_URL, None, Capabilities())
     body = json.dumps(BODIES[wire](word)).encode()

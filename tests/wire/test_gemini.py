@@ -80,7 +80,9 @@ each_stream = pytest.mark.parametrize("case", find_cases("gemini", "reply.sse"),
 
 
 def hear(case: Case, reply: bytes | None = None) -> DecodedReply:
-    return decode(case.codec(GeminiCodec), case.request, [(case.reply or b"") if reply is None else reply])
+    return decode(
+        case.codec(GeminiCodec), case.request, [(case.reply or b"") if reply is None else reply]
+    )
 
 
 def listen(body: Any, request: Request = HELLO, codec: Codec = CODEC) -> DecodedReply:
@@ -88,7 +90,12 @@ def listen(body: Any, request: Request = HELLO, codec: Codec = CODEC) -> Decoded
 
 
 def reply_of(*parts: Any, finish: Any = "STOP", **more: Any) -> dict[str, Any]:
-    return {"candidates": [{"content": {"parts": list(parts), "role": "model"}, "finishReason": finish}], **more}
+    return {
+        "candidates": [
+            {"content": {"parts": list(parts), "role": "model"}, "finishReason": finish}
+        ],
+        **more,
+    }
 
 
 def stream_of(*chunks: Any) -> bytes:
@@ -96,11 +103,15 @@ def stream_of(*chunks: Any) -> bytes:
 
 
 def sent(messages: Sequence[Message], codec: GeminiCodec = CODEC, **more: Any) -> dict[str, Any]:
-    body: dict[str, Any] = json.loads(codec.encode(Request(messages, model=codec.model, **more)).http.body)
+    body: dict[str, Any] = json.loads(
+        codec.encode(Request(messages, model=codec.model, **more)).http.body
+    )
     return body
 
 
-def warned(messages: Sequence[Message], codec: GeminiCodec = CODEC, **more: Any) -> list[tuple[str, str]]:
+def warned(
+    messages: Sequence[Message], codec: GeminiCodec = CODEC, **more: Any
+) -> list[tuple[str, str]]:
     encoded = codec.encode(Request(messages, model=codec.model, **more))
     return [(warning.code, warning.path) for warning in encoded.warnings]
 
@@ -110,7 +121,7 @@ def content_of(heard: DecodedReply) -> tuple[Any, ...]:
     return heard.response.message.content
 
 
-# --- cases ----------------------------------------------------------------------------------------
+# --- cases -------------------------------------------------------------------------------------
 
 
 @each_case
@@ -121,7 +132,9 @@ def test_case_passes(case: Case) -> None:
 @each_sent
 def test_the_same_request_gives_the_same_bytes(case: Case) -> None:
     codec = case.codec(GeminiCodec)
-    assert codec.encode(case.request).http.body == codec.encode(copy.deepcopy(case.request)).http.body
+    assert (
+        codec.encode(case.request).http.body == codec.encode(copy.deepcopy(case.request)).http.body
+    )
 
 
 @pytest.mark.no_cover
@@ -129,12 +142,20 @@ def test_the_same_request_gives_the_same_bytes(case: Case) -> None:
 def test_stream_cut_anywhere_is_interrupted_or_complete(case: Case) -> None:
     whole = hear(case)
     assert whole.response is not None
-    intents = [event.intent.input for event in whole.events if isinstance(event, ToolUseEnd) and event.intent]
+    intents = [
+        event.intent.input
+        for event in whole.events
+        if isinstance(event, ToolUseEnd) and event.intent
+    ]
     reply = case.reply or b""
     for end in range(0, len(reply), 7):  # every seventh offset; test_cuts tests all
         cut = hear(case, reply[:end])
         text = cut.response.text if cut.response else ""
-        made = [event.intent.input for event in cut.events if isinstance(event, ToolUseEnd) and event.intent]
+        made = [
+            event.intent.input
+            for event in cut.events
+            if isinstance(event, ToolUseEnd) and event.intent
+        ]
         assert whole.response.text.startswith(text)
         assert made == intents[: len(made)]
         # Otherwise the finish reason had already arrived.
@@ -184,7 +205,8 @@ def test_raw_is_verbatim(case: Case) -> None:
 def test_complete_chunks_of_a_truncated_array_are_read() -> None:
     words = ["one ", "två ", "three"]
     chunks = [
-        json.dumps(reply_of({"text": word}, finish=None), indent=1, ensure_ascii=False).encode() for word in words
+        json.dumps(reply_of({"text": word}, finish=None), indent=1, ensure_ascii=False).encode()
+        for word in words
     ]
     body = b"[" + b"\n,\r\n".join(chunks) + b"\n]"
     ends = [body.index(chunk) + len(chunk) for chunk in chunks]
@@ -195,13 +217,15 @@ def test_complete_chunks_of_a_truncated_array_are_read() -> None:
         assert (heard.response.text if heard.response else "") == said
 
 
-# --- round trips ----------------------------------------------------------------------------------
+# --- round trips -------------------------------------------------------------------------------
 
 
 def as_parts(heard: DecodedReply, codec: GeminiCodec = CODEC) -> list[Any]:
     """Return the reply as the next request sends it back."""
     message = heard.response.message if heard.response else Assistant()
-    results = [ToolResult(call.id, "done") for call in message.tool_calls if call.arguments is not None]
+    results = [
+        ToolResult(call.id, "done") for call in message.tool_calls if call.arguments is not None
+    ]
     contents = sent([User("Hello"), message, *results, User("And?")], codec)["contents"]
     return list(contents[1]["parts"]) if contents[1]["role"] == "model" else []
 
@@ -212,7 +236,9 @@ def joined(parts: Sequence[Any]) -> list[Any]:
     for part in parts:
         if not part or part == {"text": ""} or part.get("functionCall") == {}:
             continue
-        part = {key: value for key, value in part.items() if not (key == "thought" and value is False)}
+        part = {
+            key: value for key, value in part.items() if not (key == "thought" and value is False)
+        }
         if "functionCall" in part:
             call = part["functionCall"]
             part = {**part, "functionCall": {"args": {}, **call}}
@@ -228,7 +254,10 @@ def joined(parts: Sequence[Any]) -> list[Any]:
 def test_reply_is_sent_back_unchanged(case: Case) -> None:
     lines = (case.reply or b"").decode().splitlines()
     candidates = [
-        item for line in lines if line.startswith("data: {") for item in json.loads(line[6:]).get("candidates", ())
+        item
+        for line in lines
+        if line.startswith("data: {")
+        for item in json.loads(line[6:]).get("candidates", ())
     ]
     parts = [part for item in candidates for part in item.get("content", {}).get("parts", ())]
     if case.name.startswith("arguments-"):
@@ -241,7 +270,9 @@ def test_arguments_round_trip(arguments: dict[str, Any], streamed: bool) -> None
     call = ToolCall("fc-1", "any", arguments, Continuity("c2ln", None, OURS))
     contents = sent([User("Hello"), Assistant([call]), ToolResult("fc-1", "done")])["contents"]
     chunk = {"candidates": [{"content": contents[1], "finishReason": "STOP"}]}
-    request = Request((User("Hello"),), [Tool("any", "", {"type": "object"})], model=MODEL, stream=streamed)
+    request = Request(
+        (User("Hello"),), [Tool("any", "", {"type": "object"})], model=MODEL, stream=streamed
+    )
     heard = listen(stream_of(chunk) if streamed else chunk, request)
     assert heard.error is None
     assert content_of(heard) == (call,)
@@ -251,12 +282,18 @@ def test_arguments_round_trip(arguments: dict[str, Any], streamed: bool) -> None
 def test_any_message_is_encoded_validly(blocks: list[Any], text: str) -> None:
     calls = [block for block in blocks if isinstance(block, ToolCall)]
     answered = [ToolResult(call.id, text) for call in calls[::2]]
-    encoded = CODEC.encode(Request([User("Hello"), Assistant(blocks), *answered, User("And?")], model=MODEL))
+    encoded = CODEC.encode(
+        Request([User("Hello"), Assistant(blocks), *answered, User("And?")], model=MODEL)
+    )
     contents = json.loads(encoded.http.body)["contents"]
     assert contents[0]["role"] == contents[-1]["role"] == "user"
     for turn, following in itertools.pairwise(contents):
         names = [part["functionCall"]["name"] for part in turn["parts"] if "functionCall" in part]
-        results = [part["functionResponse"]["name"] for part in following["parts"] if "functionResponse" in part]
+        results = [
+            part["functionResponse"]["name"]
+            for part in following["parts"]
+            if "functionResponse" in part
+        ]
         assert names == results
         assert turn["parts"]
     json.dumps(json.loads(encoded.http.body), allow_nan=False)
@@ -266,14 +303,20 @@ def test_a_longer_conversation_extends_the_bytes_of_a_shorter_one() -> None:
     messages: list[Message] = [User("Hello")]
     shorter = b""
     for turn in range(3):
-        body = CODEC.encode(Request(messages, [CLOCK], RuntimeConfig(temperature=0), model=MODEL)).http.body
+        body = CODEC.encode(
+            Request(messages, [CLOCK], RuntimeConfig(temperature=0), model=MODEL)
+        ).http.body
         assert body.startswith(shorter.removesuffix(b"]}"))
         shorter = body
         call = ToolCall("call_" + new_ulid(), "clock", {"turn": turn})
-        messages += [Assistant([Text("Let me see."), call]), ToolResult(call.id, "noon"), User("And now?")]
+        messages += [
+            Assistant([Text("Let me see."), call]),
+            ToolResult(call.id, "noon"),
+            User("And now?"),
+        ]
 
 
-# --- encoding requests ----------------------------------------------------------------------------
+# --- encoding requests -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -291,10 +334,20 @@ def test_a_longer_conversation_extends_the_bytes_of_a_shorter_one() -> None:
             False,
             f"{BASE}/v1beta1/projects/p/locations/l/publishers/g/models/{MODEL}:generateContent",
         ),
-        (f"{BASE}?a=b", MODEL, True, f"{BASE}/v1beta/models/{MODEL}:streamGenerateContent?a=b&alt=sse"),
+        (
+            f"{BASE}?a=b",
+            MODEL,
+            True,
+            f"{BASE}/v1beta/models/{MODEL}:streamGenerateContent?a=b&alt=sse",
+        ),
         (BASE, f"models/{MODEL}", False, f"{BASE}/v1beta/models/{MODEL}:generateContent"),
         (BASE, "../x", False, f"{BASE}/v1beta/models/..%2Fx:generateContent"),
-        (BASE, "a b:c?key=d#é", False, f"{BASE}/v1beta/models/a%20b%3Ac%3Fkey%3Dd%23%C3%A9:generateContent"),
+        (
+            BASE,
+            "a b:c?key=d#é",
+            False,
+            f"{BASE}/v1beta/models/a%20b%3Ac%3Fkey%3Dd%23%C3%A9:generateContent",
+        ),
         (BASE, "\ud800", False, f"{BASE}/v1beta/models/%3F:generateContent"),
     ],
 )
@@ -316,7 +369,9 @@ def test_model_name_with_dot_segments_is_rejected(model: str) -> None:
         GeminiCodec(model, BASE).encode(Request([User("Hello")]))
 
 
-@pytest.mark.parametrize("base_url", ["models.example", f"{BASE}?key=secret", f"{BASE}/v1beta?access_token=secret"])
+@pytest.mark.parametrize(
+    "base_url", ["models.example", f"{BASE}?key=secret", f"{BASE}/v1beta?access_token=secret"]
+)
 def test_invalid_base_url_is_rejected_without_repeating_it(base_url: str) -> None:
     with pytest.raises(ValueError, match="base_url") as caught:
         GeminiCodec(MODEL, base_url)
@@ -335,7 +390,9 @@ def test_invalid_base_url_is_rejected_without_repeating_it(base_url: str) -> Non
         ("xhigh", {"effort_budgets": {"xhigh": 32768}}, {"thinkingBudget": 32768}),
     ],
 )
-def test_reasoning_is_encoded(reasoning: Any, quirks: dict[str, Any], written: dict[str, Any]) -> None:
+def test_reasoning_is_encoded(
+    reasoning: Any, quirks: dict[str, Any], written: dict[str, Any]
+) -> None:
     codec = GeminiCodec.connect(MODEL, BASE, quirks, Capabilities())
     body = sent([User("Hello")], codec, config=RuntimeConfig(reasoning=reasoning))
     assert body["generationConfig"]["thinkingConfig"] == written
@@ -344,7 +401,10 @@ def test_reasoning_is_encoded(reasoning: Any, quirks: dict[str, Any], written: d
 def test_extras_of_another_type_are_rejected() -> None:
     with pytest.raises(InvalidRequestError, match="thinkingConfig"):
         sent([User("Hello")], config=RuntimeConfig(reasoning="low", extras={"thinkingConfig": 5}))
-    body = sent([User("Hello")], config=RuntimeConfig(extras={"thinkingConfig": {"thinkingBudget": 1}, "stream": True}))
+    body = sent(
+        [User("Hello")],
+        config=RuntimeConfig(extras={"thinkingConfig": {"thinkingBudget": 1}, "stream": True}),
+    )
     assert body["generationConfig"] == {"thinkingConfig": {"thinkingBudget": 1}}
     assert body["stream"] is True
 
@@ -357,14 +417,18 @@ def test_a_choice_without_tools_is_left_out_and_noted(choice: Any) -> None:
 
 
 def test_root_fields_are_merged_with_those_of_the_caller() -> None:
-    codec = GeminiCodec(MODEL, BASE, Quirks(body={"tools": [{"search": {}}], "cachedContent": "c/1"}))
+    codec = GeminiCodec(
+        MODEL, BASE, Quirks(body={"tools": [{"search": {}}], "cachedContent": "c/1"})
+    )
     body = sent([User("Hello")], codec, tools=[CLOCK])
     assert [list(tool) for tool in body["tools"]] == [["functionDeclarations"], ["search"]]
     assert body["cachedContent"] == "c/1"
     assert list(body)[-1] == "contents"
 
 
-@pytest.mark.parametrize("name", ["contents", "systemInstruction", "generationConfig", "toolConfig"])
+@pytest.mark.parametrize(
+    "name", ["contents", "systemInstruction", "generationConfig", "toolConfig"]
+)
 def test_contradicting_root_fields_are_refused(name: str) -> None:
     codec = GeminiCodec(MODEL, BASE, Quirks(body={name: {}}))
     messages = [System("Be terse."), User("Hello")]
@@ -404,7 +468,13 @@ def test_calls_without_readable_arguments_and_results_without_calls_are_left_out
 
 def test_reused_id_refers_to_the_latest_call() -> None:
     call = ToolCall("a", "clock", {})
-    messages = [User("1"), Assistant("So.", tool_calls=[call]), User("2"), Assistant([call]), ToolResult("a", "noon")]
+    messages = [
+        User("1"),
+        Assistant("So.", tool_calls=[call]),
+        User("2"),
+        Assistant([call]),
+        ToolResult("a", "noon"),
+    ]
     contents = sent(messages)["contents"]
     assert [len(turn["parts"]) for turn in contents] == [1, 1, 1, 1, 1]
     assert "functionCall" in contents[3]["parts"][0]
@@ -412,25 +482,44 @@ def test_reused_id_refers_to_the_latest_call() -> None:
 
 
 def test_results_given_later_are_moved_to_their_calls_and_noted() -> None:
-    messages = [User("1"), Assistant([ToolCall("a", "clock", {})]), User("2"), ToolResult("a", "noon"), User("3")]
+    messages = [
+        User("1"),
+        Assistant([ToolCall("a", "clock", {})]),
+        User("2"),
+        ToolResult("a", "noon"),
+        User("3"),
+    ]
     encoded = CODEC.encode(Request(messages, model=MODEL))
     contents = json.loads(encoded.http.body)["contents"]
     kinds = [next(iter(turn["parts"][0])) for turn in contents]
     assert kinds == ["text", "functionCall", "functionResponse", "text", "text"]
-    assert [(note.code, note.path, note.loss) for note in encoded.notes] == [("result_moved", "messages[3]", False)]
+    assert [(note.code, note.path, note.loss) for note in encoded.notes] == [
+        ("result_moved", "messages[3]", False)
+    ]
 
 
 def test_a_result_in_blocks_of_text_is_one_text() -> None:
     result = ToolResult("a", [Text("no"), Text("on")])
     contents = sent([User("1"), Assistant([ToolCall("a", "clock", {})]), result])["contents"]
-    assert contents[2]["parts"][0]["functionResponse"] == {"id": "a", "name": "clock", "response": {"result": "noon"}}
+    assert contents[2]["parts"][0]["functionResponse"] == {
+        "id": "a",
+        "name": "clock",
+        "response": {"result": "noon"},
+    }
 
 
 def test_an_id_rule_projects_call_and_result_alike() -> None:
     codec = GeminiCodec(MODEL, BASE, Quirks(id_rule=IdRule(9, exact=True)))
-    messages = [User("1"), Assistant([ToolCall("toolu_01", "clock", {})]), ToolResult("toolu_01", "noon")]
+    messages = [
+        User("1"),
+        Assistant([ToolCall("toolu_01", "clock", {})]),
+        ToolResult("toolu_01", "noon"),
+    ]
     contents = sent(messages, codec)["contents"]
-    call, result = contents[1]["parts"][0]["functionCall"], contents[2]["parts"][0]["functionResponse"]
+    call, result = (
+        contents[1]["parts"][0]["functionCall"],
+        contents[2]["parts"][0]["functionResponse"],
+    )
     assert call["id"] == result["id"] != "toolu_01"
     assert len(call["id"]) == 9
     assert [note.code for note in codec.encode(Request(messages)).notes] == ["id_projected"]
@@ -438,14 +527,22 @@ def test_an_id_rule_projects_call_and_result_alike() -> None:
 
 def test_generated_id_is_not_sent() -> None:
     for minted in ["call_" + new_ulid() for _ in range(200)]:
-        contents = sent([User("1"), Assistant([ToolCall(minted, "clock", {})]), ToolResult(minted, "noon")])["contents"]
+        contents = sent(
+            [User("1"), Assistant([ToolCall(minted, "clock", {})]), ToolResult(minted, "noon")]
+        )["contents"]
         assert contents[1]["parts"] == [{"functionCall": {"name": "clock", "args": {}}}]
-        assert contents[2]["parts"] == [{"functionResponse": {"name": "clock", "response": {"result": "noon"}}}]
+        assert contents[2]["parts"] == [
+            {"functionResponse": {"name": "clock", "response": {"result": "noon"}}}
+        ]
 
 
-@pytest.mark.parametrize("provided", ["call_abc", "call_" + "0" * 25, "call_" + "0" * 27, "call_" + "u" * 26, "x" * 31])
+@pytest.mark.parametrize(
+    "provided", ["call_abc", "call_" + "0" * 25, "call_" + "0" * 27, "call_" + "u" * 26, "x" * 31]
+)
 def test_server_id_that_looks_generated_is_sent(provided: str) -> None:
-    contents = sent([User("1"), Assistant([ToolCall(provided, "clock", {})]), ToolResult(provided, "noon")])["contents"]
+    contents = sent(
+        [User("1"), Assistant([ToolCall(provided, "clock", {})]), ToolResult(provided, "noon")]
+    )["contents"]
     assert contents[1]["parts"][0]["functionCall"]["id"] == provided
     assert contents[2]["parts"][0]["functionResponse"]["id"] == provided
 
@@ -479,14 +576,19 @@ def test_state_is_sent_back_to_its_model_line(issuer: Issuer | None, goes: bool)
     messages = [User("Hello"), Assistant([Text("Hi.", state)]), User("And?")]
     part = sent(messages, codec)["contents"][1]["parts"][0]
     assert part == ({"text": "Hi.", "thoughtSignature": "c2ln"} if goes else {"text": "Hi."})
-    assert warned(messages, codec) == ([] if goes else [("continuity_dropped", "messages[1].content[0].continuity")])
+    assert warned(messages, codec) == (
+        [] if goes else [("continuity_dropped", "messages[1].content[0].continuity")]
+    )
 
 
 @pytest.mark.parametrize(
     ("block", "part"),
     [
         (Thinking("Hm.", Continuity(None, None, OURS)), {"text": "Hm.", "thought": True}),
-        (Thinking("", Continuity("c2ln", None, OURS)), {"text": "", "thought": True, "thoughtSignature": "c2ln"}),
+        (
+            Thinking("", Continuity("c2ln", None, OURS)),
+            {"text": "", "thought": True, "thoughtSignature": "c2ln"},
+        ),
         # signed thinking without an issuer counts as another wire's
         (Thinking("Hm.", Continuity("c2ln")), None),
         (Thinking("Hm.", Continuity(None, None, OURS, replayable=False)), None),
@@ -500,7 +602,9 @@ def test_state_is_sent_back_to_its_model_line(issuer: Issuer | None, goes: bool)
         (Text(""), None),
     ],
 )
-def test_native_blocks_are_sent_to_their_issuer_only(block: Any, part: dict[str, Any] | None) -> None:
+def test_native_blocks_are_sent_to_their_issuer_only(
+    block: Any, part: dict[str, Any] | None
+) -> None:
     messages = [User("Hello"), Assistant([Text("Hi."), block]), User("And?")]
     assert sent(messages)["contents"][1]["parts"][1:] == ([] if part is None else [part])
     assert bool(warned(messages)) == (part is None and block != Text(""))
@@ -508,14 +612,26 @@ def test_native_blocks_are_sent_to_their_issuer_only(block: Any, part: dict[str,
 
 def test_placeholder_signature_is_only_for_turns_without_any() -> None:
     codec = GeminiCodec(MODEL, BASE, Quirks(placeholder_signature="skip"))
-    signed = Assistant([ToolCall("a", "clock", {}, Continuity("c2ln", None, OURS)), ToolCall("b", "clock", {})])
+    signed = Assistant(
+        [ToolCall("a", "clock", {}, Continuity("c2ln", None, OURS)), ToolCall("b", "clock", {})]
+    )
     results = [ToolResult("a", "1"), ToolResult("b", "2")]
-    contents = sent([User("1"), signed, *results, User("2"), Assistant("text"), User("3")], codec)["contents"]
+    contents = sent([User("1"), signed, *results, User("2"), Assistant("text"), User("3")], codec)[
+        "contents"
+    ]
     signatures = [part.get("thoughtSignature") for turn in contents for part in turn["parts"]]
     assert signatures == [None, "c2ln", None, None, None, None, None, None]
-    unsigned = [User("1"), Assistant([Text("So."), ToolCall("a", "clock", {})]), ToolResult("a", "1")]
-    assert [part.get("thoughtSignature") for part in sent(unsigned, codec)["contents"][1]["parts"]] == [None, "skip"]
-    assert [note.code for note in codec.encode(Request(unsigned)).notes] == ["signature_placeholder"]
+    unsigned = [
+        User("1"),
+        Assistant([Text("So."), ToolCall("a", "clock", {})]),
+        ToolResult("a", "1"),
+    ]
+    assert [
+        part.get("thoughtSignature") for part in sent(unsigned, codec)["contents"][1]["parts"]
+    ] == [None, "skip"]
+    assert [note.code for note in codec.encode(Request(unsigned)).notes] == [
+        "signature_placeholder"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -528,19 +644,42 @@ def test_placeholder_signature_is_only_for_turns_without_any() -> None:
         *[
             (
                 Image(Url(f"https://x.example/a.{suffix}#top")),
-                {"fileData": {"mimeType": f"image/{kind}", "fileUri": f"https://x.example/a.{suffix}#top"}},
+                {
+                    "fileData": {
+                        "mimeType": f"image/{kind}",
+                        "fileUri": f"https://x.example/a.{suffix}#top",
+                    }
+                },
             )
             for suffix, kind in [
                 *[(kind, kind) for kind in ("avif", "bmp", "gif", "heic", "heif", "jpeg", "png")],
                 ("jpg", "jpeg"),
             ]
         ],
-        (Image(Url("gs://b/a"), "image/png"), {"fileData": {"mimeType": "image/png", "fileUri": "gs://b/a"}}),
-        (Image(Url("http://[bad.png")), {"fileData": {"mimeType": "image/png", "fileUri": "http://[bad.png"}}),
-        (Image(Url("data:;base64,aGk%3D"), "image/png"), {"inlineData": {"mimeType": "image/png", "data": "aGk="}}),
-        (Image(Url("DATA:image/png;BASE64,aGk=")), {"inlineData": {"mimeType": "image/png", "data": "aGk="}}),
-        (Document(Inline("aGk=")), {"inlineData": {"mimeType": "application/pdf", "data": "aGk="}}),
-        (Document(Url("data:text/csv,a%2Cb")), {"inlineData": {"mimeType": "text/csv", "data": "YSxi"}}),
+        (
+            Image(Url("gs://b/a"), "image/png"),
+            {"fileData": {"mimeType": "image/png", "fileUri": "gs://b/a"}},
+        ),
+        (
+            Image(Url("http://[bad.png")),
+            {"fileData": {"mimeType": "image/png", "fileUri": "http://[bad.png"}},
+        ),
+        (
+            Image(Url("data:;base64,aGk%3D"), "image/png"),
+            {"inlineData": {"mimeType": "image/png", "data": "aGk="}},
+        ),
+        (
+            Image(Url("DATA:image/png;BASE64,aGk=")),
+            {"inlineData": {"mimeType": "image/png", "data": "aGk="}},
+        ),
+        (
+            Document(Inline("aGk=")),
+            {"inlineData": {"mimeType": "application/pdf", "data": "aGk="}},
+        ),
+        (
+            Document(Url("data:text/csv,a%2Cb")),
+            {"inlineData": {"mimeType": "text/csv", "data": "YSxi"}},
+        ),
     ],
 )
 def test_media_are_encoded(block: Image | Document, part: dict[str, Any]) -> None:
@@ -548,7 +687,12 @@ def test_media_are_encoded(block: Image | Document, part: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize(
-    "block", [Image(Url("https://x.example/a.tiff?b.png")), Image(Url("data:;base64,aGk=")), Image(Inline("aGk="))]
+    "block",
+    [
+        Image(Url("https://x.example/a.tiff?b.png")),
+        Image(Url("data:;base64,aGk=")),
+        Image(Inline("aGk=")),
+    ],
 )
 def test_media_of_unknown_type_are_rejected_by_field(block: Image) -> None:
     with pytest.raises(UnsupportedContentError, match=r"messages\[0\]\.content\[0\]\.media_type"):
@@ -572,12 +716,30 @@ def test_plan_reports_the_losses() -> None:
     ]
 
 
-# --- schemas for older servers --------------------------------------------------------------------
+# --- schemas for older servers -----------------------------------------------------------------
 
 
 KEPT = [
-    *("default", "description", "example", "maxItems", "maxLength", "maxProperties", "maximum", "minItems"),
-    *("minLength", "minProperties", "minimum", "nullable", "pattern", "propertyOrdering", "required", "title"),
+    *(
+        "default",
+        "description",
+        "example",
+        "maxItems",
+        "maxLength",
+        "maxProperties",
+        "maximum",
+        "minItems",
+    ),
+    *(
+        "minLength",
+        "minProperties",
+        "minimum",
+        "nullable",
+        "pattern",
+        "propertyOrdering",
+        "required",
+        "title",
+    ),
 ]
 FORMATS = [
     *[("string", "date-time"), ("string", "enum"), ("integer", "int32"), ("integer", "int64")],
@@ -594,7 +756,11 @@ FORMATS = [
             [],
         ),
         ({"type": "null"}, {"nullable": True}, []),
-        ({"allOf": [{"type": "string", "title": "a"}], "title": "b"}, {"type": "string", "title": "b"}, []),
+        (
+            {"allOf": [{"type": "string", "title": "a"}], "title": "b"},
+            {"type": "string", "title": "b"},
+            [],
+        ),
         ({"allOf": [{"type": "string"}, {"maxLength": 3}]}, {}, ["allOf"]),
         (
             {"type": ["string", "integer"], "anyOf": [{"minimum": 1}, {"minLength": 1}]},
@@ -623,19 +789,31 @@ FORMATS = [
             ["anyOf[2].$ref"],
         ),
         ({"not": {}, "$comment": "c", "pattern": "a"}, {"pattern": "a"}, ["not"]),
-        (dict.fromkeys(("$schema", "$id", "$anchor", "$comment", "$defs", "definitions"), "x"), {}, []),
+        (
+            dict.fromkeys(("$schema", "$id", "$anchor", "$comment", "$defs", "definitions"), "x"),
+            {},
+            [],
+        ),
         (dict.fromkeys(KEPT, 1), dict.fromkeys(KEPT, 1), []),
-        *[({"type": kind, "format": form}, {"type": kind, "format": form}, []) for kind, form in FORMATS],
+        *[
+            ({"type": kind, "format": form}, {"type": kind, "format": form}, [])
+            for kind, form in FORMATS
+        ],
     ],
 )
-def test_schema_is_projected(schema: dict[str, Any], projected: dict[str, Any], lost: list[str]) -> None:
+def test_schema_is_projected(
+    schema: dict[str, Any], projected: dict[str, Any], lost: list[str]
+) -> None:
     notes = Notes()
     assert project_schema(schema, "S", notes) == projected
     assert [warning.path for warning in notes.warnings] == [f"S.{path}" for path in lost]
 
 
 def test_exponential_references_terminate() -> None:
-    definitions = {f"d{n}": {"properties": {side: {"$ref": f"#/$defs/d{n + 1}"} for side in "ab"}} for n in range(30)}
+    definitions = {
+        f"d{n}": {"properties": {side: {"$ref": f"#/$defs/d{n + 1}"} for side in "ab"}}
+        for n in range(30)
+    }
     notes = Notes()
     projected = project_schema({"$ref": "#/$defs/d0", "$defs": definitions}, "S", notes)
     assert len(json.dumps(projected)) < 200_000
@@ -661,7 +839,9 @@ KEYWORDS = st.sampled_from(
 )
 SCHEMAS = st.recursive(
     some.json_values | st.sampled_from(["#", "#/$defs/a", "string", "null", "date-time"]),
-    lambda inner: st.dictionaries(KEYWORDS | some.texts, inner, max_size=4) | st.lists(inner, max_size=3),
+    lambda inner: (
+        st.dictionaries(KEYWORDS | some.texts, inner, max_size=4) | st.lists(inner, max_size=3)
+    ),
     max_leaves=12,
 )
 
@@ -768,8 +948,17 @@ def test_missing_and_repeated_ids_are_generated() -> None:
 
 
 def test_call_without_a_name_is_reported_and_an_empty_one_ignored() -> None:
-    heard = listen(reply_of({"functionCall": {}}, {"functionCall": {"args": {"a": 1}}}, {"functionCall": {"name": 5}}))
-    assert [(call.name, call.arguments) for call in content_of(heard)] == [("", {"a": 1}), ("", {})]
+    heard = listen(
+        reply_of(
+            {"functionCall": {}},
+            {"functionCall": {"args": {"a": 1}}},
+            {"functionCall": {"name": 5}},
+        )
+    )
+    assert [(call.name, call.arguments) for call in content_of(heard)] == [
+        ("", {"a": 1}),
+        ("", {}),
+    ]
     assert isinstance(heard.error, MalformedToolCallError)
 
 
@@ -784,10 +973,17 @@ def piece(path: str, more: bool = False, last: bool = False, **value: Any) -> di
 
 @pytest.mark.parametrize(
     "interloper",
-    [{"text": "but"}, {"text": "", "thoughtSignature": "s"}, {"executableCode": {}}, {"functionCall": {"name": "any"}}],
+    [
+        {"text": "but"},
+        {"text": "", "thoughtSignature": "s"},
+        {"executableCode": {}},
+        {"functionCall": {"name": "any"}},
+    ],
 )
 def test_call_that_is_never_continued_makes_no_intent(interloper: dict[str, Any]) -> None:
-    chunks = [reply_of(part, finish=None) for part in (OPEN, piece("$.a", numberValue=1), interloper)]
+    chunks = [
+        reply_of(part, finish=None) for part in (OPEN, piece("$.a", numberValue=1), interloper)
+    ]
     heard = listen(stream_of(*chunks, reply_of()), ANY)
     ends = [event for event in heard.events if isinstance(event, ToolUseEnd)]
     assert ends[0].intent is None
@@ -805,18 +1001,39 @@ def test_call_in_pieces_tolerates_empty_parts_and_late_signatures() -> None:
     heard = listen(stream_of(*[reply_of(part, finish=None) for part in parts], reply_of()), ANY)
     assert heard.error is None
     (call,) = content_of(heard)
-    assert call == ToolCall("7", "any", {"begun": 1, "a": "x", "b": "y"}, Continuity("late", None, OURS))
+    assert call == ToolCall(
+        "7", "any", {"begun": 1, "a": "x", "b": "y"}, Continuity("late", None, OURS)
+    )
 
 
 def test_a_stream_that_breaks_off_inside_a_call_in_pieces_is_interrupted() -> None:
-    heard = listen(stream_of(reply_of(OPEN, finish=None), reply_of(piece("$.a", numberValue=1), finish=None)), ANY)
+    heard = listen(
+        stream_of(reply_of(OPEN, finish=None), reply_of(piece("$.a", numberValue=1), finish=None)),
+        ANY,
+    )
     assert isinstance(heard.error, StreamInterruptedError)
-    assert [event.problem for event in heard.events if isinstance(event, ToolUseEnd)] == ["interrupted"]
+    assert [event.problem for event in heard.events if isinstance(event, ToolUseEnd)] == [
+        "interrupted"
+    ]
 
 
 @pytest.mark.parametrize(
     "path",
-    ["", "$", "a", "$.", "$.a..b", "$.a[", "$[1]", "$.a[2]", "$.a.b", "$['a", "$.a[99999999999]", None, "$.a[0][0]"],
+    [
+        "",
+        "$",
+        "a",
+        "$.",
+        "$.a..b",
+        "$.a[",
+        "$[1]",
+        "$.a[2]",
+        "$.a.b",
+        "$['a",
+        "$.a[99999999999]",
+        None,
+        "$.a[0][0]",
+    ],
 )
 def test_pieces_without_a_path_make_the_call_invalid(path: Any) -> None:
     arguments = StreamedArguments({"a": [1]})
@@ -824,7 +1041,12 @@ def test_pieces_without_a_path_make_the_call_invalid(path: Any) -> None:
         arguments.add({"jsonPath": path, "numberValue": 1})
     with pytest.raises(MalformedToolCallError):
         arguments.add("text")
-    heard = listen(stream_of(reply_of(OPEN, finish=None), reply_of(piece("$[1]", numberValue=1), finish=None)), ANY)
+    heard = listen(
+        stream_of(
+            reply_of(OPEN, finish=None), reply_of(piece("$[1]", numberValue=1), finish=None)
+        ),
+        ANY,
+    )
     assert isinstance(heard.error, MalformedToolCallError)
 
 
@@ -839,7 +1061,9 @@ def test_arguments_in_pieces_are_joined(value: dict[str, Any]) -> None:
         elif leaf is None:
             arguments.add({"jsonPath": path, "nullValue": "NULL_VALUE"})
         else:
-            arguments.add({"jsonPath": path, "boolValue" if isinstance(leaf, bool) else "numberValue": leaf})
+            arguments.add(
+                {"jsonPath": path, "boolValue" if isinstance(leaf, bool) else "numberValue": leaf}
+            )
     assert arguments.value == without_empty(value)
 
 
@@ -916,7 +1140,9 @@ def test_finish_reasons_are_mapped(word: Any, reason: str, raw: str | None) -> N
         ("MAX_TOKENS", [{"functionCall": {"name": "clock", "args": {}}}], True),
     ],
 )
-def test_missing_arguments_mean_none_only_at_a_normal_end(finish: str, after: list[Any], sound: bool) -> None:
+def test_missing_arguments_mean_none_only_at_a_normal_end(
+    finish: str, after: list[Any], sound: bool
+) -> None:
     reply = reply_of({"functionCall": {"name": "clock"}}, *after, finish=finish)
     heard = listen(reply, Request((User("Hello"),), [CLOCK]))
     first = next(event for event in heard.events if isinstance(event, ToolUseEnd))
@@ -925,7 +1151,17 @@ def test_missing_arguments_mean_none_only_at_a_normal_end(finish: str, after: li
 
 
 NUMBERED = [
-    *("STOP", "MAX_TOKENS", "SAFETY", "RECITATION", "OTHER", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII"),
+    *(
+        "STOP",
+        "MAX_TOKENS",
+        "SAFETY",
+        "RECITATION",
+        "OTHER",
+        "LANGUAGE",
+        "BLOCKLIST",
+        "PROHIBITED_CONTENT",
+        "SPII",
+    ),
     *("MALFORMED_FUNCTION_CALL", "IMAGE_SAFETY", "UNEXPECTED_TOOL_CALL"),
 ]
 BLOCKS = ["SAFETY", "OTHER", "BLOCKLIST", "PROHIBITED_CONTENT", "IMAGE_SAFETY"]
@@ -933,20 +1169,30 @@ BLOCKS = ["SAFETY", "OTHER", "BLOCKLIST", "PROHIBITED_CONTENT", "IMAGE_SAFETY"]
 
 @pytest.mark.parametrize(("number", "word"), list(enumerate(NUMBERED, 1)))
 def test_numeric_finish_reasons_are_mapped(number: int, word: str) -> None:
-    assert listen(reply_of({"text": "x"}, finish=number)).facts == listen(reply_of({"text": "x"}, finish=word)).facts
+    assert (
+        listen(reply_of({"text": "x"}, finish=number)).facts
+        == listen(reply_of({"text": "x"}, finish=word)).facts
+    )
 
 
 @pytest.mark.parametrize(("number", "word"), list(enumerate(BLOCKS, 1)))
 def test_numeric_block_reasons_are_mapped(number: int, word: str) -> None:
-    by_number, by_word = [listen({"promptFeedback": {"blockReason": reason}}) for reason in (number, word)]
+    by_number, by_word = [
+        listen({"promptFeedback": {"blockReason": reason}}) for reason in (number, word)
+    ]
     assert by_number.facts == by_word.facts
     assert by_word.response is not None
-    assert (by_word.response.finish_reason, by_word.response.finish_raw) == ("content_filter", word)
+    assert (by_word.response.finish_reason, by_word.response.finish_raw) == (
+        "content_filter",
+        word,
+    )
 
 
 @pytest.mark.parametrize("blocked", [{"blockReason": "SAFETY"}, {"blockReason": 1}])
 def test_safety_block_after_text_ends_the_reply_as_filtered(blocked: dict[str, Any]) -> None:
-    reply = listen(stream_of(reply_of({"text": "x"}, finish=None), {"promptFeedback": blocked}), STREAM).response
+    reply = listen(
+        stream_of(reply_of({"text": "x"}, finish=None), {"promptFeedback": blocked}), STREAM
+    ).response
     assert reply is not None
     assert (reply.text, reply.finish_reason, reply.finish_raw) == ("x", "content_filter", "SAFETY")
 
@@ -988,20 +1234,39 @@ def test_empty_streams_are_interrupted(body: bytes) -> None:
             {"promptTokenCount": 5, "thoughtsTokenCount": 7, "totalTokenCount": 12},
             Usage(5, 7, reasoning_tokens=7, total_tokens=12),
         ),
-        ({"candidatesTokenCount": True, "thoughtsTokenCount": 7}, Usage(None, None, reasoning_tokens=7)),
+        (
+            {"candidatesTokenCount": True, "thoughtsTokenCount": 7},
+            Usage(None, None, reasoning_tokens=7),
+        ),
         ({"candidatesTokenCount": 3, "thoughtsTokenCount": "7"}, Usage()),
         ({"promptTokenCount": -1, "candidatesTokenCount": 3.5, "totalTokenCount": None}, Usage()),
         (
-            {"promptTokenCount": 5, "toolUsePromptTokenCount": 4, "candidatesTokenCount": 1, "totalTokenCount": 10},
+            {
+                "promptTokenCount": 5,
+                "toolUsePromptTokenCount": 4,
+                "candidatesTokenCount": 1,
+                "totalTokenCount": 10,
+            },
             Usage(9, 1, total_tokens=10),
         ),
-        ({"promptTokenCount": 5, "toolUsePromptTokenCount": 4, "candidatesTokenCount": 1}, Usage(9, 1)),
         (
-            {"promptTokenCount": 5, "toolUsePromptTokenCount": 4, "candidatesTokenCount": 1, "totalTokenCount": 6},
+            {"promptTokenCount": 5, "toolUsePromptTokenCount": 4, "candidatesTokenCount": 1},
+            Usage(9, 1),
+        ),
+        (
+            {
+                "promptTokenCount": 5,
+                "toolUsePromptTokenCount": 4,
+                "candidatesTokenCount": 1,
+                "totalTokenCount": 6,
+            },
             Usage(5, 1, total_tokens=6),
         ),
         ({"toolUsePromptTokenCount": 4}, Usage()),
-        ({"promptTokenCount": 5, "toolUsePromptTokenCount": "4", "candidatesTokenCount": 1}, Usage(None, 1)),
+        (
+            {"promptTokenCount": 5, "toolUsePromptTokenCount": "4", "candidatesTokenCount": 1},
+            Usage(None, 1),
+        ),
         ({"promptTokenCount": 9, "cachedContentTokenCount": 8}, Usage(9, cached_input_tokens=8)),
         ({"promptTokenCount": 9, "cachedContentTokenCount": 0}, Usage(9, cached_input_tokens=0)),
         ("none", Usage()),
@@ -1021,7 +1286,9 @@ def test_last_usage_counters_are_used() -> None:
         {"candidatesTokenCount": None, "totalTokenCount": 10},
         None,
     ]
-    reply = listen(stream_of(*[reply_of({"text": "x"}, usageMetadata=record) for record in records]), STREAM).response
+    reply = listen(
+        stream_of(*[reply_of({"text": "x"}, usageMetadata=record) for record in records]), STREAM
+    ).response
     assert reply is not None
     assert reply.usage == Usage(7, 3, 2, None, None, 10)
 
@@ -1041,7 +1308,10 @@ def test_last_usage_counters_are_used() -> None:
         ({"message": "late", "status": "DEADLINE_EXCEEDED"}, UnavailableError),
         ({"message": "overloaded", "status": "UNAVAILABLE"}, OverloadedError),
         (
-            {"code": 400, "message": "The input token count exceeds the maximum number of tokens allowed 5"},
+            {
+                "code": 400,
+                "message": "The input token count exceeds the maximum number of tokens allowed 5",
+            },
             ContextOverflowError,
         ),
         ("busy", UnavailableError),
@@ -1069,28 +1339,41 @@ def test_damaged_text_is_repaired_and_numbers_out_of_range_are_not() -> None:
     ):
         assert content_of(listen(body, STREAM)) == (Text("a\ufffd\ufffd"),)
         assert content_of(listen(body[1:-1])) == (Text("a\ufffd\ufffd"),)
-        assert content_of(listen(b"data: " + body[1:-1] + b"\n\n", STREAM)) == (Text("a\ufffd\ufffd"),)
-    huge = json.dumps(reply_of({"functionCall": {"name": "any", "args": {"a": 1}}})).encode().replace(b"1", b"1e999")
+        assert content_of(listen(b"data: " + body[1:-1] + b"\n\n", STREAM)) == (
+            Text("a\ufffd\ufffd"),
+        )
+    huge = (
+        json.dumps(reply_of({"functionCall": {"name": "any", "args": {"a": 1}}}))
+        .encode()
+        .replace(b"1", b"1e999")
+    )
     for reply in (huge, b"[" + huge + b"]", b"data: " + huge + b"\n\n"):
         assert isinstance(listen(reply, ANY).error, InvalidResponseError)
 
 
 def test_raw_can_be_turned_off() -> None:
     codec = GeminiCodec(MODEL, BASE, keep_raw=False)
-    for body, request in ((reply_of({"text": "x"}), HELLO), (stream_of(reply_of({"text": "x"})), STREAM)):
+    for body, request in (
+        (reply_of({"text": "x"}), HELLO),
+        (stream_of(reply_of({"text": "x"})), STREAM),
+    ):
         reply = listen(body, request, codec).response
         assert reply is not None
         assert (reply.text, reply.raw) == ("x", None)
 
 
 def test_answering_model_is_reported() -> None:
-    for version, model in (("gemini-3-flash-002", "gemini-3-flash-002"), (None, MODEL), (5, MODEL)):
+    for version, model in (
+        ("gemini-3-flash-002", "gemini-3-flash-002"),
+        (None, MODEL),
+        (5, MODEL),
+    ):
         start = listen(reply_of({"text": "x"}, modelVersion=version)).events[0]
         assert isinstance(start, MessageStart)
         assert start.model == model
 
 
-# --- mutations ------------------------------------------------------------------------------------
+# --- mutations ---------------------------------------------------------------------------------
 
 REPLIES = [case.reply or b"" for case in find_cases("gemini", "reply.sse", "reply.json")]
 
@@ -1105,7 +1388,9 @@ def chunks_of(reply: bytes) -> list[Any]:
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
     """Yield every container of a JSON value with each of its keys."""
-    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+    for key in (
+        value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    ):
         yield value, key
         yield from places(value[key])
 
@@ -1122,26 +1407,38 @@ def mutated(draw: st.DrawFn) -> list[Any]:
         if draw(st.booleans()):
             del holder[key]
         else:
-            holder[key] = draw(some.json_values | st.sampled_from([{}, [], [{}], {"a": {}}, "STOP", True, -1]))
+            holder[key] = draw(
+                some.json_values | st.sampled_from([{}, [], [{}], {"a": {}}, "STOP", True, -1])
+            )
     return list(chunks)
 
 
 @given(mutated(), st.integers(0, 2), st.booleans())
-def test_mutated_replies_raise_only_provider_errors(chunks: list[Any], form: int, stream: bool) -> None:
-    data = [stream_of(*chunks), json.dumps(chunks).encode(), json.dumps(chunks[0] if chunks else {}).encode()][form]
+def test_mutated_replies_raise_only_provider_errors(
+    chunks: list[Any], form: int, stream: bool
+) -> None:
+    data = [
+        stream_of(*chunks),
+        json.dumps(chunks).encode(),
+        json.dumps(chunks[0] if chunks else {}).encode(),
+    ][form]
     heard = decode(CODEC, Request((User("Hello"),), [CLOCK], model=MODEL, stream=stream), [data])
     assert heard.error is None or isinstance(heard.error, ProviderError)
     assert heard.error or heard.response
 
 
 @given(st.binary(max_size=200), st.sampled_from(REPLIES), st.integers(0, 2000), st.booleans())
-def test_random_bytes_raise_only_provider_errors(noise: bytes, reply: bytes, at: int, stream: bool) -> None:
+def test_random_bytes_raise_only_provider_errors(
+    noise: bytes, reply: bytes, at: int, stream: bool
+) -> None:
     data = reply[:at] + noise + reply[at:]
-    heard = decode(CODEC, Request((User("Hello"),), model=MODEL, stream=stream), bytewise(data[:600]))
+    heard = decode(
+        CODEC, Request((User("Hello"),), model=MODEL, stream=stream), bytewise(data[:600])
+    )
     assert heard.error is None or isinstance(heard.error, ProviderError)
 
 
-# --- lessons, and the provider around it ------------------------------------------------------------
+# --- lessons, and the provider around it -------------------------------------------------------
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
 
@@ -1153,20 +1450,35 @@ def refusal(message: str, status: int = 400) -> tuple[int, dict[str, str], list[
 
 LESSONS = [
     (
-        "Invalid JSON payload received. Unknown name \"responseJsonSchema\" at 'generation_config'",
+        (
+            'Invalid JSON payload received. Unknown name "responseJsonSchema" at '
+            "'generation_config'"
+        ),
         {"structured": "prompt"},
     ),
-    ("* GenerateContentRequest.generation_config.response_json_schema: not supported", {"structured": "prompt"}),
+    (
+        "* GenerateContentRequest.generation_config.response_json_schema: not supported",
+        {"structured": "prompt"},
+    ),
     (
         "Function calling with a response mime type: 'application/json' is unsupported",
         {"structured_with_tools": "prompt"},
     ),
-    ("Unknown name \"parametersJsonSchema\" at 'tools[0].function_declarations[0]'", {"tool_schema": "parameters"}),
     (
-        "Invalid JSON payload. Unknown name \"id\" at 'contents[1].parts[0].function_call': Cannot find field.",
+        "Unknown name \"parametersJsonSchema\" at 'tools[0].function_declarations[0]'",
+        {"tool_schema": "parameters"},
+    ),
+    (
+        (
+            "Invalid JSON payload. Unknown name \"id\" at 'contents[1].parts[0].function_call': "
+            "Cannot find field."
+        ),
         {"call_ids": False},
     ),
-    ("Unknown name \"id\" at 'contents[2].parts[0].function_response': Cannot find field.", {"call_ids": False}),
+    (
+        "Unknown name \"id\" at 'contents[2].parts[0].function_response': Cannot find field.",
+        {"call_ids": False},
+    ),
     (
         "Function call is missing a thought_signature in functionCall parts.",
         {"placeholder_signature": "skip_thought_signature_validator"},
@@ -1193,12 +1505,21 @@ def test_rejected_field_is_learned_once(message: str, learned: dict[str, Any]) -
     assert lesson.quirks == msgspec.structs.replace(Quirks(), **learned)
     assert lesson.encode(TALK).http.body != CODEC.encode(TALK).http.body
     assert lesson.learn(error, TALK) is None
-    assert (lesson.model, lesson.base_url, lesson.issuer_vendor) == (CODEC.model, CODEC.base_url, None)
+    assert (lesson.model, lesson.base_url, lesson.issuer_vendor) == (
+        CODEC.model,
+        CODEC.base_url,
+        None,
+    )
 
 
 @pytest.mark.parametrize("status", [400, 422, 500, 501])
 def test_rejections_with_different_statuses_are_recognised(status: int) -> None:
-    assert CODEC.learn(CODEC.error(*refusal(LESSONS[0][0], status)[:2], refusal(LESSONS[0][0])[2][0]), TALK) is not None
+    assert (
+        CODEC.learn(
+            CODEC.error(*refusal(LESSONS[0][0], status)[:2], refusal(LESSONS[0][0])[2][0]), TALK
+        )
+        is not None
+    )
 
 
 @pytest.mark.parametrize(
@@ -1224,18 +1545,28 @@ async def test_provider_learns_and_sends_again() -> None:
     answer = json.dumps(reply_of({"text": '{"a": "b"}'})).encode()
     transport = FixtureTransport(refusal(LESSONS[0][0]), (200, {}, [answer]), (200, {}, [answer]))
     codec = GeminiCodec.connect(MODEL, BASE, None, Capabilities(), vendor="one")
-    async with HttpProvider(codec, transport, name="p", model=MODEL, api_key="AIzaSecretSecretSecret") as provider:
+    async with HttpProvider(
+        codec, transport, name="p", model=MODEL, api_key="AIzaSecretSecretSecret"
+    ) as provider:
         for _ in range(2):
             reply = await provider.complete("Hello", response_schema=SCHEMA)
             assert (reply.parsed, reply.structured_path) == ({"a": "b"}, "prompt")
-    assert ["responseJsonSchema" in request.body.decode() for request in transport.requests] == [True, False, False]
-    assert all("Secret" not in f"{request.url} {request.headers} {request.body!r}" for request in transport.requests)
+    assert ["responseJsonSchema" in request.body.decode() for request in transport.requests] == [
+        True,
+        False,
+        False,
+    ]
+    assert all(
+        "Secret" not in f"{request.url} {request.headers} {request.body!r}"
+        for request in transport.requests
+    )
 
 
 async def test_provider_streams_and_sends_state_back() -> None:
     case = next(case for case in find_cases("gemini") if case.name == "thinking-with-signature")
     transport = FixtureTransport(
-        (200, {}, list(bytewise(case.reply or b""))), (200, {}, [stream_of(reply_of({"text": "x"}))])
+        (200, {}, list(bytewise(case.reply or b""))),
+        (200, {}, [stream_of(reply_of({"text": "x"}))]),
     )
     provider = HttpProvider(CODEC, transport, name="p", model=MODEL)
     events: list[Event] = []
@@ -1249,7 +1580,12 @@ async def test_provider_streams_and_sends_state_back() -> None:
     async for _ in provider.stream([User("2+2?"), message, *results]):
         pass
     parts = json.loads(transport.requests[1].body)["contents"][1]["parts"]
-    assert [part.get("thoughtSignature") for part in parts] == [None, "c2lnLWNhbGw=", None, "c2lnLWVtcHR5"]
+    assert [part.get("thoughtSignature") for part in parts] == [
+        None,
+        "c2lnLWNhbGw=",
+        None,
+        "c2lnLWVtcHR5",
+    ]
     assert transport.requests[1].url.endswith(":streamGenerateContent?alt=sse")
 
 
@@ -1259,7 +1595,9 @@ def test_key_is_sent_in_a_header() -> None:
 
 def test_connect_reads_quirks() -> None:
     known = Capabilities.of({"supports_structured_output": False})
-    codec = GeminiCodec.connect(MODEL, BASE, {"call_ids": False}, known, vendor="one", keep_raw=False)
+    codec = GeminiCodec.connect(
+        MODEL, BASE, {"call_ids": False}, known, vendor="one", keep_raw=False
+    )
     assert codec.quirks == Quirks(structured="prompt", call_ids=False)
     assert codec.issuer_vendor == "one"
     with pytest.raises(ValueError, match="quirks"):
@@ -1271,19 +1609,29 @@ def test_unsupported_effort_is_rejected_before_sending() -> None:
         CODEC.encode(Request([User("Hello")], config=RuntimeConfig(reasoning="xhigh")))
 
 
-# --- refusals that cases do not show ----------------------------------------------------------------
+# --- refusals that cases do not show -----------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("status", "body", "kind", "wait"),
     [
-        (429, {"error": {"details": [{"retryDelay": 5}, {"retryDelay": "1.5s"}, "x"]}}, RateLimitError, 1.5),
+        (
+            429,
+            {"error": {"details": [{"retryDelay": 5}, {"retryDelay": "1.5s"}, "x"]}},
+            RateLimitError,
+            1.5,
+        ),
         (429, {"error": {"details": [{"retryDelay": "soon"}]}}, RateLimitError, None),
         (
             429,
             {
                 "error": {
-                    "details": [{"violations": ["x", {"quotaId": 5}], "metadata": {"quota_limit": "TokensPerDay"}}]
+                    "details": [
+                        {
+                            "violations": ["x", {"quotaId": 5}],
+                            "metadata": {"quota_limit": "TokensPerDay"},
+                        }
+                    ]
                 }
             },
             QuotaExceededError,
@@ -1298,7 +1646,11 @@ def test_unsupported_effort_is_rejected_before_sending() -> None:
         (403, b"null", AuthenticationError, None),
         (
             400,
-            {"error": {"message": "Invalid value at 'contents[0].parts[0].inline_data.mime_type'"}},
+            {
+                "error": {
+                    "message": "Invalid value at 'contents[0].parts[0].inline_data.mime_type'"
+                }
+            },
             UnsupportedContentError,
             None,
         ),
@@ -1316,10 +1668,12 @@ def test_retry_after_header_takes_precedence() -> None:
     assert CODEC.error(429, {"Retry-After": "3"}, body).retry_after == 3
 
 
-# --- the field --------------------------------------------------------------------------------------
+# --- the field ---------------------------------------------------------------------------------
 
 CORPUS = SHARED / "corpus/recorded.jsonl.gz"
-needs_corpus = pytest.mark.skipif(not CORPUS.exists(), reason="the recorded exchanges are not beside the repository")
+needs_corpus = pytest.mark.skipif(
+    not CORPUS.exists(), reason="the recorded exchanges are not beside the repository"
+)
 
 # Recordings that hold no end: fixtures other projects wrote to see how they cope.
 ENDLESS = {"fc8f7735-e2d65ddb", "38b00d21-bfaef39f", "5adeac1a-5e1c75b6"}
@@ -1330,7 +1684,9 @@ CANCELLED = {"6681045c-f405b842"}  # by the server, in a bare object after a fin
 def recorded() -> list[dict[str, Any]]:
     with gzip.open(CORPUS, "rt", encoding="utf-8") as lines:
         records = [json.loads(line) for line in lines if '"gemini"' in line]
-    return [record for record in records if record["provider"] == "gemini" and record["op"] == "create"]
+    return [
+        record for record in records if record["provider"] == "gemini" and record["op"] == "create"
+    ]
 
 
 def recorded_chunks(record: dict[str, Any]) -> list[Any]:
@@ -1382,7 +1738,9 @@ def test_recorded_usage_adds_up() -> None:
         if None in (usage.input_tokens, usage.total_tokens):
             continue
         counted += 1
-        assert (usage.input_tokens or 0) + (usage.output_tokens or 0) == usage.total_tokens, record["id"]
+        assert (usage.input_tokens or 0) + (usage.output_tokens or 0) == usage.total_tokens, (
+            record["id"]
+        )
         assert (usage.cached_input_tokens or 0) <= (usage.input_tokens or 0)
     assert counted > 850
 
@@ -1393,7 +1751,10 @@ def test_recorded_streams_are_read_byte_by_byte() -> None:
     streams = [record for record in recorded() if record["status"] == 200 and record["stream"]]
     for record in streams[::6]:
         data = record["response_body"].encode()[:20000]
-        assert hear_recorded(record, list(bytewise(data))).facts == hear_recorded(record, [data]).facts, record["id"]
+        assert (
+            hear_recorded(record, list(bytewise(data))).facts
+            == hear_recorded(record, [data]).facts
+        ), record["id"]
 
 
 @needs_corpus
@@ -1401,8 +1762,14 @@ def test_recorded_replies_are_sent_back_unchanged() -> None:
     count = 0
     for record in recorded():
         chunks = recorded_chunks(record) if record["status"] == 200 else []
-        candidates = [candidate for chunk in chunks for candidate in chunk.get("candidates", ())[:1]]
-        parts = [part for candidate in candidates for part in (candidate.get("content") or {}).get("parts") or ()]
+        candidates = [
+            candidate for chunk in chunks for candidate in chunk.get("candidates", ())[:1]
+        ]
+        parts = [
+            part
+            for candidate in candidates
+            for part in (candidate.get("content") or {}).get("parts") or ()
+        ]
         if any("willContinue" in part.get("functionCall", {}) for part in parts):
             continue
         heard = hear_recorded(record) if parts else None
@@ -1417,7 +1784,11 @@ def test_recorded_errors_are_read() -> None:
     kinds: dict[str, set[str]] = {}
     for record in recorded():
         if record["status"] >= 300:
-            error = CODEC.error(record["status"], record["response_headers"] or {}, record["response_body"].encode())
+            error = CODEC.error(
+                record["status"],
+                record["response_headers"] or {},
+                record["response_body"].encode(),
+            )
             kinds.setdefault(f"{record['status']} {type(error).__name__}", set()).add(record["id"])
             assert error.provider_message
     assert {kind: len(ids) for kind, ids in kinds.items()} == {
@@ -1435,8 +1806,14 @@ def test_recorded_errors_are_read() -> None:
 
 
 def test_event_may_contain_an_array_of_chunks() -> None:
-    parts = [{"candidates": [{"content": {"parts": [{"text": text}]}}]} for text in ("Bon", "jour")]
+    parts = [
+        {"candidates": [{"content": {"parts": [{"text": text}]}}]} for text in ("Bon", "jour")
+    ]
     parts[-1]["candidates"][0]["finishReason"] = "STOP"  # type: ignore[assignment]
-    heard = decode(CODEC, Request([User("Hi")], stream=True), [b"data: " + json.dumps(parts).encode() + b"\n\n"])
+    heard = decode(
+        CODEC,
+        Request([User("Hi")], stream=True),
+        [b"data: " + json.dumps(parts).encode() + b"\n\n"],
+    )
     assert heard.response is not None
     assert heard.response.text == "Bonjour"

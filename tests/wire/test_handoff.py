@@ -36,12 +36,16 @@ WIRES = tuple(CODECS)
 PAIRS = list(itertools.product(WIRES, WIRES))
 CONFIG = RuntimeConfig(max_tokens=100)
 WEATHER = Tool(
-    "weather", "The weather.", {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    "weather",
+    "The weather.",
+    {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
 )
 
 
 def codec(wire: str) -> Codec:
-    made: Any = connect("model-1", wire=wire, base_url="https://example.test", vendor=f"{wire}-vendor")
+    made: Any = connect(
+        "model-1", wire=wire, base_url="https://example.test", vendor=f"{wire}-vendor"
+    )
     return made.codec  # type: ignore[no-any-return]
 
 
@@ -50,7 +54,9 @@ def state(wire: str, signature: str) -> Continuity:
 
 
 def conversation(wire: str) -> list[Any]:
-    """Return a conversation of ``wire`` with thinking, parallel calls, a tool error, an image and a truncated turn."""
+    """Return a conversation of ``wire`` with thinking, parallel calls, a tool error, an image and
+    a truncated turn.
+    """
     thought = {
         "anthropic": Thinking("let me see", state("anthropic", "sig-a")),
         "gemini": Thinking("let me see"),
@@ -61,13 +67,21 @@ def conversation(wire: str) -> list[Any]:
         "responses": Thinking(
             "let me see",
             Continuity(
-                opaque={"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "xyz"},
+                opaque={
+                    "type": "reasoning",
+                    "id": "rs_1",
+                    "summary": [],
+                    "encrypted_content": "xyz",
+                },
                 issuer=Issuer("responses", "responses-vendor", "model-1"),
             ),
         ),
     }[wire]
     signed = state("gemini", "sig-g") if wire == "gemini" else None
-    calls = [ToolCall("call_1", "weather", {"city": "Oslo"}, signed), ToolCall("call|2 ø", "weather", {"city": "Rome"})]
+    calls = [
+        ToolCall("call_1", "weather", {"city": "Oslo"}, signed),
+        ToolCall("call|2 ø", "weather", {"city": "Rome"}),
+    ]
     return [
         System("Be brief."),
         User([Text("Look:"), Image(Inline("aGVsbG8="), "image/png")]),
@@ -76,7 +90,8 @@ def conversation(wire: str) -> list[Any]:
         ToolResult("call|2 ø", "no such city", is_error=True),
         Assistant([Text("Rain in Oslo.", signed)]),
         User("And tomorrow?"),
-        Assistant([Text("Let me"), ToolCall("call_3", "weather", {"city": "Oslo"})]),  # cancelled: never answered
+        # cancelled: never answered
+        Assistant([Text("Let me"), ToolCall("call_3", "weather", {"city": "Oslo"})]),
         User("Never mind. Thanks."),
     ]
 
@@ -91,13 +106,16 @@ def test_every_conversation_is_encoded_on_every_wire(origin: str, target: str) -
     encoded = codec(target).encode(request)
     body = json.loads(encoded.http.body)
     said = visible(body)
-    for words in ("Be brief.", "Look:", "aGVsbG8=", "I will ask.", "Oslo", "Rome", "rain", "no such city",
+    for words in ("Be brief.", "Look:", "aGVsbG8=", "I will ask.", "Oslo", "Rome", "rain",
+                  "no such city",
                   "Rain in Oslo.", "And tomorrow?", "Let me", "Never mind. Thanks."):  # fmt: skip
         assert words in said, words
     check_valid(target, body)
     # Exactly the omitted content is listed.
     listed = {note.code for note in encoded.notes}
-    assert ("let me see" in said or "xyz" in said) or any("thinking" in code or "continuity" in code for code in listed)
+    assert ("let me see" in said or "xyz" in said) or any(
+        "thinking" in code or "continuity" in code for code in listed
+    )
     for secret in ("sig-a", "sig-g", "xyz"):
         if secret in said:
             assert origin == target
@@ -109,7 +127,12 @@ def test_own_state_is_sent_back(wire: str) -> None:
     """Opaque state returns byte for byte on the wires that have a field for it."""
     request = Request(conversation(wire), (WEATHER,), CONFIG, model="model-1")
     said = codec(wire).encode(request).http.body.decode()
-    expected = {"anthropic": "sig-a", "gemini": "sig-g", "responses": "xyz", "bedrock": "sig-b"}.get(wire)
+    expected = {
+        "anthropic": "sig-a",
+        "gemini": "sig-g",
+        "responses": "xyz",
+        "bedrock": "sig-b",
+    }.get(wire)
     assert expected is None or expected in said
 
 
@@ -146,12 +169,18 @@ def check_anthropic(body: Any) -> None:
     assert body["max_tokens"] == 100
     for message, following in itertools.pairwise([*body["messages"], {"content": []}]):
         uses = [block["id"] for block in _blocks(message) if block["type"] == "tool_use"]
-        results = [block["tool_use_id"] for block in _blocks(following) if block["type"] == "tool_result"]
+        results = [
+            block["tool_use_id"] for block in _blocks(following) if block["type"] == "tool_result"
+        ]
         assert uses == results
         for call_id in uses:
-            assert set(call_id) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
+            assert set(call_id) <= set(
+                "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
+            )
             assert len(call_id) <= 64
-        assert all(block.get("signature") for block in _blocks(message) if block["type"] == "thinking")
+        assert all(
+            block.get("signature") for block in _blocks(message) if block["type"] == "thinking"
+        )
 
 
 def _blocks(message: Any) -> list[Any]:
@@ -162,8 +191,14 @@ def _blocks(message: Any) -> list[Any]:
 def check_gemini(body: Any) -> None:
     assert {content["role"] for content in body["contents"]} <= {"user", "model"}
     for content, following in itertools.pairwise([*body["contents"], {"parts": []}]):
-        calls = [part["functionCall"]["name"] for part in content["parts"] if "functionCall" in part]
-        answers = [part["functionResponse"]["name"] for part in following["parts"] if "functionResponse" in part]
+        calls = [
+            part["functionCall"]["name"] for part in content["parts"] if "functionCall" in part
+        ]
+        answers = [
+            part["functionResponse"]["name"]
+            for part in following["parts"]
+            if "functionResponse" in part
+        ]
         assert calls == answers
         assert content["parts"]
 
@@ -172,7 +207,9 @@ def check_ollama(body: Any) -> None:
     roles = [message["role"] for message in body["messages"]]
     assert set(roles) <= {"system", "user", "assistant", "tool"}
     assert body["stream"] is False
-    assert sum(len(message.get("tool_calls", ())) for message in body["messages"]) >= roles.count("tool")
+    assert sum(len(message.get("tool_calls", ())) for message in body["messages"]) >= roles.count(
+        "tool"
+    )
 
 
 def check_bedrock(body: Any) -> None:
@@ -180,9 +217,17 @@ def check_bedrock(body: Any) -> None:
     assert roles[0] == "user"
     assert all(first != second for first, second in itertools.pairwise(roles))
     for message, following in itertools.pairwise([*body["messages"], {"content": []}]):
-        uses = [block["toolUse"]["toolUseId"] for block in message["content"] if "toolUse" in block]
-        assert uses == [block["toolResult"]["toolUseId"] for block in following["content"] if "toolResult" in block]
-        assert all(set(call_id) <= set(string.ascii_letters + string.digits + "_-") for call_id in uses)
+        uses = [
+            block["toolUse"]["toolUseId"] for block in message["content"] if "toolUse" in block
+        ]
+        assert uses == [
+            block["toolResult"]["toolUseId"]
+            for block in following["content"]
+            if "toolResult" in block
+        ]
+        assert all(
+            set(call_id) <= set(string.ascii_letters + string.digits + "_-") for call_id in uses
+        )
         assert all(len(block) == 1 for block in message["content"])
 
 
@@ -190,69 +235,94 @@ def check_cohere(body: Any) -> None:
     roles = [message["role"] for message in body["messages"]]
     assert set(roles) <= {"system", "user", "assistant", "tool"}
     calls = [call["id"] for message in body["messages"] for call in message.get("tool_calls", ())]
-    assert {message["tool_call_id"] for message in body["messages"] if message["role"] == "tool"} <= set(calls)
+    assert {
+        message["tool_call_id"] for message in body["messages"] if message["role"] == "tool"
+    } <= set(calls)
 
 
 def check_responses(body: Any) -> None:
     assert body["store"] is False
     calls = [item["call_id"] for item in body["input"] if item.get("type") == "function_call"]
-    answers = [item["call_id"] for item in body["input"] if item.get("type") == "function_call_output"]
+    answers = [
+        item["call_id"] for item in body["input"] if item.get("type") == "function_call_output"
+    ]
     assert calls == answers
 
 
-# --- six turns, another wire each time --------------------------------------------------------------
+# --- six turns, another wire each time ---------------------------------------------------------
 
 REPLIES: dict[str, Any] = {
     "openai": lambda text: {"choices": [{"message": {"content": text}, "finish_reason": "stop"}],
-                            "usage": {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}},
-    "anthropic": lambda text: {"type": "message", "role": "assistant", "content": [{"type": "text", "text": text}],
-                               "stop_reason": "end_turn", "usage": {"input_tokens": 7, "output_tokens": 3}},
-    "gemini": lambda text: {"candidates": [{"content": {"parts": [{"text": text}]}, "finishReason": "STOP"}],
-                            "usageMetadata": {"promptTokenCount": 7, "candidatesTokenCount": 3, "totalTokenCount": 10}},
+                            "usage": {"prompt_tokens": 7, "completion_tokens": 3,
+                                      "total_tokens": 10}},
+    "anthropic": lambda text: {"type": "message", "role": "assistant",
+                               "content": [{"type": "text", "text": text}],
+                               "stop_reason": "end_turn",
+                               "usage": {"input_tokens": 7, "output_tokens": 3}},
+    "gemini": lambda text: {"candidates": [{"content": {"parts": [{"text": text}]},
+                                            "finishReason": "STOP"}],
+                            "usageMetadata": {"promptTokenCount": 7, "candidatesTokenCount": 3,
+                                              "totalTokenCount": 10}},
     "ollama": lambda text: {"message": {"content": text}, "done": True, "done_reason": "stop",
                             "prompt_eval_count": 7, "eval_count": 3},
     "responses": lambda text: {"status": "completed", "output": [
-        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}],
+        {"type": "message", "role": "assistant",
+         "content": [{"type": "output_text", "text": text}]}],
         "usage": {"input_tokens": 7, "output_tokens": 3, "total_tokens": 10}},
-    "bedrock": lambda text: {"output": {"message": {"role": "assistant", "content": [{"text": text}]}},
+    "bedrock": lambda text: {"output": {"message": {"role": "assistant",
+                                                    "content": [{"text": text}]}},
                              "stopReason": "end_turn",
                              "usage": {"inputTokens": 7, "outputTokens": 3, "totalTokens": 10}},
-    "cohere": lambda text: {"message": {"content": [{"type": "text", "text": text}]}, "finish_reason": "COMPLETE",
+    "cohere": lambda text: {"message": {"content": [{"type": "text", "text": text}]},
+                            "finish_reason": "COMPLETE",
                             "usage": {"tokens": {"input_tokens": 7, "output_tokens": 3}}},
 }  # fmt: skip
 
 CALLS: dict[str, Any] = {
     "openai": {"choices": [{"message": {"content": None, "tool_calls": [
-        {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}]},
-        "finish_reason": "tool_calls"}], "usage": {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}},
+        {"id": "c1", "type": "function", "function": {"name": "weather",
+                                                      "arguments": '{"city": "Oslo"}'}}]},
+        "finish_reason": "tool_calls"}], "usage": {"prompt_tokens": 7, "completion_tokens": 3,
+                                                   "total_tokens": 10}},
     "anthropic": {"type": "message", "role": "assistant", "stop_reason": "tool_use",
-                  "content": [{"type": "tool_use", "id": "c1", "name": "weather", "input": {"city": "Oslo"}}],
+                  "content": [{"type": "tool_use", "id": "c1", "name": "weather",
+                               "input": {"city": "Oslo"}}],
                   "usage": {"input_tokens": 7, "output_tokens": 3}},
     "gemini": {"candidates": [{"content": {"parts": [
-        {"functionCall": {"id": "c1", "name": "weather", "args": {"city": "Oslo"}}}]}, "finishReason": "STOP"}],
-        "usageMetadata": {"promptTokenCount": 7, "candidatesTokenCount": 3, "totalTokenCount": 10}},
+        {"functionCall": {"id": "c1", "name": "weather", "args": {"city": "Oslo"}}}]},
+        "finishReason": "STOP"}],
+        "usageMetadata": {"promptTokenCount": 7, "candidatesTokenCount": 3,
+                          "totalTokenCount": 10}},
     "ollama": {"message": {"tool_calls": [
         {"id": "c1", "function": {"name": "weather", "arguments": {"city": "Oslo"}}}]},
                "done": True, "done_reason": "stop", "prompt_eval_count": 7, "eval_count": 3},
     "responses": {"status": "completed", "output": [
-        {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": '{"city": "Oslo"}'}],
+        {"type": "function_call", "call_id": "c1", "name": "weather",
+         "arguments": '{"city": "Oslo"}'}],
         "usage": {"input_tokens": 7, "output_tokens": 3, "total_tokens": 10}},
     "bedrock": {"output": {"message": {"role": "assistant", "content": [
         {"toolUse": {"toolUseId": "c1", "name": "weather", "input": {"city": "Oslo"}}}]}},
-        "stopReason": "tool_use", "usage": {"inputTokens": 7, "outputTokens": 3, "totalTokens": 10}},
+        "stopReason": "tool_use", "usage": {"inputTokens": 7, "outputTokens": 3,
+                                            "totalTokens": 10}},
     "cohere": {"message": {"tool_calls": [
-        {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}]},
-        "finish_reason": "TOOL_CALL", "usage": {"tokens": {"input_tokens": 7, "output_tokens": 3}}},
+        {"id": "c1", "type": "function", "function": {"name": "weather",
+                                                      "arguments": '{"city": "Oslo"}'}}]},
+        "finish_reason": "TOOL_CALL", "usage": {"tokens": {"input_tokens": 7,
+                                                           "output_tokens": 3}}},
 }  # fmt: skip
 
 
 def model_on(wire: str, *bodies: Any) -> tuple[dragoman.Provider, Any]:
-    transport = dragoman.transport.FixtureTransport(*[(200, {}, [json.dumps(body).encode()]) for body in bodies])
+    transport = dragoman.transport.FixtureTransport(
+        *[(200, {}, [json.dumps(body).encode()]) for body in bodies]
+    )
     settings = {"wire": wire, "base_url": "https://example.test", "vendor": f"{wire}-vendor"}
     return connect("model-1", transport=transport, **settings), transport  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("order", list(itertools.permutations(WIRES))[:: math.factorial(len(WIRES)) // 6])
+@pytest.mark.parametrize(
+    "order", list(itertools.permutations(WIRES))[:: math.factorial(len(WIRES)) // 6]
+)
 async def test_six_turns_on_alternating_wires(order: tuple[str, ...]) -> None:
     messages: list[Any] = [System("Be brief.")]
     for turn, wire in enumerate(itertools.islice(itertools.cycle(order), 6)):
@@ -268,11 +338,15 @@ async def test_six_turns_on_alternating_wires(order: tuple[str, ...]) -> None:
         model, transport = model_on(wire, REPLIES[wire]("done"))
         assert (await model.complete(messages, [WEATHER], CONFIG)).text == "done"
         said = transport.requests[0].body.decode()
-        places = [said.index(f"{word} {turn}") for turn in range(6) for word in ("question", "rain", "answer")]
+        places = [
+            said.index(f"{word} {turn}")
+            for turn in range(6)
+            for word in ("question", "rain", "answer")
+        ]
         assert places == sorted(places)
 
 
-# --- equal behaviour on all wires -------------------------------------------------------------------
+# --- equal behaviour on all wires --------------------------------------------------------------
 
 
 async def test_same_content_gives_equal_replies_on_all_wires() -> None:
@@ -281,7 +355,9 @@ async def test_same_content_gives_equal_replies_on_all_wires() -> None:
         model, _ = model_on(wire, REPLIES[wire]("Hello"), CALLS[wire])
         text = await model.complete("Hi", config=CONFIG)
         call = await model.complete("Hi", [WEATHER], CONFIG)
-        outcomes.append([(each.message.content, each.finish_reason, each.usage) for each in (text, call)])
+        outcomes.append(
+            [(each.message.content, each.finish_reason, each.usage) for each in (text, call)]
+        )
     for outcome in outcomes[1:]:
         for (content, reason, usage), (first_content, first_reason, first_usage) in zip(
             outcome, outcomes[0], strict=True
@@ -297,10 +373,13 @@ CONDITIONS: dict[str, tuple[type[dragoman.ProviderError], dict[str, tuple[int, A
         {
             "ollama": (401, {"error": "unauthorized"}),
             "cohere": (401, {"message": "invalid api token"}),
-            "bedrock": (403, {"message": "The security token included in the request is invalid."}),
+            "bedrock": (403,
+                        {"message": "The security token included in the request is invalid."}),
             "openai": (401, {"error": {"message": "no", "code": "invalid_api_key"}}),
-            "anthropic": (401, {"type": "error", "error": {"type": "authentication_error", "message": "no"}}),
-            "gemini": (400, {"error": {"code": 400, "message": "API key not valid.", "status": "INVALID_ARGUMENT",
+            "anthropic": (401, {"type": "error",
+                                "error": {"type": "authentication_error", "message": "no"}}),
+            "gemini": (400, {"error": {"code": 400, "message": "API key not valid.",
+                                       "status": "INVALID_ARGUMENT",
                                        "details": [{"@type": "type.googleapis.com/google.rpc.ErrorInfo",
                                                     "reason": "API_KEY_INVALID"}]}}),
             "responses": (401, {"error": {"message": "no", "code": "invalid_api_key"}}),
@@ -311,11 +390,16 @@ CONDITIONS: dict[str, tuple[type[dragoman.ProviderError], dict[str, tuple[int, A
         {
             "ollama": (404, {"error": "model 'x' not found"}),
             "bedrock": (400, {"message": "The provided model identifier is invalid."}),
-            "cohere": (404, {"message": "model 'x' not found, make sure the correct model ID was used"}),
-            "openai": (404, {"error": {"message": "The model does not exist", "code": "model_not_found"}}),
-            "anthropic": (404, {"type": "error", "error": {"type": "not_found_error", "message": "model: x"}}),
-            "gemini": (404, {"error": {"code": 404, "message": "models/x is not found", "status": "NOT_FOUND"}}),
-            "responses": (400, {"error": {"message": "The model 'x' does not exist.", "code": "model_not_found"}}),
+            "cohere": (404,
+                       {"message": "model 'x' not found, make sure the correct model ID was used"}),
+            "openai": (404, {"error": {"message": "The model does not exist",
+                                       "code": "model_not_found"}}),
+            "anthropic": (404, {"type": "error",
+                                "error": {"type": "not_found_error", "message": "model: x"}}),
+            "gemini": (404, {"error": {"code": 404, "message": "models/x is not found",
+                                       "status": "NOT_FOUND"}}),
+            "responses": (400, {"error": {"message": "The model 'x' does not exist.",
+                                          "code": "model_not_found"}}),
         },
     ),
     "too many requests": (
@@ -325,8 +409,10 @@ CONDITIONS: dict[str, tuple[type[dragoman.ProviderError], dict[str, tuple[int, A
             "bedrock": (429, {"message": "Too many requests, please wait before trying again."}),
             "cohere": (429, {"message": "You are limited to 20 API calls / minute."}),
             "openai": (429, {"error": {"message": "slow down", "code": "rate_limit_exceeded"}}),
-            "anthropic": (429, {"type": "error", "error": {"type": "rate_limit_error", "message": "slow down"}}),
-            "gemini": (429, {"error": {"code": 429, "message": "slow down", "status": "RESOURCE_EXHAUSTED"}}),
+            "anthropic": (429, {"type": "error",
+                                "error": {"type": "rate_limit_error", "message": "slow down"}}),
+            "gemini": (429, {"error": {"code": 429, "message": "slow down",
+                                       "status": "RESOURCE_EXHAUSTED"}}),
             "responses": (429, {"error": {"message": "slow down", "code": "rate_limit_exceeded"}}),
         },
     ),
@@ -335,13 +421,15 @@ CONDITIONS: dict[str, tuple[type[dragoman.ProviderError], dict[str, tuple[int, A
         {
             "ollama": (400, {"error": "prompt too long; exceeded max context length by 9 tokens"}),
             "bedrock": (400, {"message": "Input is too long for requested model."}),
-            "cohere": (400, {"message": "too many tokens: total number of tokens in the prompt cannot exceed 8"}),
+            "cohere": (400,
+                       {"message": "too many tokens: total number of tokens in the prompt cannot exceed 8"}),
             "openai": (400, {"error": {"message": "too long", "code": "context_length_exceeded"}}),
             "anthropic": (400, {"type": "error", "error": {"type": "invalid_request_error",
                                                            "message": "prompt is too long: 9 tokens > 8 maximum"}}),
             "gemini": (400, {"error": {"code": 400, "status": "INVALID_ARGUMENT", "message":
                              "The input token count (9) exceeds the maximum number of tokens allowed (8)."}}),
-            "responses": (400, {"error": {"message": "too long", "code": "context_length_exceeded"}}),
+            "responses": (400, {"error": {"message": "too long",
+                                          "code": "context_length_exceeded"}}),
         },
     ),
     "overloaded": (
@@ -351,8 +439,10 @@ CONDITIONS: dict[str, tuple[type[dragoman.ProviderError], dict[str, tuple[int, A
             "cohere": (503, {"message": "the model is overloaded"}),
             "bedrock": (503, {"message": "Bedrock is unable to process your request."}),
             "openai": (503, {"error": {"message": "The engine is currently overloaded"}}),
-            "anthropic": (529, {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}),
-            "gemini": (503, {"error": {"code": 503, "message": "The model is overloaded.", "status": "UNAVAILABLE"}}),
+            "anthropic": (529, {"type": "error",
+                                "error": {"type": "overloaded_error", "message": "Overloaded"}}),
+            "gemini": (503, {"error": {"code": 503, "message": "The model is overloaded.",
+                                       "status": "UNAVAILABLE"}}),
             "responses": (503, {"error": {"message": "The engine is currently overloaded"}}),
         },
     ),
@@ -364,7 +454,9 @@ CONDITIONS: dict[str, tuple[type[dragoman.ProviderError], dict[str, tuple[int, A
 
 @pytest.mark.parametrize("condition", CONDITIONS)
 @pytest.mark.parametrize("wire", WIRES)
-async def test_same_condition_gives_the_same_error_class_on_all_wires(condition: str, wire: str) -> None:
+async def test_same_condition_gives_the_same_error_class_on_all_wires(
+    condition: str, wire: str
+) -> None:
     kind, replies = CONDITIONS[condition]
     status, body = replies[wire]
     data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
@@ -380,7 +472,9 @@ def test_second_turn_extends_the_bytes_of_the_first(wire: str) -> None:
     first = [System("S"), User("one")]
     second = [*first, Assistant("two"), User("three")]
     bodies = [
-        codec(wire).encode(Request(messages, (WEATHER,), CONFIG, model="model-1")).http.body.decode()
+        codec(wire)
+        .encode(Request(messages, (WEATHER,), CONFIG, model="model-1"))
+        .http.body.decode()
         for messages in (first, second)
     ]
     shared = len(bodies[0]) - len(bodies[0].rstrip("]}"))
@@ -396,7 +490,9 @@ def test_foreign_blocks_are_dropped_and_reported(origin: str, target: str) -> No
         Opaque({"type": "server_tool_use", "note": "secret"}, Continuity(issuer=issuer)),
         Text("kept"),
     ]
-    encoded = codec(target).encode(Request([User("a"), Assistant(foreign), User("b")], (), CONFIG, model="model-1"))
+    encoded = codec(target).encode(
+        Request([User("a"), Assistant(foreign), User("b")], (), CONFIG, model="model-1")
+    )
     assert b"secret" not in encoded.http.body
     assert b"kept" in encoded.http.body
     dropped = {note.path for note in encoded.notes if note.outcome == "dropped"}

@@ -74,7 +74,11 @@ def test_ids_stay_distinct_and_legal_ones_unchanged(rule: IdRule, given: list[st
 def test_projections_are_deterministic(rule: IdRule, given: list[str]) -> None:
     once, again = IdMap(rule, talk(given)), IdMap(rule, iter(talk(given)))
     grown = IdMap(rule, [*talk(given), User("more")])
-    assert [once[each] for each in given] == [again[each] for each in given] == [grown[each] for each in given]
+    assert (
+        [once[each] for each in given]
+        == [again[each] for each in given]
+        == [grown[each] for each in given]
+    )
 
 
 def test_projected_id_is_reserved() -> None:
@@ -87,7 +91,9 @@ def test_projected_id_is_reserved() -> None:
 
 def test_colliding_ids_stay_distinct() -> None:
     """An alphabet of two and a length of two allow only four ids, so collisions are certain."""
-    clash = next(each for each in map(str, range(99)) if TINY.fold(each, 0) == TINY.fold("first", 0))
+    clash = next(
+        each for each in map(str, range(99)) if TINY.fold(each, 0) == TINY.fold("first", 0)
+    )
     projected = IdMap(TINY, talk(["first", clash]))
     assert projected["first"] == TINY.fold("first", 0)
     assert projected[clash] not in (projected["first"], clash)
@@ -113,7 +119,9 @@ def test_unknown_id_is_unchanged() -> None:
     assert IdMap(NINE)["call_1"] == "call_1"
 
 
-@pytest.mark.parametrize(("rule", "length"), [(NINE, 9), (FORTY, 32), (DASHED, 32), (LONG, 48), (IdRule(5), 5)])
+@pytest.mark.parametrize(
+    ("rule", "length"), [(NINE, 9), (FORTY, 32), (DASHED, 32), (LONG, 48), (IdRule(5), 5)]
+)
 def test_length_of_a_projection_is_limited(rule: IdRule, length: int) -> None:
     assert len(rule.fold("call/1", 0)) == length
     assert rule.fold("call/1", 0) != rule.fold("call/1", 1) != rule.fold("call/2", 1)

@@ -32,22 +32,42 @@ def said(*records: dict[str, Any]) -> bytes:
 
 # What each wire sends before the error, and how it would end normally.
 BEFORE = {
-    "openai": said({"choices": [{"index": 0, "delta": {"content": "half"}, "finish_reason": "stop"}]}),
-    "gemini": said({"candidates": [{"content": {"parts": [{"text": "half"}]}, "finishReason": "STOP"}]}),
+    "openai": said(
+        {"choices": [{"index": 0, "delta": {"content": "half"}, "finish_reason": "stop"}]}
+    ),
+    "gemini": said(
+        {"candidates": [{"content": {"parts": [{"text": "half"}]}, "finishReason": "STOP"}]}
+    ),
     "anthropic": said(
         {"type": "message_start", "message": {"model": "m"}},
         {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
-        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "half"}},
+        {
+            "type": "content_block_delta",
+            "index": 0,
+            "delta": {"type": "text_delta", "text": "half"},
+        },
     ),
     "responses": said(
         {"type": "response.created", "response": {"model": "m"}},
-        {"type": "response.output_text.delta", "item_id": "i", "output_index": 0, "content_index": 0, "delta": "half"},
+        {
+            "type": "response.output_text.delta",
+            "item_id": "i",
+            "output_index": 0,
+            "content_index": 0,
+            "delta": "half",
+        },
     ),
     "ollama": b'{"model":"m","message":{"role":"assistant","content":"half"},"done":false}\n',
-    "bedrock": write_frames(b'{"contentBlockDelta":{"contentBlockIndex":0,"delta":{"text":"half"}}}'),
+    "bedrock": write_frames(
+        b'{"contentBlockDelta":{"contentBlockIndex":0,"delta":{"text":"half"}}}'
+    ),
     "cohere": said(
         {"type": "message-start", "delta": {"message": {"role": "assistant"}}},
-        {"type": "content-start", "index": 0, "delta": {"message": {"content": {"type": "text", "text": ""}}}},
+        {
+            "type": "content-start",
+            "index": 0,
+            "delta": {"message": {"content": {"type": "text", "text": ""}}},
+        },
         {"type": "content-delta", "index": 0, "delta": {"message": {"content": {"text": "half"}}}},
     ),
 }
@@ -55,34 +75,65 @@ AFTER = {
     "openai": b"data: [DONE]\n\n",
     "gemini": said({"candidates": [{"content": {"parts": []}, "finishReason": "STOP"}]}),
     "anthropic": said(
-        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 1}},
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": "end_turn"},
+            "usage": {"output_tokens": 1},
+        },
         {"type": "message_stop"},
     ),
-    "responses": said({"type": "response.completed", "response": {"status": "completed", "output": []}}),
-    "ollama": b'{"model":"m","message":{"role":"assistant","content":""},"done":true,"done_reason":"stop"}\n',
+    "responses": said(
+        {"type": "response.completed", "response": {"status": "completed", "output": []}}
+    ),
+    "ollama": (
+        b'{"model":"m","message":{"role":"assistant","content":""},"done":true,"done_reason":"stop"}\n'
+    ),
     "cohere": said({"type": "message-end", "delta": {"finish_reason": "COMPLETE"}}),
-    "bedrock": write_frames(b'{"messageStop":{"stopReason":"end_turn"}}\n{"metadata":{"usage":{"inputTokens":1}}}'),
+    "bedrock": write_frames(
+        b'{"messageStop":{"stopReason":"end_turn"}}\n{"metadata":{"usage":{"inputTokens":1}}}'
+    ),
 }
 EVENTS = {  # those of a stream of events, with their class; a wire may have a more specific one
-    "error of a status": (b'data: {"error": {"code": 429, "message": "slow down"}}', RateLimitError),
+    "error of a status": (
+        b'data: {"error": {"code": 429, "message": "slow down"}}',
+        RateLimitError,
+    ),
     "error as text": (b'data: {"error": "it broke"}', UnavailableError),
     "object is error": (
-        b'data: {"object": "error", "message": "maximum context length is 5", "type": "BadRequestError", "code": 400}',
+        (
+            b'data: {"object": "error", "message": "maximum context length is 5", "type": '
+            b'"BadRequestError", "code": 400}'
+        ),
         (ContextOverflowError, InvalidRequestError),
     ),
-    "type is error": (b'data: {"type": "error", "message": "it broke", "code": 500}', UnavailableError),
+    "type is error": (
+        b'data: {"type": "error", "message": "it broke", "code": 500}',
+        UnavailableError,
+    ),
     "detail": (b'data: {"detail": "it broke"}', UnavailableError),
     "errors": (b'data: {"errors": [{"message": "it broke", "code": 503}]}', UnavailableError),
     "message and code": (b'data: {"message": "no", "code": 401}', AuthenticationError),
     "event of text": (b"event: error\ndata: it broke", UnavailableError),
-    "event of an object": (b'event: error\ndata: {"message": "it broke", "code": 503}', UnavailableError),
-    "field": (b'error: {"code": 503, "message": "it broke", "type": "server_error"}', UnavailableError),
+    "event of an object": (
+        b'event: error\ndata: {"message": "it broke", "code": 503}',
+        UnavailableError,
+    ),
+    "field": (
+        b'error: {"code": 503, "message": "it broke", "type": "server_error"}',
+        UnavailableError,
+    ),
     "bare": (b'{"error": {"code": 503, "message": "it broke"}}', UnavailableError),
-    "bare and tall": (b'{\n  "error": {\n    "code": 503,\n    "message": "it broke"\n  }\n}', UnavailableError),
+    "bare and tall": (
+        b'{\n  "error": {\n    "code": 503,\n    "message": "it broke"\n  }\n}',
+        UnavailableError,
+    ),
 }
 LINES = {
     "error of a status": (b'{"error": {"code": 429, "message": "slow down"}}', RateLimitError),
-    "error of a type": (b'{"error": {"type": "authentication_error", "message": "who?"}}', AuthenticationError),
+    "error of a type": (
+        b'{"error": {"type": "authentication_error", "message": "who?"}}',
+        AuthenticationError,
+    ),
     "error as text": (b'{"error": "it broke"}', UnavailableError),
     "detail": (b'{"detail": "it broke"}', UnavailableError),
     "errors": (b'{"errors": [{"message": "it broke", "code": 401}]}', AuthenticationError),
@@ -111,7 +162,11 @@ def test_fixture_without_the_error_is_a_valid_reply(wire: str) -> None:
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize(
     ("wire", "shape"),
-    [(wire, shape) for wire in [*NAMED, "ollama"] for shape in (LINES if wire == "ollama" else EVENTS)],
+    [
+        (wire, shape)
+        for wire in [*NAMED, "ollama"]
+        for shape in (LINES if wire == "ollama" else EVENTS)
+    ],
 )
 def test_error_in_the_middle_is_raised(wire: str, shape: str, whole: bool) -> None:
     written, kind = (LINES if wire == "ollama" else EVENTS)[shape]
@@ -126,7 +181,14 @@ def test_error_in_the_middle_is_raised(wire: str, shape: str, whole: bool) -> No
 @pytest.mark.parametrize("wire", NAMED)
 @pytest.mark.parametrize(
     "aside",
-    [b"event: ping\ndata: ping", b'{"note": 1}', b"nonsense", b"{ no json }", b"event: keepalive\ndata: 1", b"error:"],
+    [
+        b"event: ping\ndata: ping",
+        b'{"note": 1}',
+        b"nonsense",
+        b"{ no json }",
+        b"event: keepalive\ndata: 1",
+        b"error:",
+    ],
 )
 def test_frames_without_content_are_ignored(wire: str, aside: bytes) -> None:
     heard = hear(wire, BEFORE[wire] + aside + b"\n\n" + AFTER[wire])
@@ -143,7 +205,11 @@ def test_keep_alive_at_the_end_is_ignored(wire: str) -> None:
 
 @pytest.mark.parametrize("wire", ["openai", "gemini", "anthropic", "responses"])
 @pytest.mark.parametrize(
-    "body", [b'{"object": "error", "message": "m", "code": 401}', b'{"message": "m", "code": 401, "type": "error"}']
+    "body",
+    [
+        b'{"object": "error", "message": "m", "code": 401}',
+        b'{"message": "m", "code": 401, "type": "error"}',
+    ],
 )
 def test_error_body_with_status_200_is_raised(wire: str, body: bytes) -> None:
     assert isinstance(hear(wire, body).error, AuthenticationError)

@@ -42,12 +42,21 @@ def test_null_is_a_valid_value() -> None:
 @pytest.mark.parametrize("wire", sorted(CODECS))
 def test_no_wire_sends_nan(wire: str) -> None:
     codec = CODECS[wire].connect("m", "http://test", None, Capabilities())
-    said = [User("a"), Assistant([ToolCall("1", "f", {"x": [float("nan")]})]), ToolResult("1", "r")]
+    said = [
+        User("a"),
+        Assistant([ToolCall("1", "f", {"x": [float("nan")]})]),
+        ToolResult("1", "r"),
+    ]
     config = RuntimeConfig(max_tokens=10)
     with pytest.raises(InvalidRequestError, match=r"x\[0\] is nan"):
         codec.encode(Request(said, tools=[Tool("f")], config=config))
     with pytest.raises(InvalidRequestError, match="x is inf"):
-        codec.encode(Request([User("a")], config=RuntimeConfig(max_tokens=10, extras={"own": {"x": float("inf")}})))
+        codec.encode(
+            Request(
+                [User("a")],
+                config=RuntimeConfig(max_tokens=10, extras={"own": {"x": float("inf")}}),
+            )
+        )
 
 
 def merged(body: dict[str, Any], extras: dict[str, Any], **settings: Any) -> dict[str, Any]:
@@ -62,13 +71,23 @@ EXTRAS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any], dict[str, Any
     ({}, {}, {}, {}),
     ({"a": 1}, {"b": 2}, {}, {"a": 1, "b": 2}),
     ({}, {"b": None}, {}, {"b": None}),
-    ({}, {"b": {"z": 1, "a": [2, {"y": 1, "x": 2}]}}, {}, {"b": {"a": [2, {"x": 2, "y": 1}], "z": 1}}),
+    (
+        {},
+        {"b": {"z": 1, "a": [2, {"y": 1, "x": 2}]}},
+        {},
+        {"b": {"a": [2, {"x": 2, "y": 1}], "z": 1}},
+    ),
     # one of our fields: an equal value is redundant
     ({"a": 1}, {"a": 1.0}, {}, {"a": 1}),
     ({"a": True}, {"a": True}, {}, {"a": True}),
     ({"a": None}, {"a": None}, {}, {"a": None}),
     ({"a": {"x": [1, {"y": 2}]}}, {"a": {"x": (1, {"y": 2.0})}}, {}, {"a": {"x": [1, {"y": 2}]}}),
-    ({"a": User("u")}, {"a": {"content": "u", "role": "user"}}, {}, {"a": {"role": "user", "content": "u"}}),
+    (
+        {"a": User("u")},
+        {"a": {"content": "u", "role": "user"}},
+        {},
+        {"a": {"role": "user", "content": "u"}},
+    ),
     ({"a": msgspec.Raw(b'{"x":1}')}, {"a": {"x": 1}}, {}, {"a": {"x": 1}}),
     # lists that merge, ours first
     ({"stop": ["a"]}, {"stop": ["b", "a", "c"]}, STOP, {"stop": ["a", "b", "c"]}),
@@ -115,13 +134,18 @@ def test_extras_are_merged(
     ],
 )
 def test_contradicting_extras_are_rejected(ours: Any, theirs: Any) -> None:
-    with pytest.raises(InvalidRequestError, match=r"^config\.extras\['a'\] contradicts a field that this call sets"):
+    with pytest.raises(
+        InvalidRequestError,
+        match=r"^config\.extras\['a'\] contradicts a field that this call sets",
+    ):
         merge_extras({"a": ours}, {"a": theirs})
 
 
 @pytest.mark.parametrize("theirs", [{"x": 2}, 5, None])
 def test_merged_objects_do_not_contradict(theirs: Any) -> None:
-    with pytest.raises(InvalidRequestError, match="contradicts a field that this call sets by itself"):
+    with pytest.raises(
+        InvalidRequestError, match="contradicts a field that this call sets by itself"
+    ):
         merge_extras({"o": {"x": 1}}, {"o": theirs}, objects=JOINED["objects"])
 
 
@@ -143,9 +167,13 @@ def nested(depth: int) -> list[Any]:
     return value
 
 
-@pytest.mark.parametrize("value", [object(), {1, object()}, "\ud800", nested(10_000), {1: 1, "a": object()}])
+@pytest.mark.parametrize(
+    "value", [object(), {1, object()}, "\ud800", nested(10_000), {1: 1, "a": object()}]
+)
 def test_values_that_are_not_json_are_rejected(value: Any) -> None:
-    with pytest.raises(InvalidRequestError, match="a value of the request cannot be written as JSON"):
+    with pytest.raises(
+        InvalidRequestError, match="a value of the request cannot be written as JSON"
+    ):
         sorted_json(value)
 
 
@@ -175,7 +203,9 @@ def test_equal_values_give_equal_bytes(value: dict[str, dict[str, int]]) -> None
 def test_native_fields_override_the_codecs(wire: str) -> None:
     codec = CODECS[wire].connect("m", "http://test", None, Capabilities())
     native = {wire: {"own": {"deep": 1}, "stream": None}, "another": {"lost": True}}
-    made = codec.encode(Request([User("a")], config=RuntimeConfig(max_tokens=10), stream=True, native=native))
+    made = codec.encode(
+        Request([User("a")], config=RuntimeConfig(max_tokens=10), stream=True, native=native)
+    )
     plain = msgspec.json.decode(made.http.body)
     assert plain["own"] == {"deep": 1}
     assert not {"stream", "lost"} & set(plain)
@@ -183,7 +213,13 @@ def test_native_fields_override_the_codecs(wire: str) -> None:
 
 def test_objects_merge_and_other_values_replace() -> None:
     body = {"a": {"x": 1, "y": 2}, "b": [1], "c": 3, "d": 4}
-    over = {"a": {"y": 5, "z": {"w": 6}}, "b": [2], "c": None, "missing": None, "d": {"e": 7, "f": None}}
+    over = {
+        "a": {"y": 5, "z": {"w": 6}},
+        "b": [2],
+        "c": None,
+        "missing": None,
+        "d": {"e": 7, "f": None},
+    }
     assert put_over(body, over) == {"a": {"x": 1, "y": 5, "z": {"w": 6}}, "b": [2], "d": {"e": 7}}
     assert body["c"] == 3
 
@@ -192,10 +228,19 @@ def test_parsed_body_is_not_parsed_again() -> None:
     assert read_body({"model": "m"}).data == {"model": "m"}
 
 
-@pytest.mark.parametrize(("depth", "is_read"), [(MAX_DEPTH - 1, True), (MAX_DEPTH, False), (MAX_DEPTH * 2, False)])
+@pytest.mark.parametrize(
+    ("depth", "is_read"), [(MAX_DEPTH - 1, True), (MAX_DEPTH, False), (MAX_DEPTH * 2, False)]
+)
 def test_deeply_nested_bodies_are_rejected(depth: int, is_read: bool) -> None:
     """The object of the body is one level; many lists next to each other are not deep."""
-    body = b'{"wide": [' + b"[]," * MAX_DEPTH + b'[]], "deep": ' + b"[" * (depth - 1) + b"]" * (depth - 1) + b"}"
+    body = (
+        b'{"wide": ['
+        + b"[]," * MAX_DEPTH
+        + b'[]], "deep": '
+        + b"[" * (depth - 1)
+        + b"]" * (depth - 1)
+        + b"}"
+    )
     for data in (body, b'{"deep": ' + b"[" * (depth - 1) + b"]" * (depth - 1) + b"}"):
         if is_read:
             assert "deep" in read_body(data).data

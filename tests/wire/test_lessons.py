@@ -28,43 +28,79 @@ def closed(name: str) -> dict[str, Any]:
     }
 
 
-REFUSED = "Invalid schema for response_format 'a': In context=('properties', 'a'), 'oneOf' is not permitted."
+REFUSED = (
+    "Invalid schema for response_format 'a': In context=('properties', 'a'), 'oneOf' is not "
+    "permitted."
+)
 NO_FIELD = "'response_format' of type 'json_schema' is not supported with this model."
 
 
 def error(message: str) -> tuple[int, dict[str, str], list[bytes]]:
-    return 400, {}, [json.dumps({"error": {"message": message, "param": "response_format"}}).encode()]
+    return (
+        400,
+        {},
+        [json.dumps({"error": {"message": message, "param": "response_format"}}).encode()],
+    )
 
 
 def answer(name: str) -> tuple[int, dict[str, str], list[bytes]]:
     content = json.dumps({name: 1})
-    return 200, {}, [json.dumps({"choices": [{"message": {"content": content}, "finish_reason": "stop"}]}).encode()]
+    return (
+        200,
+        {},
+        [
+            json.dumps(
+                {"choices": [{"message": {"content": content}, "finish_reason": "stop"}]}
+            ).encode()
+        ],
+    )
 
 
 async def test_rejected_schema_does_not_affect_others(caplog: pytest.LogCaptureFixture) -> None:
-    transport = FixtureTransport(error(REFUSED), error(REFUSED), answer("a"), answer("b"), answer("a"))
+    transport = FixtureTransport(
+        error(REFUSED), error(REFUSED), answer("a"), answer("b"), answer("a")
+    )
     model = connect("m", base_url="http://test", transport=transport)
     with caplog.at_level(logging.WARNING, "dragoman"):
-        paths = [(await model.complete("hi", response_schema=closed(name))).structured_path for name in "aba"]
+        paths = [
+            (await model.complete("hi", response_schema=closed(name))).structured_path
+            for name in "aba"
+        ]
     assert paths == ["prompt", "native", "prompt"]
     formats = [json.loads(request.body).get("response_format") for request in transport.requests]
-    assert [form and form["json_schema"]["strict"] for form in formats] == [True, False, None, True, None]
+    assert [form and form["json_schema"]["strict"] for form in formats] == [
+        True,
+        False,
+        None,
+        True,
+        None,
+    ]
     learned = [
         "the endpoint refused the schema a: strict_schemas=False",
         "the endpoint refused the schema a: structured='prompt'",
     ]
-    assert [record.getMessage() for record in caplog.records] == [f"{model.name}/m: {detail}" for detail in learned]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{model.name}/m: {detail}" for detail in learned
+    ]
     assert describe(model).splitlines()[1:] == [f"  learned: {detail}" for detail in learned]
 
 
-async def test_rejected_field_is_learned_for_every_schema(caplog: pytest.LogCaptureFixture) -> None:
+async def test_rejected_field_is_learned_for_every_schema(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     transport = FixtureTransport(error(NO_FIELD), answer("a"), answer("b"))
     model = connect("m", base_url="http://test", transport=transport, retries=1)
     with caplog.at_level(logging.WARNING, "dragoman"):
-        paths = [(await model.complete("hi", response_schema=closed(name))).structured_path for name in "ab"]
+        paths = [
+            (await model.complete("hi", response_schema=closed(name))).structured_path
+            for name in "ab"
+        ]
     assert paths == ["prompt", "prompt"]
     assert len(caplog.records) == 1
-    assert describe(model).splitlines()[-1] == "  learned: the endpoint refused structured output: structured='prompt'"
+    assert (
+        describe(model).splitlines()[-1]
+        == "  learned: the endpoint refused structured output: structured='prompt'"
+    )
 
 
 def test_nothing_is_learned_at_first() -> None:
@@ -77,17 +113,30 @@ def test_nothing_is_learned_at_first() -> None:
     ("wire", "message", "schema_message"),
     [
         ("openai", NO_FIELD, REFUSED),
-        ("responses", "Unknown parameter: 'text.format'.", "Invalid schema for response_format: text.format.schema"),
-        ("anthropic", "output_config: Extra inputs are not permitted", "output_config.format.schema: too complex"),
+        (
+            "responses",
+            "Unknown parameter: 'text.format'.",
+            "Invalid schema for response_format: text.format.schema",
+        ),
+        (
+            "anthropic",
+            "output_config: Extra inputs are not permitted",
+            "output_config.format.schema: too complex",
+        ),
         (
             "gemini",
             "Unknown name \"responseJsonSchema\" at 'generation_config': Cannot find field.",
-            "Unknown name \"$ref\" at 'generation_config.response_json_schema': Cannot find field.",
+            (
+                "Unknown name \"$ref\" at 'generation_config.response_json_schema': Cannot find "
+                "field."
+            ),
         ),
         ("ollama", "format: unsupported", "invalid JSON schema in format"),
     ],
 )
-def test_every_wire_distinguishes_a_schema_from_the_field(wire: str, message: str, schema_message: str) -> None:
+def test_every_wire_distinguishes_a_schema_from_the_field(
+    wire: str, message: str, schema_message: str
+) -> None:
     codec: Any = CODECS[wire].connect("m", "http://127.0.0.1:9", None, Capabilities())
     request = Request((User("hi"),), (), RuntimeConfig(max_tokens=9), closed("a"), model="m")
     other = Request((User("hi"),), (), RuntimeConfig(max_tokens=9), closed("b"), model="m")
@@ -119,7 +168,9 @@ def test_concurrent_calls_learn_once() -> None:
         first = model.codec
         for each in (request, other):  # both were sent before anything was learned
             # A lesson is learned from an error alone.
-            model._learn(first, InvalidRequestError("", status=400, provider_message=message), each)  # noqa: SLF001
+            model._learn(  # noqa: SLF001
+                first, InvalidRequestError("", status=400, provider_message=message), each
+            )
         learned[message] = [lesson.split(":")[0] for lesson in model.lessons]
     assert learned == {
         NO_FIELD: ["the endpoint refused structured output"],
@@ -136,7 +187,13 @@ def test_concurrent_calls_learn_once() -> None:
         ("response_format.type must be one of text, json_object", True),
         ("Unrecognized request argument supplied: response_format", True),
         (REFUSED, False),
-        ("The provided JSON schema contains features not supported by xgrammar: response_format", False),
+        (
+            (
+                "The provided JSON schema contains features not supported by xgrammar: "
+                "response_format"
+            ),
+            False,
+        ),
         ("response_format: failed to parse grammar", False),
         ("response_format", False),
     ],

@@ -40,7 +40,8 @@ from dragoman.validate import check_request
 from dragoman.wire import CODECS
 
 WIRES = sorted(CODECS)
-SHOWN = [wire for wire in WIRES if wire != "cohere"]  # the wires that take a picture in a tool's result
+# the wires that take a picture in a tool's result
+SHOWN = [wire for wire in WIRES if wire != "cohere"]
 SEES: list[bool | None] = [None, True, False]
 PNG = base64.b64encode(b"\x89PNG picture").decode()
 IMAGE = Image(Inline(PNG), "image/png")
@@ -61,19 +62,33 @@ def use(*content: Any) -> list[Message]:
     return [User("Go."), Assistant([call]), ToolResult("call_1", content)]
 
 
-# --- random conversations ---------------------------------------------------------------------------
+# --- random conversations ----------------------------------------------------------------------
 
 JSON: Any = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=12)
 TYPES = st.sampled_from(
-    ["image/png", "image/jpeg", "text/html", "application/pdf", "text/plain", "image/png\r\nx: y", "", "IMAGE", "a/b"]
+    [
+        "image/png",
+        "image/jpeg",
+        "text/html",
+        "application/pdf",
+        "text/plain",
+        "image/png\r\nx: y",
+        "",
+        "IMAGE",
+        "a/b",
+    ]
 )
 SOURCES = st.one_of(
-    st.builds(Inline, st.binary(max_size=9).map(lambda data: base64.b64encode(data).decode()) | TEXTS),
+    st.builds(
+        Inline, st.binary(max_size=9).map(lambda data: base64.b64encode(data).decode()) | TEXTS
+    ),
     st.builds(
         Url,
         TEXTS
@@ -89,18 +104,26 @@ SOURCES = st.one_of(
         ),
     ),
 )
-MEDIA = st.builds(Image, SOURCES, st.none() | TYPES, st.sampled_from([None, "low", "high", "auto"])) | st.builds(
-    Document, SOURCES, TYPES, st.none() | TEXTS
-)
+MEDIA = st.builds(
+    Image, SOURCES, st.none() | TYPES, st.sampled_from([None, "low", "high", "auto"])
+) | st.builds(Document, SOURCES, TYPES, st.none() | TEXTS)
 CONTENT = TEXTS | st.lists(st.builds(Text, TEXTS) | MEDIA, max_size=4).map(tuple)
 ARGUMENTS = st.dictionaries(TEXTS, JSON, max_size=2)
 STATES = st.none() | st.builds(
-    Continuity, st.none() | TEXTS, JSON, st.none() | st.builds(Issuer, st.sampled_from(WIRES), st.none(), st.just("m"))
+    Continuity,
+    st.none() | TEXTS,
+    JSON,
+    st.none() | st.builds(Issuer, st.sampled_from(WIRES), st.none(), st.just("m")),
 )
 ISSUED = st.builds(
-    Continuity, st.none() | TEXTS, JSON, st.builds(Issuer, st.sampled_from(WIRES), st.none(), st.just("m"))
+    Continuity,
+    st.none() | TEXTS,
+    JSON,
+    st.builds(Issuer, st.sampled_from(WIRES), st.none(), st.just("m")),
 )
-MADE = st.builds(Inline, st.binary(min_size=1, max_size=9).map(lambda data: base64.b64encode(data).decode()))
+MADE = st.builds(
+    Inline, st.binary(min_size=1, max_size=9).map(lambda data: base64.b64encode(data).decode())
+)
 SAID = (
     st.builds(Image, MADE, st.just("image/png"), continuity=ISSUED)
     | st.builds(Audio, MADE, st.just("audio/wav"), st.none() | TEXTS, continuity=ISSUED)
@@ -111,14 +134,25 @@ SAID = (
 )
 # Models call tools that are not offered, by names that servers refuse.
 NAMES = st.sampled_from(
-    ["look", "a.b", "multi_tool_use.parallel", "functions.look:0", "日本", "9 lives", "-", "x" * 99]
+    [
+        "look",
+        "a.b",
+        "multi_tool_use.parallel",
+        "functions.look:0",
+        "日本",
+        "9 lives",
+        "-",
+        "x" * 99,
+    ]
 )
 OFFERED = (Tool("look"), Tool("a.b"))
 
 
 @st.composite
 def conversations(draw: Any) -> list[Message]:
-    """Turns of a session: replies with calls, and the results of the tools, as the session stores them."""
+    """Turns of a session: replies with calls, and the results of the tools, as the session stores
+    them.
+    """
     messages: list[Message] = [User("Go.")]
     for turn in range(draw(st.integers(1, 3))):
         calls = [
@@ -146,19 +180,24 @@ def called(body: Any) -> Iterator[str]:
 
 @pytest.mark.parametrize("wire", WIRES)
 @given(messages=conversations(), sees=st.sampled_from(SEES))
-def test_any_results_and_replies_can_be_sent(wire: str, sees: bool | None, messages: list[Message]) -> None:
+def test_any_results_and_replies_can_be_sent(
+    wire: str, sees: bool | None, messages: list[Message]
+) -> None:
     request = Request(tuple(messages), OFFERED, RuntimeConfig(max_tokens=9), model="m")
     check_request(request)
     encoded = connect_codec(wire, sees=sees).encode(request)
     body = json.loads(encoded.http.body)
-    assert all(name == "a.b" or re.fullmatch(r"[A-Za-z_][\w-]{0,63}", name, re.ASCII) for name in called(body))
+    assert all(
+        name == "a.b" or re.fullmatch(r"[A-Za-z_][\w-]{0,63}", name, re.ASCII)
+        for name in called(body)
+    )
     omitted = [note for note in encoded.notes if note.code.endswith("_omitted")]
     orphans = sum(note.code == "orphan_result_dropped" for note in encoded.notes)
     assert json.dumps(body).count("left out: ") >= len(omitted) - orphans
     assert {note.code for note in omitted} <= {warning.code for warning in encoded.warnings}
 
 
-# --- one picture ------------------------------------------------------------------------------------
+# --- one picture -------------------------------------------------------------------------------
 
 
 def sent(wire: str, messages: list[Message], **settings: Any) -> tuple[str, list[str]]:
@@ -178,7 +217,9 @@ def test_image_reaches_a_model_with_vision(wire: str) -> None:
 def test_model_without_vision_gets_a_note_instead(wire: str) -> None:
     body, codes = sent(wire, use(Text("Look: "), IMAGE), sees=False)
     assert PNG not in body
-    assert "[image (image/png, about 12 bytes) left out: this model is not known to take it" in body
+    assert (
+        "[image (image/png, about 12 bytes) left out: this model is not known to take it" in body
+    )
     assert codes == ["image_omitted"]
 
 
@@ -200,7 +241,9 @@ def test_image_is_moved_or_omitted_by_choice_where_results_are_text(wire: str) -
     body, codes = sent(wire, messages, quirks={"result_media": "omit"})
     assert (PNG in body, codes, body.count("left out: this")) == (False, ["image_omitted"] * 3, 3)
     if wire == "cohere":  # whose documents are part of the request
-        body, codes = sent(wire, use(Document(Inline(PNG), "text/plain")), quirks={"result_media": "after"})
+        body, codes = sent(
+            wire, use(Document(Inline(PNG), "text/plain")), quirks={"result_media": "after"}
+        )
         assert (PNG in body, codes) == (False, ["document_omitted"])
 
 
@@ -211,7 +254,9 @@ def test_images_follow_their_results() -> None:
         Assistant(calls),
         ToolResult("c0", [Text("One: "), IMAGE]),
         ToolResult("c1", "Nothing."),
-        ToolResult("c2", [IMAGE, Text(" and "), Document(Inline(PNG), "application/pdf", "a.pdf")]),
+        ToolResult(
+            "c2", [IMAGE, Text(" and "), Document(Inline(PNG), "application/pdf", "a.pdf")]
+        ),
         Assistant("I see."),
         User("And?"),
     ]
@@ -221,7 +266,13 @@ def test_images_follow_their_results() -> None:
     assert written == [
         ("tool", "One: [image 1: in the message after the results]"),
         ("tool", "Nothing."),
-        ("tool", "[image 2: in the message after the results] and [document 3: in the message after the results]"),
+        (
+            "tool",
+            (
+                "[image 2: in the message after the results] and [document 3: in the message after"
+                " the results]"
+            ),
+        ),
         (
             "user",
             [
@@ -230,7 +281,13 @@ def test_images_follow_their_results() -> None:
                 {"type": "text", "text": "[image 2]"},
                 {"type": "image_url", "image_url": {"url": url}},
                 {"type": "text", "text": "[document 3]"},
-                {"type": "file", "file": {"filename": "a.pdf", "file_data": f"data:application/pdf;base64,{PNG}"}},
+                {
+                    "type": "file",
+                    "file": {
+                        "filename": "a.pdf",
+                        "file_data": f"data:application/pdf;base64,{PNG}",
+                    },
+                },
             ],
         ),
         ("assistant", "I see."),
@@ -238,23 +295,37 @@ def test_images_follow_their_results() -> None:
     ]
 
 
-@pytest.mark.parametrize(("sees", "rule"), [(True, "image_moved"), (None, "image_omitted"), (False, "image_omitted")])
+@pytest.mark.parametrize(
+    ("sees", "rule"), [(True, "image_moved"), (None, "image_omitted"), (False, "image_omitted")]
+)
 def test_plan_reports_what_happens_to_an_image(sees: bool | None, rule: str) -> None:
     known = {} if sees is None else {"supports_images": sees}
-    plan = connect("m", base_url="http://127.0.0.1:9/v1", capabilities=known).plan(use(Text("Look: "), IMAGE))
+    plan = connect("m", base_url="http://127.0.0.1:9/v1", capabilities=known).plan(
+        use(Text("Look: "), IMAGE)
+    )
     assert plan.refused is None
     [item] = [item for item in plan.items if item.path == "messages[2].content[1]"]
     assert (item.rule, item.loss) == (rule, rule == "image_omitted")
 
 
-# --- one name ---------------------------------------------------------------------------------------
+# --- one name ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_name_of_an_unknown_tool_is_sent_in_characters_that_servers_accept(wire: str) -> None:
-    """OpenAI's models call ``multi_tool_use.parallel``, and OpenAI's API refuses a conversation with that name."""
-    calls = [ToolCall("1", "multi_tool_use.parallel", {}), ToolCall("2", "9", {}), ToolCall("3", "a.b", {})]
-    messages = [User("Go."), Assistant(calls), *[ToolResult(call.id, "?", is_error=True) for call in calls]]
+    """OpenAI's models call ``multi_tool_use.parallel``, and OpenAI's API refuses a conversation
+    with that name.
+    """
+    calls = [
+        ToolCall("1", "multi_tool_use.parallel", {}),
+        ToolCall("2", "9", {}),
+        ToolCall("3", "a.b", {}),
+    ]
+    messages = [
+        User("Go."),
+        Assistant(calls),
+        *[ToolResult(call.id, "?", is_error=True) for call in calls],
+    ]
     request = Request(tuple(messages), OFFERED, RuntimeConfig(max_tokens=9), model="m")
     encoded = connect_codec(wire).encode(request)
     assert list(called(json.loads(encoded.http.body))) == ["multi_tool_use_parallel", "_9", "a.b"]

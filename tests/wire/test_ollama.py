@@ -53,7 +53,11 @@ from dragoman.wire.ollama import OllamaCodec, Quirks
 from .cases import Case, check_case, cut_at_random, decode, find_cases, with_crlf
 
 CORPUS = Path(__file__).parents[2] / "../shared/corpus/recorded.jsonl.gz"
-TOOL = Tool("weather", "W", {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]})
+TOOL = Tool(
+    "weather",
+    "W",
+    {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+)
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 
 
@@ -69,7 +73,9 @@ def line(content: str = "", *, done: bool = False, **more: Any) -> bytes:
 LAST = line(done=True, done_reason="stop", prompt_eval_count=7, eval_count=3)
 
 
-def read(*chunks: bytes, tools: tuple[Tool, ...] = (), stream: bool = True) -> tuple[list[Any], ProviderError | None]:
+def read(
+    *chunks: bytes, tools: tuple[Tool, ...] = (), stream: bool = True
+) -> tuple[list[Any], ProviderError | None]:
     request = Request([User("x")], tools, stream=stream)
     decoder = codec().decoder(request, Assembler())
     events = [event for chunk in chunks for event in decoder.feed(chunk)]
@@ -97,14 +103,27 @@ def test_text_thinking_and_usage_in_any_pieces() -> None:
     assert whole.message.content == (Thinking("hm"), Text("Hello"))
     assert (whole.finish_reason, whole.usage) == ("stop", Usage(7, 3, total_tokens=10))
     pieces = fold(read(*bytewise(data))[0])
-    assert (pieces.message, pieces.finish_reason, pieces.usage) == (whole.message, whole.finish_reason, whole.usage)
-    body = line("Hello", done=True, done_reason="stop", prompt_eval_count=7, eval_count=3, message={"thinking": "hm"})
+    assert (pieces.message, pieces.finish_reason, pieces.usage) == (
+        whole.message,
+        whole.finish_reason,
+        whole.usage,
+    )
+    body = line(
+        "Hello",
+        done=True,
+        done_reason="stop",
+        prompt_eval_count=7,
+        eval_count=3,
+        message={"thinking": "hm"},
+    )
     assert fold(read(body, stream=False)[0]).message == whole.message
     assert len(whole.raw["chunks"]) == 4
 
 
 def test_calls_with_finish_reason_stop_are_tool_calls() -> None:
-    calls = [{"function": {"name": "weather", "arguments": {"city": name}}} for name in ("Oslo", "Rome")]
+    calls = [
+        {"function": {"name": "weather", "arguments": {"city": name}}} for name in ("Oslo", "Rome")
+    ]
     data = line(message={"tool_calls": calls[:1]}) + line(message={"tool_calls": calls[1:]}) + LAST
     response = fold(read(data, tools=(TOOL,))[0])
     assert response.finish_reason == "tool_calls"
@@ -115,9 +134,12 @@ def test_calls_with_finish_reason_stop_are_tool_calls() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "after", "sound"), [("stop", b"", True), ("length", b"", False), ("length", line("x"), True)]
+    ("word", "after", "sound"),
+    [("stop", b"", True), ("length", b"", False), ("length", line("x"), True)],
 )
-def test_missing_arguments_mean_none_only_at_a_normal_end(word: str, after: bytes, sound: bool) -> None:
+def test_missing_arguments_mean_none_only_at_a_normal_end(
+    word: str, after: bytes, sound: bool
+) -> None:
     call = line(message={"tool_calls": [{"function": {"name": "any", "arguments": None}}]})
     events, error = read(call + after + line(done=True, done_reason=word), tools=(Tool("any"),))
     end = next(event for event in events if isinstance(event, ToolUseEnd))
@@ -131,7 +153,8 @@ def test_arguments_as_a_string_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "reason"), [("length", "length"), ("load", "stop"), ("nonsense", "error"), ("", "stop"), (5, "stop")]
+    ("word", "reason"),
+    [("length", "length"), ("load", "stop"), ("nonsense", "error"), ("", "stop"), (5, "stop")],
 )
 def test_finish_reasons_are_mapped(word: Any, reason: str) -> None:
     assert fold(read(line("x") + line(done=True, done_reason=word))[0]).finish_reason == reason
@@ -164,11 +187,14 @@ def test_stream_cut_at_every_byte() -> None:
         events, error = read(data[:at])
         if at < len(data) - 1:
             assert isinstance(error, StreamInterruptedError)
-        assert whole.startswith("".join(event.text for event in events if event.type == "text.delta"))
+        assert whole.startswith(
+            "".join(event.text for event in events if event.type == "text.delta")
+        )
 
 
 @given(st.binary(max_size=200) | st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda inner:
-       st.lists(inner) | st.dictionaries(st.sampled_from(["message", "done", "error", "content", "tool_calls", "x"]),
+       st.lists(inner) | st.dictionaries(st.sampled_from(["message", "done", "error", "content",
+                                                          "tool_calls", "x"]),
        inner)).map(lambda value: json.dumps(value).encode() + b"\n"))  # fmt: skip
 def test_only_provider_errors_are_raised(data: bytes) -> None:
     read(data)
@@ -183,7 +209,13 @@ def test_request_is_encoded() -> None:
     config = RuntimeConfig(0.5, 9, 0.9, 1, 0.1, 0.2, ["a"], "high", {"stop": "b", "mirostat": 1})
     conversation = [
         System("S"),
-        User([Text("Look"), Image(Inline("aGk="), "image/png", "low"), Image(Inline("aG8="), "image/png")]),
+        User(
+            [
+                Text("Look"),
+                Image(Inline("aGk="), "image/png", "low"),
+                Image(Inline("aG8="), "image/png"),
+            ]
+        ),
         Assistant([Thinking("hm"), Text("ok"), ToolCall("c1", "weather", {"city": "Oslo"})]),
         ToolResult("c1", "rain", is_error=True),
     ]
@@ -196,7 +228,12 @@ def test_request_is_encoded() -> None:
         "temperature": 0.5, "num_predict": 9, "top_p": 0.9, "seed": 1, "frequency_penalty": 0.1,
         "presence_penalty": 0.2, "stop": ["a", "b"], "num_ctx": 8192, "mirostat": 1,
     }  # fmt: skip
-    assert (body["think"], body["keep_alive"], body["format"], body["stream"]) == ("high", "5m", SCHEMA, True)
+    assert (body["think"], body["keep_alive"], body["format"], body["stream"]) == (
+        "high",
+        "5m",
+        SCHEMA,
+        True,
+    )
     assert body["messages"] == [
         {"role": "system", "content": "S"},
         {"role": "user", "content": "Look", "images": ["aGk=", "aG8="]},
@@ -226,12 +263,15 @@ def test_unsupported_content_is_rejected() -> None:
         Assistant("plain"),
         User("y"),
     ]
-    encoded = codec(structured="prompt").encode(Request(messages, (), RuntimeConfig(reasoning="none"), SCHEMA))
+    encoded = codec(structured="prompt").encode(
+        Request(messages, (), RuntimeConfig(reasoning="none"), SCHEMA)
+    )
     body = json.loads(encoded.http.body)
     assert body["think"] is False
     assert body["messages"][0]["content"].startswith("Reply with nothing but")
     assert [note.code for note in encoded.notes] == [
-        "thinking_dropped", "continuity_dropped", "message_dropped", "continuity_dropped", "order_lost",
+        "thinking_dropped", "continuity_dropped", "message_dropped", "continuity_dropped",
+        "order_lost",
         "opaque_dropped",
     ]  # fmt: skip
 
@@ -243,16 +283,21 @@ async def test_call_through_a_provider() -> None:
         (200, {}, [line('{"a": 1}', done=True)]),
         (404, {}, [b'{"error": "model not found"}']),
     )
-    model = connect("m", wire="ollama", base_url="http://x:1/v1", transport=transport, api_key="k" * 12)
+    model = connect(
+        "m", wire="ollama", base_url="http://x:1/v1", transport=transport, api_key="k" * 12
+    )
     assert (await model.complete("Hi", response_schema=SCHEMA)).parsed == {"a": 1}
     with pytest.raises(InvalidModelError):
         await model.complete("Hi", response_schema=SCHEMA)
     assert [b'"format"' in request.body for request in transport.requests] == [True, False, False]
-    prompted: Any = connect("m", wire="ollama", base_url="http://x", capabilities={"supports_structured_output": False})
+    prompted: Any = connect(
+        "m", wire="ollama", base_url="http://x", capabilities={"supports_structured_output": False}
+    )
     assert prompted.codec.quirks.structured == "prompt"
     assert (
         prompted.codec.learn(
-            InvalidModelError(status=400, provider_message="format"), Request([User("x")], response_schema=SCHEMA)
+            InvalidModelError(status=400, provider_message="format"),
+            Request([User("x")], response_schema=SCHEMA),
         )
         is None
     )
@@ -298,7 +343,11 @@ def test_recorded_exchanges_are_read(count: Callable[[str, int], None]) -> None:
     with gzip.open(CORPUS, "rt") as file:
         for text in file:
             record = json.loads(text)
-            if record["provider"] != "ollama" or "/api/chat" not in record["url"] or not record["response_body"]:
+            if (
+                record["provider"] != "ollama"
+                or "/api/chat" not in record["url"]
+                or not record["response_body"]
+            ):
                 continue
             done += 1
             data = record["response_body"].encode()

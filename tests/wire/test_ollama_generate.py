@@ -31,10 +31,19 @@ def replied(body: dict[str, Any], *, thinks: bool = False, fails: bool = False) 
 
 
 def test_a_prompt_becomes_a_chat() -> None:
-    body = {"model": "m", "prompt": "Hi", "system": "Be brief.", "images": ["iVBORw0KGgo="], "options": {"seed": 1}}
+    body = {
+        "model": "m",
+        "prompt": "Hi",
+        "system": "Be brief.",
+        "images": ["iVBORw0KGgo="],
+        "options": {"seed": 1},
+    }
     asked = SERVER.decode(to_chat(body))
     assert asked.request.messages[0] == System("Be brief.")
-    assert [type(block).__name__ for block in asked.request.messages[1].content] == ["Text", "Image"]
+    assert [type(block).__name__ for block in asked.request.messages[1].content] == [
+        "Text",
+        "Image",
+    ]
     assert asked.request.config.seed == 1
     assert SERVER.decode(to_chat({"model": "m", "prompt": "Hi"})).request.messages == (User("Hi"),)
 
@@ -45,7 +54,11 @@ def test_replies_are_encoded() -> None:
     assert [piece["thinking"] for piece in pieces if "thinking" in piece] == ["Hm."]
     assert (last["done"], last["done_reason"], last["eval_count"]) == (True, "stop", 2)
     (body,) = replied({"model": "m", "prompt": "Hi", "stream": False}, thinks=True)
-    assert (body["response"], body["thinking"], body["created_at"]) == ("Hello", "Hm.", "1970-01-01T00:00:00Z")
+    assert (body["response"], body["thinking"], body["created_at"]) == (
+        "Hello",
+        "Hm.",
+        "1970-01-01T00:00:00Z",
+    )
     (body,) = replied({"model": "m", "prompt": "Hi", "stream": False})
     assert "thinking" not in body
     assert "down" in replied({"model": "m", "prompt": "Hi"}, fails=True)[-1]["error"]

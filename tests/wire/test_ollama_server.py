@@ -66,24 +66,47 @@ def conversations(draw: st.DrawFn) -> list[Message]:
         calls = []
         for _ in range(draw(st.integers(0, 2))):
             count += 1
-            calls.append(ToolCall(f"call_{count}", draw(st.sampled_from(["any", "other"])), draw(some.json_objects)))
+            calls.append(
+                ToolCall(
+                    f"call_{count}",
+                    draw(st.sampled_from(["any", "other"])),
+                    draw(some.json_objects),
+                )
+            )
         said.append(Assistant([*blocks, *calls]))
         said += [ToolResult(call.id, draw(texts)) for call in calls]
-        said.append(User(draw(st.one_of(texts, st.just((Text("see"), Image(Inline(PNG), "image/png")))))))
+        said.append(
+            User(draw(st.one_of(texts, st.just((Text("see"), Image(Inline(PNG), "image/png"))))))
+        )
     return said
 
 
-@given(conversations(), st.sampled_from([(), TOOLS]), st.booleans(), some.numbers, some.counts, st.data())
+@given(
+    conversations(),
+    st.sampled_from([(), TOOLS]),
+    st.booleans(),
+    some.numbers,
+    some.counts,
+    st.data(),
+)
 @quickly
 def test_any_request_round_trips(
-    messages: list[Message], tools: Any, stream: bool, number: float | None, seed: int | None, data: st.DataObject
+    messages: list[Message],
+    tools: Any,
+    stream: bool,
+    number: float | None,
+    seed: int | None,
+    data: st.DataObject,
 ) -> None:
     config = RuntimeConfig(
         number, data.draw(st.none() | st.integers(1, 99)), number, seed, number, number,
-        data.draw(st.none() | st.just(("a", "b"))), data.draw(st.sampled_from([None, "none", "low", "high"])),
+        data.draw(st.none() | st.just(("a", "b"))),
+        data.draw(st.sampled_from([None, "none", "low", "high"])),
         data.draw(st.sampled_from([{}, {"num_ctx": 4096, "mirostat": 1}])),
     )  # fmt: skip
-    schema = data.draw(st.sampled_from([None, {"type": "object", "properties": {"a": {"type": "integer"}}}]))
+    schema = data.draw(
+        st.sampled_from([None, {"type": "object", "properties": {"a": {"type": "integer"}}}])
+    )
     request = Request(messages, tools, config, schema, None, "m", "R", stream)
     check_request(request)
     encoded = client("ollama").encode(request)
@@ -93,10 +116,19 @@ def test_any_request_round_trips(
     assert replace(asked.request, request_id="R") == request
 
 
-@given(verbs=some.verbs(), ending=st.sampled_from(["stop", "length", "fail"]), stream=st.booleans())
+@given(
+    verbs=some.verbs(), ending=st.sampled_from(["stop", "length", "fail"]), stream=st.booleans()
+)
 @quickly
 def test_any_reply_round_trips(verbs: list[some.Verb], ending: str, stream: bool) -> None:
-    request = Request([User("Hello")], TOOLS, RuntimeConfig(max_tokens=9), model="m", request_id="R", stream=stream)
+    request = Request(
+        [User("Hello")],
+        TOOLS,
+        RuntimeConfig(max_tokens=9),
+        model="m",
+        request_id="R",
+        stream=stream,
+    )
     out = Assembler(request_id="R", model="m", expected=Expectation(request))
     out.start()
     for verb, arguments in verbs:
@@ -158,13 +190,29 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"model": None}, "model is required"),
     ({"messages": "x"}, "messages must be a list"),
     ({"messages": [{"role": "wizard"}]}, r"messages\[0\]\.role must be"),
-    ({"messages": [{"role": "user", "content": "x", "mood": 1}]}, r"messages\[0\]\.mood is not a known field"),
+    (
+        {"messages": [{"role": "user", "content": "x", "mood": 1}]},
+        r"messages\[0\]\.mood is not a known field",
+    ),
     ({"messages": [{"role": "user", "images": ["%%%"]}]}, "images.* is not base64"),
     ({"messages": [{"role": "user", "images": [3]}]}, "images.* must be base64"),
-    ({"messages": [{"role": "tool", "content": "x", "tool_name": "f"}]}, "tool_name names no call"),
-    ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, r"tool_calls\[0\]\.function is required"),
     (
-        {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "x"}}]}]},
+        {"messages": [{"role": "tool", "content": "x", "tool_name": "f"}]},
+        "tool_name names no call",
+    ),
+    (
+        {"messages": [{"role": "assistant", "tool_calls": [{}]}]},
+        r"tool_calls\[0\]\.function is required",
+    ),
+    (
+        {
+            "messages": [
+                {
+                    "role": "assistant",
+                    "tool_calls": [{"function": {"name": "f", "arguments": "x"}}],
+                }
+            ]
+        },
         "arguments must be an object",
     ),
     ({"options": {"num_predict": "many"}}, "options.num_predict must be an integer, not a string"),
@@ -181,7 +229,9 @@ def test_invalid_fields_are_named(change: dict[str, Any], complaint: str) -> Non
 
 
 def test_request_conventions_are_accepted() -> None:
-    asked = SERVER.decode(msgspec.json.encode({**PLAIN, "keep_alive": "5m", "format": "json", "think": True}))
+    asked = SERVER.decode(
+        msgspec.json.encode({**PLAIN, "keep_alive": "5m", "format": "json", "think": True})
+    )
     assert asked.request.stream
     assert asked.request.response_schema == {"type": "object"}
     assert asked.request.config.reasoning == "medium"

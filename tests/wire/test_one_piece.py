@@ -28,7 +28,9 @@ def read(codec: Codec, request: Request, reply: bytes) -> tuple[DecodedReply, An
     check_events(events)
     assert decoder.done
     assert decoder.end() == []
-    return DecodedReply(events, decoder.error), decoder.out.kept.value if decoder.out.kept is not None else None
+    return DecodedReply(
+        events, decoder.error
+    ), decoder.out.kept.value if decoder.out.kept is not None else None
 
 
 @pytest.mark.parametrize("case", REPLIES, ids=str)
@@ -42,7 +44,9 @@ def test_unstreamed_reply_to_a_stream_is_read(case: Case) -> None:
         assert raw == fed.response.raw
 
 
-@pytest.mark.parametrize("reply", [b"", b" ", b"{", b'{"a": 1', b"[1]", b"<html>", b"\xef\xbb\xbf{}", b"{} and more"])
+@pytest.mark.parametrize(
+    "reply", [b"", b" ", b"{", b'{"a": 1', b"[1]", b"<html>", b"\xef\xbb\xbf{}", b"{} and more"]
+)
 @pytest.mark.parametrize("wire", sorted(CODECS))
 def test_non_reply_bodies_are_rejected(wire: str, reply: bytes) -> None:
     codec = CODECS[wire].connect("m", "http://test", None, Capabilities())

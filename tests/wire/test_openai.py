@@ -44,7 +44,14 @@ from dragoman.errors import (
     UnsupportedContentError,
     UnsupportedFeatureError,
 )
-from dragoman.events import Assembler, MessageComplete, ToolUseEnd, check_events, encode_event, fold
+from dragoman.events import (
+    Assembler,
+    MessageComplete,
+    ToolUseEnd,
+    check_events,
+    encode_event,
+    fold,
+)
 from dragoman.messages import (
     Assistant,
     Continuity,
@@ -92,8 +99,14 @@ from .cases import (
 )
 
 EXHAUSTIVE = os.environ.get("DRAGOMAN_EXHAUSTIVE") == "1"
-FAST = settings(max_examples=1000 if EXHAUSTIVE else 25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-TREE = tuple(getattr(dragoman.errors, name) for name in dragoman.errors.__all__ if name.endswith("Error"))
+FAST = settings(
+    max_examples=1000 if EXHAUSTIVE else 25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+TREE = tuple(
+    getattr(dragoman.errors, name) for name in dragoman.errors.__all__ if name.endswith("Error")
+)
 
 ANY = Tool("any", "Takes anything.", {"type": "object"})
 HELLO = User("Hello")
@@ -119,7 +132,7 @@ def body_of(request: Request, **quirks: Any) -> dict[str, Any]:
     return json.loads(encode(request, **quirks).http.body)
 
 
-# --- the cases ------------------------------------------------------------------------------------
+# --- the cases ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", CASE_LIST, ids=str)
@@ -157,11 +170,17 @@ def test_every_reply_matches_its_handwritten_fold() -> None:
 
 
 def chunks_of(data: bytes) -> list[Any]:
-    """Return the data of each event of a stream, read without our decoder; parsed if it is JSON."""
+    """Return the data of each event of a stream, read without our decoder; parsed if
+    it is JSON.
+    """
     found: list[Any] = []
     text = data.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     for event in text.split(b"\n\n"):
-        lines = [line.removeprefix(b"data").removeprefix(b":") for line in event.split(b"\n") if line[:4] == b"data"]
+        lines = [
+            line.removeprefix(b"data").removeprefix(b":")
+            for line in event.split(b"\n")
+            if line[:4] == b"data"
+        ]
         body = b"\n".join([line.removeprefix(b" ") for line in lines])
         if body.strip() not in (b"", b"[DONE]"):
             found.append(read_plainly(body))
@@ -169,7 +188,9 @@ def chunks_of(data: bytes) -> list[Any]:
 
 
 def read_plainly(body: bytes) -> Any:
-    """Parse JSON with the standard library, replacing lone surrogates; return the text if invalid."""
+    """Parse JSON with the standard library, replacing lone surrogates; return the text
+    if invalid.
+    """
     text = body.decode("utf-8", "replace")
     try:
         value = json.loads(text, parse_constant=lambda word: 1 / 0)
@@ -197,17 +218,27 @@ def test_raw_is_verbatim(case: Case) -> None:
 
 
 def test_raw_contains_unread_fields() -> None:
-    heard = decode(make_codec(), make_request(), [Case("openai", "005-wire-mapping-extension").reply or b""])
+    heard = decode(
+        make_codec(), make_request(), [Case("openai", "005-wire-mapping-extension").reply or b""]
+    )
     assert heard.response is not None
     assert heard.response.raw["choices"][0]["logprobs"]["content"][0]["bytes"] == [72, 105]
     assert heard.response.raw["x_vendor"] == {"seconds": 0.25}
 
 
 def test_raw_of_a_stream_has_the_final_facts() -> None:
-    heard = decode(make_codec(), make_request(stream=True), [Case("openai", "second-usage-all-zeros").reply or b""])
+    heard = decode(
+        make_codec(),
+        make_request(stream=True),
+        [Case("openai", "second-usage-all-zeros").reply or b""],
+    )
     assert heard.response is not None
     assert heard.response.raw["finish_reason"] == "stop"
-    assert heard.response.raw["usage"] == {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+    assert heard.response.raw["usage"] == {
+        "prompt_tokens": 3,
+        "completion_tokens": 2,
+        "total_tokens": 5,
+    }
 
 
 @pytest.mark.parametrize("case", REPLIED, ids=str)
@@ -225,7 +256,10 @@ def test_many_small_chunks_are_joined() -> None:
     codec = OpenAICodec("m", BASE_URL)
     decoder = codec.decoder(plain_request(stream=True), Assembler())
     text = b'data: {"choices": [{"delta": {"content": "Hi "}}]}\n\n'
-    body = text * 50 + b'data: {"choices": [{"delta": {}, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
+    body = (
+        text * 50
+        + b'data: {"choices": [{"delta": {}, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
+    )
     events = [event for piece in bytewise(body) for event in decoder.feed(piece)]
     assert len(decoder._kept) == 1
     assert b"".join(decoder._kept) == body[: len(b"".join(decoder._kept))]
@@ -240,9 +274,13 @@ def test_stream_without_raw_keeps_no_bytes() -> None:
     assert decoder._kept == []
 
 
-@pytest.mark.parametrize("case", [case for case in REPLIED if not case.name.startswith("coerced")], ids=str)
+@pytest.mark.parametrize(
+    "case", [case for case in REPLIED if not case.name.startswith("coerced")], ids=str
+)
 def test_only_text_moves_under_coercion(case: Case) -> None:
-    """With ``tools="schema"`` text waits for the end and is one piece; calls, ends, usage and errors stay."""
+    """With ``tools="schema"`` text waits for the end and is one piece; calls, ends, usage and
+    errors stay.
+    """
     request = msgspec.structs.replace(case.request, tools=Case("openai", "default").request.tools)
     options = {**(case.options.quirks or {}), "tools": "schema"}
     codec = OpenAICodec.connect("m", BASE_URL, options, Capabilities())
@@ -258,17 +296,22 @@ def test_only_text_moves_under_coercion(case: Case) -> None:
         msgspec.to_builtins(native.response.tool_calls)
     )
     assert heard.response.message.thinking == native.response.message.thinking
-    finished = native.error is None or isinstance(native.error, MalformedToolCallError | StructuredOutputError)
+    finished = native.error is None or isinstance(
+        native.error, MalformedToolCallError | StructuredOutputError
+    )
     assert heard.response.text == (native.response.text if finished else "")
 
 
-# --- encoding requests ------------------------------------------------------------------------------
+# --- encoding requests -------------------------------------------------------------------------
 
 
 def test_request_is_a_post_without_a_key() -> None:
     http = encode(make_request()).http
     assert (http.method, http.url) == ("POST", "http://127.0.0.1:8080/v1/chat/completions")
-    assert http.headers == {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+    assert http.headers == {
+        "content-type": "application/json",
+        "accept": "application/json, text/event-stream",
+    }
     assert make_codec().authorise("k-1") == {"authorization": "Bearer k-1"}
 
 
@@ -288,7 +331,9 @@ def test_base_urls_are_joined(base_url: str, url: str) -> None:
     assert make_codec(base_url=base_url).encode(make_request()).http.url == url
 
 
-@pytest.mark.parametrize("base_url", ["ftp://h", "h/v1", "http://", "http://u:p@h/v1", "http://h/v1#x"])
+@pytest.mark.parametrize(
+    "base_url", ["ftp://h", "h/v1", "http://", "http://u:p@h/v1", "http://h/v1#x"]
+)
 def test_invalid_base_urls_are_rejected(base_url: str) -> None:
     with pytest.raises(ValueError, match="base_url"):
         make_codec(base_url=base_url)
@@ -304,9 +349,17 @@ CONFIGS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ({"temperature": 0.0}, {}, {"temperature": 0.0}),
     ({"temperature": 1}, {}, {"temperature": 1}),
     ({"max_tokens": 7}, {}, {"max_tokens": 7}),
-    ({"max_tokens": 7}, {"max_tokens_field": "max_completion_tokens"}, {"max_completion_tokens": 7}),
+    (
+        {"max_tokens": 7},
+        {"max_tokens_field": "max_completion_tokens"},
+        {"max_completion_tokens": 7},
+    ),
     ({"top_p": 0.5, "seed": 0}, {}, {"top_p": 0.5, "seed": 0}),
-    ({"frequency_penalty": -1.5, "presence_penalty": 0.0}, {}, {"frequency_penalty": -1.5, "presence_penalty": 0.0}),
+    (
+        {"frequency_penalty": -1.5, "presence_penalty": 0.0},
+        {},
+        {"frequency_penalty": -1.5, "presence_penalty": 0.0},
+    ),
     ({"stop_sequences": ()}, {}, {"stop": []}),
     ({"stop_sequences": ("a", "b")}, {}, {"stop": ["a", "b"]}),
     *[
@@ -317,7 +370,9 @@ CONFIGS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("config", "quirks", "sent"), CONFIGS)
-def test_settings_are_encoded(config: dict[str, Any], quirks: dict[str, Any], sent: dict[str, Any]) -> None:
+def test_settings_are_encoded(
+    config: dict[str, Any], quirks: dict[str, Any], sent: dict[str, Any]
+) -> None:
     body = body_of(make_request(config=RuntimeConfig(**config)), **quirks)
     assert body == {"model": "m", **sent, "messages": [{"role": "user", "content": "Hello"}]}
 
@@ -327,16 +382,27 @@ def test_reasoning_budget_is_not_supported() -> None:
         encode(make_request(config=RuntimeConfig(reasoning=1024)))
 
 
-SCHEMA = {"title": "A", "type": "object", "properties": {}, "required": [], "additionalProperties": False}
+SCHEMA = {
+    "title": "A",
+    "type": "object",
+    "properties": {},
+    "required": [],
+    "additionalProperties": False,
+}
 FORMAT = {"type": "json_schema", "json_schema": {"name": "A", "schema": SCHEMA, "strict": True}}
 ONE = Tool("now", "The time.")
 ONE_SENT = {
     "type": "function",
-    "function": {"name": "now", "description": "The time.", "parameters": {"type": "object", "properties": {}}},
+    "function": {
+        "name": "now",
+        "description": "The time.",
+        "parameters": {"type": "object", "properties": {}},
+    },
 }
 
-# Under each name: what the call sets (settings, or fields of the request, or quirks), the extras, and what must be
-# sent under the extra's name. NO where the call must be refused, ABSENT where nothing may be sent.
+# Under each name: what the call sets (settings, or fields of the request, or quirks), the extras,
+# and what must be sent under the extra's name. NO where the call must be refused, ABSENT where
+# nothing may be sent.
 NO, ABSENT = InvalidRequestError, ...
 JSON_MODE = {"type": "json_object"}
 FORCED = {"type": "function", "function": {"name": "now"}}
@@ -355,7 +421,12 @@ COLLISIONS: list[tuple[dict[str, Any], str, Any, Any]] = [
     ({}, "provider", DEEP_VALUE, DEEP_VALUE),
     ({}, "model", "m", "m"),
     ({}, "model", "n", NO),
-    ({}, "messages", [{"content": "Hello", "role": "user"}], [{"content": "Hello", "role": "user"}]),
+    (
+        {},
+        "messages",
+        [{"content": "Hello", "role": "user"}],
+        [{"content": "Hello", "role": "user"}],
+    ),
     ({}, "messages", [], NO),
     (ONE_TOOL, "tools", [ONE_SENT], [ONE_SENT]),
     (ONE_TOOL, "tools", [], NO),
@@ -405,7 +476,9 @@ COLLISIONS: list[tuple[dict[str, Any], str, Any, Any]] = [
 @pytest.mark.parametrize(("sets", "name", "value", "sent"), COLLISIONS)
 def test_extras_are_merged(sets: dict[str, Any], name: str, value: Any, sent: Any) -> None:
     extras = {name: copy.deepcopy(value)}
-    settings_made = {key: item for key, item in sets.items() if key in RuntimeConfig.__struct_fields__}
+    settings_made = {
+        key: item for key, item in sets.items() if key in RuntimeConfig.__struct_fields__
+    }
     fields = {key: item for key, item in sets.items() if key in Request.__struct_fields__}
     request = make_request(config=RuntimeConfig(**settings_made, extras=extras), **fields)
     quirks = sets.get("quirks", {})
@@ -422,7 +495,11 @@ def test_extras_are_merged(sets: dict[str, Any], name: str, value: Any, sent: An
 def test_extras_are_sorted_and_keep_the_order_of_their_keys() -> None:
     extras = {"z": 1, "a": {"d": 1, "c": {"f": 1, "e": 2}}}
     text = encode(make_request(config=RuntimeConfig(extras=extras))).http.body.decode()
-    assert text.index('"a":{"d":1,"c":{"f":1,"e":2}}') < text.index('"z":1') < text.index('"messages"')
+    assert (
+        text.index('"a":{"d":1,"c":{"f":1,"e":2}}')
+        < text.index('"z":1')
+        < text.index('"messages"')
+    )
 
 
 @pytest.mark.parametrize(
@@ -442,7 +519,13 @@ def test_lone_surrogate_is_rejected() -> None:
     with pytest.raises(InvalidRequestError, match="JSON"):
         encode(make_request(User("a\ud800b")))
     with pytest.raises(InvalidRequestError, match="JSON"):
-        encode(make_request(HELLO, Assistant(tool_calls=[ToolCall("c", "any", {"a": "\udc00"})]), ToolResult("c", "x")))
+        encode(
+            make_request(
+                HELLO,
+                Assistant(tool_calls=[ToolCall("c", "any", {"a": "\udc00"})]),
+                ToolResult("c", "x"),
+            )
+        )
 
 
 def test_deep_nesting_is_rejected() -> None:
@@ -496,8 +579,18 @@ LOSSES: list[tuple[Assistant, Any, dict[str, Any], list[Noted]]] = [
     (turn(Thinking("Hm", UNFINISHED), Text("Hi")), HELLO, REASONS, [NO_THINKING]),
     (turn(Thinking("Hm")), HELLO, {}, [NO_THINKING, dropped("message_dropped", "messages[1]")]),
     (turn(RedactedThinking("x"), Text("Hi")), HELLO, {}, [dropped("redacted_thinking_dropped")]),
-    (turn(Text("Hi"), Opaque({"type": "x"})), HELLO, {}, [dropped("opaque_dropped", "messages[1].content[1]")]),
-    (turn(Text("Hi", OTHER)), HELLO, {}, [dropped("continuity_dropped", "messages[1].content[0].continuity")]),
+    (
+        turn(Text("Hi"), Opaque({"type": "x"})),
+        HELLO,
+        {},
+        [dropped("opaque_dropped", "messages[1].content[1]")],
+    ),
+    (
+        turn(Text("Hi", OTHER)),
+        HELLO,
+        {},
+        [dropped("continuity_dropped", "messages[1].content[0].continuity")],
+    ),
     (
         turn(ToolCall("c", "any", {}, OTHER)),
         RESULT,
@@ -533,7 +626,12 @@ LOSSES: list[tuple[Assistant, Any, dict[str, Any], list[Noted]]] = [
         [dropped("dangling_call_dropped", "messages[1].content[1]")],
     ),
     (turn(ToolCall("c", "any", {}), ToolCall("d", "any", None)), RESULT, {}, [UNANSWERED]),
-    (turn(ToolCall("c", "any", {}), ToolCall("d", "any", None)), RESULT, {"tools": "schema"}, [UNANSWERED]),
+    (
+        turn(ToolCall("c", "any", {}), ToolCall("d", "any", None)),
+        RESULT,
+        {"tools": "schema"},
+        [UNANSWERED],
+    ),
     (
         turn(ToolCall("d", "any", {})),
         HELLO,
@@ -544,7 +642,9 @@ LOSSES: list[tuple[Assistant, Any, dict[str, Any], list[Noted]]] = [
 
 
 @pytest.mark.parametrize(("answer", "then", "quirks", "notes"), LOSSES)
-def test_every_loss_is_reported(answer: Assistant, then: Any, quirks: dict[str, Any], notes: list[Any]) -> None:
+def test_every_loss_is_reported(
+    answer: Assistant, then: Any, quirks: dict[str, Any], notes: list[Any]
+) -> None:
     encoded = encode(make_request(HELLO, answer, then), **quirks)
     assert [(note.outcome, note.code, note.path, note.loss) for note in encoded.notes] == notes
     assert [(warning.code, warning.path) for warning in encoded.warnings] == [
@@ -559,27 +659,49 @@ def test_paths_count_leading_system_messages() -> None:
 
 
 def test_dropped_content_is_not_sent() -> None:
-    said = [HELLO, Assistant([Thinking("Hm", OTHER), RedactedThinking("gone"), Text("Hi", OTHER)]), HELLO]
+    said = [
+        HELLO,
+        Assistant([Thinking("Hm", OTHER), RedactedThinking("gone"), Text("Hi", OTHER)]),
+        HELLO,
+    ]
     text = encode(make_request(*said)).http.body.decode()
     assert all(word not in text for word in ("Hm", "gone", "sig", "thinking"))
 
 
 def test_thinking_is_removed_under_coercion() -> None:
-    said = [HELLO, Assistant([Thinking("Hm"), ToolCall("c", "a.b", {"x": '"'})]), ToolResult("c", "x", is_error=True)]
+    said = [
+        HELLO,
+        Assistant([Thinking("Hm"), ToolCall("c", "a.b", {"x": '"'})]),
+        ToolResult("c", "x", is_error=True),
+    ]
     body = body_of(make_request(*said, tools=(ONE,)), tools="schema", send_reasoning="reasoning")
-    sent = {"role": "assistant", "content": '{"tool": "a_b", "arguments": {"x":"\\""}}', "reasoning": "Hm"}
+    sent = {
+        "role": "assistant",
+        "content": '{"tool": "a_b", "arguments": {"x":"\\""}}',
+        "reasoning": "Hm",
+    }
     assert body["messages"][2] == sent
     assert json.loads(sent["content"]) == {"tool": "a_b", "arguments": {"x": '"'}}
 
 
 def test_tool_results_of_blocks_are_joined() -> None:
-    said = [HELLO, Assistant(tool_calls=[ToolCall("c", "any", {})]), ToolResult("c", [Text("a"), Text("b")])]
-    assert body_of(make_request(*said))["messages"][2] == {"role": "tool", "tool_call_id": "c", "content": "ab"}
+    said = [
+        HELLO,
+        Assistant(tool_calls=[ToolCall("c", "any", {})]),
+        ToolResult("c", [Text("a"), Text("b")]),
+    ]
+    assert body_of(make_request(*said))["messages"][2] == {
+        "role": "tool",
+        "tool_call_id": "c",
+        "content": "ab",
+    }
 
 
 def test_quirks_are_read_from_a_mapping_and_typos_are_named() -> None:
     known = Capabilities()
-    codec = OpenAICodec.connect("m", BASE_URL, {"tools": "schema", "id_rule": {"max_length": 9}}, known, vendor="v")
+    codec = OpenAICodec.connect(
+        "m", BASE_URL, {"tools": "schema", "id_rule": {"max_length": 9}}, known, vendor="v"
+    )
     assert codec.quirks == Quirks(tools="schema", id_rule=IdRule(9))
     assert codec.issuer_vendor == "v"
     assert OpenAICodec.connect("m", BASE_URL, codec.quirks, known).quirks == codec.quirks
@@ -589,8 +711,14 @@ def test_quirks_are_read_from_a_mapping_and_typos_are_named() -> None:
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=12),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=12),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
     max_leaves=10,
 )
 OBJECTS = st.dictionaries(st.text(max_size=8), JSON, max_size=4)
@@ -606,7 +734,9 @@ def test_encoding_is_deterministic(arguments: Any, extras: Any, schema: Any) -> 
         tools = (Tool("any", "", copy.deepcopy({"type": "object", "x-more": schema})),)
         response = copy.deepcopy({**SCHEMA, "x-more": schema})
         config = RuntimeConfig(extras=copy.deepcopy(extras))
-        return encode(make_request(*said, tools=tools, config=config, response_schema=response)).http.body
+        return encode(
+            make_request(*said, tools=tools, config=config, response_schema=response)
+        ).http.body
 
     assert build() == build()
 
@@ -632,7 +762,9 @@ DETAILS = [{"type": "reasoning.encrypted", "data": "x", "index": 0}]
     ],
 )
 @pytest.mark.parametrize("length", [0, 20])
-def test_reasoning_details_are_sent_to_their_issuer_only(state: Continuity | None, returns: bool, length: int) -> None:
+def test_reasoning_details_are_sent_to_their_issuer_only(
+    state: Continuity | None, returns: bool, length: int
+) -> None:
     before = [HELLO, Assistant("Hi")] * length
     said = (*before, HELLO, turn(Thinking("Hm.", state), Text("Yes.")), HELLO)
     codec = OpenAICodec("m", BASE_URL, Quirks(reasoning_details=True), vendor="v")
@@ -642,7 +774,9 @@ def test_reasoning_details_are_sent_to_their_issuer_only(state: Continuity | Non
         assert message == {"role": "assistant", "content": "Yes."} | (
             {"reasoning_details": DETAILS} if expected else {}
         )
-        assert [warning.code for warning in encoded.warnings] == ([] if expected else ["thinking_dropped"])
+        assert [warning.code for warning in encoded.warnings] == (
+            [] if expected else ["thinking_dropped"]
+        )
     plain = OpenAICodec("m", BASE_URL, vendor="v").encode(make_request(*said))
     assert b"reasoning_details" not in plain.http.body
     assert [warning.code for warning in plain.warnings] == ["thinking_dropped"]
@@ -651,12 +785,20 @@ def test_reasoning_details_are_sent_to_their_issuer_only(state: Continuity | Non
 @pytest.mark.parametrize("extras", [{}, {"user": "me"}, {"top_k": 3}])
 def test_messages_are_the_last_field(extras: dict[str, Any]) -> None:
     """A longer turn then extends the bytes of the one before, which prompt caches need."""
-    body = make_codec().encode(make_request(User("hi"), config=RuntimeConfig(temperature=0.5, extras=extras))).http.body
+    body = (
+        make_codec()
+        .encode(make_request(User("hi"), config=RuntimeConfig(temperature=0.5, extras=extras)))
+        .http.body
+    )
     assert list(json.loads(body))[-1] == "messages"
 
 
 def test_details_count_when_comparing_the_callers_messages() -> None:
-    said = (HELLO, turn(Thinking("", Continuity(opaque=DETAILS, issuer=Issuer("openai"))), Text("Yes.")), HELLO)
+    said = (
+        HELLO,
+        turn(Thinking("", Continuity(opaque=DETAILS, issuer=Issuer("openai"))), Text("Yes.")),
+        HELLO,
+    )
     codec = OpenAICodec("m", BASE_URL, Quirks(reasoning_details=True))
     sent = json.loads(codec.encode(make_request(*said)).http.body)["messages"]
     assert sent[1]["reasoning_details"] == DETAILS
@@ -666,8 +808,13 @@ def test_details_count_when_comparing_the_callers_messages() -> None:
 
 def test_openai_id_rule_limits_only_the_length() -> None:
     ids = ["call#1", "call@x", "{a}", "呼", "a\nb", "é" * 40, "a" * 41, "\ud800", ""]
-    said = (turn(*[ToolCall(each, "f", {}) for each in ids]), *[ToolResult(each, "r") for each in ids])
-    messages = body_of(make_request(HELLO, *said), id_rule=IdRule(40, any_character=True))["messages"]
+    said = (
+        turn(*[ToolCall(each, "f", {}) for each in ids]),
+        *[ToolResult(each, "r") for each in ids],
+    )
+    messages = body_of(make_request(HELLO, *said), id_rule=IdRule(40, any_character=True))[
+        "messages"
+    ]
     sent = [call["id"] for call in messages[1]["tool_calls"]]
     assert sent == [message["tool_call_id"] for message in messages[2:]]
     assert sent[:6] == ids[:6]
@@ -676,12 +823,21 @@ def test_openai_id_rule_limits_only_the_length() -> None:
         assert projected.isalnum()
 
 
-RULES = [IdRule(40, any_character=True), IdRule(40, also="_-.:|/+= "), IdRule(9, exact=True), IdRule(64, also="_-")]
+RULES = [
+    IdRule(40, any_character=True),
+    IdRule(40, also="_-.:|/+= "),
+    IdRule(9, exact=True),
+    IdRule(64, also="_-"),
+]
 TURNS = st.lists(
     st.tuples(
         st.text(min_size=1, max_size=20),
         st.text(max_size=20),
-        st.lists(st.tuples(st.text(min_size=1, max_size=60), OBJECTS), max_size=3, unique_by=lambda pair: pair[0]),
+        st.lists(
+            st.tuples(st.text(min_size=1, max_size=60), OBJECTS),
+            max_size=3,
+            unique_by=lambda pair: pair[0],
+        ),
     ),
     min_size=1,
     max_size=4,
@@ -692,7 +848,12 @@ def conversation(turns: Any) -> list[Any]:
     said: list[Any] = [System("Be terse.")]
     for asked, answered, calls in turns:
         said.append(User(asked))
-        said.append(Assistant(answered or "…", tool_calls=[ToolCall(i, "any", arguments) for i, arguments in calls]))
+        said.append(
+            Assistant(
+                answered or "…",
+                tool_calls=[ToolCall(i, "any", arguments) for i, arguments in calls],
+            )
+        )
         said += [ToolResult(i, "done") for i, _ in calls]
     return said
 
@@ -702,7 +863,9 @@ def conversation(turns: Any) -> list[Any]:
 def test_second_turn_extends_the_bytes_of_the_first(turns: Any, more: Any) -> None:
     def build(said: list[Any], quirks: dict[str, Any]) -> bytes:
         config = RuntimeConfig(temperature=0.5, extras={"user": "u"})
-        return encode(make_request(*said, config=config, tools=(ANY,), response_schema=SCHEMA), **quirks).http.body
+        return encode(
+            make_request(*said, config=config, tools=(ANY,), response_schema=SCHEMA), **quirks
+        ).http.body
 
     last = b',{"role":"user","content":"Hello"}]}'
     for quirks in WAYS_OUT:
@@ -716,13 +879,22 @@ def test_second_turn_extends_the_bytes_of_the_first(turns: Any, more: Any) -> No
 @given(turns=TURNS)
 def test_projected_ids_are_legal_and_distinct(turns: Any) -> None:
     said = conversation(turns)
-    ours = [call.id for message in said if isinstance(message, Assistant) for call in message.tool_calls]
+    ours = [
+        call.id
+        for message in said
+        if isinstance(message, Assistant)
+        for call in message.tool_calls
+    ]
     for rule in RULES:
         messages = body_of(make_request(*said, HELLO), id_rule=rule)["messages"]
         sent = [call["id"] for message in messages for call in message.get("tool_calls", ())]
-        assert sent == [message["tool_call_id"] for message in messages if message["role"] == "tool"]
+        assert sent == [
+            message["tool_call_id"] for message in messages if message["role"] == "tool"
+        ]
         assert all(rule.allows(call_id) for call_id in sent)
-        assert all(mine == theirs for mine, theirs in zip(ours, sent, strict=True) if rule.allows(mine))
+        assert all(
+            mine == theirs for mine, theirs in zip(ours, sent, strict=True) if rule.allows(mine)
+        )
         pairs = dict(zip(ours, sent, strict=True))
         assert len(set(pairs.values())) == len(pairs)
 
@@ -745,14 +917,16 @@ def test_arguments_round_trip(arguments: dict[str, Any]) -> None:
         messages = body_of(make_request(*said, tools=(ANY,)), **quirks)["messages"]
         sent = next(message for message in messages if message["role"] == "assistant")
         reply = {"choices": [{"index": 0, "message": sent, "finish_reason": "stop"}]}
-        heard = decode(make_codec(**quirks), make_request(tools=(ANY,)), [json.dumps(reply).encode()])
+        heard = decode(
+            make_codec(**quirks), make_request(tools=(ANY,)), [json.dumps(reply).encode()]
+        )
         assert heard.error is None
         assert heard.response is not None
         assert [call.arguments for call in heard.response.tool_calls] == [arguments]
         assert heard.response.finish_reason == "tool_calls"
 
 
-# --- learned from rejected requests -----------------------------------------------------------------
+# --- learned from rejected requests ------------------------------------------------------------
 
 NATIVE = {"response_schema": SCHEMA}
 STREAM = {"stream": True}
@@ -766,12 +940,24 @@ LESSONS: list[tuple[int, str, dict[str, Any], dict[str, Any], dict[str, Any] | N
     (400, "Unknown parameter: 'stream_options'", STREAM, {"stream_usage": False}, None),
     (429, "stream_options", STREAM, {}, None),
     (401, "stream_options", STREAM, {}, None),
-    (400, "'response_format' of type 'json_schema' is not supported", NATIVE, {}, {"structured": "prompt"}),
+    (
+        400,
+        "'response_format' of type 'json_schema' is not supported",
+        NATIVE,
+        {},
+        {"structured": "prompt"},
+    ),
     (400, "json_schema is not supported", NATIVE, {}, {"structured": "prompt"}),
     (404, "no endpoint supports response_format", NATIVE, {}, {"structured": "prompt"}),
     (500, "response_format", NATIVE, {}, {"strict_schemas": False}),
     (501, "response_format", NATIVE, {"strict_schemas": False}, {"structured": "prompt"}),
-    (400, "Invalid schema for response_format 'x': 'oneOf' is not permitted", NATIVE, {}, {"strict_schemas": False}),
+    (
+        400,
+        "Invalid schema for response_format 'x': 'oneOf' is not permitted",
+        NATIVE,
+        {},
+        {"strict_schemas": False},
+    ),
     (503, "response_format", NATIVE, {}, None),
     (400, "response_format", {}, {}, None),
     (400, "response_format", NATIVE, {"structured": "prompt"}, None),
@@ -782,7 +968,9 @@ LESSONS: list[tuple[int, str, dict[str, Any], dict[str, Any], dict[str, Any] | N
 
 
 @pytest.mark.parametrize(("status", "says", "fields", "before", "learned"), LESSONS)
-def test_lessons_are_learned(status: int, says: str, fields: Any, before: Any, learned: Any) -> None:
+def test_lessons_are_learned(
+    status: int, says: str, fields: Any, before: Any, learned: Any
+) -> None:
     codec = OpenAICodec("m", BASE_URL, Quirks(**before), vendor="v", keep_raw=False)
     error = codec.error(status, {}, json.dumps({"error": {"message": says}}).encode())
     lesson = codec.learn(error, make_request(**fields))
@@ -794,13 +982,18 @@ def test_lessons_are_learned(status: int, says: str, fields: Any, before: Any, l
     assert (lesson.model, lesson.base_url, lesson.issuer_vendor) == ("m", BASE_URL, "v")
     assert lesson._keep_raw is False
     assert codec.quirks == Quirks(**before)
-    assert lesson.encode(make_request(**fields)).http.body != codec.encode(make_request(**fields)).http.body
+    assert (
+        lesson.encode(make_request(**fields)).http.body
+        != codec.encode(make_request(**fields)).http.body
+    )
 
 
 def test_learning_terminates() -> None:
     codec: OpenAICodec | None = make_codec()
     request = make_request(**NATIVE, **STREAM)
-    error = InvalidRequestError("", status=400, provider_message="stream_options response_format json_schema")
+    error = InvalidRequestError(
+        "", status=400, provider_message="stream_options response_format json_schema"
+    )
     count = 0
     while codec is not None:
         codec = codec.learn(error, request)
@@ -816,16 +1009,26 @@ async def test_lesson_is_applied_at_once() -> None:
     for _ in range(2):
         events = [event async for event in provider.stream("Hello")]
         assert fold(events).text == "Hello."
-    assert ["stream_options" in json.loads(request.body) for request in transport.requests] == [True, False, False]
+    assert ["stream_options" in json.loads(request.body) for request in transport.requests] == [
+        True,
+        False,
+        False,
+    ]
 
 
-# --- readiness --------------------------------------------------------------------------------------
+# --- readiness ---------------------------------------------------------------------------------
 
 READY = Case("openai", "007-ready-check").json("ready.json")
 
 
 def test_readiness_outcomes_for_every_kind_of_server() -> None:
-    five = {None, "ModelNotLoadedError", "AuthenticationError", "InvalidModelError", "UnavailableError"}
+    five = {
+        None,
+        "ModelNotLoadedError",
+        "AuthenticationError",
+        "InvalidModelError",
+        "UnavailableError",
+    }
     for kind in ("auto", "models", "health", "state", "resident"):
         assert {row["error"] for row in READY if row["quirks"]["readiness"] == kind} >= five
 
@@ -856,9 +1059,13 @@ async def test_readiness_sends_only_get_requests() -> None:
         ("http://h/sub/v1", "resident", ["http://h/sub/v1/models", "http://h/sub/api/ps"]),
     ],
 )
-def test_readiness_requests_go_to_the_same_server(base_url: str, kind: Any, urls: list[str]) -> None:
+def test_readiness_requests_go_to_the_same_server(
+    base_url: str, kind: Any, urls: list[str]
+) -> None:
     questions = make_codec(base_url=base_url, readiness=kind).ready()
-    listed = HttpReply(200, {}, b'{"data": [{"id": "m", "state": "loaded"}], "models": [{"name": "m"}]}')
+    listed = HttpReply(
+        200, {}, b'{"data": [{"id": "m", "state": "loaded"}], "models": [{"name": "m"}]}'
+    )
     asked = [next(questions).url]
     with suppress(StopIteration):
         while True:
@@ -869,7 +1076,10 @@ def test_readiness_requests_go_to_the_same_server(base_url: str, kind: Any, urls
 @FAST
 @given(body=JSON | st.binary(max_size=30), status=st.sampled_from([200, 204, 404, 503]))
 def test_readiness_raises_only_provider_errors(body: Any, status: int) -> None:
-    answer = {"status": status, "body": body.decode("latin-1") if isinstance(body, bytes) else body}
+    answer = {
+        "status": status,
+        "body": body.decode("latin-1") if isinstance(body, bytes) else body,
+    }
     paths = ("/v1/models", "/health", "/api/v0/models", "/api/ps")
     kinds: list[Any] = ["auto", "models", "health", "state", "resident"]
     for kind in kinds:
@@ -877,20 +1087,23 @@ def test_readiness_raises_only_provider_errors(body: Any, status: int) -> None:
         assert error is None or type(error) in TREE
 
 
-# --- refusals ---------------------------------------------------------------------------------------
+# --- refusals ----------------------------------------------------------------------------------
 
 
 def said(message: str = "", code: Any = None, kind: str | None = None) -> bytes:
     return json.dumps({"error": {"message": message, "type": kind, "code": code}}).encode()
 
 
-# one for each row of the table, in its order: a status, a body that this row and none before it decides, the class
+# one for each row of the table, in its order: a status, a body that this row and none before it
+# decides, the class
 ROW_EXAMPLES: list[tuple[int, bytes, type[ProviderError]]] = [
-    (400, said("the request is too large", kind="exceed_context_size_error"), ContextOverflowError),
+    (400, said("the request is too large", kind="exceed_context_size_error"),
+     ContextOverflowError),
     (400, said("This endpoint's maximum context length is 32768 tokens"), ContextOverflowError),
     (400, said("prompt too long; exceeded max context length by 12 tokens"), ContextOverflowError),
     (413, said("Please reduce the length of the messages or completion"), ContextOverflowError),
-    (400, said("Requested token count exceeds the model's limit: max 4096 tokens"), ContextOverflowError),
+    (400, said("Requested token count exceeds the model's limit: max 4096 tokens"),
+     ContextOverflowError),
     (422, said("Input is longer than 512 tokens"), ContextOverflowError),
     (403, said("Payment required", code="billing_error"), BillingError),
     (429, said("You exceeded your current quota", code="insufficient_quota"), QuotaExceededError),
@@ -902,9 +1115,11 @@ ROW_EXAMPLES: list[tuple[int, bytes, type[ProviderError]]] = [
     (404, said("Model 'x' is not currently loaded"), ModelNotLoadedError),
     (400, said("No models loaded. Please load one"), ModelNotLoadedError),
     (400, said("Invalid model: x", kind="invalid_model"), InvalidModelError),
-    (404, said("The model `x` does not exist or you do not have access to it. It was not found"), InvalidModelError),
+    (404, said("The model `x` does not exist or you do not have access to it. It was not found"),
+     InvalidModelError),
     (400, said("x is not a valid model ID"), InvalidModelError),
-    (400, said("The model `x` has been decommissioned and is no longer supported"), InvalidModelError),
+    (400, said("The model `x` has been decommissioned and is no longer supported"),
+     InvalidModelError),
     (404, said("The alpha period for this model has ended."), InvalidModelError),
     (400, said("The supported API model names are a or b, but you passed c."), InvalidModelError),
     (404, said("Cannot find an appropriate cached snapshot folder"), InvalidModelError),
@@ -917,7 +1132,8 @@ ROW_EXAMPLES: list[tuple[int, bytes, type[ProviderError]]] = [
     (400, said("Invalid content type. image_url must be a string"), UnsupportedContentError),
     (400, said("unexpected content part type"), UnsupportedContentError),
     (400, said("messages[0].content must be a string"), UnsupportedContentError),
-    (400, said("messages[0]: unknown variant `image_url`, expected `text`"), UnsupportedContentError),
+    (400, said("messages[0]: unknown variant `image_url`, expected `text`"),
+     UnsupportedContentError),
     (404, said("Only 'text' content is read"), UnsupportedContentError),
     (500, said('can only concatenate str (not "list") to str'), UnsupportedContentError),
     (400, said("temperature is fixed", code="unsupported_value"), UnsupportedFeatureError),
@@ -949,7 +1165,9 @@ def test_error_rows_apply_to_their_statuses_only(index: int) -> None:
 
 BODIES = {
     "nothing": b"",
-    "html": b"<!doctype html><html><head><title>Sorry</title></head><body><p>Sorry</p></body></html>",
+    "html": (
+        b"<!doctype html><html><head><title>Sorry</title></head><body><p>Sorry</p></body></html>"
+    ),
     "text": b"Sorry",
     "object": b'{"error": {"message": "Sorry", "type": null, "param": null, "code": null}}',
     "string": b'{"error": "Sorry"}',
@@ -980,7 +1198,9 @@ def class_of(status: int) -> type[ProviderError]:
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
 def test_every_status_has_its_class(body: bytes) -> None:
     for status in range(300, 600):
-        error = make_codec().error(status, {"Content-Type": "text/plain", "Set-Cookie": "secret"}, body)
+        error = make_codec().error(
+            status, {"Content-Type": "text/plain", "Set-Cookie": "secret"}, body
+        )
         assert type(error) is class_of(status), status
         assert error.status == status
         assert "secret" not in repr(error.headers)
@@ -995,30 +1215,48 @@ def test_every_status_has_its_class(body: bytes) -> None:
         ({"retry-after": "0.5"}, None, 0.5),
         ({"retry-after-ms": "250", "retry-after": "9"}, None, 0.25),
         ({"retry-after": "1m30s"}, None, 90.0),
-        ({"retry-after": "Wed, 21 Oct 2026 07:28:10 GMT", "date": "Wed, 21 Oct 2026 07:28:00 GMT"}, None, 10.0),
+        (
+            {
+                "retry-after": "Wed, 21 Oct 2026 07:28:10 GMT",
+                "date": "Wed, 21 Oct 2026 07:28:00 GMT",
+            },
+            None,
+            10.0,
+        ),
         ({"x-ratelimit-reset": "1700000005000"}, 1_700_000_000.0, 5.0),
     ],
 )
-def test_retry_after_is_read(headers: dict[str, str], now: float | None, wait: float | None) -> None:
+def test_retry_after_is_read(
+    headers: dict[str, str], now: float | None, wait: float | None
+) -> None:
     assert make_codec().error(429, headers, b"", now).retry_after == wait
 
 
 def test_retry_after_in_the_body_is_read() -> None:
-    body = json.dumps({"error": {"code": 429, "message": "x", "metadata": {"retry_after_seconds": 12}}}).encode()
+    body = json.dumps(
+        {"error": {"code": 429, "message": "x", "metadata": {"retry_after_seconds": 12}}}
+    ).encode()
     assert make_codec().error(429, {}, body).retry_after == 12.0
-    heard = decode(make_codec(), make_request(stream=True), [Case("openai", "error-after-text-429").reply or b""])
+    heard = decode(
+        make_codec(),
+        make_request(stream=True),
+        [Case("openai", "error-after-text-429").reply or b""],
+    )
     assert heard.error is not None
     assert heard.error.retry_after == 12.0
 
 
 @FAST
-@given(status=st.integers(300, 599), body=JSON | st.binary(max_size=60) | OBJECTS.map(lambda inner: {"error": inner}))
+@given(
+    status=st.integers(300, 599),
+    body=JSON | st.binary(max_size=60) | OBJECTS.map(lambda inner: {"error": inner}),
+)
 def test_error_responses_give_provider_errors(status: int, body: Any) -> None:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     assert type(make_codec().error(status, {}, data)) in TREE
 
 
-# --- decoding the same content from a body and from a stream ----------------------------------------
+# --- decoding the same content from a body and from a stream -----------------------------------
 
 
 @st.composite
@@ -1037,8 +1275,12 @@ def replies(draw: st.DrawFn) -> dict[str, Any]:
             {"prompt_tokens": st.integers(0, 9999), "completion_tokens": st.integers(1, 9999)},
             optional={
                 "total_tokens": st.integers(0, 9999),
-                "prompt_tokens_details": st.none() | st.fixed_dictionaries({"cached_tokens": st.integers(0, 99)}),
-                "completion_tokens_details": st.fixed_dictionaries({"reasoning_tokens": st.integers(0, 99)}),
+                "prompt_tokens_details": (
+                    st.none() | st.fixed_dictionaries({"cached_tokens": st.integers(0, 99)})
+                ),
+                "completion_tokens_details": st.fixed_dictionaries(
+                    {"reasoning_tokens": st.integers(0, 99)}
+                ),
             },
         )
     )
@@ -1046,17 +1288,27 @@ def replies(draw: st.DrawFn) -> dict[str, Any]:
         "thinking": draw(st.text(max_size=20)),
         "text": draw(st.text(max_size=20)),
         "calls": calls,
-        "finish": draw(st.sampled_from(["stop", "length", "tool_calls", "content_filter", "odd", None])),
+        "finish": draw(
+            st.sampled_from(["stop", "length", "tool_calls", "content_filter", "odd", None])
+        ),
         "usage": usage,
     }
 
 
 def write_body(reply: dict[str, Any]) -> bytes:
     calls = [
-        {"id": i, "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+        {
+            "id": i,
+            "type": "function",
+            "function": {"name": name, "arguments": json.dumps(arguments)},
+        }
         for i, name, arguments in reply["calls"]
     ]
-    message = {"role": "assistant", "content": reply["text"] or None, "reasoning_content": reply["thinking"]}
+    message = {
+        "role": "assistant",
+        "content": reply["text"] or None,
+        "reasoning_content": reply["thinking"],
+    }
     message |= {"tool_calls": calls} if calls else {}
     choice = {"index": 0, "message": message, "finish_reason": reply["finish"]}
     return json.dumps({"model": "m", "choices": [choice], "usage": reply["usage"]}).encode()
@@ -1072,21 +1324,40 @@ def pieces_of(text: str, chance: random.Random) -> Iterator[str]:
 
 def write_stream(reply: dict[str, Any], chance: random.Random) -> bytes:
     deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
-    deltas += [{chance.choice(["reasoning", "reasoning_content"]): p} for p in pieces_of(reply["thinking"], chance)]
+    deltas += [
+        {chance.choice(["reasoning", "reasoning_content"]): p}
+        for p in pieces_of(reply["thinking"], chance)
+    ]
     deltas += [{"content": piece} for piece in pieces_of(reply["text"], chance)]
     queues = []
     for index, (i, name, arguments) in enumerate(reply["calls"]):
-        head = {"index": index, "id": i, "type": "function", "function": {"name": name, "arguments": ""}}
+        head = {
+            "index": index,
+            "id": i,
+            "type": "function",
+            "function": {"name": name, "arguments": ""},
+        }
         deltas.append({"tool_calls": [head]})
-        rest = [{"index": index, "function": {"arguments": p}} for p in pieces_of(json.dumps(arguments), chance)]
+        rest = [
+            {"index": index, "function": {"arguments": p}}
+            for p in pieces_of(json.dumps(arguments), chance)
+        ]
         queues.append(rest)
     while any(queues):  # fragments in any order, with those of several calls interleaved
         queue = chance.choice([queue for queue in queues if queue])
         deltas.append({"tool_calls": [queue.pop(0)]})
-    chunks = [{"model": "m", "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
-    chunks.append({"model": "m", "choices": [{"index": 0, "delta": {}, "finish_reason": reply["finish"]}]})
+    chunks = [
+        {"model": "m", "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+        for delta in deltas
+    ]
+    chunks.append(
+        {"model": "m", "choices": [{"index": 0, "delta": {}, "finish_reason": reply["finish"]}]}
+    )
     chunks.append({"model": "m", "choices": [], "usage": reply["usage"]})
-    return b"".join([b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks]) + b"data: [DONE]\n\n"
+    return (
+        b"".join([b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks])
+        + b"data: [DONE]\n\n"
+    )
 
 
 @FAST
@@ -1097,7 +1368,9 @@ def test_stream_and_body_fold_to_the_same_reply(reply: dict[str, Any], seed: int
     for quirks in WAYS_OUT:
         codec = make_codec(**quirks)
         whole = decode(codec, make_request(tools=tools), [write_body(reply)])
-        streamed = decode(codec, make_request(tools=tools, stream=True), cut_at_random(stream, seed))
+        streamed = decode(
+            codec, make_request(tools=tools, stream=True), cut_at_random(stream, seed)
+        )
         assert streamed.facts == whole.facts
         assert whole.response is not None
         assert whole.response.text == reply["text"]
@@ -1122,11 +1395,21 @@ def test_only_complete_calls_become_intents(reply: dict[str, Any], seed: int) ->
             assert event.intent.input == known[event.intent.provider_call_id]
 
 
-# --- decoding mutated replies -----------------------------------------------------------------------
+# --- decoding mutated replies ------------------------------------------------------------------
 
 RICH_CALLS = [
-    {"id": "c1", "index": 0, "type": "function", "function": {"name": "any", "arguments": '{"a": 1}'}},
-    {"id": "c2", "index": 1, "type": "function", "function": {"name": "any", "arguments": {"b": 2}}},
+    {
+        "id": "c1",
+        "index": 0,
+        "type": "function",
+        "function": {"name": "any", "arguments": '{"a": 1}'},
+    },
+    {
+        "id": "c2",
+        "index": 1,
+        "type": "function",
+        "function": {"name": "any", "arguments": {"b": 2}},
+    },
 ]
 RICH_USAGE = {
     "prompt_tokens": 10,
@@ -1138,7 +1421,10 @@ RICH_USAGE = {
 }
 RICH_PART = {
     "role": "assistant",
-    "content": [{"type": "thinking", "thinking": [{"type": "text", "text": "Hm"}]}, {"type": "text", "text": "Hi"}],
+    "content": [
+        {"type": "thinking", "thinking": [{"type": "text", "text": "Hm"}]},
+        {"type": "text", "text": "Hi"},
+    ],
     "reasoning_content": "Well",
     "reasoning": "Well",
     "refusal": None,
@@ -1155,10 +1441,14 @@ RICH_CHOICE = {
 RICH = {"id": "x", "model": "m", "usage": RICH_USAGE, "error": None, "x": {"usage": RICH_USAGE}}
 RICH_BODY = {**RICH, "choices": [{**RICH_CHOICE, "message": RICH_PART, "delta": None}]}
 RICH_CHUNK = {**RICH, "choices": [{**RICH_CHOICE, "delta": RICH_PART, "message": None}]}
-PLAIN_CHUNK = {"model": "m", "choices": [{"index": 0, "delta": {"content": "Hello"}, "finish_reason": None}]}
+PLAIN_CHUNK = {
+    "model": "m",
+    "choices": [{"index": 0, "delta": {"content": "Hello"}, "finish_reason": None}],
+}
 
 REPLACEMENTS: list[Any] = [
-    ..., None, True, False, 0, 1, -1, 1.5, 2**70, "", "x", "stop", "\x00", "{", [], [None], [[]], ["x"], {}, {"a": 1},
+    ..., None, True, False, 0, 1, -1, 1.5, 2**70, "", "x", "stop", "\x00", "{", [], [None], [[]],
+    ["x"], {}, {"a": 1},
     {"error": "x"}, {"text": 5}, [{"index": 0}],
 ]  # fmt: skip
 
@@ -1188,11 +1478,15 @@ def event_of(value: Any) -> bytes:
 
 
 def held(heard: DecodedReply) -> DecodedReply:
-    """Assert that an error is a provider error with an expected cause, and that events serialise."""
+    """Assert that an error is a provider error with an expected cause, and that events
+    serialise.
+    """
     error = heard.error
     if error is not None:
         assert type(error) in TREE
-        assert error.__cause__ is None or isinstance(error.__cause__, ValueError | RecursionError), error.__cause__
+        assert error.__cause__ is None or isinstance(
+            error.__cause__, ValueError | RecursionError
+        ), error.__cause__
         assert str(error)
         assert repr(error)
         if heard.response is not None:
@@ -1208,27 +1502,40 @@ FUZZED = [make_codec(), make_codec(usage_path="x.usage"), make_codec(tools="sche
 
 
 @pytest.mark.no_cover
-@pytest.mark.parametrize("path", list(paths_in(RICH_BODY)), ids=lambda path: ".".join(map(str, path)))
+@pytest.mark.parametrize(
+    "path", list(paths_in(RICH_BODY)), ids=lambda path: ".".join(map(str, path))
+)
 def test_any_type_at_any_place_of_a_body_is_handled(path: tuple[Any, ...]) -> None:
     for new in REPLACEMENTS:
         data = json.dumps(changed(RICH_BODY, path, new)).encode()
         for codec in FUZZED:
             heard = held(decode(codec, make_request(tools=(ANY,)), [data]))
             assert heard.response is not None or heard.error is not None
-        again = held(decode(codec, make_request(tools=(ANY,), stream=True), cut_at_random(data, path, 400)))
+        again = held(
+            decode(codec, make_request(tools=(ANY,), stream=True), cut_at_random(data, path, 400))
+        )
         assert again.facts == heard.facts
 
 
 @pytest.mark.no_cover
-@pytest.mark.parametrize("path", list(paths_in(RICH_CHUNK)), ids=lambda path: ".".join(map(str, path)))
+@pytest.mark.parametrize(
+    "path", list(paths_in(RICH_CHUNK)), ids=lambda path: ".".join(map(str, path))
+)
 def test_any_type_at_any_place_of_a_chunk_is_handled(path: tuple[Any, ...]) -> None:
     for new in REPLACEMENTS:
         chunk = event_of(changed(RICH_CHUNK, path, new))
-        for frames in ([chunk, b"data: [DONE]\n\n"], [event_of(PLAIN_CHUNK), chunk, event_of(PLAIN_CHUNK)]):
+        for frames in (
+            [chunk, b"data: [DONE]\n\n"],
+            [event_of(PLAIN_CHUNK), chunk, event_of(PLAIN_CHUNK)],
+        ):
             data = b"".join(frames)
             for codec in FUZZED:
                 heard = held(decode(codec, make_request(tools=(ANY,), stream=True), [data]))
-            again = held(decode(codec, make_request(tools=(ANY,), stream=True), cut_at_random(data, path, 400)))
+            again = held(
+                decode(
+                    codec, make_request(tools=(ANY,), stream=True), cut_at_random(data, path, 400)
+                )
+            )
             assert again.facts == heard.facts
 
 
@@ -1239,7 +1546,9 @@ def test_any_value_instead_of_a_reply_is_handled(new: Any) -> None:
             request = make_request(tools=(ANY,), stream=stream)
             body = held(decode(codec, request, [json.dumps(new).encode()]))
             assert body.error is not None
-            chunk = held(decode(codec, request, [event_of(PLAIN_CHUNK), event_of(new), b"data: [DONE]\n\n"]))
+            chunk = held(
+                decode(codec, request, [event_of(PLAIN_CHUNK), event_of(new), b"data: [DONE]\n\n"])
+            )
             assert chunk.response is not None
 
 
@@ -1259,24 +1568,44 @@ def test_random_json_is_handled(value: Any, values: list[Any], seed: int) -> Non
 
 @FAST
 @given(choices=JSON, part=OBJECTS, more=OBJECTS)
-def test_random_json_in_the_right_places_is_handled(choices: Any, part: dict[str, Any], more: dict[str, Any]) -> None:
+def test_random_json_in_the_right_places_is_handled(
+    choices: Any, part: dict[str, Any], more: dict[str, Any]
+) -> None:
     for codec in FUZZED:
         for chunk in (
             {"choices": choices, **more},
             {"choices": [{"index": 0, "delta": part, **more}]},
             {"choices": [{"index": 0, "delta": {"tool_calls": [part, more]}}]},
-            {"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, "id": "c", "function": part}]}}]},
+            {
+                "choices": [
+                    {
+                        "index": 0,
+                        "delta": {"tool_calls": [{"index": 0, "id": "c", "function": part}]},
+                    }
+                ]
+            },
             {"choices": [{"index": 0, "delta": {"content": list(part.values())}}], "usage": more},
         ):
             request = make_request(tools=(ANY,), stream=True)
             held(decode(codec, request, [event_of(chunk), event_of(chunk), b"data: [DONE]\n\n"]))
-            held(decode(codec, request, [json.dumps(chunk).replace('"delta"', '"message"').encode()]))
+            held(
+                decode(
+                    codec, request, [json.dumps(chunk).replace('"delta"', '"message"').encode()]
+                )
+            )
 
 
 @FAST
 @given(data=st.binary(max_size=80), stream=st.booleans(), seed=st.integers(0, 99))
 def test_random_bytes_are_handled(data: bytes, stream: bool, seed: int) -> None:
-    for prefix in (b"", b"data: ", b"{", b"\xef\xbb\xbf", b"\n ", event_of(PLAIN_CHUNK) + b"data:"):
+    for prefix in (
+        b"",
+        b"data: ",
+        b"{",
+        b"\xef\xbb\xbf",
+        b"\n ",
+        event_of(PLAIN_CHUNK) + b"data:",
+    ):
         request = make_request(stream=stream)
         heard = held(decode(make_codec(), request, [prefix + data]))
         for pieces in (bytewise(prefix + data), cut_at_random(prefix + data, seed, 7)):
@@ -1304,7 +1633,10 @@ def test_damaged_cases_are_handled(case: Case, seed: int) -> None:
                 other = chance.randint(0, len(data))
                 data[at:at] = data[other : other + 40]
     heard = held(decode(case.codec(), case.request, [bytes(data)]))
-    assert held(decode(case.codec(), case.request, cut_at_random(bytes(data), seed))).facts == heard.facts
+    assert (
+        held(decode(case.codec(), case.request, cut_at_random(bytes(data), seed))).facts
+        == heard.facts
+    )
 
 
 DEEP = 10_000
@@ -1323,13 +1655,18 @@ DEEP = 10_000
 )
 def test_deeply_nested_replies_are_handled(reply: bytes) -> None:
     for pieces in ([reply], cut_at_random(reply, 1, 500)):
-        assert type(held(decode(make_codec(), make_request(stream=True), pieces)).error) is InvalidResponseError
+        assert (
+            type(held(decode(make_codec(), make_request(stream=True), pieces)).error)
+            is InvalidResponseError
+        )
 
 
 @pytest.mark.parametrize("finish", ["stop", "tool_calls", "length"])
 def test_calls_of_another_type_are_repaired_only_after_an_error(finish: str) -> None:
     case = Case("openai", "error-finish-with-calls-of-other-types")
-    reply = (case.reply or b"").replace(b'"finish_reason": "error"', f'"finish_reason": "{finish}"'.encode())
+    reply = (case.reply or b"").replace(
+        b'"finish_reason": "error"', f'"finish_reason": "{finish}"'.encode()
+    )
     heard = held(decode(case.codec(), case.request, [reply]))
     assert isinstance(heard.error, InvalidResponseError)
 
@@ -1337,7 +1674,9 @@ def test_calls_of_another_type_are_repaired_only_after_an_error(finish: str) -> 
 def test_deeply_nested_arguments_make_no_intent() -> None:
     arguments = '{"a":' * DEEP + "1" + "}" * DEEP
     call = {"index": 0, "id": "c", "function": {"name": "any", "arguments": arguments}}
-    data = event_of({"choices": [{"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": "tool_calls"}]})
+    data = event_of(
+        {"choices": [{"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": "tool_calls"}]}
+    )
     heard = held(decode(make_codec(), make_request(tools=(ANY,), stream=True), [data]))
     assert type(heard.error).__name__ == "MalformedToolCallError"
     assert heard.response is not None
@@ -1346,14 +1685,24 @@ def test_deeply_nested_arguments_make_no_intent() -> None:
 
 def test_ten_megabytes_are_read() -> None:
     text = "Größe " * (10 * 1024 * 1024 // 14)
-    body = json.dumps({"choices": [{"index": 0, "message": {"content": text}, "finish_reason": "stop"}]}).encode()
+    body = json.dumps(
+        {"choices": [{"index": 0, "message": {"content": text}, "finish_reason": "stop"}]}
+    ).encode()
     assert len(body) > 10_000_000
-    heard = decode(make_codec(), make_request(), (body[at : at + 65536] for at in range(0, len(body), 65536)))
+    heard = decode(
+        make_codec(), make_request(), (body[at : at + 65536] for at in range(0, len(body), 65536))
+    )
     assert heard.error is None
     assert heard.response is not None
     assert heard.response.text == text
-    event = event_of({"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": "stop"}]})
-    heard = decode(make_codec(), make_request(), (event[at : at + 65536] for at in range(0, len(event), 65536)))
+    event = event_of(
+        {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": "stop"}]}
+    )
+    heard = decode(
+        make_codec(),
+        make_request(),
+        (event[at : at + 65536] for at in range(0, len(event), 65536)),
+    )
     assert heard.response is not None
     assert heard.response.text == text
 
@@ -1370,7 +1719,9 @@ def test_body_size_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("piece", [event_of(PLAIN_CHUNK), b": still here\n\n"])
 @pytest.mark.parametrize("keep_raw", [True, False])
-def test_stream_size_is_limited(piece: bytes, keep_raw: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stream_size_is_limited(
+    piece: bytes, keep_raw: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(codec_module, "MAX_STREAM", 10 * len(piece))
     request = make_request(stream=True)
     codec = OpenAICodec("m", "http://test", keep_raw=keep_raw)
@@ -1393,22 +1744,31 @@ def test_number_of_stream_events_is_limited(monkeypatch: pytest.MonkeyPatch) -> 
 def test_lines_without_events_are_limited(piece: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec_module, "MAX_LINES", 10)
     first = event_of(PLAIN_CHUNK)
-    assert "lines" not in str(decode(make_codec(), make_request(stream=True), [first, piece * 4]).error)
+    assert "lines" not in str(
+        decode(make_codec(), make_request(stream=True), [first, piece * 4]).error
+    )
     heard = decode(make_codec(), make_request(stream=True), [first, piece * 5])
     assert type(heard.error) is InvalidResponseError
     assert "10 lines" in str(heard.error)
 
 
 @pytest.mark.parametrize("number", [10, 11])
-def test_number_of_objects_in_a_reply_is_limited(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_objects_in_a_reply_is_limited(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(codec_module, "MAX_CONTAINERS", 10)
-    for reply in (b'{"choices":[' + b"{}," * (number - 3) + b"{}]}", b"data: {" + b"[" * (number - 1) + b"\n\n"):
+    for reply in (
+        b'{"choices":[' + b"{}," * (number - 3) + b"{}]}",
+        b"data: {" + b"[" * (number - 1) + b"\n\n",
+    ):
         error = decode(make_codec(), make_request(), [reply]).error
         assert ("more than 10 objects and lists" in str(error)) is (number > 10)
 
 
 def test_event_size_is_limited_and_raw_contains_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(OpenAIDecoder, "framing", staticmethod(lambda limit=1000: SseDecoder(limit)))
+    monkeypatch.setattr(
+        OpenAIDecoder, "framing", staticmethod(lambda limit=1000: SseDecoder(limit))
+    )
     data = event_of(PLAIN_CHUNK) + b"data: " + b"x" * 2000
     heard = decode(make_codec(), make_request(stream=True), cut_at_random(data, 1))
     assert type(heard.error) is InvalidResponseError
@@ -1418,7 +1778,7 @@ def test_event_size_is_limited_and_raw_contains_it(monkeypatch: pytest.MonkeyPat
     assert set(heard.response.raw["chunks"][1]) == {"x"}
 
 
-# --- the decoder by hand ----------------------------------------------------------------------------
+# --- the decoder by hand -----------------------------------------------------------------------
 
 
 def make_decoder(**fields: Any) -> tuple[Any, Assembler]:
@@ -1468,7 +1828,11 @@ def test_external_failure_ends_the_message(said: bytes) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_started_message_keeps_its_content(stream: bool) -> None:
-    heard = decode(make_codec(), make_request(stream=stream), [event_of(PLAIN_CHUNK), event_of(PLAIN_CHUNK)[:-9]])
+    heard = decode(
+        make_codec(),
+        make_request(stream=stream),
+        [event_of(PLAIN_CHUNK), event_of(PLAIN_CHUNK)[:-9]],
+    )
     assert type(heard.error) is StreamInterruptedError
     assert heard.error.response is not None
     assert heard.error.response.text == "Hello"
@@ -1503,11 +1867,18 @@ class Lines(Echo):
         (Echo, [b'{"a"', b": 1}"], '{"a": 1}', {"a": 1}),
         (Echo, [b"\n", b"\xef", b"\xbb\xbf", b" [", b"2]  "], " [2]", [2]),
         (Echo, [b"<p>"], "<p>", "<p>"),
-        (Lines, [b'{"a": 1}', b"\n\n[", b"2]\r\n7"], '{"a": 1}[2]7', {"chunks": [{"a": 1}, [2], 7]}),
+        (
+            Lines,
+            [b'{"a": 1}', b"\n\n[", b"2]\r\n7"],
+            '{"a": 1}[2]7',
+            {"chunks": [{"a": 1}, [2], 7]},
+        ),
         (Lines, [b"<p>"], "<p>", "<p>"),
     ],
 )
-def test_a_wire_needs_three_methods(kind: type[Decoder], pieces: list[bytes], text: str, raw: Any) -> None:
+def test_a_wire_needs_three_methods(
+    kind: type[Decoder], pieces: list[bytes], text: str, raw: Any
+) -> None:
     decoder = kind(make_request(), Assembler())
     events = [event for piece in pieces for event in decoder.feed(piece)] + decoder.end()
     check_events(events)
@@ -1533,7 +1904,9 @@ def test_offsets_locate_a_call_in_raw() -> None:
     case = Case("openai", "interleaved-parallel-calls")
     data = case.reply or b""
     heard = decode(case.codec(), case.request, cut_at_random(data, 3))
-    intents = [event.intent for event in heard.events if isinstance(event, ToolUseEnd) and event.intent]
+    intents = [
+        event.intent for event in heard.events if isinstance(event, ToolUseEnd) and event.intent
+    ]
     assert [intent.assembled_from.event_count for intent in intents] == [2, 2, 1]
     for intent in intents:
         for offset in (intent.assembled_from.first_offset, intent.assembled_from.last_offset):
@@ -1543,24 +1916,38 @@ def test_offsets_locate_a_call_in_raw() -> None:
 def pieces_of_calls(*calls: dict[str, Any]) -> bytes:
     deltas: list[Any] = [{"delta": {"tool_calls": [call]}} for call in calls]
     deltas.append({"delta": {}, "finish_reason": "tool_calls"})
-    return b"".join([b"data: " + json.dumps({"choices": [delta]}).encode() + b"\n\n" for delta in deltas])
+    return b"".join(
+        [b"data: " + json.dumps({"choices": [delta]}).encode() + b"\n\n" for delta in deltas]
+    )
 
 
 @pytest.mark.parametrize("tail", [{"arguments": ""}, {"arguments": None}, {"arguments": "\n"}, {}])
 @pytest.mark.parametrize("place", [{"index": 0}, {}, {"index": 0, "id": ""}])
-def test_repeated_name_without_arguments_is_the_same_call(tail: dict[str, Any], place: dict[str, Any]) -> None:
+def test_repeated_name_without_arguments_is_the_same_call(
+    tail: dict[str, Any], place: dict[str, Any]
+) -> None:
     whole = {"index": 0, "id": "x", "function": {"name": "any", "arguments": '{"a": 1}'}}
     reply = pieces_of_calls(whole, {**place, "function": {"name": "any", **tail}})
     heard = decode(make_codec(), make_request(tools=[Tool("any")]), [reply])
-    assert [event.final_input for event in heard.events if isinstance(event, ToolUseEnd)] == [{"a": 1}]
+    assert [event.final_input for event in heard.events if isinstance(event, ToolUseEnd)] == [
+        {"a": 1}
+    ]
     assert heard.error is None
 
 
 @pytest.mark.parametrize("place", [{"index": 0}, {}])
 def test_one_id_with_two_names_is_two_calls(place: dict[str, Any]) -> None:
-    calls = [{**place, "id": "c", "function": {"name": name, "arguments": "{}"}} for name in ("f", "g")]
-    heard = decode(make_codec(), make_request(tools=[Tool("f"), Tool("g")]), [pieces_of_calls(*calls)])
-    intents = [event.intent for event in heard.events if isinstance(event, ToolUseEnd) and event.intent is not None]
+    calls = [
+        {**place, "id": "c", "function": {"name": name, "arguments": "{}"}} for name in ("f", "g")
+    ]
+    heard = decode(
+        make_codec(), make_request(tools=[Tool("f"), Tool("g")]), [pieces_of_calls(*calls)]
+    )
+    intents = [
+        event.intent
+        for event in heard.events
+        if isinstance(event, ToolUseEnd) and event.intent is not None
+    ]
     assert [intent.tool_name for intent in intents] == ["f", "g"]
     assert heard.error is None
 
@@ -1575,7 +1962,10 @@ def test_interleaved_calls_are_parsed_once(monkeypatch: pytest.MonkeyPatch) -> N
         return whole(text)
 
     monkeypatch.setattr(assembler_module, "read_object", count)
-    calls = [{"index": at, "id": f"c{at}", "function": {"name": "any", "arguments": '{"a": "'}} for at in (0, 1)]
+    calls = [
+        {"index": at, "id": f"c{at}", "function": {"name": "any", "arguments": '{"a": "'}}
+        for at in (0, 1)
+    ]
     for _ in range(300):
         calls += [{"index": at, "function": {"arguments": "xyz"}} for at in (0, 1)]
     calls += [{"index": at, "function": {"arguments": '"}'}} for at in (0, 1)]
@@ -1595,7 +1985,10 @@ def test_documents_and_images_from_files_are_sent(tmp_path: Any) -> None:
     sent = body_of(make_request(User(blocks)))["messages"][0]["content"]
     assert sent == [
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw=="}},
-        {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERg=="}},
+        {
+            "type": "file",
+            "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERg=="},
+        },
         {"type": "image_url", "image_url": {"url": "https://h/b.png"}},
     ]
     assert Inline("iVBORw==") == blocks[0].source
@@ -1603,7 +1996,14 @@ def test_documents_and_images_from_files_are_sent(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize(
     ("stated", "read"),
-    [(0.00014, Decimal("0.00014")), (0, Decimal(0)), (None, None), ("0.1", None), (-1, None), (True, None)],
+    [
+        (0.00014, Decimal("0.00014")),
+        (0, Decimal(0)),
+        (None, None),
+        ("0.1", None),
+        (-1, None),
+        (True, None),
+    ],
 )
 def test_cost_reported_by_a_server_is_read(stated: Any, read: Decimal | None) -> None:
     usage = {"prompt_tokens": 1, "completion_tokens": 1, "cost": stated}

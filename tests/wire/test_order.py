@@ -1,4 +1,6 @@
-"""Schemas, arguments and extras go out with their keys in the order in which the caller gave them."""
+"""Schemas, arguments and extras go out with their keys in the order in which the
+caller gave them.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ WIRES = sorted(CODECS)
 
 def encode(wire: str, quirks: Any = None, **fields: Any) -> dict[str, Any]:
     codec = CODECS[wire].connect("m", "http://127.0.0.1:9", quirks, Capabilities())
-    request = Request(config=RuntimeConfig(max_tokens=9, extras={"more": ARGUMENTS}), model="m", **fields)
+    request = Request(
+        config=RuntimeConfig(max_tokens=9, extras={"more": ARGUMENTS}), model="m", **fields
+    )
     body = codec.encode(request).http.body
     assert codec.encode(request).http.body == body
     found: dict[str, Any] = json.loads(body)
@@ -72,12 +76,18 @@ def test_key_order_of_the_response_schema_is_kept(wire: str, structured: str | N
 
 
 def test_key_order_of_the_answer_tool_is_kept() -> None:
-    found = orders(encode("anthropic", {"structured": "tool"}, messages=(User("hi"),), response_schema=SCHEMA))
+    found = orders(
+        encode("anthropic", {"structured": "tool"}, messages=(User("hi"),), response_schema=SCHEMA)
+    )
     assert len(found) == 4
     assert [order for order in found if order not in IN_ORDER] == []
 
 
 def test_key_order_of_emulated_tools_is_kept() -> None:
-    found = orders(encode("openai", {"tools": "schema"}, messages=(User("hi"),), tools=(Tool("f", "", SCHEMA),)))
+    found = orders(
+        encode(
+            "openai", {"tools": "schema"}, messages=(User("hi"),), tools=(Tool("f", "", SCHEMA),)
+        )
+    )
     assert found.count(["z", "a"]) >= 2
     assert [order for order in found if order not in IN_ORDER] == []

@@ -44,15 +44,20 @@ from tests import strategies as some
 from .cases import Case, DecodedReply, decode, find_cases
 from .pairs import WIRES, canonical, client, hear, hides, said, serve
 
-# Requests that the client codec changes: tools as words, a schema as a tool, a limit it knows, an effort as a budget,
-# a switch for reasoning, a cache that is automatic, a switch for parallel calls, a model that is in the address alone,
-# and a router's own state, which a gateway neither gives nor takes.
+# Requests that the client codec changes: tools as words, a schema as a tool, a limit it knows, an
+# effort as a budget, a switch for reasoning, a cache that is automatic, a switch for parallel
+# calls, a model that is in the address alone, and a router's own state, which a gateway neither
+# gives nor takes.
 REWRITTEN = {
     "gemini": "tools-of-the-server quirk-effort-budgets quirk-reasoning-style",
-    "openai": "coerced- quirk-reasoning-details quirk-reasoning-style quirk-cache reasoning-switch reasoning-off-by"
-    " quirk-one-call",
-    "anthropic": "structured-tool structured-free-keys limit-from-capabilities quirk-reasoning-style cache-auto"
-    " quirk-one-call quirk-raw-predict",
+    "openai": (
+        "coerced- quirk-reasoning-details quirk-reasoning-style quirk-cache reasoning-switch "
+        "reasoning-off-by quirk-one-call"
+    ),
+    "anthropic": (
+        "structured-tool structured-free-keys limit-from-capabilities quirk-reasoning-style "
+        "cache-auto quirk-one-call quirk-raw-predict"
+    ),
     "responses": "quirk-reasoning-style quirk-cache quirk-one-call",
     "ollama": "quirk-reasoning-style",
 }
@@ -67,7 +72,12 @@ def is_rewritten(wire: str, case: Case) -> bool:
     return any(case.name.startswith(word) for word in REWRITTEN.get(wire, "").split())
 
 
-REQUESTS = [(wire, case) for wire in WIRES for case in find_cases(wire, "wire.json") if not is_rewritten(wire, case)]
+REQUESTS = [
+    (wire, case)
+    for wire in WIRES
+    for case in find_cases(wire, "wire.json")
+    if not is_rewritten(wire, case)
+]
 REPLIES = [(wire, case) for wire in WIRES for case in find_cases(wire, "events.jsonl")]
 
 
@@ -113,12 +123,16 @@ def check_reply(wire: str, request: Request, heard: DecodedReply) -> None:
         assert type(error) is rules.errors.get(type(heard.error), type(heard.error))
 
 
-# --- random round trips ---------------------------------------------------------------------------
+# --- random round trips ------------------------------------------------------------------------
 
-quickly = settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+quickly = settings(
+    max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 texts = some.words.filter(lambda text: bool(text.strip()))
 TOOLS = (
-    Tool("weather", "The weather.", {"type": "object", "properties": {"city": {"type": "string"}}}),
+    Tool(
+        "weather", "The weather.", {"type": "object", "properties": {"city": {"type": "string"}}}
+    ),
     Tool("any", "", {"type": "object"}),
 )
 SCHEMA = {
@@ -129,7 +143,10 @@ SCHEMA = {
 }
 user_blocks = st.one_of(
     st.builds(Text, texts),
-    st.builds(Image, st.builds(Url, st.sampled_from(["https://a.test/b.png", "data:image/png;base64,aGk="]))),
+    st.builds(
+        Image,
+        st.builds(Url, st.sampled_from(["https://a.test/b.png", "data:image/png;base64,aGk="])),
+    ),
     st.just(Image(Inline("aGk="), "image/gif")),
 )
 
@@ -144,9 +161,14 @@ def conversations(draw: st.DrawFn, wire: str) -> list[Message]:
         if wire == "anthropic" and draw(st.booleans()):
             issuer = Issuer("anthropic")
             thought = Thinking("hm", Continuity(draw(texts), issuer=issuer))
-            blocks.append(draw(st.sampled_from([thought, RedactedThinking("x", Continuity(issuer=issuer))])))
+            blocks.append(
+                draw(st.sampled_from([thought, RedactedThinking("x", Continuity(issuer=issuer))]))
+            )
         blocks.append(Text(draw(texts)))
-        calls = [ToolCall(f"call_{turn}_{at}", "any", draw(some.json_objects)) for at in range(draw(st.integers(0, 2)))]
+        calls = [
+            ToolCall(f"call_{turn}_{at}", "any", draw(some.json_objects))
+            for at in range(draw(st.integers(0, 2)))
+        ]
         said.append(Assistant([*blocks, *calls]))  # type: ignore[list-item]
         failed = st.booleans() if wire in ("anthropic", "gemini") else st.just(False)
         said += [ToolResult(call.id, draw(texts), draw(failed)) for call in calls]
@@ -160,7 +182,9 @@ def requests(draw: st.DrawFn, wire: str) -> Request:
         "temperature": draw(some.numbers),
         "top_p": draw(some.numbers),
         "max_tokens": draw(st.integers(1, 99999)),
-        "stop_sequences": draw(some.maybe(st.lists(some.words, min_size=1, max_size=2, unique=True))),
+        "stop_sequences": draw(
+            some.maybe(st.lists(some.words, min_size=1, max_size=2, unique=True))
+        ),
         "extras": {
             f"{'generationConfig.' * (wire == 'gemini')}x_{name.replace('.', '')}": value
             for name, value in draw(some.json_objects).items()
@@ -173,17 +197,27 @@ def requests(draw: st.DrawFn, wire: str) -> Request:
         config = RuntimeConfig(**common, **own, seed=draw(some.counts), reasoning=draw(efforts))
     elif wire == "gemini":
         config = RuntimeConfig(
-            **common, seed=draw(some.counts), reasoning=draw(st.sampled_from([None, "none", "low", 9]))
+            **common,
+            seed=draw(some.counts),
+            reasoning=draw(st.sampled_from([None, "none", "low", 9])),
         )
     elif wire == "responses":
         del common["stop_sequences"]
-        config = RuntimeConfig(**common, reasoning=draw(st.sampled_from([None, "none", "low", "high"])))
+        config = RuntimeConfig(
+            **common, reasoning=draw(st.sampled_from([None, "none", "low", "high"]))
+        )
     else:
         config = RuntimeConfig(**common, reasoning=draw(st.sampled_from([None, "none", 1024])))
     tools = draw(st.sampled_from([(), TOOLS]))
-    choice: Any = draw(st.sampled_from([None, "auto", "required", "none", ForceTool("any")])) if tools else None
+    choice: Any = (
+        draw(st.sampled_from([None, "auto", "required", "none", ForceTool("any")]))
+        if tools
+        else None
+    )
     schema = draw(st.sampled_from([None, SCHEMA, {**SCHEMA, "title": "River"}]))
-    return Request(draw(conversations(wire)), tools, config, schema, choice, "m", "R", draw(st.booleans()))
+    return Request(
+        draw(conversations(wire)), tools, config, schema, choice, "m", "R", draw(st.booleans())
+    )
 
 
 @pytest.mark.parametrize("wire", WIRES)
@@ -203,10 +237,21 @@ ENDINGS = ["stop", "tool_calls", "length", "content_filter", "fail"]
 
 
 @pytest.mark.parametrize("wire", WIRES)
-@given(verbs=some.verbs(), ending=st.sampled_from(ENDINGS), stream=st.booleans(), usage=some.usages)
+@given(
+    verbs=some.verbs(), ending=st.sampled_from(ENDINGS), stream=st.booleans(), usage=some.usages
+)
 @quickly
-def test_any_reply_round_trips(wire: str, verbs: list[some.Verb], ending: str, stream: bool, usage: object) -> None:
-    request = Request([User("Hello")], TOOLS, RuntimeConfig(max_tokens=9), model="m", request_id="R", stream=stream)
+def test_any_reply_round_trips(
+    wire: str, verbs: list[some.Verb], ending: str, stream: bool, usage: object
+) -> None:
+    request = Request(
+        [User("Hello")],
+        TOOLS,
+        RuntimeConfig(max_tokens=9),
+        model="m",
+        request_id="R",
+        stream=stream,
+    )
     out = Assembler(request_id="R", model="m", issuer=Issuer(wire), expected=Expectation(request))
     out.start()
     for verb, arguments in verbs:
@@ -245,7 +290,9 @@ def test_error_keeps_its_class_and_retry_after(wire: str, kind: type[ProviderErr
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_error_contains_no_key_and_no_internal_address(wire: str) -> None:
-    error = errors.NetworkError("cannot reach http://10.0.0.7:8080/v1 with Bearer sk-abcdefghijklmnop")
+    error = errors.NetworkError(
+        "cannot reach http://10.0.0.7:8080/v1 with Bearer sk-abcdefghijklmnop"
+    )
     body = SERVER_CODECS[wire].error(error).body
     assert b"10.0.0.7" not in body
     assert b"abcdefghij" not in body

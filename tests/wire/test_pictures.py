@@ -1,4 +1,6 @@
-"""Images made by models: decoded on every wire, sent back to their issuer, converted for others."""
+"""Images made by models: decoded on every wire, sent back to their issuer, converted
+for others.
+"""
 
 from __future__ import annotations
 
@@ -33,17 +35,34 @@ from .cases import BASE_URL, MODEL
 PNG = Image(Inline("aGk="), "image/png")
 URL = "https://example.test/a.png"
 DATA = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
-ITEM = {"type": "image_generation_call", "id": "ig_1", "status": "completed", "result": "aGk=", "size": "auto"}
+ITEM = {
+    "type": "image_generation_call",
+    "id": "ig_1",
+    "status": "completed",
+    "result": "aGk=",
+    "size": "auto",
+}
 PART = {"inlineData": {"mimeType": "image/png", "data": "aGk="}, "thoughtSignature": "c2ln"}
-DRAFT = {"inlineData": {"mimeType": "image/png", "data": "aGk=", "displayName": "a"}, "thought": True}
+DRAFT = {
+    "inlineData": {"mimeType": "image/png", "data": "aGk=", "displayName": "a"},
+    "thought": True,
+}
 
 
 def chat(**message: Any) -> dict[str, Any]:
-    return {"choices": [{"index": 0, "message": {"role": "assistant", **message}, "finish_reason": "stop"}]}
+    return {
+        "choices": [
+            {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": "stop"}
+        ]
+    }
 
 
 def parts(*found: Any) -> dict[str, Any]:
-    return {"candidates": [{"content": {"role": "model", "parts": list(found)}, "finishReason": "STOP"}]}
+    return {
+        "candidates": [
+            {"content": {"role": "model", "parts": list(found)}, "finishReason": "STOP"}
+        ]
+    }
 
 
 def output(*items: Any) -> dict[str, Any]:
@@ -53,7 +72,9 @@ def output(*items: Any) -> dict[str, Any]:
 def events_of(wire: str, body: Any, quirks: Any = None) -> list[Event]:
     codec = CODECS[wire].connect(MODEL, BASE_URL, quirks, Capabilities())
     request = Request((User("hi"),), model=MODEL)
-    decoder = codec.decoder(request, Assembler(request_id="R", model=MODEL, issuer=Issuer(wire, None, MODEL)))
+    decoder = codec.decoder(
+        request, Assembler(request_id="R", model=MODEL, issuer=Issuer(wire, None, MODEL))
+    )
     return [*decoder.feed(json.dumps(body).encode()), *decoder.end()]
 
 
@@ -64,22 +85,40 @@ def reply_of(wire: str, body: Any, quirks: Any = None) -> Response:
 def sent_back(wire: str, said: Assistant, quirks: Any = None) -> tuple[Any, list[str]]:
     """Return the body of the next request, and the codes of its losses."""
     codec = CODECS[wire].connect(MODEL, BASE_URL, quirks, Capabilities())
-    request = Request((User("hi"), said, User("more")), config=RuntimeConfig(max_tokens=9), model=MODEL)
+    request = Request(
+        (User("hi"), said, User("more")), config=RuntimeConfig(max_tokens=9), model=MODEL
+    )
     check_request(request)
     encoded = codec.encode(request)
     return json.loads(encoded.http.body), [warning.code for warning in encoded.warnings]
 
 
-# --- reading ----------------------------------------------------------------------------------------
+# --- reading -----------------------------------------------------------------------------------
 
 ROUTER = {"reasoning_details": True}
 READ: dict[str, tuple[str, Any, list[Image]]] = {
     "beside the text": ("openai", chat(content="a", images=[DATA]), [PNG]),
-    "among the parts of the text": ("openai", chat(content=[{"type": "text", "text": "a"}, DATA]), [PNG]),
-    "by URL": ("openai", chat(content="a", images=[{"image_url": {"url": URL}}]), [Image(Url(URL))]),
+    "among the parts of the text": (
+        "openai",
+        chat(content=[{"type": "text", "text": "a"}, DATA]),
+        [PNG],
+    ),
+    "by URL": (
+        "openai",
+        chat(content="a", images=[{"image_url": {"url": URL}}]),
+        [Image(Url(URL))],
+    ),
     "by URL alone": ("openai", chat(content="a", images=[{"image_url": URL}]), [Image(Url(URL))]),
-    "not base64": ("openai", chat(content="a", images=[{"image_url": {"url": "data:image/png,x"}}]), []),
-    "another type": ("openai", chat(content="a", images=[{"image_url": {"url": "data:text/plain;base64,aGk="}}]), []),
+    "not base64": (
+        "openai",
+        chat(content="a", images=[{"image_url": {"url": "data:image/png,x"}}]),
+        [],
+    ),
+    "another type": (
+        "openai",
+        chat(content="a", images=[{"image_url": {"url": "data:text/plain;base64,aGk="}}]),
+        [],
+    ),
     "no URL": ("openai", chat(content="a", images=["x", {"image_url": {}}]), []),
     "a part without one": ("openai", chat(content=[{"type": "image_url"}]), []),
     "inline data": ("gemini", parts(PART), [PNG]),
@@ -101,14 +140,14 @@ def test_pictures_of_a_reply_are_blocks(wire: str, body: Any, images: list[Image
     reply = reply_of(wire, body)
     assert list(reply.images) == images
     blocks = [block for block in reply.message.content if isinstance(block, Image)]
-    assert [block.continuity.issuer for block in blocks if block.continuity] == [Issuer(wire, None, MODEL)] * len(
-        images
-    )
+    assert [block.continuity.issuer for block in blocks if block.continuity] == [
+        Issuer(wire, None, MODEL)
+    ] * len(images)
     # What is not a picture is kept as it came, not lost.
     assert images or any(isinstance(block, Opaque) for block in reply.message.content)
 
 
-# --- back to the issuer -----------------------------------------------------------------------------
+# --- back to the issuer ------------------------------------------------------------------------
 
 
 def test_pictures_are_sent_back_to_their_issuer_unchanged() -> None:
@@ -118,12 +157,17 @@ def test_pictures_are_sent_back_to_their_issuer_unchanged() -> None:
     assert (body["input"][1], lost) == (ITEM, [])
     said = reply_of("openai", chat(content="a", images=[DATA]), ROUTER).message
     body, lost = sent_back("openai", said, ROUTER)
-    assert (body["messages"][1], lost) == ({"role": "assistant", "content": "a", "images": [DATA]}, [])
+    assert (body["messages"][1], lost) == (
+        {"role": "assistant", "content": "a", "images": [DATA]},
+        [],
+    )
     body, lost = sent_back("openai", Assistant(said.content[1:]), ROUTER)
     assert body["messages"][1] == {"role": "assistant", "content": None, "images": [DATA]}
 
 
-@pytest.mark.parametrize("wire", ["openai", "anthropic", "gemini", "responses", "ollama", "cohere"])
+@pytest.mark.parametrize(
+    "wire", ["openai", "anthropic", "gemini", "responses", "ollama", "cohere"]
+)
 def test_pictures_of_another_issuer_are_reported(wire: str) -> None:
     state = Continuity(issuer=Issuer("responses" if wire != "responses" else "gemini"))
     said = Assistant([Text("a"), Image(Inline("aGk="), "image/png", continuity=state)])
@@ -135,12 +179,18 @@ def test_pictures_of_another_issuer_are_reported(wire: str) -> None:
 def test_pictures_without_state_count_as_sent_by_the_user() -> None:
     with pytest.raises(InvalidRequestError, match=r"messages\[1\].content\[0\]"):
         check_request(Request((User("hi"), Assistant([PNG]), User("hi"))))
-    record = {"type": "image", "source": {"type": "inline", "base64_data": "aGk="}, "media_type": "image/png"}
+    record = {
+        "type": "image",
+        "source": {"type": "inline", "base64_data": "aGk="},
+        "media_type": "image/png",
+    }
     with pytest.raises(InvalidRequestError, match="cannot be said by the assistant"):
         parse_messages([{"role": "assistant", "content": [record]}])
     kept = {**record, "continuity": {"issuer": {"wire": "gemini"}}}
     (read,) = parse_messages([{"role": "assistant", "content": [kept]}])
-    assert read == Assistant([Image(PNG.source, "image/png", continuity=Continuity(issuer=Issuer("gemini")))])
+    assert read == Assistant(
+        [Image(PNG.source, "image/png", continuity=Continuity(issuer=Issuer("gemini")))]
+    )
 
 
 def test_a_user_may_send_a_picture_of_a_model() -> None:
@@ -156,7 +206,7 @@ def test_a_user_may_send_a_picture_of_a_model() -> None:
         check_request(Request((User([Image(PNG.source, "image/png", continuity="x")]),)))  # type: ignore[arg-type]
 
 
-# --- clients of the gateway -------------------------------------------------------------------------
+# --- clients of the gateway --------------------------------------------------------------------
 
 UPSTREAM: dict[str, Any] = {
     "openai": chat(content="a", images=[DATA]),
@@ -167,7 +217,9 @@ ASKED = {"gemini": "/v1beta/models/m:generateContent"}
 
 
 def serve(wire: str, events: list[Event], *, stream: bool = False) -> bytes:
-    encoder = SERVER_CODECS[wire].encoder(Asked(Request((User("hi"),), model=MODEL, stream=stream)))
+    encoder = SERVER_CODECS[wire].encoder(
+        Asked(Request((User("hi"),), model=MODEL, stream=stream))
+    )
     return b"".join([encoder.feed(event) for event in events]) + encoder.end()
 
 
@@ -207,7 +259,8 @@ def test_pictures_sent_back_by_a_client_reach_their_issuer(client: str, upstream
     reply = reply_of(upstream, UPSTREAM[upstream], quirks)
     said = turn_of(client, serve(client, events_of(upstream, UPSTREAM[upstream], quirks)))
     _, lost = sent_back(upstream, said, quirks)
-    if (client, upstream) == ("gemini", "responses"):  # whose clients have no place for the item's own fields
+    # whose clients have no place for the item's own fields
+    if (client, upstream) == ("gemini", "responses"):
         assert lost == ["image_dropped", "message_dropped"]
         return
     assert lost == []
@@ -217,7 +270,11 @@ def test_pictures_sent_back_by_a_client_reach_their_issuer(client: str, upstream
 
 
 def test_sealed_pictures_that_were_changed_are_refused() -> None:
-    block = {"type": "opaque", "issuer": {"wire": "gemini"}, "image": {"type": "image", "source": 5}}
+    block = {
+        "type": "opaque",
+        "issuer": {"wire": "gemini"},
+        "image": {"type": "image", "source": 5},
+    }
     with pytest.raises(InvalidRequestError, match=r"image: "):
         turn_of("anthropic", json.dumps({"content": [block]}).encode())
     item = {**ITEM, "continuity": 5}
@@ -231,7 +288,9 @@ def test_pictures_that_a_client_cannot_receive_are_described(client: str, stream
     events = events_of("openai", chat(content="a", images=[DATA, {"image_url": {"url": URL}}]))
     written = serve(client, events, stream=stream).decode()
     assert f"![image]({URL})" in written
-    assert ("[image (image/png, about 3 bytes) left out" in written) == (client in ("ollama", "cohere"))
+    assert ("[image (image/png, about 3 bytes) left out" in written) == (
+        client in ("ollama", "cohere")
+    )
 
 
 def test_pictures_and_speech_of_a_gemini_client_keep_their_issuer() -> None:

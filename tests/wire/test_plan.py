@@ -94,19 +94,29 @@ def test_notes_replace_the_kept_entries() -> None:
     )
     made = plan(*notes)
     assert [item.path for item in made.items if item.outcome == "kept"] == [
-        path for path, _ in PARTS if path not in ("messages[3].content[0]", "messages[3].content[2]")
+        path
+        for path, _ in PARTS
+        if path not in ("messages[3].content[0]", "messages[3].content[2]")
     ]
-    dropped = PlanItem("messages[3].content[0]", "thinking", "dropped", "thinking_dropped", "no place", loss=True)
-    lost = PlanItem("messages[3].content[2]", "tool_call", "rewritten", "order_lost", "said earlier", loss=True)
+    dropped = PlanItem(
+        "messages[3].content[0]", "thinking", "dropped", "thinking_dropped", "no place", loss=True
+    )
+    lost = PlanItem(
+        "messages[3].content[2]", "tool_call", "rewritten", "order_lost", "said earlier", loss=True
+    )
     assert made.items[4:8] == (
         dropped,
         PlanItem("messages[3].content[1]", "text", "kept"),
         lost,
-        PlanItem("messages[3].content[2].id", "tool_call", "rewritten", "id_projected", "too long"),
+        PlanItem(
+            "messages[3].content[2].id", "tool_call", "rewritten", "id_projected", "too long"
+        ),
     )
     assert made.items[9:] == (
         PlanItem("config.reasoning", "request", "rewritten", "renamed", "another word"),
-        PlanItem("messages[9]", "request", "dropped", "message_dropped", "not a part of it", loss=True),
+        PlanItem(
+            "messages[9]", "request", "dropped", "message_dropped", "not a part of it", loss=True
+        ),
     )
     assert made.losses == (dropped, lost, made.items[10])
 
@@ -114,7 +124,9 @@ def test_notes_replace_the_kept_entries() -> None:
 def test_message_is_not_marked_for_its_blocks() -> None:
     note = Note("dropped", "c", "messages[1].content[0]", "d", loss=True)
     assert PlanItem("messages[1]", "user", "kept") in plan(note).items
-    assert plan(note).items[-1] == PlanItem("messages[1].content[0]", "request", "dropped", "c", "d", loss=True)
+    assert plan(note).items[-1] == PlanItem(
+        "messages[1].content[0]", "request", "dropped", "c", "d", loss=True
+    )
 
 
 def test_message_is_marked_for_its_fields() -> None:
@@ -141,7 +153,14 @@ def test_bug_in_a_codec_is_raised() -> None:
 
 @pytest.mark.parametrize(
     ("estimated", "context", "fits"),
-    [(None, None, None), (5, None, None), (None, 5, None), (5, 5, True), (4, 5, True), (6, 5, False)],
+    [
+        (None, None, None),
+        (5, None, None),
+        (None, 5, None),
+        (5, 5, True),
+        (4, 5, True),
+        (6, 5, False),
+    ],
 )
 def test_fits_compares_the_estimate_with_the_window(
     estimated: int | None, context: int | None, fits: bool | None
@@ -152,7 +171,10 @@ def test_fits_compares_the_estimate_with_the_window(
 
 
 def test_a_plan_shows_each_item() -> None:
-    items = (PlanItem("messages[0]", "user", "kept"), PlanItem("messages[1]", "thinking", "dropped", "r", "why", True))
+    items = (
+        PlanItem("messages[0]", "user", "kept"),
+        PlanItem("messages[1]", "thinking", "dropped", "r", "why", True),
+    )
     page = SwapPlan("p:m", items, 10, 5, refused="too long")._repr_html_()
     assert "2 items · 1 lose content · does not fit the context window · refused: too long" in page
     assert 'messages[1]</td><td style="text-align:left">thinking</td>' in page

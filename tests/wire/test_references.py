@@ -1,4 +1,6 @@
-"""Every error row and every quirk has a case in the repository, and every case that a comment names exists."""
+"""Every error row and every quirk has a case in the repository, and every case that a comment
+names exists.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,8 @@ READERS: dict[str, Callable[[bytes], Failure]] = {
     "responses": read_error_body,
     "bedrock": read_exception,
 }
-WIRES = [
-    "openai",
-    "anthropic",
-    "gemini",
-    "responses",
-    "cohere",
-    "bedrock",
-]  # the ollama wire has the rows of the openai wire
+# the ollama wire has the rows of the openai wire
+WIRES = ["openai", "anthropic", "gemini", "responses", "cohere", "bedrock"]
 
 
 def rows_of(wire: str) -> tuple[Row, ...]:

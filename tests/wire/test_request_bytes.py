@@ -11,7 +11,11 @@ import pytest
 from .cases import RECORDED
 from .requests import PAGE, compare, normalise, reason_of, report, with_table
 
-TOOL = {"type": "object", "properties": {"z": {"type": "string"}, "a": {"type": "string"}}, "required": ["z"]}
+TOOL = {
+    "type": "object",
+    "properties": {"z": {"type": "string"}, "a": {"type": "string"}},
+    "required": ["z"],
+}
 CLOSED = {**TOOL, "additionalProperties": False}
 OWN: dict[str, tuple[str, dict[str, Any], str]] = {
     "chat": (
@@ -25,12 +29,21 @@ OWN: dict[str, tuple[str, dict[str, Any], str]] = {
                     "role": "assistant",
                     "content": None,
                     "tool_calls": [
-                        {"id": "c" * 46, "type": "function", "function": {"name": "f", "arguments": '{"z": "1"}'}}
+                        {
+                            "id": "c" * 46,
+                            "type": "function",
+                            "function": {"name": "f", "arguments": '{"z": "1"}'},
+                        }
                     ],
                 },
                 {"role": "tool", "tool_call_id": "c" * 46, "content": "r"},
             ],
-            "tools": [{"type": "function", "function": {"name": "f", "description": "d", "parameters": TOOL}}],
+            "tools": [
+                {
+                    "type": "function",
+                    "function": {"name": "f", "description": "d", "parameters": TOOL},
+                }
+            ],
             "max_completion_tokens": 9,
             "stream": False,
         },
@@ -44,8 +57,16 @@ OWN: dict[str, tuple[str, dict[str, Any], str]] = {
             "system": [{"type": "text", "text": "Be terse."}],
             "messages": [
                 {"role": "user", "content": "Hi"},
-                {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "f", "input": {"z": "1"}}]},
-                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "r"}]},
+                {
+                    "role": "assistant",
+                    "content": [
+                        {"type": "tool_use", "id": "t1", "name": "f", "input": {"z": "1"}}
+                    ],
+                },
+                {
+                    "role": "user",
+                    "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "r"}],
+                },
             ],
             "tools": [{"name": "f", "description": "d", "input_schema": TOOL}],
         },
@@ -56,7 +77,9 @@ OWN: dict[str, tuple[str, dict[str, Any], str]] = {
         {
             "contents": [{"role": "user", "parts": [{"text": "Hi"}]}],
             "systemInstruction": {"role": "user", "parts": [{"text": "Be terse."}]},
-            "tools": [{"functionDeclarations": [{"name": "f", "description": "d", "parameters": TOOL}]}],
+            "tools": [
+                {"functionDeclarations": [{"name": "f", "description": "d", "parameters": TOOL}]}
+            ],
             "generationConfig": {"temperature": 0.5},
         },
         "/v1beta/models/m:generateContent",
@@ -67,7 +90,15 @@ OWN: dict[str, tuple[str, dict[str, Any], str]] = {
             "model": "m",
             "input": [{"role": "user", "content": [{"type": "input_text", "text": "Hi"}]}],
             "instructions": "Be terse.",
-            "tools": [{"type": "function", "name": "f", "description": "d", "parameters": TOOL, "strict": False}],
+            "tools": [
+                {
+                    "type": "function",
+                    "name": "f",
+                    "description": "d",
+                    "parameters": TOOL,
+                    "strict": False,
+                }
+            ],
             "store": False,
         },
         "",
@@ -80,16 +111,34 @@ OWN: dict[str, tuple[str, dict[str, Any], str]] = {
             "messages": [
                 {
                     "role": "user",
-                    "content": [{"text": "Hi"}, {"audio": {"format": "wav", "source": {"bytes": "aGk="}}}],
+                    "content": [
+                        {"text": "Hi"},
+                        {"audio": {"format": "wav", "source": {"bytes": "aGk="}}},
+                    ],
                 },
                 {
                     "role": "assistant",
-                    "content": [{"toolUse": {"toolUseId": "t1", "name": "f", "input": {"z": "1"}, "type": "tool_use"}}],
+                    "content": [
+                        {
+                            "toolUse": {
+                                "toolUseId": "t1",
+                                "name": "f",
+                                "input": {"z": "1"},
+                                "type": "tool_use",
+                            }
+                        }
+                    ],
                 },
                 {
                     "role": "user",
                     "content": [
-                        {"toolResult": {"toolUseId": "t1", "content": [{"text": "r"}], "status": "success"}},
+                        {
+                            "toolResult": {
+                                "toolUseId": "t1",
+                                "content": [{"text": "r"}],
+                                "status": "success",
+                            }
+                        },
                         {"cachePoint": {"type": "default", "ttl": "1h"}},
                     ],
                 },
@@ -132,12 +181,19 @@ def test_requests_are_re_encoded_unchanged(wire: str, body: dict[str, Any], path
 
 def test_a_difference_is_found() -> None:
     wire, body, path = OWN["messages"]
-    changed = {**body, "metadata": {"user_id": "u"}, "tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}
+    changed = {
+        **body,
+        "metadata": {"user_id": "u"},
+        "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
+    }
     assert compare(wire, changed, path) == ("reported", ("parallel_limit_dropped",))
     assert compare("openai", {**OWN["chat"][1], "response_format": UNNAMED}).places == (
         "response_format.json_schema.name",
     )
-    assert compare("openai", {"model": "m", "messages": [{"role": "user", "content": 5}]}).verdict == "refused"
+    assert (
+        compare("openai", {"model": "m", "messages": [{"role": "user", "content": 5}]}).verdict
+        == "refused"
+    )
     wire, body, path = OWN["turns"]
     point = {"cachePoint": {"type": "default"}}
     marked = {**body, "toolConfig": {"tools": [*body["toolConfig"]["tools"], point]}}
@@ -145,8 +201,8 @@ def test_a_difference_is_found() -> None:
     assert normalise("openai", {"n": 1, "messages": []}) == {"messages": []}
 
 
-# The least share of requests that our values express and that are the same when they are written again, and the
-# least number of them: a share is easily raised by expressing less.
+# The least share of requests that our values express and that are the same when they are written
+# again, and the least number of them: a share is easily raised by expressing less.
 LEAST = {
     "openai": (0.99, 3600),
     "anthropic": (0.98, 900),
@@ -168,4 +224,6 @@ def test_recorded_requests_are_re_encoded_except_for_explained_differences() -> 
         assert share.same / share.expressed >= least, (wire, share.differing)
         assert share.same >= number, (wire, share.reported, share.refused)
         assert [place for place in share.differing if reason_of(place) is None] == [], wire
-    assert PAGE.read_text() == with_table(PAGE.read_text(), found), "run: python -m tests.wire.requests --write"
+    assert PAGE.read_text() == with_table(PAGE.read_text(), found), (
+        "run: python -m tests.wire.requests --write"
+    )

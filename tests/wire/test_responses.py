@@ -76,11 +76,17 @@ from .cases import (
 )
 
 EXHAUSTIVE = os.environ.get("DRAGOMAN_EXHAUSTIVE") == "1"
-TREE = tuple(getattr(dragoman.errors, name) for name in dragoman.errors.__all__ if name.endswith("Error"))
+TREE = tuple(
+    getattr(dragoman.errors, name) for name in dragoman.errors.__all__ if name.endswith("Error")
+)
 
 HELLO = User("Hello")
 ANY = Tool("any", "Takes anything.", {"type": "object"})
-CLOSED = Tool("closed", "", {"type": "object", "properties": {}, "required": [], "additionalProperties": False})
+CLOSED = Tool(
+    "closed",
+    "",
+    {"type": "object", "properties": {}, "required": [], "additionalProperties": False},
+)
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 HERE = Issuer("responses", None, MODEL)
 
@@ -88,10 +94,17 @@ CASE_LIST = find_cases("responses")
 REPLIED = [case for case in CASE_LIST if case.reply is not None and case.options.status < 300]
 STREAMED = [case for case in REPLIED if case.is_stream]
 
-LEAVES = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False)
+LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+)
 WORDS = st.text(st.characters(codec="utf-8"), max_size=12)
 JSON = st.recursive(
-    LEAVES | WORDS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3), max_leaves=8
+    LEAVES | WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3),
+    max_leaves=8,
 )
 OBJECTS = st.dictionaries(WORDS, JSON, max_size=4)
 
@@ -115,11 +128,15 @@ def event_of(value: Any) -> bytes:
 def events_in(data: bytes) -> list[dict[str, Any]]:
     """Return the JSON objects of a stream, parsed without our decoder."""
     lines = data.decode().replace("\r\n", "\n").split("\n")
-    found = [json.loads(line[5:]) for line in lines if line.startswith("data:") and line[5:].strip().startswith("{")]
+    found = [
+        json.loads(line[5:])
+        for line in lines
+        if line.startswith("data:") and line[5:].strip().startswith("{")
+    ]
     return [event for event in found if isinstance(event.get("type"), str)]
 
 
-# --- the cases ------------------------------------------------------------------------------------
+# --- the cases ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", CASE_LIST, ids=str)
@@ -142,11 +159,13 @@ def test_keepalives_between_events_change_nothing(case: Case) -> None:
     if b"event: error\n" in data:  # in an error event the event name carries the meaning
         return
     assert (
-        decode(codec, case.request, [with_between(data, KEEPALIVE)]).facts == decode(codec, case.request, [data]).facts
+        decode(codec, case.request, [with_between(data, KEEPALIVE)]).facts
+        == decode(codec, case.request, [data]).facts
     )
 
 
-# Streams whose last event does not repeat what was streamed, and why; all others must fold to what it contains.
+# Streams whose last event does not repeat what was streamed, and why; all others must fold to what
+# it contains.
 UNLIKE = {
     "output-empty-at-the-end-stream": "the final list is empty",
     "output-null-at-the-end-stream": "the final list is null",
@@ -196,12 +215,18 @@ def test_stream_cut_anywhere_is_interrupted_or_complete(case: Case) -> None:
     codec, data = case.codec(ResponsesCodec), case.reply or b""
     whole = decode(codec, case.request, [data])
     # By position: an id that was used twice is generated again each time.
-    intents = {e.content_block_index: e.final_input for e in whole.events if isinstance(e, ToolUseEnd) and e.intent}
+    intents = {
+        e.content_block_index: e.final_input
+        for e in whole.events
+        if isinstance(e, ToolUseEnd) and e.intent
+    }
     for at in range(0, len(data), 1 if EXHAUSTIVE else 61):
         heard = decode(codec, case.request, [data[:at]])
         if heard.facts == whole.facts:
             continue
-        ended = isinstance(heard.error, StreamInterruptedError) or (not at and not case.request.stream)
+        ended = isinstance(heard.error, StreamInterruptedError) or (
+            not at and not case.request.stream
+        )
         assert ended, (at, heard.error)
         if heard.response is not None:
             assert whole.response is not None
@@ -227,7 +252,7 @@ def test_raw_is_verbatim() -> None:
     assert bare.message == reply.message
 
 
-# --- encoding requests ----------------------------------------------------------------------------
+# --- encoding requests -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -257,8 +282,14 @@ def test_store_is_always_false() -> None:
 
 
 def test_quirks_are_read_from_a_mapping_and_typos_are_named() -> None:
-    codec = ResponsesCodec.connect("m", BASE_URL, {"structured": "prompt"}, Capabilities(), vendor="v")
-    assert (codec.quirks, codec.issuer_vendor, codec.wire) == (Quirks(structured="prompt"), "v", "responses")
+    codec = ResponsesCodec.connect(
+        "m", BASE_URL, {"structured": "prompt"}, Capabilities(), vendor="v"
+    )
+    assert (codec.quirks, codec.issuer_vendor, codec.wire) == (
+        Quirks(structured="prompt"),
+        "v",
+        "responses",
+    )
     with pytest.raises(ValueError, match="structure"):
         ResponsesCodec.connect("m", BASE_URL, {"structure": "prompt"}, Capabilities())
 
@@ -276,7 +307,11 @@ SAID = "messages[1].content[0]"
 # the reply, the expected notes as (outcome, code, path, loss)
 LOSSES: list[tuple[str, list[Any], list[tuple[str, str, str, bool]]]] = [
     ("plain thinking", [Thinking("hm"), Text("x")], [("dropped", "thinking_dropped", SAID, True)]),
-    ("redacted", [RedactedThinking("d"), Text("x")], [("dropped", "redacted_thinking_dropped", SAID, True)]),
+    (
+        "redacted",
+        [RedactedThinking("d"), Text("x")],
+        [("dropped", "redacted_thinking_dropped", SAID, True)],
+    ),
     ("own thinking", [THOUGHT, Text("x")], []),
     (
         "thinking that leads to nothing",
@@ -289,12 +324,23 @@ LOSSES: list[tuple[str, list[Any], list[tuple[str, str, str, bool]]]] = [
     (
         "nothing but thinking",
         [THOUGHT],
-        [("dropped", "thinking_dropped", SAID, True), ("dropped", "message_dropped", "messages[1]", True)],
+        [
+            ("dropped", "thinking_dropped", SAID, True),
+            ("dropped", "message_dropped", "messages[1]", True),
+        ],
     ),
-    ("signed text", [Text("x", FOREIGN)], [("dropped", "continuity_dropped", f"{SAID}.continuity", True)]),
+    (
+        "signed text",
+        [Text("x", FOREIGN)],
+        [("dropped", "continuity_dropped", f"{SAID}.continuity", True)],
+    ),
     ("text cut off, without state", [Text("x", Continuity(None, None, HERE, False))], []),
     ("blank text", [Text(""), Text("x")], [("dropped", "blank_text_dropped", SAID, False)]),
-    ("foreign item", [Opaque({"type": "x"}), Text("x")], [("dropped", "opaque_dropped", SAID, True)]),
+    (
+        "foreign item",
+        [Opaque({"type": "x"}), Text("x")],
+        [("dropped", "opaque_dropped", SAID, True)],
+    ),
     ("own item", [Opaque({"type": "x"}, own()), Text("x")], []),
     (
         "own call without output",
@@ -303,7 +349,10 @@ LOSSES: list[tuple[str, list[Any], list[tuple[str, str, str, bool]]]] = [
     ),
     (
         "own call with an output that stays",
-        [Opaque({"type": "shell_call", "call_id": "s"}, own()), Opaque({"type": "shell_call_output", "call_id": "s"})],
+        [
+            Opaque({"type": "shell_call", "call_id": "s"}, own()),
+            Opaque({"type": "shell_call_output", "call_id": "s"}),
+        ],
         [
             ("dropped", "dangling_call_dropped", SAID, True),
             ("dropped", "opaque_dropped", "messages[1].content[1]", True),
@@ -313,7 +362,10 @@ LOSSES: list[tuple[str, list[Any], list[tuple[str, str, str, bool]]]] = [
     (
         "dangling call",
         [CALL],
-        [("dropped", "dangling_call_dropped", SAID, True), ("dropped", "message_dropped", "messages[1]", True)],
+        [
+            ("dropped", "dangling_call_dropped", SAID, True),
+            ("dropped", "message_dropped", "messages[1]", True),
+        ],
     ),
     (
         "unreadable call",
@@ -323,11 +375,15 @@ LOSSES: list[tuple[str, list[Any], list[tuple[str, str, str, bool]]]] = [
 ]
 
 
-@pytest.mark.parametrize(("blocks", "notes"), [row[1:] for row in LOSSES], ids=[row[0] for row in LOSSES])
+@pytest.mark.parametrize(
+    ("blocks", "notes"), [row[1:] for row in LOSSES], ids=[row[0] for row in LOSSES]
+)
 def test_every_loss_is_reported(blocks: list[Any], notes: list[Any]) -> None:
     encoded = make_codec().encode(make_request(HELLO, Assistant(blocks), HELLO))
     assert [(note.outcome, note.code, note.path, note.loss) for note in encoded.notes] == notes
-    assert [warning.path for warning in encoded.warnings] == [path for _, _, path, loss in notes if loss]
+    assert [warning.path for warning in encoded.warnings] == [
+        path for _, _, path, loss in notes if loss
+    ]
 
 
 def test_losses_of_tool_and_user_messages_are_reported() -> None:
@@ -354,7 +410,9 @@ def test_losses_of_tool_and_user_messages_are_reported() -> None:
 
 
 def test_plan_reports_the_same_losses() -> None:
-    plan = make_plan(make_codec(), make_request(HELLO, Assistant([Thinking("hm"), Text("x")]), HELLO), "t")
+    plan = make_plan(
+        make_codec(), make_request(HELLO, Assistant([Thinking("hm"), Text("x")]), HELLO), "t"
+    )
     assert [(item.path, item.outcome) for item in plan.items][:3] == [
         ("messages[0]", "kept"),
         ("messages[1].content[0]", "dropped"),
@@ -367,7 +425,9 @@ def test_late_system_message_is_rejected_by_the_codec() -> None:
         make_codec().encode(make_request(HELLO, System("late")))
 
 
-@pytest.mark.parametrize("extras", [{"x": float("nan")}, {"x": object()}, {"x": {1, 2}}], ids=["nan", "object", "set"])
+@pytest.mark.parametrize(
+    "extras", [{"x": float("nan")}, {"x": object()}, {"x": {1, 2}}], ids=["nan", "object", "set"]
+)
 def test_values_that_are_not_json_are_rejected_or_encoded(extras: dict[str, Any]) -> None:
     try:
         sent = body_of(make_request(config=RuntimeConfig(extras=extras)))
@@ -381,7 +441,7 @@ def test_lone_surrogate_is_rejected() -> None:
         make_codec().encode(make_request(User("\ud800")))
 
 
-# --- encoding random requests -----------------------------------------------------------------------
+# --- encoding random requests ------------------------------------------------------------------
 
 
 @given(arguments=OBJECTS, extras=OBJECTS, schema=OBJECTS)
@@ -393,7 +453,11 @@ def test_encoding_is_deterministic(arguments: Any, extras: Any, schema: Any) -> 
         tools = (Tool("any", "", copy.deepcopy({"type": "object", "x-more": schema})),)
         response = copy.deepcopy({**SCHEMA, "x-more": schema})
         config = RuntimeConfig(extras=copy.deepcopy(extras))
-        return make_codec().encode(make_request(*said, tools=tools, config=config, response_schema=response)).http.body
+        return (
+            make_codec()
+            .encode(make_request(*said, tools=tools, config=config, response_schema=response))
+            .http.body
+        )
 
     assert build() == build()
 
@@ -401,7 +465,9 @@ def test_encoding_is_deterministic(arguments: Any, extras: Any, schema: Any) -> 
 @given(arguments=OBJECTS)
 def test_arguments_round_trip(arguments: dict[str, Any]) -> None:
     said = [HELLO, Assistant(tool_calls=[ToolCall("c", "any", arguments)]), ToolResult("c", "x")]
-    sent = next(item for item in body_of(make_request(*said))["input"] if item["type"] == "function_call")
+    sent = next(
+        item for item in body_of(make_request(*said))["input"] if item["type"] == "function_call"
+    )
     reply = {"status": "completed", "output": [sent]}
     heard = decode(make_codec(), make_request(tools=(ANY,)), [json.dumps(reply).encode()])
     assert heard.error is None
@@ -412,7 +478,13 @@ def test_arguments_round_trip(arguments: dict[str, Any]) -> None:
 @given(data=st.text(max_size=40), more=OBJECTS, text=WORDS)
 def test_reasoning_round_trips(data: str, more: dict[str, Any], text: str) -> None:
     summary = [{"type": "summary_text", "text": text}] if text else []
-    item = {**more, "type": "reasoning", "id": "rs_1", "summary": summary, "encrypted_content": data}
+    item = {
+        **more,
+        "type": "reasoning",
+        "id": "rs_1",
+        "summary": summary,
+        "encrypted_content": data,
+    }
     item = {key: value for key, value in item.items() if key not in ("status", "content")}
     reply = {
         "status": "completed",
@@ -434,11 +506,18 @@ def test_reasoning_round_trips(data: str, more: dict[str, Any], text: str) -> No
 STATES = st.none() | st.builds(
     Continuity,
     st.none() | st.just("sig"),
-    st.none() | st.sampled_from([REASONING, {**REASONING, "status": "incomplete"}, {"phase": "commentary"}]),
+    st.none()
+    | st.sampled_from([REASONING, {**REASONING, "status": "incomplete"}, {"phase": "commentary"}]),
     st.none() | st.sampled_from([HERE, Issuer("anthropic"), Issuer("responses", None, "other")]),
     st.booleans(),
 )
-KINDS = ["web_search_call", "custom_tool_call", "custom_tool_call_output", "shell_call", "shell_call_output"]
+KINDS = [
+    "web_search_call",
+    "custom_tool_call",
+    "custom_tool_call_output",
+    "shell_call",
+    "shell_call_output",
+]
 IDS = st.sampled_from(["a", "b", "call_1", "x" * 65, "ü", "y" * 64])
 BLOCKS = st.one_of(
     st.builds(Text, WORDS, STATES),
@@ -447,7 +526,10 @@ BLOCKS = st.one_of(
     st.builds(ToolCall, IDS, st.just("any"), st.none() | OBJECTS, STATES),
     st.builds(
         Opaque,
-        st.builds(lambda kind, call_id: {"type": kind, "call_id": call_id}, st.sampled_from(KINDS), IDS) | JSON,
+        st.builds(
+            lambda kind, call_id: {"type": kind, "call_id": call_id}, st.sampled_from(KINDS), IDS
+        )
+        | JSON,
         STATES,
     ),
 )
@@ -463,7 +545,9 @@ MESSAGES = st.lists(
 
 @given(messages=MESSAGES, send=st.sampled_from(["encrypted", "all"]))
 def test_any_conversation_gives_a_valid_input(messages: list[Any], send: Any) -> None:
-    """Each call has one later result, ids are unique and short, and output follows each reasoning item."""
+    """Each call has one later result, ids are unique and short, and output follows each reasoning
+    item.
+    """
     said = [HELLO, *messages, HELLO]
     before = copy.deepcopy(said)
     encoded = make_codec(send_reasoning=send).encode(make_request(*said))
@@ -489,7 +573,8 @@ def test_any_conversation_gives_a_valid_input(messages: list[Any], send: Any) ->
         if item["type"] != "web_search_call":
             other = item["type"].endswith("_output")
             assert any(
-                i["call_id"] == item["call_id"] and i["type"].endswith("_output") is not other for i in own_kinds
+                i["call_id"] == item["call_id"] and i["type"].endswith("_output") is not other
+                for i in own_kinds
             )
 
 
@@ -497,11 +582,15 @@ def test_any_conversation_gives_a_valid_input(messages: list[Any], send: Any) ->
 def test_every_omitted_block_is_noted(messages: list[Any]) -> None:
     encoded = make_codec().encode(make_request(HELLO, *messages, HELLO))
     items = json.loads(encoded.http.body)["input"]
-    blocks = sum(len(message.content) if isinstance(message, Assistant) else 1 for message in messages)
+    blocks = sum(
+        len(message.content) if isinstance(message, Assistant) else 1 for message in messages
+    )
     dropped = {
         note.path
         for note in encoded.notes
-        if note.outcome == "dropped" and not note.path.endswith("continuity") and note.code != "message_dropped"
+        if note.outcome == "dropped"
+        and not note.path.endswith("continuity")
+        and note.code != "message_dropped"
     }
     assert len(items) - 2 + len(dropped) == blocks
 
@@ -519,7 +608,9 @@ def test_equal_ids_are_made_distinct_and_legal_ones_kept(messages: list[Any]) ->
     sent = [item["call_id"] for item in items if item["type"] == "function_call"]
     meant = [call.id for turn in turns if isinstance(turn, Assistant) for call in turn.tool_calls]
     assert len(set(sent)) == len(sent) == len(meant)
-    outputs = {item["call_id"]: item["output"] for item in items if item["type"] == "function_call_output"}
+    outputs = {
+        item["call_id"]: item["output"] for item in items if item["type"] == "function_call_output"
+    }
     assert [outputs[call_id] for call_id in sent] == meant
     firsts = dict(reversed(list(zip(meant, sent, strict=True))))
     assert all(mine == theirs for mine, theirs in firsts.items() if rule.allows(mine))
@@ -536,7 +627,9 @@ def test_duplicate_ids_are_made_distinct_without_an_id_rule() -> None:
 def test_generated_id_is_unique(last: str) -> None:
     """Of three possible ids two are taken, so the second call with one id gets the third."""
     said = [
-        part for name in ("a", "a", last) for part in (Assistant([ToolCall(name, "any", {})]), ToolResult(name, "x"))
+        part
+        for name in ("a", "a", last)
+        for part in (Assistant([ToolCall(name, "any", {})]), ToolResult(name, "x"))
     ]
     items = body_of(make_request(HELLO, *said), id_rule=IdRule(1, alphabet="abc"))["input"]
     sent = [item["call_id"] for item in items if item["type"] == "function_call"]
@@ -544,19 +637,29 @@ def test_generated_id_is_unique(last: str) -> None:
 
 
 TURNS = st.lists(
-    st.tuples(WORDS.map(lambda word: word + "?"), WORDS, st.lists(st.tuples(IDS, OBJECTS), max_size=2)),
+    st.tuples(
+        WORDS.map(lambda word: word + "?"), WORDS, st.lists(st.tuples(IDS, OBJECTS), max_size=2)
+    ),
     min_size=1,
     max_size=3,
 )
 
 
 @given(turns=TURNS, more=TURNS, structured=st.sampled_from(["native", "prompt"]))
-def test_second_turn_extends_the_bytes_of_the_first(turns: Any, more: Any, structured: Any) -> None:
+def test_second_turn_extends_the_bytes_of_the_first(
+    turns: Any, more: Any, structured: Any
+) -> None:
     def build(turns: Any) -> bytes:
         said: list[Any] = [System("Be terse.")]
         for at, (asked, answered, calls) in enumerate(turns):
-            named = [ToolCall(f"{at}{place}", "any", arguments) for place, (_, arguments) in enumerate(calls)]
-            said += [User(asked), Assistant([THOUGHT, *([Text(answered)] if answered else []), *named, Text("…")])]
+            named = [
+                ToolCall(f"{at}{place}", "any", arguments)
+                for place, (_, arguments) in enumerate(calls)
+            ]
+            said += [
+                User(asked),
+                Assistant([THOUGHT, *([Text(answered)] if answered else []), *named, Text("…")]),
+            ]
             said += [ToolResult(call.id, "done") for call in named]
         config = RuntimeConfig(temperature=0.5, extras={"user": "u"})
         request = make_request(*said, HELLO, config=config, tools=(ANY,), response_schema=SCHEMA)
@@ -568,24 +671,54 @@ def test_second_turn_extends_the_bytes_of_the_first(turns: Any, more: Any, struc
     assert build([*turns, *more]).startswith(first.removesuffix(last) + b",")
 
 
-# --- learned from rejected requests -----------------------------------------------------------------
+# --- learned from rejected requests ------------------------------------------------------------
 
 NATIVE = {"response_schema": SCHEMA}
 STRICT = {"tools": (CLOSED,)}
 NO_INCLUDE = {"encrypted_reasoning": False}
 
 # status, the error text, its code, the request, what is known before, and what must be learned
-LESSONS: list[tuple[int, str, str | None, dict[str, Any], dict[str, Any], dict[str, Any] | None]] = [
+LESSONS: list[
+    tuple[int, str, str | None, dict[str, Any], dict[str, Any], dict[str, Any] | None]
+] = [
     (400, "Encrypted content is not supported with this model.", None, {}, {}, NO_INCLUDE),
     (400, "Unknown parameter: 'include'.", "unknown_parameter", {}, {}, NO_INCLUDE),
     (422, "include: extra inputs are not permitted", None, {}, {}, NO_INCLUDE),
     (400, "Encrypted content is not supported with this model.", None, {}, NO_INCLUDE, None),
-    (400, "The encrypted content gAAA could not be verified.", "invalid_encrypted_content", {}, {}, None),
+    (
+        400,
+        "The encrypted content gAAA could not be verified.",
+        "invalid_encrypted_content",
+        {},
+        {},
+        None,
+    ),
     (429, "Unknown parameter: 'include'.", None, {}, {}, None),
-    (400, "Invalid schema for function 'closed'", "invalid_function_parameters", STRICT, {}, {"strict_tools": False}),
-    (400, "Invalid schema for function 'any'", "invalid_function_parameters", {"tools": (ANY,)}, {}, None),
+    (
+        400,
+        "Invalid schema for function 'closed'",
+        "invalid_function_parameters",
+        STRICT,
+        {},
+        {"strict_tools": False},
+    ),
+    (
+        400,
+        "Invalid schema for function 'any'",
+        "invalid_function_parameters",
+        {"tools": (ANY,)},
+        {},
+        None,
+    ),
     (400, "Invalid schema for function 'closed'", None, STRICT, {"strict_tools": False}, None),
-    (400, "Invalid schema for response_format 'x'", "invalid_json_schema", NATIVE, {}, {"structured": "prompt"}),
+    (
+        400,
+        "Invalid schema for response_format 'x'",
+        "invalid_json_schema",
+        NATIVE,
+        {},
+        {"structured": "prompt"},
+    ),
     (400, "Unknown parameter: 'text.format'.", None, NATIVE, {}, {"structured": "prompt"}),
     (500, "json_schema", None, NATIVE, {"strict_schemas": False}, {"structured": "prompt"}),
     (400, "text.format", None, {}, {}, None),
@@ -595,9 +728,13 @@ LESSONS: list[tuple[int, str, str | None, dict[str, Any], dict[str, Any], dict[s
 
 
 @pytest.mark.parametrize(("status", "says", "code", "fields", "before", "learned"), LESSONS)
-def test_lessons_are_learned(status: int, says: str, code: str | None, fields: Any, before: Any, learned: Any) -> None:
+def test_lessons_are_learned(
+    status: int, says: str, code: str | None, fields: Any, before: Any, learned: Any
+) -> None:
     codec = ResponsesCodec(MODEL, BASE_URL, Quirks(**before), vendor="v", keep_raw=False)
-    error = codec.error(status, {}, json.dumps({"error": {"message": says, "code": code}}).encode())
+    error = codec.error(
+        status, {}, json.dumps({"error": {"message": says, "code": code}}).encode()
+    )
     lesson = codec.learn(error, make_request(**fields))
     if learned is None:
         assert lesson is None
@@ -605,9 +742,17 @@ def test_lessons_are_learned(status: int, says: str, code: str | None, fields: A
     assert lesson is not None
     assert lesson.quirks_for(make_request(**fields)) == Quirks(**{**before, **learned})
     # Not public, and must survive the copy.
-    assert (lesson.model, lesson.base_url, lesson.issuer_vendor, lesson._keep_raw) == (MODEL, BASE_URL, "v", False)  # noqa: SLF001
+    assert (lesson.model, lesson.base_url, lesson.issuer_vendor, lesson._keep_raw) == (  # noqa: SLF001
+        MODEL,
+        BASE_URL,
+        "v",
+        False,
+    )
     assert codec.quirks == Quirks(**before)
-    assert lesson.encode(make_request(**fields)).http.body != codec.encode(make_request(**fields)).http.body
+    assert (
+        lesson.encode(make_request(**fields)).http.body
+        != codec.encode(make_request(**fields)).http.body
+    )
 
 
 def test_learning_terminates() -> None:
@@ -622,19 +767,33 @@ def test_learning_terminates() -> None:
 
 
 async def test_lesson_is_applied_at_once() -> None:
-    refused = (400, {}, [b'{"error": {"message": "Encrypted content is not supported with this model."}}'])
+    refused = (
+        400,
+        {},
+        [b'{"error": {"message": "Encrypted content is not supported with this model."}}'],
+    )
     answered = (200, {}, [Case("responses", "text-stream").reply or b""])
     transport = FixtureTransport(refused, answered, answered)
     provider = HttpProvider(make_codec(), transport, name="n", model=MODEL)
     for _ in range(2):
         events = [event async for event in provider.stream("Hello")]
         assert fold(events).text == "The Sprée 🌊."
-    assert ["include" in json.loads(request.body) for request in transport.requests] == [True, False, False]
+    assert ["include" in json.loads(request.body) for request in transport.requests] == [
+        True,
+        False,
+        False,
+    ]
 
 
 async def test_a_conversation_with_reasoning_through_a_provider() -> None:
-    """Streamed encrypted reasoning is sent back unchanged, in its position, and only to its issuer."""
-    first = (200, {}, cut_at_random(Case("responses", "reasoning-encrypted-stream").reply or b"", 1))
+    """Streamed encrypted reasoning is sent back unchanged, in its position, and only to its
+    issuer.
+    """
+    first = (
+        200,
+        {},
+        cut_at_random(Case("responses", "reasoning-encrypted-stream").reply or b"", 1),
+    )
     transport = FixtureTransport(first, (200, {}, [Case("responses", "text").reply or b""]))
     provider = HttpProvider(make_codec(), transport, name="n", model=MODEL)
     tools = [Tool("lookup", "", {"type": "object"})]
@@ -643,12 +802,19 @@ async def test_a_conversation_with_reasoning_through_a_provider() -> None:
         pass
     assert stream.response is not None
     reply = stream.response.message
-    answer = await provider.complete([User("Weather?"), reply, ToolResult("call_1", "sunny")], tools)
+    answer = await provider.complete(
+        [User("Weather?"), reply, ToolResult("call_1", "sunny")], tools
+    )
     assert answer.text == "The Spree."
     assert answer.warnings == ()
     assert json.loads(transport.requests[1].body)["input"][1:3] == [
         {"id": "rs_1", "type": "reasoning", "summary": [], "encrypted_content": "gAAA=="},
-        {"type": "function_call", "call_id": "call_1", "name": "lookup", "arguments": '{"city":"Berlin"}'},
+        {
+            "type": "function_call",
+            "call_id": "call_1",
+            "name": "lookup",
+            "arguments": '{"city":"Berlin"}',
+        },
     ]
     other = ResponsesCodec("another-model", BASE_URL).encode(
         Request((User("Weather?"), reply, ToolResult("call_1", "sunny")), model="another-model")
@@ -659,7 +825,9 @@ async def test_a_conversation_with_reasoning_through_a_provider() -> None:
 async def test_a_cancelled_turn_can_be_continued() -> None:
     body = Case("responses", "parallel-calls-stream").reply or b""
     cut = body[: body.index(b"function_call_arguments.done")]
-    transport = FixtureTransport((200, {}, [cut, b": wait\n\n"]), (200, {}, [Case("responses", "text").reply or b""]))
+    transport = FixtureTransport(
+        (200, {}, [cut, b": wait\n\n"]), (200, {}, [Case("responses", "text").reply or b""])
+    )
     provider = HttpProvider(make_codec(), transport, name="n", model=MODEL)
     stream = provider.stream("Weather?", [Tool("lookup", "", {"type": "object"})])
     async for event in stream:
@@ -667,14 +835,18 @@ async def test_a_cancelled_turn_can_be_continued() -> None:
             await stream.cancel()
     assert stream.response is not None
     assert stream.response.finish_reason == "cancelled"
-    said = [block for block in stream.response.message.content if not isinstance(block, ToolCall) or block.arguments]
+    said = [
+        block
+        for block in stream.response.message.content
+        if not isinstance(block, ToolCall) or block.arguments
+    ]
     answer = await provider.complete([User("Weather?"), Assistant(said), User("Never mind.")])
     assert answer.text == "The Spree."
     items = json.loads(transport.requests[1].body)["input"]
     assert [item["type"] for item in items] == ["message", "message", "message"]
 
 
-# --- refusals ---------------------------------------------------------------------------------------
+# --- refusals ----------------------------------------------------------------------------------
 
 # The recordings of failing exchanges, by words in them; anything else is an invalid request.
 WORDED: list[tuple[str, type[ProviderError]]] = [
@@ -702,12 +874,17 @@ def test_recorded_errors_are_read() -> None:
     for record in records(good=False):
         error = make_codec().error(record.status, record.headers, record.body)
         text = record.body.decode()
-        expected = next((kind for words, kind in WORDED if words.lower() in text.lower()), InvalidRequestError)
+        expected = next(
+            (kind for words, kind in WORDED if words.lower() in text.lower()), InvalidRequestError
+        )
         assert type(error) is expected, f"{record} {record.status}: {text}"
         assert error.provider_message
 
 
-@given(status=st.integers(300, 599), body=JSON | st.binary(max_size=60) | OBJECTS.map(lambda inner: {"error": inner}))
+@given(
+    status=st.integers(300, 599),
+    body=JSON | st.binary(max_size=60) | OBJECTS.map(lambda inner: {"error": inner}),
+)
 def test_error_responses_give_provider_errors(status: int, body: Any) -> None:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     for prefix in (b"", b"data: "):
@@ -716,18 +893,27 @@ def test_error_responses_give_provider_errors(status: int, body: Any) -> None:
         assert str(error)
 
 
-# --- decoding the same content from a body and from a stream ----------------------------------------
+# --- decoding the same content from a body and from a stream -----------------------------------
 
 PIECES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
 LISTS = st.lists(PIECES, max_size=2)
 ITEMS = st.lists(
     st.one_of(
         st.fixed_dictionaries(
-            {"type": st.just("message"), "texts": LISTS, "phase": st.sampled_from([None, "commentary"])}
+            {
+                "type": st.just("message"),
+                "texts": LISTS,
+                "phase": st.sampled_from([None, "commentary"]),
+            }
         ),
         st.fixed_dictionaries({"type": st.just("refusal"), "text": PIECES}),
         st.fixed_dictionaries(
-            {"type": st.just("reasoning"), "summary": LISTS, "content": LISTS, "data": st.sampled_from([None, "E"])}
+            {
+                "type": st.just("reasoning"),
+                "summary": LISTS,
+                "content": LISTS,
+                "data": st.sampled_from([None, "E"]),
+            }
         ),
         st.fixed_dictionaries({"type": st.just("function_call"), "arguments": OBJECTS}),
         st.fixed_dictionaries({"type": st.just("web_search_call"), "more": JSON}),
@@ -739,16 +925,36 @@ ITEMS = st.lists(
 def write_item(at: int, made: dict[str, Any]) -> dict[str, Any]:
     kind = made["type"]
     if kind in ("message", "refusal"):
-        parts = [{"type": "output_text", "text": text, "annotations": []} for text in made.get("texts", ())]
-        parts = parts or [{"type": "refusal", "refusal": made["text"]}] if kind == "refusal" else parts
-        return {"type": "message", "id": f"msg_{at}", "role": "assistant", "content": parts, "phase": made.get("phase")}
+        parts = [
+            {"type": "output_text", "text": text, "annotations": []}
+            for text in made.get("texts", ())
+        ]
+        parts = (
+            parts or [{"type": "refusal", "refusal": made["text"]}] if kind == "refusal" else parts
+        )
+        return {
+            "type": "message",
+            "id": f"msg_{at}",
+            "role": "assistant",
+            "content": parts,
+            "phase": made.get("phase"),
+        }
     if kind == "reasoning":
         item = {"type": kind, "id": f"rs_{at}", "encrypted_content": made["data"]}
         item["summary"] = [{"type": "summary_text", "text": text} for text in made["summary"]]
-        return {**item, "content": [{"type": "reasoning_text", "text": text} for text in made["content"]]}
+        return {
+            **item,
+            "content": [{"type": "reasoning_text", "text": text} for text in made["content"]],
+        }
     if kind == "function_call":
         arguments = json.dumps(made["arguments"])
-        return {"type": kind, "id": f"fc_{at}", "call_id": f"call_{at}", "name": "any", "arguments": arguments}
+        return {
+            "type": kind,
+            "id": f"fc_{at}",
+            "call_id": f"call_{at}",
+            "name": "any",
+            "arguments": arguments,
+        }
     return {"type": kind, "id": f"ws_{at}", "status": "completed", "action": made["more"]}
 
 
@@ -760,14 +966,24 @@ def pieces_of(text: str, chance: random.Random) -> Iterator[str]:
         at += size
 
 
-def stream_item(at: int, item: dict[str, Any], chance: random.Random, *, indexed: bool) -> Iterator[dict[str, Any]]:
+def stream_item(
+    at: int, item: dict[str, Any], chance: random.Random, *, indexed: bool
+) -> Iterator[dict[str, Any]]:
     """Return the events of one item, randomly without those that real servers omit."""
-    where: dict[str, Any] = {"output_index": at, "item_id": item["id"]} if indexed else {"item_id": item["id"]}
+    where: dict[str, Any] = (
+        {"output_index": at, "item_id": item["id"]} if indexed else {"item_id": item["id"]}
+    )
     place: dict[str, Any] = {"output_index": at} if indexed else {}
     empty = {**item, "content": [], "summary": [], "arguments": "", "encrypted_content": None}
-    yield {"type": "response.output_item.added", **place, "item": {key: empty[key] for key in item}}
+    yield {
+        "type": "response.output_item.added",
+        **place,
+        "item": {key: empty[key] for key in item},
+    }
     for index, part in enumerate(item.get("content") or ()):
-        name, kind = ("refusal", "refusal") if part["type"] == "refusal" else ("text", part["type"])
+        name, kind = (
+            ("refusal", "refusal") if part["type"] == "refusal" else ("text", part["type"])
+        )
         spot = {**where, "content_index": index}
         if item["type"] == "reasoning":
             continue
@@ -780,27 +996,52 @@ def stream_item(at: int, item: dict[str, Any], chance: random.Random, *, indexed
         ("summary", "reasoning_summary_text", "summary_index"),
         ("content", "reasoning_text", "content_index"),
     ):
-        for index, part in enumerate(item.get(channel) or () if item["type"] == "reasoning" else ()):
+        for index, part in enumerate(
+            item.get(channel) or () if item["type"] == "reasoning" else ()
+        ):
             for piece in pieces_of(part["text"], chance):
                 yield {"type": f"response.{kind}.delta", **where, number: index, "delta": piece}
     if item["type"] == "function_call":
         for piece in pieces_of(item["arguments"], chance):
             yield {"type": "response.function_call_arguments.delta", **where, "delta": piece}
         if chance.random() < 0.5:
-            yield {"type": "response.function_call_arguments.done", **where, "arguments": item["arguments"]}
+            yield {
+                "type": "response.function_call_arguments.done",
+                **where,
+                "arguments": item["arguments"],
+            }
     if chance.random() < 0.9 or item["type"] == "web_search_call":
         yield {"type": "response.output_item.done", **place, "item": item}
 
 
-@given(made=ITEMS, cut=st.booleans(), seed=st.integers(0, 10**6), indexed=st.booleans(), repeated=st.booleans())
-def test_stream_and_body_fold_to_the_same_reply(made: Any, cut: bool, seed: int, indexed: bool, repeated: bool) -> None:
+@given(
+    made=ITEMS,
+    cut=st.booleans(),
+    seed=st.integers(0, 10**6),
+    indexed=st.booleans(),
+    repeated=st.booleans(),
+)
+def test_stream_and_body_fold_to_the_same_reply(
+    made: Any, cut: bool, seed: int, indexed: bool, repeated: bool
+) -> None:
     chance = random.Random(seed)
     items = [write_item(at, each) for at, each in enumerate(made)]
     status = "incomplete" if cut else "completed"
     usage = {"input_tokens": 3, "output_tokens": 4, "total_tokens": 7}
-    response = {"status": status, "model": "m", "usage": usage, "incomplete_details": {"reason": "max_output_tokens"}}
-    events = [event for at, item in enumerate(items) for event in stream_item(at, item, chance, indexed=indexed)]
-    whole_items = sum(event["type"] == "response.output_item.done" for event in events) == len(items)
+    response = {
+        "status": status,
+        "model": "m",
+        "usage": usage,
+        "incomplete_details": {"reason": "max_output_tokens"},
+    }
+    events = [
+        event
+        for at, item in enumerate(items)
+        for event in stream_item(at, item, chance, indexed=indexed)
+    ]
+    whole_items = sum(event["type"] == "response.output_item.done" for event in events) == len(
+        items
+    )
     final = [] if whole_items and not repeated else items  # chatgpt.com leaves the list empty
     stream = [{"type": "response.created", "response": {"model": "m"}}, *events]
     stream.append({"type": f"response.{status}", "response": {**response, "output": final}})
@@ -814,7 +1055,9 @@ def test_stream_and_body_fold_to_the_same_reply(made: Any, cut: bool, seed: int,
     assert heard.facts == body.facts
     assert body.response is not None
     said = [
-        part for each in made for part in each.get("texts", [each.get("text")] if each["type"] == "refusal" else [])
+        part
+        for each in made
+        for part in each.get("texts", [each.get("text")] if each["type"] == "refusal" else [])
     ]
     assert body.response.text == "".join(said)
     calls = [each["arguments"] for each in made if each["type"] == "function_call"]
@@ -822,14 +1065,23 @@ def test_stream_and_body_fold_to_the_same_reply(made: Any, cut: bool, seed: int,
     if any(each["type"] == "refusal" for each in made):
         assert body.response.finish_reason == "content_filter"
     else:
-        assert body.response.finish_reason == ("length" if cut else "tool_calls" if calls else "stop")
+        assert body.response.finish_reason == (
+            "length" if cut else "tool_calls" if calls else "stop"
+        )
 
 
 def words_of(heard: DecodedReply) -> tuple[Any, ...]:
     reply = heard.response
     assert reply is not None
     calls = [(call.id, call.arguments) for call in reply.tool_calls]
-    return reply.text, reply.message.thinking, calls, reply.finish_reason, reply.usage, type(heard.error)
+    return (
+        reply.text,
+        reply.message.thinking,
+        calls,
+        reply.finish_reason,
+        reply.usage,
+        type(heard.error),
+    )
 
 
 # Events without content, each placed among the events of a reply that is complete without them.
@@ -847,7 +1099,12 @@ IDLE: list[dict[str, Any]] = [
         "content_index": 0,
         "part": {"type": "output_text", "text": "x"},
     },
-    {"type": "response.content_part.done", "output_index": 0, "content_index": 0, "part": {"type": "output_audio"}},
+    {
+        "type": "response.content_part.done",
+        "output_index": 0,
+        "content_index": 0,
+        "part": {"type": "output_audio"},
+    },
     {"type": "response.in_progress"},
     {"type": "response.output_text.annotation.added", "output_index": 0},
 ]
@@ -864,8 +1121,12 @@ def test_events_without_content_are_ignored(idle: dict[str, Any]) -> None:
 @pytest.mark.parametrize("word", ["created", "queued", "in_progress"])
 def test_message_starts_with_its_first_content(word: str) -> None:
     decoder = open_decoder(make_codec(), make_request(stream=True))
-    events = decoder.feed(event_of({"type": f"response.{word}", "response": {"model": "its-name"}}))
-    assert [(event.type, getattr(event, "model", None)) for event in events] == [("message.start", "its-name")]
+    events = decoder.feed(
+        event_of({"type": f"response.{word}", "response": {"model": "its-name"}})
+    )
+    assert [(event.type, getattr(event, "model", None)) for event in events] == [
+        ("message.start", "its-name")
+    ]
 
 
 def test_arguments_under_a_message_id_are_not_lost() -> None:
@@ -875,7 +1136,9 @@ def test_arguments_under_a_message_id_are_not_lost() -> None:
         {"type": "response.function_call_arguments.delta", **where, "delta": '{"a": 1}'},
         {"type": "response.completed", "response": {}},
     ]
-    heard = decode(make_codec(), make_request(stream=True, tools=(ANY,)), [b"".join(map(event_of, events))])
+    heard = decode(
+        make_codec(), make_request(stream=True, tools=(ANY,)), [b"".join(map(event_of, events))]
+    )
     assert isinstance(heard.error, MalformedToolCallError)
     assert heard.response is not None
     assert [(call.name, call.arguments) for call in heard.response.tool_calls] == [("", {"a": 1})]
@@ -892,12 +1155,14 @@ def test_late_end_of_an_earlier_part_closes_no_other() -> None:
         {"type": delta, **spot, "content_index": 1, "delta": "o."},
         {"type": "response.completed", "response": {}},
     ]
-    reply = decode(make_codec(), make_request(stream=True), [b"".join(map(event_of, events))]).response
+    reply = decode(
+        make_codec(), make_request(stream=True), [b"".join(map(event_of, events))]
+    ).response
     assert reply is not None
     assert reply.message.content == (Text("One. "), Text("Two."))
 
 
-# --- decoding mutated replies -----------------------------------------------------------------------
+# --- decoding mutated replies ------------------------------------------------------------------
 
 RICH_PARTS = [
     {"type": "output_text", "text": "Hi", "annotations": [{"type": "url_citation"}]},
@@ -909,8 +1174,21 @@ RICH_ITEMS = [
         "summary": [{"type": "summary_text", "text": "Hm"}],
         "content": [{"type": "reasoning_text", "text": "So"}],
     },
-    {"type": "message", "id": "msg_1", "role": "assistant", "phase": "final_answer", "content": RICH_PARTS},
-    {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "any", "arguments": '{"a": 1}', "namespace": "n"},
+    {
+        "type": "message",
+        "id": "msg_1",
+        "role": "assistant",
+        "phase": "final_answer",
+        "content": RICH_PARTS,
+    },
+    {
+        "type": "function_call",
+        "id": "fc_1",
+        "call_id": "c1",
+        "name": "any",
+        "arguments": '{"a": 1}',
+        "namespace": "n",
+    },
     {"type": "web_search_call", "id": "ws_1"},
 ]
 RICH_BODY = {
@@ -931,20 +1209,34 @@ RICH_BODY = {
 SPOT = {"output_index": 0, "content_index": 0, "summary_index": 0, "item_id": "msg_1"}
 RICH_EVENTS = [
     {"type": "response.created", "response": {"model": "m"}},
-    *[{"type": "response.output_item.added", "output_index": at, "item": item} for at, item in enumerate(RICH_ITEMS)],
+    *[
+        {"type": "response.output_item.added", "output_index": at, "item": item}
+        for at, item in enumerate(RICH_ITEMS)
+    ],
     {"type": "response.output_text.delta", **SPOT, "delta": "Hi"},
     {"type": "response.refusal.delta", **SPOT, "delta": "No"},
     {"type": "response.reasoning_summary_text.delta", **SPOT, "delta": "Hm"},
     {"type": "response.reasoning_text.delta", **SPOT, "delta": "So"},
     {"type": "response.function_call_arguments.delta", **SPOT, "item_id": "fc_1", "delta": '{"a"'},
-    {"type": "response.function_call_arguments.done", **SPOT, "item_id": "fc_1", "name": "any", "arguments": "{}"},
-    {"type": "response.content_part.done", **SPOT, "part": {"type": "output_text", "text": "Hi", "annotations": []}},
+    {
+        "type": "response.function_call_arguments.done",
+        **SPOT,
+        "item_id": "fc_1",
+        "name": "any",
+        "arguments": "{}",
+    },
+    {
+        "type": "response.content_part.done",
+        **SPOT,
+        "part": {"type": "output_text", "text": "Hi", "annotations": []},
+    },
     {"type": "response.output_item.done", "output_index": 1, "item": RICH_ITEMS[1]},
     {"type": "response.completed", "response": RICH_BODY},
     {"type": "error", "error": {"message": "x", "code": "y"}, "message": "z"},
 ]
 REPLACEMENTS: list[Any] = [
-    ..., None, True, False, 0, 1, -1, 1.5, 2**70, "", "x", "message", "\x00", "{", [], [None], [[]], ["x"], {},
+    ..., None, True, False, 0, 1, -1, 1.5, 2**70, "", "x", "message", "\x00", "{", [], [None],
+    [[]], ["x"], {},
     {"a": 1}, {"type": []}, {"text": 5}, [{"type": "refusal"}],
 ]  # fmt: skip
 
@@ -970,11 +1262,15 @@ def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 
 
 def held(heard: DecodedReply) -> DecodedReply:
-    """Assert that an error is a provider error with an expected cause, and that events serialise."""
+    """Assert that an error is a provider error with an expected cause, and that events
+    serialise.
+    """
     error = heard.error
     if error is not None:
         assert type(error) in TREE
-        assert error.__cause__ is None or isinstance(error.__cause__, ValueError | RecursionError), error.__cause__
+        assert error.__cause__ is None or isinstance(
+            error.__cause__, ValueError | RecursionError
+        ), error.__cause__
         assert str(error)
         assert heard.response is None or error.response is not None
     for event in heard.events:
@@ -983,7 +1279,9 @@ def held(heard: DecodedReply) -> DecodedReply:
 
 
 @pytest.mark.no_cover
-@pytest.mark.parametrize("path", list(paths_in(RICH_BODY)), ids=lambda path: ".".join(map(str, path)))
+@pytest.mark.parametrize(
+    "path", list(paths_in(RICH_BODY)), ids=lambda path: ".".join(map(str, path))
+)
 def test_any_type_at_any_place_of_a_body_is_handled(path: tuple[Any, ...]) -> None:
     for new in REPLACEMENTS:
         data = json.dumps(changed(RICH_BODY, path, new)).encode()
@@ -995,7 +1293,10 @@ def test_any_type_at_any_place_of_a_body_is_handled(path: tuple[Any, ...]) -> No
 @pytest.mark.parametrize("at", range(len(RICH_EVENTS)), ids=lambda at: RICH_EVENTS[at]["type"])
 def test_any_type_at_any_place_of_an_event_is_handled(at: int) -> None:
     request = make_request(tools=(ANY,), stream=True)
-    before, after = b"".join(map(event_of, RICH_EVENTS[:at])), b"".join(map(event_of, RICH_EVENTS[at + 1 :]))
+    before, after = (
+        b"".join(map(event_of, RICH_EVENTS[:at])),
+        b"".join(map(event_of, RICH_EVENTS[at + 1 :])),
+    )
     for path in paths_in(RICH_EVENTS[at]):
         for new in REPLACEMENTS:
             event = event_of(changed(RICH_EVENTS[at], path, new))
@@ -1004,7 +1305,12 @@ def test_any_type_at_any_place_of_an_event_is_handled(at: int) -> None:
             assert heard.response is not None or heard.error is not None
 
 
-@given(value=JSON, values=st.lists(JSON, max_size=4), at=st.integers(0, len(RICH_EVENTS) - 1), seed=st.integers(0, 99))
+@given(
+    value=JSON,
+    values=st.lists(JSON, max_size=4),
+    at=st.integers(0, len(RICH_EVENTS) - 1),
+    seed=st.integers(0, 99),
+)
 def test_random_json_is_handled(value: Any, values: list[Any], at: int, seed: int) -> None:
     request = make_request(tools=(ANY,), stream=True)
     for data in (
@@ -1013,7 +1319,14 @@ def test_random_json_is_handled(value: Any, values: list[Any], at: int, seed: in
         json.dumps({**RICH_BODY, "output": values}).encode(),
         b"".join(map(event_of, values)),
         b"".join(
-            map(event_of, [*RICH_EVENTS[:at], {**RICH_EVENTS[at], "item": value, "part": value}, *RICH_EVENTS[at:]])
+            map(
+                event_of,
+                [
+                    *RICH_EVENTS[:at],
+                    {**RICH_EVENTS[at], "item": value, "part": value},
+                    *RICH_EVENTS[at:],
+                ],
+            )
         ),
     ):
         heard = held(decode(make_codec(), request, [data]))
@@ -1028,7 +1341,13 @@ def test_events_in_any_order_are_handled(order: list[int], indices: list[Any]) -
     events = [dict(RICH_EVENTS[at]) for at in order]
     for event, index in zip(events, indices, strict=False):
         event["output_index"] = index
-    held(decode(make_codec(), make_request(tools=(ANY,), stream=True), [b"".join(map(event_of, events))]))
+    held(
+        decode(
+            make_codec(),
+            make_request(tools=(ANY,), stream=True),
+            [b"".join(map(event_of, events))],
+        )
+    )
 
 
 @given(data=st.binary(max_size=80), stream=st.booleans(), seed=st.integers(0, 99))
@@ -1049,23 +1368,35 @@ def test_damaged_cases_are_handled(seed: int, at: int) -> None:
     held(decode(case.codec(ResponsesCodec), case.request, [bytes(data)]))
 
 
-# --- recordings -------------------------------------------------------------------------------------
+# --- recordings --------------------------------------------------------------------------------
 
 # The recordings whose reply is, or holds, an error; and why.
 HELD: dict[str, tuple[type[ProviderError], str]] = {
-    "2a91b8bd-34b3d6a3": (dragoman.errors.QuotaExceededError, "an error event, then response.failed"),
-    "44b6752b-2d2cffc8": (UnavailableError, "an error event, then response.failed with another code"),
+    "2a91b8bd-34b3d6a3": (
+        dragoman.errors.QuotaExceededError,
+        "an error event, then response.failed",
+    ),
+    "44b6752b-2d2cffc8": (
+        UnavailableError,
+        "an error event, then response.failed with another code",
+    ),
     "0e0a7afa-89441886": (MalformedToolCallError, "a call cut at max_output_tokens"),
     "ee3f033d-e7fffc61": (StreamInterruptedError, "cancelled on the server"),
 }
 
 
 def words_plainly(record: Record) -> tuple[str, list[Any], list[str], Any]:
-    """Text, calls, item types and usage by the standard library: of the final list, or else of the items done."""
+    """Text, calls, item types and usage by the standard library: of the final list, or else of the
+    items done.
+    """
     text = record.body.decode()
     if record.is_events:
         events = events_in(record.body)
-        last = [event["response"] for event in events if event["type"] in ("response.completed", "response.incomplete")]
+        last = [
+            event["response"]
+            for event in events
+            if event["type"] in ("response.completed", "response.incomplete")
+        ]
         done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
         response = last[0] if last else {}
         items = response.get("output") or done
@@ -1074,8 +1405,16 @@ def words_plainly(record: Record) -> tuple[str, list[Any], list[str], Any]:
         items = response["output"]
     parts = [part for item in items if item["type"] == "message" for part in item["content"]]
     said = "".join([part.get("text") or part.get("refusal") or "" for part in parts])
-    calls = [[item["call_id"], item["name"], item["arguments"]] for item in items if item["type"] == "function_call"]
-    others = [item["type"] for item in items if item["type"] not in ("message", "reasoning", "function_call")]
+    calls = [
+        [item["call_id"], item["name"], item["arguments"]]
+        for item in items
+        if item["type"] == "function_call"
+    ]
+    others = [
+        item["type"]
+        for item in items
+        if item["type"] not in ("message", "reasoning", "function_call")
+    ]
     return said, calls, sorted(others), response.get("usage")
 
 
@@ -1093,10 +1432,15 @@ def test_every_recording_is_read(count: Callable[[str, int], None]) -> None:
         ends["none" if error is None else type(error).__name__] += 1
         if isinstance(error, InvalidResponseError) and reply is None:
             body = json.loads(record.body)
-            assert body["object"] != "response" or body["status"] in ("queued", "in_progress"), record
+            assert body["object"] != "response" or body["status"] in (
+                "queued",
+                "in_progress",
+            ), record
             continue
         expected = HELD.get(record.id)
-        assert (None if error is None else type(error)) is (expected[0] if expected else None), f"{record}: {error}"
+        assert (None if error is None else type(error)) is (expected[0] if expected else None), (
+            f"{record}: {error}"
+        )
         assert reply is not None
         if record.id in SHORTENED or error is not None:
             continue
@@ -1105,11 +1449,17 @@ def test_every_recording_is_read(count: Callable[[str, int], None]) -> None:
         assert [[c.id, c.name, c.arguments] for c in reply.tool_calls] == [
             [i, n, json.loads(a or "{}")] for i, n, a in calls
         ]
-        kinds = [block.data["type"] for block in reply.message.content if isinstance(block, Opaque)]
+        kinds = [
+            block.data["type"] for block in reply.message.content if isinstance(block, Opaque)
+        ]
         kinds += ["image_generation_call"] * len(reply.images)
         assert sorted(kinds) == others, record
         if usage:
-            counted = (reply.usage.input_tokens, reply.usage.output_tokens, reply.usage.total_tokens)
+            counted = (
+                reply.usage.input_tokens,
+                reply.usage.output_tokens,
+                reply.usage.total_tokens,
+            )
             plain = [usage[name] for name in ("input_tokens", "output_tokens", "total_tokens")]
             # One recording has counts down to -9.
             assert counted == tuple([count if count >= 0 else None for count in plain]), record
@@ -1121,7 +1471,9 @@ def test_every_recording_is_read(count: Callable[[str, int], None]) -> None:
 @pytest.mark.no_cover
 @recorded
 def test_recorded_conversations_are_sent_back_unchanged() -> None:
-    """Every recorded reply, sent back to its issuer: reasoning and own items verbatim, nothing else lost."""
+    """Every recorded reply, sent back to its issuer: reasoning and own items verbatim, nothing
+    else lost.
+    """
     for record in records(good=True):
         reply = decode(record.codec(), record.request(), [record.body], judged=False).response
         if reply is None or reply.finish_reason not in ("stop", "tool_calls"):
@@ -1130,7 +1482,12 @@ def test_recorded_conversations_are_sent_back_unchanged() -> None:
         codec = make_codec(send_reasoning="all")
         encoded = codec.encode(make_request(HELLO, reply.message, *results, HELLO))
         codes = {note.code for note in encoded.notes}
-        assert codes <= {"dangling_call_dropped", "thinking_dropped", "message_dropped", "id_projected"}, (
+        assert codes <= {
+            "dangling_call_dropped",
+            "thinking_dropped",
+            "message_dropped",
+            "id_projected",
+        }, (
             record,
             codes,
         )
@@ -1142,18 +1499,25 @@ def test_recorded_conversations_are_sent_back_unchanged() -> None:
         ]
         ours = [item for item in sent if item["type"] == "reasoning"]
         assert ours == kept[: len(ours)], record
-        assert len(kept) - len(ours) == sum(note.code == "thinking_dropped" for note in encoded.notes), record
+        assert len(kept) - len(ours) == sum(
+            note.code == "thinking_dropped" for note in encoded.notes
+        ), record
 
 
 @pytest.mark.no_cover
 @recorded
 def test_recordings_are_read_byte_by_byte() -> None:
-    short = [record for record in records(good=True) if len(record.body) < (60_000 if EXHAUSTIVE else 4000)]
+    short = [
+        record
+        for record in records(good=True)
+        if len(record.body) < (60_000 if EXHAUSTIVE else 4000)
+    ]
     for record in short[:: 1 if EXHAUSTIVE else 12]:
         whole = decode(record.codec(), record.request(), [record.body], judged=False)
-        assert decode(record.codec(), record.request(), bytewise(record.body), judged=False).facts == whole.facts, (
-            record
-        )
+        assert (
+            decode(record.codec(), record.request(), bytewise(record.body), judged=False).facts
+            == whole.facts
+        ), record
 
 
 @pytest.mark.no_cover
@@ -1163,16 +1527,24 @@ def test_every_exchange_with_a_real_server_is_read(count: Callable[[str, int], N
     for exchange in find_exchanges():
         if exchange["path"] != "/v1/responses" or not exchange["status_line"]:
             continue
-        status, body = int(exchange["status_line"].split()[1]), (exchange["response_body"] or "").encode()
+        status, body = (
+            int(exchange["status_line"].split()[1]),
+            (exchange["response_body"] or "").encode(),
+        )
         if status >= 300:
-            error: ProviderError | None = make_codec().error(status, dict(exchange["response_headers"]), body)
-            assert type(error) is (UnavailableError if status >= 500 else InvalidRequestError), exchange["id"]
+            error: ProviderError | None = make_codec().error(
+                status, dict(exchange["response_headers"]), body
+            )
+            assert type(error) is (UnavailableError if status >= 500 else InvalidRequestError), (
+                exchange["id"]
+            )
             ends["refused"] += 1
             continue
         request = make_request(stream='"stream": true' in exchange["request_body"])
         heard = decode(make_codec(), request, [body], judged=False)
         assert decode(make_codec(), request, bytewise(body), judged=False).facts == heard.facts
-        assert (heard.error is None) == bool(body), exchange["id"]  # vLLM once sends headers and not a byte
+        # vLLM once sends headers and not a byte
+        assert (heard.error is None) == bool(body), exchange["id"]
         assert heard.response is None or heard.response.message.content
         ends["read" if heard.error is None else type(heard.error).__name__] += 1
     count("exchanges of responses with real servers read", sum(ends.values()))
@@ -1180,7 +1552,13 @@ def test_every_exchange_with_a_real_server_is_read(count: Callable[[str, int], N
 
 def test_images_and_documents_are_sent_unchanged() -> None:
     paper = Document(Url("https://h/a.pdf"))
-    said = User([Image(Inline("AAAA"), "image/png", "high"), Document(Inline("BBBB"), "text/csv", "a.csv"), paper])
+    said = User(
+        [
+            Image(Inline("AAAA"), "image/png", "high"),
+            Document(Inline("BBBB"), "text/csv", "a.csv"),
+            paper,
+        ]
+    )
     encoded = make_codec().encode(make_request(said))
     assert encoded.notes == ()
     assert json.loads(encoded.http.body)["input"][0]["content"] == [

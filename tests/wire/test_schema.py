@@ -35,4 +35,6 @@ def test_schema_is_named_by_its_digest(title: Any) -> None:
 def test_a_directive_ends_with_the_schema() -> None:
     schema = {"type": "object", "additionalProperties": False}
     directives = [schema_directive(schema, wire) for wire in CODECS]
-    assert all(text.endswith(':\n{"type":"object","additionalProperties":false}') for text in directives)
+    assert all(
+        text.endswith(':\n{"type":"object","additionalProperties":false}') for text in directives
+    )

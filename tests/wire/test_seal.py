@@ -18,7 +18,10 @@ from dragoman.wire.seal import holds_sealed, seal, unseal
 GEMINI = Issuer("gemini", "a-vendor", "a-model")
 
 
-@given(st.text(min_size=1), st.sampled_from([GEMINI, Issuer("anthropic"), Issuer("responses", None, "m")]))
+@given(
+    st.text(min_size=1),
+    st.sampled_from([GEMINI, Issuer("anthropic"), Issuer("responses", None, "m")]),
+)
 @settings(max_examples=30, deadline=None)
 def test_signature_round_trips(signature: str, issuer: Issuer) -> None:
     sealed = seal(signature, issuer, "anthropic")

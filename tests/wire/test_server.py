@@ -35,7 +35,9 @@ def make(*, finish: str = "stop", **usage: int) -> list[Event]:
 
 
 def write(wire: str, events: list[Event], *, stream: bool, created: int = 0) -> bytes:
-    encoder = SERVER_CODECS[wire].encoder(Asked(Request([User("Hi")], model="m", stream=stream)), created=created)
+    encoder = SERVER_CODECS[wire].encoder(
+        Asked(Request([User("Hi")], model="m", stream=stream)), created=created
+    )
     return b"".join([encoder.feed(event) for event in events]) + encoder.end()
 
 
@@ -51,7 +53,9 @@ def test_error_types_of_the_messages_api() -> None:
     codec = SERVER_CODECS["anthropic"]
     denied = codec.error(AuthenticationError("no", status=403))
     long = codec.error(InvalidRequestError("too long", status=413))
-    kinds = [(each.status, msgspec.json.decode(each.body)["error"]["type"]) for each in (denied, long)]
+    kinds = [
+        (each.status, msgspec.json.decode(each.body)["error"]["type"]) for each in (denied, long)
+    ]
     assert kinds == [(403, "permission_error"), (413, "request_too_large")]
 
 
@@ -67,12 +71,14 @@ def test_empty_thinking_without_a_signature_is_not_sent() -> None:
 
 
 def test_ollama_lines_have_timestamps() -> None:
-    body: dict[str, Any] = msgspec.json.decode(write("ollama", make(), stream=False, created=1_800_000_000))
+    body: dict[str, Any] = msgspec.json.decode(
+        write("ollama", make(), stream=False, created=1_800_000_000)
+    )
     assert body["created_at"] == "2027-01-15T08:00:00Z"
     assert body["message"] == {"role": "assistant", "content": "Yes.", "thinking": "Hm."}
 
 
-# --- custom tools of the Responses wire -----------------------------------------------------------
+# --- custom tools of the Responses wire --------------------------------------------------------
 
 
 def custom_call(text: str, *, ending: str = "tool_calls") -> list[Any]:
@@ -86,7 +92,9 @@ def custom_call(text: str, *, ending: str = "tool_calls") -> list[Any]:
 
 
 def frames_of(data: bytes) -> list[Any]:
-    return [msgspec.json.decode(line[6:]) for line in data.splitlines() if line.startswith(b"data: ")]
+    return [
+        msgspec.json.decode(line[6:]) for line in data.splitlines() if line.startswith(b"data: ")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -113,7 +121,9 @@ def test_truncated_custom_call_is_incomplete() -> None:
     server = SERVER_CODECS["responses"]
     asked = Asked(Request([User("Hi")], model="m", stream=True), custom=frozenset({"patch"}))
     encoder = server.encoder(asked)
-    data = b"".join([encoder.feed(event) for event in custom_call('{"input": "***', ending="length")])
+    data = b"".join(
+        [encoder.feed(event) for event in custom_call('{"input": "***', ending="length")]
+    )
     data += encoder.fail(MalformedToolCallError("cut"))
     (item,) = frames_of(data)[-1]["response"]["output"]
     assert (item["type"], item["status"]) == ("custom_tool_call", "incomplete")
@@ -121,7 +131,10 @@ def test_truncated_custom_call_is_incomplete() -> None:
 
 
 def test_response_echoes_the_request() -> None:
-    asked = Asked(Request([User("Hi")], model="m"), echo={"text": {"format": {"type": "json_object"}}, "store": True})
+    asked = Asked(
+        Request([User("Hi")], model="m"),
+        echo={"text": {"format": {"type": "json_object"}}, "store": True},
+    )
     encoder = SERVER_CODECS["responses"].encoder(asked)
     out = Assembler(request_id="R", model="m")
     out.start()
@@ -141,12 +154,15 @@ def test_unknown_thread_error_lets_a_tool_runner_continue() -> None:
 
 
 def test_body_of_a_response_leaves_redacted_thinking_out() -> None:
-    body = msgspec.json.decode(write("responses", make(input_tokens=1, output_tokens=2), stream=False))
+    body = msgspec.json.decode(
+        write("responses", make(input_tokens=1, output_tokens=2), stream=False)
+    )
     assert [item["type"] for item in body["output"]] == ["reasoning", "message", "opaque"]
 
 
 @pytest.mark.parametrize(
-    ("usage", "total"), [(Usage(1, 2), 3), (Usage(1, 2, total_tokens=9), 9), (Usage(1, None), None)]
+    ("usage", "total"),
+    [(Usage(1, 2), 3), (Usage(1, 2, total_tokens=9), 9), (Usage(1, None), None)],
 )
 def test_total_is_reported_or_the_sum(usage: Usage, total: int | None) -> None:
     assert total_tokens(usage) == total

@@ -1,4 +1,6 @@
-"""Each field that a client may send is decoded, passed to the provider, reported as lost, or refused."""
+"""Each field that a client may send is decoded, passed to the provider, reported as lost, or
+refused.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ SCHEMA = {"type": "object", "properties": {}}
 
 
 def decode(wire: str, **fields: Any) -> Asked:
-    return SERVER_CODECS[wire].decode(msgspec.json.encode({**PLAIN[wire], **fields}), PATHS.get(wire, ""))
+    return SERVER_CODECS[wire].decode(
+        msgspec.json.encode({**PLAIN[wire], **fields}), PATHS.get(wire, "")
+    )
 
 
 def said(*blocks: dict[str, Any]) -> dict[str, Any]:
@@ -75,8 +79,16 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("openai", {"reasoning_effort": "huge"}, "reasoning_effort must be one of"),
     ("openai", {"stop": [1]}, "stop must be a list of strings"),
     ("openai", {"stream_options": {"include_usage": True}}, "stream_options is for streams only"),
-    ("openai", {"stream": True, "stream_options": {"x": 1}}, "stream_options.x is not a known field"),
-    ("openai", {"response_format": {"type": "json_schema"}}, "response_format.json_schema is required"),
+    (
+        "openai",
+        {"stream": True, "stream_options": {"x": 1}},
+        "stream_options.x is not a known field",
+    ),
+    (
+        "openai",
+        {"response_format": {"type": "json_schema"}},
+        "response_format.json_schema is required",
+    ),
     (
         "openai",
         {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": 5}}},
@@ -85,7 +97,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("openai", {"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools[0].custom"),
     ("openai", {"tool_choice": "maybe"}, "tool_choice must be"),
     ("responses", {"input": None}, "input must be text"),
-    ("responses", {"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type: an item cannot"),
+    (
+        "responses",
+        {"input": [{"type": "item_reference", "id": "x"}]},
+        "input[0].type: an item cannot",
+    ),
     ("responses", {"input": [{"role": "tool", "content": "x"}]}, "input[0].role must be"),
     ("responses", {"input": [{**HELLO, "x": 1}]}, "input[0].x is not a known field"),
     ("responses", {"previous_response_id": "x"}, "previous_response_id cannot be used"),
@@ -96,7 +112,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("responses", {"tools": [{"type": "function"}]}, "tools[0].name is required"),
     ("anthropic", {"max_tokens": None}, "max_tokens is required"),
     ("anthropic", {"messages": [{"role": "system", "content": "x"}]}, "messages[0].role must be"),
-    ("anthropic", {"messages": [{"role": "user", "content": None}]}, "messages[0].content must be"),
+    (
+        "anthropic",
+        {"messages": [{"role": "user", "content": None}]},
+        "messages[0].content must be",
+    ),
     ("anthropic", {"messages": [{**HELLO, "x": 1}]}, "messages[0].x is not a known field"),
     (
         "anthropic",
@@ -106,14 +126,37 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("anthropic", {"system": 5}, "system must be a string or a list of text blocks"),
     ("anthropic", {"system": [{"type": "image"}]}, "system[0].type must be text"),
     ("anthropic", {"tools": [{"name": "a"}]}, "tools[0].input_schema must be"),
-    ("anthropic", {"tools": [{"name": "a", "input_schema": SCHEMA, "x": 1}]}, "tools[0].x is not a known field"),
-    ("anthropic", {"tool_choice": {"type": "some"}}, "tool_choice.type must be"),
-    ("anthropic", {"output_config": {"format": {"type": "xml"}}}, "output_config.format.type must be"),
-    ("anthropic", {"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema must be"),
-    ("anthropic", said({"type": "tool_use", "id": "a", "name": "b"}), "messages[1].content[0].input must be"),
     (
         "anthropic",
-        {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": 5}]}]},
+        {"tools": [{"name": "a", "input_schema": SCHEMA, "x": 1}]},
+        "tools[0].x is not a known field",
+    ),
+    ("anthropic", {"tool_choice": {"type": "some"}}, "tool_choice.type must be"),
+    (
+        "anthropic",
+        {"output_config": {"format": {"type": "xml"}}},
+        "output_config.format.type must be",
+    ),
+    (
+        "anthropic",
+        {"output_config": {"format": {"type": "json_schema"}}},
+        "output_config.format.schema must be",
+    ),
+    (
+        "anthropic",
+        said({"type": "tool_use", "id": "a", "name": "b"}),
+        "messages[1].content[0].input must be",
+    ),
+    (
+        "anthropic",
+        {
+            "messages": [
+                {
+                    "role": "user",
+                    "content": [{"type": "tool_result", "tool_use_id": "a", "content": 5}],
+                }
+            ]
+        },
         "messages[0].content[0].content must be",
     ),
     (
@@ -121,7 +164,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"messages": [{"role": "user", "content": [{"type": "image"}]}]},
         "messages[0].content[0].source is required",
     ),
-    ("responses", {"tools": [{"type": "function", "name": "a", "parameters": 5}]}, "tools[0].parameters must be"),
+    (
+        "responses",
+        {"tools": [{"type": "function", "name": "a", "parameters": 5}]},
+        "tools[0].parameters must be",
+    ),
     ("responses", {"input": [{"role": "user", "content": 5}]}, "input[0].content must be"),
     (
         "responses",
@@ -135,7 +182,14 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ),
     (
         "responses",
-        {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x", "detail": "huge"}]}]},
+        {
+            "input": [
+                {
+                    "role": "user",
+                    "content": [{"type": "input_image", "image_url": "x", "detail": "huge"}],
+                }
+            ]
+        },
         "input[0].content[0].detail must be",
     ),
     (
@@ -143,8 +197,16 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"input": [{"role": "user", "content": [{"type": "input_file", "file_data": "aGk="}]}]},
         "input[0].content[0].file_data must be",
     ),
-    ("gemini", {"generationConfig": {"responseJsonSchema": 5}}, "generationConfig.responseJsonSchema must be"),
-    ("gemini", {"generationConfig": {"responseJsonSchema": {}}}, "generationConfig.responseMimeType must be"),
+    (
+        "gemini",
+        {"generationConfig": {"responseJsonSchema": 5}},
+        "generationConfig.responseJsonSchema must be",
+    ),
+    (
+        "gemini",
+        {"generationConfig": {"responseJsonSchema": {}}},
+        "generationConfig.responseMimeType must be",
+    ),
     (
         "gemini",
         {"generationConfig": {"thinkingConfig": {"thinkingLevel": "huge"}}},
@@ -212,7 +274,9 @@ def test_unsupported_content_of_other_roles_is_rejected() -> None:
             decode(wire, **fields)
 
 
-@pytest.mark.parametrize("path", ["", "/v1beta/models/m", "/v1beta/models/:generateContent", "/v1/models/m:embed"])
+@pytest.mark.parametrize(
+    "path", ["", "/v1beta/models/m", "/v1beta/models/:generateContent", "/v1/models/m:embed"]
+)
 def test_path_without_model_and_method_is_rejected(path: str) -> None:
     with pytest.raises(InvalidRequestError, match="the path must end with"):
         SERVER_CODECS["gemini"].decode(b'{"contents": []}', path)
@@ -235,7 +299,9 @@ def test_responses_turns_are_read() -> None:
     assert request.config.extras == {}
     assert decode("responses", input="Hello").request.messages == (User("Hello"),)
     form = {"type": "json_object"}
-    assert decode("responses", text={"format": form}).request.config.extras == {"text": {"format": form}}
+    assert decode("responses", text={"format": form}).request.config.extras == {
+        "text": {"format": form}
+    }
 
 
 def test_messages_turns_are_read() -> None:
@@ -260,7 +326,12 @@ def test_gemini_turns_are_read() -> None:
         contents=[
             {"parts": [{"text": "Hello"}]},
             {"role": "model", "parts": [code, {"functionCall": {"name": "a"}}]},
-            {"parts": [{"text": "Here:"}, {"functionResponse": {"name": "a", "response": {"a": 1, "b": 2}}}]},
+            {
+                "parts": [
+                    {"text": "Here:"},
+                    {"functionResponse": {"name": "a", "response": {"a": 1, "b": 2}}},
+                ]
+            },
         ],
     ).request
     assert request.messages[1].content[0] == Opaque(code, Continuity(issuer=Issuer("gemini")))
@@ -272,7 +343,11 @@ def test_gemini_turns_are_read() -> None:
 
 
 def test_chat_completions_turns_are_read() -> None:
-    image = {"type": "image", "source": {"type": "inline", "base64_data": "aGk="}, "media_type": "image/png"}
+    image = {
+        "type": "image",
+        "source": {"type": "inline", "base64_data": "aGk="},
+        "media_type": "image/png",
+    }
     request = decode(
         "openai", messages=[{"role": "user", "content": [image]}], response_format={"type": "text"}
     ).request
@@ -294,10 +369,16 @@ def test_instructions_in_parts_are_joined() -> None:
         ({"max_tokens": 2000}, 2000, {}),
         ({"enabled": False}, "off", {}),
         ({"enabled": True}, None, {"reasoning": {"enabled": True}}),
-        ({"effort": "high", "exclude": True}, None, {"reasoning": {"effort": "high", "exclude": True}}),
+        (
+            {"effort": "high", "exclude": True},
+            None,
+            {"reasoning": {"effort": "high", "exclude": True}},
+        ),
     ],
 )
-def test_reasoning_object_is_read_or_kept(record: Any, reasoning: Any, extras: dict[str, Any]) -> None:
+def test_reasoning_object_is_read_or_kept(
+    record: Any, reasoning: Any, extras: dict[str, Any]
+) -> None:
     config = decode("openai", reasoning=record).request.config
     assert (config.reasoning, config.extras) == (reasoning, extras)
 
@@ -309,10 +390,16 @@ def test_empty_list_is_not_an_unknown_field() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("safetySettings", [{"category": "A", "threshold": "B"}]), ("labels", {"a": "b"}), ("serviceTier", "flex")],
+    [
+        ("safetySettings", [{"category": "A", "threshold": "B"}]),
+        ("labels", {"a": "b"}),
+        ("serviceTier", "flex"),
+    ],
 )
 def test_gemini_fields_without_a_place_are_extras(name: str, value: Any) -> None:
-    assert decode("gemini", **{name: value, "model": "models/m"}).request.config.extras == {name: value}
+    assert decode("gemini", **{name: value, "model": "models/m"}).request.config.extras == {
+        name: value
+    }
 
 
 def test_fields_that_a_response_repeats_are_read() -> None:
@@ -324,10 +411,15 @@ def test_fields_that_a_response_repeats_are_read() -> None:
     assert show_tools(None) == []
 
 
-@pytest.mark.parametrize(("data", "standard"), [("-_8", "+/8="), ("-_-_", "+/+/"), ("aGk=", "aGk=")])
+@pytest.mark.parametrize(
+    ("data", "standard"), [("-_8", "+/8="), ("-_-_", "+/+/"), ("aGk=", "aGk=")]
+)
 def test_gemini_names_and_base64_of_both_styles_are_read(data: str, standard: str) -> None:
     picture = [{"inline_data": {"mime_type": "image/png", "data": data}}]
-    fields = {"contents": [{"role": "user", "parts": picture}], "generation_config": {"max_output_tokens": 5}}
+    fields = {
+        "contents": [{"role": "user", "parts": picture}],
+        "generation_config": {"max_output_tokens": 5},
+    }
     request = decode("gemini", **fields, labels={"a_b": "c"}).request
     assert request.messages == (User([Image(Inline(standard), "image/png")]),)
     assert (request.config.max_tokens, request.config.extras) == (5, {"labels": {"a_b": "c"}})
@@ -338,7 +430,9 @@ def test_unknown_gemini_field_is_rejected() -> None:
         decode("gemini", safetySetings=[{}])
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"5", b"{", b'{"model": "\xff"}', b"[" * 100_000, b'{"a":' * 5000])
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"5", b"{", b'{"model": "\xff"}', b"[" * 100_000, b'{"a":' * 5000]
+)
 @pytest.mark.parametrize("wire", PLAIN)
 def test_body_that_is_not_an_object_is_rejected(wire: str, body: bytes) -> None:
     with pytest.raises(InvalidRequestError):
@@ -385,7 +479,12 @@ LOST: list[tuple[str, dict[str, Any], str, str]] = [
     ("responses", {"store": True}, "store_dropped", "store"),
     (
         "openai",
-        {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {**SCHEMA, "title": "B"}}}},
+        {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "a", "schema": {**SCHEMA, "title": "B"}},
+            }
+        },
         "schema_name_dropped",
         "response_format.json_schema.schema",
     ),
@@ -404,7 +503,12 @@ def test_chat_completions_requests_are_read() -> None:
         "openai",
         messages=[
             {"role": "developer", "content": "Be terse."},
-            {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}]},
+            {
+                "role": "user",
+                "content": [
+                    {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
+                ],
+            },
         ],
         max_completion_tokens=7,
         stop="END",
@@ -412,12 +516,19 @@ def test_chat_completions_requests_are_read() -> None:
         stream_options={"include_usage": True},
         tools=[{"type": "function", "function": {"name": "a"}}],
         tool_choice={"type": "function", "function": {"name": "a"}},
-        response_format={"type": "json_schema", "json_schema": {"name": "river", "strict": True, "schema": SCHEMA}},
+        response_format={
+            "type": "json_schema",
+            "json_schema": {"name": "river", "strict": True, "schema": SCHEMA},
+        },
         frequency_penalty=None,
     )
     request = asked.request
     assert request.messages == (System("Be terse."), User([Image(Inline("aGk="), "image/png")]))
-    assert (request.config.max_tokens, request.config.stop_sequences, request.stream) == (7, ("END",), True)
+    assert (request.config.max_tokens, request.config.stop_sequences, request.stream) == (
+        7,
+        ("END",),
+        True,
+    )
     assert request.tool_choice == ForceTool("a")
     assert request.response_schema == {"title": "river", **SCHEMA}
     assert asked.stream_usage
@@ -437,10 +548,21 @@ def test_messages_requests_are_read() -> None:
         system=[{"type": "text", "text": "Be terse."}, {"type": "text", "text": "Be kind."}],
         messages=[
             HELLO,
-            {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "a", "input": {}}]},
+            {
+                "role": "assistant",
+                "content": [{"type": "tool_use", "id": "t", "name": "a", "input": {}}],
+            },
             {"role": "user", "content": [result, {"type": "text", "text": "Well?"}]},
-            {"role": "assistant", "content": [{"type": "server_tool_use", "id": "s", "name": "b", "input": {}}]},
-            {"role": "user", "content": [{"type": "document", "title": "T", "source": {"type": "text", "data": "hi"}}]},
+            {
+                "role": "assistant",
+                "content": [{"type": "server_tool_use", "id": "s", "name": "b", "input": {}}],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {"type": "document", "title": "T", "source": {"type": "text", "data": "hi"}}
+                ],
+            },
         ],
         thinking={"type": "adaptive"},
         output_config={"effort": "high", "format": {"type": "json_schema", "schema": SCHEMA}},
@@ -465,7 +587,9 @@ def test_counting_tokens_needs_no_max_tokens() -> None:
 
 def test_native_state_of_a_text_is_kept() -> None:
     cited = {"type": "text", "text": "a", "citations": [{"type": "char_location"}]}
-    request = decode("anthropic", messages=[HELLO, {"role": "assistant", "content": [cited]}, HELLO]).request
+    request = decode(
+        "anthropic", messages=[HELLO, {"role": "assistant", "content": [cited]}, HELLO]
+    ).request
     block = request.messages[1].content[0]
     assert isinstance(block, Text)
     assert isinstance(block.continuity, Continuity)
@@ -495,10 +619,18 @@ def test_client_key_is_read(wire: str, headers: dict[str, str], key: str | None)
 
 
 FIELDS = {
-    "responses": "model input stream text tools tool_choice reasoning include instructions store temperature",
-    "openai": "model messages stream stream_options response_format tools tool_choice max_tokens stop n seed "
-    "reasoning_effort temperature",
-    "anthropic": "model messages max_tokens stream system tools tool_choice thinking output_config stop_sequences",
+    "responses": (
+        "model input stream text tools tool_choice reasoning include instructions store "
+        "temperature"
+    ),
+    "openai": (
+        "model messages stream stream_options response_format tools tool_choice max_tokens stop n "
+        "seed reasoning_effort temperature"
+    ),
+    "anthropic": (
+        "model messages max_tokens stream system tools tool_choice thinking output_config "
+        "stop_sequences"
+    ),
 }
 
 
@@ -507,12 +639,21 @@ FIELDS = {
 @settings(max_examples=30, deadline=None)
 def test_any_json_is_read_or_rejected(wire: str, data: st.DataObject) -> None:
     names = st.sampled_from(FIELDS[wire].split())
-    record = {"role": st.sampled_from(["user", "assistant", "tool", "system"]), "content": some.json_values}
+    record = {
+        "role": st.sampled_from(["user", "assistant", "tool", "system"]),
+        "content": some.json_values,
+    }
     blocks = st.fixed_dictionaries(
         {"type": st.sampled_from(["text", "image", "tool_use", "tool_result", "x"])},
-        optional=dict.fromkeys(("text", "source", "input", "content", "id", "name", "image_url"), some.json_values),
+        optional=dict.fromkeys(
+            ("text", "source", "input", "content", "id", "name", "image_url"), some.json_values
+        ),
     )
-    messages = st.lists(st.fixed_dictionaries(record | {"content": some.json_values | st.lists(blocks, max_size=2)}))
+    messages = st.lists(
+        st.fixed_dictionaries(
+            record | {"content": some.json_values | st.lists(blocks, max_size=2)}
+        )
+    )
     fields = data.draw(st.dictionaries(names, some.json_values | messages, max_size=4))
     with contextlib.suppress(InvalidRequestError, UnsupportedContentError):
         decode(wire, **fields)
@@ -520,7 +661,9 @@ def test_any_json_is_read_or_rejected(wire: str, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("wire", sorted(SERVER_CODECS))
 @pytest.mark.parametrize(("status", "expected"), [(307, 502), (400, 400), (None, 400)])
-def test_redirect_of_the_provider_is_not_a_client_error(wire: str, status: int | None, expected: int) -> None:
+def test_redirect_of_the_provider_is_not_a_client_error(
+    wire: str, status: int | None, expected: int
+) -> None:
     assert SERVER_CODECS[wire].error(InvalidRequestError("no", status=status)).status == expected
 
 
@@ -535,15 +678,24 @@ def test_redirect_of_the_provider_is_not_a_client_error(wire: str, status: int |
 )
 def test_gemini_allowed_tools_are_read(calling: Any, choice: Any, names: list[str]) -> None:
     tools = [{"functionDeclarations": [{"name": name} for name in "fgh"]}]
-    body = {"contents": [{"parts": [{"text": "Hi"}]}], "tools": tools, "toolConfig": {"functionCallingConfig": calling}}
+    body = {
+        "contents": [{"parts": [{"text": "Hi"}]}],
+        "tools": tools,
+        "toolConfig": {"functionCallingConfig": calling},
+    }
     asked = SERVER_CODECS["gemini"].decode(body, "/v1beta/models/m:generateContent")
-    assert (asked.request.tool_choice, [tool.name for tool in asked.request.tools]) == (choice, names)
+    assert (asked.request.tool_choice, [tool.name for tool in asked.request.tools]) == (
+        choice,
+        names,
+    )
 
 
 def test_participant_names_are_dropped_and_reported() -> None:
     body = {"model": "m", "messages": [{"role": "user", "content": "Hi", "name": "ann"}]}
     asked = SERVER_CODECS["openai"].decode(body)
-    assert [(each.code, each.path) for each in asked.warnings] == [("name_dropped", "messages[0].name")]
+    assert [(each.code, each.path) for each in asked.warnings] == [
+        ("name_dropped", "messages[0].name")
+    ]
 
 
 def test_gemini_parts_that_are_marked_as_no_thought() -> None:
@@ -555,7 +707,12 @@ def test_gemini_parts_that_are_marked_as_no_thought() -> None:
     contents = [{"role": role, "parts": [part]} for role, part in turns]
     body = {"contents": contents, "systemInstruction": {"parts": [said]}}
     read = SERVER_CODECS["gemini"].decode(body, "/v1beta/models/m:generateContent").request
-    assert [type(message).__name__ for message in read.messages] == ["System", "User", "Assistant", "ToolResult"]
+    assert [type(message).__name__ for message in read.messages] == [
+        "System",
+        "User",
+        "Assistant",
+        "ToolResult",
+    ]
     contents[0]["parts"] = [{"text": "Hi", "thought": True}]
     with pytest.raises(InvalidRequestError, match=r"contents\[0\].parts\[0\].thought"):
         SERVER_CODECS["gemini"].decode(body, "/v1beta/models/m:generateContent")

@@ -41,21 +41,27 @@ WRITTEN: list[tuple[str, ServerTool, dict[str, Any]]] = [
         {"type": "web_search_20260209", "name": "web_search", "max_uses": 3},
     ),
     ("anthropic", ServerTool("url_context"), {"type": "web_fetch_20250910", "name": "web_fetch"}),
-    ("anthropic", ServerTool("bash_20250124", {"name": "bash"}), {"type": "bash_20250124", "name": "bash"}),
+    ("anthropic", ServerTool("bash_20250124", {"name": "bash"}),
+     {"type": "bash_20250124", "name": "bash"}),
     ("gemini", ServerTool("web_search"), {"googleSearch": {}}),
     ("gemini", ServerTool("code_execution"), {"codeExecution": {}}),
-    ("gemini", ServerTool("computer_use"), {"computerUse": {"environment": "ENVIRONMENT_BROWSER"}}),
+    ("gemini", ServerTool("computer_use"),
+     {"computerUse": {"environment": "ENVIRONMENT_BROWSER"}}),
     ("gemini", ServerTool("file_search", {"topK": 3}), {"fileSearch": {"topK": 3}}),
     ("gemini", ServerTool("googleMaps"), {"googleMaps": {}}),
     ("responses", ServerTool("web_search"), {"type": "web_search"}),
-    ("responses", ServerTool("code_execution"), {"type": "code_interpreter", "container": {"type": "auto"}}),
-    ("responses", ServerTool("file_search", {"max_num_results": 3}), {"type": "file_search", "max_num_results": 3}),
+    ("responses", ServerTool("code_execution"),
+     {"type": "code_interpreter", "container": {"type": "auto"}}),
+    ("responses", ServerTool("file_search", {"max_num_results": 3}),
+     {"type": "file_search", "max_num_results": 3}),
     ("responses", ServerTool("image_generation"), {"type": "image_generation"}),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("wire", "tool", "written"), WRITTEN)
-def test_server_tools_are_encoded_natively(wire: str, tool: ServerTool, written: dict[str, Any]) -> None:
+def test_server_tools_are_encoded_natively(
+    wire: str, tool: ServerTool, written: dict[str, Any]
+) -> None:
     assert json.loads(encode(wire, tool).body)["tools"] == [written]
     own = Tool("f")
     tools = json.loads(encode(wire, tool, own=(own,)).body)["tools"]
@@ -63,7 +69,9 @@ def test_server_tools_are_encoded_natively(wire: str, tool: ServerTool, written:
 
 
 def test_search_model_has_options() -> None:
-    body = json.loads(encode("openai", ServerTool("web_search", {"search_context_size": "low"})).body)
+    body = json.loads(
+        encode("openai", ServerTool("web_search", {"search_context_size": "low"})).body
+    )
     assert body["web_search_options"] == {"search_context_size": "low"}
     assert "web_search_options" not in json.loads(encode("openai").body)
 
@@ -92,8 +100,13 @@ def test_server_tools_are_accepted_among_tools() -> None:
     record = {"type": "server_tool", "name": "url_context", "options": {"max_uses": 1}}
     request = build_request("Hi", [ServerTool("web_search"), {"name": "f"}, record])
     assert request.tools == (Tool("f"),)
-    assert request.server_tools == (ServerTool("web_search"), ServerTool("url_context", {"max_uses": 1}))
-    assert build_request("Hi", [{"name": "f"}]).server_tools == build_request("Hi").server_tools == ()
+    assert request.server_tools == (
+        ServerTool("web_search"),
+        ServerTool("url_context", {"max_uses": 1}),
+    )
+    assert (
+        build_request("Hi", [{"name": "f"}]).server_tools == build_request("Hi").server_tools == ()
+    )
     with pytest.raises(InvalidRequestError, match=r"tools\[0\]\.extra"):
         build_request("Hi", [{**record, "extra": 1}])
 
@@ -107,12 +120,23 @@ def test_invalid_server_tools_are_rejected(tool: Any) -> None:
 
 def test_cassette_key_is_unchanged_without_server_tools() -> None:
     plain = Request([User("x")], request_id="R")
-    assert request_key(plain) != request_key(Request([User("x")], request_id="R", server_tools=(ServerTool("a"),)))
+    assert request_key(plain) != request_key(
+        Request([User("x")], request_id="R", server_tools=(ServerTool("a"),))
+    )
 
 
 def test_results_are_sent_back_to_their_issuer() -> None:
-    used = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "rivers"}}
-    found = {"type": "web_search_tool_result", "tool_use_id": "s", "content": [{"url": "https://a.test", "title": "A"}]}
+    used = {
+        "type": "server_tool_use",
+        "id": "s",
+        "name": "web_search",
+        "input": {"query": "rivers"},
+    }
+    found = {
+        "type": "web_search_tool_result",
+        "tool_use_id": "s",
+        "content": [{"url": "https://a.test", "title": "A"}],
+    }
     body = {"content": [used, found, {"type": "text", "text": "Yes."}], "stop_reason": "end_turn"}
     codec = CODECS["anthropic"].connect("m", "https://api.example.com", None, Capabilities())
     decoder = codec.decoder(Request([User("x")]), Assembler(issuer=Issuer("anthropic", None, "m")))
@@ -121,11 +145,15 @@ def test_results_are_sent_back_to_their_issuer() -> None:
         "server_tool_use: web_search; rivers",
         "web_search_tool_result: https://a.test; A",
     ]
-    sent = json.loads(codec.encode(Request([User("x"), said, User("y")], config=RuntimeConfig(max_tokens=9))).http.body)
+    sent = json.loads(
+        codec.encode(
+            Request([User("x"), said, User("y")], config=RuntimeConfig(max_tokens=9))
+        ).http.body
+    )
     assert sent["messages"][1]["content"] == body["content"]
 
 
-# --- extras of the gemini wire ----------------------------------------------------------------------
+# --- extras of the gemini wire -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -141,7 +169,9 @@ def test_results_are_sent_back_to_their_issuer() -> None:
         ({"labels": {"a": "b"}}, {"labels": {"a": "b"}}),
     ],
 )  # fmt: skip
-def test_extras_are_placed_at_the_root_or_at_their_path(extras: dict[str, Any], fields: dict[str, Any]) -> None:
+def test_extras_are_placed_at_the_root_or_at_their_path(
+    extras: dict[str, Any], fields: dict[str, Any]
+) -> None:
     body = json.loads(encode("gemini", extras=extras).body)
     assert {name: body[name] for name in fields} == fields
     assert body["contents"]
@@ -167,7 +197,9 @@ def test_extras_that_contradict_are_rejected(extras: dict[str, Any]) -> None:
 def test_settings_of_clients_keep_their_path() -> None:
     body = {"contents": [{"parts": [{"text": "a"}]}], "generationConfig": {"topK": 5, "other": 1}}
     config = (
-        SERVER_CODECS["gemini"].decode(json.dumps(body).encode(), "/v1beta/models/m:generateContent").request.config
+        SERVER_CODECS["gemini"]
+        .decode(json.dumps(body).encode(), "/v1beta/models/m:generateContent")
+        .request.config
     )
     assert config.extras == {"topK": 5, "generationConfig.other": 1}
 

@@ -35,7 +35,11 @@ STRICT: list[dict[str, Any]] = [
     closed(a={"type": "array", "prefixItems": [TEXT, TEXT]}),
     closed(a={"type": "string", "format": "date-time", "pattern": "^2"}),
     closed(a={"enum": ["x", "y"], "title": "A"}, b={"const": 1}),
-    {**closed(a={"$ref": "#/$defs/A"}), "$defs": {"A": closed(x=TEXT)}, "$schema": "https://json-schema.org/x"},
+    {
+        **closed(a={"$ref": "#/$defs/A"}),
+        "$defs": {"A": closed(x=TEXT)},
+        "$schema": "https://json-schema.org/x",
+    },
     {**closed(a={"$ref": "#/definitions/A"}), "definitions": {"A": TEXT}},
 ]
 
@@ -126,11 +130,12 @@ def test_discriminated_union_is_sent_as_a_plain_one() -> None:
     assert list(form["$defs"]["Cat"]["properties"]) == ["kind", "lives"]
 
 
-# --- a tool's own wish ------------------------------------------------------------------------------
+# --- a tool's own wish -------------------------------------------------------------------------
 
 FITTING, UNFIT = closed(a=TEXT), {"type": "object", "properties": {"a": TEXT}}
 SENT: list[tuple[str, bool | None, dict[str, Any], Any, bool]] = [
-    # the wire, what the tool asks for, its parameters, what is sent as ``strict``, whether that is a loss
+    # the wire, what the tool asks for, its parameters, what is sent as ``strict``, whether that is
+    # a loss
     ("openai", None, FITTING, None, False),
     ("openai", True, FITTING, True, False),
     ("openai", True, UNFIT, None, True),
@@ -157,7 +162,9 @@ SENT: list[tuple[str, bool | None, dict[str, Any], Any, bool]] = [
 
 
 @pytest.mark.parametrize(("wire", "strict", "parameters", "sent", "loss"), SENT)
-def test_strict_flag_of_a_tool(wire: str, strict: bool | None, parameters: Any, sent: Any, loss: bool) -> None:
+def test_strict_flag_of_a_tool(
+    wire: str, strict: bool | None, parameters: Any, sent: Any, loss: bool
+) -> None:
     codec = CODECS[wire].connect("m", "http://127.0.0.1:9", None, Capabilities())
     tool = Tool("f", "d", parameters, strict)
     encoded = codec.encode(Request((User("hi"),), (tool,), RuntimeConfig(max_tokens=9), model="m"))

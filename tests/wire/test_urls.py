@@ -13,7 +13,10 @@ JOINED = [
     ("https://api.example.com/v1/", "https://api.example.com/v1/chat"),
     ("https://api.example.com/openai/v1", "https://api.example.com/openai/v1/chat"),
     ("https://api.example.com/openai/v1//", "https://api.example.com/openai/v1/chat"),
-    ("https://x.example/deployments/d?api-version=1", "https://x.example/deployments/d/chat?api-version=1"),
+    (
+        "https://x.example/deployments/d?api-version=1",
+        "https://x.example/deployments/d/chat?api-version=1",
+    ),
     ("https://x.example/API-X", "https://x.example/API-X/chat"),
     ("https://x.example?key=1", "https://x.example/v1/chat?key=1"),
     ("http://[::1]:8080/v1", "http://[::1]:8080/v1/chat"),
@@ -38,12 +41,24 @@ REFUSED = [
     ("http://", "base_url must be an http or https URL, not 'http://'"),
     ("http:///v1", "base_url must be an http or https URL, not 'http:///v1'"),
     ("http://[bad", "base_url must be an http or https URL; its host or port cannot be read"),
-    ("http://user:secret", "base_url must be an http or https URL; its host or port cannot be read"),
-    ("http://x.example:99999", "base_url must be an http or https URL; its host or port cannot be read"),
-    ("https://user:secret@x.example", "base_url must not contain credentials; pass api_key instead"),
+    (
+        "http://user:secret",
+        "base_url must be an http or https URL; its host or port cannot be read",
+    ),
+    (
+        "http://x.example:99999",
+        "base_url must be an http or https URL; its host or port cannot be read",
+    ),
+    (
+        "https://user:secret@x.example",
+        "base_url must not contain credentials; pass api_key instead",
+    ),
     ("https://user@x.example", "base_url must not contain credentials; pass api_key instead"),
     ("https://:secret@x.example", "base_url must not contain credentials; pass api_key instead"),
-    ("ws://user:secret@x.example?key=secret", "base_url must be an http or https URL, not 'x.example'"),
+    (
+        "ws://user:secret@x.example?key=secret",
+        "base_url must be an http or https URL, not 'x.example'",
+    ),
     ("https://x.example/v1#frag", "base_url must not contain a fragment"),
 ]
 
@@ -75,7 +90,15 @@ def test_root_of_a_base_url(base: str, root: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["http://x\r\n/v1", "http://x/v1\n", " http://x", "http://x /v1", "http://x\x00", "http://x/\x7f"]
+    "url",
+    [
+        "http://x\r\n/v1",
+        "http://x/v1\n",
+        " http://x",
+        "http://x /v1",
+        "http://x\x00",
+        "http://x/\x7f",
+    ],
 )
 def test_spaces_and_controls_in_a_base_url_are_rejected(url: str) -> None:
     with pytest.raises(ValueError, match="must not contain spaces or control characters"):
@@ -85,8 +108,10 @@ def test_spaces_and_controls_in_a_base_url_are_rejected(url: str) -> None:
 @pytest.mark.parametrize(
     ("host", "is_here"),
     [
-        ("localhost", True), ("LOCALHOST", True), ("127.0.0.1", True), ("127.9.9.9", True), ("::1", True),
-        ("127.example.org", False), ("127.0.0.1.example.org", False), ("localhost.example.org", False),
+        ("localhost", True), ("LOCALHOST", True), ("127.0.0.1", True), ("127.9.9.9", True),
+        ("::1", True),
+        ("127.example.org", False), ("127.0.0.1.example.org", False),
+        ("localhost.example.org", False),
         ("10.0.0.1", False),
         ("", False),
     ],

@@ -1,4 +1,5 @@
-"""Batches: call a model for every row of a file and write a file of results, restartable at any point.
+"""Batches: call a model for every row of a file and write a file of results, restartable at any
+point.
 
 ============  ==================================================================================
 ``api``       ``batch()``

@@ -29,8 +29,8 @@ from .template import Template
 
 
 class StrictError(ValueError):
-    """A batch with ``strict`` has invalid rows, so nothing was sent. ``rows`` has the first of these
-    rows.
+    """A batch with ``strict`` has invalid rows, so nothing was sent. ``rows`` has the first of
+    these rows.
     """
 
     def __init__(self, source: str, rows: list[Any]) -> None:
@@ -43,11 +43,11 @@ class StrictError(ValueError):
 class BatchReport(Struct, frozen=True, kw_only=True):
     """The report of a batch, over all its runs.
 
-    ``rows`` counts the rows with a result, ``failed`` those whose result is an error, and ``bad`` those
-    of them that were invalid; ``resumed`` counts rows that earlier runs finished, ``cached`` rows that
-    the cache answered in this run. ``unpriced`` counts the rows of this run whose cost is not known.
-    ``problems`` names the first bad rows of this run. ``stopped`` is why the batch ended early, such as
-    ``"budget"``, or ``None``.
+    ``rows`` counts the rows with a result, ``failed`` those whose result is an error, and ``bad``
+    those of them that were invalid; ``resumed`` counts rows that earlier runs finished, ``cached``
+    rows that the cache answered in this run. ``unpriced`` counts the rows of this run whose cost
+    is not known. ``problems`` names the first bad rows of this run. ``stopped`` is why the batch
+    ended early, such as ``"budget"``, or ``None``.
     """
 
     out: str
@@ -74,18 +74,21 @@ async def batch(
     """Call a model for every row of a file and write a result for each. Nothing is executed.
 
     ``source`` is a JSONL, CSV or Parquet file, or an iterable of mappings. A row has ``prompt`` or
-    ``messages``, and optionally ``id``, ``system``, ``tools``, ``response_schema`` and settings; or it
-    is a row of a provider's batch file; or it has any columns, from which ``template`` builds the
-    prompt. ``model`` is a name for ``connect``, with ``connection`` as its settings, or a provider.
+    ``messages``, and optionally ``id``, ``system``, ``tools``, ``response_schema`` and settings;
+    or it is a row of a provider's batch file; or it has any columns, from which ``template``
+    builds the prompt. ``model`` is a name for ``connect``, with ``connection`` as its settings, or
+    a provider.
 
-    A batch can be stopped at any time, by any means, and started again: rows with a result in ``out``
-    are not sent again. A row that fails, or cannot be sent, gets a result with an ``error``. The
-    keywords are those of ``BatchOptions``.
+    A batch can be stopped at any time, by any means, and started again: rows with a result in
+    ``out`` are not sent again. A row that fails, or cannot be sent, gets a result with an
+    ``error``. The keywords are those of ``BatchOptions``.
     """
     given = read_options(options)
     job = _make_job(model, given)
     if given.on == "ray" and not isinstance(model, str):
-        raise ValueError("on: a batch on Ray needs the name of a model, which every process can open")
+        raise ValueError(
+            "on: a batch on Ray needs the name of a model, which every process can open"
+        )
     limits = parse_budget(given.budget)
     rows = open_source(source, given.max_row_bytes)
     provider = job.open(None if isinstance(model, str) else model)
@@ -98,7 +101,8 @@ async def batch(
         state = file.open(job.identify(), rows.identify(), fresh=given.fresh)
         if given.fresh:
             forget_parts(Path(out))
-        merge(Path(out), ordered=given.order == "input")  # files left by an earlier run on a cluster
+        # files left by an earlier run on a cluster
+        merge(Path(out), ordered=given.order == "input")
         if given.retry_failed:
             _drop(file, state)
         output = Output(Path(out), ordered=given.order == "input", concurrency=given.concurrency)
@@ -159,7 +163,9 @@ class _Run:
             earlier = output.open()
             self._resumed = earlier.done.count
             cost = EXACT.add(earlier.cost, Decimal(state.dropped_usd))
-            self._spent = Spent(self._resumed, earlier.failed, earlier.bad, 0, earlier.tokens, cost)
+            self._spent = Spent(
+                self._resumed, earlier.failed, earlier.bad, 0, earlier.tokens, cost
+            )
             self._total = self._source.count() if given.on_progress is not None else None
             spending = Spending(self._limits, self._spent)
 
@@ -168,7 +174,9 @@ class _Run:
             output.release()
         return self._make_report(runner.problems, runner.stopped)
 
-    async def _run(self, done: Lines, spending: Spending, file: StateFile, state: State) -> _Runner:
+    async def _run(
+        self, done: Lines, spending: Spending, file: StateFile, state: State
+    ) -> _Runner:
         given, output, provider = self._given, self._output, self._provider
 
         def rows() -> Iterator[Row | BadRow | Skipped]:
@@ -178,7 +186,8 @@ class _Run:
             output.release()
             self._cluster = ClusterRunner(
                 self._source, self._job, output.path, spending,
-                ordered=output.ordered, workers=given.workers, address=given.ray_address, on_saved=self._report,
+                ordered=output.ordered, workers=given.workers, address=given.ray_address,
+                on_saved=self._report,
             )  # fmt: skip
             await self._cluster.run(done)
             self._recount(Decimal(state.dropped_usd))
@@ -191,21 +200,32 @@ class _Run:
             await remote.run(cancel=given.cancel)
             return remote
         caller = Caller(provider, needs_price="usd" in self._limits)
-        runner = Runner(rows(), caller, output, spending, concurrency=given.concurrency, on_saved=self._report)
+        runner = Runner(
+            rows(), caller, output, spending, concurrency=given.concurrency, on_saved=self._report
+        )
         await runner.run()
         return runner
 
     def _recount(self, dropped: Decimal) -> None:
-        """Count the totals again from the output file: a worker that died saved rows without reporting them."""
+        """Count the totals again from the output file: a worker that died saved rows without
+        reporting them.
+        """
         found, spent = count_saved(self._output.path), self._spent
-        spent.rows, spent.failed, spent.bad, spent.tokens = found.done.count, found.failed, found.bad, found.tokens
+        spent.rows, spent.failed, spent.bad, spent.tokens = (
+            found.done.count,
+            found.failed,
+            found.bad,
+            found.tokens,
+        )
         spent.cost = EXACT.add(found.cost, dropped)
 
     def _report(self) -> None:
         if self._given.on_progress is not None:
             seconds = time.monotonic() - self._began
             saved = self._output.saved if self._cluster is None else self._cluster.saved
-            self._given.on_progress(_measure(self._spent, self._total, self._resumed, saved, seconds))
+            self._given.on_progress(
+                _measure(self._spent, self._total, self._resumed, saved, seconds)
+            )
 
     def _make_report(self, problems: list[str], stopped: str | None) -> BatchReport:
         spent = self._spent
@@ -226,11 +246,15 @@ class _Run:
         )
 
 
-def _measure(spent: Spent, total: int | None, resumed: int, saved: int, seconds: float) -> BatchProgress:
+def _measure(
+    spent: Spent, total: int | None, resumed: int, saved: int, seconds: float
+) -> BatchProgress:
     done = resumed + saved
     rate = saved / seconds if seconds > 0 else 0.0
     left = max(0, total - done) / rate if total is not None and rate > 0 else None
-    return BatchProgress(total, done, spent.failed, spent.cost, not spent.unpriced, seconds, rate, left)
+    return BatchProgress(
+        total, done, spent.failed, spent.cost, not spent.unpriced, seconds, rate, left
+    )
 
 
 def _make_defaults(given: Options) -> Defaults:
@@ -239,7 +263,9 @@ def _make_defaults(given: Options) -> Defaults:
         Template(given.template)
     settings = dict(given.settings)
     system = settings.pop("system", None)
-    request = build_request("", given.tools, None, given.response_schema, given.tool_choice, settings=settings)
+    request = build_request(
+        "", given.tools, None, given.response_schema, given.tool_choice, settings=settings
+    )
     return Defaults(
         system=system,
         tools=tuple(request.tools),
@@ -258,8 +284,8 @@ def _check_price(provider: Provider, limits: Mapping[str, Decimal]) -> None:
 
 
 def _drop(file: StateFile, state: State) -> None:
-    """Remove the failed rows from the output, so that they are sent again; the state file keeps their
-    cost.
+    """Remove the failed rows from the output, so that they are sent again; the state file keeps
+    their cost.
     """
     state.dropped_usd = str(EXACT.add(Decimal(state.dropped_usd), drop_failures(file.out)))
     file.save(state)

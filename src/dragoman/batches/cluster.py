@@ -1,9 +1,10 @@
 """The runner on Ray: a Ray Data job whose actors call the model and write results to part files.
 
-The driver writes the rows that have no result to files, Ray Data reads them in parallel and hands them
-to a pool of asynchronous actors that grows and shrinks with the work. An actor syncs the results of a
-block before it returns the block. When an actor dies, Ray gives its block to another actor, which finds
-the finished rows in the part files; when the driver dies, the next run merges the part files first.
+The driver writes the rows that have no result to files, Ray Data reads them in parallel and hands
+them to a pool of asynchronous actors that grows and shrinks with the work. An actor syncs the
+results of a block before it returns the block. When an actor dies, Ray gives its block to another
+actor, which finds the finished rows in the part files; when the driver dies, the next run merges
+the part files first.
 """
 
 from __future__ import annotations
@@ -109,13 +110,18 @@ class ClusterRunner:
         for path in self._folder.glob("rows-*"):
             path.unlink()
         found: list[Result] = []
-        rows, count = _name_rows(self._source, RowParser(self._job.defaults, self._job.model), done), 0
+        rows, count = (
+            _name_rows(self._source, RowParser(self._job.defaults, self._job.model), done),
+            0,
+        )
         while shard := _take(rows, _SHARD, found):
             count += 1
             with replace_file(self._folder / f"rows-{count:08}.jsonl") as file:
                 file.write(b"".join([msgspec.json.encode(row) + b"\n" for row in shard]))
         for result in found:
-            self.problems += [msgspec.json.decode(result.data)["error"]["message"]][: MAX_PROBLEMS - len(self.problems)]
+            self.problems += [msgspec.json.decode(result.data)["error"]["message"]][
+                : MAX_PROBLEMS - len(self.problems)
+            ]
             self._add(result)
         return found
 
@@ -130,7 +136,10 @@ class ClusterRunner:
             pool = data.ActorPoolStrategy(min_size=1, max_size=self._workers)
             shards = [str(path) for path in sorted(self._folder.glob("rows-*.jsonl"))]
             dataset = data.read_text(shards).map_batches(
-                Asker, fn_constructor_args=(self._job, str(self._folder)), batch_size=_BLOCK, compute=pool
+                Asker,
+                fn_constructor_args=(self._job, str(self._folder)),
+                batch_size=_BLOCK,
+                compute=pool,
             )
             for block in dataset.iter_batches(batch_size=None, prefetch_batches=0):
                 self._count(block)
@@ -139,9 +148,22 @@ class ClusterRunner:
                 ray.shutdown()
 
     def _count(self, block: Any) -> None:
-        for failed, bad, cached, tokens, cost, unpriced in zip(*[block[name] for name in _COLUMNS], strict=True):
+        for failed, bad, cached, tokens, cost, unpriced in zip(
+            *[block[name] for name in _COLUMNS], strict=True
+        ):
             price, reason = Decimal(str(cost)) if cost else None, str(unpriced) or None
-            self._add(Result(0, b"", bool(failed), bool(bad), bool(cached), Usage(int(tokens), 0), price, reason))
+            self._add(
+                Result(
+                    0,
+                    b"",
+                    bool(failed),
+                    bool(bad),
+                    bool(cached),
+                    Usage(int(tokens), 0),
+                    price,
+                    reason,
+                )
+            )
         self._on_saved()
 
     def _add(self, result: Result) -> None:
@@ -192,12 +214,16 @@ def _load_ray() -> tuple[Any, Any]:
         import ray  # an optional dependency, and slow to import
         import ray.data
     except ImportError as error:
-        raise ImportError('batches on Ray need the extra "ray": pip install "dragoman[ray]"') from error
+        raise ImportError(
+            'batches on Ray need the extra "ray": pip install "dragoman[ray]"'
+        ) from error
     return ray, ray.data
 
 
 def _start(ray: Any, address: str | None, workers: int) -> None:
-    """Connect to a cluster, or start one on this machine with a CPU for each worker and one for reading."""
+    """Connect to a cluster, or start one on this machine with a CPU for each worker and one for
+    reading.
+    """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage statistics
     settings = {"log_to_driver": False, "logging_level": "ERROR"}
     if address is None:
@@ -224,13 +250,18 @@ class Asker:
             self._begin()
         done = self._finished.refresh()
         rows = [_spooled.decode(text) for text in block["text"]]
-        results = await asyncio.gather(*[self._answer(row) for row in rows if row.line not in done])
+        results = await asyncio.gather(
+            *[self._answer(row) for row in rows if row.line not in done]
+        )
         await self._sync()
         yield {
             "failed": [result.failed for result in results],
             "bad": [result.bad for result in results],
             "cached": [result.cached for result in results],
-            "tokens": [(result.usage.input_tokens or 0) + (result.usage.output_tokens or 0) for result in results],
+            "tokens": [
+                (result.usage.input_tokens or 0) + (result.usage.output_tokens or 0)
+                for result in results
+            ],
             "cost": ["" if result.cost is None else str(result.cost) for result in results],
             "unpriced": [result.unpriced or "" for result in results],
         }
@@ -253,7 +284,9 @@ class Asker:
             result = write_bad(BadRow(spooled.line, spooled.id, spooled.shape, reason))
         else:
             async with self._slots:
-                result = await self._caller.ask(Row(spooled.line, spooled.id, spooled.shape, request))
+                result = await self._caller.ask(
+                    Row(spooled.line, spooled.id, spooled.shape, request)
+                )
         self._output.put(result.line, result.data)
         return result
 

@@ -1,4 +1,6 @@
-"""A batch as data: the model, its settings and its middleware. It can be sent to another process."""
+"""A batch as data: the model, its settings and its middleware. It can be sent to
+another process.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ VERSION = 1
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """The rate limits of a batch; with ``redis`` they are shared by all processes that use the same
-    Redis.
+    """The rate limits of a batch; with ``redis`` they are shared by all processes that use the
+    same Redis.
     """
 
     requests_per_minute: float | None = None
@@ -51,13 +53,18 @@ class Job(Struct, frozen=True, kw_only=True):
             if limits.redis is None:
                 model = RateLimit(model, *rates)
             else:
-                model = RateLimit(model, limiter=RedisLimiter(limits.redis, f"dragoman:batch:{self.model}", *rates))
+                model = RateLimit(
+                    model,
+                    limiter=RedisLimiter(limits.redis, f"dragoman:batch:{self.model}", *rates),
+                )
         if self.retries:
             model = Retry(model, max_retries=self.retries)
         return model if self.cache is None else Cache(model, self.cache)
 
     def identify(self) -> str:
-        """Return a hash of everything that affects the replies; a restart must have the same hash."""
+        """Return a hash of everything that affects the replies; a restart must have
+        the same hash.
+        """
         facts = {
             "model": self.model,
             "connection": {name: self.connection.get(name) for name in ("base_url", "wire")},
@@ -67,8 +74,8 @@ class Job(Struct, frozen=True, kw_only=True):
 
 
 class State(Struct):
-    """The contents of ``OUT.state``, a file next to the output: what identifies the batch, and its jobs
-    at a provider.
+    """The contents of ``OUT.state``, a file next to the output: what identifies the batch, and its
+    jobs at a provider.
     """
 
     version: int
@@ -86,14 +93,18 @@ class StateFile:
         self.path = out.with_name(out.name + ".state")
 
     def open(self, job: str, source: dict[str, Any], *, fresh: bool) -> State:
-        """Return the state of the batch; ``OutputError`` if the output belongs to another batch."""
+        """Return the state of the batch; ``OutputError`` if the output belongs to
+        another batch.
+        """
         ahead = self.out.with_name(self.out.name + ".ahead")
         if fresh:
             for path in (self.out, ahead, self.path):
                 path.unlink(missing_ok=True)
         if not self.path.exists():
             if self.out.exists() and self.out.stat().st_size:
-                raise OutputError(f"{self.out} exists and is not the output of a batch; choose another file")
+                raise OutputError(
+                    f"{self.out} exists and is not the output of a batch; choose another file"
+                )
             state = State(VERSION, job, source)
             self.save(state)
             return state
@@ -103,7 +114,9 @@ class StateFile:
             raise OutputError(f"{self.path} cannot be read: {error}") from None
         again = "give the same options again, choose another output, or start afresh (--fresh)"
         if state.version != VERSION or state.job != job:
-            raise OutputError(f"{self.out} was begun with another model or other settings; {again}")
+            raise OutputError(
+                f"{self.out} was begun with another model or other settings; {again}"
+            )
         if not _is_same(state.source, source):
             raise OutputError(f"{self.out} was begun with another input; {again}")
         return state
@@ -116,5 +129,7 @@ class StateFile:
 
 
 def _is_same(old: dict[str, Any], new: dict[str, Any]) -> bool:
-    """Return whether the input is unchanged; an input shorter than the compared head may have grown."""
+    """Return whether the input is unchanged; an input shorter than the compared head may have
+    grown.
+    """
     return old == new or not old or old.get("length", 0) < new.get("length", 0)

@@ -15,8 +15,8 @@ from .sources import MAX_ROW_BYTES
 
 
 class BatchProgress(Struct, frozen=True):
-    """The progress of a batch. Counts cover all runs of the batch, ``seconds`` and ``rate`` (rows per
-    second) only this run.
+    """The progress of a batch. Counts cover all runs of the batch, ``seconds`` and ``rate`` (rows
+    per second) only this run.
     """
 
     total: int | None
@@ -30,26 +30,29 @@ class BatchProgress(Struct, frozen=True):
 
 
 class BatchOptions(Settings, total=False):
-    """Keywords of ``batch``: these, and the settings of a call (``system``, ``temperature`` ...) for all rows.
+    """Keywords of ``batch``: these, and the settings of a call (``system``, ``temperature`` ...)
+    for all rows.
 
     ``template`` builds the prompt from columns; ``id_column`` is the column with the id of a row.
-    ``tools``, ``tool_choice`` and ``response_schema`` are those of ``complete``, for rows that have
-    none.
+    ``tools``, ``tool_choice`` and ``response_schema`` are those of ``complete``, for rows that
+    have none.
 
     ``concurrency`` (16) is the number of simultaneous calls; ``order`` is the order of the results
     (``"input"`` or ``"completed"``). ``retries`` (4) sends transient failures again;
-    ``requests_per_minute`` and ``tokens_per_minute`` are limits, shared by all processes that name the
-    same ``limits_redis``. ``budget`` is such as ``"usd=5"`` or ``{"rows": 100}`` and stops the batch
-    cleanly. ``cache`` answers identical rows once: the path of a SQLite file, a ``redis://`` URL or a
-    ``Store``.
+    ``requests_per_minute`` and ``tokens_per_minute`` are limits, shared by all processes that name
+    the same ``limits_redis``. ``budget`` is such as ``"usd=5"`` or ``{"rows": 100}`` and stops the
+    batch cleanly. ``cache`` answers identical rows once: the path of a SQLite file, a ``redis://``
+    URL or a ``Store``.
 
-    ``strict`` refuses an input with bad rows before anything is sent, ``retry_failed`` asks again for the failed rows
-    of an earlier run, ``fresh`` deletes the output first, ``max_row_bytes`` bounds a row of the input.
-    ``on="ray"`` runs the batch on Ray, on this machine or on the cluster at ``ray_address``, with up to ``workers`` (2)
-    processes of ``concurrency`` calls each; the folder of ``out`` must be one that all machines see.
-    ``via="provider"`` uses the provider's batch API, which costs half and takes up to a day; ``poll_seconds`` (10) is
-    the first pause between two questions for its state, and ``cancel`` stops its batches and fetches what is done.
-    ``connection`` are the settings of ``connect``, if ``model`` is a name. ``on_progress`` is called after each sync.
+    ``strict`` refuses an input with bad rows before anything is sent, ``retry_failed`` asks again
+    for the failed rows of an earlier run, ``fresh`` deletes the output first, ``max_row_bytes``
+    bounds a row of the input. ``on="ray"`` runs the batch on Ray, on this machine or on the
+    cluster at ``ray_address``, with up to ``workers`` (2) processes of ``concurrency`` calls each;
+    the folder of ``out`` must be one that all machines see. ``via="provider"`` uses the provider's
+    batch API, which costs half and takes up to a day; ``poll_seconds`` (10) is the first pause
+    between two questions for its state, and ``cancel`` stops its batches and fetches what is done.
+    ``connection`` are the settings of ``connect``, if ``model`` is a name. ``on_progress`` is
+    called after each sync.
     """
 
     template: str | None
@@ -140,7 +143,9 @@ def _check_runner(options: Options) -> None:
     if options.on == "local":
         return
     if options.via == "provider":
-        raise ValueError("on: a provider's batch API needs no cluster; leave out one of on and via")
+        raise ValueError(
+            "on: a provider's batch API needs no cluster; leave out one of on and via"
+        )
     if options.budget is not None:
         raise ValueError("on: a batch on Ray has no budget yet; leave it out")
     if isinstance(options.cache, Store):

@@ -1,8 +1,9 @@
 """The output file, which is also the checkpoint: a row counts as finished only when it is on disk.
 
-Rows are appended to ``OUT`` and synced in groups. With results in input order, rows that finish before an earlier
-one are synced to ``OUT.ahead`` first, so that none of them is asked again after a crash. A restart reads both
-files, cuts off a last line that is not complete, and goes on with the rows that are in neither.
+Rows are appended to ``OUT`` and synced in groups. With results in input order, rows that finish
+before an earlier one are synced to ``OUT.ahead`` first, so that none of them is asked again after
+a crash. A restart reads both files, cuts off a last line that is not complete, and goes on with
+the rows that are in neither.
 """
 
 from __future__ import annotations
@@ -107,8 +108,8 @@ class Recovered(Struct):
 
 
 class Output:
-    """Append results to a file and sync them. Call ``begin`` when a row is taken and ``put`` with its
-    result.
+    """Append results to a file and sync them. Call ``begin`` when a row is taken and ``put`` with
+    its result.
     """
 
     def __init__(self, path: Path, *, ordered: bool, concurrency: int) -> None:
@@ -161,13 +162,15 @@ class Output:
             await self._room.wait()
 
     def begin(self, line: int) -> None:
-        """Register a row, by its line number, when it is taken; this fixes its position in the output."""
+        """Register a row, by its line number, when it is taken; this fixes its position in the
+        output.
+        """
         if self.ordered:
             self._order.append(line)
 
     def skip(self, line: int) -> None:
-        """Skip a row that an earlier run finished; if its result is only in the journal, queue it for
-        the output.
+        """Skip a row that an earlier run finished; if its result is only in the journal, queue it
+        for the output.
         """
         if line in self._held:
             self._order.append(line)
@@ -254,7 +257,9 @@ class Output:
         return size > _JOURNAL_BYTES or (size > 0 and not self._held)
 
     def _save(self, ready: list[bytes], fresh: list[bytes], compact: list[bytes] | None) -> None:
-        """Write and sync in a thread. Rows are removed from the journal only after the output is synced."""
+        """Write and sync in a thread. Rows are removed from the journal only after the output is
+        synced.
+        """
         assert self._file is not None
         if ready:
             self._file.write(b"".join(ready))
@@ -319,8 +324,12 @@ def lock(file: BinaryIO, path: Path) -> None:
         raise OutputError(f"{path} is being written by another process") from None
 
 
-def _recover(file: BinaryIO, path: Path, recovered: Recovered, kept: dict[int, bytes] | None) -> None:
-    """Read the rows of an earlier run, and cut off the incomplete line that a crash left at the end of the file."""
+def _recover(
+    file: BinaryIO, path: Path, recovered: Recovered, kept: dict[int, bytes] | None
+) -> None:
+    """Read the rows of an earlier run, and cut off the incomplete line that a crash left at the
+    end of the file.
+    """
     end, damaged = 0, 0
     file.seek(0)
     for data, row in read_saved(file):
@@ -328,7 +337,10 @@ def _recover(file: BinaryIO, path: Path, recovered: Recovered, kept: dict[int, b
             damaged += 1
             continue
         if row is None or damaged:
-            raise OutputError(f"{path} has lines that are not results of a batch; choose another file, or start afresh")
+            raise OutputError(
+                f"{path} has lines that are not results of a batch; choose another file, or start "
+                "afresh"
+            )
         end += len(data)
         is_new = recovered.add(row)
         if kept is not None and is_new:
@@ -348,7 +360,9 @@ def count_saved(path: Path) -> Recovered:
 
 
 def read_saved(file: BinaryIO) -> Iterator[tuple[bytes, Saved | None]]:
-    """Read the results of a file from its current position; yield an invalid or incomplete line without a result."""
+    """Read the results of a file from its current position; yield an invalid or incomplete line
+    without a result.
+    """
     for data in file:
         try:
             yield data, _saved.decode(data) if data.endswith(b"\n") else None
@@ -357,7 +371,9 @@ def read_saved(file: BinaryIO) -> Iterator[tuple[bytes, Saved | None]]:
 
 
 def drop_failures(path: Path) -> Decimal:
-    """Rewrite an output without its failed rows, so that they are processed again; return their cost."""
+    """Rewrite an output without its failed rows, so that they are processed again; return their
+    cost.
+    """
     cost = Decimal(0)
     for each in (path, path.with_name(path.name + ".ahead")):
         if not each.exists():

@@ -1,4 +1,5 @@
-"""Part files: each worker of a cluster appends its results to its own file, and the driver merges them.
+"""Part files: each worker of a cluster appends its results to its own file, and the driver merges
+them.
 
 They are in the folder ``OUT.parts``, which must be shared by all machines of a cluster.
 """
@@ -44,7 +45,9 @@ class FinishedLines:
         self.lines = Lines()
 
     def refresh(self) -> Lines:
-        """Return the lines that are on disk now. An incomplete last line is read again next time."""
+        """Return the lines that are on disk now. An incomplete last line is read again
+        next time.
+        """
         for path in list_parts(self._folder):
             with path.open("rb") as file:
                 file.seek(self._places.get(path, 0))
@@ -57,10 +60,11 @@ class FinishedLines:
 
 
 def merge(out: Path, *, ordered: bool) -> None:
-    """Merge the results of all parts into the output, by line or in order of completion, and remove the parts.
+    """Merge the results of all parts into the output, by line or in order of completion, and
+    remove the parts.
 
-    The output is replaced when all of it is on disk, and the parts are removed after that, so a crash at any point
-    loses nothing. Where a line has two results, the first one stays.
+    The output is replaced when all of it is on disk, and the parts are removed after that, so a
+    crash at any point loses nothing. Where a line has two results, the first one stays.
     """
     folder = parts_of(out)
     if not folder.exists():
@@ -75,11 +79,15 @@ def merge(out: Path, *, ordered: bool) -> None:
 
 
 def _read_merged(sources: list[Path], *, ordered: bool) -> Iterator[bytes]:
-    """Yield the results of several files. An index in a temporary database keeps memory constant."""
+    """Yield the results of several files. An index in a temporary database keeps
+    memory constant.
+    """
     index = sqlite3.connect("", isolation_level=None, check_same_thread=False)
     files = [path.open("rb") for path in sources]
     try:
-        index.execute("CREATE TABLE rows (line INTEGER PRIMARY KEY, at INTEGER, file INTEGER, place INTEGER)")
+        index.execute(
+            "CREATE TABLE rows (line INTEGER PRIMARY KEY, at INTEGER, file INTEGER, place INTEGER)"
+        )
         index.execute("BEGIN")
         at = 0
         for number, file in enumerate(files):
@@ -87,9 +95,13 @@ def _read_merged(sources: list[Path], *, ordered: bool) -> Iterator[bytes]:
             for data, row in read_saved(file):
                 if row is not None:
                     at += 1
-                    index.execute("INSERT OR IGNORE INTO rows VALUES (?, ?, ?, ?)", (row.line, at, number, place))
+                    index.execute(
+                        "INSERT OR IGNORE INTO rows VALUES (?, ?, ?, ?)",
+                        (row.line, at, number, place),
+                    )
                 place += len(data)
-        by_line, as_read = (f"SELECT file, place FROM rows ORDER BY {column}" for column in ("line", "at"))  # noqa: S608
+        by_line = "SELECT file, place FROM rows ORDER BY line"
+        as_read = "SELECT file, place FROM rows ORDER BY at"
         wanted = by_line if ordered else as_read
         for number, place in index.execute(wanted):
             files[number].seek(place, os.SEEK_SET)

@@ -110,12 +110,17 @@ class RemoteRunner:
             await self._submit(chunk)
 
     async def _submit(self, chunk: list[tuple[Row, Asked]]) -> None:
-        batch_id = await self._api.submit(f"dragoman-{new_ulid().lower()}", [asked for _, asked in chunk])
+        batch_id = await self._api.submit(
+            f"dragoman-{new_ulid().lower()}", [asked for _, asked in chunk]
+        )
         self._batches.append(Submitted(batch_id, chunk[0][0].line, chunk[-1][0].line))
         self._save()
 
     def _save(self) -> None:
-        listed = [{"id": each.id, "first": each.first, "last": each.last, "over": each.over} for each in self._batches]
+        listed = [
+            {"id": each.id, "first": each.first, "last": each.last, "over": each.over}
+            for each in self._batches
+        ]
         self._state.provider = {"wire": self._api.provider.codec.wire, "batches": listed}
         self._file.save(self._state)
 
@@ -123,8 +128,8 @@ class RemoteRunner:
         return any(each.first <= line <= each.last for each in self._batches if not each.over)
 
     def _encode(self, row: Row) -> Asked | None:
-        """Return a row encoded for the wire; ``None`` for one that cannot be sent, which ``_fetch_all``
-        reports.
+        """Return a row encoded for the wire; ``None`` for one that cannot be sent, which
+        ``_fetch_all`` reports.
         """
         try:
             check_request(row.request)
@@ -136,7 +141,9 @@ class RemoteRunner:
 
     async def _fetch_all(self) -> None:
         """Read the input again, batch by batch, and write the result of each row."""
-        waiting = sorted([each for each in self._batches if not each.over], key=lambda each: each.first)
+        waiting = sorted(
+            [each for each in self._batches if not each.over], key=lambda each: each.first
+        )
         chunk: dict[int, Row] = {}
         for row in self._rows():
             while waiting and row.line > waiting[0].last:
@@ -164,7 +171,9 @@ class RemoteRunner:
         progress = await self._wait(batch.id)
         order = list(rows)
         if progress.refusal is not None:
-            error = InvalidRequestError(f"the provider did not take the batch {batch.id}: {progress.refusal}")
+            error = InvalidRequestError(
+                f"the provider did not take the batch {batch.id}: {progress.refusal}"
+            )
             for row in rows.values():
                 self._put(write_failure(row, error, None))
             return
@@ -212,7 +221,10 @@ class RemoteRunner:
         try:
             response = self._read(row, answer)
         except ProviderError as error:
-            error.provider, error.model = error.provider or provider.name, error.model or provider.model
+            error.provider, error.model = (
+                error.provider or provider.name,
+                error.model or provider.model,
+            )
             usage = find_usage(error)
             return write_failure(row, error, None if usage == Usage() else self._price(usage))
         return write_reply(row, response, self._price(response.usage))
@@ -254,11 +266,14 @@ def _read_line(answer: Answered, order: list[int]) -> int | None:
         return order[answer.place] if answer.place < len(order) else None
     number = answer.key.removeprefix("line-")
     if not number.isdecimal():
-        raise InvalidResponseError(f"the batch has an answer to {answer.key!r}, which was not asked")
+        raise InvalidResponseError(
+            f"the batch has an answer to {answer.key!r}, which was not asked"
+        )
     return int(number)
 
 
 def _lost(state: str) -> UnavailableError:
     return UnavailableError(
-        f"the batch ended ({state.lower()}) before this row was answered", provider_code=state.lower()
+        f"the batch ended ({state.lower()}) before this row was answered",
+        provider_code=state.lower(),
     )

@@ -1,4 +1,6 @@
-"""Write rows of the output: in our format, or in the provider's batch format that the input row uses."""
+"""Write rows of the output: in our format, or in the provider's batch format that the input row
+uses.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ _encode = msgspec.json.Encoder(decimal_format="string").encode
 
 
 class Result(Struct, frozen=True):
-    """The result of one row: the line to write to the output, and its contribution to the totals."""
+    """The result of one row: the line to write to the output, and its contribution to
+    the totals.
+    """
 
     line: int
     data: bytes
@@ -44,7 +48,9 @@ def write_reply(row: Row, response: Response[Any], bill: Cost | Unpriced) -> Res
     record = _own_reply(row, response) if row.shape == "own" else _foreign_reply(row, response)
     data = _encode({"line": row.line, **record, **facts}) + b"\n"
     reason = bill.reason if isinstance(bill, Unpriced) else None
-    return Result(row.line, data, cached=response.cached, usage=response.usage, cost=price, unpriced=reason)
+    return Result(
+        row.line, data, cached=response.cached, usage=response.usage, cost=price, unpriced=reason
+    )
 
 
 def write_failure(row: Row, error: Exception, bill: Cost | Unpriced | None) -> Result:
@@ -66,7 +72,11 @@ def write_failure(row: Row, error: Exception, bill: Cost | Unpriced | None) -> R
 def write_bad(row: BadRow) -> Result:
     """Return the result of an invalid row."""
     error = {"category": INVALID_ROW, "message": f"line {row.line}: {row.reason}"}
-    record = {"line": row.line, "id" if row.shape == "own" else _ID[row.shape]: row.id, "error": error}
+    record = {
+        "line": row.line,
+        "id" if row.shape == "own" else _ID[row.shape]: row.id,
+        "error": error,
+    }
     return Result(row.line, _encode(record) + b"\n", failed=True, bad=True)
 
 
@@ -79,7 +89,7 @@ def find_usage(error: Exception) -> Usage:
     return usage if isinstance(usage, Usage) else Usage()
 
 
-# --- our format -----------------------------------------------------------------------------------
+# --- our format --------------------------------------------------------------------------------
 
 _ID = {"openai": "custom_id", "responses": "custom_id", "anthropic": "custom_id", "gemini": "key"}
 
@@ -93,7 +103,9 @@ def _own_reply(row: Row, response: Response[Any]) -> dict[str, Any]:
     if response.parsed is not None:
         record["parsed"] = response.parsed
     if calls := response.tool_calls:
-        record["tool_calls"] = [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in calls]
+        record["tool_calls"] = [
+            {"id": call.id, "name": call.name, "arguments": call.arguments} for call in calls
+        ]
     if thinking := response.thinking:
         record["thinking"] = thinking
     record |= {"model": response.model, "provider": response.provider, "usage": response.usage}
@@ -108,7 +120,16 @@ def _describe(error: Exception) -> dict[str, Any]:
     """Return an error as an object, without the fields that are not known."""
     if not isinstance(error, ProviderError):
         return {"category": "other", "kind": type(error).__name__, "message": str(error)}
-    names = ("category", "error_class", "kind", "status", "provider", "model", "provider_code", "retry_after")
+    names = (
+        "category",
+        "error_class",
+        "kind",
+        "status",
+        "provider",
+        "model",
+        "provider_code",
+        "retry_after",
+    )
     record = {name: value for name in names if (value := getattr(error, name)) is not None}
     record |= {"message": str(error), "transient": error.transient}
     if isinstance(error, StructuredOutputError):
@@ -116,7 +137,7 @@ def _describe(error: Exception) -> dict[str, Any]:
     return record
 
 
-# --- formats of providers ------------------------------------------------------------------------
+# --- formats of providers ----------------------------------------------------------------------
 
 
 def _events(request: Request, response: Response[Any]) -> list[Event]:
@@ -149,7 +170,12 @@ def _foreign_reply(row: Row, response: Response[Any]) -> dict[str, Any]:
     if row.shape == "gemini":
         return {"key": row.id, "response": body}
     reply = {"status_code": 200, "request_id": response.request_id, "body": body}
-    return {"id": f"batch_req_{response.request_id}", "custom_id": row.id, "response": reply, "error": None}
+    return {
+        "id": f"batch_req_{response.request_id}",
+        "custom_id": row.id,
+        "response": reply,
+        "error": None,
+    }
 
 
 def _foreign_error(row: Row, error: Exception, record: dict[str, Any]) -> dict[str, Any]:

@@ -56,14 +56,26 @@ class Defaults(Struct, frozen=True, kw_only=True):
 
 
 _OWN = frozenset(
-    {"id", "prompt", "messages", "system", "tools", "tool_choice", "response_schema", "config", "metadata"}
+    {
+        "id",
+        "prompt",
+        "messages",
+        "system",
+        "tools",
+        "tool_choice",
+        "response_schema",
+        "config",
+        "metadata",
+    }
 )
 _OWN_SETTINGS = frozenset(RuntimeConfig.__struct_fields__)
 _URLS: dict[str, Shape] = {"/v1/chat/completions": "openai", "/v1/responses": "responses"}
 
 
 class RowParser:
-    """Read records as rows: in our format, in the batch format of a provider, or as columns for a template."""
+    """Read records as rows: in our format, in the batch format of a provider, or as columns for a
+    template.
+    """
 
     def __init__(self, defaults: Defaults, model: str) -> None:
         self._defaults = defaults
@@ -101,10 +113,17 @@ class RowParser:
         given = self._defaults
         messages, prompt = record.get("messages"), record.get("prompt")
         if (messages is None) == (prompt is None):
-            raise ValueError("must have either a prompt or messages" + (", not both" if prompt is not None else ""))
+            raise ValueError(
+                "must have either a prompt or messages"
+                + (", not both" if prompt is not None else "")
+            )
         if prompt is not None and not isinstance(prompt, str):
             raise ValueError(f"prompt must be a string, not {type(prompt).__name__}")
-        settings = {name: record[name] for name in record if name in _OWN_SETTINGS and record[name] is not None}
+        settings = {
+            name: record[name]
+            for name in record
+            if name in _OWN_SETTINGS and record[name] is not None
+        }
         if record.get("config") is not None:
             settings = {**_need_object(record, "config"), **settings}
         system = record.get("system", given.system)
@@ -123,8 +142,8 @@ class RowParser:
         )
 
     def _read_foreign(self, record: Record, shape: Shape) -> Request:
-        """Read a row in a provider's batch format with the server codec of its wire; the batch sets the
-        model.
+        """Read a row in a provider's batch format with the server codec of its wire; the batch
+        sets the model.
         """
         given = self._defaults
         name = {"anthropic": "params", "gemini": "request"}.get(shape, "body")
@@ -158,7 +177,9 @@ def _overlay(given: RuntimeConfig, own: RuntimeConfig) -> RuntimeConfig:
         return own
     empty = RuntimeConfig()
     names = RuntimeConfig.__struct_fields__
-    changed = {name: value for name in names if (value := getattr(own, name)) != getattr(empty, name)}
+    changed = {
+        name: value for name in names if (value := getattr(own, name)) != getattr(empty, name)
+    }
     return replace(given, **changed)
 
 
@@ -216,7 +237,9 @@ class SeenIds:
         added = self._database.execute("INSERT OR IGNORE INTO ids VALUES (?, ?)", (key, line))
         if added.rowcount:
             return None
-        return int(self._database.execute("SELECT line FROM ids WHERE id = ?", (key,)).fetchone()[0])
+        return int(
+            self._database.execute("SELECT line FROM ids WHERE id = ?", (key,)).fetchone()[0]
+        )
 
     def close(self) -> None:
         self._database.close()
@@ -228,8 +251,12 @@ class Skipped(Struct, frozen=True):
     line: int
 
 
-def read_rows(source: Source, parser: RowParser, done: Iterable[int] | Any = ()) -> Iterator[Row | BadRow | Skipped]:
-    """Iterate over the rows of a source. For rows whose line is in ``done``, only the id is read."""
+def read_rows(
+    source: Source, parser: RowParser, done: Iterable[int] | Any = ()
+) -> Iterator[Row | BadRow | Skipped]:
+    """Iterate over the rows of a source. For rows whose line is in ``done``, only the
+    id is read.
+    """
     seen = SeenIds()
     try:
         for line, record in source:

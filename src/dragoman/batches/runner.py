@@ -25,7 +25,9 @@ _BREATH = 200  # after this many rows without a call, other tasks get a turn
 
 
 class BatchError(RuntimeError):
-    """A batch cannot continue. Finished rows are on disk, and the same batch can be started again."""
+    """A batch cannot continue. Finished rows are on disk, and the same batch can be
+    started again.
+    """
 
 
 class Caller:
@@ -65,9 +67,14 @@ class Caller:
         key = (response.provider, response.model)
         sold = self._sold.get(key)
         if sold is None:
-            found = response.sale.find() if response.sale is not None and response.sale.find is not None else None
+            found = (
+                response.sale.find()
+                if response.sale is not None and response.sale.find is not None
+                else None
+            )
             sold = found or self.model.priced_as
-            if sold.table is None and sold.row is None:  # the table is looked up once, not for every row
+            # the table is looked up once, not for every row
+            if sold.table is None and sold.row is None:
                 sold = replace(sold, table=PriceTable.default())
             self._sold[key] = sold
         return sold.cost(response.usage)
@@ -101,15 +108,17 @@ class Runner:
         self.problems: list[str] = []
 
     async def run(self) -> None:
-        """Process rows until none is left or the budget is used up; even after an error, finished rows
-        are on disk.
+        """Process rows until none is left or the budget is used up; even after an error, finished
+        rows are on disk.
         """
         saving = asyncio.create_task(self._output.run(self._on_saved))
         workers = [asyncio.create_task(self._work()) for _ in range(self._concurrency)]
         try:
             pending: set[asyncio.Task[None]] = {saving, *workers}
             while len(pending) > 1:
-                finished, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                finished, pending = await asyncio.wait(
+                    pending, return_when=asyncio.FIRST_COMPLETED
+                )
                 for task in finished:
                     task.result()
         finally:
@@ -134,8 +143,8 @@ class Runner:
         self._settled.set()
 
     async def _take(self) -> Row | None:
-        """Return the next row to send; ``None`` at the end. Invalid rows passed on the way get an error
-        result.
+        """Return the next row to send; ``None`` at the end. Invalid rows passed on the way get an
+        error result.
         """
         output, passed = self._output, 0
         while not self._is_over:

@@ -22,8 +22,8 @@ _HEAD = 65_536  # bytes at the start of a file that identify it
 
 
 class Source(ABC):
-    """Rows with their line numbers. A source can be read several times and yields the same rows each
-    time.
+    """Rows with their line numbers. A source can be read several times and yields the same rows
+    each time.
     """
 
     @abstractmethod
@@ -38,7 +38,9 @@ class Source(ABC):
         return {}
 
 
-def open_source(source: str | os.PathLike[str] | Iterable[Mapping[str, Any]], max_row_bytes: int) -> Source:
+def open_source(
+    source: str | os.PathLike[str] | Iterable[Mapping[str, Any]], max_row_bytes: int
+) -> Source:
     """Return the rows of a file, by the ending of its name, or of an iterable of mappings."""
     if not isinstance(source, str | os.PathLike):
         return RowsSource(source)
@@ -61,7 +63,12 @@ class RowsSource(Source):
 
     def __iter__(self) -> Iterator[Read]:
         for number, row in enumerate(self._rows, 1):
-            yield number, dict(row) if isinstance(row, Mapping) else f"must be a mapping, not {type(row).__name__}"
+            yield (
+                number,
+                dict(row)
+                if isinstance(row, Mapping)
+                else f"must be a mapping, not {type(row).__name__}",
+            )
 
     def count(self) -> int | None:
         return len(self._rows) if isinstance(self._rows, Sized) else None
@@ -124,7 +131,9 @@ def _decode(line: bytes) -> Record | str:
 
 
 class CsvSource(FileSource):
-    """A CSV or TSV file whose first line names the columns. A row's number is that of its last line in the file."""
+    """A CSV or TSV file whose first line names the columns. A row's number is that of its last
+    line in the file.
+    """
 
     def __init__(self, path: Path, max_row_bytes: int, delimiter: str) -> None:
         super().__init__(path)
@@ -151,7 +160,9 @@ class CsvSource(FileSource):
         try:
             names: list[str] = next(reader, [])
         except csv.Error as error:
-            raise ValueError(f"{self.path}: the names of the columns cannot be read: {error}") from None
+            raise ValueError(
+                f"{self.path}: the names of the columns cannot be read: {error}"
+            ) from None
         if len(set(names)) != len(names):
             raise ValueError(f"{self.path}: two columns have the same name")
         return names
@@ -183,9 +194,12 @@ class ParquetSource(FileSource):
 
     def _open(self) -> Any:
         try:
-            from pyarrow import ArrowException, parquet  # an optional dependency, and slow to import
+            # an optional dependency, and slow to import
+            from pyarrow import ArrowException, parquet
         except ImportError as error:
-            raise ImportError('Parquet files need the extra "parquet": pip install "dragoman[parquet]"') from error
+            raise ImportError(
+                'Parquet files need the extra "parquet": pip install "dragoman[parquet]"'
+            ) from error
         try:
             return parquet.ParquetFile(self.path)
         except (ArrowException, OSError) as error:

@@ -28,7 +28,9 @@ class Spent(Struct):
 
 
 def parse_budget(budget: str | Mapping[str, Any] | None) -> dict[str, Decimal]:
-    """Read a budget: ``"usd=5"``, ``"usd=5,rows=1000"`` or a mapping; ``ValueError`` names what is wrong."""
+    """Read a budget: ``"usd=5"``, ``"usd=5,rows=1000"`` or a mapping; ``ValueError`` names what is
+    wrong.
+    """
     if budget is None:
         return {}
     if isinstance(budget, str):
@@ -37,7 +39,9 @@ def parse_budget(budget: str | Mapping[str, Any] | None) -> dict[str, Decimal]:
     limits: dict[str, Decimal] = {}
     for name, number in budget.items():
         if name not in KINDS:
-            raise ValueError(f"budget: {name!r} is not one of {', '.join(f'{each}=N' for each in KINDS)}")
+            raise ValueError(
+                f"budget: {name!r} is not one of {', '.join(f'{each}=N' for each in KINDS)}"
+            )
         try:
             limits[name] = Decimal(str(number))
         except InvalidOperation:
@@ -50,9 +54,9 @@ def parse_budget(budget: str | Mapping[str, Any] | None) -> dict[str, Decimal]:
 class Spending:
     """Admit calls as long as the budget lasts.
 
-    A call is admitted if the budget covers it and all calls in flight, each at the cost of the most
-    expensive row so far; the first call runs alone. So a budget is exceeded only when a row costs more
-    than any before it.
+    A call is admitted if the budget covers it and all calls in flight, each at the cost of the
+    most expensive row so far; the first call runs alone. So a budget is exceeded only when a row
+    costs more than any before it.
     """
 
     def __init__(self, limits: Mapping[str, Decimal], spent: Spent) -> None:
@@ -77,7 +81,10 @@ class Spending:
 
     def add(self, result: Result) -> None:
         """Add a result to the totals."""
-        spent, used = self.spent, (result.usage.input_tokens or 0) + (result.usage.output_tokens or 0)
+        spent, used = (
+            self.spent,
+            (result.usage.input_tokens or 0) + (result.usage.output_tokens or 0),
+        )
         spent.rows += 1
         spent.failed += result.failed
         spent.bad += result.bad
@@ -96,7 +103,11 @@ class Spending:
     def _lasts(self) -> bool:
         if self.in_flight and not self._is_known and self.limits.keys() != {"rows"}:
             return False
-        used = {"usd": self.spent.cost, "tokens": Decimal(self.spent.tokens), "rows": Decimal(self.spent.rows)}
+        used = {
+            "usd": self.spent.cost,
+            "tokens": Decimal(self.spent.tokens),
+            "rows": Decimal(self.spent.rows),
+        }
         for name, limit in self.limits.items():
             expected = used[name] + (self.in_flight + 1) * self._most.get(name, Decimal(0))
             if expected > limit or used[name] >= limit:

@@ -12,14 +12,16 @@ import msgspec
 class Template:
     """A string with ``{column}`` placeholders; ``{{`` and ``}}`` are braces.
 
-    Only names of columns are allowed: no attributes, indices, conversions or formats, so a template cannot reach
-    anything but the row.
+    Only names of columns are allowed: no attributes, indices, conversions or formats, so a
+    template cannot reach anything but the row.
     """
 
     def __init__(self, text: str) -> None:
         self.text = text
         try:
-            parts = [part for part in string.Formatter().parse(text) if part[0] or part[1] is not None]
+            parts = [
+                part for part in string.Formatter().parse(text) if part[0] or part[1] is not None
+            ]
         except ValueError as error:
             raise ValueError(f"template: {error}; write {{{{ and }}}} for braces") from None
         self._parts: list[tuple[str, str | None]] = []
@@ -37,13 +39,17 @@ class Template:
             pieces.append(literal)
             if name is not None:
                 if name not in row:
-                    raise ValueError(f"the template needs a column {name!r}, which this row does not have")
+                    raise ValueError(
+                        f"the template needs a column {name!r}, which this row does not have"
+                    )
                 pieces.append(_show(row[name]))
         return "".join(pieces)
 
 
 def _show(value: Any) -> str:
-    """Return a value as text for a prompt: strings unchanged, ``None`` empty, anything else as JSON."""
+    """Return a value as text for a prompt: strings unchanged, ``None`` empty, anything else as
+    JSON.
+    """
     if isinstance(value, str):
         return value
     return "" if value is None else msgspec.json.encode(value).decode()

@@ -15,7 +15,10 @@ import click
 __all__ = ["main"]
 
 _COMMANDS = {
-    "agent": "Have a model pursue a goal with tools in a folder; every step is asked about and recorded.",
+    "agent": (
+        "Have a model pursue a goal with tools in a folder; every step is asked about and "
+        "recorded."
+    ),
     "ask": "Ask a model once and print its answer.",
     "batch": "Ask a model for every row of a file; restartable at any point.",
     "chat": "Talk with a model, by default the embedded one.",
@@ -23,9 +26,14 @@ _COMMANDS = {
     "config": "Check your models.yaml and say where it is.",
     "cost": "Price a usage, a reply, or a log of calls.",
     "embed": "Turn texts into vectors.",
-    "keys": "Keep API keys in the system's keyring or a private file; manage the keys of a gateway.",
+    "keys": (
+        "Keep API keys in the system's keyring or a private file; manage the keys of a gateway."
+    ),
     "local": "Manage the embedded model.",
-    "log": "Look into the event log: list, search, show, verify, export, prune, cost; turn it on and off.",
+    "log": (
+        "Look into the event log: list, search, show, verify, export, prune, cost; turn it on and "
+        "off."
+    ),
     "models": "List models: what they can do, how we know, and what they cost.",
     "plan": "Show what would become of a conversation on another model.",
     "ready": "Tell whether a model can be expected to answer.",
@@ -57,7 +65,11 @@ class _LazyGroup(click.Group):
         """Complete the command names without loading the commands."""
         from click.shell_completion import CompletionItem  # imported only for shell completion
 
-        found = [CompletionItem(name, help=text) for name, text in _COMMANDS.items() if name.startswith(incomplete)]
+        found = [
+            CompletionItem(name, help=text)
+            for name, text in _COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
         return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
 

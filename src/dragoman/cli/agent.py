@@ -56,9 +56,10 @@ from .sessions import find_session
 
 _EFFECTS = ("none", "read", "write", "execute", "network")
 _SYSTEM = (
-    "You work in a folder of files, with tools. Find out before you change anything, make the smallest change "
-    "that does it, and check that it did. Not every action will be allowed: when one is refused, find another "
-    "way or say what you would need. When you are done, say in a few sentences what you found and what you did."
+    "You work in a folder of files, with tools. Find out before you change anything, make the "
+    "smallest change that does it, and check that it did. Not every action will be allowed: when "
+    "one is refused, find another way or say what you would need. When you are done, say in a few"
+    " sentences what you found and what you did."
 )
 # A hook or a setting below .git runs programs later, outside the sandbox. In worktrees .git is a
 # file.
@@ -81,7 +82,11 @@ class _Agent(click.Command):
     commands: ClassVar[dict[str, click.Command]] = {"doctor": doctor}
 
     def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
     ) -> click.Context:
         if args[:1] == ["doctor"]:
             return doctor.make_context(f"{info_name} doctor", args[1:], parent, **extra)
@@ -90,7 +95,11 @@ class _Agent(click.Command):
 
 @click.command("agent", cls=_Agent)
 @click.argument("goal", required=False)
-@click.option("--model", type=ModelName(), help="The model; by default $DRAGOMAN_MODEL or default: of models.yaml.")
+@click.option(
+    "--model",
+    type=ModelName(),
+    help="The model; by default $DRAGOMAN_MODEL or default: of models.yaml.",
+)
 @model_options
 @click.option(
     "--workspace",
@@ -99,33 +108,63 @@ class _Agent(click.Command):
     show_default=True,
     help="The folder it may work in.",
 )
-@click.option("--allow", "allowed", multiple=True, metavar="RULE", help="Allow without asking; see above.")
-@click.option("--deny", "denied", multiple=True, metavar="RULE", help="Deny without asking; it overrules --allow.")
-@click.option("--policy", type=click.Path(exists=True, dir_okay=False), help="Rules in a YAML or JSON file.")
-@click.option("--yes", "mode", flag_value="yes", help="Allow everything that no rule denies.")
-@click.option("--ask", "mode", flag_value="ask", help="Ask about everything, reading too, even without a terminal.")
 @click.option(
-    "--hook", metavar="COMMAND", help="A program that decides: it reads a proposal as JSON and prints its answer."
+    "--allow", "allowed", multiple=True, metavar="RULE", help="Allow without asking; see above."
 )
 @click.option(
-    "--await-approval", is_flag=True, help="Wait for answers from another process, too: dragoman log approve."
+    "--deny",
+    "denied",
+    multiple=True,
+    metavar="RULE",
+    help="Deny without asking; it overrules --allow.",
+)
+@click.option(
+    "--policy", type=click.Path(exists=True, dir_okay=False), help="Rules in a YAML or JSON file."
+)
+@click.option("--yes", "mode", flag_value="yes", help="Allow everything that no rule denies.")
+@click.option(
+    "--ask",
+    "mode",
+    flag_value="ask",
+    help="Ask about everything, reading too, even without a terminal.",
+)
+@click.option(
+    "--hook",
+    metavar="COMMAND",
+    help="A program that decides: it reads a proposal as JSON and prints its answer.",
+)
+@click.option(
+    "--await-approval",
+    is_flag=True,
+    help="Wait for answers from another process, too: dragoman log approve.",
 )
 @click.option(
     "--budget",
     "limits",
     multiple=True,
     metavar="LIMIT",
-    help="steps=N, tokens=N, usd=N or seconds=N; may be repeated. 50 steps unless you say otherwise.",
+    help=(
+        "steps=N, tokens=N, usd=N or seconds=N; may be repeated. 50 steps unless you say "
+        "otherwise."
+    ),
 )
 @click.option(
     "--context",
     type=click.Choice(list(_CONTEXTS)),
     default="results",
     show_default=True,
-    help="What to leave out of a conversation that grows too long: old results, old turns, or nothing. With summary, "
-    "the model summarises old turns.",
+    help=(
+        "What to leave out of a conversation that grows too long: old results, old turns, or "
+        "nothing. With summary, the model summarises old turns."
+    ),
 )
-@click.option("--plugin", "plugins", multiple=True, metavar="NAME", help="Tools of another package that it may use.")
+@click.option(
+    "--plugin",
+    "plugins",
+    multiple=True,
+    metavar="NAME",
+    help="Tools of another package that it may use.",
+)
 @mcp_options
 @click.option("--network", is_flag=True, help="Let commands in the sandbox use the network.")
 @click.option(
@@ -133,30 +172,68 @@ class _Agent(click.Command):
     multiple=True,
     type=click.Path(exists=True),
     metavar="PATH",
-    help="A part of the home, such as ~/.cargo, that commands in the sandbox may read; may be repeated.",
+    help=(
+        "A part of the home, such as ~/.cargo, that commands in the sandbox may read; may be "
+        "repeated."
+    ),
 )
-@click.option("--system", metavar="TEXT", default=_SYSTEM, help="Other instructions for the model.")
+@click.option(
+    "--system", metavar="TEXT", default=_SYSTEM, help="Other instructions for the model."
+)
 @click.option("--max-tokens", type=int, help="The longest reply.")
 @log_option
-@click.option("--resume", metavar="SESSION", help="Go on with a session: its id, the beginning of it, or last.")
-@click.option("--fork", metavar="SESSION", help="Begin a new session with the conversation of another one.")
-@click.option("--at", type=click.IntRange(1), metavar="SEQ", help="With --resume or --fork: go on after this record.")
-@click.option("--then", "goals", multiple=True, metavar="GOAL", help="A goal to pursue after it; may be repeated.")
-@click.option("--takeover", is_flag=True, help="With --resume: go on even if the session still runs elsewhere.")
-@click.option("--once", is_flag=True, help="End after the first answer; at a terminal, do not ask what is next.")
-@click.option("--json", "as_json", is_flag=True, help="Print every record, one JSON object a line.")
-def command(goal: str | None, workspace: Path, where: str | None, *, as_json: bool, **options: Any) -> None:
-    """Let a model pursue GOAL with tools in a folder: read_file, list_files, search, edit_file and bash.
+@click.option(
+    "--resume",
+    metavar="SESSION",
+    help="Go on with a session: its id, the beginning of it, or last.",
+)
+@click.option(
+    "--fork", metavar="SESSION", help="Begin a new session with the conversation of another one."
+)
+@click.option(
+    "--at",
+    type=click.IntRange(1),
+    metavar="SEQ",
+    help="With --resume or --fork: go on after this record.",
+)
+@click.option(
+    "--then",
+    "goals",
+    multiple=True,
+    metavar="GOAL",
+    help="A goal to pursue after it; may be repeated.",
+)
+@click.option(
+    "--takeover",
+    is_flag=True,
+    help="With --resume: go on even if the session still runs elsewhere.",
+)
+@click.option(
+    "--once",
+    is_flag=True,
+    help="End after the first answer; at a terminal, do not ask what is next.",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print every record, one JSON object a line."
+)
+def command(
+    goal: str | None, workspace: Path, where: str | None, *, as_json: bool, **options: Any
+) -> None:
+    """Let a model pursue GOAL with tools in a folder: read_file, list_files, search, edit_file and
+    bash.
 
-    Reading is allowed. Every other call asks for your approval, and is denied without a terminal. A RULE is a tool or a
-    side effect (none, read, write, execute, network), optionally with a pattern for its command or its path:
-    "write", "bash:pytest *", "edit_file:src/**". Every step is recorded in the log before it runs; see dragoman
-    log and dragoman replay. At a terminal it asks what is next after an answer; an empty line or Ctrl-D ends it.
-    dragoman agent doctor shows what confines commands on this machine. Exit codes: 0 it answered, 23 a budget is
-    exhausted, 24 it failed, 130 interrupted.
+    Reading is allowed. Every other call asks for your approval, and is denied without a terminal.
+    A RULE is a tool or a side effect (none, read, write, execute, network), optionally with a
+    pattern for its command or its path: "write", "bash:pytest *", "edit_file:src/**". Every step
+    is recorded in the log before it runs; see dragoman log and dragoman replay. At a terminal it
+    asks what is next after an answer; an empty line or Ctrl-D ends it. dragoman agent doctor shows
+    what confines commands on this machine. Exit codes: 0 it answered, 23 a budget is exhausted, 24
+    it failed, 130 interrupted.
     """
     hide_memory()  # otherwise a command could read the keys of this process from /proc
-    policy = _read_policy(options["policy"], options["allowed"], options["denied"], options["mode"])
+    policy = _read_policy(
+        options["policy"], options["allowed"], options["denied"], options["mode"]
+    )
     budget = _read_budget(options["limits"])
     _check_options(goal, options)
     with report_errors():
@@ -201,7 +278,9 @@ def _open_model(options: dict[str, Any]) -> Provider:
             found = find_model(rest)
             if found.entry is not None and not found.entry.calls_tools:
                 raise _refuse("local", found.entry.model)
-    provider = open_model(model, *[options[name] for name in ("base_url", "wire", "api_key_env", "timeout")]).provider
+    provider = open_model(
+        model, *[options[name] for name in ("base_url", "wire", "api_key_env", "timeout")]
+    ).provider
     if provider.capabilities.known("supports_tools") is False:
         raise _refuse(provider.name, provider.model)
     return provider
@@ -209,7 +288,9 @@ def _open_model(options: dict[str, Any]) -> Provider:
 
 def _refuse(provider: str, model: str) -> UnsupportedFeatureError:
     local = next((each.name for each in list_models() if each.calls_tools), None)
-    remedy = f" Without a key: dragoman local pull {local}, and --model local:{local}." if local else ""
+    remedy = (
+        f" Without a key: dragoman local pull {local}, and --model local:{local}." if local else ""
+    )
     return UnsupportedFeatureError(
         "this model does not call tools, and an agent works with tools",
         provider=provider,
@@ -231,8 +312,12 @@ async def _run(
 ) -> Outcome:
     try:
         async with provider, _open_tools(workspace, options, view) as tools:
-            for rule in policy.find_idle([(tool.name, tool.side_effect, tool.names_paths) for tool in tools]):
-                view.note(f"the rule {rule.label!r} never matches: no tool that it is about names paths")
+            for rule in policy.find_idle(
+                [(tool.name, tool.side_effect, tool.names_paths) for tool in tools]
+            ):
+                view.note(
+                    f"the rule {rule.label!r} never matches: no tool that it is about names paths"
+                )
             session = await _open_session(provider, tools, policy, log, settings, options)
             for more in options["goals"]:
                 session.follow_up(more)
@@ -261,14 +346,18 @@ async def _open_session(
     options: dict[str, Any],
 ) -> Session[Any]:
     if options["fork"] is not None:
-        return await Session.fork(provider, tools, policy, log, options["fork"], at=options["at"], **settings)
+        return await Session.fork(
+            provider, tools, policy, log, options["fork"], at=options["at"], **settings
+        )
     if options["resume"] is None:
         return Session(provider, tools, policy, log, **settings)
     name, facts = options["resume"], {"takeover": options["takeover"], "at": options["at"]}
     return await Session.resume(provider, tools, policy, log, name, **facts, **settings)
 
 
-def _add_approvers(log: EventLog, approver: Approver | None, options: dict[str, Any]) -> Approver | None:
+def _add_approvers(
+    log: EventLog, approver: Approver | None, options: dict[str, Any]
+) -> Approver | None:
     """Add the approvers that the options request: answers from another process, and a hook that
     is asked first.
     """
@@ -289,9 +378,13 @@ async def _ask_next(lines: Lines) -> str:
 
 
 @asynccontextmanager
-async def _open_tools(workspace: Path, options: dict[str, Any], view: AgentView) -> AsyncIterator[list[ExecutableTool]]:
+async def _open_tools(
+    workspace: Path, options: dict[str, Any], view: AgentView
+) -> AsyncIterator[list[ExecutableTool]]:
     async with AsyncExitStack() as stack:
-        tools = workspace_tools(workspace, network=options["network"], readable=options["readable"])
+        tools = workspace_tools(
+            workspace, network=options["network"], readable=options["readable"]
+        )
         try:
             tools += plugin_tools(options["plugins"])
         except ValueError as error:
@@ -301,11 +394,15 @@ async def _open_tools(workspace: Path, options: dict[str, Any], view: AgentView)
 
 
 def _leave(outcome: Outcome) -> None:
-    code = {"completed": 0, "failed": EXIT_CODES["session_failed"], "exhausted": EXIT_CODES["session_exhausted"]}
+    code = {
+        "completed": 0,
+        "failed": EXIT_CODES["session_failed"],
+        "exhausted": EXIT_CODES["session_exhausted"],
+    }
     raise SystemExit(code.get(outcome.outcome, EXIT_CODES["cancelled"]))
 
 
-# --- reading the options ----------------------------------------------------------------------------
+# --- reading the options -----------------------------------------------------------------------
 
 
 def _check_options(goal: str | None, options: dict[str, Any]) -> None:
@@ -320,7 +417,9 @@ def _check_options(goal: str | None, options: dict[str, Any]) -> None:
         raise click.UsageError("--at needs --resume or --fork")
 
 
-def _read_policy(path: str | None, allowed: tuple[str, ...], denied: tuple[str, ...], mode: str | None) -> Policy:
+def _read_policy(
+    path: str | None, allowed: tuple[str, ...], denied: tuple[str, ...], mode: str | None
+) -> Policy:
     if path is not None:
         try:
             given = Policy.load(path)
@@ -367,7 +466,9 @@ def _read_budget(limits: tuple[str, ...]) -> Budget:
     for text in [part for limit in limits for part in limit.split(",")]:
         name, _, number = text.partition("=")
         if name not in _LIMITS:
-            raise click.UsageError(f"--budget {text}: must be one of {', '.join(f'{each}=N' for each in _LIMITS)}")
+            raise click.UsageError(
+                f"--budget {text}: must be one of {', '.join(f'{each}=N' for each in _LIMITS)}"
+            )
         field, read = _LIMITS[name]
         try:
             facts[field] = read(number)

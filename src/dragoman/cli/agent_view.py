@@ -89,7 +89,9 @@ class AgentView:
             click.echo(f"{'':>9}  {click.style(make_printable(line), fg=colour)}")
 
     def note(self, text: str) -> None:
-        """Print a note; with ``--json``, on standard error, since standard output contains only records."""
+        """Print a note; with ``--json``, on standard error, since standard output contains only
+        records.
+        """
         if self.as_json:
             click.echo(legible(f"note: {text}"), err=True)
         else:
@@ -107,14 +109,20 @@ class AgentView:
         spent = outcome.spent
         text = f"{outcome.outcome}{f': {outcome.detail}' if outcome.detail else ''}"
         colour = "green" if outcome.outcome == "completed" else "red"
-        self.say("finished", f"{text} ({spent.turns} turns, {spent.tokens} tokens, {spent.describe_cost()})", colour)
+        self.say(
+            "finished",
+            f"{text} ({spent.turns} turns, {spent.tokens} tokens, {spent.describe_cost()})",
+            colour,
+        )
         self.say("", f"dragoman replay {outcome.session}")
 
     def _show_text(self, text: str, *, is_thinking: bool) -> None:
         if is_thinking != self._was_thinking:
             self._break()
         self._was_thinking = is_thinking
-        click.echo(click.style(legible(text), dim=True) if is_thinking else legible(text), nl=False)
+        click.echo(
+            click.style(legible(text), dim=True) if is_thinking else legible(text), nl=False
+        )
         self._fresh = text.endswith("\n")
 
     def _break(self) -> None:
@@ -129,13 +137,20 @@ class AgentView:
         if not isinstance(seen.content, str) or not seen.content.strip():
             return
         lines = seen.content.strip("\n").split("\n")
-        shown = [line if len(line) <= _WIDE else f"{line[: _WIDE - 1]}…" for line in lines[:_SHOWN_LINES]]
+        shown = [
+            line if len(line) <= _WIDE else f"{line[: _WIDE - 1]}…"
+            for line in lines[:_SHOWN_LINES]
+        ]
         if len(lines) > _SHOWN_LINES:
             shown.append(f"… {len(lines) - _SHOWN_LINES} more lines")
         is_diff = seen.content.startswith(("--- ", "diff --git "))
         for line in shown:
             colour = _DIFF_COLOURS.get(line[:1]) if is_diff else None
-            click.echo(click.style(legible(f"{'':>9}  {line}"), dim=True if colour is None else None, fg=colour))
+            click.echo(
+                click.style(
+                    legible(f"{'':>9}  {line}"), dim=True if colour is None else None, fg=colour
+                )
+            )
 
 
 _DIFF_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
@@ -163,4 +178,8 @@ _COLOURS: dict[type, str | None] = {
 def _find_colour(payload: Any) -> str | None:
     if isinstance(payload, SessionResumed) and payload.changed_tools:
         return "yellow"
-    return "yellow" if isinstance(payload, ToolObserved) and payload.is_error else _COLOURS[type(payload)]
+    return (
+        "yellow"
+        if isinstance(payload, ToolObserved) and payload.is_error
+        else _COLOURS[type(payload)]
+    )

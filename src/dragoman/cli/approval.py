@@ -28,9 +28,13 @@ def make_approver(view: AgentView, lines: Lines, *, always: bool = False) -> App
     async def approve(proposal: Proposal, verdict: Verdict) -> Decision:
         if not view.as_json:
             view.say(
-                "asked", f"{describe_action(proposal.tool_name, proposal.input)} ({proposal.side_effect})", "yellow"
+                "asked",
+                f"{describe_action(proposal.tool_name, proposal.input)} ({proposal.side_effect})",
+                "yellow",
             )
-            view.show_block(_show_proposal(proposal), is_diff={"old", "new"} <= set(proposal.input))
+            view.show_block(
+                _show_proposal(proposal), is_diff={"old", "new"} <= set(proposal.input)
+            )
         click.echo(_write_question(proposal), nl=False, err=True)
         line = await lines.read()
         if line is None:
@@ -46,7 +50,11 @@ def make_approver(view: AgentView, lines: Lines, *, always: bool = False) -> App
 def _write_question(proposal: Proposal) -> str:
     choices = ["[y]es", "[n]o", "[a]lways this tool"]
     choices += ["always this [p]ath"] if proposal.paths else []
-    choices += [f"always [c]ommands with {find_prefix(proposal.input)!r}"] if find_prefix(proposal.input) else []
+    choices += (
+        [f"always [c]ommands with {find_prefix(proposal.input)!r}"]
+        if find_prefix(proposal.input)
+        else []
+    )
     return f"allow? {', '.join(choices)}, [e]dit, or why not: "
 
 
@@ -102,11 +110,15 @@ def _show_proposal(proposal: Proposal) -> str:
 
 
 def _show_changes(old: str, new: str) -> list[str]:
-    """Return the removed and added lines. Long texts are not compared, which would take quadratic time."""
+    """Return the removed and added lines. Long texts are not compared, which would take quadratic
+    time.
+    """
     before, after = old.splitlines(), new.splitlines()
     if len(before) + len(after) > _COMPARED:
         return [*[f"- {line}" for line in before], *[f"+ {line}" for line in after]]
-    diff = list(difflib.unified_diff(before, after, lineterm="", n=max(len(before), len(after))))[3:]
+    diff = list(difflib.unified_diff(before, after, lineterm="", n=max(len(before), len(after))))[
+        3:
+    ]
     return [f"{line[:1]} {line[1:]}" for line in diff]  # without file names and positions
 
 

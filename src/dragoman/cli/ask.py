@@ -39,21 +39,39 @@ _FENCE = re.compile("(`{3,}+|~{3,}+)(.*)")
     help="Attach an image, a PDF or a text file; may be repeated.",
 )  # fmt: skip
 @click.option(
-    "--tool-schema", type=click.Path(exists=True, dir_okay=False), help="A JSON file with one tool or a list."
+    "--tool-schema",
+    type=click.Path(exists=True, dir_okay=False),
+    help="A JSON file with one tool or a list.",
 )
-@click.option("--schema", type=click.Path(exists=True, dir_okay=False), help="A JSON Schema the answer must satisfy.")
+@click.option(
+    "--schema",
+    type=click.Path(exists=True, dir_okay=False),
+    help="A JSON Schema the answer must satisfy.",
+)
 @click.option("--max-tokens", type=int, help="The most tokens the answer may have.")
 @click.option("--temperature", type=float, help="Sampling temperature.")
 @click.option(
-    "--reasoning", metavar="EFFORT|TOKENS", help="Reasoning: off, minimal, low, medium, high, or a token budget."
+    "--reasoning",
+    metavar="EFFORT|TOKENS",
+    help="Reasoning: off, minimal, low, medium, high, or a token budget.",
 )
 @click.option(
     "-o", "--option", "options", nargs=2, multiple=True, metavar="KEY VALUE",
     help="Any other setting, such as top_p 0.9, or a field of the provider's own.",
 )  # fmt: skip
-@click.option("--retries", type=click.IntRange(0, 100), default=2, show_default=True, help="Retry transient errors.")
-@click.option("-x", "--extract", is_flag=True, help="Print only the first code block of the answer.")
-@click.option("--stream/--no-stream", default=True, show_default=True, help="Print the answer as it arrives.")
+@click.option(
+    "--retries",
+    type=click.IntRange(0, 100),
+    default=2,
+    show_default=True,
+    help="Retry transient errors.",
+)
+@click.option(
+    "-x", "--extract", is_flag=True, help="Print only the first code block of the answer."
+)
+@click.option(
+    "--stream/--no-stream", default=True, show_default=True, help="Print the answer as it arrives."
+)
 @no_log_option
 @json_option("the events, one a line, or with --no-stream the reply as one object,")
 @click.option("--raw", is_flag=True, help="Print what the provider sent, as JSON.")
@@ -104,7 +122,7 @@ def read_tools(path: str) -> list[Any]:
     return tools if isinstance(tools, list) else [tools]
 
 
-# --- building the request ---------------------------------------------------------------------------
+# --- building the request ----------------------------------------------------------------------
 
 
 def _read_pipe(*, asked: bool) -> str | None:
@@ -114,19 +132,27 @@ def _read_pipe(*, asked: bool) -> str | None:
     try:
         return sys.stdin.read() or None
     except UnicodeDecodeError as error:
-        raise click.UsageError(f"standard input is not UTF-8 text ({error.reason}); attach a file with -a") from error
+        raise click.UsageError(
+            f"standard input is not UTF-8 text ({error.reason}); attach a file with -a"
+        ) from error
 
 
-def _sort_words(model: str | None, prompt: str | None, base_url: str | None, *, is_piped: bool) -> tuple[str, str]:
+def _sort_words(
+    model: str | None, prompt: str | None, base_url: str | None, *, is_piped: bool
+) -> tuple[str, str]:
     """Return the model and the prompt; decide whether a single argument is MODEL or PROMPT."""
     if model is not None and prompt is None and base_url is None and not is_model_name(model):
         model, prompt = None, model
     if not is_piped and prompt in (None, "-"):
-        raise click.UsageError("Missing argument 'PROMPT': give a text, or pipe one to the command.")
+        raise click.UsageError(
+            "Missing argument 'PROMPT': give a text, or pipe one to the command."
+        )
     return model or choose_model(), "" if prompt in (None, "-") else str(prompt)
 
 
-def _messages(prompt: str, piped: str | None, system: str | None, attachments: tuple[str, ...]) -> list[Message]:
+def _messages(
+    prompt: str, piped: str | None, system: str | None, attachments: tuple[str, ...]
+) -> list[Message]:
     # The instruction comes after the document: models follow it better there.
     text = "\n\n".join([part for part in (piped, prompt) if part])
     blocks = [read_attachment(place) for place in attachments]
@@ -138,7 +164,9 @@ def read_config(options: dict[str, Any]) -> RuntimeConfig:
     """Return the settings; unknown keys of -o are sent to the provider unchanged."""
     given: dict[str, Any] = {name: options[name] for name in ("max_tokens", "temperature")}
     reasoning = options["reasoning"]
-    given["reasoning"] = int(reasoning) if reasoning is not None and reasoning.isdecimal() else reasoning
+    given["reasoning"] = (
+        int(reasoning) if reasoning is not None and reasoning.isdecimal() else reasoning
+    )
     extras: dict[str, Any] = {}
     known = [name for name in RuntimeConfig.__struct_fields__ if name != "extras"]
     for key, text in options["options"]:
@@ -164,7 +192,7 @@ def _read_value(text: str) -> Any:
         return text
 
 
-# --- showing the reply ------------------------------------------------------------------------------
+# --- showing the reply -------------------------------------------------------------------------
 
 
 def _ask(
@@ -183,7 +211,9 @@ def _ask(
     response, failure = None, None
     try:
         if streamed:
-            response = _stream(provider, messages, settings, as_json=options["as_json"], quiet=quiet)
+            response = _stream(
+                provider, messages, settings, as_json=options["as_json"], quiet=quiet
+            )
         else:
             with working(f"waiting for {provider.model}"):
                 response = provider.complete(messages, **settings)
@@ -214,10 +244,18 @@ def _try_tools(tools: list[Any] | None) -> list[Tool]:
 
 
 def _stream(
-    provider: SyncProvider, messages: list[Message], settings: dict[str, Any], *, as_json: bool, quiet: bool
+    provider: SyncProvider,
+    messages: list[Message],
+    settings: dict[str, Any],
+    *,
+    as_json: bool,
+    quiet: bool,
 ) -> Response | None:
     screen = PlainScreen() if as_json or quiet else open_screen()
-    with working(f"waiting for {provider.model}") as arrived, provider.stream(messages, **settings) as stream:
+    with (
+        working(f"waiting for {provider.model}") as arrived,
+        provider.stream(messages, **settings) as stream,
+    ):
         try:
             for event in _stoppable(stream):
                 arrived()

@@ -14,14 +14,18 @@ _LARGEST = 20 * 1024 * 1024  # bytes; the maximum that providers accept for one 
 
 
 def read_attachment(place: str) -> Image | Document | Text:
-    """Return the block for a file or an ``http`` URL; a usage error explains why it cannot be attached."""
+    """Return the block for a file or an ``http`` URL; a usage error explains why it cannot be
+    attached.
+    """
     if place.startswith(("http://", "https://")):
         return _refer(place)
     path = Path(place).expanduser()
     try:
         size = path.stat().st_size
         if size > _LARGEST:
-            raise click.UsageError(f"{place} has {size:,} bytes; at most {_LARGEST:,} can be attached")
+            raise click.UsageError(
+                f"{place} has {size:,} bytes; at most {_LARGEST:,} can be attached"
+            )
         return _read(path)
     except OSError as error:
         raise click.UsageError(f"{place} cannot be read: {error.strerror}") from error
@@ -47,5 +51,7 @@ def _read(path: Path) -> Image | Document | Text:
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
-        raise click.UsageError(f"{path} is not an image, a PDF or UTF-8 text ({kind or 'unknown type'})")
+        raise click.UsageError(
+            f"{path} is not an image, a PDF or UTF-8 text ({kind or 'unknown type'})"
+        )
     return Text(f"{path.name}:\n\n{text}")

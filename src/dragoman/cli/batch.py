@@ -31,55 +31,111 @@ _INTERVAL = 10.0  # seconds between two plain progress lines
 @click.option("--model", required=True, type=ModelName(), help="The model, an alias or a group.")
 @model_options
 @click.option(
-    "--priced-as", metavar="VENDOR:MODEL|free", help="The price of the calls, if --base-url does not determine it."
+    "--priced-as",
+    metavar="VENDOR:MODEL|free",
+    help="The price of the calls, if --base-url does not determine it.",
 )
-@click.option("--template", metavar="TEXT", help="The prompt, with {column} for the columns of a row.")
-@click.option("--template-file", type=click.Path(exists=True, dir_okay=False), help="The prompt, from a file.")
+@click.option(
+    "--template", metavar="TEXT", help="The prompt, with {column} for the columns of a row."
+)
+@click.option(
+    "--template-file",
+    type=click.Path(exists=True, dir_okay=False),
+    help="The prompt, from a file.",
+)
 @click.option("--id-column", metavar="NAME", help="The column that names a row; by default id.")
 @click.option("--system", metavar="TEXT", help="The system prompt of rows that have none.")
 @click.option(
     "--tool-schema", type=click.Path(exists=True, dir_okay=False),
     help="A JSON file with one tool or a list. Calls are written to OUT and never executed.",
 )  # fmt: skip
-@click.option("--schema", type=click.Path(exists=True, dir_okay=False), help="A JSON Schema the answers must satisfy.")
+@click.option(
+    "--schema",
+    type=click.Path(exists=True, dir_okay=False),
+    help="A JSON Schema the answers must satisfy.",
+)
 @click.option("--max-tokens", type=int, help="The most tokens an answer may have.")
 @click.option("--temperature", type=float, help="Sampling temperature.")
-@click.option("--reasoning", metavar="EFFORT|TOKENS", help="Reasoning effort (low, medium, high) or a token budget.")
+@click.option(
+    "--reasoning",
+    metavar="EFFORT|TOKENS",
+    help="Reasoning effort (low, medium, high) or a token budget.",
+)
 @click.option(
     "-o", "--option", "options", nargs=2, multiple=True, metavar="KEY VALUE",
     help="Any other setting, such as top_p 0.9, or a field of the provider's own.",
 )  # fmt: skip
-@click.option("--concurrency", type=click.IntRange(1), default=16, show_default=True, help="Calls at a time.")
+@click.option(
+    "--concurrency", type=click.IntRange(1), default=16, show_default=True, help="Calls at a time."
+)
 @click.option("--rpm", type=float, metavar="N", help="At most N requests a minute.")
 @click.option("--tpm", type=float, metavar="N", help="At most N tokens a minute.")
-@click.option("--limits-redis", metavar="URL", help="Share --rpm and --tpm with other processes, in Redis.")
-@click.option("--retries", type=click.IntRange(0, 100), default=4, show_default=True, help="Retry transient errors.")
-@click.option("--budget", metavar="KIND=N", help="Stop cleanly at usd=N, tokens=N or rows=N, over all runs.")
-@click.option("--cache", metavar="FILE|URL", help="Ask identical rows once: a SQLite file, or a redis:// URL.")
+@click.option(
+    "--limits-redis", metavar="URL", help="Share --rpm and --tpm with other processes, in Redis."
+)
+@click.option(
+    "--retries",
+    type=click.IntRange(0, 100),
+    default=4,
+    show_default=True,
+    help="Retry transient errors.",
+)
+@click.option(
+    "--budget", metavar="KIND=N", help="Stop cleanly at usd=N, tokens=N or rows=N, over all runs."
+)
+@click.option(
+    "--cache",
+    metavar="FILE|URL",
+    help="Ask identical rows once: a SQLite file, or a redis:// URL.",
+)
 @click.option(
     "--order", type=click.Choice(["input", "completed"]), default="input", show_default=True,
     help="Write results in the order of IN, or as they come.",
 )  # fmt: skip
-@click.option("--strict", is_flag=True, help="Check all of IN first, and send nothing if a row is bad.")
-@click.option("--retry-failed", is_flag=True, help="Ask again for rows that failed in an earlier run.")
+@click.option(
+    "--strict", is_flag=True, help="Check all of IN first, and send nothing if a row is bad."
+)
+@click.option(
+    "--retry-failed", is_flag=True, help="Ask again for rows that failed in an earlier run."
+)
 @click.option("--fresh", is_flag=True, help="Delete OUT and its state, and begin again.")
-@click.option("--max-row-bytes", type=click.IntRange(1), default=8_000_000, show_default=True, help="Of a row of IN.")
+@click.option(
+    "--max-row-bytes",
+    type=click.IntRange(1),
+    default=8_000_000,
+    show_default=True,
+    help="Of a row of IN.",
+)
 @click.option(
     "--on", type=click.Choice(["local", "ray"]), default="local", show_default=True,
     help="Work in this process, or on Ray.",
 )  # fmt: skip
 @click.option(
-    "--workers", type=click.IntRange(1), default=2, show_default=True, help="With --on ray: processes, at most."
+    "--workers",
+    type=click.IntRange(1),
+    default=2,
+    show_default=True,
+    help="With --on ray: processes, at most.",
 )
-@click.option("--ray-address", metavar="ADDRESS", help="With --on ray: the cluster; by default one on this machine.")
+@click.option(
+    "--ray-address",
+    metavar="ADDRESS",
+    help="With --on ray: the cluster; by default one on this machine.",
+)
 @click.option(
     "--via", type=click.Choice(["model", "provider"]), default="model", show_default=True,
     help="Call the model, or use its provider's batch API: half the price, within a day.",
 )  # fmt: skip
 @click.option(
-    "--poll-seconds", type=float, default=10.0, show_default=True, help="With --via provider, the first pause."
+    "--poll-seconds",
+    type=float,
+    default=10.0,
+    show_default=True,
+    help="With --via provider, the first pause.",
 )
-@click.option("--cancel", is_flag=True, help="With --via provider: stop its batches and fetch what is done.")
+@click.option(
+    "--cancel", is_flag=True, help="With --via provider: stop its batches and fetch what is done."
+)
 @json_option("the report")
 def command(
     source: str,
@@ -112,9 +168,14 @@ def command(
     if base_url is None:
         load_registry()  # report a mistake in models.yaml as such
         fetch_default_model(model)
-    with report_errors(as_json=options["as_json"]), _Progress(out.name, quiet=options["as_json"]) as progress:
+    with (
+        report_errors(as_json=options["as_json"]),
+        _Progress(out.name, quiet=options["as_json"]) as progress,
+    ):
         try:
-            report = asyncio.run(run_batch(source, out, model, **_read_options(options, connection, progress)))
+            report = asyncio.run(
+                run_batch(source, out, model, **_read_options(options, connection, progress))
+            )
         except (OutputError, StrictError) as error:
             raise WrongFile(str(error)) from error
         except (BatchError, OSError, ImportError) as error:
@@ -123,17 +184,22 @@ def command(
             raise click.UsageError(str(error)) from error
     show_json(_to_record(report)) if options["as_json"] else _show(report)
     if report.stopped is not None:
-        raise SystemExit(EXIT_CODES["session_exhausted" if report.stopped == "budget" else report.stopped])
+        raise SystemExit(
+            EXIT_CODES["session_exhausted" if report.stopped == "budget" else report.stopped]
+        )
 
 
 # Options that are passed to the function under the same name.
 _SAME = (
-    "budget", "cache", "cancel", "concurrency", "fresh", "id_column", "limits_redis", "max_row_bytes", "on",
+    "budget", "cache", "cancel", "concurrency", "fresh", "id_column", "limits_redis",
+    "max_row_bytes", "on",
     "poll_seconds", "ray_address", "retries", "retry_failed", "strict", "system", "via", "workers",
 )  # fmt: skip
 
 
-def _read_options(options: dict[str, Any], connection: dict[str, Any], progress: Any) -> dict[str, Any]:
+def _read_options(
+    options: dict[str, Any], connection: dict[str, Any], progress: Any
+) -> dict[str, Any]:
     template = options["template"]
     if options["template_file"] is not None:
         if template is not None:
@@ -157,10 +223,12 @@ def _read_options(options: dict[str, Any], connection: dict[str, Any], progress:
 
 def _settings(config: RuntimeConfig) -> dict[str, Any]:
     """Return the settings that differ from their defaults."""
-    return {name: value for name, value in asdict(config).items() if value != getattr(NO_CONFIG, name)}
+    return {
+        name: value for name, value in asdict(config).items() if value != getattr(NO_CONFIG, name)
+    }
 
 
-# --- progress ---------------------------------------------------------------------------------------
+# --- progress ----------------------------------------------------------------------------------
 
 
 class _Progress:
@@ -183,7 +251,11 @@ class _Progress:
         if self._screen is None:
             if time.monotonic() >= self._next:
                 self._next = time.monotonic() + _INTERVAL
-                share = f"{progress.rows:,} of {progress.total:,}" if progress.total else f"{progress.rows:,}"
+                share = (
+                    f"{progress.rows:,} of {progress.total:,}"
+                    if progress.total
+                    else f"{progress.rows:,}"
+                )
                 click.echo(f"{self._name}: {share} rows, {facts}", err=True)
             return
         if self._bar is None:
@@ -203,7 +275,12 @@ class _Progress:
 def _make_bar(screen: Any) -> Any:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn  # slow to import
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[facts]}"))
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[facts]}"),
+    )
     return Progress(*columns, console=screen, transient=True)
 
 
@@ -238,7 +315,9 @@ def _show(report: BatchReport) -> None:
     if report.unpriced_reason:
         click.echo(f"not priced, {report.unpriced:,} rows: {report.unpriced_reason}", err=True)
     if report.stopped == "budget":
-        click.echo("the budget is used up; give the same command with a larger one to go on", err=True)
+        click.echo(
+            "the budget is used up; give the same command with a larger one to go on", err=True
+        )
 
 
 def _to_record(report: BatchReport) -> dict[str, Any]:

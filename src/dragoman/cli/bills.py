@@ -89,7 +89,10 @@ class _Bill:
         asked, cached = self.counts["input_tokens"], self.counts["cached_input_tokens"]
         stated: dict[str, Any] = {}
         if self.with_stated:
-            stated = {"stated_usd": write_amount(self.stated), "stated_minus_recorded_usd": write_amount(self.beyond)}
+            stated = {
+                "stated_usd": write_amount(self.stated),
+                "stated_minus_recorded_usd": write_amount(self.beyond),
+            }
         return {
             **self.counts,
             "cached_share": round(cached / asked, 4) if asked else None,
@@ -102,7 +105,7 @@ class _Bill:
         }
 
 
-# --- showing ----------------------------------------------------------------------------------------
+# --- showing -----------------------------------------------------------------------------------
 
 
 def write_csv(rows: Sequence[dict[str, Any]], by: str) -> str:
@@ -125,13 +128,18 @@ def show_bills(rows: Sequence[dict[str, Any]], table: PriceTable, by: str, *, ch
     longest = max([Decimal(row["recorded_usd"]) for row in rows])
     lines = [[*_show_bill(row, by), *([_draw_bar(row, longest)] if chart else [])] for row in rows]
     show_table(heads, lines, right=range(1, 7))
-    click.echo(f"\nnow: prices {table.version}; US dollars; + means that the cost of some calls is not known")
+    click.echo(
+        f"\nnow: prices {table.version}; US dollars; + means that the cost of some calls is not "
+        "known"
+    )
     for row in rows:
         for reason, count in row["unpriced"].items():
             click.echo(legible(f"not priced, {count} call{'s' * (count != 1)}: {reason}"))
         if "stated_usd" in row:
             beyond = Decimal(row["stated_minus_recorded_usd"])
-            stated = f"the provider states {row['stated_usd']}, {beyond:+f} against the recorded cost"
+            stated = (
+                f"the provider states {row['stated_usd']}, {beyond:+f} against the recorded cost"
+            )
             click.echo(legible(f"{row[by]}: {stated}"))
 
 

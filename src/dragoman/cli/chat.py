@@ -19,7 +19,14 @@ from .console import echo_json, working
 from .conversation import COMMANDS, REASONING_LOSSES, Conversation, count
 from .errors import EXIT_CODES, report_errors, show_error
 from .log import open_log_at
-from .options import choose_model, is_model_name, json_option, model_argument, model_options, open_model
+from .options import (
+    choose_model,
+    is_model_name,
+    json_option,
+    model_argument,
+    model_options,
+    open_model,
+)
 from .prompt import Reader, open_reader
 from .recording import Past, Recording, make_metadata, no_log_option, open_recording, read_past
 from .screen import Screen, open_screen, stop_on_interrupt
@@ -54,27 +61,30 @@ def command(
 ) -> None:
     """Talk with MODEL.
 
-    Without MODEL, the model is $DRAGOMAN_MODEL, the default of models.yaml, or "local", the embedded one,
-    which needs no key and no account. Lines that begin with a slash are commands; /help lists them.
-    Alt-Enter, or a backslash at the end of a line, begins another line; Enter sends. Tool calls are shown
-    and never executed. Chats are logged (dragoman log); --no-log and dragoman log off turn that off.
+    Without MODEL, the model is $DRAGOMAN_MODEL, the default of models.yaml, or "local", the
+    embedded one, which needs no key and no account. Lines that begin with a slash are commands;
+    /help lists them. Alt-Enter, or a backslash at the end of a line, begins another line; Enter
+    sends. Tool calls are shown and never executed. Chats are logged (dragoman log); --no-log and
+    dragoman log off turn that off.
     """
     # its warnings are shown in another form
     logging.getLogger("dragoman").addHandler(logging.NullHandler())
-    past = None
-    if resumed is not None:
-        if model is None and is_model_name(resumed):  # chat -c MODEL
-            model, resumed = resumed, "last"
-        past = _find_past(resumed)
-        if system is not None:
-            raise click.UsageError("--system cannot change a conversation that is continued")
+    if resumed is not None and model is None and is_model_name(resumed):  # chat -c MODEL
+        model, resumed = resumed, "last"
+    past = None if resumed is None else _find_past(resumed)
+    if past is not None and system is not None:
+        raise click.UsageError("--system cannot change a conversation that is continued")
     if model is None and past is not None and base_url is None:
         model, base_url = past.metadata.get("model"), past.metadata.get("base_url")
         wire = past.metadata.get("wire", wire)
     model = model or choose_model()
     recording = open_recording("chat", make_metadata(model, base_url, wire), off=no_log)
     opener = partial(
-        _open, api_key_env=api_key_env, timeout=timeout, started=(model, base_url, wire), recording=recording
+        _open,
+        api_key_env=api_key_env,
+        timeout=timeout,
+        started=(model, base_url, wire),
+        recording=recording,
     )
     with report_errors(as_json=as_json), recording, opener(model) as provider:
         opening: list[Message] = [System(system)] if system else []
@@ -121,7 +131,10 @@ def _find_past(word: str) -> Past:
 
 
 def _greet(talk: Conversation, past: Past | None) -> None:
-    click.echo(f"{talk.provider.model}. /help lists commands, Ctrl-C stops an answer, Ctrl-D leaves.", err=True)
+    click.echo(
+        f"{talk.provider.model}. /help lists commands, Ctrl-C stops an answer, Ctrl-D leaves.",
+        err=True,
+    )
     if past is not None:
         click.echo(f"continuing {past.session}, {count(len(past.messages), 'message')}", err=True)
 
@@ -145,7 +158,7 @@ def _talk(talk: Conversation, reader: Reader, answer: Callable[[], None]) -> Pro
     return failure
 
 
-# --- one answer -------------------------------------------------------------------------------------
+# --- one answer --------------------------------------------------------------------------------
 
 
 class _Answer:
@@ -172,7 +185,9 @@ class _Answer:
         )
         try:
             with self._quiet(), working(f"waiting for {talk.provider.model}") as arrived:
-                call = talk.provider.stream(talk.messages, talk.tools or None, talk.config, request_id=request_id)
+                call = talk.provider.stream(
+                    talk.messages, talk.tools or None, talk.config, request_id=request_id
+                )
                 with call as stream, stop_on_interrupt(stream):
                     self._show(stream, arrived)
                 reply = stream.response if stream.ended else None
@@ -210,7 +225,9 @@ class _Answer:
         Most wires have no field for earlier reasoning, so every reply after the first would cause
         a warning.
         """
-        others = tuple([warning for warning in end.warnings if warning.code not in REASONING_LOSSES])
+        others = tuple(
+            [warning for warning in end.warnings if warning.code not in REASONING_LOSSES]
+        )
         screen.show(replace(end, warnings=others))
         if len(others) < len(end.warnings) and not self._is_noted:
             self._is_noted = True

@@ -19,15 +19,24 @@ from ..wire import CODECS
 from .console import echo_json, legible
 from .errors import EXIT_CODES, report_errors
 
-_COLOURS = {"pass": "green", "fail": "red", "unsupported": "yellow", "not_applicable": "bright_black"}
+_COLOURS = {
+    "pass": "green",
+    "fail": "red",
+    "unsupported": "yellow",
+    "not_applicable": "bright_black",
+}
 _WIRES = sorted({*CODECS, *EMBED_CODECS, *RERANK_CODECS})
 _FILE = click.Path(dir_okay=False, writable=True, path_type=Path)
 
 
 @click.command("check")
 @click.argument("url")
-@click.option("--model", metavar="NAME", help="The model to ask; the first one listed, if left out.")
-@click.option("--wire", type=click.Choice(_WIRES), help="The wire it speaks; found out, if left out.")
+@click.option(
+    "--model", metavar="NAME", help="The model to ask; the first one listed, if left out."
+)
+@click.option(
+    "--wire", type=click.Choice(_WIRES), help="The wire it speaks; found out, if left out."
+)
 @click.option(
     "--operation",
     type=click.Choice(["chat", "embed", "rerank"]),
@@ -42,16 +51,44 @@ _FILE = click.Path(dir_okay=False, writable=True, path_type=Path)
     show_default=True,
     help="The environment variable that holds the key.",
 )
-@click.option("--timeout", type=float, default=60.0, show_default=True, metavar="SECONDS", help="For each call.")
-@click.option("--budget", type=float, default=600.0, show_default=True, metavar="SECONDS", help="For all of it.")
-@click.option("--max-tokens", type=click.IntRange(16), default=48, show_default=True, help="Of a reply.")
-@click.option("--context", type=click.IntRange(1), metavar="TOKENS", help="The window, if the server does not tell.")
-@click.option("--skip", multiple=True, metavar="CHECK", help="Leave out, by name; * is allowed. Repeatable.")
+@click.option(
+    "--timeout",
+    type=float,
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="For each call.",
+)
+@click.option(
+    "--budget",
+    type=float,
+    default=600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="For all of it.",
+)
+@click.option(
+    "--max-tokens", type=click.IntRange(16), default=48, show_default=True, help="Of a reply."
+)
+@click.option(
+    "--context",
+    type=click.IntRange(1),
+    metavar="TOKENS",
+    help="The window, if the server does not tell.",
+)
+@click.option(
+    "--skip", multiple=True, metavar="CHECK", help="Leave out, by name; * is allowed. Repeatable."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--junit", type=_FILE, metavar="FILE", help="Write the report as JUnit XML, too.")
 @click.option("--html", type=_FILE, metavar="FILE", help="Write the report as a page, too.")
 @click.option("--markdown", type=_FILE, metavar="FILE", help="Write the report as Markdown, too.")
-@click.option("--save", type=_FILE, metavar="FILE", help="Write the capabilities that were found, for models.yaml.")
+@click.option(
+    "--save",
+    type=_FILE,
+    metavar="FILE",
+    help="Write the capabilities that were found, for models.yaml.",
+)
 def command(
     url: str,
     model: str | None,
@@ -70,17 +107,25 @@ def command(
     markdown: Path | None,
     save: Path | None,
 ) -> None:
-    """Check whether the server at URL keeps the contract of its wire, and find out what its model can do.
+    """Check whether the server at URL keeps the contract of its wire, and find out what its model
+    can do.
 
-    Some forty short calls are made, with a bound on tokens and time. Exits with 30 if a check failed.
+    Some forty short calls are made, with a bound on tokens and time. Exits with 30 if a check
+    failed.
     """
     with report_errors(), _progress(quiet=as_json) as progress:
         try:
             if operation != "chat":
                 report = asyncio.run(
-                    _check_retrieval(url, model, operation, wire, os.environ.get(api_key_env), timeout)
+                    _check_retrieval(
+                        url, model, operation, wire, os.environ.get(api_key_env), timeout
+                    )
                 )
-                _finish(report, {junit: write_junit, html: write_html, markdown: write_markdown, save: _facts}, as_json)
+                _finish(
+                    report,
+                    {junit: write_junit, html: write_html, markdown: write_markdown, save: _facts},
+                    as_json,
+                )
                 return
             run = check_server(
                 url,
@@ -97,18 +142,31 @@ def command(
             report = asyncio.run(run)
         except ValueError as error:
             raise click.UsageError(str(error)) from error
-    _finish(report, {junit: write_junit, html: write_html, markdown: write_markdown, save: _facts}, as_json)
+    _finish(
+        report,
+        {junit: write_junit, html: write_html, markdown: write_markdown, save: _facts},
+        as_json,
+    )
 
 
 async def _check_retrieval(
-    url: str, model: str | None, operation: Any, wire: str | None, api_key: str | None, seconds: float
+    url: str,
+    model: str | None,
+    operation: Any,
+    wire: str | None,
+    api_key: str | None,
+    seconds: float,
 ) -> Report:
     if model is None:
         raise click.UsageError("--operation embed and rerank need --model")
-    return await check_retrieval_server(url, model, operation, wire or "openai", api_key, seconds=seconds)
+    return await check_retrieval_server(
+        url, model, operation, wire or "openai", api_key, seconds=seconds
+    )
 
 
-def _finish(report: Report, forms: dict[Path | None, Callable[[Report], str]], as_json: bool) -> None:
+def _finish(
+    report: Report, forms: dict[Path | None, Callable[[Report], str]], as_json: bool
+) -> None:
     _write(report, forms)
     echo_json(report.to_json()) if as_json else click.echo(_show(report))
     if report.failed:
@@ -125,11 +183,15 @@ def _write(report: Report, forms: dict[Path | None, Callable[[Report], str]]) ->
             try:
                 path.write_text(form(report), "utf-8")
             except OSError as error:
-                raise click.UsageError(f"{path} cannot be written: {error.strerror or error}") from error
+                raise click.UsageError(
+                    f"{path} cannot be written: {error.strerror or error}"
+                ) from error
 
 
 def _show(report: Report) -> str:
-    """Return the report for a terminal, with text of the server made printable before colours are added."""
+    """Return the report for a terminal, with text of the server made printable before colours are
+    added.
+    """
     marks = {status: chr(0xE000 + at) for at, status in enumerate(_COLOURS)}
     text = legible(write_text(report, paint=lambda text, status: f"{marks[status]}{text}\ue0ff"))
     end = click.style("|", fg="red").split("|")[1] if _wants_colour() else ""

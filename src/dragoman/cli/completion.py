@@ -15,17 +15,28 @@ class ModelName(click.ParamType):  # type: ignore[type-arg]  # generic only in n
 
     name = "model"
 
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
         try:
             registry = Registry.load()
         except ConfigError:  # the command itself will report it
             registry = Registry()
         aliases = registry.aliases()
-        names = ["local", *[f"local:{model.name}" for model in list_models()], *aliases, *registry.names()]
+        names = [
+            "local",
+            *[f"local:{model.name}" for model in list_models()],
+            *aliases,
+            *registry.names(),
+        ]
         if ":" not in incomplete:  # complete vendors first: seven hundred names are too many
             vendors = sorted({f"{name.partition(':')[0]}:" for name in names if ":" in name})
             names = [*[name for name in names if ":" not in name], *vendors]
-        return [CompletionItem(name, help=aliases.get(name)) for name in names if name.startswith(incomplete)]
+        return [
+            CompletionItem(name, help=aliases.get(name))
+            for name in names
+            if name.startswith(incomplete)
+        ]
 
 
 def complete_wire(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -35,7 +46,9 @@ def complete_wire(ctx: click.Context, param: click.Parameter, incomplete: str) -
 
 @add_completion_class
 class Bash(BashComplete):
-    """Bash completion for words with colons, which Bash splits and completes after the last colon."""
+    """Bash completion for words with colons, which Bash splits and completes after the
+    last colon.
+    """
 
     name = "bash"
     _before = ""

@@ -98,7 +98,9 @@ def _tell_absence(where: Path, *, as_json: bool) -> None:
     if as_json:
         show_json(_as_data(where, File()))
     else:
-        click.echo(f"{where}: there is no such file, and none is needed; the bundled catalogue answers")
+        click.echo(
+            f"{where}: there is no such file, and none is needed; the bundled catalogue answers"
+        )
 
 
 def _as_data(where: Path, read: File) -> dict[str, Any]:
@@ -111,7 +113,8 @@ def _as_data(where: Path, read: File) -> dict[str, Any]:
         "errors": [plain(error) for error in read.problems],
         "remarks": [plain(remark) for remark in [*read.remarks, *read.advice]],
         "adapters": [
-            {"name": each.name, "type": each.type, "wire": each.wire, "status": _status(each)} for each in read.adapters
+            {"name": each.name, "type": each.type, "wire": each.wire, "status": _status(each)}
+            for each in read.adapters
         ],
         "models": [model.id for model in read.models],
         "groups": [group.name for group in read.groups],
@@ -129,7 +132,10 @@ def _show(where: Path, read: File) -> None:
         click.echo(f"{click.style('error', fg='red')}: {error}", err=True)
     if read.problems:
         return
-    rows = [[each.name, each.type, each.wire, _status(each), _what_is_missing(each)] for each in read.adapters]
+    rows = [
+        [each.name, each.type, each.wire, _status(each), _what_is_missing(each)]
+        for each in read.adapters
+    ]
     if rows:
         show_table(["ADAPTER", "TYPE", "WIRE", "STATUS", ""], rows)
     models, aliases = len(read.models), sum(len(model.aliases) for model in read.models)

@@ -23,7 +23,9 @@ _DELAY = 1.0  # seconds before a spinner appears
 
 
 def console(*, err: bool = False) -> Any:
-    """Return a ``rich`` console if the output is a terminal and ``rich`` is installed, else ``None``."""
+    """Return a ``rich`` console if the output is a terminal and ``rich`` is installed, else
+    ``None``.
+    """
     stream = sys.stderr if err else sys.stdout
     if not stream.isatty() or os.environ.get("TERM") == "dumb":
         return None
@@ -40,12 +42,20 @@ def show_json(value: Any) -> None:
 
 
 def echo_json(text: str | bytes) -> None:
-    """Print a JSON text; at a terminal, escape the characters that the terminal would interpret."""
+    """Print a JSON text; at a terminal, escape the characters that the terminal would
+    interpret.
+    """
     text = text.decode() if isinstance(text, bytes) else text
-    click.echo(_escape_hidden(text, lambda character: f"\\u{ord(character):04x}") if sys.stdout.isatty() else text)
+    click.echo(
+        _escape_hidden(text, lambda character: f"\\u{ord(character):04x}")
+        if sys.stdout.isatty()
+        else text
+    )
 
 
-def show_table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> None:
+def show_table(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()
+) -> None:
     """Print rows under their headings; ``right`` names the numeric columns."""
     screen = console()
     if screen is None:
@@ -62,13 +72,19 @@ def show_table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: Se
     screen.print(table)
 
 
-def _show_plain_table(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]) -> None:
+def _show_plain_table(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]
+) -> None:
     for line in format_table(heads, rows, right=[heads[at] for at in right]):
         click.echo(legible(line))
 
 
 def format_table(
-    heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = (), width: int | None = None
+    heads: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    right: Sequence[str] = (),
+    width: int | None = None,
 ) -> list[str]:
     """Return rows under their headings as lines; ``right`` names the numeric columns.
 
@@ -89,7 +105,9 @@ def format_table(
 
 
 def show_pages(lines: Sequence[str], *, use_pager: bool = True) -> None:
-    """Print lines; if they exceed the terminal, through ``$PAGER`` unless that is empty or ``cat``."""
+    """Print lines; if they exceed the terminal, through ``$PAGER`` unless that is empty or
+    ``cat``.
+    """
     is_long = len(lines) >= shutil.get_terminal_size().lines
     is_watched = sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     if use_pager and is_long and is_watched and os.environ.get("PAGER", "less") not in ("", "cat"):
@@ -100,7 +118,9 @@ def show_pages(lines: Sequence[str], *, use_pager: bool = True) -> None:
 
 
 def legible(text: str, *, err: bool = False) -> str:
-    """Return text that is safe for a terminal: a model could otherwise move the cursor or set the title."""
+    """Return text that is safe for a terminal: a model could otherwise move the cursor or set the
+    title.
+    """
     if not (sys.stderr if err else sys.stdout).isatty():
         return text
     return _escape_hidden(text, lambda character: character.encode("unicode_escape").decode())
@@ -108,7 +128,10 @@ def legible(text: str, *, err: bool = False) -> str:
 
 def _escape_hidden(text: str, escape: Callable[[str], str]) -> str:
     return "".join(
-        [character if character in "\n\t" or not _is_hidden(character) else escape(character) for character in text]
+        [
+            character if character in "\n\t" or not _is_hidden(character) else escape(character)
+            for character in text
+        ]
     )
 
 

@@ -95,7 +95,9 @@ class Conversation:
     def ask(self, text: str) -> None:
         """Add a question; unanswered tool calls are answered as not executed."""
         self.before = len(self.messages)
-        self.messages += [ToolResult(call.id, _NOT_RUN, is_error=True) for call in self._open_calls()]
+        self.messages += [
+            ToolResult(call.id, _NOT_RUN, is_error=True) for call in self._open_calls()
+        ]
         self.messages.append(User([Text(text), *self._shown]) if self._shown else User(text))
         self._shown = []
 
@@ -107,7 +109,9 @@ class Conversation:
         if reply is not None:
             self.add_usage(reply.usage)
             if reply.finish_reason == "cancelled":  # an incomplete call is not a proposal
-                said = Assistant([block for block in said.content if not isinstance(block, ToolCall)])
+                said = Assistant(
+                    [block for block in said.content if not isinstance(block, ToolCall)]
+                )
         if not said.content:
             del self.messages[self.before :]
             return None
@@ -120,8 +124,12 @@ class Conversation:
             self._used.append((self.name, usage, self.provider.provider.priced_as.cost(usage)))
 
     def _open_calls(self) -> list[ToolCall]:
-        done = {message.tool_call_id for message in self.messages if isinstance(message, ToolResult)}
-        last = next((each for each in reversed(self.messages) if isinstance(each, Assistant)), None)
+        done = {
+            message.tool_call_id for message in self.messages if isinstance(message, ToolResult)
+        }
+        last = next(
+            (each for each in reversed(self.messages) if isinstance(each, Assistant)), None
+        )
         return [call for call in (last.tool_calls if last else ()) if call.id not in done]
 
     # --- commands
@@ -168,7 +176,10 @@ class Conversation:
             fresh.close()
             click.echo(f"still with {self.name}", err=True)
             return
-        losses = [LossWarning(item.rule, item.path, item.reason) for item in (planned.losses if planned else ())]
+        losses = [
+            LossWarning(item.rule, item.path, item.reason)
+            for item in (planned.losses if planned else ())
+        ]
         self.recording.swap(self.provider, fresh, f"/model {rest}", losses)
         self.provider.close()
         self.provider, self.name = fresh, name
@@ -178,7 +189,10 @@ class Conversation:
         for name in dict.fromkeys([used for used, _, _ in self._used]):
             calls = [(usage, bill) for used, usage, bill in self._used if used == name]
             counts = _add_up([usage for usage, _ in calls])
-            click.echo(f"{name}: {count(len(calls), 'answer')}, {counts}; {_price([bill for _, bill in calls])}")
+            click.echo(
+                f"{name}: {count(len(calls), 'answer')}, {counts}; "
+                f"{_price([bill for _, bill in calls])}"
+            )
         if not self._used:
             click.echo("nothing was asked yet")
 
@@ -220,7 +234,9 @@ class Conversation:
         elif picture.media_type == "application/pdf":
             self._shown.append(Document.from_file(path))
         else:
-            raise click.UsageError(f"{path} is not a picture, by its name ({picture.media_type or 'unknown type'})")
+            raise click.UsageError(
+                f"{path} is not a picture, by its name ({picture.media_type or 'unknown type'})"
+            )
         click.echo(f"{path} goes with your next message", err=True)
 
     def _offer(self, rest: str) -> None:
@@ -277,7 +293,9 @@ def _path(rest: str, word: str) -> Path:
 def _write_private(path: Path, text: str) -> None:
     """Write a file atomically, readable by its owner only."""
     try:
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=path.parent, delete=False
+        ) as file:
             file.write(text)  # temporary files are readable by their owner only
         Path(file.name).replace(path)
     except OSError as error:
@@ -303,7 +321,9 @@ def _price(bills: list[Cost | Unpriced]) -> str:
     known = [bill for bill in bills if not isinstance(bill, Unpriced)]
     reasons = [bill.reason for bill in bills if isinstance(bill, Unpriced)]
     if not known:
-        return f"price unknown: {reasons[0]}".replace("set priced_as", "set priced_as: in models.yaml")
+        return f"price unknown: {reasons[0]}".replace(
+            "set priced_as", "set priced_as: in models.yaml"
+        )
     more = f" and more ({reasons[0]})" if reasons else ""
     if not reasons and all(bill.row is not None and bill.row.free for bill in known):
         return "free"

@@ -37,20 +37,55 @@ _COUNTS = {
 
 
 @click.command("cost")
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True), required=False)
-@click.option("--model", type=ModelName(), metavar="MODEL", help="Whose prices; else what the file says.")
-@click.option("--input", type=click.IntRange(0), metavar="N", help="Input tokens, cached and written ones included.")
-@click.option("--output", type=click.IntRange(0), metavar="N", help="Output tokens, reasoning included.")
-@click.option("--cached", type=click.IntRange(0), metavar="N", help="How many of the input were read from a cache.")
-@click.option("--cache-write", type=click.IntRange(0), metavar="N", help="How many were written to one.")
-@click.option("--reasoning", type=click.IntRange(0), metavar="N", help="How many of the output were reasoning.")
-@click.option("--at", metavar="WHEN", help="The day or moment, such as 2026-07-01; else the file's, else now.")
+@click.argument(
+    "file", type=click.Path(exists=True, dir_okay=False, allow_dash=True), required=False
+)
 @click.option(
-    "--prices", type=click.Path(exists=True, dir_okay=False), help="Rates of your own; they go before the bundled ones."
+    "--model", type=ModelName(), metavar="MODEL", help="Whose prices; else what the file says."
+)
+@click.option(
+    "--input",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Input tokens, cached and written ones included.",
+)
+@click.option(
+    "--output", type=click.IntRange(0), metavar="N", help="Output tokens, reasoning included."
+)
+@click.option(
+    "--cached",
+    type=click.IntRange(0),
+    metavar="N",
+    help="How many of the input were read from a cache.",
+)
+@click.option(
+    "--cache-write", type=click.IntRange(0), metavar="N", help="How many were written to one."
+)
+@click.option(
+    "--reasoning",
+    type=click.IntRange(0),
+    metavar="N",
+    help="How many of the output were reasoning.",
+)
+@click.option(
+    "--at",
+    metavar="WHEN",
+    help="The day or moment, such as 2026-07-01; else the file's, else now.",
+)
+@click.option(
+    "--prices",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Rates of your own; they go before the bundled ones.",
 )
 @json_option("the bill")
 def command(
-    file: str | None, model: str | None, at: str | None, prices: str | None, *, as_json: bool, **counts: int | None
+    file: str | None,
+    model: str | None,
+    at: str | None,
+    prices: str | None,
+    *,
+    as_json: bool,
+    **counts: int | None,
 ) -> None:
     """Compute what calls cost, part by part.
 
@@ -59,12 +94,18 @@ def command(
     """
     given = {_COUNTS[name]: value for name, value in counts.items() if value is not None}
     if (file is None) == (not given):
-        raise click.UsageError("give a FILE or counts such as --input and --output, one of the two")
+        raise click.UsageError(
+            "give a FILE or counts such as --input and --output, one of the two"
+        )
     if given and model is None:
         raise click.UsageError("counts need a --model")
     with report_errors():
         moment = _read_time(at, "--at") if at is not None else None
-        uses = _read_uses(file) if file is not None else iter([_Use(msgspec.convert(given, Usage), "", None)])
+        uses = (
+            _read_uses(file)
+            if file is not None
+            else iter([_Use(msgspec.convert(given, Usage), "", None)])
+        )
         bill = _Bill(load_prices(prices))
         names = _Names(load_registry(), model)
         for use in uses:
@@ -99,7 +140,7 @@ class _Names:
         return self._found[name]
 
 
-# --- reading ----------------------------------------------------------------------------------------
+# --- reading -----------------------------------------------------------------------------------
 
 
 class _Use(Struct, frozen=True):
@@ -161,7 +202,10 @@ def _find_use(item: dict[str, Any], speakers: dict[str, str]) -> _Use | None:
             return None
         item = {**payload, "timestamp": item.get("timestamp")}
     usage = item.get("usage", item)
-    if not isinstance(usage, dict) or not {"input_tokens", "output_tokens", "prompt_tokens"} & usage.keys():
+    if (
+        not isinstance(usage, dict)
+        or not {"input_tokens", "output_tokens", "prompt_tokens"} & usage.keys()
+    ):
         return None
     when = item.get("timestamp") or item.get("at")
     name = speakers.get(str(item.get("request_id"))) or _name(item)
@@ -189,7 +233,9 @@ def _read_usage(usage: dict[str, Any]) -> Usage:
             "reasoning_tokens": made.get("reasoning_tokens"),
         }
     elif "cache_read_input_tokens" in usage:
-        read, written = (usage.get(f"cache_{what}_input_tokens") or 0 for what in ("read", "creation"))
+        read, written = (
+            usage.get(f"cache_{what}_input_tokens") or 0 for what in ("read", "creation")
+        )
         counts = {
             "input_tokens": usage.get("input_tokens", 0) + read + written,
             "output_tokens": usage.get("output_tokens"),
@@ -197,7 +243,11 @@ def _read_usage(usage: dict[str, Any]) -> Usage:
             "cache_creation_input_tokens": written,
         }
     else:
-        counts = {name: usage.get(name) for name in Usage.__struct_fields__ if usage.get(name) is not None}
+        counts = {
+            name: usage.get(name)
+            for name in Usage.__struct_fields__
+            if usage.get(name) is not None
+        }
     return msgspec.convert(counts, Usage)
 
 
@@ -207,10 +257,12 @@ def _read_time(when: Any, name: str) -> datetime:
     try:
         return datetime.fromisoformat(str(when))
     except ValueError:
-        raise click.UsageError(f"{name}: {when!r} is not a day or a moment, such as 2026-07-01T12:00Z") from None
+        raise click.UsageError(
+            f"{name}: {when!r} is not a day or a moment, such as 2026-07-01T12:00Z"
+        ) from None
 
 
-# --- adding up --------------------------------------------------------------------------------------
+# --- adding up ---------------------------------------------------------------------------------
 
 
 class _Sum:
@@ -259,7 +311,12 @@ class _Bill:
 
     def as_data(self) -> dict[str, Any]:
         models = [{"model": model, **each.as_data()} for model, each in self.models.items()]
-        return {"currency": "USD", "pricing_version": self.table.version, **self.whole.as_data(), "models": models}
+        return {
+            "currency": "USD",
+            "pricing_version": self.table.version,
+            **self.whole.as_data(),
+            "models": models,
+        }
 
 
 def write_amount(amount: Decimal) -> str:

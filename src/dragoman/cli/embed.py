@@ -21,10 +21,22 @@ from .retrieval import open_retrieval, read_lines, retrieval_options, show_warni
 @click.command("embed")
 @model_argument()
 @click.argument("texts", nargs=-1)
-@click.option("--file", "-f", type=click.File("r", encoding="utf-8"), help="Texts, one a line; -: standard input.")
-@click.option("--input-type", metavar="TYPE", help="What the texts are for: query, document, or one of the wire's own.")
-@click.option("--dimensions", type=click.IntRange(1), metavar="N", help="The length of the vectors.")
-@click.option("--output", "-o", type=click.Path(dir_okay=False, writable=True, path_type=Path), metavar="FILE",
+@click.option(
+    "--file",
+    "-f",
+    type=click.File("r", encoding="utf-8"),
+    help="Texts, one a line; -: standard input.",
+)
+@click.option(
+    "--input-type",
+    metavar="TYPE",
+    help="What the texts are for: query, document, or one of the wire's own.",
+)
+@click.option(
+    "--dimensions", type=click.IntRange(1), metavar="N", help="The length of the vectors."
+)
+@click.option("--output", "-o", type=click.Path(dir_okay=False, writable=True, path_type=Path),
+              metavar="FILE",
               help="Write the vectors to a .npy file for NumPy, or a .jsonl file.")  # fmt: skip
 @retrieval_options(EMBED_CODECS)
 @json_option("the vectors and the usage")
@@ -52,9 +64,15 @@ def command(
     if output is not None:
         _write_file(output, given, found)
     if as_json:
-        click.echo(json.dumps({**_describe(found), **({} if output else {"vectors": found.vectors.tolist()})}))
+        click.echo(
+            json.dumps(
+                {**_describe(found), **({} if output else {"vectors": found.vectors.tolist()})}
+            )
+        )
     elif output is not None:
-        click.echo(f"{len(found.vectors)} vectors of {found.dimensions} numbers: {output}", err=True)
+        click.echo(
+            f"{len(found.vectors)} vectors of {found.dimensions} numbers: {output}", err=True
+        )
     else:
         for line in _show(given, found):
             click.echo(line)
@@ -73,7 +91,9 @@ def _describe(found: Embeddings) -> dict[str, Any]:
 
 
 def _show(texts: list[str], found: Embeddings) -> Iterator[str]:
-    """Yield the start of each vector at a terminal, and complete vectors as JSON Lines elsewhere."""
+    """Yield the start of each vector at a terminal, and complete vectors as JSON Lines
+    elsewhere.
+    """
     if not sys.stdout.isatty():
         yield from [json.dumps(row.tolist()) for row in found.vectors]
         return
@@ -85,7 +105,9 @@ def _show(texts: list[str], found: Embeddings) -> Iterator[str]:
 def _write_file(path: Path, texts: list[str], found: Embeddings) -> None:
     try:
         if path.suffix == ".npy":
-            path.write_bytes(_npy_header(len(found.vectors), found.dimensions) + found.vectors.tobytes())
+            path.write_bytes(
+                _npy_header(len(found.vectors), found.dimensions) + found.vectors.tobytes()
+            )
         else:
             pairs = zip(texts, found.vectors, strict=True)
             lines = [json.dumps({"text": text, "vector": row.tolist()}) for text, row in pairs]
@@ -95,7 +117,9 @@ def _write_file(path: Path, texts: list[str], found: Embeddings) -> None:
 
 
 def _npy_header(rows: int, columns: int) -> bytes:
-    """Return the header of a NumPy file, version 1.0: the data begins at a multiple of 64 bytes."""
+    """Return the header of a NumPy file, version 1.0: the data begins at a multiple of
+    64 bytes.
+    """
     text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {columns}), }}"
     padded = text + " " * (-(len(text) + 11) % 64) + "\n"
     return b"\x93NUMPY\x01\x00" + len(padded).to_bytes(2, "little") + padded.encode()

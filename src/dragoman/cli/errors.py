@@ -43,7 +43,9 @@ class WrongFile(click.ClickException):
 
 @contextlib.contextmanager
 def report_errors(*, debug: bool = False, as_json: bool = False) -> Iterator[None]:
-    """Convert our errors to a few clear lines, or one JSON object on standard output, and an exit code."""
+    """Convert our errors to a few clear lines, or one JSON object on standard output, and an exit
+    code.
+    """
     try:
         yield
     except ProviderError as error:
@@ -77,7 +79,11 @@ def name_options(error: ProviderError) -> ProviderError:
     return error
 
 
-_OPTIONS = {"max_tokens": "--max-tokens", "temperature": "--temperature", "reasoning": "--reasoning"}
+_OPTIONS = {
+    "max_tokens": "--max-tokens",
+    "temperature": "--temperature",
+    "reasoning": "--reasoning",
+}
 _WORDS = {
     "timeouts=": "--timeout",
     "on_loss='reject': ": "",
@@ -87,7 +93,9 @@ _WORDS = {
 
 
 def _name_options(text: str) -> str:
-    text = re.sub(r"\bconfig\.([a-z_]+)", lambda found: _OPTIONS.get(found[1]) or f"-o {found[1]}", text)
+    text = re.sub(
+        r"\bconfig\.([a-z_]+)", lambda found: _OPTIONS.get(found[1]) or f"-o {found[1]}", text
+    )
     for word, option in _WORDS.items():
         text = text.replace(word, option)
     return text
@@ -96,9 +104,22 @@ def _name_options(text: str) -> str:
 def to_record(error: ProviderError) -> dict[str, Any]:
     """Return an error as a JSON object, without unknown fields."""
     name_options(error)
-    facts = ("category", "error_class", "kind", "status", "provider", "model", "request_id", "provider_code")
+    facts = (
+        "category",
+        "error_class",
+        "kind",
+        "status",
+        "provider",
+        "model",
+        "request_id",
+        "provider_code",
+    )
     record: dict[str, Any] = {name: getattr(error, name) for name in facts}
-    record |= {"message": str(error), "transient": error.transient, "retry_after": error.retry_after}
+    record |= {
+        "message": str(error),
+        "transient": error.transient,
+        "retry_after": error.retry_after,
+    }
     return {name: value for name, value in record.items() if value is not None}
 
 

@@ -23,7 +23,11 @@ def explain_name(registry: Registry, name: str) -> dict[str, Any]:
     if name.partition(":")[0] in SCHEMES and name not in registry.aliases():
         return found
     entry = registry.find(name)
-    candidates = [candidate.model for candidate in entry.group.candidates] if entry.group is not None else [name]
+    candidates = (
+        [candidate.model for candidate in entry.group.candidates]
+        if entry.group is not None
+        else [name]
+    )
     for model in candidates:
         if model.partition(":")[0] not in SCHEMES:
             found["models"].append(_explain_model(registry, registry.find(model), entry.group))
@@ -33,7 +37,9 @@ def explain_name(registry: Registry, name: str) -> dict[str, Any]:
 def _explain_model(registry: Registry, entry: ModelEntry, group: Group | None) -> dict[str, Any]:
     adapter = registry.adapter(entry.adapter).for_model(entry.wire_name)
     candidate = (
-        next((each for each in group.candidates if registry.find(each.model).id == entry.id), None) if group else None
+        next((each for each in group.candidates if registry.find(each.model).id == entry.id), None)
+        if group
+        else None
     )
     timeouts = adapter.deadlines(candidate.timeouts if candidate else None)
     return {

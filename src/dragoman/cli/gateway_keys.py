@@ -71,7 +71,8 @@ def _read_duration(_: click.Context, option: click.Parameter, value: str) -> tim
 
 def _auth_option(command: _Command) -> _Command:
     return click.option(
-        "--auth", "place", metavar="PLACE", required=True, envvar="DRAGOMAN_AUTH", show_envvar=True,
+        "--auth", "place", metavar="PLACE", required=True, envvar="DRAGOMAN_AUTH",
+        show_envvar=True,
         help="The database: a SQLite file or a postgresql:// URL.",
     )(command)  # fmt: skip
 
@@ -85,9 +86,18 @@ def _right_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "models",
             multiple=True,
             metavar="PATTERN",
-            help="A model it may use, such as fast or 'anthropic:*'. Again for more; all unless given.",
+            help=(
+                "A model it may use, such as fast or 'anthropic:*'. Again for more; all unless "
+                "given."
+            ),
         ),
-        click.option("--budget", "budget_usd", metavar="USD", callback=_read_amount, help="What it may spend in all."),
+        click.option(
+            "--budget",
+            "budget_usd",
+            metavar="USD",
+            callback=_read_amount,
+            help="What it may spend in all.",
+        ),
         click.option(
             "--budget-month",
             "budget_usd_month",
@@ -95,10 +105,24 @@ def _right_options(command: Callable[..., Any]) -> Callable[..., Any]:
             callback=_read_amount,
             help="What it may spend in a month (UTC).",
         ),
-        click.option("--requests-per-minute", metavar="N", callback=_read_number, help="Requests in a minute."),
-        click.option("--tokens-per-minute", metavar="N", callback=_read_number, help="Tokens in a minute."),
-        click.option("--max-concurrency", metavar="N", callback=_read_number, help="Calls at a time."),
-        click.option("--expires", metavar="DATE", callback=_read_day, help="The last day on which it is valid."),
+        click.option(
+            "--requests-per-minute",
+            metavar="N",
+            callback=_read_number,
+            help="Requests in a minute.",
+        ),
+        click.option(
+            "--tokens-per-minute", metavar="N", callback=_read_number, help="Tokens in a minute."
+        ),
+        click.option(
+            "--max-concurrency", metavar="N", callback=_read_number, help="Calls at a time."
+        ),
+        click.option(
+            "--expires",
+            metavar="DATE",
+            callback=_read_day,
+            help="The last day on which it is valid.",
+        ),
         click.option(
             "--on-loss",
             type=click.Choice(["warn", "reject"]),
@@ -128,7 +152,9 @@ def new(name: str, place: str, *, as_json: bool, **rights: Any) -> None:
 @_right_options
 @_auth_option
 def change(name: str, place: str, **rights: Any) -> None:
-    """Change what the key NAME may do. "none" removes a limit, the expiry or the team; --model '*' allows all."""
+    """Change what the key NAME may do. "none" removes a limit, the expiry or the team; --model '*'
+    allows all.
+    """
     fields = _read_rights(rights)
     if not fields:
         raise click.UsageError("nothing to change: give an option, such as --budget-month 20")
@@ -139,7 +165,14 @@ def change(name: str, place: str, **rights: Any) -> None:
 
 @command.command("rotate")
 @click.argument("name")
-@click.option("--overlap", default="24h", show_default=True, metavar="TIME", callback=_read_duration, help="How long the old key stays valid: 30m, 24h, 7d, or 0s.")  # fmt: skip # noqa: E501
+@click.option(
+    "--overlap",
+    default="24h",
+    show_default=True,
+    metavar="TIME",
+    callback=_read_duration,
+    help="How long the old key stays valid: 30m, 24h, 7d, or 0s.",
+)
 @_auth_option
 @json_option("the key")
 def rotate(name: str, overlap: timedelta, place: str, *, as_json: bool) -> None:
@@ -161,7 +194,12 @@ def revoke(name: str, place: str) -> None:
 
 @command.command("team")
 @click.argument("name")
-@click.option("--budget-month", metavar="USD", callback=_read_amount, help="What its keys may spend together in a month (UTC); none for no limit.")  # fmt: skip # noqa: E501
+@click.option(
+    "--budget-month",
+    metavar="USD",
+    callback=_read_amount,
+    help="What its keys may spend together in a month (UTC); none for no limit.",
+)
 @_auth_option
 def team(name: str, budget_month: Any, place: str) -> None:
     """Create or change the team NAME."""
@@ -180,19 +218,24 @@ def list_keys(place: str, *, as_json: bool) -> None:
     if as_json:
         hidden = {"hash", "old_hash"}
         shown = [
-            {name: value for name, value in msgspec.to_builtins(key).items() if name not in hidden} for key in keys
+            {name: value for name, value in msgspec.to_builtins(key).items() if name not in hidden}
+            for key in keys
         ]
         show_json({"keys": shown, "teams": msgspec.to_builtins(teams)})
         return
     show_table(["NAME", "TEAM", "MODELS", "LIMITS", "EXPIRES"], [_row(key) for key in keys])
     for each in teams:
-        budget = "no budget" if each.budget_usd_month is None else f"${each.budget_usd_month} a month"
+        budget = (
+            "no budget" if each.budget_usd_month is None else f"${each.budget_usd_month} a month"
+        )
         click.echo(f"team {each.id}: {budget}")
 
 
 @command.command("audit")
 @click.argument("name", required=False)
-@click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 100_000), help="How many.")
+@click.option(
+    "--limit", default=100, show_default=True, type=click.IntRange(1, 100_000), help="How many."
+)
 @_auth_option
 @json_option("them")
 def audit(name: str | None, limit: int, place: str, *, as_json: bool) -> None:
@@ -233,7 +276,11 @@ def import_keys(file: str, place: str) -> None:
 
 def _read_rights(rights: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a key that options set; ``none`` removes one."""
-    fields = {name: None if value == _NONE else value for name, value in rights.items() if value is not None}
+    fields = {
+        name: None if value == _NONE else value
+        for name, value in rights.items()
+        if value is not None
+    }
     if not fields.pop("models"):
         return fields
     return {**fields, "models": tuple(rights["models"])}
@@ -252,7 +299,13 @@ def _row(key: Key) -> list[str]:
         if value is not None
     ]
     old = "" if key.old_until is None else f", old key until {key.old_until:%Y-%m-%d %H:%M}"
-    return [key.id, key.team or "", ", ".join(key.models), ", ".join(limits) + old, str(key.expires or "")]
+    return [
+        key.id,
+        key.team or "",
+        ", ".join(key.models),
+        ", ".join(limits) + old,
+        str(key.expires or ""),
+    ]
 
 
 def _show_key(name: str, key: str, *, as_json: bool, **more: str) -> None:
@@ -271,7 +324,8 @@ def _open(place: str, *, create: bool = False) -> Iterator[KeyStore]:
             raise click.UsageError(f"--auth: {place} does not exist")
         if not is_key_database(place):
             raise click.UsageError(
-                f"--auth: {place} is not a database; change a YAML file by hand, or import it into keys.db"
+                f"--auth: {place} is not a database; change a YAML file by hand, or import it into"
+                " keys.db"
             )
     try:
         store = KeyStore(place)

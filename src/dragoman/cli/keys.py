@@ -35,7 +35,9 @@ command.add_command(gateway_command)
 def set_key(name: str, rest: tuple[str, ...]) -> None:
     """Store the key of NAME, read from a hidden prompt, or from standard input if it is piped."""
     if rest:  # do not repeat it: it may be the key itself
-        raise click.UsageError("a key is not given as an argument, where others see it; it is asked for, or piped")
+        raise click.UsageError(
+            "a key is not given as an argument, where others see it; it is asked for, or piped"
+        )
     variable = _variable(name)
     with _one_line():
         place = store_key(variable, _read_secret(variable).strip())
@@ -58,7 +60,14 @@ def list_keys(*, as_json: bool) -> None:
         if in_environment or variable in stored:
             source = "environment" if in_environment else stored[variable]
             also = stored.get(variable) if in_environment else None
-            found.append({"name": variable, "source": source, "also": also, "vendors": vendors.get(variable, [])})
+            found.append(
+                {
+                    "name": variable,
+                    "source": source,
+                    "also": also,
+                    "vendors": vendors.get(variable, []),
+                }
+            )
     if as_json:
         show_json(found)
         return
@@ -68,7 +77,9 @@ def list_keys(*, as_json: bool) -> None:
     rows = [
         [
             str(each["name"]),
-            f"{each['source']}, over that of the {each['also']}" if each["also"] else str(each["source"]),
+            f"{each['source']}, over that of the {each['also']}"
+            if each["also"]
+            else str(each["source"]),
             ", ".join(each["vendors"] or ()),
         ]
         for each in found

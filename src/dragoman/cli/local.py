@@ -36,7 +36,11 @@ def command() -> None:
 @command.command("pull")
 @click.argument("model", default="")
 @click.option("--name", metavar="NAME", help="What to call it; by default the name of the file.")
-@click.option("--sha256", metavar="DIGEST", help="What the file must have, where the server does not name it.")
+@click.option(
+    "--sha256",
+    metavar="DIGEST",
+    help="What the file must have, where the server does not name it.",
+)
 @json_option("the model, and no progress,")
 def pull(model: str, name: str | None, sha256: str | None, *, as_json: bool) -> None:
     """Download MODEL, verify its sha256, and print the path of the file.
@@ -94,11 +98,29 @@ def remove(name: str, *, as_json: bool) -> None:
 
 @command.command("serve")
 @click.argument("model", default="")
-@click.option("--port", default=8080, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
-@click.option("--threads", type=click.IntRange(1, 1024), help="How many threads compute; 1 unless you say otherwise.")
-@click.option("--context", type=click.IntRange(256), metavar="TOKENS", help="The window of one conversation.")
-@click.option("--parallel", default=2, show_default=True, type=click.IntRange(1, 64), help="Calls at a time.")
-@click.option("--api-key-env", metavar="NAME", help="The environment variable with the key that clients must send.")
+@click.option(
+    "--port",
+    default=8080,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="0 takes a free one.",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(1, 1024),
+    help="How many threads compute; 1 unless you say otherwise.",
+)
+@click.option(
+    "--context", type=click.IntRange(256), metavar="TOKENS", help="The window of one conversation."
+)
+@click.option(
+    "--parallel", default=2, show_default=True, type=click.IntRange(1, 64), help="Calls at a time."
+)
+@click.option(
+    "--api-key-env",
+    metavar="NAME",
+    help="The environment variable with the key that clients must send.",
+)
 @json_option("the address, once it answers,")
 def serve(
     model: str,
@@ -121,13 +143,17 @@ def serve(
     key = os.environ[api_key_env] if api_key_env is not None else ""
     with report_errors(), _errors_as_json(as_json):
         found = find_model(model)
-        server = open_server(found, port=port, threads=threads, context=context, parallel=parallel, key=key)
+        server = open_server(
+            found, port=port, threads=threads, context=context, parallel=parallel, key=key
+        )
         url = f"{server.start()}/v1"
         try:
             if as_json:
                 show_json({"url": url, "model": server.alias})
             else:
-                click.echo(f"serving {server.alias} at {url}, {'with a key' if key else 'without a key'}")
+                click.echo(
+                    f"serving {server.alias} at {url}, {'with a key' if key else 'without a key'}"
+                )
             while server.is_alive():
                 time.sleep(_POLL)
             raise LocalServerError("the server ended")

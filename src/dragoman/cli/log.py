@@ -59,7 +59,10 @@ def log_option(command: Callable[..., Any]) -> Callable[..., Any]:
         "--log",
         "where",
         metavar="PLACE",
-        help="A file, an export (*.jsonl) or a postgresql:// URL; else $DRAGOMAN_LOG, or log.db in your data folder.",
+        help=(
+            "A file, an export (*.jsonl) or a postgresql:// URL; else $DRAGOMAN_LOG, or log.db in "
+            "your data folder."
+        ),
     )(command)
 
 
@@ -70,7 +73,9 @@ def open_log_at(where: str | None, *, readonly: bool = True) -> Iterator[EventLo
         with report_errors(), _open_patiently(find_place(where), readonly=readonly) as log:
             yield log
     except LogError as error:
-        click.echo(f"{click.style('error', fg='red')}: {legible(scrub(str(error)), err=True)}", err=True)
+        click.echo(
+            f"{click.style('error', fg='red')}: {legible(scrub(str(error)), err=True)}", err=True
+        )
         raise SystemExit(EXIT_CODES["log_unusable"]) from None
 
 
@@ -91,7 +96,7 @@ def write_json(value: Any) -> None:
     echo_json(msgspec.json.format(msgspec.json.encode(value), indent=2))
 
 
-# --- on and off -------------------------------------------------------------------------------------
+# --- on and off --------------------------------------------------------------------------------
 
 
 @command.command("on")
@@ -122,16 +127,22 @@ def status(*, as_json: bool) -> None:
     if as_json:
         write_json({"logging": is_logging(), "place": place})
     else:
-        click.echo(f"ask and chat are {'logged' if is_logging() else 'not logged'}; the log is {place}")
+        click.echo(
+            f"ask and chat are {'logged' if is_logging() else 'not logged'}; the log is {place}"
+        )
 
 
-# --- looking ----------------------------------------------------------------------------------------
+# --- looking -----------------------------------------------------------------------------------
 
 
 @command.command("list")
 @log_option
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the N newest.")
-@click.option("--kind", type=click.Choice(["agent", "chat", "ask", "gateway"]), help="Only sessions of this kind.")
+@click.option(
+    "--kind",
+    type=click.Choice(["agent", "chat", "ask", "gateway"]),
+    help="Only sessions of this kind.",
+)
 @json_option("the sessions")
 def show_list(where: str | None, limit: int | None, kind: str | None, *, as_json: bool) -> None:
     """List the sessions, the newest first."""
@@ -146,7 +157,10 @@ def show_list(where: str | None, limit: int | None, kind: str | None, *, as_json
         if found:
             show_table(ROW, [make_row(*each) for each in shorten_ids(found, entries)], right=[3])
         if len(chosen) < len(entries):
-            click.echo(f"and {len(entries) - len(chosen)} more (--limit {len(entries)} shows all)", err=True)
+            click.echo(
+                f"and {len(entries) - len(chosen)} more (--limit {len(entries)} shows all)",
+                err=True,
+            )
         if not entries:
             click.echo(f"{name_place(find_place(where))}: no sessions", err=True)
 
@@ -154,7 +168,14 @@ def show_list(where: str | None, limit: int | None, kind: str | None, *, as_json
 @command.command("search")
 @click.argument("text")
 @log_option
-@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, metavar="N", help="The N newest.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="The N newest.",
+)
 @json_option("the sessions and their matches")
 def search(text: str, where: str | None, limit: int, *, as_json: bool) -> None:
     """Find sessions by their contents: questions, answers, commands, results, model names.
@@ -171,18 +192,29 @@ def search(text: str, where: str | None, limit: int, *, as_json: bool) -> None:
             entries = [entry for entry in sort_sessions(log) if entry.session in found]
             shown = [(entry, summarize(log, entry)) for entry in entries[:limit]]
         if as_json:
-            write_json([{**to_json(*each), "matches": _matches(found[each[0].session], text)} for each in shown])
+            write_json(
+                [
+                    {**to_json(*each), "matches": _matches(found[each[0].session], text)}
+                    for each in shown
+                ]
+            )
             return
         for entry, summary in shown:
             _show_match(make_row(entry, summary), found[entry.session], text)
         if len(shown) < len(entries):
-            click.echo(f"and {len(entries) - len(shown)} more (--limit {len(entries)} shows all)", err=True)
+            click.echo(
+                f"and {len(entries) - len(shown)} more (--limit {len(entries)} shows all)",
+                err=True,
+            )
         if not entries:
             click.echo(f"{name_place(find_place(where))}: no session contains {text!r}", err=True)
 
 
 def _matches(records: list[LogRecord], text: str) -> list[dict[str, Any]]:
-    return [{"seq": record.seq, "type": record.type, "excerpt": find_excerpt(record, text)} for record in records]
+    return [
+        {"seq": record.seq, "type": record.type, "excerpt": find_excerpt(record, text)}
+        for record in records
+    ]
 
 
 def _show_match(row: list[str], records: list[LogRecord], text: str) -> None:
@@ -195,10 +227,26 @@ def _show_match(row: list[str], records: list[LogRecord], text: str) -> None:
 @command.command("show")
 @click.argument("session")
 @log_option
-@click.option("--type", "types", multiple=True, metavar="TYPE", help="Only events of this type; may be repeated.")
-@click.option("--after", type=click.IntRange(0), default=0, metavar="SEQ", help="Only what follows this record.")
-@click.option("--json", "as_json", is_flag=True, help="Print the records as stored, one line of JSON each.")
-def show(session: str, where: str | None, types: tuple[str, ...], after: int, *, as_json: bool) -> None:
+@click.option(
+    "--type",
+    "types",
+    multiple=True,
+    metavar="TYPE",
+    help="Only events of this type; may be repeated.",
+)
+@click.option(
+    "--after",
+    type=click.IntRange(0),
+    default=0,
+    metavar="SEQ",
+    help="Only what follows this record.",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the records as stored, one line of JSON each."
+)
+def show(
+    session: str, where: str | None, types: tuple[str, ...], after: int, *, as_json: bool
+) -> None:
     """Show the records of SESSION, one line each."""
     for name in types:
         if name not in CATALOGUE:
@@ -211,10 +259,13 @@ def show(session: str, where: str | None, types: tuple[str, ...], after: int, *,
 
 
 def _line(record: LogRecord) -> str:
-    return f"{record.seq:>6}  {record.timestamp:%H:%M:%S}  {record.actor:<6}  {record.type:<22}  {describe(record)}"
+    return (
+        f"{record.seq:>6}  {record.timestamp:%H:%M:%S}  {record.actor:<6}  {record.type:<22} "
+        f" {describe(record)}"
+    )
 
 
-# --- deciding ---------------------------------------------------------------------------------------
+# --- deciding ----------------------------------------------------------------------------------
 
 
 @command.command("approve")
@@ -222,19 +273,30 @@ def _line(record: LogRecord) -> str:
 @click.argument("intent", required=False)
 @log_option
 @click.option("--deny", is_flag=True, help="Deny it.")
-@click.option("--reason", default="", metavar="TEXT", help="Why; the model receives the reason of a denial.")
+@click.option(
+    "--reason", default="", metavar="TEXT", help="Why; the model receives the reason of a denial."
+)
 @click.option("--by", metavar="NAME", help="Who decides; by default your user name.")
-@click.option("--input", "edited", metavar="JSON", help="Run it with this input; both inputs are recorded.")
+@click.option(
+    "--input", "edited", metavar="JSON", help="Run it with this input; both inputs are recorded."
+)
 @click.option(
     "--scope",
     type=click.Choice(["once", "session", "path", "prefix"]),
     default="once",
     show_default=True,
-    help="What else it allows in the session: the tool, the same paths, or commands with the same first words.",
+    help=(
+        "What else it allows in the session: the tool, the same paths, or commands with the same "
+        "first words."
+    ),
 )
-@click.option("--prefix", metavar="WORDS", help="With --scope prefix: the words; by default the first one.")
+@click.option(
+    "--prefix", metavar="WORDS", help="With --scope prefix: the words; by default the first one."
+)
 @json_option("the questions, or the answer")
-def approve(session: str | None, intent: str | None, where: str | None, *, as_json: bool, **given: Any) -> None:
+def approve(
+    session: str | None, intent: str | None, where: str | None, *, as_json: bool, **given: Any
+) -> None:
     """Answer a question of a session that runs in another process, such as dragoman agent
     --await-approval.
 
@@ -248,7 +310,9 @@ def approve(session: str | None, intent: str | None, where: str | None, *, as_js
             return
         matching = [each for each in questions if each.intent_id.startswith(intent)]
         if len(matching) != 1:
-            raise click.UsageError(f"{len(matching)} open questions have an id that begins with {intent!r}")
+            raise click.UsageError(
+                f"{len(matching)} open questions have an id that begins with {intent!r}"
+            )
         decision = _read_decision(**given)
         try:
             record = answer_question(log, matching[0].session, matching[0].intent_id, decision)
@@ -286,10 +350,12 @@ def _read_decision(
             given = msgspec.json.decode(edited, type=dict)
         except msgspec.DecodeError as error:
             raise click.UsageError(f"--input: is not a JSON object: {error}") from error
-    return Decision(not deny, by or getpass.getuser(), reason, scope=scope, prefix=prefix, input=given)
+    return Decision(
+        not deny, by or getpass.getuser(), reason, scope=scope, prefix=prefix, input=given
+    )
 
 
-# --- proving ----------------------------------------------------------------------------------------
+# --- proving -----------------------------------------------------------------------------------
 
 
 @command.command("verify")
@@ -298,7 +364,9 @@ def _read_decision(
 @click.option(
     "--known",
     type=click.Path(exists=True, dir_okay=False),
-    help="Hashes noted earlier, as `log list --json` prints them: finds a chain that was cut short.",
+    help=(
+        "Hashes noted earlier, as `log list --json` prints them: finds a chain that was cut short."
+    ),
 )
 @json_option("the findings")
 def verify(session: str | None, where: str | None, known: str | None, *, as_json: bool) -> None:
@@ -327,17 +395,33 @@ def _read_heads(path: str | None) -> dict[str, str]:
         return {}
     try:
         data = json.loads(Path(path).read_text("utf-8"))
-        heads = {entry["session"]: entry["head"] for entry in data} if isinstance(data, list) else data
+        heads = (
+            {entry["session"]: entry["head"] for entry in data} if isinstance(data, list) else data
+        )
         return msgspec.convert(heads, dict[str, str])
     except (ValueError, TypeError, KeyError) as error:
-        raise click.UsageError(f"{path}: is neither a list of sessions nor a table of hashes: {error}") from error
+        raise click.UsageError(
+            f"{path}: is neither a list of sessions nor a table of hashes: {error}"
+        ) from error
 
 
 @command.command("export")
 @click.argument("session", required=False)
 @log_option
-@click.option("-o", "--output", default="-", metavar="FILE", help="Where to; - is standard output.", show_default=True)
-@click.option("--html", "as_html", is_flag=True, help="Write SESSION as one HTML page to read; so does FILE.html.")
+@click.option(
+    "-o",
+    "--output",
+    default="-",
+    metavar="FILE",
+    help="Where to; - is standard output.",
+    show_default=True,
+)
+@click.option(
+    "--html",
+    "as_html",
+    is_flag=True,
+    help="Write SESSION as one HTML page to read; so does FILE.html.",
+)
 def export(session: str | None, where: str | None, output: str, *, as_html: bool) -> None:
     """Write the records of SESSION, or of the complete log, as JSON Lines that can be verified by
     themselves.
@@ -408,7 +492,7 @@ def _progress(doing: str) -> Iterator[Progress]:
         yield lambda done, total: bar(doing, done, total)
 
 
-# --- removing ---------------------------------------------------------------------------------------
+# --- removing ----------------------------------------------------------------------------------
 
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
@@ -420,7 +504,9 @@ def _read_age(ctx: click.Context, option: click.Parameter, value: str) -> dateti
     try:
         moment = datetime.fromisoformat(value)
     except ValueError:
-        raise click.BadParameter("give an age such as 90d, 12h or 8w, or a day such as 2026-01-31") from None
+        raise click.BadParameter(
+            "give an age such as 90d, 12h or 8w, or a day such as 2026-01-31"
+        ) from None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
@@ -447,24 +533,40 @@ def prune(where: str | None, before: datetime, *, dry_run: bool, yes: bool, as_j
         with open_log_at(where, readonly=False) as log:
             old = [gone.session for gone in log.retain(before)]
     if as_json:
-        write_json({"before": before, "removed": [] if dry_run else old, "would_remove": old if dry_run else []})
+        write_json(
+            {
+                "before": before,
+                "removed": [] if dry_run else old,
+                "would_remove": old if dry_run else [],
+            }
+        )
         return
     for session in old:
         click.echo(shorten(session, 255))
-    click.echo(f"{len(old)} session{'s' * (len(old) != 1)} {'would be removed' if dry_run else 'removed'}", err=True)
+    click.echo(
+        f"{len(old)} session{'s' * (len(old) != 1)} "
+        f"{'would be removed' if dry_run else 'removed'}",
+        err=True,
+    )
 
 
 def _ask(count: int) -> None:
     if not sys.stdin.isatty():
-        raise click.UsageError("removing sessions needs --yes without a terminal; --dry-run lists them")
+        raise click.UsageError(
+            "removing sessions needs --yes without a terminal; --dry-run lists them"
+        )
     click.confirm(f"Remove {count} session{'s' * (count != 1)} for good?", abort=True, err=True)
 
 
 def _find_old(log: EventLog, before: datetime) -> list[str]:
-    return [entry.session for entry in log.sessions() if entry.updated < before and entry.session != ADMINISTRATION]
+    return [
+        entry.session
+        for entry in log.sessions()
+        if entry.updated < before and entry.session != ADMINISTRATION
+    ]
 
 
-# --- counting ---------------------------------------------------------------------------------------
+# --- counting ----------------------------------------------------------------------------------
 
 
 @command.command("cost")
@@ -476,7 +578,16 @@ def _find_old(log: EventLog, before: datetime) -> list[str]:
     help="Price the calls again with the rates of this file, which go before the bundled ones.",
 )
 @click.option("--only", is_flag=True, help="With --prices: with these rates alone.")
-@click.option("--by", type=click.Choice(GROUPS), default="model", show_default=True, help="What to add up by. A key is one of the gateway; a project is one of the session's metadata, or its folder.")  # fmt: skip # noqa: E501
+@click.option(
+    "--by",
+    type=click.Choice(GROUPS),
+    default="model",
+    show_default=True,
+    help=(
+        "What to add up by. A key is one of the gateway; a project is one of the session's "
+        "metadata, or its folder."
+    ),
+)
 @click.option("--csv", "as_csv", is_flag=True, help="Print the bills as CSV.")
 @json_option("the bills")
 def show_cost(
@@ -513,18 +624,28 @@ def show_cost(
         show_bills(rows, table, by, chart=sys.stdout.isatty())
 
 
-# --- in a browser -----------------------------------------------------------------------------------
+# --- in a browser ------------------------------------------------------------------------------
 
 
 @command.command("view")
 @click.argument("session", required=False)
 @log_option
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Where to listen; 0 finds a free one.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, help="Where to listen; 0 finds a free one."
+)
 @click.option("--browser/--no-browser", default=True, show_default=True, help="Open the page.")
-@click.option("--approve", is_flag=True, help="Let the page answer questions of sessions, as log approve does.")
-@click.option("--by", metavar="NAME", help="With --approve: who decides; by default your user name.")
+@click.option(
+    "--approve",
+    is_flag=True,
+    help="Let the page answer questions of sessions, as log approve does.",
+)
+@click.option(
+    "--by", metavar="NAME", help="With --approve: who decides; by default your user name."
+)
 @json_option("the address")
-def view(session: str | None, where: str | None, *, approve: bool, by: str | None, **options: Any) -> None:
+def view(
+    session: str | None, where: str | None, *, approve: bool, by: str | None, **options: Any
+) -> None:
     """Show the log in a browser: sessions, timelines, decisions, costs, the hash chain. Ctrl-C
     ends it.
 
@@ -547,7 +668,13 @@ def view(session: str | None, where: str | None, *, approve: bool, by: str | Non
 
 
 async def _serve(
-    log: EventLog, session: str | None, *, port: int, approve_by: str | None, browser: bool, as_json: bool
+    log: EventLog,
+    session: str | None,
+    *,
+    port: int,
+    approve_by: str | None,
+    browser: bool,
+    as_json: bool,
 ) -> None:
     decisions = Approvals(log, approve_by) if approve_by is not None else None
     async with TraceServer(log, port=port, decisions=decisions) as server:

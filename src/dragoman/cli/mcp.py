@@ -53,7 +53,9 @@ async def open_servers(
     user's decisions about changed tools.
     """
     targets = [_read_target(line) for line in options["servers"]]
-    headers = read_headers([each for each in targets if isinstance(each, str)], options["bearers"], options["headers"])
+    headers = read_headers(
+        [each for each in targets if isinstance(each, str)], options["bearers"], options["headers"]
+    )
     pins = ToolPins(_find_pins())
     tools: list[ExecutableTool] = []
     for target in targets:
@@ -66,7 +68,9 @@ async def open_servers(
         await stack.enter_async_context(server)
         tools += server.tools
         for reason in server.refused:
-            view.note(f"{reason}; --mcp-accept accepts it" if reason.endswith("pinned") else reason)
+            view.note(
+                f"{reason}; --mcp-accept accepts it" if reason.endswith("pinned") else reason
+            )
     return tools
 
 
@@ -80,25 +84,42 @@ def find_origin(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2].lower()}"
 
 
-def read_headers(urls: list[str], bearers: tuple[str, ...], headers: tuple[str, ...]) -> dict[str, dict[str, str]]:
-    """Return the headers of each origin, with the values of the environment variables in the options."""
+def read_headers(
+    urls: list[str], bearers: tuple[str, ...], headers: tuple[str, ...]
+) -> dict[str, dict[str, str]]:
+    """Return the headers of each origin, with the values of the environment variables in the
+    options.
+    """
     origins = list(dict.fromkeys(map(find_origin, urls)))
     found: dict[str, dict[str, str]] = {}
-    for option, text in [*[("--mcp-bearer", each) for each in bearers], *[("--mcp-header", each) for each in headers]]:
+    for option, text in [
+        *[("--mcp-bearer", each) for each in bearers],
+        *[("--mcp-header", each) for each in headers],
+    ]:
         is_bound = text.startswith(("http://", "https://"))
-        origin, rest = (find_origin(text.partition("=")[0]), text.partition("=")[2]) if is_bound else ("", text)
+        origin, rest = (
+            (find_origin(text.partition("=")[0]), text.partition("=")[2])
+            if is_bound
+            else ("", text)
+        )
         if not is_bound and len(origins) != 1:
-            raise click.UsageError(f"{option} {text}: name the origin it is for; there are {len(origins)} --mcp URLs")
+            raise click.UsageError(
+                f"{option} {text}: name the origin it is for; there are {len(origins)} --mcp URLs"
+            )
         origin = origin or origins[0]
         if origin not in origins:
             raise click.UsageError(f"{option}: no --mcp URL has the origin {origin}")
-        name, _, variable = rest.rpartition(":") if option == "--mcp-header" else ("Authorization", "", rest)
+        name, _, variable = (
+            rest.rpartition(":") if option == "--mcp-header" else ("Authorization", "", rest)
+        )
         if not name or not variable:
             raise click.UsageError(f"{option} {text}: must be [ORIGIN=]NAME:VARIABLE")
         value = os.environ.get(variable)
         if not value:
             raise click.UsageError(f"{option}: the environment variable {variable} is not set")
-        found.setdefault(origin, {})[name] = f"Bearer {value}" if option == "--mcp-bearer" else value
+        found.setdefault(origin, {})[name] = (
+            f"Bearer {value}" if option == "--mcp-bearer" else value
+        )
     return found
 
 
@@ -118,8 +139,15 @@ def _make_accept(lines: Lines | None, *, always: bool) -> AcceptChange | None:
         return None
 
     async def ask(change: ToolChange) -> bool:
-        what = "is new" if change.pinned is None else "has another definition than when you first used it"
-        click.echo(f"{change.server}: the tool {change.tool.name} {what}. It describes itself as:", err=True)
+        what = (
+            "is new"
+            if change.pinned is None
+            else "has another definition than when you first used it"
+        )
+        click.echo(
+            f"{change.server}: the tool {change.tool.name} {what}. It describes itself as:",
+            err=True,
+        )
         click.echo(f"  {make_printable(change.tool.description)}", err=True)
         click.echo("offer it to the model? [y]es, [n]o: ", nl=False, err=True)
         line = await lines.read()

@@ -18,14 +18,29 @@ from ..capabilities import Capabilities
 from ..errors import InvalidModelError
 from ..local import is_installed, list_models
 from ..prices import PricedAs, PriceRow, PriceTable, Unpriced
-from ..registry import NEEDS, Choice, ModelEntry, Registry, choose_among, list_served, load_vendor, read_wanted
+from ..registry import (
+    NEEDS,
+    Choice,
+    ModelEntry,
+    Registry,
+    choose_among,
+    list_served,
+    load_vendor,
+    read_wanted,
+)
 from .completion import ModelName
 from .console import format_table, legible, show_json, show_pages, show_table
 from .errors import report_errors
 from .options import json_option, load_registry
 from .update import update_command
 
-_SHOWN = ("supports_images", "supports_documents", "supports_tools", "supports_thinking", "supports_structured_output")
+_SHOWN = (
+    "supports_images",
+    "supports_documents",
+    "supports_tools",
+    "supports_thinking",
+    "supports_structured_output",
+)
 _RATES = ("input", "output", "cache_read", "cache_write", "reasoning")
 _HEADS = (
     "MODEL",
@@ -42,7 +57,13 @@ _HEADS = (
     "ALIASES",
 )
 # Capabilities that only matter for embedding and reranking models.
-_RETRIEVAL = ("supports_embeddings", "supports_reranking", "supports_dimensions", "max_dimensions", "max_batch_size")
+_RETRIEVAL = (
+    "supports_embeddings",
+    "supports_reranking",
+    "supports_dimensions",
+    "max_dimensions",
+    "max_batch_size",
+)
 _RIGHT = ("CONTEXT", "OUTPUT", "$ IN", "$ OUT")
 _SECONDS = 1.0  # how long a local server may take to list its models
 
@@ -67,17 +88,41 @@ def command() -> None:
 @command.command("list")
 @click.argument("name", type=ModelName(), required=False)
 @click.option("--configured", is_flag=True, help="Only those that can be used as things are.")
-@click.option("--needs", metavar="LIST", help=f"Only those that have all of these: {', '.join(NEEDS)}.")
-@click.option("--max-input-price", metavar="USD", help="Only those whose million input tokens cost no more than this.")
+@click.option(
+    "--needs", metavar="LIST", help=f"Only those that have all of these: {', '.join(NEEDS)}."
+)
+@click.option(
+    "--max-input-price",
+    metavar="USD",
+    help="Only those whose million input tokens cost no more than this.",
+)
 @click.option("--max-output-price", metavar="USD", help="The same for output tokens.")
 @click.option("--tier", metavar="WORD", help="Only those of this tier of your models.yaml.")
-@click.option("--excluded", is_flag=True, help="List each model that does not fit, with the reasons.")
-@click.option("--all", "everything", is_flag=True, help="Also those that embed or transcribe, and do not chat.")
-@click.option("--live/--no-live", default=True, show_default=True, help="Ask local servers what they serve now.")
+@click.option(
+    "--excluded", is_flag=True, help="List each model that does not fit, with the reasons."
+)
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Also those that embed or transcribe, and do not chat.",
+)
+@click.option(
+    "--live/--no-live",
+    default=True,
+    show_default=True,
+    help="Ask local servers what they serve now.",
+)
 @click.option("--no-pager", is_flag=True, help="Print a long list without a pager.")
 @json_option("every fact with where it is from")
 def list_command(
-    name: str | None, *, everything: bool, live: bool, no_pager: bool, as_json: bool, **options: Any
+    name: str | None,
+    *,
+    everything: bool,
+    live: bool,
+    no_pager: bool,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """List models: their capabilities, the source of each fact, and prices.
 
@@ -91,12 +136,23 @@ def list_command(
     """
     with report_errors():
         registry = load_registry()
-        catalogue = _Catalogue(registry, registry.prices(), _local_entries() | _live_entries(registry, name, live=live))
+        catalogue = _Catalogue(
+            registry,
+            registry.prices(),
+            _local_entries() | _live_entries(registry, name, live=live),
+        )
         entries = catalogue.find(name)
         show_excluded, configured = options.pop("excluded"), options["configured"]
-        if show_excluded or any(value is not None for option, value in options.items() if option != "configured"):
+        if show_excluded or any(
+            value is not None for option, value in options.items() if option != "configured"
+        ):
             chats = [entry for entry in entries if everything or catalogue.chats(entry)]
-            _show_choice(catalogue, _choose(catalogue, chats, options), as_json=as_json, show_excluded=show_excluded)
+            _show_choice(
+                catalogue,
+                _choose(catalogue, chats, options),
+                as_json=as_json,
+                show_excluded=show_excluded,
+            )
             return
         if configured:
             entries = [entry for entry in entries if entry.status == "configured"]
@@ -117,19 +173,30 @@ def _choose(catalogue: _Catalogue, entries: list[ModelEntry], options: dict[str,
     except ValueError as error:
         option, _, problem = str(error).partition(" " if str(error).startswith("max") else ": ")
         raise click.UsageError(f"--{option.replace('_', '-')}: {problem}") from error
-    return choose_among([entry for entry in entries if entry.group is None], wanted, catalogue.prices)
+    return choose_among(
+        [entry for entry in entries if entry.group is None], wanted, catalogue.prices
+    )
 
 
-def _show_choice(catalogue: _Catalogue, choice: Choice, *, as_json: bool, show_excluded: bool) -> None:
+def _show_choice(
+    catalogue: _Catalogue, choice: Choice, *, as_json: bool, show_excluded: bool
+) -> None:
     if as_json:
         excluded = {name: list(reasons) for name, reasons in choice.excluded.items()}
-        show_json({"models": [catalogue.as_data(entry) for entry in choice.models], "excluded": excluded})
+        show_json(
+            {"models": [catalogue.as_data(entry) for entry in choice.models], "excluded": excluded}
+        )
         return
     rows = [_row(catalogue, entry) for entry in choice.models]
     if rows:
-        show_pages(format_table(_HEADS[:-1], [row[:-1] for row in rows], right=_RIGHT), use_pager=False)
+        show_pages(
+            format_table(_HEADS[:-1], [row[:-1] for row in rows], right=_RIGHT), use_pager=False
+        )
     if show_excluded:
-        show_table(["EXCLUDED", "WHY"], [[name, ", ".join(reasons)] for name, reasons in choice.excluded.items()])
+        show_table(
+            ["EXCLUDED", "WHY"],
+            [[name, ", ".join(reasons)] for name, reasons in choice.excluded.items()],
+        )
     counts = Counter([reason for reasons in choice.excluded.values() for reason in reasons])
     why = ", ".join([f"{reason} {count}" for reason, count in counts.most_common()])
     more = f"; {len(choice.excluded)} are excluded: {why}" if why else ""
@@ -137,7 +204,7 @@ def _show_choice(catalogue: _Catalogue, choice: Choice, *, as_json: bool, show_e
     click.echo(f"{len(rows)} models fit, cheapest first{more}{hint}")
 
 
-# --- lookup of models -------------------------------------------------------------------------------
+# --- lookup of models --------------------------------------------------------------------------
 
 
 class _Catalogue(Struct):
@@ -157,7 +224,9 @@ class _Catalogue(Struct):
         if name not in names and name not in self.registry.aliases():
             is_pattern = any(sign in name for sign in "*?[")
             pattern = name if is_pattern else f"*{name}*"
-            fitting = [each for each in names if fnmatch.fnmatchcase(each.lower(), pattern.lower())]
+            fitting = [
+                each for each in names if fnmatch.fnmatchcase(each.lower(), pattern.lower())
+            ]
             if fitting:
                 return [self.entry(each) for each in fitting]
             # a local server that is not running lists nothing, and any name may be used
@@ -188,12 +257,15 @@ class _Catalogue(Struct):
         return str(adapter.api_key_env) if adapter.base_url else "base_url in models.yaml"
 
     def key_variable(self, entry: ModelEntry) -> str | None:
-        return None if entry.adapter == "local" else self.registry.adapter(entry.adapter).api_key_env
+        return (
+            None if entry.adapter == "local" else self.registry.adapter(entry.adapter).api_key_env
+        )
 
     def as_data(self, entry: ModelEntry) -> dict[str, Any]:
         price = self.price(entry)
         facts = {
-            name: msgspec.to_builtins(getattr(entry.capabilities, name)) for name in Capabilities.__struct_fields__
+            name: msgspec.to_builtins(getattr(entry.capabilities, name))
+            for name in Capabilities.__struct_fields__
         }
         unknown = {"value": None, "source": "unknown"}
         return {
@@ -215,7 +287,10 @@ class _Catalogue(Struct):
         }
 
     def _price_as_data(self, price: PriceRow) -> dict[str, Any]:
-        rates = {rate: None if getattr(price, rate) is None else str(getattr(price, rate)) for rate in _RATES}
+        rates = {
+            rate: None if getattr(price, rate) is None else str(getattr(price, rate))
+            for rate in _RATES
+        }
         return {
             **rates,
             "currency": "USD",
@@ -247,17 +322,25 @@ def _local_entries() -> dict[str, ModelEntry]:
 
 
 def _live_entries(registry: Registry, name: str | None, *, live: bool) -> dict[str, ModelEntry]:
-    """Return the models that local servers list; note the servers of models.yaml that do not answer."""
+    """Return the models that local servers list; note the servers of models.yaml that do not
+    answer.
+    """
     own, others = registry.local_adapters() if live else ([], [])
     prefix, colon, rest = (name or "").partition(":")
     is_exact = bool(rest) and not any(sign in rest for sign in "*?[")
-    wanted = [each for each in [*own, *others] if not is_exact and (not colon or each.name == prefix)]
+    wanted = [
+        each for each in [*own, *others] if not is_exact and (not colon or each.name == prefix)
+    ]
     if not wanted:
         return {}
     found = asyncio.run(list_served(wanted, _SECONDS))
-    expected = {each.name for each in own} | {each.name for each in others if _is_chosen(each.name)}
+    expected = {each.name for each in own} | {
+        each.name for each in others if _is_chosen(each.name)
+    }
     failed = [
-        f"{each.adapter.name} ({each.problem})" for each in found if each.problem and each.adapter.name in expected
+        f"{each.adapter.name} ({each.problem})"
+        for each in found
+        if each.problem and each.adapter.name in expected
     ]
     if failed:
         click.echo(f"note: no list of models from {', '.join(failed)}", err=True)
@@ -277,26 +360,35 @@ def _is_chosen(vendor: str) -> bool:
     return bool(variable and os.environ.get(variable))
 
 
-# --- for people -------------------------------------------------------------------------------------
+# --- for people --------------------------------------------------------------------------------
 
 
-def _show_all(catalogue: _Catalogue, entries: list[ModelEntry], *, everything: bool, use_pager: bool) -> None:
+def _show_all(
+    catalogue: _Catalogue, entries: list[ModelEntry], *, everything: bool, use_pager: bool
+) -> None:
     shown = [entry for entry in entries if everything or catalogue.chats(entry)]
     rows = [_row(catalogue, entry) for entry in shown]
     has_aliases = any(entry.aliases for entry in shown)
     heads = _HEADS if has_aliases else _HEADS[:-1]
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    lines = format_table(heads, [row[: len(heads)] for row in rows], right=_RIGHT, width=width) if rows else []
+    lines = (
+        format_table(heads, [row[: len(heads)] for row in rows], right=_RIGHT, width=width)
+        if rows
+        else []
+    )
     usable = sum(entry.status == "configured" for entry in shown)
     lines.append(
-        f"{len(shown)} models, {usable} can be used now (*); dragoman models NAME shows where each fact is from"
+        f"{len(shown)} models, {usable} can be used now (*); dragoman models NAME shows where each"
+        " fact is from"
     )
     missing = list(dict.fromkeys(each for entry in shown if (each := catalogue.needs(entry))))
     if missing:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         lines.append(f"the others need {', '.join(missing[:3])}{more}; see dragoman keys")
     if len(shown) < len(entries):
-        lines.append(f"{len(entries) - len(shown)} that embed or transcribe are left out; --all lists them")
+        lines.append(
+            f"{len(entries) - len(shown)} that embed or transcribe are left out; --all lists them"
+        )
     show_pages(lines, use_pager=use_pager)
 
 
@@ -339,7 +431,9 @@ def _show_one(catalogue: _Catalogue, entry: ModelEntry) -> None:
     missing, variable = catalogue.needs(entry), catalogue.key_variable(entry)
     if missing and missing == variable:
         missing = f"set {variable}, or: dragoman keys set {variable}"
-    click.echo(legible(f"{entry.id}: {entry.status.replace('_', ' ')}{f'; {missing}' if missing else ''}"))
+    click.echo(
+        legible(f"{entry.id}: {entry.status.replace('_', ' ')}{f'; {missing}' if missing else ''}")
+    )
     labels = {
         "adapter": entry.adapter,
         "sent as": entry.wire_name,
@@ -354,16 +448,25 @@ def _show_one(catalogue: _Catalogue, entry: ModelEntry) -> None:
         if value:
             click.echo(legible(f"  {label}: {value}"))
     facts = [(name, getattr(entry.capabilities, name)) for name in Capabilities.__struct_fields__]
-    known = [(name, fact) for name, fact in facts if name not in _RETRIEVAL or fact.value is not None]
-    rows = [[name, _write(fact.value), fact.source, fact.by or "", fact.at or ""] for name, fact in known]
+    known = [
+        (name, fact) for name, fact in facts if name not in _RETRIEVAL or fact.value is not None
+    ]
+    rows = [
+        [name, _write(fact.value), fact.source, fact.by or "", fact.at or ""]
+        for name, fact in known
+    ]
     show_table(["FACT", "VALUE", "SOURCE", "BY", "AT"], rows)
     price = catalogue.price(entry)
     if isinstance(price, Unpriced):
         click.echo(f"price unknown: {price.reason}")
         return
-    rates = [f"{rate} {getattr(price, rate)}" for rate in _RATES if getattr(price, rate) is not None]
+    rates = [
+        f"{rate} {getattr(price, rate)}" for rate in _RATES if getattr(price, rate) is not None
+    ]
     text = "free" if price.free else ", ".join(rates)
     click.echo(f"$ for a million tokens: {text} (table {catalogue.prices.version})")
     for tier in price.tiers:
-        higher = [f"{rate} {getattr(tier, rate)}" for rate in _RATES if getattr(tier, rate) is not None]
+        higher = [
+            f"{rate} {getattr(tier, rate)}" for rate in _RATES if getattr(tier, rate) is not None
+        ]
         click.echo(f"  with more than {tier.above:,} input tokens: {', '.join(higher)}")

@@ -35,9 +35,17 @@ def json_option(what: str) -> Callable[[_Command], _Command]:
 def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options for the address, the wire, the key and the timeout of a model."""
     options = [
-        click.option("--base-url", metavar="URL", help="Where it is served; not needed for a name like vendor:model."),
         click.option(
-            "--wire", default="openai", show_default=True, help="The wire it speaks.", shell_complete=complete_wire
+            "--base-url",
+            metavar="URL",
+            help="Where it is served; not needed for a name like vendor:model.",
+        ),
+        click.option(
+            "--wire",
+            default="openai",
+            show_default=True,
+            help="The wire it speaks.",
+            shell_complete=complete_wire,
         ),
         click.option(
             "--api-key-env",
@@ -54,7 +62,9 @@ def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def load_registry() -> Registry:
-    """Return the registry; report an invalid file in one line, with the position of the mistake."""
+    """Return the registry; report an invalid file in one line, with the position of
+    the mistake.
+    """
     try:
         return Registry.load()
     except ConfigError as error:
@@ -62,7 +72,9 @@ def load_registry() -> Registry:
 
 
 def load_prices(path: str | None, *, only: bool = False) -> PriceTable:
-    """Return the default prices, overridden by those of a file; with ``only``, only those of the file."""
+    """Return the default prices, overridden by those of a file; with ``only``, only those of the
+    file.
+    """
     if path is None:
         return load_registry().prices()
     try:
@@ -84,7 +96,10 @@ def choose_model() -> str:
     chosen = default_model()
     if chosen:
         return chosen
-    click.echo('using "local", the embedded model; set DRAGOMAN_MODEL or default: in models.yaml', err=True)
+    click.echo(
+        'using "local", the embedded model; set DRAGOMAN_MODEL or default: in models.yaml',
+        err=True,
+    )
     return "local"
 
 
@@ -136,7 +151,9 @@ def open_model(
 
 
 def _show_retry(error: ProviderError, attempt: int, wait: float) -> None:
-    click.echo(f"attempt {attempt + 1} failed ({error.category}); retrying in {wait:.1f} s", err=True)
+    click.echo(
+        f"attempt {attempt + 1} failed ({error.category}); retrying in {wait:.1f} s", err=True
+    )
 
 
 def read_json(path: str) -> Any:

@@ -63,15 +63,24 @@ def read_conversation(file: str) -> Any:
 
 
 def show_plan(planned: SwapPlan, *, everything: bool = False) -> None:
-    """Print the parts of a plan that are not kept, or all parts, and whether the conversation fits."""
+    """Print the parts of a plan that are not kept, or all parts, and whether the conversation
+    fits.
+    """
     items = [item for item in planned.items if everything or item.outcome != "kept"]
     width = max([len(item.path) for item in items], default=0)
     for item in items:
         _show_item(item, width)
     count = {outcome: sum(item.outcome == outcome for item in planned.items) for outcome in _MARKS}
-    click.echo(f"{planned.target}: {count['kept']} kept, {count['rewritten']} rewritten, {count['dropped']} dropped")
+    click.echo(
+        f"{planned.target}: {count['kept']} kept, {count['rewritten']} rewritten, "
+        f"{count['dropped']} dropped"
+    )
     if planned.estimated_tokens is not None:
-        window = {True: "it fits", False: "IT DOES NOT FIT", None: "the model's window is not known"}[planned.fits]
+        window = {
+            True: "it fits",
+            False: "IT DOES NOT FIT",
+            None: "the model's window is not known",
+        }[planned.fits]
         limit = f" of {planned.context_tokens}" if planned.context_tokens is not None else ""
         click.echo(f"about {planned.estimated_tokens}{limit} tokens: {window}")
     if planned.refused is not None:

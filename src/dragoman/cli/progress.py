@@ -15,7 +15,9 @@ _INTERVAL = 2.0  # seconds between two plain lines
 
 
 class DownloadProgress:
-    """Show on standard error what is downloaded or verified, and how much is done; a context manager."""
+    """Show on standard error what is downloaded or verified, and how much is done; a context
+    manager.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -42,7 +44,11 @@ class DownloadProgress:
         if not (is_new or is_over) and time.monotonic() < self._shown[1] + _INTERVAL:
             return
         self._shown = (doing, time.monotonic())
-        share = f"{done * 100 // total} % of {total / 1e6:,.0f} MB" if total else f"{done / 1e6:,.0f} MB"
+        share = (
+            f"{done * 100 // total} % of {total / 1e6:,.0f} MB"
+            if total
+            else f"{done / 1e6:,.0f} MB"
+        )
         click.echo(f"{doing} {self._name}: {share}", err=True)
 
     def __enter__(self) -> DownloadProgress:
@@ -54,20 +60,35 @@ class DownloadProgress:
 
 
 def _make_bar(screen: Any) -> Any:
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn  # slow to import
+    # slow to import
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+    )
     return Progress(*columns, console=screen, transient=True)
 
 
 def fetch_default_model(name: str) -> None:
-    """Download the default model before its first use, with progress; do nothing for other names."""
+    """Download the default model before its first use, with progress; do nothing for
+    other names.
+    """
     scheme, _, rest = name.partition(":")
     default = find_model(None)
-    if scheme != "local" or rest not in ("", default.name) or default.path.exists() or default.entry is None:
+    if (
+        scheme != "local"
+        or rest not in ("", default.name)
+        or default.path.exists()
+        or default.entry is None
+    ):
         return
     click.echo(
-        f"Fetching {default.entry.model}, the embedded model, once ({default.entry.size / 1e6:,.0f} MB)", err=True
+        f"Fetching {default.entry.model}, the embedded model, once "
+        f"({default.entry.size / 1e6:,.0f} MB)",
+        err=True,
     )
     with report_errors(), DownloadProgress(default.name) as progress:
         pull_model(default.name, progress=progress)

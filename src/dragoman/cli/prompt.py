@@ -146,7 +146,9 @@ def _bind_readline(commands: list[str]) -> None:
         return
 
     def complete(text: str, state: int) -> str | None:
-        found = [name for name in commands if name.startswith(text)] if text.startswith("/") else []
+        found = (
+            [name for name in commands if name.startswith(text)] if text.startswith("/") else []
+        )
         return found[state] if state < len(found) else None
 
     readline.set_completer_delims(" ")
@@ -172,7 +174,9 @@ def _hide_keys(*, raw: bool) -> Iterator[None]:
     flags = (before[3] & ~termios.ECHO) | termios.NOFLSH
     if raw:
         flags &= ~termios.ICANON
-    change: Callable[[list[Any]], None] = lambda mode: termios.tcsetattr(sys.stdin, termios.TCSADRAIN, mode)
+    change: Callable[[list[Any]], None] = lambda mode: termios.tcsetattr(
+        sys.stdin, termios.TCSADRAIN, mode
+    )
     change([*before[:3], flags, *before[4:]])
     try:
         yield

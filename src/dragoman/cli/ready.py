@@ -17,7 +17,13 @@ from .options import json_option, model_argument, model_options, open_model
 @model_options
 @json_option("the outcome")
 def command(
-    model: str, base_url: str | None, wire: str, api_key_env: str, timeout: float | None, *, as_json: bool
+    model: str,
+    base_url: str | None,
+    wire: str,
+    api_key_env: str,
+    timeout: float | None,
+    *,
+    as_json: bool,
 ) -> None:
     """Check that MODEL is reachable and loaded. This is never billed."""
     with report_errors():
@@ -33,6 +39,11 @@ def command(
         except ProviderError as error:
             if not as_json:
                 raise
-            outcome = {"ready": False, "category": error.category, "message": str(error), "status": error.status}
+            outcome = {
+                "ready": False,
+                "category": error.category,
+                "message": str(error),
+                "status": error.status,
+            }
             click.echo(json.dumps(outcome))
             raise SystemExit(EXIT_CODES.get(error.category, 1)) from None

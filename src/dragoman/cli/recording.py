@@ -40,7 +40,16 @@ from ..log import (
     find_place,
     open_log,
 )
-from ..messages import Assistant, LossWarning, Message, Request, RuntimeConfig, Tool, User, new_ulid
+from ..messages import (
+    Assistant,
+    LossWarning,
+    Message,
+    Request,
+    RuntimeConfig,
+    Tool,
+    User,
+    new_ulid,
+)
 from ..middleware.layer import Middleware, Wrapper, find_served
 from ..provider import Provider, Reply, Served
 from ..session.records import make_message, new_message_id, record_completed, record_failed
@@ -53,7 +62,7 @@ _GOAL = 2000  # characters of a question to show in a list of sessions
 _NOT_RUN = "shown, and not executed"
 
 
-# --- on and off -------------------------------------------------------------------------------------
+# --- on and off --------------------------------------------------------------------------------
 
 
 def find_marker() -> Path:
@@ -81,7 +90,7 @@ def no_log_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--no-log", is_flag=True, help="Do not record this in the log.")(command)
 
 
-# --- sessions and their records ---------------------------------------------------------------------
+# --- sessions and their records ----------------------------------------------------------------
 
 
 class WatchedProvider(Wrapper, Middleware):
@@ -137,7 +146,10 @@ class Recording:
     """
 
     def __init__(
-        self, kind: Literal["chat", "ask"], place: str | Path | None, metadata: dict[str, Any] | None = None
+        self,
+        kind: Literal["chat", "ask"],
+        place: str | Path | None,
+        metadata: dict[str, Any] | None = None,
     ) -> None:
         self._kind: Literal["chat", "ask"] = kind
         self._metadata = metadata or {}
@@ -158,7 +170,9 @@ class Recording:
 
     def watch(self, provider: SyncProvider) -> SyncProvider:
         """Return a wrapped provider whose calls can be recorded."""
-        return provider if self._writer is None else SyncProvider(WatchedProvider(provider.provider))
+        return (
+            provider if self._writer is None else SyncProvider(WatchedProvider(provider.provider))
+        )
 
     # --- one call
 
@@ -172,7 +186,9 @@ class Recording:
         config: RuntimeConfig | None = None,
         stream: bool = True,
     ) -> str:
-        """Record a question: the messages from index ``before`` on. Return the id of the request."""
+        """Record a question: the messages from index ``before`` on. Return the id of
+        the request.
+        """
         request_id = new_ulid()
         watched = provider.provider
         if self._writer is None or not isinstance(watched, WatchedProvider):
@@ -180,7 +196,9 @@ class Recording:
         watched.reply, watched.ends = None, []
         self._provider = provider
         target: dict[str, Any] = {"model": provider.model, "provider": provider.name}
-        self._routing = self._routing or Routing("default", f"{provider.name}:{provider.model}", "the model named")
+        self._routing = self._routing or Routing(
+            "default", f"{provider.name}:{provider.model}", "the model named"
+        )
         entries: list[Payload] = [*self._open_session(messages[before:], target, tools)]
         entries += [_record(message) for message in messages[self._recorded : before]]
         self._write(*entries)
@@ -198,7 +216,12 @@ class Recording:
         return request_id
 
     def end(
-        self, response: Response | None, error: ProviderError | None, *, kept: Assistant | None, count: int
+        self,
+        response: Response | None,
+        error: ProviderError | None,
+        *,
+        kept: Assistant | None,
+        count: int,
     ) -> None:
         """Record how the call ended; without a response and an error, it was interrupted.
 
@@ -227,11 +250,17 @@ class Recording:
         if error is None and arrived.finish_reason in STOP_REASONS:
             self._write(record_completed(said, arrived, reply), turn=True, of_call=True)
             return
-        problem = error or (None if arrived.finish_reason == "cancelled" else f"ended with {arrived.finish_reason}")
+        problem = error or (
+            None if arrived.finish_reason == "cancelled" else f"ended with {arrived.finish_reason}"
+        )
         self._write(record_failed(started, problem, said, arrived, reply), turn=True, of_call=True)
 
     def _make_message(
-        self, watched: WatchedProvider, arrived: Response, started: CallStarted, kept: Assistant | None
+        self,
+        watched: WatchedProvider,
+        arrived: Response,
+        started: CallStarted,
+        kept: Assistant | None,
     ) -> MessageRecorded:
         reply = watched.reply
         name = (reply.provider if reply is not None else "") or watched.name
@@ -239,7 +268,9 @@ class Recording:
         sold_as = find_served(watched, name, model).priced_as
         cost = price_usage(arrived.usage, sold_as.cost(arrived.usage), sold_as.model)
         assert self._routing is not None
-        said = make_message(arrived, watched.ends, self._routing, (name, model), cost, in_context=kept is not None)
+        said = make_message(
+            arrived, watched.ends, self._routing, (name, model), cost, in_context=kept is not None
+        )
         return replace(said, message=kept or arrived.message, request_id=started.request_id)
 
     # --- the session
@@ -253,10 +284,13 @@ class Recording:
             text = next((each.text for each in reversed(question) if isinstance(each, User)), "")
             names = tuple([tool.name for tool in tools])
             yield SessionStarted(
-                text[:_GOAL] or None, **target, tools=names, metadata=self._metadata, kind=self._kind
+                text[:_GOAL] or None, **target, tools=names, metadata=self._metadata,
+                kind=self._kind
             )  # fmt: skip
         elif self._past is not None:
-            yield SessionResumed(self._past.seq, reason=f"continued by {self._kind}", epoch=self._past.epoch + 1)
+            yield SessionResumed(
+                self._past.seq, reason=f"continued by {self._kind}", epoch=self._past.epoch + 1
+            )
             self._past = None
 
     def resume(self, past: Past) -> None:
@@ -269,7 +303,9 @@ class Recording:
         self.finish("completed")
         self._session, self._past, self._turn, self._recorded = None, None, 0, 0
 
-    def swap(self, before: SyncProvider, now: SyncProvider, line: str, losses: Sequence[LossWarning]) -> None:
+    def swap(
+        self, before: SyncProvider, now: SyncProvider, line: str, losses: Sequence[LossWarning]
+    ) -> None:
         """Record that the conversation continues with another model because the user entered
         ``line``.
         """
@@ -280,7 +316,9 @@ class Recording:
             self._write(ModelSwapped(old, new, line, tuple(losses)))
 
     def finish(
-        self, outcome: Literal["completed", "failed", "cancelled"] = "completed", detail: str | None = None
+        self,
+        outcome: Literal["completed", "failed", "cancelled"] = "completed",
+        detail: str | None = None,
     ) -> None:
         """Record the end of the session, if a question was asked in it."""
         if self._is_open:
@@ -301,12 +339,16 @@ class Recording:
     def _write(self, *payloads: Payload, turn: bool = False, of_call: bool = False) -> None:
         if self._writer is not None and self._session is not None and payloads:
             place = f"t{self._turn}" if turn else None
-            self._writer.write([_Entry(self._session, payload, place, of_call) for payload in payloads])
+            self._writer.write(
+                [_Entry(self._session, payload, place, of_call) for payload in payloads]
+            )
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: object
+    ) -> None:
         if isinstance(error, ProviderError):
             self.finish("failed", redact(f"{error.kind}: {error}"[:_GOAL]))
         elif error is not None:
@@ -314,8 +356,12 @@ class Recording:
         self.close()
 
 
-def open_recording(kind: Literal["chat", "ask"], metadata: dict[str, Any], *, off: bool) -> Recording:
-    """Return the recording of a command: in the user's log, unless an option or ``log off`` disables it."""
+def open_recording(
+    kind: Literal["chat", "ask"], metadata: dict[str, Any], *, off: bool
+) -> Recording:
+    """Return the recording of a command: in the user's log, unless an option or ``log off``
+    disables it.
+    """
     return Recording(kind, find_place() if is_logging() and not off else None, metadata)
 
 
@@ -341,7 +387,8 @@ def read_past(log: EventLog, session: str) -> Past:
     if not is_answered:
         del messages[mark:]
     return Past(
-        session, messages, metadata, state.model, state.last_seq, state.root or records[0].id, state.spent.turns,
+        session, messages, metadata, state.model, state.last_seq, state.root or records[0].id,
+        state.spent.turns,
         state.epoch,
     )  # fmt: skip
 
@@ -355,13 +402,17 @@ def read_place(line: str) -> dict[str, Any]:
 
 
 def make_metadata(model: str, base_url: str | None, wire: str) -> dict[str, Any]:
-    """Return what ``chat --continue`` needs to reopen the model; an address with a password is omitted."""
+    """Return what ``chat --continue`` needs to reopen the model; an address with a password is
+    omitted.
+    """
     if base_url is None or "@" in base_url or "?" in base_url:
         return {"model": model}
     return {"model": model, "base_url": base_url, "wire": wire}
 
 
-def _estimate(provider: SyncProvider, messages: Sequence[Message], tools: Iterable[Tool]) -> int | None:
+def _estimate(
+    provider: SyncProvider, messages: Sequence[Message], tools: Iterable[Tool]
+) -> int | None:
     try:
         return provider.estimate_input_tokens(list(messages), list(tools) or None)
     except (ProviderError, ValueError):  # the call will fail for the same reason, and report it
@@ -381,10 +432,12 @@ def _rescue(reply: Reply | None) -> Response | None:
     usage = ends[0].usage if ends else reply.usage
     if not content and usage.input_tokens is None and usage.output_tokens is None:
         return None
-    return Response(Assistant(content), "cancelled", usage, model=reply.model, provider=reply.provider)
+    return Response(
+        Assistant(content), "cancelled", usage, model=reply.model, provider=reply.provider
+    )
 
 
-# --- writing ----------------------------------------------------------------------------------------
+# --- writing -----------------------------------------------------------------------------------
 
 
 class _LogWriter:
@@ -410,7 +463,11 @@ class _LogWriter:
         at the end.
         """
         problem = self._problem
-        if problem is None or self._is_reported or (isinstance(problem, LogLockedError) and not self._is_off):
+        if (
+            problem is None
+            or self._is_reported
+            or (isinstance(problem, LogLockedError) and not self._is_off)
+        ):
             return
         self._is_reported = True
         click.echo(f"note: the log is not complete: {scrub(str(problem))}", err=True)

@@ -13,7 +13,15 @@ import msgspec
 
 from ..log import ChainReport, EventLog
 from ..provider import Provider
-from ..replay import Change, ReplayStep, Totals, compare_runs, count_totals, make_printable, read_steps
+from ..replay import (
+    Change,
+    ReplayStep,
+    Totals,
+    compare_runs,
+    count_totals,
+    make_printable,
+    read_steps,
+)
 from .console import echo_json, working
 from .errors import EXIT_CODES, report_errors
 from .log import log_option, open_log_at
@@ -27,13 +35,27 @@ _COLOURS = {"user": "cyan", "agent": "blue", "tool": "magenta", "system": None, 
 @click.command("replay")
 @click.argument("session")
 @log_option
-@click.option("--diff", "other", metavar="SESSION", help="Compare with this run instead of showing one.")
-@click.option("--diff-log", metavar="PLACE", help="Where the other run is, if it is in another log.")
-@click.option("--rerun", "model", metavar="MODEL", help="Ask another model over the recorded run; no tool runs.")
+@click.option(
+    "--diff", "other", metavar="SESSION", help="Compare with this run instead of showing one."
+)
+@click.option(
+    "--diff-log", metavar="PLACE", help="Where the other run is, if it is in another log."
+)
+@click.option(
+    "--rerun",
+    "model",
+    metavar="MODEL",
+    help="Ask another model over the recorded run; no tool runs.",
+)
 @model_options
 @click.option("--full", is_flag=True, help="Print the payload of each step, too.")
 @click.option("--pause", is_flag=True, help="Wait for a key after each step; q leaves.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line: each step, or each difference.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object a line: each step, or each difference.",
+)
 def command(
     session: str,
     where: str | None,
@@ -75,7 +97,9 @@ def command(
     _judge(report)
 
 
-def _rerun(log: EventLog, session: str, model: str, options: dict[str, Any], *, as_json: bool) -> None:
+def _rerun(
+    log: EventLog, session: str, model: str, options: dict[str, Any], *, as_json: bool
+) -> None:
     async def ask(provider: Provider) -> Rerun:
         async with provider:
             return await rerun(log, session, provider)
@@ -95,16 +119,23 @@ def _rerun(log: EventLog, session: str, model: str, options: dict[str, Any], *, 
 def _sound_steps(log: EventLog, session: str, report: ChainReport) -> Iterator[ReplayStep]:
     """Yield the steps up to the first broken link."""
     end = report.first.seq if report.first is not None else None
-    return read_steps(log, session) if end is None else takewhile(lambda step: step.seq < end, read_steps(log, session))
+    return (
+        read_steps(log, session)
+        if end is None
+        else takewhile(lambda step: step.seq < end, read_steps(log, session))
+    )
 
 
 def _judge(report: ChainReport) -> None:
     if report.first is not None:
-        click.echo(f"{click.style('BROKEN', fg='red')}: {report.first}. What follows proves nothing.", err=True)
+        click.echo(
+            f"{click.style('BROKEN', fg='red')}: {report.first}. What follows proves nothing.",
+            err=True,
+        )
         raise SystemExit(EXIT_CODES["log_broken"])
 
 
-# --- showing ----------------------------------------------------------------------------------------
+# --- showing -----------------------------------------------------------------------------------
 
 
 def _show(steps: Iterator[ReplayStep], *, full: bool, pause: bool) -> bool:
@@ -131,7 +162,9 @@ def _line(step: ReplayStep) -> str:
 
 def _show_totals(totals: Totals) -> None:
     cost = f"${totals.cost_usd.normalize():f}" + (
-        f" and {totals.unpriced} call{'s' * (totals.unpriced != 1)} of unknown cost" if totals.unpriced else ""
+        f" and {totals.unpriced} call{'s' * (totals.unpriced != 1)} of unknown cost"
+        if totals.unpriced
+        else ""
     )
     click.echo(
         f"\n{totals.turns} turns, {totals.calls} calls answered, {totals.failed_calls} failed, "
@@ -141,7 +174,7 @@ def _show_totals(totals: Totals) -> None:
     )
 
 
-# --- comparing --------------------------------------------------------------------------------------
+# --- comparing ---------------------------------------------------------------------------------
 
 
 def _compare(log: EventLog, session: str, where: str | None, other: str, *, as_json: bool) -> None:
@@ -149,12 +182,19 @@ def _compare(log: EventLog, session: str, where: str | None, other: str, *, as_j
         other = find_session(second, other)
         with working("comparing"):
             reports = [log.verify(session), second.verify(other)]
-            sides = [_sound_steps(log, session, reports[0]), _sound_steps(second, other, reports[1])]
+            sides = [
+                _sound_steps(log, session, reports[0]),
+                _sound_steps(second, other, reports[1]),
+            ]
             changes = compare_runs(*sides)
     for change in changes:
         echo_json(msgspec.json.encode(change)) if as_json else _show_change(change)
     if not as_json:
-        click.echo(f"{len(changes)} difference{'s' * (len(changes) != 1)}" if changes else "the runs are the same")
+        click.echo(
+            f"{len(changes)} difference{'s' * (len(changes) != 1)}"
+            if changes
+            else "the runs are the same"
+        )
     for report in reports:
         _judge(report)
     if changes:

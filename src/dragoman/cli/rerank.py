@@ -21,7 +21,10 @@ from .retrieval import open_retrieval, read_lines, retrieval_options, show_warni
 @click.argument("query")
 @click.argument("documents", nargs=-1)
 @click.option(
-    "--file", "-f", type=click.File("r", encoding="utf-8"), help="Documents, one a line; - for standard input."
+    "--file",
+    "-f",
+    type=click.File("r", encoding="utf-8"),
+    help="Documents, one a line; - for standard input.",
 )
 @click.option("--top-k", type=click.IntRange(1), metavar="N", help="Only the N best.")
 @retrieval_options(RERANK_CODECS)
@@ -56,7 +59,11 @@ def command(
 def _describe(found: Ranking, given: list[str]) -> dict[str, Any]:
     bill = cost(found)
     results = [
-        {"index": each.index, "relevance_score": each.relevance_score, "document": given[each.index]}
+        {
+            "index": each.index,
+            "relevance_score": each.relevance_score,
+            "document": given[each.index],
+        }
         for each in found.results
     ]
     return {

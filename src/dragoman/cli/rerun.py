@@ -44,7 +44,9 @@ class Rerun(Struct, frozen=True):
 
 
 class _Run(Struct):
-    """A recorded run: each goal with the model's moves after it, and the calls that were denied."""
+    """A recorded run: each goal with the model's moves after it, and the calls that
+    were denied.
+    """
 
     system: str | None = None
     config: RuntimeConfig = RuntimeConfig()
@@ -53,7 +55,9 @@ class _Run(Struct):
 
 
 async def rerun(log: EventLog, session: str, provider: Provider) -> Rerun:
-    """Send the goals and recorded observations of a run to another model; stop at the first difference."""
+    """Send the goals and recorded observations of a run to another model; stop at the first
+    difference.
+    """
     run = _read_run(log, session)
     if not run.goals:
         raise click.UsageError(f"{session}: has no recorded goal, so it cannot be repeated")
@@ -61,10 +65,15 @@ async def rerun(log: EventLog, session: str, provider: Provider) -> Rerun:
 
     def decide(proposal: Proposal, verdict: Verdict) -> Decision:
         denied = run.denied.get(_key(proposal.tool_name, proposal.input))
-        return Decision(True, "recorded run") if denied is None else Decision(False, denied.by, denied.reason)
+        return (
+            Decision(True, "recorded run")
+            if denied is None
+            else Decision(False, denied.by, denied.reason)
+        )
 
     again = Session(
-        provider, recorded_tools(log, session), Policy(), MemoryLog(), system=run.system, config=run.config,
+        provider, recorded_tools(log, session), Policy(), MemoryLog(), system=run.system,
+        config=run.config,
         approve=decide,
     )  # fmt: skip
     turns = 0
@@ -74,7 +83,9 @@ async def rerun(log: EventLog, session: str, provider: Provider) -> Rerun:
             turns += 1
             made = _make_move(step.response.message) if step.response is not None else Move("")
             is_last = not recorded.calls and not made.calls
-            if recorded.calls != made.calls or (is_last and recorded.text.strip() != made.text.strip()):
+            if recorded.calls != made.calls or (
+                is_last and recorded.text.strip() != made.text.strip()
+            ):
                 return Rerun(session, model, turns, True, recorded, made)
     return Rerun(session, model, turns, False)
 
@@ -85,7 +96,10 @@ def show_rerun(found: Rerun) -> None:
         click.echo(f"{found.model} does the same in all {found.turns} turns")
         return
     same = found.turns - 1
-    click.echo(f"{found.model} does the same in {same} turn{'s' * (same != 1)} and differs in turn {found.turns}:")
+    click.echo(
+        f"{found.model} does the same in {same} turn{'s' * (same != 1)} and differs in turn "
+        f"{found.turns}:"
+    )
     click.echo(click.style(f"- {found.recorded.describe()}", fg="red"))
     click.echo(click.style(f"+ {found.made.describe()}", fg="green"))
 

@@ -20,8 +20,18 @@ from .options import load_registry
 def retrieval_options(wires: Mapping[str, Any]) -> Callable[[Any], Any]:
     """Return a decorator that adds the options for the address of a model."""
     options = [
-        click.option("--base-url", metavar="URL", help="Where it is served; not needed for a name like vendor:model."),
-        click.option("--wire", type=click.Choice(sorted(wires)), default="openai", show_default=True, help="The wire."),
+        click.option(
+            "--base-url",
+            metavar="URL",
+            help="Where it is served; not needed for a name like vendor:model.",
+        ),
+        click.option(
+            "--wire",
+            type=click.Choice(sorted(wires)),
+            default="openai",
+            show_default=True,
+            help="The wire.",
+        ),
         click.option(
             "--api-key-env",
             metavar="NAME",
@@ -29,7 +39,12 @@ def retrieval_options(wires: Mapping[str, Any]) -> Callable[[Any], Any]:
             show_default=True,
             help="The environment variable that holds the key.",
         ),
-        click.option("--batch-size", type=click.IntRange(1), metavar="N", help="How many go into one request."),
+        click.option(
+            "--batch-size",
+            type=click.IntRange(1),
+            metavar="N",
+            help="How many go into one request.",
+        ),
         click.option("--timeout", type=float, metavar="SECONDS", help="Give up after this long."),
     ]
 
@@ -67,7 +82,10 @@ def open_retrieval(side: Literal["embed", "rerank"], model: str, options: dict[s
     try:
         return blocking(connect(model, retries=2, **settings))
     except InvalidModelError as error:
-        error.advice = "A name is vendor:model or an alias of models.yaml; a server of your own needs --base-url."
+        error.advice = (
+            "A name is vendor:model or an alias of models.yaml; a server of your own needs "
+            "--base-url."
+        )
         raise
     except ValueError as error:
         raise click.UsageError(str(error)) from error

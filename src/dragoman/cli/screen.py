@@ -42,7 +42,9 @@ def describe_call(event: ToolUseEnd) -> str:
     """Return a proposal with its arguments, or why the call is invalid."""
     if event.intent is None:
         return f"not a usable proposal: {event.problem}: {event.detail}"
-    arguments = json.dumps(event.intent.input, ensure_ascii=False, indent=2 if len(event.intent.input) > 1 else None)
+    arguments = json.dumps(
+        event.intent.input, ensure_ascii=False, indent=2 if len(event.intent.input) > 1 else None
+    )
     return f"proposed, not executed: {event.intent.tool_name}({arguments})"
 
 
@@ -119,7 +121,9 @@ class MarkdownScreen:
         from rich.text import Text
 
         self._screen, self._markdown, self._text = screen, Markdown, Text
-        self._live = Live(console=screen, transient=True, auto_refresh=False, vertical_overflow="ellipsis")
+        self._live = Live(
+            console=screen, transient=True, auto_refresh=False, vertical_overflow="ellipsis"
+        )
         self._growing = ""
         self._thinking = ""
         self._drawn = 0.0
@@ -139,7 +143,9 @@ class MarkdownScreen:
             self._draw(self._text, self._thinking, style="dim italic")
         elif isinstance(event, ToolUseStart):
             self._settle()
-            self._live.update(self._text(f"{legible(event.tool_name)} …", style="dim"), refresh=True)
+            self._live.update(
+                self._text(f"{legible(event.tool_name)} …", style="dim"), refresh=True
+            )
         elif isinstance(event, ToolUseEnd):
             self._settle()
             self._screen.print(self._text(legible(describe_call(event)), style="bold yellow"))
@@ -181,7 +187,9 @@ class MarkdownScreen:
 
 
 def find_end(text: str) -> int:
-    """Return where the last finished block of Markdown ends: after a blank line outside code fences."""
+    """Return where the last finished block of Markdown ends: after a blank line outside code
+    fences.
+    """
     end = at = 0
     fence = ""
     for line in text.splitlines(keepends=True):

@@ -31,42 +31,233 @@ _MIB = 1024 * 1024
 _BOUNDS = Bounds()
 # options that the workers get as they are
 _PASSED = (
-    "state", "redis", "on_redis_failure", "access_log", "log", "log_content", "url_keys", "store", "store_days",
+    "state", "redis", "on_redis_failure", "access_log", "log", "log_content", "url_keys", "store",
+    "store_days",
     "drain_delay", "open_ready", "otel",
 )  # fmt: skip
 _OTHER_FILES = 64  # open files besides connections: the log, the ledger, the event loop's own
 
 
 @click.command("serve")
-@click.option("--model", "models", multiple=True, metavar="[NAME=]MODEL", help="Serve this model, under this name. Again for more; without it, every configured one of the registry.")  # fmt: skip # noqa: E501
-@click.option("--config", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="Your models.yaml.")
+@click.option(
+    "--model",
+    "models",
+    multiple=True,
+    metavar="[NAME=]MODEL",
+    help=(
+        "Serve this model, under this name. Again for more; without it, every configured one of "
+        "the registry."
+    ),
+)
+@click.option(
+    "--config",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Your models.yaml.",
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--port", default=8100, show_default=True, type=click.IntRange(0, 65535), help="The port to listen on.")
-@click.option("--tls-cert", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="Serve TLS with this certificate (PEM, with its chain).")  # fmt: skip # noqa: E501
-@click.option("--tls-key", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="The private key of --tls-cert.")  # fmt: skip # noqa: E501
-@click.option("--auth", "keys", metavar="PLACE", help="The keys: a YAML file, or a database of dragoman keys gateway (a SQLite file or postgresql:// URL). Requests without a key are rejected. Required beyond loopback.")  # fmt: skip # noqa: E501
-@click.option("--new-key", metavar="NAME", help="Make a key, print it once and the lines for the file, and exit.")
-@click.option("--state", metavar="PLACE", help="What keys have used: a SQLite file, or a postgresql:// URL for several machines; needed by limited keys with several workers.")  # fmt: skip # noqa: E501
-@click.option("--redis", metavar="URL", envvar="DRAGOMAN_REDIS", show_envvar=True, help="Count requests, tokens and calls at a time of keys in this Redis, for all workers and machines.")  # fmt: skip # noqa: E501
-@click.option("--on-redis-failure", default="closed", show_default=True, type=click.Choice(POLICIES), help="While Redis is unavailable: reject calls of keys with such limits (503), admit them, or count in each worker.")  # fmt: skip # noqa: E501
-@click.option("--workers", default=1, show_default=True, type=click.IntRange(1, 64), help="How many processes.")
-@click.option("--max-body", default=8, show_default=True, type=click.IntRange(1, 1024), metavar="MIB", help="The longest body taken.")  # fmt: skip # noqa: E501
-@click.option("--timeout", default=900.0, show_default=True, type=click.FloatRange(min=1), metavar="SECONDS", help="The longest reply.")  # fmt: skip # noqa: E501
-@click.option("--max-connections", default=_BOUNDS.connections, show_default=True, type=click.IntRange(1, 1_000_000), metavar="N", help="The most connections of one worker at a time; lowered to what the limit of open files allows.")  # fmt: skip # noqa: E501
-@click.option("--max-connections-per-peer", type=click.IntRange(1, 1_000_000), metavar="N", help="The most connections from one address; half of --max-connections unless given. Behind a proxy, give as many.")  # fmt: skip # noqa: E501
-@click.option("--media-urls/--no-media-urls", default=True, show_default=True, help="Take images and documents as URLs. A server behind the gateway may fetch them: refuse where it could reach inner addresses.")  # fmt: skip # noqa: E501
-@click.option("--drain", default=30, show_default=True, type=click.IntRange(0, 3600), metavar="SECONDS", help="How long replies may go on after SIGTERM.")  # fmt: skip # noqa: E501
-@click.option("--drain-delay", default=0.0, show_default=True, type=click.FloatRange(0, 600), metavar="SECONDS", help="How long /ready reports 503 after SIGTERM before the port is closed, so that load balancers stop sending requests.")  # fmt: skip # noqa: E501
-@click.option("--open-ready", is_flag=True, help="Answer /ready without a key, for load balancers; it then names no models.")  # fmt: skip # noqa: E501
-@click.option("--otel", is_flag=True, help="Record OpenTelemetry spans of requests and attempts with the global tracer provider; run it under opentelemetry-instrument.")  # fmt: skip # noqa: E501
-@click.option("--access-log/--no-access-log", default=True, show_default=True, help="One line of JSON a request, to standard error, without content or keys.")  # fmt: skip # noqa: E501
-@click.option("--log", metavar="PLACE", help="Record every call in this event log, a file or a postgresql:// URL: key, model, tokens, cost, warnings and times, without content.")  # fmt: skip # noqa: E501
+@click.option(
+    "--port",
+    default=8100,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="The port to listen on.",
+)
+@click.option(
+    "--tls-cert",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Serve TLS with this certificate (PEM, with its chain).",
+)
+@click.option(
+    "--tls-key",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False),
+    help="The private key of --tls-cert.",
+)
+@click.option(
+    "--auth",
+    "keys",
+    metavar="PLACE",
+    help=(
+        "The keys: a YAML file, or a database of dragoman keys gateway (a SQLite file or "
+        "postgresql:// URL). Requests without a key are rejected. Required beyond loopback."
+    ),
+)
+@click.option(
+    "--new-key",
+    metavar="NAME",
+    help="Make a key, print it once and the lines for the file, and exit.",
+)
+@click.option(
+    "--state",
+    metavar="PLACE",
+    help=(
+        "What keys have used: a SQLite file, or a postgresql:// URL for several machines; needed "
+        "by limited keys with several workers."
+    ),
+)
+@click.option(
+    "--redis",
+    metavar="URL",
+    envvar="DRAGOMAN_REDIS",
+    show_envvar=True,
+    help=(
+        "Count requests, tokens and calls at a time of keys in this Redis, for all workers and "
+        "machines."
+    ),
+)
+@click.option(
+    "--on-redis-failure",
+    default="closed",
+    show_default=True,
+    type=click.Choice(POLICIES),
+    help=(
+        "While Redis is unavailable: reject calls of keys with such limits (503), admit them, or "
+        "count in each worker."
+    ),
+)
+@click.option(
+    "--workers",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 64),
+    help="How many processes.",
+)
+@click.option(
+    "--max-body",
+    default=8,
+    show_default=True,
+    type=click.IntRange(1, 1024),
+    metavar="MIB",
+    help="The longest body taken.",
+)
+@click.option(
+    "--timeout",
+    default=900.0,
+    show_default=True,
+    type=click.FloatRange(min=1),
+    metavar="SECONDS",
+    help="The longest reply.",
+)
+@click.option(
+    "--max-connections",
+    default=_BOUNDS.connections,
+    show_default=True,
+    type=click.IntRange(1, 1_000_000),
+    metavar="N",
+    help=(
+        "The most connections of one worker at a time; lowered to what the limit of open files "
+        "allows."
+    ),
+)
+@click.option(
+    "--max-connections-per-peer",
+    type=click.IntRange(1, 1_000_000),
+    metavar="N",
+    help=(
+        "The most connections from one address; half of --max-connections unless given. Behind a "
+        "proxy, give as many."
+    ),
+)
+@click.option(
+    "--media-urls/--no-media-urls",
+    default=True,
+    show_default=True,
+    help=(
+        "Take images and documents as URLs. A server behind the gateway may fetch them: refuse "
+        "where it could reach inner addresses."
+    ),
+)
+@click.option(
+    "--drain",
+    default=30,
+    show_default=True,
+    type=click.IntRange(0, 3600),
+    metavar="SECONDS",
+    help="How long replies may go on after SIGTERM.",
+)
+@click.option(
+    "--drain-delay",
+    default=0.0,
+    show_default=True,
+    type=click.FloatRange(0, 600),
+    metavar="SECONDS",
+    help=(
+        "How long /ready reports 503 after SIGTERM before the port is closed, so that load "
+        "balancers stop sending requests."
+    ),
+)
+@click.option(
+    "--open-ready",
+    is_flag=True,
+    help="Answer /ready without a key, for load balancers; it then names no models.",
+)
+@click.option(
+    "--otel",
+    is_flag=True,
+    help=(
+        "Record OpenTelemetry spans of requests and attempts with the global tracer provider; run "
+        "it under opentelemetry-instrument."
+    ),
+)
+@click.option(
+    "--access-log/--no-access-log",
+    default=True,
+    show_default=True,
+    help="One line of JSON a request, to standard error, without content or keys.",
+)
+@click.option(
+    "--log",
+    metavar="PLACE",
+    help=(
+        "Record every call in this event log, a file or a postgresql:// URL: key, model, tokens, "
+        "cost, warnings and times, without content."
+    ),
+)
 @click.option("--log-content", is_flag=True, help="With --log: record the messages, too.")
-@click.option("--cors", multiple=True, metavar="ORIGIN", help="Let web pages of this origin (https://app.example) call the gateway from a browser. Again for more; '*' needs --auth.")  # fmt: skip # noqa: E501
-@click.option("--url-keys/--no-url-keys", default=None, help="Take the key of a Gemini client from the URL (?key=). Unless given, only from this machine: URLs are written to the logs of proxies.")  # fmt: skip # noqa: E501
-@click.option("--store", metavar="PLACE", help="Keep responses in this SQLite file or postgresql:// database, each for its key alone: previous_response_id, item references, conversations and background mode need it.")  # fmt: skip # noqa: E501
-@click.option("--store-days", default=30.0, show_default=True, type=click.FloatRange(min=0.001), metavar="DAYS", help="How long responses are kept.")  # fmt: skip # noqa: E501
-@click.option("--admin", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="Serve the admin page at /admin to the key whose hash (sha256:...) is in this file; --new-key makes one. Off unless given.")  # fmt: skip # noqa: E501
+@click.option(
+    "--cors",
+    multiple=True,
+    metavar="ORIGIN",
+    help=(
+        "Let web pages of this origin (https://app.example) call the gateway from a browser. Again"
+        " for more; '*' needs --auth."
+    ),
+)
+@click.option(
+    "--url-keys/--no-url-keys",
+    default=None,
+    help=(
+        "Take the key of a Gemini client from the URL (?key=). Unless given, only from this "
+        "machine: URLs are written to the logs of proxies."
+    ),
+)
+@click.option(
+    "--store",
+    metavar="PLACE",
+    help=(
+        "Keep responses in this SQLite file or postgresql:// database, each for its key alone: "
+        "previous_response_id, item references, conversations and background mode need it."
+    ),
+)
+@click.option(
+    "--store-days",
+    default=30.0,
+    show_default=True,
+    type=click.FloatRange(min=0.001),
+    metavar="DAYS",
+    help="How long responses are kept.",
+)
+@click.option(
+    "--admin",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False),
+    help=(
+        "Serve the admin page at /admin to the key whose hash (sha256:...) is in this file; "
+        "--new-key makes one. Off unless given."
+    ),
+)
 @click.option("--json", "as_json", is_flag=True, help="Print a new key as JSON.")
 def command(
     models: tuple[str, ...],
@@ -84,7 +275,8 @@ def command(
 ) -> None:
     """Serve models to existing clients, over their own wires.
 
-    Chat Completions at /v1/chat/completions, Responses at /v1/responses, Messages at /v1/messages, and more.
+    Chat Completions at /v1/chat/completions, Responses at /v1/responses, Messages at /v1/messages,
+    and more.
     """
     if new_key is not None:
         _show_new_key(new_key, as_json=as_json)
@@ -112,7 +304,9 @@ def command(
 def _read_bounds(options: Mapping[str, Any]) -> dict[str, Any]:
     bounds = {"body_bytes": options["max_body"] * _MIB, "reply_seconds": options["timeout"]}
     bounds["media_urls"] = options["media_urls"]
-    return bounds | _bound_connections(options["max_connections"], options["max_connections_per_peer"])
+    return bounds | _bound_connections(
+        options["max_connections"], options["max_connections_per_peer"]
+    )
 
 
 def _read_admin(file: str | None) -> str | None:
@@ -121,7 +315,9 @@ def _read_admin(file: str | None) -> str | None:
         return None
     digest = Path(file).read_text(encoding="utf-8", errors="replace").strip()
     if not is_hash(digest):
-        raise click.UsageError(f"--admin: {file} must have one line, sha256: and 64 hexadecimal digits")
+        raise click.UsageError(
+            f"--admin: {file} must have one line, sha256: and 64 hexadecimal digits"
+        )
     return digest
 
 
@@ -134,7 +330,9 @@ def _check_state(ring: KeyRing, state: str | None, redis: str | None, workers: i
     first call.
     """
     if workers > 1 and state is None and any(_needs_ledger(key, redis) for key in ring.keys):
-        raise click.UsageError("--workers: keys with limits are counted together; give --state PLACE")
+        raise click.UsageError(
+            "--workers: keys with limits are counted together; give --state PLACE"
+        )
     if redis is not None:
         try:
             RedisLimits(redis)
@@ -160,7 +358,9 @@ def _load_keys(place: str) -> KeyRing:
     ring.close()
     if not ring.is_polled or len(ring):
         return ring
-    raise click.UsageError(f"--auth: {scrub(place)} has no keys; create one with dragoman keys gateway new")
+    raise click.UsageError(
+        f"--auth: {scrub(place)} has no keys; create one with dragoman keys gateway new"
+    )
 
 
 def _read_tls(tls_cert: str | None, tls_key: str | None) -> dict[str, Any]:
@@ -179,9 +379,13 @@ def _read_tls(tls_cert: str | None, tls_key: str | None) -> dict[str, Any]:
 def _check_open(host: str, cors: Sequence[str]) -> None:
     """Refuse to start without keys if other machines or web pages could reach the gateway."""
     if not is_loopback(host):
-        raise click.UsageError(f"--host {host} can be reached from outside: give --auth FILE, or stay on 127.0.0.1")
+        raise click.UsageError(
+            f"--host {host} can be reached from outside: give --auth FILE, or stay on 127.0.0.1"
+        )
     if "*" in cors:
-        raise click.UsageError("--cors '*': every web page could use a gateway without keys; give --auth FILE")
+        raise click.UsageError(
+            "--cors '*': every web page could use a gateway without keys; give --auth FILE"
+        )
 
 
 def _check_log(where: str | None, workers: int, *, log_content: bool) -> None:
@@ -196,12 +400,17 @@ def _check_log(where: str | None, workers: int, *, log_content: bool) -> None:
     except LogError as error:
         raise click.UsageError(f"--log: {scrub(str(error))}") from error
     if workers > 1 and is_file:
-        raise click.UsageError("--log: a file has one writer; give a postgresql:// URL, or --workers 1")
+        raise click.UsageError(
+            "--log: a file has one writer; give a postgresql:// URL, or --workers 1"
+        )
 
 
 def _bound_connections(most: int, per_peer: int | None) -> dict[str, int]:
     connections = _fit_open_files(most)
-    return {"connections": connections, "connections_per_peer": per_peer or max(1, connections // 2)}
+    return {
+        "connections": connections,
+        "connections_per_peer": per_peer or max(1, connections // 2),
+    }
 
 
 def _fit_open_files(connections: int) -> int:
@@ -228,7 +437,11 @@ def _show_new_key(name: str, *, as_json: bool) -> None:
         click.echo(json.dumps({"name": name, "key": key, "hash": digest}))
         return
     click.echo(f"key: {key}")
-    click.echo("It is shown this once. Give it to its owner, and put these lines into the file for --auth:\n", err=True)
+    click.echo(
+        "It is shown this once. Give it to its owner, and put these lines into the file for "
+        "--auth:\n",
+        err=True,
+    )
     click.echo(f"keys:\n  {json.dumps(name)}:\n    hash: {digest}")
 
 
@@ -262,11 +475,15 @@ def _check(config: str | None, named: dict[str, str], keys: str | None) -> KeyRi
         raise click.UsageError(str(error)) from error
 
 
-def _run(told: dict[str, Any], host: str, port: int, workers: int, drain: int, tls: dict[str, Any]) -> None:
+def _run(
+    told: dict[str, Any], host: str, port: int, workers: int, drain: int, tls: dict[str, Any]
+) -> None:
     try:
         import uvicorn  # a slow import that needs the extra
     except ImportError as error:
-        raise click.UsageError("the gateway needs its extra: pip install 'dragoman[gateway]'") from error
+        raise click.UsageError(
+            "the gateway needs its extra: pip install 'dragoman[gateway]'"
+        ) from error
     place = importlib.import_module("dragoman.gateway.app")
     os.environ[place.SETTINGS] = json.dumps(told)
     shown = f"[{host}]" if ":" in host else host

@@ -18,7 +18,9 @@ _SHORTEST = 16  # characters of an id in a table
 
 def sort_sessions(log: EventLog, kind: str | None = None) -> list[SessionEntry]:
     """Return the sessions, the newest first."""
-    entries = [entry for entry in log.sessions() if kind is None or _find_kind(log, entry.session) == kind]
+    entries = [
+        entry for entry in log.sessions() if kind is None or _find_kind(log, entry.session) == kind
+    ]
     return sorted(entries, key=lambda entry: (entry.updated, entry.last_id), reverse=True)
 
 
@@ -32,7 +34,9 @@ def find_session(log: EventLog, word: str, *, kind: str | None = None) -> str:
     if any(log.read(word)):
         return word
     if word == "last":
-        newest = [entry.session for entry in sort_sessions(log, kind) if entry.session != ADMINISTRATION]
+        newest = [
+            entry.session for entry in sort_sessions(log, kind) if entry.session != ADMINISTRATION
+        ]
         if not newest:
             raise click.UsageError(f"the log has no {kind or 'session'} yet")
         return newest[0]
@@ -40,11 +44,15 @@ def find_session(log: EventLog, word: str, *, kind: str | None = None) -> str:
     if len(entries) == 1:
         return entries[0].session
     if not entries:
-        raise click.UsageError(f"the log has no session {word!r}; `dragoman log list` shows which it has")
+        raise click.UsageError(
+            f"the log has no session {word!r}; `dragoman log list` shows which it has"
+        )
     lines = [f"  {_describe(entry, summarize(log, entry))}" for entry in entries[:_CANDIDATES]]
     more = [f"  and {len(entries) - _CANDIDATES} more"] if len(entries) > _CANDIDATES else []
     found = "\n".join([*lines, *more])
-    raise click.UsageError(f"{word!r} is the beginning of {len(entries)} sessions; give more of the id:\n{found}")
+    raise click.UsageError(
+        f"{word!r} is the beginning of {len(entries)} sessions; give more of the id:\n{found}"
+    )
 
 
 def show_cost(summary: Summary) -> str:
@@ -61,7 +69,8 @@ def make_row(entry: SessionEntry, summary: Summary) -> list[str]:
     beginning of its goal.
     """
     return [
-        f"{entry.updated:%Y-%m-%d %H:%M}", summary.kind or "", shorten(summary.model or "", 40), show_cost(summary),
+        f"{entry.updated:%Y-%m-%d %H:%M}", summary.kind or "", shorten(summary.model or "", 40),
+        show_cost(summary),
         summary.outcome or "", shorten(entry.session, 60), shorten(summary.goal or "", 60),
     ]  # fmt: skip
 
@@ -73,7 +82,10 @@ def shorten_ids(
     if not sys.stdout.isatty():
         return found
     names = [entry.session for entry in entries]
-    return [(replace(entry, session=_find_prefix(entry.session, names)), summary) for entry, summary in found]
+    return [
+        (replace(entry, session=_find_prefix(entry.session, names)), summary)
+        for entry, summary in found
+    ]
 
 
 def _find_prefix(session: str, names: list[str]) -> str:
@@ -95,7 +107,10 @@ def to_json(entry: SessionEntry, summary: Summary) -> dict[str, Any]:
 
 def _describe(entry: SessionEntry, summary: Summary) -> str:
     goal = shorten(summary.goal or "", 50)
-    return f"{shorten(entry.session, 60)}  {entry.updated:%Y-%m-%d %H:%M}  {summary.kind or ''}  {goal}".rstrip()
+    return (
+        f"{shorten(entry.session, 60)}  {entry.updated:%Y-%m-%d %H:%M}  {summary.kind or ''} "
+        f" {goal}".rstrip()
+    )
 
 
 def _find_kind(log: EventLog, session: str) -> str | None:

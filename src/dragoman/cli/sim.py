@@ -15,11 +15,19 @@ from .errors import report_errors
 @click.command("sim")
 @click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="The port; 0: any.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8080,
+    show_default=True,
+    help="The port; 0: any.",
+)
 @click.option("--seed", type=int, help="Another seed than the script's.")
 @click.option("--check", is_flag=True, help="Only check the script.")
 @click.option("--json", "as_json", is_flag=True, help="Print the addresses as JSON.")
-def command(script: Path, host: str, port: int, seed: int | None, *, check: bool, as_json: bool) -> None:
+def command(
+    script: Path, host: str, port: int, seed: int | None, *, check: bool, as_json: bool
+) -> None:
     """Run a simulated model server scripted by SCRIPT, including faults, on every wire.
 
     SCRIPT is a YAML file. Ctrl-C stops the server.
@@ -30,7 +38,9 @@ def command(script: Path, host: str, port: int, seed: int | None, *, check: bool
         raise click.UsageError(str(error)) from error
     if check:
         told = {"rules": len(read.rules), "model": read.model, "seed": read.seed}
-        click.echo(json.dumps(told) if as_json else f"{script}: {len(read.rules)} rules for {read.model}")
+        click.echo(
+            json.dumps(told) if as_json else f"{script}: {len(read.rules)} rules for {read.model}"
+        )
         return
     settings: dict[str, Any] = {} if seed is None else {"seed": seed}
     server = serve(read, host=host, port=port, **settings)
@@ -47,7 +57,15 @@ def _run(server: SimServer, *, as_json: bool) -> None:
         raise click.UsageError(str(error)) from error
     try:
         if as_json:
-            click.echo(json.dumps({"url": server.url, "base_urls": server.base_urls, "model": server.provider.model}))
+            click.echo(
+                json.dumps(
+                    {
+                        "url": server.url,
+                        "base_urls": server.base_urls,
+                        "model": server.provider.model,
+                    }
+                )
+            )
         else:
             click.echo(f"{server.provider.model} is served; Ctrl-C stops it.")
             for wire, url in server.base_urls.items():

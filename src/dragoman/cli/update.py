@@ -35,7 +35,9 @@ _SHOWN = 40
 @click.command("update")
 @click.argument("source", metavar="FILE|URL")
 @click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
-@click.option("--force", is_flag=True, help="Take changes that look wrong, such as a price 20 times as high.")
+@click.option(
+    "--force", is_flag=True, help="Take changes that look wrong, such as a price 20 times as high."
+)
 @json_option("the changes")
 def update_command(source: str, *, dry_run: bool, force: bool, as_json: bool) -> None:
     """Update the catalogue from a public list of models, without a new release.
@@ -52,15 +54,25 @@ def update_command(source: str, *, dry_run: bool, force: bool, as_json: bool) ->
             raise click.UsageError(f"{source}: {error}") from error
         found = compare(_read_known(), PriceTable.bundled(), listed)
         if as_json:
-            show_json({"format": kind, "added": found.added, "changed": found.changed, "odd": found.odd})
+            show_json(
+                {"format": kind, "added": found.added, "changed": found.changed, "odd": found.odd}
+            )
         else:
             _show(kind, found)
         if found.odd and not force:
-            raise click.UsageError(f"{len(found.odd)} changes look wrong; nothing was changed. --force takes them")
+            raise click.UsageError(
+                f"{len(found.odd)} changes look wrong; nothing was changed. --force takes them"
+            )
         if not dry_run:
             today = datetime.datetime.now(datetime.UTC).date().isoformat()
-            shown = source if "://" not in source else f"{urlsplit(source).scheme}://{urlsplit(source).hostname}"
-            path = write_update(CatalogUpdate(Path(shown).name if "://" not in shown else shown, today, listed))
+            shown = (
+                source
+                if "://" not in source
+                else f"{urlsplit(source).scheme}://{urlsplit(source).hostname}"
+            )
+            path = write_update(
+                CatalogUpdate(Path(shown).name if "://" not in shown else shown, today, listed)
+            )
             click.echo(f"written to {path}", err=True)
 
 
@@ -72,7 +84,10 @@ def _show(kind: str, found: Any) -> None:
         click.echo(f"... and {len(lines) - _SHOWN} more; --json has them all")
     for line in found.odd:
         click.echo(f"! {line}", err=True)
-    click.echo(f"{read_sources()[kind]['format']}: {len(found.added)} new models, {len(found.changed)} changes")
+    click.echo(
+        f"{read_sources()[kind]['format']}: {len(found.added)} new models, {len(found.changed)} "
+        "changes"
+    )
 
 
 def _read_known() -> dict[str, dict[str, dict[str, Any]]]:
@@ -81,7 +96,8 @@ def _read_known() -> dict[str, dict[str, dict[str, Any]]]:
     for vendor in vendor_names():
         models = load_vendor(vendor).models
         known[vendor] = {
-            name: {key: facts.known(fact) for key, fact in FACTS.items()} for name, facts in models.items()
+            name: {key: facts.known(fact) for key, fact in FACTS.items()}
+            for name, facts in models.items()
         }
     return known
 
@@ -89,7 +105,10 @@ def _read_known() -> dict[str, dict[str, dict[str, Any]]]:
 def _read(source: str) -> bytes:
     if "://" not in source:
         return Path(source).read_bytes()
-    if not source.startswith("https://") and urlsplit(source).hostname not in ("127.0.0.1", "localhost"):
+    if not source.startswith("https://") and urlsplit(source).hostname not in (
+        "127.0.0.1",
+        "localhost",
+    ):
         raise ListError("only https URLs are read")
     return asyncio.run(_fetch(source))
 

@@ -95,14 +95,30 @@ def suite(
     if (factory is None) == (wire is None):
         raise ValueError("suite: give either a factory of providers or wire=")
     if wire is not None:
-        given = {"capabilities": capabilities, "failing": failing, "breaking": breaking, "unready": unready}
-        _refuse(wire, {**{name: value for name, value in given.items() if value is not None}, **settings})
-        return leave_out(_codec_cases(wire, codec, Path(cases) if cases is not None else CASES), skip)
+        given = {
+            "capabilities": capabilities,
+            "failing": failing,
+            "breaking": breaking,
+            "unready": unready,
+        }
+        _refuse(
+            wire,
+            {**{name: value for name, value in given.items() if value is not None}, **settings},
+        )
+        return leave_out(
+            _codec_cases(wire, codec, Path(cases) if cases is not None else CASES), skip
+        )
     assert factory is not None
     for name in settings:
         if name not in Kit.__dataclass_fields__:
-            raise ValueError(f"suite: unknown setting {name!r}; one of {', '.join(Kit.__dataclass_fields__)}")
-    known = capabilities if isinstance(capabilities, Capabilities) else Capabilities.of(capabilities or {})
+            raise ValueError(
+                f"suite: unknown setting {name!r}; one of {', '.join(Kit.__dataclass_fields__)}"
+            )
+    known = (
+        capabilities
+        if isinstance(capabilities, Capabilities)
+        else Capabilities.of(capabilities or {})
+    )
     kit = Kit(factory, known, failing or {}, breaking, unready or {}, **settings)
     return leave_out(build_cases(kit), skip)
 
@@ -115,7 +131,9 @@ def _refuse(wire: str, given: Mapping[str, Any]) -> None:
 def _codec_cases(wire: str, codec: CodecType | None, folder: Path) -> list[CodecCase | CodecRule]:
     kind = codec or CODECS.get(wire)
     if kind is None:
-        raise ValueError(f"suite: no wire {wire!r}; one of {', '.join(sorted(CODECS))}, or give codec=")
+        raise ValueError(
+            f"suite: no wire {wire!r}; one of {', '.join(sorted(CODECS))}, or give codec="
+        )
     found = find_cases(wire, folder=folder, kind=kind)
     if not found and folder != CASES:
         raise ValueError(f"suite: no cases found in {folder / wire}")

@@ -1,12 +1,14 @@
-"""Conformance cases as data: files named ``CASE.PART``, in one folder per wire. This module runs them.
+"""Conformance cases as data: files named ``CASE.PART``, in one folder per wire. This module runs
+them.
 
 Every part is optional:
 
 - ``request.json``: our ``Request``; ``default.request.json`` is used by the cases without one
 - ``wire.json``: the body that must be sent, equal as JSON (including JSON inside its strings) and
   with its top-level keys in this order
-- ``reply.sse``, ``reply.json``, ``reply.ndjson``, ``reply.html``: the bytes of the reply; ``reply.frames`` has the
-  payloads of a binary event stream, one per line, by the name of their event
+- ``reply.sse``, ``reply.json``, ``reply.ndjson``, ``reply.html``: the bytes of the reply;
+  ``reply.frames`` has the payloads of a binary event stream, one per line, by the name of their
+  event
 - ``events.jsonl``: the events they must become, one per line, with normalised ids; then, if the
   call must raise, a line ``{"error": CLASS, "category": CATEGORY}``
 - ``folded.json``: the final reply, written by hand: ``{text, thinking, calls, finish, raw, usage,
@@ -84,8 +86,8 @@ class DecodedReply:
 
     @property
     def facts(self) -> tuple[Any, ...]:
-        """The data that must not depend on how the bytes were split: message, finish reason, usage and
-        error.
+        """The data that must not depend on how the bytes were split: message, finish reason, usage
+        and error.
         """
         reply = self.response
         error = None if self.error is None else (type(self.error), self.error.message)
@@ -145,7 +147,9 @@ class CodecCase:
     @cached_property
     def request(self) -> Request:
         """The request of the case."""
-        data = self.part("request.json") or CodecCase(self.wire, "default", self.folder).part("request.json")
+        data = self.part("request.json") or CodecCase(self.wire, "default", self.folder).part(
+            "request.json"
+        )
         if data is None:
             stream = self.is_stream if self.options.stream is None else self.options.stream
             return plain_request(stream=stream, model=self.options.model)
@@ -164,11 +168,14 @@ class CodecCase:
 
 
 def write_frames(lines: bytes) -> bytes:
-    """Return the bytes of a binary event stream; a name that ends with ``Exception`` makes an exception
-    message.
+    """Return the bytes of a binary event stream; a name that ends with ``Exception`` makes an
+    exception message.
     """
     return b"".join(
-        [_write_frame(msgspec.json.decode(line, type=dict[str, msgspec.Raw])) for line in lines.splitlines()]
+        [
+            _write_frame(msgspec.json.decode(line, type=dict[str, msgspec.Raw]))
+            for line in lines.splitlines()
+        ]
     )
 
 
@@ -181,12 +188,22 @@ def _write_frame(record: dict[str, msgspec.Raw]) -> bytes:
 
 def plain_request(*, stream: bool, model: str = MODEL) -> Request:
     """Return a request that every wire accepts."""
-    return Request((User("Hello"),), config=RuntimeConfig(max_tokens=1024), model=model, request_id="R", stream=stream)
+    return Request(
+        (User("Hello"),),
+        config=RuntimeConfig(max_tokens=1024),
+        model=model,
+        request_id="R",
+        stream=stream,
+    )
 
 
-def find_cases(wire: str, *parts: str, folder: Path = CASES, kind: CodecType | None = None) -> list[CodecCase]:
+def find_cases(
+    wire: str, *parts: str, folder: Path = CASES, kind: CodecType | None = None
+) -> list[CodecCase]:
     """Return the cases of a wire; with ``parts``, only those that have one of these parts."""
-    names = sorted({path.name.partition(".")[0] for path in (folder / wire).glob("*.*")} - {"default"})
+    names = sorted(
+        {path.name.partition(".")[0] for path in (folder / wire).glob("*.*")} - {"default"}
+    )
     cases = [CodecCase(wire, name, folder, kind) for name in names]
     return [case for case in cases if not parts or any(case.path(part).exists() for part in parts)]
 
@@ -196,13 +213,17 @@ def read_request(data: bytes, model: str = MODEL) -> Request:
     record = msgspec.json.decode(data)
     unknown = set(record) - set(Request.__struct_fields__)
     demand(not unknown, f"a request has no {', '.join(sorted(unknown))}")
-    return msgspec.json.decode(msgspec.json.encode({"model": model, "request_id": "R", **record}), type=Request)
+    return msgspec.json.decode(
+        msgspec.json.encode({"model": model, "request_id": "R", **record}), type=Request
+    )
 
 
-# --- running --------------------------------------------------------------------------------------
+# --- running -----------------------------------------------------------------------------------
 
 
-def decode(codec: Codec, request: Request, pieces: Iterable[bytes], *, judged: bool = True) -> DecodedReply:
+def decode(
+    codec: Codec, request: Request, pieces: Iterable[bytes], *, judged: bool = True
+) -> DecodedReply:
     """Feed the pieces of a reply to a decoder and return the result.
 
     With ``judged``, tool calls are checked against the offered tools, as a provider does.
@@ -257,20 +278,26 @@ def with_crlf(data: bytes) -> bytes:
 
 
 def with_between(data: bytes, insert: bytes) -> bytes:
-    """Return the same stream with ``insert`` (a comment or a keep-alive) after each of its events."""
+    """Return the same stream with ``insert`` (a comment or a keep-alive) after each of
+    its events.
+    """
     mark = b"\xef\xbb\xbf" if data.startswith(b"\xef\xbb\xbf") else b""
-    return mark + insert + re.sub(rb"\n\r?\n", lambda match: match[0] + insert, data.removeprefix(mark))
+    return (
+        mark
+        + insert
+        + re.sub(rb"\n\r?\n", lambda match: match[0] + insert, data.removeprefix(mark))
+    )
 
 
-# --- comparing ------------------------------------------------------------------------------------
+# --- comparing ---------------------------------------------------------------------------------
 
 _MINTED = re.compile(r"call_[0-9A-HJKMNP-TV-Z]{26}")
 _PLAIN = {"message_id": "M", "request_id": "R"}
 
 
 def plain_ids(value: Any, names: dict[str, str] | None = None, *, offsets: bool = True) -> Any:
-    """Replace ids in a JSON value that differ from run to run by fixed ones; without ``offsets``, set
-    byte offsets to 0.
+    """Replace ids in a JSON value that differ from run to run by fixed ones; without ``offsets``,
+    set byte offsets to 0.
     """
     names = {} if names is None else names
     if isinstance(value, list | tuple):
@@ -294,7 +321,10 @@ def plain_ids(value: Any, names: dict[str, str] | None = None, *, offsets: bool 
 def lines_of(heard: DecodedReply, *, offsets: bool = True) -> list[Any]:
     """Return what ``events.jsonl`` must contain for this result."""
     names: dict[str, str] = {}
-    lines = [plain_ids(msgspec.json.decode(encode_event(event)), names, offsets=offsets) for event in heard.events]
+    lines = [
+        plain_ids(msgspec.json.decode(encode_event(event)), names, offsets=offsets)
+        for event in heard.events
+    ]
     if heard.error is not None:
         lines.append({"error": type(heard.error).__name__, "category": heard.error.category})
     return lines
@@ -335,7 +365,10 @@ def check_case(case: CodecCase, kind: CodecType | None = None) -> None:
     elif case.reply is not None:
         check_reply(case, codec)
         checked += 1
-    demand(checked > 0, f"{case}: nothing to check: it has neither wire.json, error.json, ready.json nor a reply")
+    demand(
+        checked > 0,
+        f"{case}: nothing to check: it has neither wire.json, error.json, ready.json nor a reply",
+    )
 
 
 def check_wire(case: CodecCase, codec: Codec) -> None:
@@ -350,14 +383,19 @@ def check_wire(case: CodecCase, codec: Codec) -> None:
     if _read_texts(sent) != _read_texts(expected):
         demand_same(sent, expected, f"{case}: the body that is sent")
     demand_same(list(sent), list(expected), f"{case}: the order of the keys")
-    demand(codec.encode(case.request).http.body == encoded.http.body, f"{case}: two encodings of one request differ")
+    demand(
+        codec.encode(case.request).http.body == encoded.http.body,
+        f"{case}: two encodings of one request differ",
+    )
 
 
 _objects = JSONDecoder()
 
 
 def _read_texts(value: Any) -> Any:
-    """Parse the JSON inside a body's strings: the order of keys in arguments and schemas is free."""
+    """Parse the JSON inside a body's strings: the order of keys in arguments and
+    schemas is free.
+    """
     if isinstance(value, dict):
         return {name: _read_texts(each) for name, each in value.items()}
     if isinstance(value, list):
@@ -415,7 +453,10 @@ def check_error(case: CodecCase, codec: Codec) -> None:
     error = find_error(case, codec)
     demand_same(describe(error, expected), expected, f"{case}: the error")
     says = expected.get("says")
-    demand(says is None or says in error.message, f"{case}: the error message lacks {says!r}: {error.message!r}")
+    demand(
+        says is None or says in error.message,
+        f"{case}: the error message lacks {says!r}: {error.message!r}",
+    )
 
 
 def describe(error: ProviderError, expected: dict[str, Any]) -> dict[str, Any]:
@@ -447,22 +488,29 @@ def find_error(case: CodecCase, codec: Codec) -> ProviderError:
 
 
 def check_ready(case: CodecCase, row: dict[str, Any], kind: CodecType | None = None) -> None:
-    """Run one readiness check, given as ``{name, model, quirks, replies: {PATH: {status, body}}, asked,
-    error, category}``.
+    """Run one readiness check, given as ``{name, model, quirks, replies: {PATH: {status, body}},
+    asked, error, category}``.
     """
     kind = kind or case.kind or CODECS[case.wire]
     quirks = row.get("quirks", case.options.quirks)
     codec = kind.connect(row.get("model", case.options.model), BASE_URL, quirks, Capabilities())
     asked, error = ask_ready(codec, row["replies"])
     label = f"{case}: {row['name']}"
-    demand_same(None if error is None else type(error).__name__, row["error"], f"{label}: the error")
-    demand_same(None if error is None else error.category, row.get("category"), f"{label}: its category")
+    demand_same(
+        None if error is None else type(error).__name__, row["error"], f"{label}: the error"
+    )
+    demand_same(
+        None if error is None else error.category, row.get("category"), f"{label}: its category"
+    )
     if "asked" in row:
         demand_same(asked, row["asked"], f"{label}: the requested paths")
 
 
-def ask_ready(codec: Codec, replies: dict[str, dict[str, Any]]) -> tuple[list[str], ProviderError | None]:
-    """Run the codec's readiness check against canned replies; return the requested paths and the error.
+def ask_ready(
+    codec: Codec, replies: dict[str, dict[str, Any]]
+) -> tuple[list[str], ProviderError | None]:
+    """Run the codec's readiness check against canned replies; return the requested paths and the
+    error.
 
     A path without a reply gets status 404.
     """
@@ -471,13 +519,18 @@ def ask_ready(codec: Codec, replies: dict[str, dict[str, Any]]) -> tuple[list[st
     try:
         question = next(questions)
         while True:
-            demand(question.method == "GET" and not question.body, "ready() sends something other than a plain GET")
+            demand(
+                question.method == "GET" and not question.body,
+                "ready() sends something other than a plain GET",
+            )
             parts = urlsplit(question.url)
             asked.append(parts.path)
             answer = replies.get(parts.path, {"status": 404, "body": ""})
             body = answer.get("body", "")
             data = body.encode() if isinstance(body, str) else msgspec.json.encode(body)
-            question = questions.send(HttpReply(answer.get("status", 200), answer.get("headers", {}), data))
+            question = questions.send(
+                HttpReply(answer.get("status", 200), answer.get("headers", {}), data)
+            )
     except StopIteration:
         return asked, None
     except ProviderError as error:

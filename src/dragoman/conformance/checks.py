@@ -87,7 +87,7 @@ _OTHER = Tool("get_time", "Get the time in a city.", _TOOL.parameters)
 _TOOL_QUESTION = "What is the weather in Bern right now? Use the tool."
 
 
-# --- readiness and text -------------------------------------------------------------------------------
+# --- readiness and text ------------------------------------------------------------------------
 
 
 @_check("ready.answers", "reports whether the model is ready")
@@ -131,7 +131,10 @@ async def _usage(server: Server) -> str:
     _demand(bool(usage.input_tokens), "the tokens of the prompt are missing")
     _demand(bool(usage.output_tokens), "the tokens of the reply are missing")
     total = (usage.input_tokens or 0) + (usage.output_tokens or 0)
-    _demand(usage.total_tokens in (None, total), f"{total} tokens in total, but it reports {usage.total_tokens}")
+    _demand(
+        usage.total_tokens in (None, total),
+        f"{total} tokens in total, but it reports {usage.total_tokens}",
+    )
     return ""
 
 
@@ -140,7 +143,9 @@ async def _max_tokens(server: Server) -> str:
     reply = await server.ask("Count from one to a hundred in words.", config={"max_tokens": 5})
     used = reply.usage.output_tokens
     _demand(used is None or used <= 5, f"5 tokens were requested, it generated {used}")
-    _demand(reply.finish_reason == "length", f"a reply that was cut ended with {reply.finish_raw!r}")
+    _demand(
+        reply.finish_reason == "length", f"a reply that was cut ended with {reply.finish_raw!r}"
+    )
     return ""
 
 
@@ -175,7 +180,9 @@ async def _seed(server: Server) -> str:
 async def _logprobs(server: Server) -> str:
     if server.wire != "openai":
         raise NotApplicable(f"cannot be requested on the {server.wire} wire")
-    reply = await server.ask(_QUESTION, config={"max_tokens": 4, "extras": {"logprobs": True, "top_logprobs": 2}})
+    reply = await server.ask(
+        _QUESTION, config={"max_tokens": 4, "extras": {"logprobs": True, "top_logprobs": 2}}
+    )
     raw = reply.raw if isinstance(reply.raw, dict) else {}
     listed = (raw.get("choices") or [{}])[0].get("logprobs") or {}
     if not (isinstance(listed, dict) and listed.get("content")):
@@ -183,7 +190,7 @@ async def _logprobs(server: Server) -> str:
     return ""
 
 
-# --- streams -------------------------------------------------------------------------------------------
+# --- streams -----------------------------------------------------------------------------------
 
 
 @_check("stream.rules", "streams by the rules, with the wire's end mark", optional=True)
@@ -252,7 +259,7 @@ async def _same_text(server: Server) -> str:
     raise Failed("streamed and unstreamed replies differ, but two unstreamed ones do not")
 
 
-# --- tools ---------------------------------------------------------------------------------------------
+# --- tools -------------------------------------------------------------------------------------
 
 
 @_check("tools.auto", "calls a tool when it sees fit", optional=True)
@@ -265,7 +272,9 @@ async def _auto(server: Server) -> str:
 
 @_check("tools.forced", "calls the tool that is forced", optional=True)
 async def _forced(server: Server) -> str:
-    reply = await server.ask(_TOOL_QUESTION, tools=[_OTHER, _TOOL], tool_choice=ForceTool(_TOOL.name))
+    reply = await server.ask(
+        _TOOL_QUESTION, tools=[_OTHER, _TOOL], tool_choice=ForceTool(_TOOL.name)
+    )
     _demand(bool(reply.tool_calls), "the forced tool choice is accepted but ignored: no call came")
     names = {call.name for call in reply.tool_calls}
     _demand(names == {_TOOL.name}, f"forced {_TOOL.name}, it called {', '.join(sorted(names))}")
@@ -299,8 +308,13 @@ async def _streamed_call(server: Server) -> str:
 
 @_check("tools.parallel", "calls several tools in one reply", optional=True)
 async def _parallel(server: Server) -> str:
-    question = "What is the weather in Bern, and what in Oslo? Call the tool once for each city, both at once."
-    reply = await server.ask(question, tools=[_TOOL], tool_choice="auto", config={"max_tokens": server.max_tokens * 2})
+    question = (
+        "What is the weather in Bern, and what in Oslo? Call the tool once for each city, both at "
+        "once."
+    )
+    reply = await server.ask(
+        question, tools=[_TOOL], tool_choice="auto", config={"max_tokens": server.max_tokens * 2}
+    )
     if len(reply.tool_calls) < 2:
         raise Unsupported(f"{len(reply.tool_calls)} call(s) came where two were asked for")
     ids = [call.id for call in reply.tool_calls]
@@ -311,12 +325,16 @@ async def _parallel(server: Server) -> str:
 @_check("tools.results", "takes the result of a call", optional=True)
 async def _results(server: Server) -> str:
     call = ToolCall("call_1", _TOOL.name, {"city": "Bern"})
-    talk = [User(_TOOL_QUESTION), Assistant(tool_calls=[call]), ToolResult("call_1", "Sunny, 21 degrees.")]
+    talk = [
+        User(_TOOL_QUESTION),
+        Assistant(tool_calls=[call]),
+        ToolResult("call_1", "Sunny, 21 degrees."),
+    ]
     await server.ask(talk, tools=[_TOOL])
     return ""
 
 
-# --- structured output, images -------------------------------------------------------------------------
+# --- structured output, images -----------------------------------------------------------------
 
 
 @_check("schema.native", "keeps a JSON Schema", optional=True)
@@ -325,7 +343,10 @@ async def _schema(server: Server) -> str:
         raise NotApplicable("the wire has no field for a schema; it is the input of a tool")
     schema = {
         "type": "object",
-        "properties": {"colour": {"enum": ["ultramarine", "vermilion"]}, "count": {"type": "integer"}},
+        "properties": {
+            "colour": {"enum": ["ultramarine", "vermilion"]},
+            "count": {"type": "integer"},
+        },
         "required": ["colour", "count"],
         "additionalProperties": False,
     }
@@ -333,7 +354,9 @@ async def _schema(server: Server) -> str:
         reply = await server.ask("Choose a colour and a small number.", response_schema=schema)
     except StructuredOutputError as error:
         if error.finish_reason == "length":
-            raise NotApplicable("the reply was cut off before it was complete; try a larger --max-tokens") from error
+            raise NotApplicable(
+                "the reply was cut off before it was complete; try a larger --max-tokens"
+            ) from error
         raise Failed(f"the schema is accepted but not followed: {error.error_message}") from error
     if reply.structured_path != "native":
         raise Unsupported("the server rejects a schema")
@@ -343,12 +366,19 @@ async def _schema(server: Server) -> str:
 
 # Squares of 32 by 32 pixels. Two, because one colour can be guessed.
 _SQUARES = {
-    "red": "iVBORw0KGgoAAAANSUhEUgAAACAAAAAgCAIAAAD8GO2jAAAAJ0lEQVR42u3NsQkAAAjAsP7/tF7hIASyp6lTCQQCgUAgEAgEgi/BAjLD/"
-    "C5w/SM9AAAAAElFTkSuQmCC",
-    "blue": "iVBORw0KGgoAAAANSUhEUgAAACAAAAAgCAIAAAD8GO2jAAAAJklEQVR42u3NsQkAAAjAsP7/tF7hIASyp5pjAoFAIBAIBAKB4EmwOkv8L"
-    "om8x/sAAAAASUVORK5CYII=",
+    "red": (
+        "iVBORw0KGgoAAAANSUhEUgAAACAAAAAgCAIAAAD8GO2jAAAAJ0lEQVR42u3NsQkAAAjAsP7/tF7hIASyp6lTCQQCgUAgEAgEgi/BAjLD/"
+        "C5w/SM9AAAAAElFTkSuQmCC"
+    ),
+    "blue": (
+        "iVBORw0KGgoAAAANSUhEUgAAACAAAAAgCAIAAAD8GO2jAAAAJklEQVR42u3NsQkAAAjAsP7/tF7hIASyp5pjAoFAIBAIBAKB4EmwOkv8L"
+        "om8x/sAAAAASUVORK5CYII="
+    ),
 }
-_COLOUR = re.compile(r"\b(red|orange|yellow|green|blue|purple|violet|pink|brown|black|white|gr[ae]y)\b", re.IGNORECASE)
+_COLOUR = re.compile(
+    r"\b(red|orange|yellow|green|blue|purple|violet|pink|brown|black|white|gr[ae]y)\b",
+    re.IGNORECASE,
+)
 
 
 @_check("images.inline", "sees a picture", optional=True)
@@ -374,7 +404,7 @@ async def _show(server: Server, square: str) -> str:
     return reply.text
 
 
-# --- errors ----------------------------------------------------------------------------------------------
+# --- errors ------------------------------------------------------------------------------------
 
 
 @_check("errors.unknown_model", "rejects an unknown model")
@@ -422,7 +452,9 @@ async def _key(server: Server) -> str:
 @_check("limits.context", "rejects a prompt longer than its window", optional=True)
 async def _context(server: Server) -> str:
     if server.window is None:
-        raise NotApplicable("the server does not report its context window; give it with --context")
+        raise NotApplicable(
+            "the server does not report its context window; give it with --context"
+        )
     if server.window > 40_000:
         raise NotApplicable(f"a window of {server.window} tokens is too large to fill in a check")
     prompt = "sea " * (server.window + server.window // 4)
@@ -432,10 +464,13 @@ async def _context(server: Server) -> str:
         return f"refused beyond {server.window} tokens"
     except InvalidRequestError as error:
         raise Failed(f"rejected, but with the wrong error: {type(error).__name__}") from error
-    raise Failed(f"more than {server.window} tokens are accepted: the server truncates the prompt without an error")
+    raise Failed(
+        f"more than {server.window} tokens are accepted: the server truncates the prompt without "
+        "an error"
+    )
 
 
-# --- concurrency and cancellation -----------------------------------------------------------------
+# --- concurrency and cancellation --------------------------------------------------------------
 
 
 @_check("concurrency.four", "answers four calls at once")

@@ -27,7 +27,11 @@ from .cases import BASE_URL, MODEL, CodecType, decode, plain_request
 from .violation import Violation, demand, demand_same
 
 _KEY = "sk-conformance-0123456789abcdef"
-_TOOL = Tool("look", "Looks.", {"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]})
+_TOOL = Tool(
+    "look",
+    "Looks.",
+    {"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]},
+)
 
 Check = Callable[[Codec], None]
 
@@ -52,7 +56,7 @@ class CodecRule:
             raise Violation(f"{self.name}: {violation}") from violation.__cause__
 
 
-# --- rules for requests ---------------------------------------------------------------------------
+# --- rules for requests ------------------------------------------------------------------------
 
 
 def _same_request_same_bytes(codec: Codec) -> None:
@@ -73,15 +77,24 @@ def _a_post_of_json(codec: Codec) -> None:
     for stream in (False, True):
         http = codec.encode(plain_request(stream=stream)).http
         demand(http.method == "POST", f"the method is {http.method}")
-        demand(http.url.startswith(BASE_URL.rpartition("/")[0]), f"the address is not under base_url: {http.url}")
+        demand(
+            http.url.startswith(BASE_URL.rpartition("/")[0]),
+            f"the address is not under base_url: {http.url}",
+        )
         kinds = {name.lower(): value for name, value in http.headers.items()}
-        demand(kinds.get("content-type", "").startswith("application/json"), "content-type is not application/json")
+        demand(
+            kinds.get("content-type", "").startswith("application/json"),
+            "content-type is not application/json",
+        )
         demand(isinstance(msgspec.json.decode(http.body), dict), "the body is not a JSON object")
 
 
 def _sends_model_text_and_stream(codec: Codec) -> None:
     plain, streamed = [codec.encode(plain_request(stream=stream)).http for stream in (False, True)]
-    demand((plain.url, plain.body) != (streamed.url, streamed.body), "a streamed request equals an unstreamed one")
+    demand(
+        (plain.url, plain.body) != (streamed.url, streamed.body),
+        "a streamed request equals an unstreamed one",
+    )
     demand(MODEL.encode() in plain.body or MODEL in plain.url, "the model is not named")
     demand(b"Hello" in plain.body, "the user's message is not sent")
 
@@ -123,7 +136,9 @@ def _every_setting_is_sent_or_noted(codec: Codec) -> None:
     changes: dict[str, dict[str, Any]] = {
         "tools": {"tools": (_TOOL,)},
         "tool_choice": {"tools": (_TOOL,), "tool_choice": "required"},
-        "response_schema": {"response_schema": {"type": "object", "properties": {"a": {"type": "integer"}}}},
+        "response_schema": {
+            "response_schema": {"type": "object", "properties": {"a": {"type": "integer"}}}
+        },
         "a system prompt": {"messages": (System("Be terse."), User("Hello"))},
     }
     for name, change in changes.items():
@@ -146,7 +161,7 @@ def _the_key_is_in_headers_alone(codec: Codec) -> None:
     demand(_KEY not in repr(codec), "the key shows in repr()")
 
 
-# --- rules for replies and errors -------------------------------------------------------------------
+# --- rules for replies and errors --------------------------------------------------------------
 
 _STATUSES: dict[int, type[ProviderError]] = {
     400: InvalidRequestError,
@@ -182,9 +197,14 @@ def _statuses_decide(codec: Codec) -> None:
 
 
 def _errors_hide_keys(codec: Codec) -> None:
-    body = msgspec.json.encode({"error": {"message": f"Incorrect API key provided: {_KEY}", "code": "invalid_api_key"}})
+    body = msgspec.json.encode(
+        {"error": {"message": f"Incorrect API key provided: {_KEY}", "code": "invalid_api_key"}}
+    )
     error = codec.error(401, {"authorization": f"Bearer {_KEY}"}, body)
-    demand(_KEY not in str(error) + repr(error) + str(error.headers), "an error contains the rejected key")
+    demand(
+        _KEY not in str(error) + repr(error) + str(error.headers),
+        "an error contains the rejected key",
+    )
 
 
 _SHAPES = [
@@ -223,22 +243,36 @@ def _demand_failure(codec: Codec, request: Request, pieces: list[bytes]) -> None
     except StreamContractError as error:
         raise Violation(f"{shown!r} breaks a rule of the stream: {error}") from error
     except Exception as error:
-        raise Violation(f"{shown!r} lets {type(error).__name__} escape from the decoder") from error
+        raise Violation(
+            f"{shown!r} lets {type(error).__name__} escape from the decoder"
+        ) from error
     demand(heard.error is not None, f"{shown!r} is accepted as a complete reply")
 
 
-# --- readiness --------------------------------------------------------------------------------------
+# --- readiness ---------------------------------------------------------------------------------
 
 
 def _ready_asks_for_nothing_billed(codec: Codec) -> None:
-    for status, body in [(200, b"{}"), (200, b"oops"), (404, b""), (401, b""), (503, b"{}"), (500, b"<html>")]:
+    for status, body in [
+        (200, b"{}"),
+        (200, b"oops"),
+        (404, b""),
+        (401, b""),
+        (503, b"{}"),
+        (500, b"<html>"),
+    ]:
         error = _drive_ready(codec, HttpReply(status, {}, body))
         said = f"when every response is {status} {body!r}, ready()"
         if status == 401:
-            demand(isinstance(error, AuthenticationError), f"{said} does not report that the key is wrong")
+            demand(
+                isinstance(error, AuthenticationError),
+                f"{said} does not report that the key is wrong",
+            )
         elif status >= 500:
             demand(isinstance(error, ProviderError), f"{said} finds the model ready")
-            demand(error is None or error.transient, f"{said} raises an error that is not transient")
+            demand(
+                error is None or error.transient, f"{said} raises an error that is not transient"
+            )
 
 
 def _drive_ready(codec: Codec, answer: HttpReply) -> ProviderError | None:
@@ -246,7 +280,10 @@ def _drive_ready(codec: Codec, answer: HttpReply) -> ProviderError | None:
     try:
         question = next(questions)
         for _ in range(20):
-            demand(question.method == "GET" and not question.body, "ready() sends something other than a plain GET")
+            demand(
+                question.method == "GET" and not question.body,
+                "ready() sends something other than a plain GET",
+            )
             question = questions.send(answer)
     except StopIteration:
         return None
@@ -262,7 +299,10 @@ def _learns_only_from_refusals_it_knows(codec: Codec) -> None:
         RateLimitError("slow", status=429),
         InvalidRequestError("what"),
     ):
-        demand(codec.learn(error, request) is None, f"it learned something from {type(error).__name__}")
+        demand(
+            codec.learn(error, request) is None,
+            f"it learned something from {type(error).__name__}",
+        )
 
 
 RULES: dict[str, Check] = {

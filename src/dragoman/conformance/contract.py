@@ -77,7 +77,7 @@ def build_cases(kit: Kit) -> list[ProviderCase]:
     return [ProviderCase(name, check, kit) for name, check in checks.items()]
 
 
-# --- reading events -------------------------------------------------------------------------------
+# --- reading events ----------------------------------------------------------------------------
 
 
 async def _read_events(stream: EventStream) -> list[Event]:
@@ -105,25 +105,31 @@ async def _read_until_error(stream: EventStream) -> tuple[list[Event], ProviderE
 
 @contextlib.asynccontextmanager
 async def _refused(*kinds: type[ProviderError], what: str) -> AsyncIterator[None]:
-    """Return a context manager that expects one of these errors, raised before anything is sent."""
+    """Return a context manager that expects one of these errors, raised before
+    anything is sent.
+    """
     try:
         yield
     except ProviderError as error:
         named = " or ".join([kind.__name__ for kind in kinds])
-        demand(isinstance(error, kinds), f"{what}: rejected with {type(error).__name__}, not {named}")
+        demand(
+            isinstance(error, kinds), f"{what}: rejected with {type(error).__name__}, not {named}"
+        )
         demand(error.status is None, f"{what}: rejected by the server, not before sending")
         return
     raise Violation(f"{what}: not rejected")
 
 
-# --- shape ------------------------------------------------------------------------------------------
+# --- shape -------------------------------------------------------------------------------------
 
 
 async def _describes_itself(kit: Kit) -> None:
     async with kit.open() as provider:
         demand(bool(provider.name) and isinstance(provider.name, str), "name is empty")
         demand(bool(provider.model) and isinstance(provider.model, str), "model is empty")
-        demand(isinstance(provider.capabilities, Capabilities), "capabilities is not a Capabilities")
+        demand(
+            isinstance(provider.capabilities, Capabilities), "capabilities is not a Capabilities"
+        )
         demand("sk-" not in repr(provider), "repr() contains something like a key")
 
 
@@ -133,7 +139,10 @@ async def _answers_with_a_response(kit: Kit) -> None:
         _demand_response(reply)
         demand(bool(reply.text.strip()), "the reply has no text")
         demand(reply.parsed is None, "parsed is set, but no schema was given")
-        demand(reply.finish_reason in ("stop", "length"), f"a plain reply ended with {reply.finish_reason}")
+        demand(
+            reply.finish_reason in ("stop", "length"),
+            f"a plain reply ended with {reply.finish_reason}",
+        )
         demand_same(reply.provider, provider.name, "the reply's provider")
 
 
@@ -152,10 +161,14 @@ def _demand_usage(usage: Usage) -> None:
         if name.endswith("_tokens") and value is not None:
             is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
             demand(is_count, f"usage.{name} is {value!r}: neither a non-negative integer nor None")
-    for part, whole in (("cached_input_tokens", "input_tokens"), ("reasoning_tokens", "output_tokens")):
+    for part, whole in (
+        ("cached_input_tokens", "input_tokens"),
+        ("reasoning_tokens", "output_tokens"),
+    ):
         some, of_all = getattr(usage, part), getattr(usage, whole)
         demand(
-            some is None or of_all is None or some <= of_all, f"usage.{part} is more than {whole}, which includes it"
+            some is None or of_all is None or some <= of_all,
+            f"usage.{part} is more than {whole}, which includes it",
         )
 
 
@@ -189,7 +202,7 @@ async def _closes_twice(kit: Kit) -> None:
         await provider.close()
 
 
-# --- validation ---------------------------------------------------------------------------------------
+# --- validation --------------------------------------------------------------------------------
 
 _PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 _WRONG: dict[str, dict[str, Any]] = {
@@ -229,7 +242,7 @@ async def _call_either(method: Callable[..., Any], given: dict[str, Any]) -> Any
         raise InvalidRequestError(str(error)) from error
 
 
-# --- errors -------------------------------------------------------------------------------------------
+# --- errors ------------------------------------------------------------------------------------
 
 
 async def _fails_with(kit: Kit, *, kind: type[ProviderError], factory: Factory) -> None:
@@ -262,14 +275,16 @@ async def _reports_a_broken_stream(kit: Kit, *, factory: Factory) -> None:
         demand(bool(heard), "nothing came before it broke off")
         _demand_rules(heard)
         demand(raised is not None, "a reply that broke off counted as complete")
-        demand_same(fold(heard).finish_reason, "error", "the finish reason of a reply that broke off")
+        demand_same(
+            fold(heard).finish_reason, "error", "the finish reason of a reply that broke off"
+        )
         partly: Any = getattr(raised, "response", None)
         if partly is None:
             raise Violation("the error lacks the partial response")
         demand_same(partly.text, fold(heard).text, "the partial response of the error")
 
 
-# --- streams ------------------------------------------------------------------------------------------
+# --- streams -----------------------------------------------------------------------------------
 
 
 async def _streams_keep_the_rules(kit: Kit) -> None:
@@ -289,7 +304,9 @@ async def _a_stream_folds_to_its_response(kit: Kit) -> None:
         demand(stream.ended, "the stream does not count as ended after its end")
         reply = stream.response
         _demand_response(reply)
-        demand_same(reply.message, fold(heard).message, "the stream's response and the fold of its events")
+        demand_same(
+            reply.message, fold(heard).message, "the stream's response and the fold of its events"
+        )
         demand_same(reply.usage, fold(heard).usage, "their usage")
 
 
@@ -297,7 +314,9 @@ async def _a_stream_can_be_abandoned(kit: Kit) -> None:
     async with kit.open() as provider:
         async with provider.stream(kit.prompt, config=kit.config) as stream:
             await anext(stream)
-        demand(not await provider.cancel(stream.request_id), "an abandoned stream is still in flight")
+        demand(
+            not await provider.cancel(stream.request_id), "an abandoned stream is still in flight"
+        )
         await _read_events(provider.stream(kit.prompt, config=kit.config))
 
 
@@ -306,7 +325,7 @@ async def _is_known_not_to_stream(kit: Kit) -> None:
         await _read_events(provider.stream(kit.prompt, config=kit.config))
 
 
-# --- cancelling ---------------------------------------------------------------------------------------
+# --- cancelling --------------------------------------------------------------------------------
 
 
 async def _a_cancelled_stream_is_closed(kit: Kit) -> None:
@@ -318,20 +337,31 @@ async def _a_cancelled_stream_is_closed(kit: Kit) -> None:
         _demand_rules(heard)
         demand_same(fold(heard).finish_reason, "cancelled", "the finish reason")
         demand(not await stream.cancel(), "a second cancel() returned True")
-        demand(not await provider.cancel(stream.request_id), "cancel() of a finished call returned True")
+        demand(
+            not await provider.cancel(stream.request_id),
+            "cancel() of a finished call returned True",
+        )
 
 
 async def _cancelling_nothing_is_false(kit: Kit) -> None:
     async with kit.open() as provider:
-        demand(not await provider.cancel("01ARZ3NDEKTSV4RRFFQ69G5FAV"), "cancel() of an unknown id returned True")
+        demand(
+            not await provider.cancel("01ARZ3NDEKTSV4RRFFQ69G5FAV"),
+            "cancel() of an unknown id returned True",
+        )
         reply = await provider.complete(kit.prompt, config=kit.config)
-        demand(not await provider.cancel(str(reply.request_id)), "cancel() of a finished call returned True")
+        demand(
+            not await provider.cancel(str(reply.request_id)),
+            "cancel() of a finished call returned True",
+        )
 
 
 async def _a_call_can_be_cancelled(kit: Kit) -> None:
     async with kit.open() as provider:
         name = new_ulid()
-        task = asyncio.ensure_future(provider.complete(kit.prompt, config=kit.config, request_id=name))
+        task = asyncio.ensure_future(
+            provider.complete(kit.prompt, config=kit.config, request_id=name)
+        )
         cancelled = False
         while not cancelled and not task.done():
             await asyncio.sleep(0)
@@ -347,7 +377,10 @@ async def _a_call_can_be_cancelled(kit: Kit) -> None:
 
 async def _outer_cancellation_passes(kit: Kit) -> None:
     async with kit.open() as provider:
-        for ask in (lambda: provider.complete(kit.prompt, config=kit.config), lambda: _started(provider, kit)):
+        for ask in (
+            lambda: provider.complete(kit.prompt, config=kit.config),
+            lambda: _started(provider, kit),
+        ):
             task = asyncio.ensure_future(ask())
             await asyncio.sleep(0)
             task.cancel()
@@ -365,33 +398,47 @@ async def _started(provider: Provider, kit: Kit) -> None:
         await asyncio.Event().wait()
 
 
-# --- ids ----------------------------------------------------------------------------------------------
+# --- ids ---------------------------------------------------------------------------------------
 
 
 async def _ids_are_the_callers(kit: Kit) -> None:
     async with kit.open() as provider:
         name = new_ulid()
         heard = await _read_events(provider.stream(kit.prompt, config=kit.config, request_id=name))
-        demand({event.request_id for event in heard} == {name}, "events do not have the given request_id")
+        demand(
+            {event.request_id for event in heard} == {name},
+            "events do not have the given request_id",
+        )
         reply = await provider.complete(kit.prompt, config=kit.config, request_id=name)
         demand_same(reply.request_id, name, "the reply's request_id")
 
 
 async def _ids_differ(kit: Kit) -> None:
     async with kit.open() as provider:
-        calls = [await _read_events(provider.stream(kit.prompt, config=kit.config)) for _ in range(3)]
-        demand(len({events[0].request_id for events in calls}) == 3, "two calls have the same request_id")
-        demand(len({events[0].message_id for events in calls}) == 3, "two replies have the same message_id")
+        calls = [
+            await _read_events(provider.stream(kit.prompt, config=kit.config)) for _ in range(3)
+        ]
+        demand(
+            len({events[0].request_id for events in calls}) == 3,
+            "two calls have the same request_id",
+        )
+        demand(
+            len({events[0].message_id for events in calls}) == 3,
+            "two replies have the same message_id",
+        )
 
 
 async def _an_id_is_in_flight_once(kit: Kit) -> None:
-    async with kit.open() as provider, provider.stream(kit.prompt, config=kit.config, request_id="R") as stream:
+    async with (
+        kit.open() as provider,
+        provider.stream(kit.prompt, config=kit.config, request_id="R") as stream,
+    ):
         await anext(stream)
         async with _refused(InvalidRequestError, what="a request_id that is in flight"):
             await provider.complete(kit.prompt, config=kit.config, request_id="R")
 
 
-# --- system prompt, images ------------------------------------------------------------------------------
+# --- system prompt, images ---------------------------------------------------------------------
 
 
 async def _takes_a_system(kit: Kit) -> None:
@@ -419,7 +466,7 @@ async def _rejects_images(kit: Kit) -> None:
         await provider.complete([_PICTURE], config=kit.config)
 
 
-# --- tools ----------------------------------------------------------------------------------------------
+# --- tools -------------------------------------------------------------------------------------
 
 
 async def _proposes_intents_only(kit: Kit) -> None:
@@ -434,7 +481,9 @@ async def _proposes_intents_only(kit: Kit) -> None:
             if end.intent is None:
                 raise Violation(f"a call came without an intent: {end.problem}: {end.detail}")
             _demand_intent(end.intent, kit.tool)
-        demand_same(fold(heard).finish_reason, "tool_calls", "the finish reason of a reply with calls")
+        demand_same(
+            fold(heard).finish_reason, "tool_calls", "the finish reason of a reply with calls"
+        )
 
 
 def _demand_intent(intent: ToolIntent, tool: Tool) -> None:
@@ -473,9 +522,14 @@ async def _takes_results(kit: Kit) -> None:
         first = await provider.complete(
             kit.tool_prompt, [kit.tool], config=kit.config, tool_choice=ForceTool(kit.tool.name)
         )  # fmt: skip
-        results: list[Message] = [ToolResult(call.id, "Sunny, 21 degrees.") for call in first.tool_calls]
+        results: list[Message] = [
+            ToolResult(call.id, "Sunny, 21 degrees.") for call in first.tool_calls
+        ]
         second = await provider.complete(
-            [User(kit.tool_prompt), first.message, *results], [kit.tool], config=kit.config, tool_choice="none"
+            [User(kit.tool_prompt), first.message, *results],
+            [kit.tool],
+            config=kit.config,
+            tool_choice="none",
         )
         demand(isinstance(second, Response), "the results of a call were not answered")
 
@@ -485,15 +539,19 @@ async def _rejects_tools(kit: Kit) -> None:
         await provider.complete(kit.tool_prompt, [kit.tool], config=kit.config)
 
 
-# --- structured output ----------------------------------------------------------------------------------
+# --- structured output -------------------------------------------------------------------------
 
 
 async def _parses_what_was_asked_for(kit: Kit) -> None:
     schema = dict(kit.schema)
     async with kit.open() as provider:
-        reply = await provider.complete(kit.schema_prompt, config=kit.config, response_schema=schema)
+        reply = await provider.complete(
+            kit.schema_prompt, config=kit.config, response_schema=schema
+        )
         _demand_parsed(reply, schema)
-        async with provider.stream(kit.schema_prompt, config=kit.config, response_schema=schema) as stream:
+        async with provider.stream(
+            kit.schema_prompt, config=kit.config, response_schema=schema
+        ) as stream:
             await _read_events(stream)
         _demand_parsed(stream.response, schema)
 
@@ -510,13 +568,15 @@ async def _parses_into_a_type(kit: Kit) -> None:
     fields = [(name, Any) for name in kit.schema.get("properties", {})]
     kind = msgspec.defstruct("Asked", fields)
     async with kit.open() as provider:
-        plain = await provider.complete(kit.schema_prompt, config=kit.config, response_schema=dict(kit.schema))
+        plain = await provider.complete(
+            kit.schema_prompt, config=kit.config, response_schema=dict(kit.schema)
+        )
         demand(isinstance(plain.parsed, dict), "parsed of a schema is not a mapping")
         typed = await provider.complete(kit.schema_prompt, config=kit.config, response_schema=kind)
         demand(isinstance(typed.parsed, kind), "parsed of a type is not an instance of it")
 
 
-# --- readiness, concurrency -----------------------------------------------------------------------------
+# --- readiness, concurrency --------------------------------------------------------------------
 
 
 async def _ready_costs_nothing(kit: Kit) -> None:
@@ -532,7 +592,9 @@ async def _is_not_ready(kit: Kit, *, kind: type[ProviderError], factory: Factory
         try:
             await provider.ready()
         except ProviderError as error:
-            demand(type(error) is kind, f"ready() raised {type(error).__name__}, not {kind.__name__}")
+            demand(
+                type(error) is kind, f"ready() raised {type(error).__name__}, not {kind.__name__}"
+            )
         else:
             raise Violation(f"ready() returned instead of raising {kind.__name__}")
 
@@ -540,9 +602,15 @@ async def _is_not_ready(kit: Kit, *, kind: type[ProviderError], factory: Factory
 async def _many_at_once(kit: Kit) -> None:
     async with kit.open() as provider:
         names = [new_ulid() for _ in range(kit.at_once)]
-        calls = [_read_events(provider.stream(kit.prompt, config=kit.config, request_id=name)) for name in names]
+        calls = [
+            _read_events(provider.stream(kit.prompt, config=kit.config, request_id=name))
+            for name in names
+        ]
         for name, heard in zip(names, await asyncio.gather(*calls), strict=True):
-            demand({event.request_id for event in heard} == {name}, "events of one call have another call's id")
+            demand(
+                {event.request_id for event in heard} == {name},
+                "events of one call have another call's id",
+            )
 
 
 async def _calls_do_not_wait_for_each_other(kit: Kit) -> None:
@@ -558,9 +626,13 @@ async def _settings_are_one_calls(kit: Kit) -> None:
     async with kit.open() as provider:
         short = replace(kit.config, max_tokens=max(1, (kit.config.max_tokens or 64) // 4))
         await asyncio.gather(
-            provider.complete(kit.prompt, config=short), provider.complete(kit.prompt, config=kit.config)
+            provider.complete(kit.prompt, config=short),
+            provider.complete(kit.prompt, config=kit.config),
         )
-        demand(bool((await provider.complete(kit.prompt, config=kit.config)).text), "a later call has no text")
+        demand(
+            bool((await provider.complete(kit.prompt, config=kit.config)).text),
+            "a later call has no text",
+        )
 
 
 _ALWAYS: dict[str, Check] = {
@@ -609,5 +681,10 @@ _SWITCHED: list[tuple[str, bool, dict[str, Check], dict[str, Check]]] = [
     ),
     ("supports_tools", True, _TOOLS, {"tools.are-refused": _rejects_tools}),
     ("supports_structured_output", True, _SCHEMAS, {}),
-    ("supports_images", False, {"images.are-seen": _sees_images}, {"images.are-refused": _rejects_images}),
+    (
+        "supports_images",
+        False,
+        {"images.are-seen": _sees_images},
+        {"images.are-refused": _rejects_images},
+    ),
 ]

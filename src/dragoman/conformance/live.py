@@ -11,7 +11,13 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from ..capabilities import Capabilities
-from ..errors import InvalidModelError, ProviderError, UnsupportedContentError, UnsupportedFeatureError, scrub
+from ..errors import (
+    InvalidModelError,
+    ProviderError,
+    UnsupportedContentError,
+    UnsupportedFeatureError,
+    scrub,
+)
 from ..events import StreamContractError
 from ..transport import Transport
 from ..wire import CODECS
@@ -52,7 +58,9 @@ async def check_server(
     model = model or await find_model(url, wire, api_key, seconds)
     if model is None:
         raise InvalidModelError("the server lists no model; name one with --model")
-    server = Server(url, wire, model, api_key, seconds=seconds, max_tokens=max_tokens, transport=transport)
+    server = Server(
+        url, wire, model, api_key, seconds=seconds, max_tokens=max_tokens, transport=transport
+    )
     try:
         server.window = context or await find_window(server)
         server.witness.take()
@@ -69,7 +77,11 @@ def _choose(skip: Collection[str]) -> list[Check]:
     for pattern in skip:
         if not any(fnmatch.fnmatchcase(check.name, pattern) for check in CHECKS):
             raise ValueError(f"skip has {pattern!r}, but no check has that name")
-    return [check for check in CHECKS if not any(fnmatch.fnmatchcase(check.name, pattern) for pattern in skip)]
+    return [
+        check
+        for check in CHECKS
+        if not any(fnmatch.fnmatchcase(check.name, pattern) for pattern in skip)
+    ]
 
 
 def _shown(url: str) -> str:
@@ -78,14 +90,22 @@ def _shown(url: str) -> str:
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
-async def _run_all(server: Server, checks: list[Check], until: float, progress: Progress | None) -> list[CheckOutcome]:
+async def _run_all(
+    server: Server, checks: list[Check], until: float, progress: Progress | None
+) -> list[CheckOutcome]:
     outcomes: list[CheckOutcome] = []
     for at, check in enumerate(checks):
         if progress is not None:
             progress(at, len(checks), check.name)
         if time.monotonic() >= until:
             outcomes.append(
-                CheckOutcome(check.name, check.title, "not_applicable", "the time budget was used up", about=False)
+                CheckOutcome(
+                    check.name,
+                    check.title,
+                    "not_applicable",
+                    "the time budget was used up",
+                    about=False,
+                )
             )
         else:
             outcomes.append(await _run(server, check))
@@ -117,10 +137,16 @@ async def _run(server: Server, check: Check) -> CheckOutcome:
     except (asyncio.CancelledError, KeyboardInterrupt):
         raise
     except Exception as error:  # a bug in the check itself; run the others anyway
-        status, detail, about = "fail", f"the check itself failed: {type(error).__name__}: {scrub(str(error))}", False
+        status, detail, about = (
+            "fail",
+            f"the check itself failed: {type(error).__name__}: {scrub(str(error))}",
+            False,
+        )
     evidence = server.witness.take()
     kept = evidence[-3:] if status in ("fail", "unsupported") else ()
-    return CheckOutcome(check.name, check.title, status, detail, kept, round(time.perf_counter() - began, 3), about)
+    return CheckOutcome(
+        check.name, check.title, status, detail, kept, round(time.perf_counter() - began, 3), about
+    )
 
 
 def _classify_rejection(error: ProviderError, check: Check) -> Status:
@@ -135,7 +161,7 @@ def _in_a_line(error: ProviderError) -> str:
     return f"{type(error).__name__}{status}: {error.message}{said}"
 
 
-# --- results and capabilities ----------------------------------------------------------------------------
+# --- results and capabilities ------------------------------------------------------------------
 
 _PROBES = {
     "tools": ("tools.auto", "tools.required", "tools.forced"),
@@ -164,7 +190,9 @@ _FLAGS = {
 
 def _answer(found: Mapping[str, CheckOutcome], names: tuple[str, ...]) -> bool | None:
     """Return true if any check passed, false if all conclusive checks failed, else ``None``."""
-    conclusive = [found[name] for name in names if name in found and found[name].status != "not_applicable"]
+    conclusive = [
+        found[name] for name in names if name in found and found[name].status != "not_applicable"
+    ]
     if any(outcome.status == "pass" for outcome in conclusive):
         return True
     return False if conclusive and all(outcome.about for outcome in conclusive) else None
@@ -175,4 +203,7 @@ def _probes(found: Mapping[str, CheckOutcome]) -> dict[str, bool | int | str | N
 
 
 def _capabilities(found: Mapping[str, CheckOutcome], window: int | None) -> dict[str, Any]:
-    return {**{flag: _answer(found, names) for flag, names in _FLAGS.items()}, "max_context_tokens": window}
+    return {
+        **{flag: _answer(found, names) for flag, names in _FLAGS.items()},
+        "max_context_tokens": window,
+    }

@@ -64,7 +64,9 @@ class Kit:
         made = (factory or self.factory)()
         provider = await made if inspect.isawaitable(made) else made
         if not isinstance(provider, Provider):
-            raise Violation(f"the factory made {type(provider).__name__}, which is not a dragoman.Provider")
+            raise Violation(
+                f"the factory made {type(provider).__name__}, which is not a dragoman.Provider"
+            )
         try:
             yield provider
         finally:
@@ -86,10 +88,13 @@ class Spy:
 
 
 async def run_case(name: str, check: Callable[[Any], Awaitable[None]], kit: Any) -> None:
-    """Run the check of a case within the kit's time limit; turn every exception into ``Violation``."""
+    """Run the check of a case within the kit's time limit; turn every exception into
+    ``Violation``.
+    """
     try:
         async with asyncio.timeout(kit.seconds):
-            await check(copy.copy(kit))  # a copy, so that one case cannot change the settings of another
+            # a copy, so that one case cannot change the settings of another
+            await check(copy.copy(kit))
     except TimeoutError:
         raise Violation(f"{name}: still running after {kit.seconds:g} s") from None
     except Violation as violation:
@@ -113,7 +118,9 @@ def leave_out(cases: Iterable[CaseT], skip: Iterable[str]) -> list[CaseT]:
 
 @dataclass(frozen=True)
 class ProviderCase:
-    """One case, bound to the provider under test. Use ``await case.run()`` or ``case.run_sync()``."""
+    """One case, bound to the provider under test. Use ``await case.run()`` or
+    ``case.run_sync()``.
+    """
 
     name: str
     check: Callable[[Kit], Awaitable[None]]

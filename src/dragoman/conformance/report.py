@@ -44,7 +44,9 @@ class CheckOutcome(Struct, frozen=True, omit_defaults=True):
     evidence: tuple[RecordedExchange, ...] = ()
     seconds: float = 0.0
     about: bool = True
-    """Whether the outcome shows something about the server; false after a lost connection, for example."""
+    """Whether the outcome shows something about the server; false after a lost connection, for
+    example.
+    """
 
 
 class Report(Struct, Displayed, frozen=True):
@@ -72,7 +74,9 @@ class Report(Struct, Displayed, frozen=True):
     @property
     def summary(self) -> str:
         """The counts in one line."""
-        return ", ".join([f"{count} {WORDS[status].lower()}" for status, count in self.counts.items()])
+        return ", ".join(
+            [f"{count} {WORDS[status].lower()}" for status, count in self.counts.items()]
+        )
 
     def to_json(self) -> bytes:
         """Return the complete report as JSON."""
@@ -80,21 +84,31 @@ class Report(Struct, Displayed, frozen=True):
         return msgspec.json.format(msgspec.json.encode(record), indent=2)
 
     def to_facts(self) -> bytes:
-        """Return the capabilities in the form that ``Capabilities.read`` and ``models.yaml`` accept."""
-        known = {name: fact for name, fact in msgspec.to_builtins(self.capabilities).items() if fact}
+        """Return the capabilities in the form that ``Capabilities.read`` and ``models.yaml``
+        accept.
+        """
+        known = {
+            name: fact for name, fact in msgspec.to_builtins(self.capabilities).items() if fact
+        }
         record = {"wire": self.wire, "model": self.model, "at": self.at, "by": self.by}
         return msgspec.json.format(
-            msgspec.json.encode({**record, "capabilities": known, "probes": dict(self.probes)}), indent=2
+            msgspec.json.encode({**record, "capabilities": known, "probes": dict(self.probes)}),
+            indent=2,
         )
 
     def _sheet(self) -> Sheet:
         outcomes = [(each.name, WORDS[each.status], _found(each)) for each in self.outcomes]
         probed = [(name, _fact_word(value)) for name, value in _facts(self).items()]
-        tables = [Table(("check", "outcome", "what was found"), outcomes), Table(("capability", "probed"), probed)]
-        return Sheet(f"Check of {self.model} over the {self.wire} wire", [self.summary], tables=tables)
+        tables = [
+            Table(("check", "outcome", "what was found"), outcomes),
+            Table(("capability", "probed"), probed),
+        ]
+        return Sheet(
+            f"Check of {self.model} over the {self.wire} wire", [self.summary], tables=tables
+        )
 
 
-# --- for people ---------------------------------------------------------------------------------------
+# --- for people --------------------------------------------------------------------------------
 
 
 def write_text(report: Report, *, paint: Any = lambda text, status: text) -> str:
@@ -103,24 +117,38 @@ def write_text(report: Report, *, paint: Any = lambda text, status: text) -> str
     lines = [f"{report.url} ({report.wire}) {report.model}", ""]
     for outcome in report.outcomes:
         word = paint(f"{WORDS[outcome.status]:<14}", outcome.status)
-        lines.append(f"  {outcome.name:<{width}}  {word}  {outcome.detail or outcome.title}".rstrip())
+        lines.append(
+            f"  {outcome.name:<{width}}  {word}  {outcome.detail or outcome.title}".rstrip()
+        )
         if outcome.status == "fail":
-            lines += [f"      {line}" for exchange in outcome.evidence for line in _exchange_lines(exchange)]
+            lines += [
+                f"      {line}"
+                for exchange in outcome.evidence
+                for line in _exchange_lines(exchange)
+            ]
     lines += ["", "Capabilities, probed:"]
     lines += [f"  {name:<30}  {_fact_word(value)}" for name, value in _facts(report).items()]
     return "\n".join([*lines, "", report.summary])
 
 
 def write_markdown(report: Report) -> str:
-    """Return a Markdown page without times, so that two runs on the same server give the same page."""
+    """Return a Markdown page without times, so that two runs on the same server give the same
+    page.
+    """
     lines = [
         f"# Check of {report.model} over the {report.wire} wire",
         "",
-        f"Written by `{report.by} check --markdown`. {report.summary[0].upper()}{report.summary[1:]}.",
+        (
+            f"Written by `{report.by} check --markdown`. "
+            f"{report.summary[0].upper()}{report.summary[1:]}."
+        ),
         "",
         "| check | outcome | what was found |",
         "|---|---|---|",
-        *[f"| `{each.name}` | {WORDS[each.status]} | {_cell(_found(each))} |" for each in report.outcomes],
+        *[
+            f"| `{each.name}` | {WORDS[each.status]} | {_cell(_found(each))} |"
+            for each in report.outcomes
+        ],
         "",
         "## Capabilities",
         "",
@@ -132,7 +160,16 @@ def write_markdown(report: Report) -> str:
     lines += ["", "## Evidence"] if failures else []
     for outcome in failures:
         shown = [line for exchange in outcome.evidence for line in _exchange_lines(exchange)]
-        lines += ["", f"### {outcome.name}", "", f"{_cell(outcome.detail)}", "", "```text", *shown, "```"]
+        lines += [
+            "",
+            f"### {outcome.name}",
+            "",
+            f"{_cell(outcome.detail)}",
+            "",
+            "```text",
+            *shown,
+            "```",
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -147,12 +184,18 @@ def _cell(text: str) -> str:
 
 
 def _facts(report: Report) -> dict[str, Any]:
-    known = {name: getattr(report.capabilities, name).value for name in Capabilities.__struct_fields__}
+    known = {
+        name: getattr(report.capabilities, name).value for name in Capabilities.__struct_fields__
+    }
     return {**{name: value for name, value in known.items() if value is not None}, **report.probes}
 
 
 def _fact_word(value: Any) -> str:
-    return {True: "yes", False: "no", None: "unknown"}.get(value, str(value)) if not _is_count(value) else str(value)
+    return (
+        {True: "yes", False: "no", None: "unknown"}.get(value, str(value))
+        if not _is_count(value)
+        else str(value)
+    )
 
 
 def _is_count(value: Any) -> bool:
@@ -166,7 +209,7 @@ def _exchange_lines(exchange: RecordedExchange) -> list[str]:
     return lines + [f"< {status}"] + [f"< {line}" for line in exchange.got.splitlines()[:12]]
 
 
-# --- for machines -------------------------------------------------------------------------------------
+# --- for machines ------------------------------------------------------------------------------
 
 
 def write_junit(report: Report) -> str:
@@ -175,29 +218,52 @@ def write_junit(report: Report) -> str:
     skipped = counts["unsupported"] + counts["not_applicable"]
     total = sum(outcome.seconds for outcome in report.outcomes)
     head = (
-        f'<testsuite name={quoteattr(f"dragoman check {report.model}")} tests="{len(report.outcomes)}" '
-        f'failures="{counts["fail"]}" skipped="{skipped}" errors="0" time="{total:.3f}" timestamp="{report.at}">'
+        f"<testsuite name={quoteattr(f'dragoman check {report.model}')} "
+        f'tests="{len(report.outcomes)}" failures="{counts["fail"]}" skipped="{skipped}" '
+        f'errors="0" time="{total:.3f}" timestamp="{report.at}">'
     )
     cases = [_junit_case(outcome) for outcome in report.outcomes]
     return "\n".join(
-        ['<?xml version="1.0" encoding="utf-8"?>', "<testsuites>", head, *cases, "</testsuite></testsuites>"]
+        [
+            '<?xml version="1.0" encoding="utf-8"?>',
+            "<testsuites>",
+            head,
+            *cases,
+            "</testsuite></testsuites>",
+        ]
     )
 
 
 def _junit_case(outcome: CheckOutcome) -> str:
     group, _, name = outcome.name.partition(".")
-    head = f'<testcase classname={quoteattr(group)} name={quoteattr(name)} time="{outcome.seconds:.3f}"'
+    head = (
+        f"<testcase classname={quoteattr(group)} name={quoteattr(name)} "
+        f'time="{outcome.seconds:.3f}"'
+    )
     if outcome.status == "pass":
         return f"{head}/>"
     if outcome.status == "fail":
-        shown = "\n".join([line for exchange in outcome.evidence for line in _exchange_lines(exchange)])
-        return f"{head}><failure message={quoteattr(_xml(outcome.detail))}>{escape(_xml(shown))}</failure></testcase>"
-    return f"{head}><skipped message={quoteattr(_xml(f'{WORDS[outcome.status]}: {outcome.detail}'))}/></testcase>"
+        shown = "\n".join(
+            [line for exchange in outcome.evidence for line in _exchange_lines(exchange)]
+        )
+        return (
+            f"{head}><failure "
+            f"message={quoteattr(_xml(outcome.detail))}>{escape(_xml(shown))}</failure></testcase>"
+        )
+    return (
+        f"{head}><skipped "
+        f"message={quoteattr(_xml(f'{WORDS[outcome.status]}: {outcome.detail}'))}/></testcase>"
+    )
 
 
 def _xml(text: str) -> str:
     """Replace the characters that XML cannot represent."""
-    return "".join([char if char in "\t\n" or 32 <= ord(char) < 0xD800 or ord(char) > 0xDFFF else "?" for char in text])
+    return "".join(
+        [
+            char if char in "\t\n" or 32 <= ord(char) < 0xD800 or ord(char) > 0xDFFF else "?"
+            for char in text
+        ]
+    )
 
 
 _STYLE = """
@@ -213,23 +279,32 @@ def write_html(report: Report) -> str:
     """Return one self-contained HTML page, without scripts, fonts or links."""
     rows = "\n".join([_html_row(outcome) for outcome in report.outcomes])
     facts = "\n".join(
-        [f"<tr><td>{html.escape(name)}</td><td>{_fact_word(value)}</td></tr>" for name, value in _facts(report).items()]
+        [
+            f"<tr><td>{html.escape(name)}</td><td>{_fact_word(value)}</td></tr>"
+            for name, value in _facts(report).items()
+        ]
     )
     name = html.escape(report.model)
     return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Check of {name}</title>'
-        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body>'
-        f"<h1>{name}</h1><p>{html.escape(report.url)} over the {html.escape(report.wire)} wire, {report.at}, "
-        f"by {html.escape(report.by)}.<br>{html.escape(report.summary)}</p>"
-        "<table><thead><tr><th>check</th><th>outcome</th><th>what was found</th></tr></thead>"
-        f"<tbody>{rows}</tbody></table>"
-        f"<h2>Capabilities, probed</h2><table><tbody>{facts}</tbody></table></body></html>\n"
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Check of '
+        f'{name}</title><meta name="viewport" '
+        f'content="width=device-width"><style>{_STYLE}</style></head><body><h1>{name}</h1><p>{html.escape(report.url)}'
+        f" over the {html.escape(report.wire)} wire, {report.at}, by "
+        f"{html.escape(report.by)}.<br>{html.escape(report.summary)}</p><table><thead><tr><th>check</th><th>outcome</th><th>what"
+        f" was found</th></tr></thead><tbody>{rows}</tbody></table><h2>Capabilities, "
+        f"probed</h2><table><tbody>{facts}</tbody></table></body></html>\n"
     )
 
 
 def _html_row(outcome: CheckOutcome) -> str:
-    shown = "\n".join([line for exchange in outcome.evidence for line in _exchange_lines(exchange)])
-    evidence = f"<details><summary>evidence</summary><pre>{html.escape(shown)}</pre></details>" if shown else ""
+    shown = "\n".join(
+        [line for exchange in outcome.evidence for line in _exchange_lines(exchange)]
+    )
+    evidence = (
+        f"<details><summary>evidence</summary><pre>{html.escape(shown)}</pre></details>"
+        if shown
+        else ""
+    )
     name, word = html.escape(outcome.name), WORDS[outcome.status]
     cells = f'<td><code>{name}</code></td><td class="{outcome.status}">{word}</td>'
     return f"<tr>{cells}<td>{html.escape(_found(outcome))}{evidence}</td></tr>"

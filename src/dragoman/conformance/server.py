@@ -38,7 +38,12 @@ class RecordingTransport(Transport):
 
     @asynccontextmanager
     async def send(
-        self, request: HttpRequest, credentials: Mapping[str, Secret], timeouts: Timeouts, *, stream: bool = False
+        self,
+        request: HttpRequest,
+        credentials: Mapping[str, Secret],
+        timeouts: Timeouts,
+        *,
+        stream: bool = False,
     ) -> AsyncIterator[HttpStream]:
         sent = self._show(request.body, _SENT)
         exchange = RecordedExchange(request.method, urlsplit(request.url).path, sent)
@@ -73,7 +78,9 @@ def _without_noise(data: bytes) -> bytes:
         record = read_json(data)
     except ValueError:
         return data
-    return msgspec.json.encode({name: value for name, value in record.items() if name not in _NOISE})
+    return msgspec.json.encode(
+        {name: value for name, value in record.items() if name not in _NOISE}
+    )
 
 
 class _RecordedStream(HttpStream):
@@ -113,12 +120,18 @@ class Server:
         self.wire = wire
         self.model = model
         self.max_tokens = max_tokens
-        self.timeouts = Timeouts(connect=min(10.0, seconds), first_event=seconds, idle=seconds, total=seconds)
+        self.timeouts = Timeouts(
+            connect=min(10.0, seconds), first_event=seconds, idle=seconds, total=seconds
+        )
         self.has_key = bool(key)
         self.window: int | None = None
         self.witness = RecordingTransport(transport or HttpTransport(), [key] if key else [])
         self.provider = self._connect(model, key)
-        self._credentials = {name: Secret(value) for name, value in self.codec().authorise(key).items()} if key else {}
+        self._credentials = (
+            {name: Secret(value) for name, value in self.codec().authorise(key).items()}
+            if key
+            else {}
+        )
 
     def codec(self, model: str | None = None) -> Codec:
         """Return a fresh codec of the wire."""
@@ -126,7 +139,8 @@ class Server:
 
     def _connect(self, model: str, key: str | None) -> HttpProvider:
         return HttpProvider(
-            self.codec(model), self.witness, name="server", model=model, api_key=key, timeouts=self.timeouts
+            self.codec(model), self.witness, name="server", model=model, api_key=key,
+            timeouts=self.timeouts
         )  # fmt: skip
 
     async def ask(self, messages: Any, **settings: Any) -> Response:
@@ -134,7 +148,9 @@ class Server:
         return await self.provider.complete(messages, **self._bounded(settings))
 
     async def listen(self, messages: Any, **settings: Any) -> tuple[list[Event], Response]:
-        """Return the events of a streamed reply, after checking their order, and its complete response."""
+        """Return the events of a streamed reply, after checking their order, and its complete
+        response.
+        """
         async with self.provider.stream(messages, **self._bounded(settings)) as stream:
             heard = [event async for event in stream]
         check_events(heard)
@@ -150,7 +166,9 @@ class Server:
         http = self.codec().encode(request).http
         body = change(msgspec.json.decode(http.body))
         data = body if isinstance(body, bytes) else msgspec.json.encode(body)
-        return await self.witness.exchange(replace(http, body=data), self._credentials, self.timeouts)
+        return await self.witness.exchange(
+            replace(http, body=data), self._credentials, self.timeouts
+        )
 
     async def ask_as(self, model: str | None = None, key: str | None = None) -> Response:
         """Send a short prompt to another model or with another key."""
@@ -158,7 +176,8 @@ class Server:
         headers = self.codec().authorise(key) if key else credentials
         name = model or self.model
         other = HttpProvider(
-            self.codec(name), self.witness, name="server", model=name, headers=headers, timeouts=self.timeouts
+            self.codec(name), self.witness, name="server", model=name, headers=headers,
+            timeouts=self.timeouts
         )  # fmt: skip
         return await other.complete("Hello", config={"max_tokens": 4})
 
@@ -175,12 +194,16 @@ class Server:
         await self.provider.close()
 
 
-# --- finding out -----------------------------------------------------------------------------------------
+# --- finding out -------------------------------------------------------------------------------
 
 
-async def _get(transport: Transport, url: str, credentials: Mapping[str, Secret], timeouts: Timeouts) -> Any:
+async def _get(
+    transport: Transport, url: str, credentials: Mapping[str, Secret], timeouts: Timeouts
+) -> Any:
     try:
-        reply = await transport.exchange(HttpRequest("GET", url, {"accept": "application/json"}), credentials, timeouts)
+        reply = await transport.exchange(
+            HttpRequest("GET", url, {"accept": "application/json"}), credentials, timeouts
+        )
         return read_json(reply.body) if reply.status == 200 else None
     except (ProviderError, ValueError):
         return None
@@ -196,7 +219,10 @@ async def find_wire(url: str, key: str | None, seconds: float) -> str:
     transport, timeouts = HttpTransport(), Timeouts(connect=min(10.0, seconds), total=seconds)
     credentials = {name: Secret(value) for name, value in _authorise("openai", url, key).items()}
     try:
-        if await _get(transport, join_url(url, "/models", default="/v1"), credentials, timeouts) is not None:
+        if (
+            await _get(transport, join_url(url, "/models", default="/v1"), credentials, timeouts)
+            is not None
+        ):
             return "openai"
         if await _get(transport, root_of(url) + "/api/version", {}, timeouts) is not None:
             return "ollama"
@@ -216,7 +242,9 @@ async def find_model(url: str, wire: str, key: str | None, seconds: float) -> st
     """Return the first model that a server lists."""
     transport, timeouts = HttpTransport(), Timeouts(connect=min(10.0, seconds), total=seconds)
     credentials = {name: Secret(value) for name, value in _authorise(wire, url, key).items()}
-    address = root_of(url) + _LISTS[wire] if wire in _LISTS else join_url(url, "/models", default="/v1")
+    address = (
+        root_of(url) + _LISTS[wire] if wire in _LISTS else join_url(url, "/models", default="/v1")
+    )
     try:
         listed = await _get(transport, address, credentials, timeouts)
     finally:
@@ -235,7 +263,13 @@ def _entries(listed: Any) -> list[dict[str, Any]]:
 
 
 # The field for the context window on vLLM and SGLang, OpenRouter and others, LM Studio, Gemini.
-_WINDOWS = ("max_model_len", "context_length", "context_window", "max_context_length", "inputTokenLimit")
+_WINDOWS = (
+    "max_model_len",
+    "context_length",
+    "context_window",
+    "max_context_length",
+    "inputTokenLimit",
+)
 
 
 async def find_window(server: Server) -> int | None:
@@ -246,5 +280,7 @@ async def find_window(server: Server) -> int | None:
         return int(settings["n_ctx"])
     for entry in _entries(await server.get(join_url(server.url, "/models", default="/v1"))):
         if server.model in (entry.get("id"), entry.get("name")):
-            return next((entry[name] for name in _WINDOWS if isinstance(entry.get(name), int)), None)
+            return next(
+                (entry[name] for name in _WINDOWS if isinstance(entry.get(name), int)), None
+            )
     return None

@@ -15,7 +15,9 @@ class Violation(AssertionError):  # noqa: N818 - it is not an error of the kit
 
 
 def demand(holds: bool, rule: str) -> None:
-    """Raise ``Violation`` unless the rule holds. This is not an ``assert``, which can be switched off."""
+    """Raise ``Violation`` unless the rule holds. This is not an ``assert``, which can be switched
+    off.
+    """
     if not holds:
         raise Violation(rule)
 

@@ -1,4 +1,5 @@
-"""Events, usage, the response they fold into, and the assembler, the only class that creates events.
+"""Events, usage, the response they fold into, and the assembler, the only class that creates
+events.
 
 A reply is a sequence of events that keeps these rules, whatever the wire did:
 

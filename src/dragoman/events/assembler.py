@@ -40,7 +40,9 @@ Interruption = Literal["cancelled", "interrupted"]
 
 
 class Expected(Protocol):
-    """The caller's tools and schema, against which the assembler checks tool calls and structured text."""
+    """The caller's tools and schema, against which the assembler checks tool calls and structured
+    text.
+    """
 
     @property
     def response_schema(self) -> dict[str, Any] | None:
@@ -62,10 +64,11 @@ class Assembler:
     """Create the events of one reply, in the order that the rules of this folder require.
 
     A wire calls ``start``, then any of ``text``, ``thinking``, ``tool_start``, ``tool_input``,
-    ``attach``, ``whole``, ``block_end`` and ``usage`` in the order in which the data arrives, then one
-    of ``finish``, ``fail`` and ``cancel``. ``take()`` returns the events since the last call. After the
-    end, ``error`` is the exception that the caller must receive, if any. A wire sets ``offset`` to the
-    byte position of what it decodes, and ``kept`` to the provider's bytes before it ends the message.
+    ``attach``, ``whole``, ``block_end`` and ``usage`` in the order in which the data arrives, then
+    one of ``finish``, ``fail`` and ``cancel``. ``take()`` returns the events since the last call.
+    After the end, ``error`` is the exception that the caller must receive, if any. A wire sets
+    ``offset`` to the byte position of what it decodes, and ``kept`` to the provider's bytes before
+    it ends the message.
 
     The states of a message; any call that the table does not list raises ``AssemblerError``:
 
@@ -133,7 +136,9 @@ class Assembler:
         return bool(self._tools)
 
     def calls_are_complete(self, *keys: Any) -> bool:
-        """Return whether the arguments of the calls ``keys``, or of all calls, are complete JSON objects."""
+        """Return whether the arguments of the calls ``keys``, or of all calls, are complete JSON
+        objects.
+        """
         return all(self._tools[key].is_complete() for key in keys or self._tools)
 
     def take(self) -> list[Event]:
@@ -203,7 +208,9 @@ class Assembler:
         self._blocks.add(block, piece, self.offset)
 
     def tool_start(self, key: Any, call_id: str | None, name: str) -> None:
-        """Open a call; ``key`` is the wire's handle on it. A missing or repeated id is replaced."""
+        """Open a call; ``key`` is the wire's handle on it. A missing or repeated id is
+        replaced.
+        """
         if key in self._tools:
             raise AssemblerError(f"tool_start called twice for {key!r}")
         unique = call_id if call_id and call_id not in self._call_ids else "call_" + self._new_id()
@@ -229,12 +236,15 @@ class Assembler:
             if block is self._blocks.current and block is not self._blocks.last:
                 self._close_ended()
 
-    def attach(self, kind: type, signature: str | None = None, opaque: Any = None, *, key: Any = None) -> None:
+    def attach(
+        self, kind: type, signature: str | None = None, opaque: Any = None, *, key: Any = None
+    ) -> None:
         """Attach opaque state to the call ``key``, or to the open block of ``kind``.
 
-        If no block of ``kind`` is open, an empty one is opened. With the key ``LAST`` the state is added to
-        that of the last text, even if it has ended: sources arrive after the text that they support. ``opaque``
-        may then be a function of that text and its state. A message without text ignores them.
+        If no block of ``kind`` is open, an empty one is opened. With the key ``LAST`` the state is
+        added to that of the last text, even if it has ended: sources arrive after the text that
+        they support. ``opaque`` may then be a function of that text and its state. A message
+        without text ignores them.
         """
         self._refuse_late("attach")
         if key is LAST:
@@ -278,14 +288,20 @@ class Assembler:
             self._close_ended()
 
     def usage(self, usage: Usage) -> None:
-        """Set the token counts. Each call replaces the counts before; a wire merges partial counts itself."""
+        """Set the token counts. Each call replaces the counts before; a wire merges partial counts
+        itself.
+        """
         self._refuse_late("usage")
         self.reported = usage
 
     # --- ends of the message
 
-    def finish(self, reason: FinishReason, raw: str | None = None, stop_sequence: str | None = None) -> None:
-        """End a complete reply. Invalid calls or structured text set ``error`` and never become an intent."""
+    def finish(
+        self, reason: FinishReason, raw: str | None = None, stop_sequence: str | None = None
+    ) -> None:
+        """End a complete reply. Invalid calls or structured text set ``error`` and never become an
+        intent.
+        """
         self._close_all(None, cut=reason not in ("stop", "tool_calls"))
         unsound = [block for block in self._tools.values() if block.problem is not None]
         parsed = None
@@ -300,7 +316,9 @@ class Assembler:
         self._complete(reason, raw, stop_sequence, parsed)
 
     def fail(self, error: ProviderError) -> None:
-        """End an interrupted reply: close open blocks, finish with ``error``, keep the error to be raised."""
+        """End an interrupted reply: close open blocks, finish with ``error``, keep the error to be
+        raised.
+        """
         if self.complete is not None:
             return
         self.error = error
@@ -353,7 +371,9 @@ class Assembler:
                 if block.continuity is not None:
                     block.continuity = replace(block.continuity, replayable=False)
 
-    def _close(self, block: Block, problem: Interruption | None = None, *, cut: bool = False) -> None:
+    def _close(
+        self, block: Block, problem: Interruption | None = None, *, cut: bool = False
+    ) -> None:
         if problem is not None and block.kind is Thinking and block.continuity is None:
             # a truncated thought must not be sent again
             block.continuity = Continuity(issuer=self.issuer)
@@ -370,7 +390,9 @@ class Assembler:
             block.problem = self._expected.tool_problem(block.name, block.value)
         intent = None
         if block.problem is None:
-            intent = block.intent("tu_" + self._new_id(), text, self.provider, self.model, self._blocks.request_id)
+            intent = block.intent(
+                "tu_" + self._new_id(), text, self.provider, self.model, self._blocks.request_id
+            )
         self._blocks.emit_end(block, intent)
 
     def _complete(
@@ -403,9 +425,9 @@ class Assembler:
 def _hold_null(block: Block, fragment: str, nulls: list[Block], expected: Expected | None) -> str:
     """Hold back the arguments ``null`` of a call; return the text to emit for this fragment.
 
-    Groq sends ``null`` for a call of a tool without parameters. If the tool accepts ``{}``, ``null`` counts
-    as no arguments and is not emitted. If more text follows it, ``null`` is emitted first, and the arguments
-    are malformed.
+    Groq sends ``null`` for a call of a tool without parameters. If the tool accepts ``{}``,
+    ``null`` counts as no arguments and is not emitted. If more text follows it, ``null`` is
+    emitted first, and the arguments are malformed.
     """
     if block in nulls:
         nulls.remove(block)
@@ -419,7 +441,9 @@ def _hold_null(block: Block, fragment: str, nulls: list[Block], expected: Expect
 def _unsound_call(block: Block, reason: str) -> MalformedToolCallError:
     _, detail = block.problem or ("", "")
     hint = "; the reply was cut at max_tokens" if reason == "length" else ""
-    return MalformedToolCallError(f"tool call {block.index} ({cut(block.name) or 'without a name'}): {detail}{hint}")
+    return MalformedToolCallError(
+        f"tool call {block.index} ({cut(block.name) or 'without a name'}): {detail}{hint}"
+    )
 
 
 def _is_structured(expected: Expected | None) -> TypeGuard[Expected]:
@@ -429,7 +453,9 @@ def _is_structured(expected: Expected | None) -> TypeGuard[Expected]:
 def _read_structured(
     expected: Expected, texts: list[str], reason: FinishReason, usage: Usage
 ) -> tuple[Any, StructuredOutputError | None]:
-    """Return the value of a structured reply, and the error if its text does not satisfy the schema."""
+    """Return the value of a structured reply, and the error if its text does not satisfy the
+    schema.
+    """
     text = "".join(texts)
     if not text and reason == "length":
         return None, None
@@ -437,8 +463,8 @@ def _read_structured(
     if wrong is None:
         return parsed, None
     if len(texts) > 1:
-        # A model may write a comment in a text block before its answer [46bf84ce]; the answer comes
-        # last.
+        # A model may write a comment in a text block before its answer [46bf84ce]; the answer
+        # comes last.
         last, still_wrong = expected.read_text(texts[-1])
         if still_wrong is None:
             return last, None

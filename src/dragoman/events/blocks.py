@@ -1,4 +1,5 @@
-"""The blocks of a message under construction: their text, their order and the events of their turn.
+"""The blocks of a message under construction: their text, their order and the events of their
+turn.
 
 Events of different blocks never interleave, although fragments of parallel calls may arrive
 interleaved. Each block therefore takes its turn, in the order in which the wire opened it:
@@ -87,7 +88,8 @@ class Block:
     """One block under construction."""
 
     __slots__ = (
-        "call_id", "complete", "content", "continuity", "count", "ended", "first", "index", "kind", "last", "name",
+        "call_id", "complete", "content", "continuity", "count", "ended", "first", "index", "kind",
+        "last", "name",
         "problem", "provider_id", "signatures", "tail", "value", "waiting",
     )  # fmt: skip
 
@@ -114,7 +116,9 @@ class Block:
         return self.content.read() + "".join(self.waiting or ())
 
     def retract(self, events: Sequence[Event]) -> bool:
-        """Undo ``events``, the last ones of this block; return whether anything else of the block was delivered."""
+        """Undo ``events``, the last ones of this block; return whether anything else of the block
+        was delivered.
+        """
         hidden = 0
         for event in events:
             if isinstance(event, ToolUseStart):
@@ -130,19 +134,27 @@ class Block:
         self.content = GrowingText(text)
         self.ended = False
         if self.kind is Thinking and self.continuity is not None:
-            self.continuity = replace(self.continuity, signature=self.signatures[-1] if self.signatures else None)
+            self.continuity = replace(
+                self.continuity, signature=self.signatures[-1] if self.signatures else None
+            )
         return self.kind is ToolCall or bool(text or self.signatures)
 
     def is_complete(self) -> bool:
-        """Return whether another block may begin: after text always, after a call once its input is an object."""
+        """Return whether another block may begin: after text always, after a call once its input
+        is an object.
+        """
         if self.kind is not ToolCall:
             return True
-        # Called for every fragment of interleaved calls. Looking at the last fragment first is a cheap test that
-        # excludes most of them.
+        # Called for every fragment of interleaved calls. Looking at the last fragment first is a
+        # cheap test that excludes most of them.
         return self.tail.rstrip().endswith("}") and read_object(self.text) is not None
 
-    def intent(self, intent_id: str, text: str, provider: str, model: str, request_id: str) -> ToolIntent:
-        """Return the intent of a call whose arguments are complete; ``text`` is the arguments as received."""
+    def intent(
+        self, intent_id: str, text: str, provider: str, model: str, request_id: str
+    ) -> ToolIntent:
+        """Return the intent of a call whose arguments are complete; ``text`` is the arguments as
+        received.
+        """
         return ToolIntent(
             id=intent_id,
             provider_call_id=self.provider_id,
@@ -195,7 +207,9 @@ class Blocks:
         return block
 
     def cite(self, sources: dict[str, Any] | Citing, issuer: Issuer | None) -> None:
-        """Add the provider's own record of sources to the opaque state of the last text, if any."""
+        """Add the provider's own record of sources to the opaque state of the last
+        text, if any.
+        """
         texts = [block for block in self.all if block.kind is Text]
         if texts:
             state = texts[-1].continuity or Continuity(issuer=issuer)
@@ -208,7 +222,9 @@ class Blocks:
         self._next, self.current = len(self.all), None
 
     def add(self, block: Block, piece: str, offset: int) -> None:
-        """Add a fragment that arrived at byte ``offset``: emit it, or keep it until the block's turn."""
+        """Add a fragment that arrived at byte ``offset``: emit it, or keep it until the block's
+        turn.
+        """
         block.count += 1
         block.last = offset
         if not piece.isspace():
@@ -219,7 +235,8 @@ class Blocks:
             self._emit(block, piece)
 
     def take_turn(self, *, to_the_end: bool = False) -> Block | None:
-        """Give the next block its turn; return it if it has ended, so that the caller closes it and calls again.
+        """Give the next block its turn; return it if it has ended, so that the caller closes it
+        and calls again.
 
         With ``to_the_end``, open blocks count as ended.
         """
@@ -241,7 +258,9 @@ class Blocks:
         """Emit the fragments that a block collected while it waited."""
         waiting, block.waiting = block.waiting or (), None
         if block.kind is ToolCall:
-            start = ToolUseStart(self.message_id, self.request_id, block.index, block.call_id, block.name)
+            start = ToolUseStart(
+                self.message_id, self.request_id, block.index, block.call_id, block.name
+            )
             self.out.append(start)
         for piece in waiting:
             self._emit(block, piece)
@@ -255,7 +274,9 @@ class Blocks:
         elif block.kind is Thinking:
             self.out.append(ThinkingDelta(self.message_id, self.request_id, block.index, piece))
         else:
-            delta = ToolUseInputDelta(self.message_id, self.request_id, block.index, block.call_id, piece)
+            delta = ToolUseInputDelta(
+                self.message_id, self.request_id, block.index, block.call_id, piece
+            )
             self.out.append(delta)
 
     def emit_signature(self, block: Block) -> None:
@@ -263,7 +284,9 @@ class Blocks:
         if block.continuity is not None and block.continuity.signature is not None:
             signature = block.continuity.signature
             block.signatures.append(signature)
-            self.out.append(ThinkingDelta(self.message_id, self.request_id, block.index, "", signature))
+            self.out.append(
+                ThinkingDelta(self.message_id, self.request_id, block.index, "", signature)
+            )
 
     def emit_end(self, block: Block, intent: ToolIntent | None) -> None:
         """Emit the end of a call."""
@@ -275,11 +298,15 @@ class Blocks:
         self.out.append(end)
 
     def retract(self, undelivered: Sequence[Event]) -> None:
-        """Undo the events ``undelivered``, and drop blocks that were still waiting for their turn."""
+        """Undo the events ``undelivered``, and drop blocks that were still waiting for
+        their turn.
+        """
         kept = [block for block in self.all if block.waiting is None]
         if any(isinstance(event, MessageStart) for event in undelivered):
             kept = []
-        lost = [event for event in undelivered if not isinstance(event, MessageStart | MessageComplete)]
+        lost = [
+            event for event in undelivered if not isinstance(event, MessageStart | MessageComplete)
+        ]
         if lost:
             cut = lost[0].content_block_index  # the first block that was not delivered to its end
             before = [block for block in kept if block.index < cut]

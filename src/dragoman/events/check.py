@@ -38,7 +38,9 @@ _encoder = msgspec.json.Encoder(order="deterministic")
 
 
 class StreamContractError(ValueError):
-    """A sequence of events breaks a rule: ``index`` is the position of the event, ``rule`` the rule."""
+    """A sequence of events breaks a rule: ``index`` is the position of the event, ``rule`` the
+    rule.
+    """
 
     def __init__(self, index: int, rule: str) -> None:
         super().__init__(f"event {index}: {rule}")
@@ -49,8 +51,8 @@ class StreamContractError(ValueError):
 def check_events(events: Iterable[Event | UnknownEvent]) -> None:
     """Raise ``StreamContractError`` at the first event that breaks a rule of the stream.
 
-    An empty sequence is valid: a call that fails before its first event raises an exception instead.
-    Events of unknown types are ignored.
+    An empty sequence is valid: a call that fails before its first event raises an exception
+    instead. Events of unknown types are ignored.
     """
     checker = _Checker()
     last = -1
@@ -101,7 +103,11 @@ class _Checker:
         rule(not self.complete, "an event after message.complete")
         if isinstance(event, MessageStart):
             rule(not self.started, "a second message.start")
-            self.started, self.message_id, self.request_id = True, event.message_id, event.request_id
+            self.started, self.message_id, self.request_id = (
+                True,
+                event.message_id,
+                event.request_id,
+            )
             return
         rule(self.started, "an event before message.start")
         rule(event.message_id == self.message_id, "a message_id that differs from message.start's")
@@ -142,18 +148,30 @@ class _Checker:
     def _end_tool(self, tool: ToolUseStart, event: ToolUseEnd, rule: _Rule) -> None:
         text = "".join(self.fragments)
         read, final = read_object(text), _write(event.final_input)
-        rule(isinstance(event.final_input, dict) and final is not None, "final_input is not a JSON object")
+        rule(
+            isinstance(event.final_input, dict) and final is not None,
+            "final_input is not a JSON object",
+        )
         rule(event.problem is None or event.problem in _PROBLEMS, "an unknown problem")
         # A provider without fragments may give final_input alone; it must then be complete.
         whole = not text and event.problem not in _HALVES
         rule(whole or final == _write(read or {}), "final_input is not the sum of the fragments")
-        rule((event.intent is None) != (event.problem is None), "tool.use_end needs an intent or a problem")
+        rule(
+            (event.intent is None) != (event.problem is None),
+            "tool.use_end needs an intent or a problem",
+        )
         if event.intent is not None:
-            rule(read is not None or not text.strip(), "an intent of arguments that are not a JSON object")
+            rule(
+                read is not None or not text.strip(),
+                "an intent of arguments that are not a JSON object",
+            )
             rule(_write(event.intent.input) == final, "intent and final_input differ")
             raw = event.intent.raw_input_text
             rule(raw == text or not text, "raw_input_text is not the sum of the fragments")
-            rule(not raw.strip() or _write(read_object(raw)) == final, "raw_input_text is not the input")
+            rule(
+                not raw.strip() or _write(read_object(raw)) == final,
+                "raw_input_text is not the input",
+            )
             self._propose(tool, event.intent, rule)
         self.unsound = self.unsound or event.intent is None
         self.blocks.append(_Summary(ToolCall, tool.tool_use_id, tool.tool_name, final))
@@ -165,19 +183,27 @@ class _Checker:
         rule(intent.source.request_id == self.request_id, "an intent of another request")
         rule(intent.id not in self.intents, "an intent's id used twice")
         self.intents.add(intent.id)
-        # The stream replaces an id that the provider used twice, so the intent may have the id of an earlier call.
-        # Then the block index identifies the call.
-        foreign = intent.provider_call_id != tool.tool_use_id and intent.provider_call_id in self.seen
+        # The stream replaces an id that the provider used twice, so the intent may have the id of
+        # an earlier call. Then the block index identifies the call.
+        foreign = (
+            intent.provider_call_id != tool.tool_use_id and intent.provider_call_id in self.seen
+        )
         here = intent.source.stream_index == tool.content_block_index
         rule(here or not foreign, "an intent that names another call")
 
     def _end(self, event: MessageComplete, rule: _Rule) -> None:
         rule(event.finish_reason in _REASONS, "an unknown finish_reason")
         well = event.finish_reason in ("stop", "tool_calls")
-        rule(not (well and self.unsound), "stop or tool_calls as the reason after a call that made no intent")
+        rule(
+            not (well and self.unsound),
+            "stop or tool_calls as the reason after a call that made no intent",
+        )
         rule(self.tool is None, "message.complete while a tool call is open")
         rule(_is_usage(event.usage), "usage that is not counts of 0 or more")
-        shown, final = _delivered(self.blocks), _delivered([_summarize(block) for block in event.final_content])
+        shown, final = (
+            _delivered(self.blocks),
+            _delivered([_summarize(block) for block in event.final_content]),
+        )
         rule(_sums(final) == _sums(shown), "final_content is not the sum of the deltas")
         rule(_tools(final) == _tools(shown), "final_content names another tool")
         rule(final == shown, "final_content has another signature than the deltas")
@@ -185,7 +211,9 @@ class _Checker:
 
 
 def _write(value: Any) -> bytes | None:
-    """Return a value as JSON, so that ``True``, ``1`` and ``1.0`` differ; ``None`` if it is not JSON."""
+    """Return a value as JSON, so that ``True``, ``1`` and ``1.0`` differ; ``None`` if it is not
+    JSON.
+    """
     try:
         return _encoder.encode(value)
     except (TypeError, ValueError, RecursionError):
@@ -194,14 +222,18 @@ def _write(value: Any) -> bytes | None:
 
 def _is_usage(usage: Any) -> bool:
     counts = [getattr(usage, name) for name in _COUNTS] if isinstance(usage, Usage) else []
-    return bool(counts) and all(count is None or (type(count) is int and count >= 0) for count in counts)
+    return bool(counts) and all(
+        count is None or (type(count) is int and count >= 0) for count in counts
+    )
 
 
 def _summarize(block: AssistantBlock) -> _Summary:
     if isinstance(block, ToolCall):
         return _Summary(ToolCall, block.id, block.name, _write(block.arguments or {}))
     if isinstance(block, Thinking):
-        return _Summary(Thinking, block.text, (block.continuity and block.continuity.signature) or None)
+        return _Summary(
+            Thinking, block.text, (block.continuity and block.continuity.signature) or None
+        )
     return _Summary(type(block), block.text if isinstance(block, Text) else "")
 
 

@@ -71,7 +71,9 @@ class Follower(Assembler):
             self.kept, self.warnings = event.kept, event.warnings
 
     def _last_call(self) -> Block:
-        """Return the open call; for a stream that breaks the rules, a block that is not part of the message."""
+        """Return the open call; for a stream that breaks the rules, a block that is not part of
+        the message.
+        """
         blocks = self._blocks.all
         return blocks[-1] if blocks and blocks[-1].kind is ToolCall else Block(ToolCall, 0)
 
@@ -100,8 +102,12 @@ class RecordedAssembler(Assembler):
             self._blocks.add(block, recorded.text, self.offset)
         self.block_end()
 
-    def call(self, recorded: ToolCall, text: str, intent: ToolIntent | None, *, is_whole: bool) -> None:
-        """Add a call with its literal arguments and its intent; a complete call without an intent gets a new one."""
+    def call(
+        self, recorded: ToolCall, text: str, intent: ToolIntent | None, *, is_whole: bool
+    ) -> None:
+        """Add a call with its literal arguments and its intent; a complete call without an intent
+        gets a new one.
+        """
         block = self._open(ToolCall)
         block.name, block.call_id, block.provider_id = recorded.name, recorded.id, recorded.id
         self._close_ended()
@@ -115,7 +121,9 @@ class RecordedAssembler(Assembler):
             )
         elif is_whole:
             block.value = recorded.arguments
-            intent = block.intent("tu_" + self._new_id(), text, self.provider, self.model, self._blocks.request_id)
+            intent = block.intent(
+                "tu_" + self._new_id(), text, self.provider, self.model, self._blocks.request_id
+            )
         if intent is None:
             block.problem = ("interrupted", "the recorded call was not complete")
         block.value, block.continuity, block.ended = recorded.arguments, recorded.continuity, True
@@ -136,7 +144,9 @@ class RecordedAssembler(Assembler):
         self._complete(reason, "pause_turn" if paused else None)
 
 
-def make_intent(start: ToolUseStart, text: str, end: ToolUseEnd, provider: str, model: str) -> ToolIntent:
+def make_intent(
+    start: ToolUseStart, text: str, end: ToolUseEnd, provider: str, model: str
+) -> ToolIntent:
     """Return the intent of a call without byte offsets, which events do not contain."""
     return ToolIntent(
         f"tu_{new_ulid()}",

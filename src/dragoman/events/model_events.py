@@ -50,8 +50,9 @@ class ModelReasoningDelta(Struct, frozen=True, tag="model.reasoning_delta"):
 class ToolIntentDelta(Struct, frozen=True, tag="tool_intent.delta"):
     """A call that is still arriving: ``raw_input_text`` is the text of its arguments so far.
 
-    ``provider_call_id`` is the ``tool_use_id`` of the stream: the provider's id, unless the call came without one
-    or with one that was used before. ``intent.provider_call_id`` is always the provider's id, verbatim.
+    ``provider_call_id`` is the ``tool_use_id`` of the stream: the provider's id, unless the call
+    came without one or with one that was used before. ``intent.provider_call_id`` is always the
+    provider's id, verbatim.
     """
 
     provider_call_id: str
@@ -63,8 +64,8 @@ class ToolIntentDelta(Struct, frozen=True, tag="tool_intent.delta"):
 class ToolIntentProposed(Struct, frozen=True, tag="tool_intent.proposed"):
     """A tool call that is complete and parsed.
 
-    The intent holds its ``id``, its provider, model and request (``source``), and how it was assembled
-    (``assembled_from``).
+    The intent holds its ``id``, its provider, model and request (``source``), and how it was
+    assembled (``assembled_from``).
     """
 
     intent: ToolIntent

@@ -8,7 +8,17 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NoReturn, Protocol, TypeAlias, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    NoReturn,
+    Protocol,
+    TypeAlias,
+    cast,
+)
 
 import msgspec
 from msgspec import Struct
@@ -26,15 +36,19 @@ else:
 
     Parsed = TypeVar("Parsed")
 
-FinishReason: TypeAlias = Literal["stop", "length", "tool_calls", "content_filter", "error", "cancelled"]
-Problem: TypeAlias = Literal["cancelled", "interrupted", "malformed", "unknown_tool", "invalid_arguments"]
+FinishReason: TypeAlias = Literal[
+    "stop", "length", "tool_calls", "content_filter", "error", "cancelled"
+]
+Problem: TypeAlias = Literal[
+    "cancelled", "interrupted", "malformed", "unknown_tool", "invalid_arguments"
+]
 
 
 # Sent by the anthropic wire when a turn with server-side tools gets long [pause-turn].
 _PAUSES = frozenset({"pause_turn"})
 
 
-# --- values ---------------------------------------------------------------------------------------
+# --- values ------------------------------------------------------------------------------------
 
 
 class Usage(Struct, frozen=True, omit_defaults=True):
@@ -43,9 +57,10 @@ class Usage(Struct, frozen=True, omit_defaults=True):
     ``input_tokens`` counts every prompt token, cached and cache-written ones included, on every
     wire; the other input fields are subsets of it, so no token is billed twice.
     ``stated_cost_usd`` is the cost that the provider itself reported. ``from_cache`` is set when a
-    ``Cache`` returned the reply: no call was made, and the counts are zero. ``search_units`` is what some
-    rerankers bill in place of tokens. ``billed_input_tokens`` and ``billed_output_tokens`` are the counts that the
-    provider bills, if it reports them apart; they exclude, for example, the provider's own prompt template.
+    ``Cache`` returned the reply: no call was made, and the counts are zero. ``search_units`` is
+    what some rerankers bill in place of tokens. ``billed_input_tokens`` and
+    ``billed_output_tokens`` are the counts that the provider bills, if it reports them apart; they
+    exclude, for example, the provider's own prompt template.
     """
 
     input_tokens: int | None = None
@@ -82,7 +97,8 @@ class IntentSource(Struct, frozen=True):
 
 
 class AssembledFrom(Struct, frozen=True):
-    """How an intent was assembled: the number of fragments, and the byte offsets at which they were read.
+    """How an intent was assembled: the number of fragments, and the byte offsets at which they
+    were read.
 
     ``first_offset`` is where the call began, which on some wires is before its first fragment;
     ``last_offset`` is the offset of its last fragment.
@@ -115,8 +131,9 @@ class Raw:
 
     __slots__ = ("_pieces", "_value", "decode")
 
-    # With this attribute msgspec treats the class as a dataclass without fields, so a reply is encoded and decoded
-    # without hooks. A real dataclass would cost more per reply, and would import the dataclasses module.
+    # With this attribute msgspec treats the class as a dataclass without fields, so a reply is
+    # encoded and decoded without hooks. A real dataclass would cost more per reply, and would
+    # import the dataclasses module.
     __dataclass_fields__: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, pieces: Sequence[bytes], decode: Callable[[bytes], Any]) -> None:
@@ -150,7 +167,8 @@ class Raw:
 
 
 class Sale:
-    """The price that applies to a call. ``find`` looks it up when the cost is computed, because that takes time.
+    """The price that applies to a call. ``find`` looks it up when the cost is computed, because
+    that takes time.
 
     It is not written as JSON; it uses the same attribute as ``Raw``.
     """
@@ -166,11 +184,15 @@ class Sale:
         self.find = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the result of ``find``, which itself belongs to a provider and cannot be pickled."""
+        """Pickle the result of ``find``, which itself belongs to a provider and cannot
+        be pickled.
+        """
         return Sale, (None if self.find is None else _Constant(self.find()),)
 
     def __eq__(self, other: object) -> bool:
-        """Compare equal to any price or ``None``, because the price is not part of the value of a reply."""
+        """Compare equal to any price or ``None``, because the price is not part of the value of a
+        reply.
+        """
         return other is None or isinstance(other, Sale)
 
     __hash__ = None  # type: ignore[assignment]
@@ -204,10 +226,11 @@ class Billed(Protocol):
 
 
 class Response(Struct, Displayed, Generic[Parsed], frozen=True):
-    """A complete reply: the message, its finish reason, its token counts, and the provider's own JSON.
+    """A complete reply: the message, its finish reason, its token counts, and the provider's own
+    JSON.
 
-    ``parsed`` is the structured value: an instance of the type given as ``response_schema``, or plain data
-    for a JSON Schema.
+    ``parsed`` is the structured value: an instance of the type given as ``response_schema``, or
+    plain data for a JSON Schema.
     """
 
     message: Assistant
@@ -237,7 +260,9 @@ class Response(Struct, Displayed, Generic[Parsed], frozen=True):
 
     @property
     def is_paused(self) -> bool:
-        """Whether the provider paused a long turn with its own tools; send the reply back to continue it."""
+        """Whether the provider paused a long turn with its own tools; send the reply back to
+        continue it.
+        """
         return self.finish_reason == "stop" and self.finish_raw in _PAUSES
 
     @property
@@ -271,9 +296,14 @@ class Response(Struct, Displayed, Generic[Parsed], frozen=True):
             "tokens out": self.usage.output_tokens,
             "ms": None if self.latency_ms is None else round(self.latency_ms),
         }
-        facts = [self.finish_reason, *[f"{count} {name}" for name, count in counts.items() if count is not None]]
+        facts = [
+            self.finish_reason,
+            *[f"{count} {name}" for name, count in counts.items() if count is not None],
+        ]
         passages = [Passage("thinking", self.thinking, folded=True), Passage("", self.text)]
-        calls = [(call.name, msgspec.json.encode(call.arguments).decode()) for call in self.tool_calls]
+        calls = [
+            (call.name, msgspec.json.encode(call.arguments).decode()) for call in self.tool_calls
+        ]
         warnings = [(warning.path, warning.detail) for warning in self.warnings]
         sources = [(each.media_type or "image/png", each.source) for each in self.images]
         return Sheet(
@@ -281,11 +311,15 @@ class Response(Struct, Displayed, Generic[Parsed], frozen=True):
             facts,
             [passage for passage in passages if passage.text],
             [Table(("tool", "arguments"), calls), Table(("not sent", "reason"), warnings)],
-            [(media_type, source.base64_data) for media_type, source in sources if isinstance(source, Inline)],
+            [
+                (media_type, source.base64_data)
+                for media_type, source in sources
+                if isinstance(source, Inline)
+            ],
         )
 
 
-# --- events ---------------------------------------------------------------------------------------
+# --- events ------------------------------------------------------------------------------------
 
 
 class MessageStart(Struct, frozen=True, tag="message.start", gc=False):
@@ -382,7 +416,13 @@ class UnknownEvent(Struct, frozen=True):
 
 
 Event: TypeAlias = (
-    MessageStart | TextDelta | ThinkingDelta | ToolUseStart | ToolUseInputDelta | ToolUseEnd | MessageComplete
+    MessageStart
+    | TextDelta
+    | ThinkingDelta
+    | ToolUseStart
+    | ToolUseInputDelta
+    | ToolUseEnd
+    | MessageComplete
 )
 
 _encoder = msgspec.json.Encoder()
@@ -390,7 +430,9 @@ _TYPES = frozenset(kind.type for kind in Event.__args__)
 
 
 def encode_event(event: Event | UnknownEvent) -> bytes:
-    """Write an event as JSON; an event of an unknown type as it was read. The raw bytes of the reply are omitted."""
+    """Write an event as JSON; an event of an unknown type as it was read. The raw bytes of the
+    reply are omitted.
+    """
     if type(event) is MessageComplete and event.kept is not None:
         event = replace(event, kept=None)
     if type(event) is UnknownEvent:
@@ -400,7 +442,9 @@ def encode_event(event: Event | UnknownEvent) -> bytes:
 
 @cache
 def _event_decoder() -> msgspec.json.Decoder[Any]:
-    """Return the decoder, built on first use: it is slow to build, and most programs decode no events."""
+    """Return the decoder, built on first use: it is slow to build, and most programs decode no
+    events.
+    """
     return msgspec.json.Decoder(Event)
 
 
@@ -416,11 +460,13 @@ def decode_event(data: bytes | str) -> Event | UnknownEvent:
         return UnknownEvent(kind, record)
 
 
-# --- reading JSON as servers write it ---------------------------------------------------------------
+# --- reading JSON as servers write it ----------------------------------------------------------
 
 # A lone half of a surrogate pair, and the two escapes that it could be mistaken for.
 _HALF = r"[0-9a-fA-F]{2}"
-_ESCAPES = re.compile(rf'\\["\\]|\\u[dD][89abAB]{_HALF}\\u[dD][c-fC-F]{_HALF}|(\\u[dD][89a-fA-F]{_HALF})')
+_ESCAPES = re.compile(
+    rf'\\["\\]|\\u[dD][89abAB]{_HALF}\\u[dD][c-fC-F]{_HALF}|(\\u[dD][89a-fA-F]{_HALF})'
+)
 
 
 def read_json(data: bytes | str) -> Any:
@@ -475,10 +521,12 @@ def read_object(text: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-# --- folding --------------------------------------------------------------------------------------
+# --- folding -----------------------------------------------------------------------------------
 
 
-def fold(events: Iterable[Event], latency_ms: float | None = None, sale: Sale | None = None) -> Response:
+def fold(
+    events: Iterable[Event], latency_ms: float | None = None, sale: Sale | None = None
+) -> Response:
     """Build the response from a complete sequence of events."""
     start: MessageStart | None = None
     complete: MessageComplete | None = None
@@ -488,7 +536,9 @@ def fold(events: Iterable[Event], latency_ms: float | None = None, sale: Sale | 
         elif type(event) is MessageComplete:
             complete = event
     if complete is None:
-        raise ValueError("these events have no message.complete: the stream was not read to its end")
+        raise ValueError(
+            "these events have no message.complete: the stream was not read to its end"
+        )
     return Response(
         Assistant(complete.final_content),
         complete.finish_reason,

@@ -9,7 +9,12 @@ from urllib.parse import parse_qs
 
 from msgspec import Struct
 
-from ..errors import AuthenticationError, InvalidRequestError, OverloadedError, UnsupportedContentError
+from ..errors import (
+    AuthenticationError,
+    InvalidRequestError,
+    OverloadedError,
+    UnsupportedContentError,
+)
 from ..messages import Document, Image, Message, Request, Url
 from ..wire import ServerCodec
 from ..wire.urls import is_loopback
@@ -60,7 +65,9 @@ class Bounds(Struct, frozen=True):
         gigabytes to parse.
         """
         if len(body) > self.containers and body.count(b"{") + body.count(b"[") > self.containers:
-            raise InvalidRequestError(f"the body has more than {self.containers} objects and lists", status=413)
+            raise InvalidRequestError(
+                f"the body has more than {self.containers} objects and lists", status=413
+            )
 
     def check_request(self, request: Request) -> None:
         """Reject a request with too many messages, blocks or tools, or with media URLs if they are
@@ -69,7 +76,11 @@ class Bounds(Struct, frozen=True):
         for name, count, limit in (
             ("messages", len(request.messages), self.messages),
             ("tools", len(request.tools), self.tools),
-            ("blocks", sum([len(each.content) for each in request.messages if not _is_text(each)]), self.blocks),
+            (
+                "blocks",
+                sum([len(each.content) for each in request.messages if not _is_text(each)]),
+                self.blocks,
+            ),
         ):
             if count > limit:
                 raise InvalidRequestError(f"the request has more than {limit} {name}", status=413)
@@ -82,7 +93,9 @@ class Bounds(Struct, frozen=True):
                 source = block.source if isinstance(block, Image | Document) else None
                 if isinstance(source, Url) and source.url[:5].lower() != "data:":
                     path = f"messages[{at}].content[{index}]"
-                    raise UnsupportedContentError(f"{path}: this gateway accepts media inline, not as a URL")
+                    raise UnsupportedContentError(
+                        f"{path}: this gateway accepts media inline, not as a URL"
+                    )
 
 
 def _is_text(message: Message) -> bool:
@@ -129,7 +142,9 @@ class Service:
         self.url_keys: bool | None = None
         self._check_host = check_host
 
-    def find_key(self, scope: Mapping[str, Any], headers: Mapping[str, str], codec: ServerCodec) -> str | None:
+    def find_key(
+        self, scope: Mapping[str, Any], headers: Mapping[str, str], codec: ServerCodec
+    ) -> str | None:
         """Return the key that a client presents.
 
         Clients of the Gemini wire may send it in the URL from this machine, or if the operator
@@ -155,11 +170,19 @@ class Service:
         # page's host name can be made to resolve to this address, and its scripts can post here,
         # but their requests have the page's name in Host or Origin.
         if self._check_host and not _is_local(headers.get("host", "")):
-            raise AuthenticationError("this gateway has no keys and answers to its loopback address only", status=403)
+            raise AuthenticationError(
+                "this gateway has no keys and answers to its loopback address only", status=403
+            )
         if headers.get("origin") in self.origins:
             return None
-        if self._check_host and "origin" in headers and not _is_local(_ORIGIN.sub("", headers["origin"], count=1)):
-            raise AuthenticationError("this gateway has no keys and answers to no web page", status=403)
+        if (
+            self._check_host
+            and "origin" in headers
+            and not _is_local(_ORIGIN.sub("", headers["origin"], count=1))
+        ):
+            raise AuthenticationError(
+                "this gateway has no keys and answers to no web page", status=403
+            )
         return None
 
     def can_count(self, key: Key) -> bool:
@@ -174,7 +197,9 @@ class Service:
         ``release``.
         """
         if self.held_bytes + size > max(self.bounds.bodies_bytes, self.bounds.body_bytes):
-            raise OverloadedError("the gateway is receiving too many large requests", retry_after=1)
+            raise OverloadedError(
+                "the gateway is receiving too many large requests", retry_after=1
+            )
         self.held_bytes += size
 
     def release(self, size: int) -> None:

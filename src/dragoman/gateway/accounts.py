@@ -70,7 +70,10 @@ def account(exchange: Ended, record: Callable[[float], list[CallEnd]] | None = N
         service.ledger.settle(exchange.lease, exchange.key, tokens, money)
     if service.tracing is not None and exchange.span is not None:
         owner = None if exchange.key is None else exchange.key.id
-        facts = {"http.response.status_code": exchange.status, "dragoman.model": exchange.model or None}
+        facts = {
+            "http.response.status_code": exchange.status,
+            "dragoman.model": exchange.model or None,
+        }
         facts |= {"dragoman.key": owner, "dragoman.request_id": exchange.id}
         service.tracing.end(exchange.span, facts, records)
     if service.usage is not None and exchange.model:  # not for requests that were rejected before
@@ -85,7 +88,9 @@ def account(exchange: Ended, record: Callable[[float], list[CallEnd]] | None = N
 
 
 def _record_call(exchange: Ended, seconds: float) -> list[CallEnd]:
-    """Return the records of the call, and write them to the log if there is one; empty without a call."""
+    """Return the records of the call, and write them to the log if there is one; empty without a
+    call.
+    """
     if exchange.reply is None or exchange.provider is None or exchange.request is None:
         return []
     call = GatewayCall(
@@ -114,7 +119,9 @@ def describe_inbound(exchange: Ended) -> Inbound:
         name=exchange.model or None,
         status=exchange.status,
         bytes=exchange.length,
-        warnings=tuple([f"{warning.code} {warning.path}" for warning in exchange.warnings[:_MAX_WARNINGS]]),
+        warnings=tuple(
+            [f"{warning.code} {warning.path}" for warning in exchange.warnings[:_MAX_WARNINGS]]
+        ),
         error=None if exchange.error is None else exchange.error.category,
     )
 

@@ -1,4 +1,5 @@
-"""The admin page: usage by key and model, spend over time, requests under way, availability of upstreams.
+"""The admin page: usage by key and model, spend over time, requests under way, availability of
+upstreams.
 
 It is off unless the operator gives the hash of an admin key. The page is HTML and SVG without any
 script, and is read-only: no route changes anything, so a forged request (CSRF) has no effect, and
@@ -37,7 +38,8 @@ svg { width: 100%; height: auto; } .bad { color: #b00020; font-weight: 600; } na
 _DIGEST = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
 _HEADERS = {
     "content-security-policy": (
-        f"default-src 'none'; style-src 'sha256-{_DIGEST}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        f"default-src 'none'; style-src 'sha256-{_DIGEST}'; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'"
     ),
     "cache-control": "no-store",
     "referrer-policy": "no-referrer",
@@ -48,7 +50,9 @@ _HEADERS = {
 
 
 class AdminPage:
-    """Serve the page to the holder of the admin key: as the password of a browser, or as a bearer token."""
+    """Serve the page to the holder of the admin key: as the password of a browser, or as a bearer
+    token.
+    """
 
     def __init__(self, service: Service, book: UsageBook, digest: str) -> None:
         self._service = service
@@ -65,13 +69,17 @@ class AdminPage:
             return PlainTextResponse("the admin page is not for other sites", 403, _HEADERS)
         if not self._is_allowed(asked.headers):
             wanted = {"www-authenticate": 'Basic realm="dragoman admin", charset="UTF-8"'}
-            return PlainTextResponse("the admin key is missing or wrong", 401, {**_HEADERS, **wanted})
+            return PlainTextResponse(
+                "the admin key is missing or wrong", 401, {**_HEADERS, **wanted}
+            )
         chosen = asked.query_params.get("range", "24h")
         hours = _RANGES.get(chosen, 24)
         await self._book.flush(self._service.live)
         rows, live = await self._book.read(hours)
         problems = await self._service.models.problems()
-        page = _write_page(chosen, rows, live, self._service.models.describe_upstreams(problems or {}), hours)
+        page = _write_page(
+            chosen, rows, live, self._service.models.describe_upstreams(problems or {}), hours
+        )
         return HTMLResponse(page, headers=_HEADERS)
 
     def _is_allowed(self, headers: Mapping[str, str]) -> bool:
@@ -84,20 +92,33 @@ class AdminPage:
         return hmac.compare_digest(hash_key(value.strip()), self._digest)
 
 
-# --- the page -------------------------------------------------------------------------------------
+# --- the page ----------------------------------------------------------------------------------
 
 
 def _write_page(
-    chosen: str, rows: Sequence[Row], live: Sequence[Mapping[str, Any]], upstreams: Sequence[Sequence[str]], hours: int
+    chosen: str,
+    rows: Sequence[Row],
+    live: Sequence[Mapping[str, Any]],
+    upstreams: Sequence[Sequence[str]],
+    hours: int,
 ) -> str:
     links = "".join([f'<a href="?range={name}">{name}</a>' for name in _RANGES])
     total = sum([row.usd for row in rows], Decimal(0))
     running = [
-        [each["key"] or "-", each["model"], f"{each['seconds']:.1f}", str(each["bytes"]), each["id"]]
+        [
+            each["key"] or "-",
+            each["model"],
+            f"{each['seconds']:.1f}",
+            str(each["bytes"]),
+            each["id"],
+        ]
         for each in sorted(live, key=lambda each: -each["seconds"])
     ]
     parts = [
-        f"<p>Last {escape(chosen)}: {sum([row.requests for row in rows])} requests, ${total:.4f}.</p>",
+        (
+            f"<p>Last {escape(chosen)}: {sum([row.requests for row in rows])} requests, "
+            f"${total:.4f}.</p>"
+        ),
         "<h2>Spend over time (US dollars)</h2>",
         draw_chart(_fill(rows, hours, lambda row: float(row.usd)), "dollars"),
         "<h2>Requests over time</h2>",
@@ -107,18 +128,24 @@ def _write_page(
         "<h2>Usage by model</h2>",
         _write_usage("Model", rows, lambda row: row.model or "-"),
         f"<h2>Requests under way ({len(live)})</h2>",
-        _write_table(["Key", "Model", "Seconds", "Bytes sent", "Request"], running, numbers=(2, 3)),
+        _write_table(
+            ["Key", "Model", "Seconds", "Bytes sent", "Request"], running, numbers=(2, 3)
+        ),
         "<h2>Upstreams</h2>",
         _write_table(["Name", "Served by", "State"], upstreams),
     ]
     return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="10">'
-        f'<meta name="viewport" content="width=device-width"><title>Dragoman gateway</title><style>{_STYLE}</style>'
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" '
+        'content="10">'
+        '<meta name="viewport" content="width=device-width"><title>Dragoman '
+        f"gateway</title><style>{_STYLE}</style>"
         f"</head><body><h1>Dragoman gateway</h1><nav>{links}</nav>{''.join(parts)}</body></html>"
     )
 
 
-def _fill(rows: Sequence[Row], hours: int, value: Callable[[Row], float]) -> list[tuple[str, float]]:
+def _fill(
+    rows: Sequence[Row], hours: int, value: Callable[[Row], float]
+) -> list[tuple[str, float]]:
     """Return one bar for each hour of a day, or for each day of a longer range, including those
     without usage.
     """
@@ -140,11 +167,15 @@ def draw_chart(bars: Sequence[tuple[str, float]], unit: str) -> str:
     for at, (label, value) in enumerate(bars):
         tall = height * value / highest
         drawn.append(
-            f'<rect x="{at * step:.1f}" y="{height - tall:.1f}" width="{step * 0.8:.1f}" height="{tall:.1f}" '
-            f'fill="#3b6fb6"><title>{escape(label)} UTC: {value:g} {unit}</title></rect>'
+            f'<rect x="{at * step:.1f}" y="{height - tall:.1f}" width="{step * 0.8:.1f}" '
+            f'height="{tall:.1f}" fill="#3b6fb6"><title>{escape(label)} UTC: {value:g} '
+            f"{unit}</title></rect>"
         )
         if at % max(1, len(bars) // 8) == 0:
-            drawn.append(f'<text x="{at * step:.1f}" y="{height + 16}" font-size="11">{escape(label)}</text>')
+            drawn.append(
+                f'<text x="{at * step:.1f}" y="{height + 16}" '
+                f'font-size="11">{escape(label)}</text>'
+            )
     label = f'<text x="0" y="-4" font-size="11">at most {highest:g} {unit}</text>' if bars else ""
     head = f'<svg viewBox="0 -16 {width} {height + 40}" role="img" fill="currentColor">'
     return f"{head}<title>{unit} over time</title>{label}{''.join(drawn)}</svg>"
@@ -158,12 +189,18 @@ def _write_usage(title: str, rows: Sequence[Row], name: Callable[[Row], str]) ->
             held[at] += value
     ordered = sorted(sums.items(), key=lambda each: (-each[1][4], each[0]))
     lines = [[key, *[str(value) for value in held[:4]], f"{held[4]:.4f}"] for key, held in ordered]
-    return _write_table([title, "Requests", "Failed", "Tokens in", "Tokens out", "USD"], lines, numbers=range(1, 6))
+    return _write_table(
+        [title, "Requests", "Failed", "Tokens in", "Tokens out", "USD"], lines, numbers=range(1, 6)
+    )
 
 
-def _write_table(titles: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[int] = ()) -> str:
+def _write_table(
+    titles: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[int] = ()
+) -> str:
     kinds = [' class="n"' if at in numbers else "" for at in range(len(titles))]
-    head = "".join([f"<th{kind}>{escape(title)}</th>" for kind, title in zip(kinds, titles, strict=True)])
+    head = "".join(
+        [f"<th{kind}>{escape(title)}</th>" for kind, title in zip(kinds, titles, strict=True)]
+    )
     body = "".join(
         [
             f"<tr>{''.join([f'<td{kind}>{escape(cell)}</td>' for kind, cell in zip(kinds, row, strict=True)])}</tr>"

@@ -54,7 +54,13 @@ from .keys import Key, KeyRing
 from .keystore import load_keys
 from .ledger import Ledger
 from .limits import Policy, RedisLimits
-from .listings import list_models, show_gemini_model, show_model, show_ollama_running, show_ollama_tag
+from .listings import (
+    list_models,
+    show_gemini_model,
+    show_model,
+    show_ollama_running,
+    show_ollama_tag,
+)
 from .models import Models, Served
 from .openapi import document
 from .retrieval import RetrievalHandler
@@ -66,6 +72,12 @@ from .usage import UsageBook
 
 SETTINGS = "DRAGOMAN_SERVE"
 """The environment variable with the settings for workers: names and paths, no keys."""
+_CORS_WITHOUT_KEYS = (
+    "cors: every web page could use a gateway without keys; name the origins, or give keys"
+)
+_LIMITS_WITHOUT_LEDGER = (
+    "workers: keys with limits are counted together in a ledger; give ledger=Ledger(place)"
+)
 _POLL_SECONDS = 1.0  # seconds between two reads of the keys in a database
 
 
@@ -91,32 +103,32 @@ def create_app(
     """Return an ASGI application in front of these models.
 
     Only ``keys`` may use it; without keys every local program may, and ``check_host`` keeps web
-    pages and other machines out. ``ledger`` counts the usage of limited keys, by default in memory;
-    ``limits`` counts requests, tokens and calls at a time in Redis instead. ``workers`` is the
-    number of processes that share the keys; if keys have limits, they must share a ledger too.
+    pages and other machines out. ``ledger`` counts the usage of limited keys, by default in
+    memory; ``limits`` counts requests, tokens and calls at a time in Redis instead. ``workers`` is
+    the number of processes that share the keys; if keys have limits, they must share a ledger too.
     ``log`` receives the records of every call, as one session per run; it is not closed. With
-    ``log_content`` it also receives the messages. ``cors`` are origins whose web pages may call the
-    gateway from a browser. ``url_keys`` allows clients of the Gemini wire to send their key in the
-    URL (``?key=``); by default only local ones may. ``store`` keeps responses, so that clients of
-    the Responses wire can refer to them; it is not closed. ``admin`` is the hash of a key for the
-    page ``/admin``, which shows ``usage``, by default that of this process. ``tracing`` records
-    spans. With ``open_ready``, ``/ready`` needs no key and names no models.
+    ``log_content`` it also receives the messages. ``cors`` are origins whose web pages may call
+    the gateway from a browser. ``url_keys`` allows clients of the Gemini wire to send their key in
+    the URL (``?key=``); by default only local ones may. ``store`` keeps responses, so that clients
+    of the Responses wire can refer to them; it is not closed. ``admin`` is the hash of a key for
+    the page ``/admin``, which shows ``usage``, by default that of this process. ``tracing``
+    records spans. With ``open_ready``, ``/ready`` needs no key and names no models.
     """
     if "*" in cors and keys is None:
-        raise ValueError("cors: every web page could use a gateway without keys; name the origins, or give keys")
+        raise ValueError(_CORS_WITHOUT_KEYS)
     ledger = ledger or Ledger()
     calls = CallLog(log, include_content=log_content) if log is not None else None
+    counts = workers == 1 or ledger.is_shared
     service = Service(
         Models(models), keys, ledger, bounds or Bounds(), calls,
-        limits=limits, counts=workers == 1 or ledger.is_shared, check_host=check_host,
+        limits=limits, counts=counts, check_host=check_host,
     )  # fmt: skip
     if keys is not None and not all(service.can_count(key) for key in keys.keys):
-        raise ValueError("workers: keys with limits are counted together in a ledger; give ledger=Ledger(place)")
+        raise ValueError(_LIMITS_WITHOUT_LEDGER)
     service.origins, service.url_keys, service.open_ready = frozenset(cors), url_keys, open_ready
     service.tracing = tracing
     if store is not None:
         service.store, service.background = store, Background(store)
-
     service.usage = None if admin is None else usage or UsageBook(None)
     app = Starlette(
         routes=_routes(service, admin),
@@ -172,7 +184,7 @@ async def _poll(keys: KeyRing) -> None:
         await asyncio.to_thread(keys.poll)
 
 
-# --- routes ---------------------------------------------------------------------------------------
+# --- routes ------------------------------------------------------------------------------------
 
 _PATHS = {
     "/v1/chat/completions": "openai",
@@ -202,14 +214,24 @@ _RETRIEVAL: dict[str, RetrievalServer] = {
 
 
 def _routes(service: Service, admin: str | None) -> list[Route]:
-    posts = [Route(path, RouteHandler(service, SERVER_CODECS[wire]), methods=["POST"]) for path, wire in _PATHS.items()]
+    posts = [
+        Route(path, RouteHandler(service, SERVER_CODECS[wire]), methods=["POST"])
+        for path, wire in _PATHS.items()
+    ]
     counting = RouteHandler(service, SERVER_CODECS["anthropic"], "count")
     counting_input = RouteHandler(service, SERVER_CODECS["responses"], "count")
     showing = RouteHandler(service, SERVER_CODECS["ollama"], "show")
     generating = RouteHandler(service, OllamaGenerateServer(), rewrite=to_chat)
     pages = _Pages(service)
-    retrieval = [Route(path, RetrievalHandler(service, codec), methods=["POST"]) for path, codec in _RETRIEVAL.items()]
-    page = AdminPage(service, service.usage, admin).routes() if admin and service.usage is not None else []
+    retrieval = [
+        Route(path, RetrievalHandler(service, codec), methods=["POST"])
+        for path, codec in _RETRIEVAL.items()
+    ]
+    page = (
+        AdminPage(service, service.usage, admin).routes()
+        if admin and service.usage is not None
+        else []
+    )
     return [
         *page,
         *retrieval,
@@ -269,7 +291,9 @@ class _Pages:
             return JSONResponse({"status": "ready"})
         if service.open_ready:
             return JSONResponse({"status": "not ready"}, 503)
-        shown = {name: why for name, why in (problems or {}).items() if key is None or key.allows(name)}
+        shown = {
+            name: why for name, why in (problems or {}).items() if key is None or key.allows(name)
+        }
         return JSONResponse({"status": "not ready", "models": shown}, 503)
 
     async def metrics(self, asked: HttpAsked) -> Response:
@@ -278,7 +302,9 @@ class _Pages:
             self._identify(asked)
         except ProviderError as error:
             return _refusal(asked, error)
-        return PlainTextResponse(self._service.metrics.text(), media_type="text/plain; version=0.0.4")
+        return PlainTextResponse(
+            self._service.metrics.text(), media_type="text/plain; version=0.0.4"
+        )
 
     async def models(self, asked: HttpAsked) -> Response:
         """Return the models this key may use, in a form that clients of the openai and anthropic
@@ -297,7 +323,9 @@ class _Pages:
 
     async def gemini_models(self, asked: HttpAsked) -> Response:
         """Return the models this key may use, as the Gemini wire lists them."""
-        return self._list_models(asked, lambda names: {"models": [show_gemini_model(name) for name in names]})
+        return self._list_models(
+            asked, lambda names: {"models": [show_gemini_model(name) for name in names]}
+        )
 
     async def gemini_model(self, asked: HttpAsked) -> Response:
         """Return one model, as the Gemini wire describes it."""
@@ -305,17 +333,23 @@ class _Pages:
 
     async def ollama_tags(self, asked: HttpAsked) -> Response:
         """Return the models this key may use, as the Ollama wire lists them."""
-        return self._list_models(asked, lambda names: {"models": [show_ollama_tag(name) for name in names]})
+        return self._list_models(
+            asked, lambda names: {"models": [show_ollama_tag(name) for name in names]}
+        )
 
     async def ollama_running(self, asked: HttpAsked) -> Response:
         """Return the models this key may use, as the Ollama wire lists models in memory."""
-        return self._list_models(asked, lambda names: {"models": [show_ollama_running(name) for name in names]})
+        return self._list_models(
+            asked, lambda names: {"models": [show_ollama_running(name) for name in names]}
+        )
 
     async def ollama_version(self, asked: HttpAsked) -> Response:
         """Return the gateway's version, which clients of the Ollama wire request first."""
         return self._list_models(asked, lambda names: {"version": version("dragoman")})
 
-    def _list_models(self, asked: HttpAsked, record: Callable[[list[str]], dict[str, Any]]) -> Response:
+    def _list_models(
+        self, asked: HttpAsked, record: Callable[[list[str]], dict[str, Any]]
+    ) -> Response:
         try:
             return JSONResponse(record(self._names(asked)))
         except ProviderError as error:
@@ -351,7 +385,7 @@ def _refusal(asked: HttpAsked, error: ProviderError) -> Response:
     return Response(reply.body, reply.status, dict(reply.headers))
 
 
-# --- workers --------------------------------------------------------------------------------------
+# --- workers -----------------------------------------------------------------------------------
 
 
 def _log_access() -> None:
@@ -372,7 +406,9 @@ def _open_models(told: Mapping[str, Any]) -> Mapping[str, Served] | Registry:
     registry = Registry.load(told["config"])
     if not told["models"]:
         return registry
-    return {name: registry.provider(target, keep_raw=False) for name, target in told["models"].items()}
+    return {
+        name: registry.provider(target, keep_raw=False) for name, target in told["models"].items()
+    }
 
 
 def create_app_from_environment() -> Starlette:

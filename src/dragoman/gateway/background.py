@@ -18,7 +18,9 @@ log = logging.getLogger("dragoman")
 MAX_RUNNING = 100
 """The maximum number of background responses per key in one process."""
 
-Serve = Callable[[MutableMapping[str, Any], Callable[..., Any], Callable[..., Any], str], Awaitable[None]]
+Serve = Callable[
+    [MutableMapping[str, Any], Callable[..., Any], Callable[..., Any], str], Awaitable[None]
+]
 
 
 class Background:
@@ -34,11 +36,15 @@ class Background:
     ) -> dict[str, Any]:
         """Start to generate a response, and return its first state, with the id."""
         if sum([key[0] == owner for key in self._tasks]) >= MAX_RUNNING:
-            raise RateLimitError(f"{MAX_RUNNING} responses are under way in the background", retry_after=5)
+            raise RateLimitError(
+                f"{MAX_RUNNING} responses are under way in the background", retry_after=5
+            )
         made = new_response(new_id("resp"), fields, "queued")
         await self._put(owner, made)
         key = (owner, made["id"])
-        self._tasks[key] = asyncio.ensure_future(self._run(dict(scope), dict(fields), owner, made, serve))
+        self._tasks[key] = asyncio.ensure_future(
+            self._run(dict(scope), dict(fields), owner, made, serve)
+        )
         self._tasks[key].add_done_callback(lambda _: self._tasks.pop(key, None))
         return made
 
@@ -60,7 +66,12 @@ class Background:
             await asyncio.wait(tasks, timeout=10)
 
     async def _run(
-        self, scope: dict[str, Any], fields: dict[str, Any], owner: str, made: dict[str, Any], serve: Serve
+        self,
+        scope: dict[str, Any],
+        fields: dict[str, Any],
+        owner: str,
+        made: dict[str, Any],
+        serve: Serve,
     ) -> None:
         del fields["background"]
         client = _Absent(msgspec.json.encode(fields))
@@ -80,7 +91,9 @@ class Background:
             self._stopped.discard(made["id"])
 
     async def _put(self, owner: str, response: dict[str, Any]) -> None:
-        await self._store.put(owner, RESPONSE, [(response["id"], {"response": response, "input": []})])
+        await self._store.put(
+            owner, RESPONSE, [(response["id"], {"response": response, "input": []})]
+        )
 
 
 class _Absent:

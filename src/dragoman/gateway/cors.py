@@ -25,7 +25,10 @@ class Cors:
         if not origin or not ({origin, "*"} & self._origins):
             await self._app(scope, receive, send)
             return
-        allowed = [(b"access-control-allow-origin", origin.encode("latin-1")), (b"vary", b"origin")]
+        allowed = [
+            (b"access-control-allow-origin", origin.encode("latin-1")),
+            (b"vary", b"origin"),
+        ]
         if scope["method"] == "OPTIONS" and b"access-control-request-method" in found:
             wanted = found.get(b"access-control-request-headers", b"*")
             allowed += [

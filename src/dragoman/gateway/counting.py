@@ -13,7 +13,9 @@ from ..middleware.layer import walk
 from ..provider import HttpProvider, Provider
 
 _SECONDS = 20.0
-_ESTIMATED = LossWarning("count_estimated", "input", "the model's server does not count; this is an estimate")
+_ESTIMATED = LossWarning(
+    "count_estimated", "input", "the model's server does not count; this is an estimate"
+)
 
 
 async def count_input(provider: Provider, request: Request) -> tuple[int, tuple[LossWarning, ...]]:

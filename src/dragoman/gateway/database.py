@@ -68,7 +68,11 @@ def open_database(place: str | Path, schema: Sequence[str]) -> Database:
     """
     if not is_postgres(place):
         return _Sqlite(
-            place, [each.format(bytes="blob", serial="integer primary key autoincrement") for each in schema]
+            place,
+            [
+                each.format(bytes="blob", serial="integer primary key autoincrement")
+                for each in schema
+            ],
         )
     types = {"bytes": "bytea", "serial": "bigint generated always as identity primary key"}
     return _Postgres(str(place), [each.format(**types) for each in schema])
@@ -78,7 +82,9 @@ class _Sqlite:
     errors: tuple[type[Exception], ...] = (sqlite3.Error,)
 
     def __init__(self, path: str | Path, schema: Sequence[str]) -> None:
-        self._base = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        self._base = sqlite3.connect(
+            path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        )
         if str(path) != ":memory:":
             self._base.execute("pragma journal_mode = wal")
             self._base.execute("pragma synchronous = normal")
@@ -108,7 +114,9 @@ class _Postgres:
         try:
             import psycopg  # a lazy import of an optional dependency
         except ImportError as error:
-            raise ImportError("PostgreSQL needs its extra: pip install 'dragoman[postgres]'") from error
+            raise ImportError(
+                "PostgreSQL needs its extra: pip install 'dragoman[postgres]'"
+            ) from error
         self.errors: tuple[type[Exception], ...] = (psycopg.Error,)
         self._connect: Callable[[], Any] = lambda: psycopg.connect(url, autocommit=True, **_LINK)
         self._base = self._open()

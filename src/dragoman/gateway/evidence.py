@@ -81,7 +81,11 @@ class GatewayCall(Struct, kw_only=True):
             "inbound": self.inbound,
             **self._price(),
         }
-        if complete is None or complete.finish_reason not in STOP_REASONS or self.error is not None:
+        if (
+            complete is None
+            or complete.finish_reason not in STOP_REASONS
+            or self.error is not None
+        ):
             return self._record_failed(facts)
         kinds = [type(block) for block in complete.final_content]
         return CallCompleted(
@@ -99,7 +103,10 @@ class GatewayCall(Struct, kw_only=True):
         error_class: ErrorClass = error.error_class if error is not None else "cancelled"
         message = redact(str(error)[:MAX_MESSAGE]) if error is not None else "the client hung up"
         if error is None and complete is not None:
-            error_class, message = "other", f"the reply ended with finish_reason {complete.finish_reason!r}"
+            error_class, message = (
+                "other",
+                f"the reply ended with finish_reason {complete.finish_reason!r}",
+            )
         return CallFailed(
             **facts,
             **read_headers(error.headers if error is not None else {}),
@@ -121,7 +128,9 @@ class GatewayCall(Struct, kw_only=True):
         is billed.
         """
         usage, request = self.reply.usage, self.request
-        if self.first is None or (usage.input_tokens is not None and usage.output_tokens is not None):
+        if self.first is None or (
+            usage.input_tokens is not None and usage.output_tokens is not None
+        ):
             return usage
         asked = usage.input_tokens
         if asked is None:  # a rough estimate for a long request: a real one would take seconds
@@ -129,13 +138,17 @@ class GatewayCall(Struct, kw_only=True):
             estimate = self.provider.estimate_input_tokens
             asked = self.body_bytes // 4 if is_long else estimate(request.messages, request.tools)
         written = max(usage.output_tokens or 0, self.inbound.bytes // 100)
-        return replace(usage, input_tokens=asked, output_tokens=written, total_tokens=None, estimated=True)
+        return replace(
+            usage, input_tokens=asked, output_tokens=written, total_tokens=None, estimated=True
+        )
 
 
 def hide_messages(records: Sequence[CallEnd]) -> list[CallEnd]:
     """Remove the messages of errors, in which a provider may repeat the conversation."""
     return [
-        replace(record, error_message_redacted="(not logged)") if isinstance(record, CallFailed) else record
+        replace(record, error_message_redacted="(not logged)")
+        if isinstance(record, CallFailed)
+        else record
         for record in records
     ]
 
@@ -172,7 +185,10 @@ class CallLog:
             messages = [*call.request.messages]
             if call.complete is not None and call.complete.final_content:
                 messages.append(Assistant(call.complete.final_content))
-            payloads = [*[MessageRecorded(message, request_id=request_id) for message in messages], *payloads]
+            payloads = [
+                *[MessageRecorded(message, request_id=request_id) for message in messages],
+                *payloads,
+            ]
         self._put(payloads, request_id)
 
     @property
@@ -188,7 +204,9 @@ class CallLog:
         if self._session is None:
             self._session = f"gateway_{new_ulid()}"
             payloads.insert(0, SessionStarted(kind="gateway"))
-        task = asyncio.get_running_loop().create_task(self._write(self._session, payloads, request_id))
+        task = asyncio.get_running_loop().create_task(
+            self._write(self._session, payloads, request_id)
+        )
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

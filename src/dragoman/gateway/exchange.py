@@ -73,7 +73,16 @@ _COUNT_TOKENS = ":countTokens"
 
 # Headers that decide about authentication and framing. Reject duplicates: two proxies may each
 # honour a different one (request smuggling).
-_SINGLE = frozenset({b"authorization", b"x-api-key", b"x-goog-api-key", b"content-length", b"content-type", b"host"})
+_SINGLE = frozenset(
+    {
+        b"authorization",
+        b"x-api-key",
+        b"x-goog-api-key",
+        b"content-length",
+        b"content-type",
+        b"host",
+    }
+)
 _LENGTH = re.compile("[0-9]{1,19}")
 _SPARE = 60.0  # seconds a call may last beyond its reply, until its end is recorded
 
@@ -90,7 +99,11 @@ class RouteHandler:
     """Handle the POST requests of one wire."""
 
     def __init__(
-        self, service: Service, codec: ServerCodec, action: Action = "answer", rewrite: Rewrite | None = None
+        self,
+        service: Service,
+        codec: ServerCodec,
+        action: Action = "answer",
+        rewrite: Rewrite | None = None,
     ) -> None:
         self._service = service
         self._codec = codec
@@ -107,7 +120,9 @@ class RouteHandler:
 
 
 def read_headers(scope: Scope) -> dict[str, str]:
-    """Return the headers by lower-case name; ``InvalidRequestError`` if a critical one is duplicated."""
+    """Return the headers by lower-case name; ``InvalidRequestError`` if a critical one is
+    duplicated.
+    """
     headers: dict[str, str] = {}
     for name, value in scope["headers"]:
         if name in _SINGLE and name.decode("latin-1") in headers:
@@ -157,7 +172,9 @@ class Exchange:
         "warnings",
     )  # fmt: skip
 
-    def __init__(self, service: Service, codec: ServerCodec, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(
+        self, service: Service, codec: ServerCodec, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         self.service = service
         self.codec = codec
         self.scope = scope
@@ -201,7 +218,8 @@ class Exchange:
         """Process the complete request. No exception escapes except an external cancellation."""
         self.service.metrics.in_flight += 1
         self.service.live.add(self)
-        models = self.models = self.service.models  # a reload does not change them for this request
+        # a reload does not change them for this request
+        models = self.models = self.service.models
         models.users += 1
         try:
             await self._run(action)
@@ -216,7 +234,11 @@ class Exchange:
             await self._refuse(error)
         except LimiterUnavailableError as error:
             log.warning("%s", error)
-            await self._refuse(OverloadedError("the gateway cannot check its rate limit at the moment", retry_after=2))
+            await self._refuse(
+                OverloadedError(
+                    "the gateway cannot check its rate limit at the moment", retry_after=2
+                )
+            )
         except Exception:
             log.exception("the gateway failed")
             await self._refuse(UnavailableError("the gateway failed; see its log"))
@@ -237,11 +259,17 @@ class Exchange:
             return
         if (loaded := find_load(body) if self.codec.wire == "ollama" else None) is not None:
             self._find(loaded)
-            await self._reply(HttpReply(200, _JSON, write_load(loaded, self.scope["path"], int(time.time()))))
+            await self._reply(
+                HttpReply(200, _JSON, write_load(loaded, self.scope["path"], int(time.time())))
+            )
             return
         fields = await self._work(_parse, self.service.bounds, body)
         if self.codec.wire == "responses" and self.service.store is not None:
-            if action == "answer" and fields.get("background") is True and fields.get("stream") is not True:
+            if (
+                action == "answer"
+                and fields.get("background") is True
+                and fields.get("stream") is not True
+            ):
                 await self._start_background(fields)
                 return
             self.memory = Memory(self.service.store, self.owner)
@@ -279,14 +307,18 @@ class Exchange:
         self.headers = read_headers(self.scope)
         service = self.service
         self.span = begin_trace(service.tracing, self.scope["path"], self.codec.wire, self.headers)
-        self.key = service.identify(self.headers, service.find_key(self.scope, self.headers, self.codec))
+        self.key = service.identify(
+            self.headers, service.find_key(self.scope, self.headers, self.codec)
+        )
         if service.draining:
             raise OverloadedError("the gateway is shutting down", retry_after=1)
         if service.metrics.in_flight > service.bounds.in_flight:
             raise OverloadedError("the gateway has too many requests under way", retry_after=1)
         is_encoded = self.headers.get("content-encoding", "identity") != "identity"
         if is_encoded or not _is_json(self.headers, self.codec.wire):
-            raise InvalidRequestError("content-type must be application/json, without a content-encoding", status=415)
+            raise InvalidRequestError(
+                "content-type must be application/json, without a content-encoding", status=415
+            )
 
     async def _read_body(self) -> bytes:
         bounds = self.service.bounds
@@ -295,7 +327,9 @@ class Exchange:
         if not _LENGTH.fullmatch(length):
             raise InvalidRequestError("content-length must be a number of bytes")
         if int(length) > bounds.body_bytes:
-            raise InvalidRequestError(f"the body is longer than {bounds.body_bytes} bytes", status=413)
+            raise InvalidRequestError(
+                f"the body is longer than {bounds.body_bytes} bytes", status=413
+            )
         pieces: list[bytes] = []
         size = 0
         try:
@@ -307,14 +341,18 @@ class Exchange:
                     piece = message.get("body", b"")
                     size += len(piece)
                     if size > bounds.body_bytes:
-                        raise InvalidRequestError(f"the body is longer than {bounds.body_bytes} bytes", status=413)
+                        raise InvalidRequestError(
+                            f"the body is longer than {bounds.body_bytes} bytes", status=413
+                        )
                     self.service.hold(len(piece))
                     self.held += len(piece)
                     pieces.append(piece)
                     if not message.get("more_body"):
                         return b"".join(pieces)
         except TimeoutError:
-            raise InvalidRequestError(f"no complete body within {bounds.body_seconds:g} seconds", status=408) from None
+            raise InvalidRequestError(
+                f"no complete body within {bounds.body_seconds:g} seconds", status=408
+            ) from None
 
     def _read(self, body: bytes, fields: Mapping[str, Any]) -> Asked:
         wire = self.codec.wire
@@ -378,10 +416,14 @@ class Exchange:
         wire, wires = self.codec.wire, wires_of(provider)
         has_limit = provider.capabilities.known("max_output_tokens") is not None
         target = Target(self.model, frozenset(wires), has_limit)
-        made = translate(request, self.prepared, wire, target, NAMES[wire], is_native=self.is_native)
+        made = translate(
+            request, self.prepared, wire, target, NAMES[wire], is_native=self.is_native
+        )
         self.warnings += made.warnings
         self.stops = made.stops
-        request, approximated = fit_reasoning(provider, replace(made.request, model=provider.model))
+        request, approximated = fit_reasoning(
+            provider, replace(made.request, model=provider.model)
+        )
         self.warnings += approximated
         if refuses_losses(provider) or (self.key is not None and self.key.on_loss == "reject"):
             refuse_losses((*self.warnings, *find_losses(provider, request)), self.model)
@@ -391,11 +433,16 @@ class Exchange:
         """Count the request of a key with limits; raise an error if a limit is reached."""
         if not self.service.can_count(key):  # the keys have changed since the start
             raise QuotaExceededError(
-                "this key has limits, and the gateway's workers have no shared ledger to count them in"
+                "this key has limits, and the gateway's workers have no shared ledger to count "
+                "them in"
             )
         if key.has_budget and provider.priced_as.find_problem() is not None:
-            raise QuotaExceededError("this model has no known price, so this key's budget cannot be kept")
-        self.lease = await self.service.ledger.admit(key, self.service.bounds.reply_seconds + _SPARE)
+            raise QuotaExceededError(
+                "this model has no known price, so this key's budget cannot be kept"
+            )
+        self.lease = await self.service.ledger.admit(
+            key, self.service.bounds.reply_seconds + _SPARE
+        )
 
     # --- sending the reply
 
@@ -417,7 +464,10 @@ class Exchange:
             last = encoder.end()
         except TimeoutError:
             await self._work(reply.cancel)
-            last = self._fail(encoder, TimedOutError("the reply took longer than this gateway allows", which="total"))
+            last = self._fail(
+                encoder,
+                TimedOutError("the reply took longer than this gateway allows", which="total"),
+            )
         except ProviderError as error:
             last = self._fail(encoder, error)
         except asyncio.CancelledError:
@@ -439,7 +489,9 @@ class Exchange:
         while batch := await reply.next():
             passed: list[Event] = cutter.feed(batch)
             if cutter.found is not None:
-                ending = [each for each in [*batch, *reply.cancel()] if type(each) is MessageComplete]
+                ending = [
+                    each for each in [*batch, *reply.cancel()] if type(each) is MessageComplete
+                ]
                 passed += [cutter.close(each) for each in ending[:1]]
             if passed:
                 await self._pass_on(encoder, passed)
@@ -447,7 +499,11 @@ class Exchange:
                 return
 
     async def _pass_on(self, encoder: ReplyEncoder, batch: Sequence[Event]) -> None:
-        data = encoder.feed(batch[0]) if len(batch) == 1 else b"".join([encoder.feed(event) for event in batch])
+        data = (
+            encoder.feed(batch[0])
+            if len(batch) == 1
+            else b"".join([encoder.feed(event) for event in batch])
+        )
         last = batch[-1]
         if type(last) is MessageComplete:
             self.complete = last
@@ -456,7 +512,9 @@ class Exchange:
             self.first = time.perf_counter() - self.began
         if data:
             if not self.started:
-                await self._start(200, {"content-type": encoder.content_type, "cache-control": "no-cache"})
+                await self._start(
+                    200, {"content-type": encoder.content_type, "cache-control": "no-cache"}
+                )
             self.length += len(data)
             await self.send({"type": "http.response.body", "body": data, "more_body": True})
 
@@ -522,7 +580,10 @@ class Exchange:
         if self.warnings:
             own["x-dragoman-warnings"] = _shown(self.warnings)
         own |= show_route(self.provider, self.reply)
-        pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in {**headers, **own}.items()]
+        pairs = [
+            (name.encode("latin-1"), value.encode("latin-1"))
+            for name, value in {**headers, **own}.items()
+        ]
         await self.send({"type": "http.response.start", "status": status, "headers": pairs})
 
 
@@ -532,14 +593,17 @@ _JSON = {"content-type": "application/json"}
 def _is_json(headers: Mapping[str, str], wire: str) -> bool:
     """Return whether a body is declared as JSON.
 
-    A web page may send other media types to any address without a preflight request (CSRF), but not this one.
-    Ollama's clients (curl -d, litellm) send no media type, or that of a form, and its server takes both. The
-    Ollama wire takes them too, unless the headers show that a browser sent them.
+    A web page may send other media types to any address without a preflight request (CSRF), but
+    not this one. Ollama's clients (curl -d, litellm) send no media type, or that of a form, and
+    its server takes both. The Ollama wire takes them too, unless the headers show that a browser
+    sent them.
     """
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json" or wire != "ollama":
         return kind == "application/json"
-    is_page = any(name in headers for name in ("origin", "referer", "sec-fetch-site", "sec-fetch-mode"))
+    is_page = any(
+        name in headers for name in ("origin", "referer", "sec-fetch-site", "sec-fetch-mode")
+    )
     return kind in ("", "application/x-www-form-urlencoded") and not is_page
 
 
@@ -557,5 +621,7 @@ def _shown(warnings: Sequence[LossWarning]) -> str:
     """
     said = [f"{warning.code} {warning.path}" for warning in warnings]
     fitting = bisect_right(list(accumulate([len(each) + 2 for each in said])), _HEADER)
-    shown = "; ".join([*said[:fitting], f"{len(said) - fitting} more"] if fitting < len(said) else said)
+    shown = "; ".join(
+        [*said[:fitting], f"{len(said) - fitting} more"] if fitting < len(said) else said
+    )
     return "".join([letter if " " <= letter <= "~" else "?" for letter in shown])

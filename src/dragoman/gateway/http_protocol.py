@@ -116,7 +116,12 @@ class _EndingProtocol(HttpToolsProtocol):
 
     def _probe(self, seconds: float) -> None:
         cycle = self._running
-        if self._is_closing or cycle is None or cycle.response_started or self.scope["http_version"] == "1.0":
+        if (
+            self._is_closing
+            or cycle is None
+            or cycle.response_started
+            or self.scope["http_version"] == "1.0"
+        ):
             return
         self.transport.write(_INTERIM)
         self._probe_timer = self.loop.call_later(seconds, self._probe, seconds * 4)
@@ -129,7 +134,9 @@ class _EndingProtocol(HttpToolsProtocol):
         return self._running is not None and not self._running.response_complete
 
     def _disconnect(self) -> None:
-        """Report the end of the connection to the running request; uvicorn knows only the newest one."""
+        """Report the end of the connection to the running request; uvicorn knows only the newest
+        one.
+        """
         cycle = self._running
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True
@@ -142,7 +149,9 @@ class _EndingProtocol(HttpToolsProtocol):
             return
         self._is_closing = True
         self._stop_waiting()
-        is_sending = self._in_head or self._is_deaf or (self.cycle is not None and self.cycle.more_body)
+        is_sending = (
+            self._in_head or self._is_deaf or (self.cycle is not None and self.cycle.more_body)
+        )
         if (expects_data or is_sending) and not self._inner.is_closing():
             self._linger()
             return
@@ -228,7 +237,10 @@ class BoundedHttpProtocol(_EndingProtocol):
         self._peer = _network_of(self.client[0]) if self.client else ""
         peers, bounds = self._server.peers, self.bounds
         peers[self._peer] += 1
-        if len(self.connections) > bounds.connections or peers[self._peer] > bounds.connections_per_peer:
+        if (
+            len(self.connections) > bounds.connections
+            or peers[self._peer] > bounds.connections_per_peer
+        ):
             self._refuse(503, "the gateway has too many connections", expects_data=True)
         else:
             self._wait_for_head()
@@ -267,10 +279,16 @@ class BoundedHttpProtocol(_EndingProtocol):
             self._check_unread()
 
     def _check_unread(self) -> None:
-        """Limit what the parser buffers: a partial header, a partial trailer, a chunk extension."""
+        """Limit what the parser buffers: a partial header, a partial trailer, a chunk
+        extension.
+        """
         if self._in_head and self._unread > self.bounds.head_bytes:
             self._refuse(431, "the head of the request is too large")
-        elif self.cycle is not None and self.cycle.more_body and self._unread > self.bounds.trailer_bytes:
+        elif (
+            self.cycle is not None
+            and self.cycle.more_body
+            and self._unread > self.bounds.trailer_bytes
+        ):
             self._refuse(431, "the trailers of the request are too large")
 
     def on_message_begin(self) -> None:
@@ -338,7 +356,9 @@ class BoundedHttpProtocol(_EndingProtocol):
         if self._is_replying() and self._running is not None and not self._running.more_body:
             self._stop_parsing()
             return
-        is_untouched = not self._is_replying() or (self._running is not None and not self._running.response_started)
+        is_untouched = not self._is_replying() or (
+            self._running is not None and not self._running.response_started
+        )
         self._disconnect()
         if is_untouched:
             self.transport.write(_refusal(status, message))
@@ -358,7 +378,11 @@ class BoundedHttpProtocol(_EndingProtocol):
         if self._is_replying():  # reading may be paused, so the client need not be at fault
             self._wait_for_head()
         elif self._in_head:
-            self._refuse(408, f"the head of the request did not arrive within {self.bounds.head_seconds:g} seconds")
+            self._refuse(
+                408,
+                f"the head of the request did not arrive within {self.bounds.head_seconds:g} "
+                "seconds",
+            )
         else:
             self._close()
 
@@ -409,8 +433,13 @@ def _network_of(host: str) -> str:
 
 
 def _refusal(status: int, message: str) -> bytes:
-    body = json.dumps({"error": {"message": message, "type": "invalid_request_error", "code": status}}).encode()
-    lines = [f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}", "content-type: application/json"]
+    body = json.dumps(
+        {"error": {"message": message, "type": "invalid_request_error", "code": status}}
+    ).encode()
+    lines = [
+        f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}",
+        "content-type: application/json",
+    ]
     lines += [f"content-length: {len(body)}", "connection: close"]
     if status == 503:
         lines.append("retry-after: 1")

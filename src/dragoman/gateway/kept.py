@@ -60,7 +60,9 @@ class Memory:
     async def _find_earlier(self, fields: Mapping[str, Any]) -> list[Any]:
         previous, conversation = fields.get("previous_response_id"), fields.get("conversation")
         if previous is not None and conversation is not None:
-            raise InvalidRequestError("previous_response_id and conversation cannot be used together")
+            raise InvalidRequestError(
+                "previous_response_id and conversation cannot be used together"
+            )
         if previous is not None:
             record = await self._need(RESPONSE, previous, "previous_response_id")
             return [*record["input"], *record["response"].get("output", [])]
@@ -76,7 +78,9 @@ class Memory:
         if not wanted:
             return items
         if len(wanted) > MAX_REFERENCES:
-            raise InvalidRequestError(f"input refers to more than {MAX_REFERENCES} items", status=413)
+            raise InvalidRequestError(
+                f"input refers to more than {MAX_REFERENCES} items", status=413
+            )
         found = await self._store.get(self._owner, ITEM, [str(name) for name in wanted])
         made = []
         for at, item in enumerate(items):
@@ -85,7 +89,9 @@ class Memory:
             elif (kept := found.get(str(item.get("id")))) is not None:
                 made.append(kept)
             else:
-                raise NotKeptError(f"input[{at}]: no item {cut(str(item.get('id')), 80)!r} is kept for this key")
+                raise NotKeptError(
+                    f"input[{at}]: no item {cut(str(item.get('id')), 80)!r} is kept for this key"
+                )
         return made
 
     async def _need(self, kind: str, name: Any, field: str) -> Any:
@@ -177,7 +183,9 @@ class KeepingEncoder(ReplyEncoder):
         return data
 
 
-def new_response(response_id: str, fields: Mapping[str, Any], status: str, **facts: Any) -> dict[str, Any]:
+def new_response(
+    response_id: str, fields: Mapping[str, Any], status: str, **facts: Any
+) -> dict[str, Any]:
     """Return a response object without an answer."""
     return {
         "id": response_id,

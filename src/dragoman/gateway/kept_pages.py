@@ -131,7 +131,10 @@ class _KeptPages:
 
 
 async def _read(asked: HttpAsked) -> dict[str, Any]:
-    if asked.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+    if (
+        asked.headers.get("content-type", "").partition(";")[0].strip().lower()
+        != "application/json"
+    ):
         raise InvalidRequestError("content-type must be application/json", status=415)
     body = b""
     async for piece in asked.stream():
@@ -153,7 +156,11 @@ def _show(name: str, metadata: Any) -> dict[str, Any]:
 
 
 def _list(items: list[Any]) -> dict[str, Any]:
-    shown = [{"id": f"item_{at}", **_show_item(item)} for at, item in enumerate(items) if isinstance(item, dict)]
+    shown = [
+        {"id": f"item_{at}", **_show_item(item)}
+        for at, item in enumerate(items)
+        if isinstance(item, dict)
+    ]
     first, last = (shown[0]["id"], shown[-1]["id"]) if shown else (None, None)
     return {"object": "list", "data": shown, "first_id": first, "last_id": last, "has_more": False}
 

@@ -4,17 +4,14 @@ The file is strict YAML; it contains hashes, never the keys themselves::
 
     keys:
       ann:
-        hash: sha256:9f86d081...
-        team: research
-        models: [fast, "anthropic:*"]
-        budget_usd: 5
+        hash: sha256:9f86d081... team: research models: [fast, "anthropic:*"] budget_usd: 5
         requests_per_minute: 60
     teams:
       research: {budget_usd_month: 100}
 
 ``dragoman.gateway.keystore`` has the same keys in a database, which ``dragoman keys gateway``
-changes. A key is 32 random bytes, so a plain digest cannot be reversed. It is compared in constant time
-with every key of the file.
+changes. A key is 32 random bytes, so a plain digest cannot be reversed. It is compared in constant
+time with every key of the file.
 """
 
 from __future__ import annotations
@@ -145,10 +142,13 @@ class KeyRing:
 
     A file without keys, or a deleted one, leaves no key valid. Earlier keys stay valid only while
     the file is unreadable or invalid. Keys of a ``source`` are read again by ``poll``, which the
-    gateway calls in a thread every second; while the source is unavailable, the keys stay as they are.
+    gateway calls in a thread every second; while the source is unavailable, the keys stay as they
+    are.
     """
 
-    def __init__(self, keys: Iterable[Key] = (), path: Path | None = None, source: KeySource | None = None) -> None:
+    def __init__(
+        self, keys: Iterable[Key] = (), path: Path | None = None, source: KeySource | None = None
+    ) -> None:
         self._keys: Sequence[Key] = tuple(keys)
         self._path = path
         self._stamp = _stamp(path)
@@ -164,7 +164,9 @@ class KeyRing:
         ring = cls(path=Path(path))
         ring._keys = _read(Path(path))
         if not ring._keys:
-            raise ConfigError(str(path), None, "has no keys; create one with `dragoman serve --new-key NAME`")
+            raise ConfigError(
+                str(path), None, "has no keys; create one with `dragoman serve --new-key NAME`"
+            )
         return ring
 
     def __len__(self) -> int:
@@ -192,7 +194,10 @@ class KeyRing:
                 self._version = version
         except Exception as error:  # an exception of either driver
             if not self._is_lost:
-                log.warning("the database of keys is unavailable; the keys stay as they are: %s", scrub(str(error)))
+                log.warning(
+                    "the database of keys is unavailable; the keys stay as they are: %s",
+                    scrub(str(error)),
+                )
             self._is_lost = True
             return
         self._is_lost = False
@@ -214,7 +219,11 @@ class KeyRing:
                 found = key
         if presented is None or found is None:
             return None
-        return None if found.expires is not None and (today or date.today()) > found.expires else found
+        return (
+            None
+            if found.expires is not None and (today or date.today()) > found.expires
+            else found
+        )
 
     def _renew(self) -> None:
         stamp = _stamp(self._path)
@@ -246,7 +255,9 @@ def read_key_file(path: Path) -> tuple[tuple[Key, ...], dict[str, Decimal | None
     root = read_yaml(path)
     root.allow("keys", "teams")
     teams = {name: _read_team(section) for name, section in root.section("teams").sections()}
-    keys = tuple([_read_key(name, section, teams) for name, section in root.section("keys").sections()])
+    keys = tuple(
+        [_read_key(name, section, teams) for name, section in root.section("keys").sections()]
+    )
     hashes = [each for key in keys for each in (key.hash, key.old_hash) if each is not None]
     if len(set(hashes)) != len(hashes):
         raise ConfigError(str(path), None, "two keys have the same hash")

@@ -26,8 +26,10 @@ from .keys import TEAM, Key, KeyRing, new_key
 _SCHEMA = [
     "create table if not exists dragoman_keys (id text primary key, data text not null)",
     "create table if not exists dragoman_teams (id text primary key, data text not null)",
-    "create table if not exists dragoman_audit (seq {serial}, at double precision not null, actor text not null, "
-    "action text not null, subject text not null, detail text not null)",
+    (
+        "create table if not exists dragoman_audit (seq {serial}, at double precision not null, "
+        "actor text not null, action text not null, subject text not null, detail text not null)"
+    ),
 ]
 _LOCK = "keys"
 _SQLITE = b"SQLite format 3\0"
@@ -91,7 +93,9 @@ class KeyStore:
             teams = {team.id: team for team in self._read_teams()}
             rows = self._base.run("select data from dragoman_keys order by id")
         keys = [msgspec.json.decode(data, type=Key) for (data,) in rows]
-        return tuple([replace(key, team_budget_usd_month=_find_budget(teams, key.team)) for key in keys])
+        return tuple(
+            [replace(key, team_budget_usd_month=_find_budget(teams, key.team)) for key in keys]
+        )
 
     def teams(self) -> Sequence[Team]:
         """Return every team, sorted by name."""
@@ -108,7 +112,14 @@ class KeyStore:
             )
         return tuple(
             [
-                AuditRecord(seq, datetime.fromtimestamp(at, UTC), actor, action, of, msgspec.json.decode(detail))
+                AuditRecord(
+                    seq,
+                    datetime.fromtimestamp(at, UTC),
+                    actor,
+                    action,
+                    of,
+                    msgspec.json.decode(detail),
+                )
                 for seq, at, actor, action, of, detail in rows
             ]
         )
@@ -123,7 +134,8 @@ class KeyStore:
         """Add keys whose hashes are known; ``ValueError`` if a name or a hash is taken."""
         with self._lock, self._base.transaction(_LOCK) as now:
             known = [
-                msgspec.json.decode(data, type=Key) for (data,) in self._base.run("select data from dragoman_keys")
+                msgspec.json.decode(data, type=Key)
+                for (data,) in self._base.run("select data from dragoman_keys")
             ]
             names, hashes = {key.id for key in known}, {key.hash for key in known}
             for key in keys:
@@ -144,7 +156,9 @@ class KeyStore:
             after = replace(before, **fields)
             self._write(after)
             old, new = _describe(before), _describe(after)
-            changed = {field: new.get(field) for field in {*old, *new} if old.get(field) != new.get(field)}
+            changed = {
+                field: new.get(field) for field in {*old, *new} if old.get(field) != new.get(field)
+            }
             self._record(now, "change", name, changed)
         return after
 
@@ -171,7 +185,8 @@ class KeyStore:
         with self._lock, self._base.transaction(_LOCK) as now:
             data = msgspec.json.encode(Team(name, budget_usd_month)).decode()
             self._base.run(
-                "insert into dragoman_teams values (?, ?) on conflict (id) do update set data = excluded.data",
+                "insert into dragoman_teams values (?, ?) on conflict (id) do update set data = "
+                "excluded.data",
                 (name, data),
             )
             budget = None if budget_usd_month is None else str(budget_usd_month)
@@ -197,13 +212,15 @@ class KeyStore:
     def _write(self, key: Key) -> None:
         data = msgspec.json.encode(replace(key, team_budget_usd_month=None)).decode()
         self._base.run(
-            "insert into dragoman_keys values (?, ?) on conflict (id) do update set data = excluded.data",
+            "insert into dragoman_keys values (?, ?) on conflict (id) do update set data = "
+            "excluded.data",
             (key.id, data),
         )
 
     def _record(self, now: float, action: str, subject: str, detail: Mapping[str, Any]) -> None:
         self._base.run(
-            "insert into dragoman_audit (at, actor, action, subject, detail) values (?, ?, ?, ?, ?)",
+            "insert into dragoman_audit (at, actor, action, subject, detail) values (?, ?, ?, "
+            "?, ?)",
             (now, self._actor, action, subject, msgspec.json.encode(detail).decode()),
         )
 
@@ -214,13 +231,18 @@ def _find_budget(teams: Mapping[str, Team], team: str | None) -> Decimal | None:
 
 def _describe(key: Key) -> dict[str, Any]:
     """Return the fields of a key that are set, as JSON values, without its hashes."""
-    made = msgspec.to_builtins({name: value for name, value in asdict(key).items() if name not in _HIDDEN})
+    made = msgspec.to_builtins(
+        {name: value for name, value in asdict(key).items() if name not in _HIDDEN}
+    )
     return {name: value for name, value in made.items() if value is not None and name != "id"}
 
 
 def _check_name(name: str) -> None:
     if not name or len(name) > 200 or not name.isprintable() or name.startswith(TEAM):
-        raise ValueError(f"the name of a key or team is 1 to 200 printable characters and does not begin with {TEAM}")
+        raise ValueError(
+            "the name of a key or team is 1 to 200 printable characters and does not begin with "
+            f"{TEAM}"
+        )
 
 
 def _find_actor() -> str:

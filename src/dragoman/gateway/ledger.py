@@ -37,12 +37,19 @@ log = logging.getLogger("dragoman")
 
 _SCHEMA = [
     # the month '' is the total
-    "create table if not exists dragoman_spent (key text, month text, usd text not null, primary key (key, month))",
-    "create table if not exists dragoman_used ("
-    "key text, minute bigint, requests bigint not null, tokens bigint not null, primary key (key, minute))",
-    "create table if not exists dragoman_leases ("
-    "id text primary key, key text not null, host text not null, pid integer not null, life text not null, "
-    "until double precision not null)",
+    (
+        "create table if not exists dragoman_spent (key text, month text, usd text not null, "
+        "primary key (key, month))"
+    ),
+    (
+        "create table if not exists dragoman_used (key text, minute bigint, requests bigint not "
+        "null, tokens bigint not null, primary key (key, minute))"
+    ),
+    (
+        "create table if not exists dragoman_leases (id text primary key, key text not null, host "
+        "text not null, pid integer not null, life text not null, until double precision not "
+        "null)"
+    ),
 ]
 _LIFE = new_ulid()  # identifies this process, since the operating system reuses process ids
 _BUSY_SECONDS = 2.0  # how long a call waits for its admission
@@ -65,7 +72,9 @@ class Ledger:
     can exceed a budget.
     """
 
-    def __init__(self, place: str | Path | None = None, *, clock: Callable[[], float] | None = None) -> None:
+    def __init__(
+        self, place: str | Path | None = None, *, clock: Callable[[], float] | None = None
+    ) -> None:
         self._clock = clock
         self.is_shared = place is not None
         # Used by one thread at a time, not necessarily the one that created it.
@@ -76,7 +85,8 @@ class Ledger:
         if not is_postgres(place):
             self._adopt()
         self._base.run(
-            "delete from dragoman_leases where host = ? and pid = ? and life <> ?", (_HOST, os.getpid(), _LIFE)
+            "delete from dragoman_leases where host = ? and pid = ? and life <> ?",
+            (_HOST, os.getpid(), _LIFE),
         )
 
     def close(self) -> None:
@@ -108,11 +118,18 @@ class Ledger:
                 self._check_minute(now, key.id, "requests", key.requests_per_minute)
             if key.tokens_per_minute is not None:
                 self._check_minute(now, key.id, "tokens", key.tokens_per_minute)
-            lease = None if key.max_concurrency is None else self._lease(now, key, key.max_concurrency, seconds)
+            lease = (
+                None
+                if key.max_concurrency is None
+                else self._lease(now, key, key.max_concurrency, seconds)
+            )
             self._add(now, key.id, requests=1)
             self._standing[key.id] = {
                 what: max(0, math.floor(limit - self._count_minute(now, key.id, what)))
-                for what, limit in (("requests", key.requests_per_minute), ("tokens", key.tokens_per_minute))
+                for what, limit in (
+                    ("requests", key.requests_per_minute),
+                    ("tokens", key.tokens_per_minute),
+                )
                 if limit is not None
             }
         return lease
@@ -121,7 +138,14 @@ class Ledger:
         """Return what remained of a key's per-minute limits after its last request."""
         return self._standing.get(key.id, {})
 
-    def settle(self, lease: str | None, key: Key, tokens: int = 0, money: Decimal = Decimal(0), *leases: str) -> None:
+    def settle(
+        self,
+        lease: str | None,
+        key: Key,
+        tokens: int = 0,
+        money: Decimal = Decimal(0),
+        *leases: str,
+    ) -> None:
         """Release one lease or several, and count the tokens and the cost of the calls."""
         with self._transaction(key) as now:
             for each in leases if lease is None else (lease, *leases):
@@ -140,7 +164,9 @@ class Ledger:
         """
         with self._base.transaction():
             if self._base.run("select 1 from sqlite_master where name = 'spent'"):
-                self._base.run("insert or ignore into dragoman_spent select key, '', usd from spent")
+                self._base.run(
+                    "insert or ignore into dragoman_spent select key, '', usd from spent"
+                )
                 self._base.run("drop table spent")
 
     @contextlib.contextmanager
@@ -166,9 +192,14 @@ class Ledger:
         string.
         """
         rows = self._base.run(
-            "select month, usd from dragoman_spent where key = ? and month in ('', ?)", (account, month)
+            "select month, usd from dragoman_spent where key = ? and month in ('', ?)",
+            (account, month),
         )
-        return {"": Decimal(0), month: Decimal(0), **{period: Decimal(usd) for period, usd in rows}}
+        return {
+            "": Decimal(0),
+            month: Decimal(0),
+            **{period: Decimal(usd) for period, usd in rows},
+        }
 
     def _spend(self, account: str, month: str, money: Decimal) -> None:
         # the account is locked, so no other process can add in between
@@ -183,25 +214,34 @@ class Ledger:
     def _lease(self, now: float, key: Key, limit: int, seconds: float) -> str:
         if self._count_running(key.id, now) >= limit:
             found = self._base.run(
-                "select distinct pid from dragoman_leases where key = ? and host = ?", (key.id, _HOST)
+                "select distinct pid from dragoman_leases where key = ? and host = ?",
+                (key.id, _HOST),
             )
             for (pid,) in found:
                 if not _is_alive(pid):
-                    self._base.run("delete from dragoman_leases where pid = ? and host = ?", (pid, _HOST))
+                    self._base.run(
+                        "delete from dragoman_leases where pid = ? and host = ?", (pid, _HOST)
+                    )
             self._base.run("delete from dragoman_leases where until <= ?", (now,))
             if self._count_running(key.id, now) >= limit:
-                raise RateLimitError(f"this key's limit of {limit} calls at a time is reached", retry_after=1)
+                raise RateLimitError(
+                    f"this key's limit of {limit} calls at a time is reached", retry_after=1
+                )
         lease = new_ulid()
         row = (lease, key.id, _HOST, os.getpid(), _LIFE, now + seconds)
         self._base.run("insert into dragoman_leases values (?, ?, ?, ?, ?, ?)", row)
         return lease
 
     def _count_running(self, key: str, now: float) -> int:
-        rows = self._base.run("select count(*) from dragoman_leases where key = ? and until > ?", (key, now))
+        rows = self._base.run(
+            "select count(*) from dragoman_leases where key = ? and until > ?", (key, now)
+        )
         return int(rows[0][0])
 
     def _check_minute(self, now: float, key: str, what: str, limit: int) -> None:
-        """Check a sliding window of one minute: the previous minute counts in proportion to its overlap."""
+        """Check a sliding window of one minute: the previous minute counts in proportion to its
+        overlap.
+        """
         seconds = now % 60
         this, last = self._read_minutes(now, key, what)
         if this + last * (1 - seconds / 60) < limit:
@@ -209,7 +249,9 @@ class Ledger:
         # If this minute alone exceeds the limit, wait for the next; else until enough of the last
         # has passed.
         wait = 60 - seconds if this >= limit else (1 - (limit - this) / last) * 60 - seconds
-        raise RateLimitError(f"this key's limit of {what} a minute is reached", retry_after=max(0.1, round(wait, 1)))
+        raise RateLimitError(
+            f"this key's limit of {what} a minute is reached", retry_after=max(0.1, round(wait, 1))
+        )
 
     def _count_minute(self, now: float, key: str, what: str) -> float:
         this, last = self._read_minutes(now, key, what)
@@ -219,7 +261,8 @@ class Ledger:
         """Return the requests or tokens of a key in the current minute and in the previous one."""
         minute = int(now // 60)
         found = self._base.run(
-            "select minute, requests, tokens from dragoman_used where key = ? and minute >= ?", (key, minute - 1)
+            "select minute, requests, tokens from dragoman_used where key = ? and minute >= ?",
+            (key, minute - 1),
         )
         rows = {row[0]: row[1 if what == "requests" else 2] for row in found}
         return rows.get(minute, 0), rows.get(minute - 1, 0)
@@ -227,12 +270,15 @@ class Ledger:
     def _add(self, now: float, key: str, requests: int = 0, tokens: int = 0) -> None:
         minute = int(now // 60)
         self._base.run(
-            "insert into dragoman_used values (?, ?, ?, ?) on conflict (key, minute) do update set "
-            "requests = dragoman_used.requests + excluded.requests, tokens = dragoman_used.tokens + excluded.tokens",
+            "insert into dragoman_used values (?, ?, ?, ?) on conflict (key, minute) do update set"
+            " requests = dragoman_used.requests + excluded.requests, tokens = dragoman_used.tokens"
+            " + excluded.tokens",
             (key, minute, requests, tokens),
         )
         if requests:
-            self._base.run("delete from dragoman_used where key = ? and minute < ?", (key, minute - 1))
+            self._base.run(
+                "delete from dragoman_used where key = ? and minute < ?", (key, minute - 1)
+            )
 
 
 def _find_month(now: float) -> str:
@@ -252,7 +298,7 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
-# --- off the event loop ---------------------------------------------------------------------------
+# --- off the event loop ------------------------------------------------------------------------
 
 
 class _Settlement(NamedTuple):
@@ -310,7 +356,9 @@ class LedgerWriter:
             raise
         return None if limited is None else Lease(None, limited)
 
-    def settle(self, lease: Lease | None, key: Key, tokens: int = 0, money: Decimal = Decimal(0)) -> None:
+    def settle(
+        self, lease: Lease | None, key: Key, tokens: int = 0, money: Decimal = Decimal(0)
+    ) -> None:
         """Release a lease and count the usage of the call, now or as soon as the ledger can be
         written.
         """
@@ -332,7 +380,10 @@ class LedgerWriter:
         """
         left = self.ledger.find_standing(key) if self.limits is None else self.limits.describe(key)
         headers = {}
-        for what, limit in (("requests", key.requests_per_minute), ("tokens", key.tokens_per_minute)):
+        for what, limit in (
+            ("requests", key.requests_per_minute),
+            ("tokens", key.tokens_per_minute),
+        ):
             if limit is not None:
                 headers[f"x-ratelimit-limit-{what}"] = str(limit)
                 headers[f"x-ratelimit-remaining-{what}"] = str(left.get(what, 0))
@@ -404,7 +455,9 @@ class LedgerWriter:
                 jobs.append(self._jobs.get_nowait())
         return jobs
 
-    def _admit(self, job: _Admission, decided: dict[str, QuotaExceededError | None], *, is_writable: bool) -> None:
+    def _admit(
+        self, job: _Admission, decided: dict[str, QuotaExceededError | None], *, is_writable: bool
+    ) -> None:
         try:
             if not is_writable or time.monotonic() > job.deadline:
                 raise _overloaded()
@@ -415,7 +468,9 @@ class LedgerWriter:
         except Exception as error:
             job.result.set_exception(error)
 
-    def _decide(self, job: _Admission, decided: dict[str, QuotaExceededError | None]) -> str | None:
+    def _decide(
+        self, job: _Admission, decided: dict[str, QuotaExceededError | None]
+    ) -> str | None:
         if self.limits is None:
             return self.ledger.admit(job.key, job.seconds)
         # a budget alone: jobs that wait at the same time get the same answer
@@ -433,7 +488,9 @@ class LedgerWriter:
         return None
 
     def _pay(self) -> bool:
-        """Write the pending settlements, in one transaction for each key; return whether none is left."""
+        """Write the pending settlements, in one transaction for each key; return whether none is
+        left.
+        """
         while self._owed:
             by_key: dict[Key, list[_Settlement]] = {}
             for each in self._owed:
@@ -443,7 +500,11 @@ class LedgerWriter:
                 self._settle(key, settlements)
             except self.ledger.errors as error:
                 count = len(self._owed)
-                log.warning("the ledger cannot be written, %d calls are to be counted: %s", count, scrub(str(error)))
+                log.warning(
+                    "the ledger cannot be written, %d calls are to be counted: %s",
+                    count,
+                    scrub(str(error)),
+                )
                 return False
             self._owed = deque([each for each in self._owed if each.key != key])
         return True

@@ -1,7 +1,8 @@
-"""Rate limits of keys in Redis, shared by all workers and hosts: requests, tokens, and calls at a time.
+"""Rate limits of keys in Redis, shared by all workers and hosts: requests, tokens, and calls at a
+time.
 
-They are the same sliding windows as the ledger's, changed atomically by Lua scripts with the
-clock of Redis. While Redis is unavailable, the configured policy applies.
+They are the same sliding windows as the ledger's, changed atomically by Lua scripts with the clock
+of Redis. While Redis is unavailable, the configured policy applies.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("dragoman")
 
 Policy = Literal["closed", "open", "local"]
-"""What happens to calls of keys with rate limits while Redis is unavailable: reject them (503), admit
-them, or count them in each process separately."""
+"""What happens to calls of keys with rate limits while Redis is unavailable: reject them (503),
+admit them, or count them in each process separately.
+"""
 
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 _SECONDS = 5.0  # timeout of one Redis command
@@ -55,8 +57,9 @@ local function keep()
 end
 """
 
-# ARGV: time, lease id, seconds of the lease, calls at a time, requests and tokens per minute; 0 means unlimited.
-# Returns the exceeded limit or 'ok', the seconds to wait, and the requests and tokens that remain.
+# ARGV: time, lease id, seconds of the lease, calls at a time, requests and tokens per minute; 0
+# means unlimited. Returns the exceeded limit or 'ok', the seconds to wait, and the requests and
+# tokens that remain.
 _ADMIT = (
     _PRELUDE
     + """
@@ -131,9 +134,13 @@ class RedisLimits:
         try:
             import redis.asyncio  # a lazy import of an optional dependency
         except ImportError as error:
-            raise ImportError("limits in Redis need its extra: pip install 'dragoman[redis]'") from error
+            raise ImportError(
+                "limits in Redis need its extra: pip install 'dragoman[redis]'"
+            ) from error
         if on_failure not in POLICIES or (on_failure == "local" and spare is None):
-            raise ValueError(f"on_failure must be one of {', '.join(POLICIES)}, and local needs spare=")
+            raise ValueError(
+                f"on_failure must be one of {', '.join(POLICIES)}, and local needs spare="
+            )
         self.failures = 0  # admissions that Redis could not decide
         self._redis: Redis
         self._owned = isinstance(client, str)
@@ -162,7 +169,11 @@ class RedisLimits:
         reached.
         """
         lease = new_ulid()
-        limits = (key.max_concurrency or 0, key.requests_per_minute or 0, key.tokens_per_minute or 0)
+        limits = (
+            key.max_concurrency or 0,
+            key.requests_per_minute or 0,
+            key.tokens_per_minute or 0,
+        )
         asking = self._start(self._run(self._admitting, key, lease, seconds, *limits))
         try:
             found = await asyncio.shield(asking)
@@ -173,12 +184,18 @@ class RedisLimits:
             # Redis may run the script later and grant a lease that no call holds: free its slot.
             self.settle(lease, key)
             return self._admit_without(key, seconds, error)
-        what, wait, *left = [each.decode() if isinstance(each, bytes) else str(each) for each in found]
+        what, wait, *left = [
+            each.decode() if isinstance(each, bytes) else str(each) for each in found
+        ]
         if what == "calls":
-            raise RateLimitError(f"this key's limit of {limits[0]} calls at a time is reached", retry_after=1)
+            raise RateLimitError(
+                f"this key's limit of {limits[0]} calls at a time is reached", retry_after=1
+            )
         if what != "ok":
             seconds = max(0.1, round(float(wait), 1))
-            raise RateLimitError(f"this key's limit of {what} a minute is reached", retry_after=seconds)
+            raise RateLimitError(
+                f"this key's limit of {what} a minute is reached", retry_after=seconds
+            )
         self._standing[key.id] = dict(zip(("requests", "tokens"), map(int, left), strict=True))
         return lease
 
@@ -217,20 +234,28 @@ class RedisLimits:
                 return await script(keys=names, args=[now, *arguments])
         except self._errors as error:
             self._paused_until = time.monotonic() + _PAUSE
-            log.warning("Redis is unavailable for rate limits, policy %s: %s", self._on_failure, type(error).__name__)
+            log.warning(
+                "Redis is unavailable for rate limits, policy %s: %s",
+                self._on_failure,
+                type(error).__name__,
+            )
             raise
 
     def _admit_without(self, key: Key, seconds: float, error: Exception) -> str | None:
         self.failures += 1
         self._standing.pop(key.id, None)
         if self._on_failure == "closed":
-            raise OverloadedError("the gateway cannot check its rate limit at the moment", retry_after=2) from error
+            raise OverloadedError(
+                "the gateway cannot check its rate limit at the moment", retry_after=2
+            ) from error
         if self._on_failure == "open" or self._spare is None:
             return None
         return _LOCAL + (self._spare.admit(key, seconds) or "")
 
     async def _settle(self, lease: str, key: Key, tokens: int, requests: int) -> None:
-        """Release a lease; retry for some time, since a slot that stays taken locks the key out."""
+        """Release a lease; retry for some time, since a slot that stays taken locks
+        the key out.
+        """
         for attempt in range(_RETRIES):
             try:
                 await self._run(self._settling, key, lease, tokens, requests)

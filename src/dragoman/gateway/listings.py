@@ -11,7 +11,9 @@ _EPOCH = "1970-01-01T00:00:00Z"
 
 
 def list_models(names: Sequence[str]) -> dict[str, Any]:
-    """Return the list under ``/v1/models``, which clients of the openai and anthropic wires read."""
+    """Return the list under ``/v1/models``, which clients of the openai and anthropic
+    wires read.
+    """
     first, last = (names[0], names[-1]) if names else (None, None)
     data = [show_model(name) for name in names]
     return {"object": "list", "data": data, "has_more": False, "first_id": first, "last_id": last}
@@ -48,7 +50,14 @@ _DETAILS = {
 
 def show_ollama_tag(name: str) -> dict[str, Any]:
     """Return one entry of ``/api/tags``; nothing is stored here, so size and digest are empty."""
-    return {"name": name, "model": name, "modified_at": _EPOCH, "size": 0, "digest": "", "details": _DETAILS}
+    return {
+        "name": name,
+        "model": name,
+        "modified_at": _EPOCH,
+        "size": 0,
+        "digest": "",
+        "details": _DETAILS,
+    }
 
 
 def show_ollama_running(name: str) -> dict[str, Any]:

@@ -56,7 +56,9 @@ class Metrics:
         lines += _counter("dragoman_requests_total", ("wire", "model", "status"), self._requests)
         lines += _counter("dragoman_warnings_total", ("wire", "code"), self._warnings)
         lines += _counter("dragoman_tokens_total", ("model", "kind"), self._tokens)
-        lines += _counter("dragoman_switches_total", ("model", "from", "to", "reason"), self._switches)
+        lines += _counter(
+            "dragoman_switches_total", ("model", "from", "to", "reason"), self._switches
+        )
         for name, held in self._seconds.items():
             lines += _histogram(f"dragoman_{name}_seconds", held)
         return "\n".join(lines) + "\n"
@@ -65,7 +67,9 @@ class Metrics:
 def _counter(name: str, labels: Iterable[str], values: Mapping[tuple[str, ...], int]) -> list[str]:
     lines = [f"# TYPE {name} counter"]
     for key, value in sorted(values.items()):
-        named = ",".join([f'{label}="{_escape(text)}"' for label, text in zip(labels, key, strict=True)])
+        named = ",".join(
+            [f'{label}="{_escape(text)}"' for label, text in zip(labels, key, strict=True)]
+        )
         lines.append(f"{name}{{{named}}} {value}")
     return lines
 

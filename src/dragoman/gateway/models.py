@@ -37,9 +37,13 @@ class Models:
     def __init__(self, source: Mapping[str, Served] | Registry) -> None:
         self._registry = source if isinstance(source, Registry) else None
         given: Mapping[str, Served] = {} if isinstance(source, Registry) else source
-        self._providers = {name: each for name, each in given.items() if isinstance(each, Provider)}
+        self._providers = {
+            name: each for name, each in given.items() if isinstance(each, Provider)
+        }
         self._retrieval = {
-            (name, each.operation): each for name, each in given.items() if isinstance(each, RetrievalModel)
+            (name, each.operation): each
+            for name, each in given.items()
+            if isinstance(each, RetrievalModel)
         }
         self.users = 0  # requests under way that use these models
         self.is_retired = False
@@ -52,12 +56,20 @@ class Models:
         if self._registry is None:
             return sorted({*self._providers, *[name for name, _ in self._retrieval]})
         found = [*self._registry.aliases(), *self._registry.names()]
-        return [name for name in dict.fromkeys(found) if self._registry.find(name).status == "configured"]
+        return [
+            name
+            for name in dict.fromkeys(found)
+            if self._registry.find(name).status == "configured"
+        ]
 
     def find(self, name: str) -> Provider:
         """Return the provider of a name; ``InvalidModelError`` if it is not served."""
         provider = self._providers.get(name)
-        if provider is None and self._registry is not None and self._is_listed(self._registry, name):
+        if (
+            provider is None
+            and self._registry is not None
+            and self._is_listed(self._registry, name)
+        ):
             try:
                 provider = self._providers[name] = self._registry.provider(name, keep_raw=False)
             except AuthenticationError as error:  # the operator's key is missing, not the client's
@@ -70,7 +82,11 @@ class Models:
         """Return the embedder or reranker of a name; ``InvalidModelError`` if it is not served."""
         model = self._retrieval.get((name, operation))
         if model is None and self._registry is not None and self._is_listed(self._registry, name):
-            opener: Any = self._registry.open_embedder if operation == "embed" else self._registry.open_reranker
+            opener: Any = (
+                self._registry.open_embedder
+                if operation == "embed"
+                else self._registry.open_reranker
+            )
             try:
                 model = self._retrieval[name, operation] = opener(name, retries=0, keep_raw=False)
             except AuthenticationError as error:
@@ -105,14 +121,20 @@ class Models:
             problem = problems.get(name, "ready")
             breakers = [part.availability for part in walk(provider) if isinstance(part, Fallback)]
             for end in [part for part in walk(provider) if len([*walk(part)]) == 1]:
-                causes = [cause for each in breakers if (cause := each.trigger(end.name, end.model)) is not None]
+                causes = [
+                    cause
+                    for each in breakers
+                    if (cause := each.trigger(end.name, end.model)) is not None
+                ]
                 state = f"unavailable: {causes[0]}" if causes else problem
                 found.append([name, f"{end.name}:{end.model}", state])
         return found
 
     async def _find_problems(self) -> None:
         asked: dict[str, Served] = {**self._providers}
-        asked |= {f"{name} ({operation})": each for (name, operation), each in self._retrieval.items()}
+        asked |= {
+            f"{name} ({operation})": each for (name, operation), each in self._retrieval.items()
+        }
         found = await asyncio.gather(*[_problem(provider) for provider in asked.values()])
         named = zip(asked, found, strict=True)
         self._problems = {name: problem for name, problem in named if problem is not None}
@@ -146,15 +168,16 @@ async def _problem(provider: Served) -> str | None:
 def issuer_of(provider: Provider) -> Issuer | None:
     """Return the issuer of the opaque state in a provider's replies, if there is only one."""
     ends = [part for part in walk(provider) if isinstance(part, HttpProvider)]
-    issuers = {
-        Issuer(end.codec.wire, end.codec.issuer_vendor, end.model) for end in ends
-    }  # several keys are one issuer
+    # a set: several keys are one issuer
+    issuers = {Issuer(end.codec.wire, end.codec.issuer_vendor, end.model) for end in ends}
     return issuers.pop() if len(issuers) == 1 else None
 
 
 def refuses_losses(provider: Provider) -> bool:
     """Return whether a provider, or one that it wraps, has ``on_loss: reject``."""
-    return any(part.on_loss == "reject" for part in walk(provider) if isinstance(part, HttpProvider))
+    return any(
+        part.on_loss == "reject" for part in walk(provider) if isinstance(part, HttpProvider)
+    )
 
 
 def find_losses(provider: Provider, request: Request) -> list[LossWarning]:
@@ -187,7 +210,9 @@ def fit_reasoning(provider: Provider, request: Request) -> tuple[Request, tuple[
         config = replace(config, max_tokens=config.max_tokens + other)
     fitted = replace(request, config=replace(config, reasoning=other))
     if other is not None and _takes_reasoning(provider, fitted):
-        return fitted, (LossWarning("reasoning_approximated", "reasoning", f"{other} stands for {asked}"),)
+        return fitted, (
+            LossWarning("reasoning_approximated", "reasoning", f"{other} stands for {asked}"),
+        )
     plain = replace(request, config=replace(request.config, reasoning=None))
     why = "the model thinks as much as it does by default"
     return plain, (LossWarning("reasoning_dropped", "reasoning", why),)

@@ -31,7 +31,10 @@ _TEXT_OR_PARTS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"typ
 _MESSAGE = {
     "type": "object",
     "required": ["role"],
-    "properties": {"role": {"type": "string"}, "content": {"anyOf": [*_TEXT_OR_PARTS["anyOf"], {"type": "null"}]}},
+    "properties": {
+        "role": {"type": "string"},
+        "content": {"anyOf": [*_TEXT_OR_PARTS["anyOf"], {"type": "null"}]},
+    },
 }
 _COMMON: dict[str, Any] = {
     "model": {"type": "string", "description": "The name of a model as this gateway serves it."},
@@ -100,7 +103,11 @@ _GEMINI = {
 
 
 def _post(
-    summary: str, schema: dict[str, Any], *, streams: str | None = "text/event-stream", error: dict[str, Any] = _ERROR
+    summary: str,
+    schema: dict[str, Any],
+    *,
+    streams: str | None = "text/event-stream",
+    error: dict[str, Any] = _ERROR,
 ) -> dict[str, Any]:
     content: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
     if streams is not None:
@@ -110,21 +117,29 @@ def _post(
             "summary": summary,
             "security": [{"bearer": []}, {"x-api-key": []}, {}],
             "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
-            "responses": {"200": {"description": "The reply.", "content": content}, **_refusals(error=error)},
+            "responses": {
+                "200": {"description": "The reply.", "content": content},
+                **_refusals(error=error),
+            },
         }
     }
 
 
 def _refusals(*statuses: str, error: dict[str, Any] = _ERROR) -> dict[str, Any]:
     content = {"application/json": {"schema": error}}
-    return {status: {"description": _STATUSES[status], "content": content} for status in statuses or _STATUSES}
+    return {
+        status: {"description": _STATUSES[status], "content": content}
+        for status in statuses or _STATUSES
+    }
 
 
 def _get(
     summary: str, *refusals: str, kind: str = "application/json", error: dict[str, Any] = _ERROR
 ) -> dict[str, Any]:
     schema = {"type": "object"} if kind == "application/json" else {"type": "string"}
-    found: dict[str, Any] = {"200": {"description": summary, "content": {kind: {"schema": schema}}}}
+    found: dict[str, Any] = {
+        "200": {"description": summary, "content": {kind: {"schema": schema}}}
+    }
     denied = _refusals(*refusals, error=error) if refusals else {}
     return {"get": {"summary": summary, "responses": {**found, **denied}}}
 
@@ -133,7 +148,11 @@ _TEXT = {"type": "string"}
 
 
 def _of_model(**properties: Any) -> dict[str, Any]:
-    return {"type": "object", "required": ["model"], "properties": {"model": _COMMON["model"], **properties}}
+    return {
+        "type": "object",
+        "required": ["model"],
+        "properties": {"model": _COMMON["model"], **properties},
+    }
 
 
 _EMBED = _of_model(input=_TEXT_OR_PARTS)
@@ -162,9 +181,15 @@ def _gemini_paths() -> dict[str, Any]:
         found |= {
             f"{root}/{{name}}:generateContent": _named(_post("Gemini.", _GEMINI, streams=None)),
             f"{root}/{{name}}:streamGenerateContent": _named(_post("Gemini, streamed.", _GEMINI)),
-            f"{root}/{{name}}:countTokens": _named(_post("How many tokens it is.", _GEMINI, streams=None)),
-            f"{root}/{{name}}:embedContent": _named(_post("The vector of a text.", _FREE, streams=None)),
-            f"{root}/{{name}}:batchEmbedContents": _named(_post("The vectors of texts.", _FREE, streams=None)),
+            f"{root}/{{name}}:countTokens": _named(
+                _post("How many tokens it is.", _GEMINI, streams=None)
+            ),
+            f"{root}/{{name}}:embedContent": _named(
+                _post("The vector of a text.", _FREE, streams=None)
+            ),
+            f"{root}/{{name}}:batchEmbedContents": _named(
+                _post("The vectors of texts.", _FREE, streams=None)
+            ),
         }
     return found
 
@@ -176,7 +201,9 @@ def _kept_paths() -> dict[str, Any]:
     return {
         response: _named(_get("A kept response.", *denied), _delete("Forget a response.")),
         f"{response}/input_items": _named(_get("The input of a kept response.", *denied)),
-        f"{response}/cancel": _named(_post("Stop a response in the background.", _FREE, streams=None)),
+        f"{response}/cancel": _named(
+            _post("Stop a response in the background.", _FREE, streams=None)
+        ),
         "/v1/conversations": _post("Begin a conversation.", _FREE, streams=None),
         conversation: _named(_get("A conversation.", *denied), _delete("Forget a conversation.")),
         f"{conversation}/items": _named(
@@ -186,9 +213,15 @@ def _kept_paths() -> dict[str, Any]:
 
 
 def _retrieval_paths() -> dict[str, Any]:
-    embedding = dict.fromkeys(("/v1/embeddings", "/v2/embed"), _post("The vectors of texts.", _EMBED, streams=None))
-    ranking = dict.fromkeys(("/v1/rerank", "/v2/rerank", "/rerank"), _post("Ranked texts.", _RERANK, streams=None))
-    ollama = _post("The vectors of texts, for Ollama's clients.", _EMBED, streams=None, error=_SENTENCE)
+    embedding = dict.fromkeys(
+        ("/v1/embeddings", "/v2/embed"), _post("The vectors of texts.", _EMBED, streams=None)
+    )
+    ranking = dict.fromkeys(
+        ("/v1/rerank", "/v2/rerank", "/rerank"), _post("Ranked texts.", _RERANK, streams=None)
+    )
+    ollama = _post(
+        "The vectors of texts, for Ollama's clients.", _EMBED, streams=None, error=_SENTENCE
+    )
     return {**embedding, **ranking, "/api/embed": ollama, "/api/embeddings": ollama}
 
 
@@ -197,15 +230,24 @@ def _ollama_paths() -> dict[str, Any]:
     return {
         "/api/chat": _post("Ollama.", _OLLAMA, streams=lines, error=_SENTENCE),
         "/api/generate": _post("Ollama, one prompt.", _GENERATE, streams=lines, error=_SENTENCE),
-        "/api/show": _post("One model, for Ollama's clients.", _SHOW, streams=None, error=_SENTENCE),
-        "/api/tags": _get("The models this key may use, for Ollama's clients.", *_DENIED, error=_SENTENCE),
+        "/api/show": _post(
+            "One model, for Ollama's clients.", _SHOW, streams=None, error=_SENTENCE
+        ),
+        "/api/tags": _get(
+            "The models this key may use, for Ollama's clients.", *_DENIED, error=_SENTENCE
+        ),
         "/api/ps": _get("The models in memory, for Ollama's clients.", *_DENIED, error=_SENTENCE),
-        "/api/version": _get("The gateway's version, for Ollama's clients.", *_DENIED, error=_SENTENCE),
+        "/api/version": _get(
+            "The gateway's version, for Ollama's clients.", *_DENIED, error=_SENTENCE
+        ),
     }
 
 
 def _pages() -> dict[str, Any]:
-    not_ready = {"description": "Not ready.", "content": {"application/json": {"schema": {"type": "object"}}}}
+    not_ready = {
+        "description": "Not ready.",
+        "content": {"application/json": {"schema": {"type": "object"}}},
+    }
     ready = _get("Whether calls can be expected to succeed.", *_DENIED)
     ready["get"]["responses"]["503"] = not_ready
     found = {
@@ -235,7 +277,9 @@ def document() -> dict[str, Any]:
             "/v1/messages": _post("Messages.", _MESSAGES),
             "/v1/messages/count_tokens": _post("How many tokens it is.", _COUNT, streams=None),
             "/v1/responses": _post("Responses.", _RESPONSES),
-            "/v1/responses/input_tokens": _post("How many tokens it is.", _RESPONSES, streams=None),
+            "/v1/responses/input_tokens": _post(
+                "How many tokens it is.", _RESPONSES, streams=None
+            ),
             **_kept_paths(),
             **_gemini_paths(),
             "/v1/projects/{name}": _named(_post("Gemini, by the paths of Vertex AI.", _GEMINI)),

@@ -1,4 +1,6 @@
-"""Embedding and reranking through the gateway, with the same keys, limits and records as for chat."""
+"""Embedding and reranking through the gateway, with the same keys, limits and records
+as for chat.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ class RetrievalExchange(Exchange):
 
     __slots__ = ("answer", "asked", "found", "retrieval")
 
-    def __init__(self, service: Service, codec: RetrievalServer, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(
+        self, service: Service, codec: RetrievalServer, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         front: Any = codec  # an exchange uses only the codec's wire, errors and keys
         super().__init__(service, front, scope, receive, send)
         self.retrieval = codec
@@ -97,11 +101,16 @@ class RetrievalExchange(Exchange):
         assert self.key is not None
         if not self.service.can_count(self.key):
             raise QuotaExceededError(
-                "this key has limits, and the gateway's workers have no shared ledger to count them in"
+                "this key has limits, and the gateway's workers have no shared ledger to count "
+                "them in"
             )
         if self.key.has_budget and model.priced_as.find_problem() is not None:
-            raise QuotaExceededError("this model has no known price, so this key's budget cannot be kept")
-        self.lease = await self.service.ledger.admit(self.key, self.service.bounds.reply_seconds + _SPARE)
+            raise QuotaExceededError(
+                "this model has no known price, so this key's budget cannot be kept"
+            )
+        self.lease = await self.service.ledger.admit(
+            self.key, self.service.bounds.reply_seconds + _SPARE
+        )
 
     async def _ask(self, model: Any, request: Any) -> Any:
         self.task = asyncio.current_task()
@@ -110,7 +119,9 @@ class RetrievalExchange(Exchange):
             async with asyncio.timeout(self.service.bounds.reply_seconds):
                 return await model.send(request)
         except TimeoutError:
-            raise TimedOutError("the reply took longer than this gateway allows", which="total") from None
+            raise TimedOutError(
+                "the reply took longer than this gateway allows", which="total"
+            ) from None
         except asyncio.CancelledError:
             if self.gone and self.task is not None:
                 self.task.uncancel()
@@ -124,15 +135,21 @@ class RetrievalExchange(Exchange):
         large = isinstance(answer, Embeddings) and answer.vectors.data.nbytes > 64 * 1024
         encode = self.retrieval.encode
         return (
-            await asyncio.to_thread(encode, answer, asked, self.model) if large else encode(answer, asked, self.model)
+            await asyncio.to_thread(encode, answer, asked, self.model)
+            if large
+            else encode(answer, asked, self.model)
         )
 
     def _record_call(self, seconds: float) -> list[CallEnd]:
-        """Return the record of the call, and write it to the log if there is one; empty without a call."""
+        """Return the record of the call, and write it to the log if there is one; empty without a
+        call.
+        """
         if self.asked is None or self.found is None:
             return []
         content = self.service.calls is not None and self.service.calls.include_content
-        facts = describe_request(self.found, self.asked, time.time() - seconds, include_content=content)
+        facts = describe_request(
+            self.found, self.asked, time.time() - seconds, include_content=content
+        )
         record: CallEnd
         if self.answer is not None:
             record = record_answer(self.found, facts, self.answer, seconds)
@@ -142,6 +159,10 @@ class RetrievalExchange(Exchange):
             record = record_failed_request(self.found, facts, error, answered, seconds)
         record = replace(record, inbound=describe_inbound(self))
         if self.service.calls is not None:
-            shown = replace(record, error_message_redacted="(not logged)") if isinstance(record, CallFailed) else record
+            shown = (
+                replace(record, error_message_redacted="(not logged)")
+                if isinstance(record, CallFailed)
+                else record
+            )
             self.service.calls.put_records([record if content else shown], self.id)
         return [record]

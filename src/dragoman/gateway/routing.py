@@ -12,18 +12,28 @@ _MAX = 1000  # maximum length of a header
 
 def find_switches(reply: Reply | None) -> list[RoutingSwitched]:
     """Return the routing switches of a call so far, in order."""
-    return [] if reply is None else [each for each in reply.history if isinstance(each, RoutingSwitched)]
+    return (
+        []
+        if reply is None
+        else [each for each in reply.history if isinstance(each, RoutingSwitched)]
+    )
 
 
 def show_route(provider: Provider | None, reply: Reply | None) -> dict[str, str]:
     """Return headers that name the model of a group that served a call, and the candidates that
     were tried before it.
     """
-    if provider is None or reply is None or not any(isinstance(part, Fallback) for part in walk(provider)):
+    if (
+        provider is None
+        or reply is None
+        or not any(isinstance(part, Fallback) for part in walk(provider))
+    ):
         return {}
     headers = {"x-dragoman-served-by": _plain(f"{reply.provider}:{reply.model}")}
     if switches := find_switches(reply):
-        headers["x-dragoman-switched"] = _plain("; ".join([f"{each.from_} {each.reason}" for each in switches]))
+        headers["x-dragoman-switched"] = _plain(
+            "; ".join([f"{each.from_} {each.reason}" for each in switches])
+        )
     return headers
 
 

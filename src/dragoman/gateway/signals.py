@@ -61,7 +61,9 @@ async def reload_models(service: Service) -> bool:
 
 
 async def release_models(models: Models) -> None:
-    """Note that a request is finished with its models; close those that were replaced in the meantime."""
+    """Note that a request is finished with its models; close those that were replaced in the
+    meantime.
+    """
     models.users -= 1
     if models.is_retired and not models.users:
         with contextlib.suppress(Exception):

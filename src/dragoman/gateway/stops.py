@@ -42,13 +42,19 @@ class StopCutter:
         if text := "".join(self._text):
             blocks.append(Text(text))
         return replace(
-            complete, finish_reason="stop", finish_raw=None, stop_sequence=self.found, final_content=tuple(blocks)
+            complete,
+            finish_reason="stop",
+            finish_raw=None,
+            stop_sequence=self.found,
+            final_content=tuple(blocks),
         )
 
     def _cut(self, event: TextDelta) -> list[Event]:
         held, self._held = self._held, None
         text = event.text if held is None else held.text + event.text
-        places = [(place, -len(stop), stop) for stop in self._stops if (place := text.find(stop)) >= 0]
+        places = [
+            (place, -len(stop), stop) for stop in self._stops if (place := text.find(stop)) >= 0
+        ]
         if places:
             place, _, self.found = min(places)
             return self._pass(event, text[:place])

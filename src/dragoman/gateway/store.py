@@ -48,7 +48,10 @@ class ResponseStore:
 
     async def get(self, owner: str, kind: str, names: Sequence[str]) -> dict[str, Any]:
         """Return the values of these ids that belong to the owner."""
-        return {name: msgspec.json.decode(data) for name, data in await self._work(self._get, owner, kind, names)}
+        return {
+            name: msgspec.json.decode(data)
+            for name, data in await self._work(self._get, owner, kind, names)
+        }
 
     async def delete(self, owner: str, kind: str, name: str) -> bool:
         """Remove a value; return whether it existed."""
@@ -67,7 +70,9 @@ class ResponseStore:
         except OverloadedError:
             raise
         except Exception as error:  # an exception of either driver
-            raise OverloadedError("the gateway's store cannot be used at the moment", retry_after=2) from error
+            raise OverloadedError(
+                "the gateway's store cannot be used at the moment", retry_after=2
+            ) from error
 
     def _locked(self, function: Callable[..., Any], *args: Any) -> Any:
         with self._lock:
@@ -87,21 +92,31 @@ class ResponseStore:
             self._drop_oldest(owner)
 
     def _drop_oldest(self, owner: str) -> None:
-        (count,) = self._base.run("select count(*) from dragoman_kept where owner = ?", (owner,))[0]
+        (count,) = self._base.run("select count(*) from dragoman_kept where owner = ?", (owner,))[
+            0
+        ]
         if count > MAX_ROWS:
             self._base.run(
-                "delete from dragoman_kept where owner = ? and until <= (select until from dragoman_kept "
-                "where owner = ? order by until limit 1 offset ?)",
+                "delete from dragoman_kept where owner = ? and until <= (select until from "
+                "dragoman_kept where owner = ? order by until limit 1 offset ?)",
                 (owner, owner, count - MAX_ROWS - 1),
             )
 
     def _get(self, owner: str, kind: str, names: Sequence[str]) -> list[tuple[str, bytes]]:
         now, found = time.time(), []
         for name in names:
-            statement = "select data from dragoman_kept where owner = ? and kind = ? and id = ? and until >= ?"
-            found += [(name, bytes(data)) for (data,) in self._base.run(statement, (owner, kind, name, now))]
+            statement = (
+                "select data from dragoman_kept where owner = ? and kind = ? and id = ? and until "
+                ">= ?"
+            )
+            found += [
+                (name, bytes(data))
+                for (data,) in self._base.run(statement, (owner, kind, name, now))
+            ]
         return found
 
     def _delete(self, owner: str, kind: str, name: str) -> list[Any]:
-        statement = "delete from dragoman_kept where owner = ? and kind = ? and id = ? returning id"
+        statement = (
+            "delete from dragoman_kept where owner = ? and kind = ? and id = ? returning id"
+        )
         return self._base.run(statement, (owner, kind, name))

@@ -13,7 +13,9 @@ from uvicorn.supervisors import Multiprocess
 
 
 class _Supervisor(Multiprocess):
-    """Pass SIGHUP on to the workers, which read their configuration again; uvicorn would replace them."""
+    """Pass SIGHUP on to the workers, which read their configuration again; uvicorn would replace
+    them.
+    """
 
     def handle_hup(self) -> None:
         for process in self.processes:

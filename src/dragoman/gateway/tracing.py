@@ -1,4 +1,5 @@
-"""Traces through the gateway: W3C trace context in and out, and OpenTelemetry spans if they are switched on.
+"""Traces through the gateway: W3C trace context in and out, and OpenTelemetry spans if they are
+switched on.
 
 A valid ``traceparent`` of a client is passed on to the model's server, with the id of our own span
 as the parent. With ``Tracing``, that span is recorded, and each attempt is a span below it.
@@ -24,7 +25,9 @@ _MAX_STATE = 512
 
 
 def read_parent(headers: Mapping[str, str]) -> tuple[str, str, str] | None:
-    """Return the trace id, the span id and the flags of a request; ``None`` without a valid ``traceparent``."""
+    """Return the trace id, the span id and the flags of a request; ``None`` without a valid
+    ``traceparent``.
+    """
     found = _PARENT.fullmatch(headers.get("traceparent", ""))
     if found is None or found[1] == "ff" or (found[1] == "00" and found[5]):
         return None
@@ -33,11 +36,14 @@ def read_parent(headers: Mapping[str, str]) -> tuple[str, str, str] | None:
 
 
 class Tracing:
-    """Record a span for each request and one for each attempt below it, with OpenTelemetry's tracer provider."""
+    """Record a span for each request and one for each attempt below it, with OpenTelemetry's
+    tracer provider.
+    """
 
     def __init__(self, tracer_provider: TracerProvider | None = None) -> None:
         self._attempts = OpenTelemetry(tracer_provider)
-        from opentelemetry import context, propagate, trace  # an optional dependency; the line above reports it
+        # an optional dependency; the line above reports it
+        from opentelemetry import context, propagate, trace
 
         self._context: Any = context
         self._trace: Any = trace
@@ -56,7 +62,9 @@ class Tracing:
         self._propagate.inject(found, self._trace.set_span_in_context(span))
         return found
 
-    def end(self, span: Any, facts: Mapping[str, Any], records: Sequence[CallCompleted | CallFailed]) -> None:
+    def end(
+        self, span: Any, facts: Mapping[str, Any], records: Sequence[CallCompleted | CallFailed]
+    ) -> None:
         """End the span of a request, with a child span for each attempt."""
         token = self._context.attach(self._trace.set_span_in_context(span))
         try:

@@ -1,4 +1,6 @@
-"""Answer requests that no route matches: explain the problem with the address in the client's format."""
+"""Answer requests that no route matches: explain the problem with the address in the client's
+format.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,14 @@ from ..errors import InvalidRequestError, cut
 from ..wire import SERVER_CODECS, ServerCodec
 
 _TWICE = re.compile("^/v1/(v1|v1beta|api)(/|$)")
-_VERSIONED = ("/chat/completions", "/completions", "/responses", "/messages", "/models", "/embeddings")
+_VERSIONED = (
+    "/chat/completions",
+    "/completions",
+    "/responses",
+    "/messages",
+    "/models",
+    "/embeddings",
+)
 # Parts of the vendors' APIs that are not served, and what to do instead.
 _PARTS = (
     ("/v1/completions", "legacy completions are not served here; use /v1/chat/completions"),
@@ -45,7 +54,9 @@ def _find_reason(method: str, path: str) -> str:
         return max(found)[1]
     shown = f"{cut(method, 20)} {cut(path, 100)}"
     if _TWICE.match(path):
-        return f"{shown}: the address has /v1 once too often; leave it out of the client's base URL"
+        return (
+            f"{shown}: the address has /v1 once too often; leave it out of the client's base URL"
+        )
     if path.startswith(_VERSIONED):
         return f"{shown}: the client's base URL must end with /v1"
     return f"{shown} is not served here; GET /openapi.json lists what is"

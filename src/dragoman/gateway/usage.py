@@ -1,4 +1,5 @@
-"""Statistics for the admin page: usage by hour, key and model, and the requests that are under way.
+"""Statistics for the admin page: usage by hour, key and model, and the requests that are under
+way.
 
 Each process adds its numbers to the database of the ledger every two seconds; a process that is
 killed loses at most those. Budgets do not depend on them.
@@ -26,11 +27,15 @@ from .database import open_database
 log = logging.getLogger("dragoman")
 
 _SCHEMA = [
-    "create table if not exists dragoman_usage (hour bigint, key text, model text, requests bigint not null, "
-    "failed bigint not null, input bigint not null, output bigint not null, usd text not null, "
-    "primary key (hour, key, model))",
-    "create table if not exists dragoman_live ("
-    "life text primary key, at double precision not null, data text not null)",
+    (
+        "create table if not exists dragoman_usage (hour bigint, key text, model text, requests "
+        "bigint not null, failed bigint not null, input bigint not null, output bigint not null, "
+        "usd text not null, primary key (hour, key, model))"
+    ),
+    (
+        "create table if not exists dragoman_live ("
+        "life text primary key, at double precision not null, data text not null)"
+    ),
 ]
 _FLUSH_SECONDS = 2.0
 _FRESH_SECONDS = 15.0  # a process that has written nothing for longer is gone
@@ -75,7 +80,9 @@ class UsageBook:
 
     def count(self, key: str, model: str, status: int, usage: Usage, money: Decimal) -> None:
         """Count a finished request."""
-        row = self._new.setdefault((int(time.time() // 3600), key, model), [0, 0, 0, 0, Decimal(0)])
+        row = self._new.setdefault(
+            (int(time.time() // 3600), key, model), [0, 0, 0, 0, Decimal(0)]
+        )
         row[0] += 1
         row[1] += status >= 400
         row[2] += usage.input_tokens or 0
@@ -94,13 +101,21 @@ class UsageBook:
         """
         now = time.perf_counter()
         shown = [
-            {"id": each.id, "key": each.owner, "model": each.model, "bytes": each.length, "seconds": now - each.began}
+            {
+                "id": each.id,
+                "key": each.owner,
+                "model": each.model,
+                "bytes": each.length,
+                "seconds": now - each.began,
+            }
             for each, _ in zip(live, range(_MAX_LIVE), strict=False)
         ]
         rows, self._new = self._new, {}
         try:
             async with self._turn:
-                await asyncio.to_thread(self._write, rows, msgspec.json.encode({"pid": os.getpid(), "live": shown}))
+                await asyncio.to_thread(
+                    self._write, rows, msgspec.json.encode({"pid": os.getpid(), "live": shown})
+                )
         except self._base.errors as error:
             log.warning("usage cannot be written: %s", scrub(str(error)))
             for (_, key, model), (requests, failed, asked, written, money) in rows.items():
@@ -124,14 +139,16 @@ class UsageBook:
         with self._base.transaction("usage") as now:
             for (hour, key, model), (requests, failed, asked, written, money) in rows.items():
                 found = self._base.run(
-                    "select usd from dragoman_usage where hour = ? and key = ? and model = ?", (hour, key, model)
+                    "select usd from dragoman_usage where hour = ? and key = ? and model = ?",
+                    (hour, key, model),
                 )
                 total = EXACT.add(Decimal(found[0][0]) if found else Decimal(0), money)
                 self._base.run(
-                    "insert into dragoman_usage values (?, ?, ?, ?, ?, ?, ?, ?) on conflict (hour, key, model) "
-                    "do update set requests = dragoman_usage.requests + excluded.requests, "
-                    "failed = dragoman_usage.failed + excluded.failed, input = dragoman_usage.input + excluded.input, "
-                    "output = dragoman_usage.output + excluded.output, usd = excluded.usd",
+                    "insert into dragoman_usage values (?, ?, ?, ?, ?, ?, ?, ?) on conflict (hour,"
+                    " key, model) do update set requests = dragoman_usage.requests + "
+                    "excluded.requests, failed = dragoman_usage.failed + excluded.failed, input ="
+                    " dragoman_usage.input + excluded.input, output = dragoman_usage.output + "
+                    "excluded.output, usd = excluded.usd",
                     (hour, key, model, requests, failed, asked, written, f"{total:f}"),
                 )
             self._base.run("delete from dragoman_live where at < ?", (now - _FRESH_SECONDS,))
@@ -144,7 +161,11 @@ class UsageBook:
     def _read(self, hours: int) -> tuple[list[Row], list[dict[str, Any]]]:
         with self._base.transaction("usage") as now:
             first = int(now // 3600) - hours + 1
-            rows: list[Any] = self._base.run("select * from dragoman_usage where hour >= ? order by hour", (first,))
-            live = self._base.run("select data from dragoman_live where at >= ?", (now - _FRESH_SECONDS,))
+            rows: list[Any] = self._base.run(
+                "select * from dragoman_usage where hour >= ? order by hour", (first,)
+            )
+            live = self._base.run(
+                "select data from dragoman_live where at >= ?", (now - _FRESH_SECONDS,)
+            )
         found = [Row(*[*counts, Decimal(usd)]) for *counts, usd in rows]
         return found, [each for (data,) in live for each in msgspec.json.decode(data)["live"]]

@@ -1,16 +1,26 @@
-"""The bridge from other frameworks: a LangChain or Pydantic AI model, or an SDK's stream, as a ``Provider``.
+"""The bridge from other frameworks: a LangChain or Pydantic AI model, or an SDK's stream, as a
+``Provider``.
 
 ::
 
-    provider = from_langchain(ChatVendor(model="vendor-1", max_retries=0))
-    provider = BridgeProvider("vendor", "vendor-1", read_sdk)
+    provider = from_langchain(ChatVendor(model="vendor-1", max_retries=0)) provider =
+    BridgeProvider("vendor", "vendor-1", read_sdk)
 
-``read_sdk(request)`` is an asynchronous generator that calls the SDK and yields pieces of the reply.
+``read_sdk(request)`` is an asynchronous generator that calls the SDK and yields pieces of the
+reply.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing
 from importlib import import_module
 from typing import Any, TypeAlias
@@ -18,7 +28,14 @@ from typing import Any, TypeAlias
 import msgspec
 
 from ..capabilities import Capabilities
-from ..errors import InvalidResponseError, NetworkError, ProviderError, StreamInterruptedError, TimedOutError, cut
+from ..errors import (
+    InvalidResponseError,
+    NetworkError,
+    ProviderError,
+    StreamInterruptedError,
+    TimedOutError,
+    cut,
+)
 from ..events import Assembler, Event, FinishReason, Usage
 from ..messages import LossWarning, Message, Request, Text, Thinking, ToolCall
 from ..provider import Provider
@@ -26,7 +43,15 @@ from ..validate import Expectation
 from ..wire.errors import build_error, read_failure
 from ..wire.openai.errors import ROWS
 
-__all__ = ["BridgeProvider", "CallPiece", "Finish", "Piece", "from_langchain", "from_pydantic_ai", "read_error"]
+__all__ = [
+    "BridgeProvider",
+    "CallPiece",
+    "Finish",
+    "Piece",
+    "from_langchain",
+    "from_pydantic_ai",
+    "read_error",
+]
 
 
 class CallPiece(msgspec.Struct, frozen=True):
@@ -48,18 +73,21 @@ class Finish(msgspec.Struct, frozen=True):
 
 
 Piece: TypeAlias = str | Thinking | ToolCall | CallPiece | Usage | LossWarning | Finish
-"""A piece of a reply. A string is text; a ``LossWarning`` reports what could not be sent to the SDK."""
+"""A piece of a reply. A string is text; a ``LossWarning`` reports what could not be sent to the
+SDK.
+"""
 
 Read: TypeAlias = Callable[[Request], AsyncGenerator[Piece, None]]
 
 
 class BridgeProvider(Provider):
-    """A provider whose replies are read from ``read(request)``, an asynchronous generator of pieces.
+    """A provider whose replies are read from ``read(request)``, an asynchronous generator of
+    pieces.
 
-    The reply ends when the generator ends; without a ``Finish`` the finish reason is a normal stop. An
-    exception of the generator becomes an error of Dragoman's error tree: ``read_error`` converts it,
-    and by default recognises HTTP statuses, deadlines and broken connections. ``close`` is called when
-    the provider is closed.
+    The reply ends when the generator ends; without a ``Finish`` the finish reason is a normal
+    stop. An exception of the generator becomes an error of Dragoman's error tree: ``read_error``
+    converts it, and by default recognises HTTP statuses, deadlines and broken connections.
+    ``close`` is called when the provider is closed.
     """
 
     def __init__(
@@ -113,7 +141,11 @@ class BridgeProvider(Provider):
         found = found or read_error(error)
         if found is None:
             kind = StreamInterruptedError if started else InvalidResponseError
-            found = kind(f"the SDK raised {type(error).__name__}", provider_message=cut(str(error)), advice="")
+            found = kind(
+                f"the SDK raised {type(error).__name__}",
+                provider_message=cut(str(error)),
+                advice="",
+            )
         if found is not error:
             found.__cause__ = error
         found.provider, found.model = found.provider or self.name, found.model or self.model
@@ -162,18 +194,21 @@ class _Reading:
     def end(self) -> None:
         if not self._out.started:
             self._out.start()
-        reason, raw = (self._finish.reason, self._finish.raw) if self._finish is not None else ("stop", None)
+        reason, raw = (
+            (self._finish.reason, self._finish.raw) if self._finish is not None else ("stop", None)
+        )
         if reason == "stop" and self._out.has_calls:
             reason = "tool_calls"
         self._out.finish(reason, raw)
 
 
 def read_error(error: Exception) -> ProviderError | None:
-    """Return the error of Dragoman's error tree for an SDK's exception, or ``None`` if there is none.
+    """Return the error of Dragoman's error tree for an SDK's exception, or ``None`` if there is
+    none.
 
-    If the exception or its cause already is such an error, it is returned unchanged. A status is looked
-    for in ``status_code`` and ``response.status_code``, where the SDKs of vendors, httpx and Pydantic
-    AI have it.
+    If the exception or its cause already is such an error, it is returned unchanged. A status is
+    looked for in ``status_code`` and ``response.status_code``, where the SDKs of vendors, httpx
+    and Pydantic AI have it.
     """
     for each in _walk_causes(error):
         if isinstance(each, ProviderError):
@@ -181,20 +216,30 @@ def read_error(error: Exception) -> ProviderError | None:
         response = getattr(each, "response", None)
         status = getattr(each, "status_code", None) or getattr(response, "status_code", None)
         if isinstance(status, int) and status >= 400:
-            headers = {str(name).lower(): str(value) for name, value in dict(getattr(response, "headers", {})).items()}
+            headers = {
+                str(name).lower(): str(value)
+                for name, value in dict(getattr(response, "headers", {})).items()
+            }
             body = getattr(each, "body", None)
             failure = read_failure(body if isinstance(body, dict | str | bytes) else str(each))
             return build_error(status, headers, failure, ROWS)
         name = type(each).__name__
         if isinstance(each, TimeoutError) or "Timeout" in name:
             return TimedOutError("the SDK gave up waiting", which="total")
-        if isinstance(each, OSError) or name in ("APIConnectionError", "ConnectError", "ReadError", "NetworkError"):
+        if isinstance(each, OSError) or name in (
+            "APIConnectionError",
+            "ConnectError",
+            "ReadError",
+            "NetworkError",
+        ):
             return NetworkError(f"the connection of the SDK failed: {name}")
     return None
 
 
 def _find_texts(messages: Sequence[Message]) -> Iterator[str]:
-    """Yield the texts of a conversation, so that they can be removed from an exception's message."""
+    """Yield the texts of a conversation, so that they can be removed from an
+    exception's message.
+    """
     for message in messages:
         if isinstance(message.content, str):
             yield message.content
@@ -212,16 +257,26 @@ def _walk_causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def from_langchain(
-    model: Any, *, name: str = "langchain", capabilities: Capabilities | Mapping[str, Any] | None = None
+    model: Any,
+    *,
+    name: str = "langchain",
+    capabilities: Capabilities | Mapping[str, Any] | None = None,
 ) -> BridgeProvider:
-    """Return any LangChain chat model as a provider. Create it with ``max_retries=0``: only ``Retry`` retries."""
+    """Return any LangChain chat model as a provider. Create it with ``max_retries=0``: only
+    ``Retry`` retries.
+    """
     reader = import_module(".bridge_langchain", __package__).LangchainReader(model)
     return BridgeProvider(name, reader.name, reader.read, capabilities=capabilities)
 
 
 def from_pydantic_ai(
-    model: Any, *, name: str | None = None, capabilities: Capabilities | Mapping[str, Any] | None = None
+    model: Any,
+    *,
+    name: str | None = None,
+    capabilities: Capabilities | Mapping[str, Any] | None = None,
 ) -> BridgeProvider:
     """Return any Pydantic AI ``Model`` as a provider."""
     reader = import_module(".bridge_pydantic_ai", __package__).PydanticAIReader(model)
-    return BridgeProvider(name or model.system, model.model_name, reader.read, capabilities=capabilities)
+    return BridgeProvider(
+        name or model.system, model.model_name, reader.read, capabilities=capabilities
+    )

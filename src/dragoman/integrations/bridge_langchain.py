@@ -7,7 +7,14 @@ from typing import Any
 
 import msgspec
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    BaseMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+)
 from langchain_core.messages.ai import UsageMetadata, add_usage
 from langchain_core.messages.tool import tool_call
 
@@ -54,7 +61,9 @@ class LangchainReader:
     async def read(self, request: Request) -> AsyncGenerator[Piece, None]:
         """Call the model, and yield the pieces of its reply."""
         if request.server_tools:
-            raise UnsupportedFeatureError("tools that a server runs cannot be offered over a bridge")
+            raise UnsupportedFeatureError(
+                "tools that a server runs cannot be offered over a bridge"
+            )
         messages, losses = write_messages(request.messages)
         for loss in [*losses, *_find_losses(request)]:
             yield loss
@@ -67,7 +76,11 @@ class LangchainReader:
         if request.tools and request.tool_choice != "none":
             model = _offer_tools(model, request)
         reply = _Reply()
-        source = model.astream(messages, **settings) if request.stream else _once(model.ainvoke(messages, **settings))
+        source = (
+            model.astream(messages, **settings)
+            if request.stream
+            else _once(model.ainvoke(messages, **settings))
+        )
         async for message in source:
             for piece in reply.read(message):
                 yield piece
@@ -77,17 +90,28 @@ class LangchainReader:
     async def _read_structured(
         self, request: Request, messages: list[BaseMessage], settings: dict[str, Any]
     ) -> AsyncGenerator[Piece, None]:
-        """Request structured output in the model's own way, which LangChain returns in one piece."""
+        """Request structured output in the model's own way, which LangChain returns in
+        one piece.
+        """
         if request.tools and request.tool_choice != "none":
-            raise UnsupportedFeatureError("LangChain offers either tools or structured output in one call, not both")
-        schema = {"title": "output", "description": "The reply.", **(request.response_schema or {})}
+            raise UnsupportedFeatureError(
+                "LangChain offers either tools or structured output in one call, not both"
+            )
+        schema = {
+            "title": "output",
+            "description": "The reply.",
+            **(request.response_schema or {}),
+        }
         try:
             model = self._model.with_structured_output(schema, include_raw=True)
         except NotImplementedError as error:
-            raise UnsupportedFeatureError("this LangChain model has no structured output") from error
+            raise UnsupportedFeatureError(
+                "this LangChain model has no structured output"
+            ) from error
         found: Any = await model.ainvoke(messages, **settings)
         reply, raw = _Reply(), found["raw"]
-        by_call = bool(raw.tool_calls)  # LangChain forced the model to call a tool with this schema
+        # LangChain forced the model to call a tool with this schema
+        by_call = bool(raw.tool_calls)
         for piece in reply.read(raw):
             if not by_call or not isinstance(piece, str | ToolCall | CallPiece):
                 yield piece
@@ -101,7 +125,7 @@ async def _once(call: Any) -> AsyncIterator[Any]:
     yield await call
 
 
-# --- requests ---------------------------------------------------------------------------------------
+# --- requests ----------------------------------------------------------------------------------
 
 
 def _make_settings(request: Request) -> dict[str, Any]:
@@ -125,7 +149,11 @@ def _offer_tools(model: Any, request: Request) -> Any:
     tools = [
         {
             "type": "function",
-            "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
+            "function": {
+                "name": tool.name,
+                "description": tool.description,
+                "parameters": tool.parameters,
+            },
         }
         for tool in request.tools
     ]
@@ -142,11 +170,13 @@ def _offer_tools(model: Any, request: Request) -> Any:
 
 
 def write_messages(messages: Sequence[Message]) -> tuple[list[BaseMessage], list[LossWarning]]:
-    """Convert a conversation to LangChain's messages; also return a loss for each part that LangChain
-    lacks.
+    """Convert a conversation to LangChain's messages; also return a loss for each part that
+    LangChain lacks.
     """
     losses: list[LossWarning] = []
-    return [_write_message(each, f"messages[{at}]", losses) for at, each in enumerate(messages)], losses
+    return [
+        _write_message(each, f"messages[{at}]", losses) for at, each in enumerate(messages)
+    ], losses
 
 
 def _write_message(message: Message, path: str, losses: list[LossWarning]) -> BaseMessage:
@@ -156,7 +186,9 @@ def _write_message(message: Message, path: str, losses: list[LossWarning]) -> Ba
         return _write_reply(message, path, losses)
     content: Any = message.content
     if not isinstance(content, str):
-        content = [_write_block(block, f"{path}.content[{at}]") for at, block in enumerate(content)]
+        content = [
+            _write_block(block, f"{path}.content[{at}]") for at, block in enumerate(content)
+        ]
     if isinstance(message, ToolResult):
         status: Any = "error" if message.is_error else "success"
         return ToolMessage(content, tool_call_id=message.tool_call_id, status=status)
@@ -168,7 +200,10 @@ def _write_reply(message: Assistant, path: str, losses: list[LossWarning]) -> AI
         if not isinstance(block, Text | ToolCall):
             detail = f"a block of type {type(block).__name__} is not sent back"
             losses.append(LossWarning("block_dropped", f"{path}.content[{at}]", detail))
-    calls = [tool_call(name=call.name, args=call.arguments or {}, id=call.id) for call in message.tool_calls]
+    calls = [
+        tool_call(name=call.name, args=call.arguments or {}, id=call.id)
+        for call in message.tool_calls
+    ]
     return AIMessage(message.text, tool_calls=calls)
 
 
@@ -184,7 +219,7 @@ def _write_block(block: UserBlock, path: str) -> dict[str, Any]:
     return {"type": kind, **made, **({"mime_type": media_type} if media_type else {})}
 
 
-# --- replies ----------------------------------------------------------------------------------------
+# --- replies -----------------------------------------------------------------------------------
 
 
 class _Reply:
@@ -199,7 +234,9 @@ class _Reply:
     def read(self, message: Any) -> Iterator[Piece]:
         """Yield the pieces of a message or chunk."""
         if not isinstance(message, AIMessage):
-            raise InvalidResponseError(f"the LangChain model returned {type(message).__name__}, not an AIMessage")
+            raise InvalidResponseError(
+                f"the LangChain model returned {type(message).__name__}, not an AIMessage"
+            )
         for block in message.content_blocks:
             if block["type"] == "text":
                 yield block["text"]
@@ -208,18 +245,23 @@ class _Reply:
         if isinstance(message, AIMessageChunk):
             yield from [self._read_chunk(chunk) for chunk in message.tool_call_chunks]
         else:
-            yield from [ToolCall(call["id"] or "", call["name"], call["args"]) for call in message.tool_calls]
+            yield from [
+                ToolCall(call["id"] or "", call["name"], call["args"])
+                for call in message.tool_calls
+            ]
             for broken in message.invalid_tool_calls:
                 self._calls += 1
-                yield CallPiece(("invalid", self._calls), broken["args"] or "", broken["id"], broken["name"])
+                yield CallPiece(
+                    ("invalid", self._calls), broken["args"] or "", broken["id"], broken["name"]
+                )
         if message.usage_metadata is not None:
             self._usage = add_usage(self._usage, message.usage_metadata)
         for name in _REASONS:
             self._reason = str(message.response_metadata.get(name) or self._reason)
 
     def _read_chunk(self, chunk: Any) -> CallPiece:
-        """Return a fragment of a tool call; a chunk without an index belongs to the last call with a
-        name.
+        """Return a fragment of a tool call; a chunk without an index belongs to the last call with
+        a name.
         """
         if chunk["index"] is not None:
             self._last = chunk["index"]

@@ -82,7 +82,9 @@ class PydanticAIReader:
     async def read(self, request: Request) -> AsyncGenerator[Piece, None]:
         """Call the model, and yield the pieces of its reply."""
         if request.server_tools:
-            raise UnsupportedFeatureError("tools that a server runs cannot be offered over a bridge")
+            raise UnsupportedFeatureError(
+                "tools that a server runs cannot be offered over a bridge"
+            )
         messages, losses = write_messages(request.messages)
         for loss in (*losses, *find_marks(request)):
             yield loss
@@ -106,7 +108,7 @@ class PydanticAIReader:
             yield piece
 
 
-# --- requests ---------------------------------------------------------------------------------------
+# --- requests ----------------------------------------------------------------------------------
 
 
 def _make_settings(request: Request) -> ModelSettings:
@@ -117,7 +119,9 @@ def _make_settings(request: Request) -> ModelSettings:
     if config.extras:
         given["extra_body"] = config.extras
     if isinstance(config.reasoning, int):
-        raise UnsupportedFeatureError("config.reasoning: Pydantic AI has no budget in tokens; give a level")
+        raise UnsupportedFeatureError(
+            "config.reasoning: Pydantic AI has no budget in tokens; give a level"
+        )
     if config.reasoning is not None:
         given["thinking"] = False if config.reasoning in ("off", "none") else config.reasoning
     if request.tools and request.tool_choice is not None:
@@ -130,7 +134,11 @@ def _make_settings(request: Request) -> ModelSettings:
 
 def _make_parameters(request: Request) -> ModelRequestParameters:
     tools = [
-        ToolDefinition(name=tool.name, description=tool.description or None, parameters_json_schema=tool.parameters)
+        ToolDefinition(
+            name=tool.name,
+            description=tool.description or None,
+            parameters_json_schema=tool.parameters,
+        )
         for tool in request.tools
     ]
     if request.response_schema is None:
@@ -140,10 +148,17 @@ def _make_parameters(request: Request) -> ModelRequestParameters:
 
 
 def write_messages(messages: Sequence[Message]) -> tuple[list[ModelMessage], list[LossWarning]]:
-    """Convert a conversation to Pydantic AI's messages; also return a loss for each part it lacks."""
+    """Convert a conversation to Pydantic AI's messages; also return a loss for each
+    part it lacks.
+    """
     made: list[ModelMessage] = []
     losses: list[LossWarning] = []
-    names = {call.id: call.name for each in messages if isinstance(each, Assistant) for call in each.tool_calls}
+    names = {
+        call.id: call.name
+        for each in messages
+        if isinstance(each, Assistant)
+        for call in each.tool_calls
+    }
     for at, message in enumerate(messages):
         path = f"messages[{at}]"
         if isinstance(message, Assistant):
@@ -163,14 +178,20 @@ def _write_part(message: Any, path: str, names: dict[str, str]) -> ModelRequestP
         return SystemPromptPart(message.content)
     content: Any = message.content
     if not isinstance(content, str):
-        content = [_write_block(block, f"{path}.content[{at}]") for at, block in enumerate(content)]
+        content = [
+            _write_block(block, f"{path}.content[{at}]") for at, block in enumerate(content)
+        ]
     if isinstance(message, ToolResult):
         outcome: Any = "failed" if message.is_error else "success"
-        return ToolReturnPart(names[message.tool_call_id], content, message.tool_call_id, outcome=outcome)
+        return ToolReturnPart(
+            names[message.tool_call_id], content, message.tool_call_id, outcome=outcome
+        )
     return UserPromptPart(content)
 
 
-def _write_reply(message: Assistant, path: str, losses: list[LossWarning]) -> list[ModelResponsePart]:
+def _write_reply(
+    message: Assistant, path: str, losses: list[LossWarning]
+) -> list[ModelResponsePart]:
     parts: list[ModelResponsePart] = []
     for at, block in enumerate(message.content):
         if isinstance(block, Text):
@@ -189,12 +210,14 @@ def _write_block(block: UserBlock, path: str) -> Any:
     if isinstance(block, Audio):
         raise UnsupportedContentError(f"{path}: audio cannot be sent over a bridge")
     if isinstance(block.source, Inline):
-        return BinaryContent(base64.b64decode(block.source.base64_data), media_type=block.media_type or "image/png")
+        return BinaryContent(
+            base64.b64decode(block.source.base64_data), media_type=block.media_type or "image/png"
+        )
     kind = ImageUrl if isinstance(block, Image) else DocumentUrl
     return kind(block.source.url, media_type=block.media_type)
 
 
-# --- replies ----------------------------------------------------------------------------------------
+# --- replies -----------------------------------------------------------------------------------
 
 
 def _read_event(event: Any) -> Iterator[Piece]:
@@ -207,7 +230,12 @@ def _read_event(event: Any) -> Iterator[Piece]:
         elif isinstance(delta, ThinkingPartDelta) and delta.content_delta:
             yield Thinking(delta.content_delta)
         elif isinstance(delta, ToolCallPartDelta):
-            yield CallPiece(event.index, _write_arguments(delta.args_delta), delta.tool_call_id, delta.tool_name_delta)
+            yield CallPiece(
+                event.index,
+                _write_arguments(delta.args_delta),
+                delta.tool_call_id,
+                delta.tool_name_delta,
+            )
 
 
 def _read_part(index: int, part: ModelResponsePart) -> Iterator[Piece]:

@@ -85,7 +85,7 @@ class ChatDragoman(BaseChatModel):
         params["ls_model_name"] = model if colon else name
         return params
 
-    # --- calls --------------------------------------------------------------------------------------
+    # --- calls ----------------------------------------------------------------------------------
 
     def _generate(
         self,
@@ -95,7 +95,9 @@ class ChatDragoman(BaseChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         provider = self._blocking(kwargs.pop("model", None))
-        return _make_result(provider.complete(read_messages(messages), **self._arguments(stop, kwargs)))
+        return _make_result(
+            provider.complete(read_messages(messages), **self._arguments(stop, kwargs))
+        )
 
     async def _agenerate(
         self,
@@ -105,7 +107,9 @@ class ChatDragoman(BaseChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         provider = await self._running(kwargs.pop("model", None))
-        return _make_result(await provider.complete(read_messages(messages), **self._arguments(stop, kwargs)))
+        return _make_result(
+            await provider.complete(read_messages(messages), **self._arguments(stop, kwargs))
+        )
 
     def _stream(
         self,
@@ -131,7 +135,9 @@ class ChatDragoman(BaseChatModel):
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
         provider = await self._running(kwargs.pop("model", None))
-        async with provider.stream(read_messages(messages), **self._arguments(stop, kwargs)) as stream:
+        async with provider.stream(
+            read_messages(messages), **self._arguments(stop, kwargs)
+        ) as stream:
             async for event in stream:
                 for chunk in _make_chunks(event):
                     if run_manager:
@@ -155,11 +161,13 @@ class ChatDragoman(BaseChatModel):
                 arguments[name] = value
         if arguments.get("tools"):
             arguments["tools"] = [_read_tool(tool) for tool in arguments["tools"]]
-            arguments["tool_choice"] = _read_choice(arguments.get("tool_choice"), arguments["tools"])
+            arguments["tool_choice"] = _read_choice(
+                arguments.get("tool_choice"), arguments["tools"]
+            )
         known |= {name: value for name, value in given.items() if value is not None}
         return {**arguments, **{name: value for name, value in known.items() if value is not None}}
 
-    # --- providers ----------------------------------------------------------------------------------
+    # --- providers ------------------------------------------------------------------------------
 
     def _open(self, model: str | None = None) -> Provider:
         return connect(
@@ -191,10 +199,12 @@ class ChatDragoman(BaseChatModel):
         name = model or self._name
         if name not in self._portals:
             own = self.provider if name == self._name else None
-            self._portals[name] = SyncProvider(own) if own is not None else open_blocking(self._open(name))
+            self._portals[name] = (
+                SyncProvider(own) if own is not None else open_blocking(self._open(name))
+            )
         return self._portals[name]
 
-    # --- tools and structured output ----------------------------------------------------------------
+    # --- tools and structured output ------------------------------------------------------------
 
     def bind_tools(
         self,
@@ -203,9 +213,15 @@ class ChatDragoman(BaseChatModel):
         tool_choice: str | dict[str, Any] | bool | None = None,
         **kwargs: Any,
     ) -> Runnable[LanguageModelInput, AIMessage]:
-        """Offer tools to the model: functions, LangChain tools, Pydantic models, TypedDicts or JSON Schemas."""
+        """Offer tools to the model: functions, LangChain tools, Pydantic models, TypedDicts or
+        JSON Schemas.
+        """
         kwargs.pop("strict", None)  # the schema decides about strict mode
-        return super().bind(tools=[convert_to_openai_tool(tool) for tool in tools], tool_choice=tool_choice, **kwargs)
+        return super().bind(
+            tools=[convert_to_openai_tool(tool) for tool in tools],
+            tool_choice=tool_choice,
+            **kwargs,
+        )
 
     def with_structured_output(
         self,
@@ -232,13 +248,15 @@ class ChatDragoman(BaseChatModel):
         )
         if not include_raw:
             return model | parser
-        parsed = RunnablePassthrough.assign(parsed=itemgetter("raw") | parser, parsing_error=lambda _: None)
+        parsed = RunnablePassthrough.assign(
+            parsed=itemgetter("raw") | parser, parsing_error=lambda _: None
+        )
         failed = RunnablePassthrough.assign(parsed=lambda _: None)
         made: Runnable[Any, Any] = parsed.with_fallbacks([failed], exception_key="parsing_error")
         return RunnableMap(raw=model) | made
 
 
-# --- translation ------------------------------------------------------------------------------------
+# --- translation -------------------------------------------------------------------------------
 
 
 def _read_tool(tool: Any) -> Tool:
@@ -248,7 +266,9 @@ def _read_tool(tool: Any) -> Tool:
 
 
 def _read_choice(choice: Any, tools: Sequence[Tool]) -> Any:
-    """Convert LangChain's tool choice: a name, "any", ``True`` for the only tool, or OpenAI's form."""
+    """Convert LangChain's tool choice: a name, "any", ``True`` for the only tool, or OpenAI's
+    form.
+    """
     if choice is True:
         return ForceTool(tools[0].name) if len(tools) == 1 else "required"
     if isinstance(choice, dict):
@@ -265,15 +285,25 @@ def _make_chunks(event: Event) -> Iterator[ChatGenerationChunk]:
     elif type(event) is ThinkingDelta:
         message = AIMessageChunk(content="", additional_kwargs={"reasoning_content": event.text})
     elif type(event) is ToolUseStart:
-        message = _make_call(event.content_block_index, name=event.tool_name, args="", id=event.tool_use_id)
+        message = _make_call(
+            event.content_block_index, name=event.tool_name, args="", id=event.tool_use_id
+        )
     elif type(event) is ToolUseInputDelta:
         message = _make_call(event.content_block_index, args=event.partial_json)
     if message is not None:
         yield ChatGenerationChunk(message=message)
 
 
-def _make_call(index: int, *, args: str, name: str | None = None, id: str | None = None) -> AIMessageChunk:  # noqa: A002
-    return AIMessageChunk(content="", tool_call_chunks=[tool_call_chunk(name=name, args=args, id=id, index=index)])
+def _make_call(
+    index: int,
+    *,
+    args: str,
+    name: str | None = None,
+    id: str | None = None,  # noqa: A002
+) -> AIMessageChunk:
+    return AIMessageChunk(
+        content="", tool_call_chunks=[tool_call_chunk(name=name, args=args, id=id, index=index)]
+    )
 
 
 def _end(response: Response[Any]) -> ChatGenerationChunk:

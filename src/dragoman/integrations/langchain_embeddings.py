@@ -1,4 +1,6 @@
-"""``DragomanEmbeddings``: every embedding model that Dragoman connects to, for LangChain's vector stores."""
+"""``DragomanEmbeddings``: every embedding model that Dragoman connects to, for LangChain's vector
+stores.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,13 @@ from .losses import warn_of_losses
 
 
 class DragomanEmbeddings(BaseModel, Embeddings):
-    """LangChain embeddings that call ``dragoman.connect_embedder(model)``, or an ``embedder`` that you opened.
+    """LangChain embeddings that call ``dragoman.connect_embedder(model)``, or an ``embedder`` that
+    you opened.
 
-    Documents are sent with the input type ``"document"`` and queries with ``"query"``. A wire without
-    such a field embeds both alike; ``prefixes`` is for models that were trained with a prefix for each
-    type. An ``embedder`` belongs to the event loop that uses it first; with a name, each event loop
-    gets its own connections.
+    Documents are sent with the input type ``"document"`` and queries with ``"query"``. A wire
+    without such a field embeds both alike; ``prefixes`` is for models that were trained with a
+    prefix for each type. An ``embedder`` belongs to the event loop that uses it first; with a
+    name, each event loop gets its own connections.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
@@ -61,7 +64,11 @@ class DragomanEmbeddings(BaseModel, Embeddings):
         return _make_lists(await embedder.embed([text], **self._arguments("query")))[0]
 
     def _arguments(self, input_type: Literal["document", "query"]) -> dict[str, Any]:
-        return {"input_type": input_type, "dimensions": self.dimensions, "extras": self.extras or None}
+        return {
+            "input_type": input_type,
+            "dimensions": self.dimensions,
+            "extras": self.extras or None,
+        }
 
     def _open(self) -> Embedder:
         return connect_embedder(
@@ -82,7 +89,11 @@ class DragomanEmbeddings(BaseModel, Embeddings):
     @cached_property
     def _blocking(self) -> SyncEmbedder:
         """The embedder for callers without an event loop."""
-        return SyncEmbedder(self.embedder) if self.embedder is not None else open_blocking_embedder(self._open())
+        return (
+            SyncEmbedder(self.embedder)
+            if self.embedder is not None
+            else open_blocking_embedder(self._open())
+        )
 
     async def _running(self) -> Embedder:
         """Return the embedder for the running event loop."""
@@ -90,7 +101,8 @@ class DragomanEmbeddings(BaseModel, Embeddings):
 
 
 def _make_lists(answer: Embedded) -> list[list[float]]:
-    # LangChain's methods imply the input type; on a wire without a field for it, the caller has lost nothing.
+    # LangChain's methods imply the input type; on a wire without a field for it, the caller has
+    # lost nothing.
     losses = [loss for loss in answer.warnings if loss.code != "input_type_dropped"]
     warn_of_losses(losses, stacklevel=3)
     return answer.vectors.tolist()

@@ -59,11 +59,15 @@ def _read_message(message: BaseMessage, path: str) -> Message:
     if isinstance(message, HumanMessage):
         return User(_read_content(message, path))
     if isinstance(message, ToolMessage):
-        return ToolResult(message.tool_call_id, _read_content(message, path), message.status == "error")
+        return ToolResult(
+            message.tool_call_id, _read_content(message, path), message.status == "error"
+        )
     if isinstance(message, AIMessage):
         return _read_reply(message, path)
     if isinstance(message, FunctionMessage):
-        raise InvalidRequestError(f"{path}: FunctionMessage is deprecated by LangChain; use ToolMessage")
+        raise InvalidRequestError(
+            f"{path}: FunctionMessage is deprecated by LangChain; use ToolMessage"
+        )
     if message.type in ("human", "user") or getattr(message, "role", None) == "user":
         return User(str(message.text))
     raise InvalidRequestError(f"{path}: a message of type {message.type!r} is not supported")
@@ -72,7 +76,10 @@ def _read_message(message: BaseMessage, path: str) -> Message:
 def _read_content(message: BaseMessage, path: str) -> str | list[UserBlock]:
     if isinstance(message.content, str):
         return message.content
-    return [_read_block(block, f"{path}.content[{at}]") for at, block in enumerate(message.content_blocks)]
+    return [
+        _read_block(block, f"{path}.content[{at}]")
+        for at, block in enumerate(message.content_blocks)
+    ]
 
 
 def _read_block(block: Any, path: str) -> UserBlock:
@@ -86,14 +93,19 @@ def _read_block(block: Any, path: str) -> UserBlock:
     if kind == "file":
         extras = block.get("extras") or {}
         name = extras.get("filename") or extras.get("name") or block.get("filename")
-        return Document(_read_source(block, path), block.get("mime_type") or "application/pdf", name)
+        return Document(
+            _read_source(block, path), block.get("mime_type") or "application/pdf", name
+        )
     if kind == "text-plain" and "text" in block:
         data = base64.b64encode(block["text"].encode()).decode("ascii")
         return Document(Inline(data), "text/plain", block.get("title"))
     value = block.get("value") or {}
-    if kind == "non_standard" and value.get("type") == "document":  # LangChain has no block for Anthropic's document
+    # LangChain has no block for Anthropic's document
+    if kind == "non_standard" and value.get("type") == "document":
         source = value.get("source") or {}
-        return Document(Inline(source.get("data", "")), source.get("media_type") or "application/pdf")
+        return Document(
+            Inline(source.get("data", "")), source.get("media_type") or "application/pdf"
+        )
     raise InvalidRequestError(f"{path}: a content block of type {kind!r} is not supported")
 
 
@@ -102,7 +114,9 @@ def _read_source(block: Any, path: str) -> Url | Inline:
         return Inline(block["base64"])
     if block.get("url"):
         return Url(block["url"])
-    raise InvalidRequestError(f"{path}: needs url or base64; ids of uploaded files belong to one vendor")
+    raise InvalidRequestError(
+        f"{path}: needs url or base64; ids of uploaded files belong to one vendor"
+    )
 
 
 def _read_reply(message: AIMessage, path: str) -> Assistant:
@@ -110,7 +124,9 @@ def _read_reply(message: AIMessage, path: str) -> Assistant:
     if kept is not None:
         exact = msgspec.convert(kept, Assistant)
         calls = [(call.id, call.name, call.arguments) for call in exact.tool_calls]
-        if exact.text == message.text and calls == [(c["id"], c["name"], c["args"]) for c in message.tool_calls]:
+        if exact.text == message.text and calls == [
+            (c["id"], c["name"], c["args"]) for c in message.tool_calls
+        ]:
             return exact
     return Assistant([*_rebuild_reply(message, path)])
 
@@ -126,10 +142,12 @@ def _rebuild_reply(message: AIMessage, path: str) -> Iterator[AssistantBlock]:
         yield ToolCall(call["id"] or "", call["name"], call["args"])
     if message.invalid_tool_calls:
         name = message.invalid_tool_calls[0]["name"]
-        raise InvalidRequestError(f"{path}.invalid_tool_calls: the call of {name!r} cannot be sent back")
+        raise InvalidRequestError(
+            f"{path}.invalid_tool_calls: the call of {name!r} cannot be sent back"
+        )
 
 
-# --- replies ----------------------------------------------------------------------------------------
+# --- replies -----------------------------------------------------------------------------------
 
 
 def make_message(response: Response[Any]) -> AIMessage:
@@ -182,8 +200,12 @@ def make_usage(usage: Usage) -> UsageMetadata | None:
         total_tokens=usage.input_tokens + usage.output_tokens,
     )
     if usage.cached_input_tokens is not None or usage.cache_creation_input_tokens is not None:
-        details = {"cache_read": usage.cached_input_tokens, "cache_creation": usage.cache_creation_input_tokens}
-        made["input_token_details"] = {name: count for name, count in details.items() if count is not None}  # type: ignore[typeddict-item]
+        details = {
+            "cache_read": usage.cached_input_tokens,
+            "cache_creation": usage.cache_creation_input_tokens,
+        }
+        known = {name: count for name, count in details.items() if count is not None}
+        made["input_token_details"] = known  # type: ignore[typeddict-item]
     if usage.reasoning_tokens is not None:
         made["output_token_details"] = {"reasoning": usage.reasoning_tokens}
     return made

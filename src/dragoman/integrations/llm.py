@@ -1,6 +1,7 @@
 """A plugin of the ``llm`` command: ``llm -m dragoman/local "Name a river."``.
 
-``llm`` finds it by its entry point. ``llm models`` lists ``local`` and the aliases and groups of ``models.yaml``.
+``llm`` finds it by its entry point. ``llm models`` lists ``local`` and the aliases and groups of
+``models.yaml``.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ class Options(llm.Options):
     max_tokens: int | None = Field(default=None, description="The most tokens to generate.")
     top_p: float | None = Field(default=None, description="Nucleus sampling.")
     seed: int | None = Field(default=None, description="Seed of sampling.")
-    reasoning: str | None = Field(default=None, description="off, minimal, low, medium, high or a budget in tokens.")
+    reasoning: str | None = Field(
+        default=None, description="off, minimal, low, medium, high or a budget in tokens."
+    )
 
 
 class _Described:
@@ -86,7 +89,9 @@ class DragomanModel(_Described, llm.Model):  # type: ignore[misc]
 
     _provider: SyncProvider | None = None
 
-    def execute(self, prompt: Any, stream: bool, response: Any, conversation: Any = None) -> Iterator[StreamEvent]:
+    def execute(
+        self, prompt: Any, stream: bool, response: Any, conversation: Any = None
+    ) -> Iterator[StreamEvent]:
         """Call the model, and yield its reply as events."""
         if self._provider is None:
             self._provider = open_blocking(self._open(self.name))
@@ -134,13 +139,19 @@ class DragomanEmbeddingModel(EmbeddingModel):
     batch_size = 100  # llm reads this many texts at a time from a file or database
     _embedder: SyncEmbedder | None = None
 
-    def __init__(self, name: str, open_embedder: Callable[[str], Embedder] = connect_embedder) -> None:
+    def __init__(
+        self, name: str, open_embedder: Callable[[str], Embedder] = connect_embedder
+    ) -> None:
         self.name = name
         self.model_id = PREFIX + name
         self._open = open_embedder
 
-    def embed_batch(self, items: Iterable[str | bytes], *, key: str | None = None) -> Iterator[list[float]]:
-        """Yield a vector for each text; ``llm`` rejects binary data before, and has no input types."""
+    def embed_batch(
+        self, items: Iterable[str | bytes], *, key: str | None = None
+    ) -> Iterator[list[float]]:
+        """Yield a vector for each text; ``llm`` rejects binary data before, and has no input
+        types.
+        """
         texts = [item for item in items if isinstance(item, str)]
         if not texts:
             return
@@ -156,7 +167,9 @@ class DragomanEmbeddingModel(EmbeddingModel):
 
 @llm.hookimpl
 def register_embedding_models(register: Callable[..., None]) -> None:
-    """Register the same names for embeddings; ``models.yaml`` does not state which models embed."""
+    """Register the same names for embeddings; ``models.yaml`` does not state which
+    models embed.
+    """
     for name in find_names():
         register(DragomanEmbeddingModel(name))
 
@@ -169,7 +182,9 @@ def register_models(register: Callable[..., None]) -> None:
 
 
 def find_names() -> list[str]:
-    """Return the names to register; a broken ``models.yaml`` must not break the ``llm`` command."""
+    """Return the names to register; a broken ``models.yaml`` must not break the
+    ``llm`` command.
+    """
     try:
         registry = Registry.load()
         names = {*registry.aliases(), *registry.groups()}
@@ -178,13 +193,18 @@ def find_names() -> list[str]:
     return ["local", *sorted(names - {"local"})]
 
 
-# --- requests ---------------------------------------------------------------------------------------
+# --- requests ----------------------------------------------------------------------------------
 
 
 def make_arguments(prompt: Any) -> dict[str, Any]:
     """Return the arguments of ``Provider.complete`` for a prompt."""
-    arguments: dict[str, Any] = {"messages": [*read_messages(prompt.messages)], "check_calls": False}
-    tools = [Tool(tool.name, tool.description or "", tool.input_schema) for tool in prompt.tools or ()]
+    arguments: dict[str, Any] = {
+        "messages": [*read_messages(prompt.messages)],
+        "check_calls": False,
+    }
+    tools = [
+        Tool(tool.name, tool.description or "", tool.input_schema) for tool in prompt.tools or ()
+    ]
     if tools:
         arguments["tools"] = tools
     if prompt.schema:
@@ -206,8 +226,13 @@ def read_messages(messages: Any) -> Iterator[Message]:
                 yield Assistant(blocks)
         else:
             results = [part for part in message.parts if isinstance(part, ToolResultPart)]
-            yield from [ToolResult(part.tool_call_id or "", part.output, bool(part.exception)) for part in results]
-            content = [_read_part(part) for part in message.parts if not isinstance(part, ToolResultPart)]
+            yield from [
+                ToolResult(part.tool_call_id or "", part.output, bool(part.exception))
+                for part in results
+            ]
+            content = [
+                _read_part(part) for part in message.parts if not isinstance(part, ToolResultPart)
+            ]
             if content:
                 yield User(content)
 
@@ -237,7 +262,7 @@ def _read_part(part: Any) -> UserBlock:
     return Image(source, kind) if kind in _IMAGES else Document(source, kind)
 
 
-# --- replies ----------------------------------------------------------------------------------------
+# --- replies -----------------------------------------------------------------------------------
 
 
 def translate(event: Event) -> Iterator[StreamEvent]:
@@ -247,9 +272,13 @@ def translate(event: Event) -> Iterator[StreamEvent]:
     elif type(event) is ThinkingDelta and event.text:
         yield StreamEvent(type="reasoning", chunk=event.text)
     elif type(event) is ToolUseStart:
-        yield StreamEvent(type="tool_call_name", chunk=event.tool_name, tool_call_id=event.tool_use_id)
+        yield StreamEvent(
+            type="tool_call_name", chunk=event.tool_name, tool_call_id=event.tool_use_id
+        )
     elif type(event) is ToolUseInputDelta:
-        yield StreamEvent(type="tool_call_args", chunk=event.partial_json, tool_call_id=event.tool_use_id)
+        yield StreamEvent(
+            type="tool_call_args", chunk=event.partial_json, tool_call_id=event.tool_use_id
+        )
 
 
 def make_events(reply: Response[Any]) -> Iterator[StreamEvent]:
@@ -263,7 +292,9 @@ def make_events(reply: Response[Any]) -> Iterator[StreamEvent]:
 def finish(response: Any, reply: Response[Any]) -> None:
     """Record the reply's usage and proposed tool calls on the response of ``llm``."""
     for call in reply.tool_calls:
-        response.add_tool_call(llm.ToolCall(name=call.name, arguments=call.arguments or {}, tool_call_id=call.id))
+        response.add_tool_call(
+            llm.ToolCall(name=call.name, arguments=call.arguments or {}, tool_call_id=call.id)
+        )
     usage = reply.usage
     details = {
         "cached_input_tokens": usage.cached_input_tokens,

@@ -16,16 +16,19 @@ ModelT = TypeVar("ModelT", bound=Provider | Embedder)
 
 
 class PerLoop(Generic[ModelT]):
-    """Opens a provider or an embedder for each event loop that calls it, and closes it when the loop shuts down.
+    """Opens a provider or an embedder for each event loop that calls it, and closes it when the
+    loop shuts down.
 
-    The connections of a model belong to the loop that opened them. Frameworks call the same model from several
-    loops, for example by ``asyncio.run`` once per request.
+    The connections of a model belong to the loop that opened them. Frameworks call the same model
+    from several loops, for example by ``asyncio.run`` once per request.
     """
 
     def __init__(self, open_model: Callable[[], ModelT]) -> None:
         self._open = open_model
         self._opened: WeakKeyDictionary[asyncio.AbstractEventLoop, ModelT] = WeakKeyDictionary()
-        self._held: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGenerator[None]] = WeakKeyDictionary()
+        self._held: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGenerator[None]] = (
+            WeakKeyDictionary()
+        )
 
     async def get(self) -> ModelT:
         """Return the model of the running loop."""

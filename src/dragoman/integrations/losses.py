@@ -19,12 +19,16 @@ def warn_of_losses(losses: Iterable[LossWarning], stacklevel: int) -> None:
 
 
 def find_marks(request: Request) -> Iterator[LossWarning]:
-    """Yield a loss for each cache mark and document name of a request, which no bridge can send."""
+    """Yield a loss for each cache mark and document name of a request, which no bridge
+    can send.
+    """
     if request.config.cache not in (None, "off"):
         yield LossWarning("cache_dropped", "config.cache", "it is not sent over a bridge")
     for number, message in enumerate(request.messages):
         if getattr(message, "cache", False):
-            yield LossWarning("cache_dropped", f"messages[{number}].cache", "it is not sent over a bridge")
+            yield LossWarning(
+                "cache_dropped", f"messages[{number}].cache", "it is not sent over a bridge"
+            )
         for at, block in enumerate(() if isinstance(message.content, str) else message.content):
             path = f"messages[{number}].content[{at}]"
             if getattr(block, "cache", False):

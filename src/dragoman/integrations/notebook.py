@@ -6,8 +6,8 @@
 
     response = await show(model.stream("Name a river."))
 
-Complete values need no helper: ``Response``, ``SwapPlan``, ``Report`` and ``Session`` are displayed when a cell ends
-with one.
+Complete values need no helper: ``Response``, ``SwapPlan``, ``Report`` and ``Session`` are
+displayed when a cell ends with one.
 """
 
 from __future__ import annotations
@@ -23,17 +23,22 @@ __all__ = ["show"]
 
 
 async def show(stream: EventStream[Parsed], *, seconds: float = 0.1) -> Response[Parsed]:
-    """Display a reply as it grows, in one output that is updated at most every ``seconds``, and return it.
+    """Display a reply as it grows, in one output that is updated at most every ``seconds``, and
+    return it.
 
-    The last update displays the complete response. If the call fails, the output keeps what had arrived, and the error
-    is raised. Assign the result, or end the line with a semicolon: a cell displays its last value again.
+    The last update displays the complete response. If the call fails, the output keeps what had
+    arrived, and the error is raised. Assign the result, or end the line with a semicolon: a cell
+    displays its last value again.
     """
     try:
         from IPython.display import display  # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        raise ImportError("show needs IPython, which notebooks run on: pip install ipython") from error
+        raise ImportError(
+            "show needs IPython, which notebooks run on: pip install ipython"
+        ) from error
     growing = _GrowingReply()
-    handle: Any = display(growing, display_id=True)  # None outside of IPython, where display prints
+    # None outside of IPython, where display prints
+    handle: Any = display(growing, display_id=True)
     shown = time.monotonic()
     async with stream:
         try:
@@ -77,6 +82,9 @@ class _GrowingReply(Displayed):
         return "".join(self._text) or "…"
 
     def _sheet(self) -> Sheet:
-        passages = [Passage("thinking", "".join(self._thinking), folded=True), Passage("", "".join(self._text))]
+        passages = [
+            Passage("thinking", "".join(self._thinking), folded=True),
+            Passage("", "".join(self._text)),
+        ]
         facts = ["receiving", *[f"calls {name}" for name in self._calls]]
         return Sheet("…", facts, [passage for passage in passages if passage.text])

@@ -4,8 +4,8 @@
 
     agent = Agent(DragomanModel("anthropic:claude-sonnet-4-6"), output_type=Invoice)
 
-Parts that the wire cannot express are reported as ``LossWarning`` in ``provider_details["warnings"]``
-of the response.
+Parts that the wire cannot express are reported as ``LossWarning`` in
+``provider_details["warnings"]`` of the response.
 """
 
 from __future__ import annotations
@@ -29,13 +29,26 @@ from pydantic_ai.messages import (
     ThinkingPart,
     ToolCallPart,
 )
-from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse, check_allow_model_requests
+from pydantic_ai.models import (
+    Model,
+    ModelRequestParameters,
+    StreamedResponse,
+    check_allow_model_requests,
+)
 from pydantic_ai.profiles import ModelProfile, ModelProfileSpec
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
 
 from ..errors import ProviderError
-from ..events import Event, Response, TextDelta, ThinkingDelta, ToolUseInputDelta, ToolUseStart, Usage
+from ..events import (
+    Event,
+    Response,
+    TextDelta,
+    ThinkingDelta,
+    ToolUseInputDelta,
+    ToolUseStart,
+    Usage,
+)
 from ..messages import Tool
 from ..provider import EventStream, Provider, connect
 from .loops import PerLoop
@@ -61,14 +74,17 @@ _SETTINGS = {
     "stop_sequences": "stop_sequences",
     "extra_body": "extras",
 }
-_PROFILE = ModelProfile(supports_json_schema_output=True, supports_json_object_output=True, supports_thinking=True)
+_PROFILE = ModelProfile(
+    supports_json_schema_output=True, supports_json_object_output=True, supports_thinking=True
+)
 
 
 class DragomanModel(Model[Provider]):
-    """A model of Pydantic AI that calls ``dragoman.connect(model)``, or a provider that you opened.
+    """A model of Pydantic AI that calls ``dragoman.connect(model)``, or a provider that you
+    opened.
 
-    With a name, each event loop gets connections of its own, which are closed when the loop shuts down.
-    ``connection`` are further arguments of ``connect``, such as ``base_url`` and ``wire``.
+    With a name, each event loop gets connections of its own, which are closed when the loop shuts
+    down. ``connection`` are further arguments of ``connect``, such as ``base_url`` and ``wire``.
     """
 
     def __init__(
@@ -109,7 +125,9 @@ class DragomanModel(Model[Provider]):
     ) -> ModelResponse:
         """Call the model once."""
         check_allow_model_requests()
-        provider, arguments, _ = await self._prepare(messages, model_settings, model_request_parameters)
+        provider, arguments, _ = await self._prepare(
+            messages, model_settings, model_request_parameters
+        )
         with _translated_errors(self._name):
             return make_response(await provider.complete(**arguments), self.system)
 
@@ -123,7 +141,9 @@ class DragomanModel(Model[Provider]):
     ) -> AsyncGenerator[StreamedResponse]:
         """Call the model and yield its reply as it arrives."""
         check_allow_model_requests()
-        provider, arguments, parameters = await self._prepare(messages, model_settings, model_request_parameters)
+        provider, arguments, parameters = await self._prepare(
+            messages, model_settings, model_request_parameters
+        )
         with _translated_errors(self._name):
             stream = provider.stream(**arguments)
             first = await anext(stream)  # raises a rejection here, before the stream is entered
@@ -137,11 +157,20 @@ class DragomanModel(Model[Provider]):
         model_request_parameters: ModelRequestParameters,
     ) -> RequestUsage:
         """Estimate the tokens of a request, without a call."""
-        provider, arguments, _ = await self._prepare(messages, model_settings, model_request_parameters)
-        return RequestUsage(input_tokens=provider.estimate_input_tokens(arguments["messages"], arguments.get("tools")))
+        provider, arguments, _ = await self._prepare(
+            messages, model_settings, model_request_parameters
+        )
+        return RequestUsage(
+            input_tokens=provider.estimate_input_tokens(
+                arguments["messages"], arguments.get("tools")
+            )
+        )
 
     async def _prepare(
-        self, messages: list[ModelMessage], settings: ModelSettings | None, parameters: ModelRequestParameters
+        self,
+        messages: list[ModelMessage],
+        settings: ModelSettings | None,
+        parameters: ModelRequestParameters,
     ) -> tuple[Provider, dict[str, Any], ModelRequestParameters]:
         """Return the provider and the arguments of a call."""
         settings, parameters = self.prepare_request(settings, parameters)
@@ -154,12 +183,17 @@ class DragomanModel(Model[Provider]):
         mode, definitions = read_choice(settings, parameters)
         if definitions:
             arguments["tools"] = [
-                Tool(tool.name, tool.description or "", tool.parameters_json_schema) for tool in definitions
+                Tool(tool.name, tool.description or "", tool.parameters_json_schema)
+                for tool in definitions
             ]
             arguments["tool_choice"] = mode
         if parameters.output_mode == "native" and parameters.output_object is not None:
             arguments["response_schema"] = parameters.output_object.json_schema
-        arguments |= {ours: given[theirs] for theirs, ours in _SETTINGS.items() if given.get(theirs) is not None}
+        arguments |= {
+            ours: given[theirs]
+            for theirs, ours in _SETTINGS.items()
+            if given.get(theirs) is not None
+        }
         if parameters.thinking is not None:
             arguments["reasoning"] = _read_thinking(parameters.thinking)
         return self._opened or await self._loops.get(), arguments, parameters
@@ -171,7 +205,7 @@ def _read_thinking(thinking: bool | str) -> str:
     return "xhigh" if thinking == "max" else thinking
 
 
-# --- replies ----------------------------------------------------------------------------------------
+# --- replies -----------------------------------------------------------------------------------
 
 
 def make_response(response: Response[Any], system: str) -> ModelResponse:
@@ -195,7 +229,9 @@ def make_response(response: Response[Any], system: str) -> ModelResponse:
 
 
 def make_details(response: Response[Any]) -> dict[str, Any]:
-    """Return the ``provider_details`` of a response: its message for the next turn, and warnings. Warn of losses."""
+    """Return the ``provider_details`` of a response: its message for the next turn, and warnings.
+    Warn of losses.
+    """
     warn_of_losses(response.warnings, stacklevel=3)
     return {
         KEPT: msgspec.to_builtins(response.message),
@@ -208,7 +244,9 @@ def make_usage(usage: Usage) -> RequestUsage:
     """Return the usage in Pydantic AI's form; a reply without one is counted as unmeasured."""
     if usage.input_tokens is None and usage.output_tokens is None:
         return RequestUsage(unmeasured_requests=1)
-    details = {"reasoning_tokens": usage.reasoning_tokens} if usage.reasoning_tokens is not None else {}
+    details = (
+        {"reasoning_tokens": usage.reasoning_tokens} if usage.reasoning_tokens is not None else {}
+    )
     return RequestUsage(
         input_tokens=usage.input_tokens or 0,
         output_tokens=usage.output_tokens or 0,
@@ -244,16 +282,24 @@ class DragomanStreamedResponse(StreamedResponse):
     def _translate(self, event: Event) -> Iterator[ModelResponseStreamEvent]:
         manager = self._parts_manager
         if type(event) is TextDelta:
-            yield from manager.handle_text_delta(vendor_part_id=event.content_block_index, content=event.text)
+            yield from manager.handle_text_delta(
+                vendor_part_id=event.content_block_index, content=event.text
+            )
         elif type(event) is ThinkingDelta and event.text:
-            yield from manager.handle_thinking_delta(vendor_part_id=event.content_block_index, content=event.text)
+            yield from manager.handle_thinking_delta(
+                vendor_part_id=event.content_block_index, content=event.text
+            )
         elif type(event) is ToolUseStart:
             call = manager.handle_tool_call_delta(
-                vendor_part_id=event.content_block_index, tool_name=event.tool_name, tool_call_id=event.tool_use_id
+                vendor_part_id=event.content_block_index,
+                tool_name=event.tool_name,
+                tool_call_id=event.tool_use_id,
             )
             yield from [call] if call is not None else []
         elif type(event) is ToolUseInputDelta:
-            call = manager.handle_tool_call_delta(vendor_part_id=event.content_block_index, args=event.partial_json)
+            call = manager.handle_tool_call_delta(
+                vendor_part_id=event.content_block_index, args=event.partial_json
+            )
             yield from [call] if call is not None else []
 
     def _end(self, response: Response[Any]) -> None:
@@ -286,7 +332,9 @@ class DragomanStreamedResponse(StreamedResponse):
 
 @contextmanager
 def _translated_errors(model: str, *, in_stream: bool = False) -> Iterator[None]:
-    """Raise errors of a provider as those that Pydantic AI's ``FallbackModel`` and callers expect."""
+    """Raise errors of a provider as those that Pydantic AI's ``FallbackModel`` and
+    callers expect.
+    """
     try:
         yield
     except ProviderError as error:

@@ -25,7 +25,9 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 from pydantic_ai.models import ModelRequestParameters
-from pydantic_ai.models._tool_choice import resolve_tool_choice  # every model of the framework uses it
+
+# every model of the framework uses it
+from pydantic_ai.models._tool_choice import resolve_tool_choice
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
@@ -49,19 +51,27 @@ from ..messages import (
 )
 
 KEPT = "dragoman_message"
-"""The key of ``provider_details`` under which a response keeps the message as Dragoman received it."""
+"""The key of ``provider_details`` under which a response keeps the message as Dragoman received
+it.
+"""
 
 
 def read_messages(messages: Sequence[ModelMessage], instructions: Sequence[str]) -> list[Message]:
-    """Return a history of Pydantic AI as Dragoman's messages, with the instructions after its system prompts."""
+    """Return a history of Pydantic AI as Dragoman's messages, with the instructions after its
+    system prompts.
+    """
     read: list[Message] = []
     for message in messages:
         if isinstance(message, ModelRequest):
             read += _read_request(message)
-        elif (reply := _read_reply(message)).content:  # the framework keeps empty replies, which no wire takes back
+        # the framework keeps empty replies, which no wire takes back
+        elif (reply := _read_reply(message)).content:
             read.append(reply)
-    leading = next((at for at, message in enumerate(read) if type(message) is not System), len(read))
-    # A system prompt that an agent adds later goes to the front, where every wire has a place for it.
+    leading = next(
+        (at for at, message in enumerate(read) if type(message) is not System), len(read)
+    )
+    # A system prompt that an agent adds later goes to the front, where every wire has a place for
+    # it.
     late = [message for message in read[leading:] if type(message) is System]
     rest = [message for message in read[leading:] if type(message) is not System]
     return [*read[:leading], *late, *[System(text) for text in instructions], *rest]
@@ -112,7 +122,10 @@ def _read_reply(message: ModelResponse) -> Assistant:
     if kept is None:
         return rebuilt
     exact = msgspec.convert(kept, Assistant)
-    calls = [[(call.id, call.name, call.arguments) for call in each.tool_calls] for each in (exact, rebuilt)]
+    calls = [
+        [(call.id, call.name, call.arguments) for call in each.tool_calls]
+        for each in (exact, rebuilt)
+    ]
     is_edited = exact.text != rebuilt.text or calls[0] != calls[1]
     return rebuilt if is_edited else exact
 

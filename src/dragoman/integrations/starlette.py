@@ -2,13 +2,13 @@
 
 ::
 
-    @app.post("/chat")
-    async def chat(prompt: str) -> Response:
+    @app.post("/chat") async def chat(prompt: str) -> Response:
         return await sse_response(model.stream(prompt))
 
-Each function waits for the first event before it returns, so that an error of the model is still an HTTP status with
-a JSON body. A later error is the last event of the body, and the connection is then closed without the end of the
-body, so that the reply does not look complete. If the client disconnects, the call to the model is cancelled.
+Each function waits for the first event before it returns, so that an error of the model is still
+an HTTP status with a JSON body. A later error is the last event of the body, and the connection is
+then closed without the end of the body, so that the reply does not look complete. If the client
+disconnects, the call to the model is cancelled.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from .ui_messages import UIMessageChunks
 
 __all__ = ["ndjson_response", "sse_response", "ui_message_stream_response"]
 
-# Statuses that a caller can act on. Others, such as 401 or 404, are about the application's own key or model: they
-# would mislead a client about the application.
+# Statuses that a caller can act on. Others, such as 401 or 404, are about the application's own
+# key or model: they would mislead a client about the application.
 _KEPT = frozenset({400, 413, 422, 429, 503, 504})
 _SSE = "text/event-stream"
 # Proxies would otherwise collect events (nginx) or keep the reply.
@@ -40,7 +40,8 @@ _HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 async def sse_response(stream: EventStream[Any]) -> Response:
     """Return the events as server-sent events, one JSON object each.
 
-    The last one is ``message.complete`` with ``finish_reason`` and ``usage``, or ``{"type": "error", "error": {...}}``.
+    The last one is ``message.complete`` with ``finish_reason`` and ``usage``, or ``{"type":
+    "error", "error": {...}}``.
     """
     return await _respond(stream, _EventLines(b"data: ", b"\n\n"), _SSE)
 
@@ -50,17 +51,19 @@ async def ndjson_response(stream: EventStream[Any]) -> Response:
     return await _respond(stream, _EventLines(b"", b"\n"), "application/x-ndjson")
 
 
-async def ui_message_stream_response(stream: EventStream[Any], *, message_id: str | None = None) -> Response:
+async def ui_message_stream_response(
+    stream: EventStream[Any], *, message_id: str | None = None
+) -> Response:
     """Return the reply as a UI message stream, which ``useChat`` of the AI SDK reads.
 
-    The finish reason, usage and warnings are in the metadata of the message. Omit ``message_id`` if the client
-    executes tools and sends their results: it then continues its last message.
+    The finish reason, usage and warnings are in the metadata of the message. Omit ``message_id``
+    if the client executes tools and sends their results: it then continues its last message.
     """
     writer = _UIMessageLines(UIMessageChunks(message_id))
     return await _respond(stream, writer, _SSE, {"x-vercel-ai-ui-message-stream": "v1"})
 
 
-# --- what is written --------------------------------------------------------------------------------
+# --- what is written ---------------------------------------------------------------------------
 
 
 class _Lines(Protocol):
@@ -83,7 +86,9 @@ class _EventLines:
         return b""  # the last event is the end
 
     def write_error(self, error: ProviderError) -> bytes:
-        return self._before + msgspec.json.encode({"type": "error", **_describe(error)}) + self._after
+        return (
+            self._before + msgspec.json.encode({"type": "error", **_describe(error)}) + self._after
+        )
 
 
 class _UIMessageLines:
@@ -118,11 +123,13 @@ def _describe(error: ProviderError) -> dict[str, Any]:
 
 
 def _write_message(error: ProviderError) -> str:
-    """Return the error's message without keys and addresses; only its category if it may quote a prompt."""
+    """Return the error's message without keys and addresses; only its category if it may quote a
+    prompt.
+    """
     return message_of(error) if error.quotable else error.category
 
 
-# --- how it is sent ---------------------------------------------------------------------------------
+# --- how it is sent ----------------------------------------------------------------------------
 
 
 async def _respond(
@@ -131,7 +138,9 @@ async def _respond(
     try:
         first = await anext(stream, None)
     except ProviderError as error:
-        return Response(msgspec.json.encode(_describe(error)), _choose_status(error), headers_of(error))
+        return Response(
+            msgspec.json.encode(_describe(error)), _choose_status(error), headers_of(error)
+        )
     if first is None:
         raise RuntimeError("the stream has been read to its end: pass one that has not been read")
     return _StreamedReply(first, stream, lines, {**_HEADERS, **(headers or {})}, media_type)
@@ -148,12 +157,17 @@ def _choose_status(error: ProviderError) -> int:
 class _StreamedReply(StreamingResponse):
     """A reply in progress. It watches for the client's disconnect while it waits for the model.
 
-    Starlette itself watches only on servers with ASGI before 2.4; on others it notices the disconnect
-    when it sends the next event, and a model can think for minutes.
+    Starlette itself watches only on servers with ASGI before 2.4; on others it notices the
+    disconnect when it sends the next event, and a model can think for minutes.
     """
 
     def __init__(
-        self, first: Event, stream: EventStream[Any], lines: _Lines, headers: dict[str, str], media_type: str
+        self,
+        first: Event,
+        stream: EventStream[Any],
+        lines: _Lines,
+        headers: dict[str, str],
+        media_type: str,
     ) -> None:
         super().__init__(self._write(first, lines), headers=headers, media_type=media_type)
         self._stream = stream
@@ -165,7 +179,8 @@ class _StreamedReply(StreamingResponse):
                 yield lines.write(event)
         except ProviderError as error:
             yield lines.write_error(error)
-            raise  # the server closes the connection without the end of the body, and logs the error
+            # the server closes the connection without the end of the body, and logs the error
+            raise
         yield lines.write_end()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -180,7 +195,8 @@ class _StreamedReply(StreamingResponse):
             await self._stream.aclose()
         for task in (sending, watching):
             failure = None if task.cancelled() else task.exception()
-            if failure is not None and not isinstance(failure, OSError):  # servers raise OSError if the client is gone
+            # servers raise OSError if the client is gone
+            if failure is not None and not isinstance(failure, OSError):
                 raise failure
         if self.background is not None:
             await self.background()

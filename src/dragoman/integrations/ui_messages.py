@@ -1,11 +1,13 @@
-"""Events as the chunks of a UI message stream, version 1: the protocol that ``useChat`` of the AI SDK reads.
+"""Events as the chunks of a UI message stream, version 1: the protocol that ``useChat`` of the AI
+SDK reads.
 
-Pure conversion; ``dragoman.integrations.starlette`` sends the chunks. A chunk is a JSON object with a
-``type``. Text and reasoning are parts with a start, deltas and an end under one id; the id of a tool
-call is the provider's. Content that the protocol has no part for is sent as data parts, which the
-client keeps and sends back with the message: ``data-dragoman-block`` is a block that only its provider
-understands, such as redacted thinking or the result of a server-side tool; ``data-dragoman-continuity``
-is the provider's state of a block. ``index`` is the position of the block in the reply.
+Pure conversion; ``dragoman.integrations.starlette`` sends the chunks. A chunk is a JSON object
+with a ``type``. Text and reasoning are parts with a start, deltas and an end under one id; the id
+of a tool call is the provider's. Content that the protocol has no part for is sent as data parts,
+which the client keeps and sends back with the message: ``data-dragoman-block`` is a block that
+only its provider understands, such as redacted thinking or the result of a server-side tool;
+``data-dragoman-continuity`` is the provider's state of a block. ``index`` is the position of the
+block in the reply.
 """
 
 from __future__ import annotations
@@ -25,7 +27,17 @@ from ..events import (
     ToolUseInputDelta,
     ToolUseStart,
 )
-from ..messages import AssistantBlock, Audio, Citation, Image, Inline, Opaque, RedactedThinking, Text, Thinking
+from ..messages import (
+    AssistantBlock,
+    Audio,
+    Citation,
+    Image,
+    Inline,
+    Opaque,
+    RedactedThinking,
+    Text,
+    Thinking,
+)
 
 __all__ = ["Chunk", "UIMessageChunks"]
 
@@ -38,19 +50,22 @@ _FINISH: dict[FinishReason, str] = {
     "content_filter": "content-filter",
     "error": "error",
 }
-_MEDIA_TYPES = {Image: "image/png", Audio: "audio/wav"}  # the protocol requires one; some servers omit it
+# the protocol requires one; some servers omit it
+_MEDIA_TYPES = {Image: "image/png", Audio: "audio/wav"}
 
 
 class UIMessageChunks:
     """Convert the events of one reply, in order.
 
-    ``message_id`` is sent with the first chunk. Without it the client chooses the id, and continues its last message
-    when it sends the results of tools: a new id would make that message a second one.
+    ``message_id`` is sent with the first chunk. Without it the client chooses the id, and
+    continues its last message when it sends the results of tools: a new id would make that message
+    a second one.
     """
 
     def __init__(self, message_id: str | None = None) -> None:
         self._message_id = message_id
-        self._part: tuple[str, int] | None = None  # the open part: text or reasoning, and the index of its block
+        # the open part: text or reasoning, and the index of its block
+        self._part: tuple[str, int] | None = None
         self._signature: str | None = None
         self._tool_name = ""
         self._complete: MessageComplete | None = None
@@ -67,7 +82,11 @@ class UIMessageChunks:
             return self._start(event)
         if isinstance(event, MessageComplete):
             self._complete = event
-            return [*self._close(), *_write_media(event.final_content), *_write_state(event.final_content)]
+            return [
+                *self._close(),
+                *_write_media(event.final_content),
+                *_write_state(event.final_content),
+            ]
         return [*self._close(), self._convert_call(event)]
 
     def finish(self) -> list[Chunk]:
@@ -75,25 +94,36 @@ class UIMessageChunks:
         assert self._complete is not None, "the reply has not ended"
         reason, metadata = self._complete.finish_reason, _write_metadata(self._complete)
         if reason == "cancelled":
-            return [{"type": "message-metadata", **metadata}, {"type": "abort", "reason": "cancelled"}]
-        return [{"type": "finish-step"}, {"type": "finish", "finishReason": _FINISH[reason], **metadata}]
+            return [
+                {"type": "message-metadata", **metadata},
+                {"type": "abort", "reason": "cancelled"},
+            ]
+        return [
+            {"type": "finish-step"},
+            {"type": "finish", "finishReason": _FINISH[reason], **metadata},
+        ]
 
     def fail(self, message: str) -> list[Chunk]:
-        """Return the chunks that end a reply which failed: the end of the open part, usage if known, and the error."""
+        """Return the chunks that end a reply which failed: the end of the open part, usage if
+        known, and the error.
+        """
         chunks = self._close()
         if self._complete is not None:
             chunks.append({"type": "message-metadata", **_write_metadata(self._complete)})
         return [*chunks, {"type": "error", "errorText": message}]
 
     def _start(self, event: MessageStart) -> list[Chunk]:
-        start: Chunk = {"type": "start", "messageMetadata": {"provider": event.provider, "model": event.model}}
+        start: Chunk = {
+            "type": "start",
+            "messageMetadata": {"provider": event.provider, "model": event.model},
+        }
         if self._message_id is not None:
             start["messageId"] = self._message_id
         return [start, {"type": "start-step"}]
 
     def _add(self, kind: str, index: int, text: str) -> list[Chunk]:
-        """Return the chunks that add text to a part; if another part is open, end it and start this one
-        first.
+        """Return the chunks that add text to a part; if another part is open, end it and start
+        this one first.
         """
         chunks: list[Chunk] = []
         name = f"{kind}-{index}"
@@ -127,7 +157,11 @@ class UIMessageChunks:
         call |= {"toolName": self._tool_name, "input": event.final_input}
         if event.intent is not None:
             return {"type": "tool-input-available", **call}
-        return {"type": "tool-input-error", **call, "errorText": event.detail or event.problem or "incomplete"}
+        return {
+            "type": "tool-input-error",
+            **call,
+            "errorText": event.detail or event.problem or "incomplete",
+        }
 
 
 def _write_metadata(event: MessageComplete) -> Chunk:
@@ -136,17 +170,27 @@ def _write_metadata(event: MessageComplete) -> Chunk:
 
 
 def _write_media(content: tuple[AssistantBlock, ...]) -> list[Chunk]:
-    """Return the images, the audio and the sources of the reply, which have no events of their own."""
+    """Return the images, the audio and the sources of the reply, which have no events of their
+    own.
+    """
     chunks: list[Chunk] = []
     for block in content:
         if isinstance(block, Image | Audio):
             media_type = block.media_type or _MEDIA_TYPES[type(block)]
             source = block.source
-            url = f"data:{media_type};base64,{source.base64_data}" if isinstance(source, Inline) else source.url
+            url = (
+                f"data:{media_type};base64,{source.base64_data}"
+                if isinstance(source, Inline)
+                else source.url
+            )
             chunks.append({"type": "file", "url": url, "mediaType": media_type})
         elif isinstance(block, Text):
             sources = [_write_source(citation) for citation in block.citations]
-            chunks += [source for at, source in enumerate(sources) if source not in [*chunks, *sources[:at]]]
+            chunks += [
+                source
+                for at, source in enumerate(sources)
+                if source not in [*chunks, *sources[:at]]
+            ]
     return chunks
 
 
@@ -178,4 +222,9 @@ def _write_source(citation: Citation) -> Chunk:
         titled = {} if citation.title is None else {"title": citation.title}
         return {"type": "source-url", "sourceId": citation.url, "url": citation.url, **titled}
     title = citation.title or citation.source or "document"
-    return {"type": "source-document", "sourceId": citation.source or title, "mediaType": "text/plain", "title": title}
+    return {
+        "type": "source-document",
+        "sourceId": citation.source or title,
+        "mediaType": "text/plain",
+        "title": title,
+    }

@@ -91,10 +91,14 @@ class LocalProvider(Wrapper):
         self._starting = asyncio.Lock()
         declared = settings.pop("capabilities", None)
         known = Capabilities.of(
-            {"max_context_tokens": self._context, "supports_images": False}, "catalogue", by="local"
+            {"max_context_tokens": self._context, "supports_images": False},
+            "catalogue",
+            by="local",
         )
         if declared is not None:
-            known = known.merged(declared if isinstance(declared, Capabilities) else Capabilities.of(declared))
+            known = known.merged(
+                declared if isinstance(declared, Capabilities) else Capabilities.of(declared)
+            )
         self.capabilities = known
 
     def parts(self) -> tuple[Provider, ...]:
@@ -187,4 +191,6 @@ def open_local(
     keep_raw: bool = True,
 ) -> LocalProvider:
     """Open ``local``, ``local:NAME`` or ``local:PATH`` for ``connect``."""
-    return LocalProvider(path, capabilities=capabilities, timeouts=timeouts, on_loss=on_loss, keep_raw=keep_raw)
+    return LocalProvider(
+        path, capabilities=capabilities, timeouts=timeouts, on_loss=on_loss, keep_raw=keep_raw
+    )

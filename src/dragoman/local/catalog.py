@@ -21,7 +21,9 @@ class Wheel(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Hub(Struct, frozen=True, forbid_unknown_fields=True):
-    """A model hub: its address, and the environment variables for another address and for a token."""
+    """A model hub: its address, and the environment variables for another address and
+    for a token.
+    """
 
     url: str
     url_env: str

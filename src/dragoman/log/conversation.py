@@ -81,7 +81,9 @@ class Conversation:
         self._history.append((seq, at, False))
         self._take(seq, at, False)
 
-    def list_changes(self, until: int | None = None) -> list[tuple[int, MessageRecorded | ContextProjected, bool]]:
+    def list_changes(
+        self, until: int | None = None
+    ) -> list[tuple[int, MessageRecorded | ContextProjected, bool]]:
         """Return the messages and projections that make up the conversation, each with the number
         of its record and whether it is a goal.
         """

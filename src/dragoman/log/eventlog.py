@@ -29,7 +29,17 @@ from .errors import (
     LogReadOnlyError,
 )
 from .payloads import Actor, LogPruned, Payload, Sensitivity
-from .record import ADMINISTRATION, Draft, Head, LogRecord, Row, draft_record, genesis, link_record, read_row
+from .record import (
+    ADMINISTRATION,
+    Draft,
+    Head,
+    LogRecord,
+    Row,
+    draft_record,
+    genesis,
+    link_record,
+    read_row,
+)
 from .writer import Writer
 
 _PAGE = 500
@@ -37,7 +47,9 @@ _PAGE = 500
 _Log = TypeVar("_Log", bound="EventLog")
 
 Progress: TypeAlias = Callable[[int, int], object]
-"""A callback for progress: the records processed so far, and the total, which may be an estimate."""
+"""A callback for progress: the records processed so far, and the total, which may be
+an estimate.
+"""
 
 
 class SessionEntry(Struct, frozen=True):
@@ -86,7 +98,9 @@ class LogView(Protocol):
         ...
 
     def ends(self) -> list[tuple[Row, Row]]:
-        """Return the first and last row of every session, sorted by name, without their payloads."""
+        """Return the first and last row of every session, sorted by name, without
+        their payloads.
+        """
         ...
 
 
@@ -104,7 +118,7 @@ class EventLog(ABC):
         self._closed = False
         self._held: dict[str, object] = {}
 
-    # --- writing ------------------------------------------------------------------------------------
+    # --- writing --------------------------------------------------------------------------------
 
     async def append(
         self,
@@ -125,7 +139,8 @@ class EventLog(ABC):
         another record was appended since, nothing is written and ``LogConflictError`` is raised.
         """
         draft = _make_draft(
-            session, payload, turn=turn, parent=parent, actor=actor, sensitivity=sensitivity, expected=expected
+            session, payload, turn=turn, parent=parent, actor=actor, sensitivity=sensitivity,
+            expected=expected
         )  # fmt: skip
         while True:
             accepted, future = self._offer(draft)
@@ -146,7 +161,8 @@ class EventLog(ABC):
     ) -> LogRecord:
         """Append an event as ``append`` does, but block until it is durable."""
         draft = _make_draft(
-            session, payload, turn=turn, parent=parent, actor=actor, sensitivity=sensitivity, expected=expected
+            session, payload, turn=turn, parent=parent, actor=actor, sensitivity=sensitivity,
+            expected=expected
         )  # fmt: skip
         return cast("LogRecord", self._wait(draft))
 
@@ -190,13 +206,17 @@ class EventLog(ABC):
         The session ``"dragoman.log"`` gets one ``log.pruned`` per removed session, with the hash
         its chain ended with; that session itself is never removed.
         """
-        before = datetime.now(UTC) - older_than if isinstance(older_than, timedelta) else older_than
+        before = (
+            datetime.now(UTC) - older_than if isinstance(older_than, timedelta) else older_than
+        )
         if before.tzinfo is None:
             raise InvalidRecordError("older_than: the time has no time zone")
         before = before.astimezone(UTC)
         return cast("tuple[LogPruned, ...]", self._wait(lambda: self._prune(before)))
 
-    def restore(self, source: EventLog, session: str | None = None, *, progress: Progress | None = None) -> int:
+    def restore(
+        self, source: EventLog, session: str | None = None, *, progress: Progress | None = None
+    ) -> int:
         """Import the records of another log or an export unchanged; return how many were new.
 
         Every chain is verified first. Records that exist here are skipped; a session that diverged
@@ -223,7 +243,9 @@ class EventLog(ABC):
             raise LogReadOnlyError("this log was opened for reading only")
         if self._process != os.getpid():
             # A forked child has the object but not the writer thread; it would wait forever.
-            raise LogClosedError("this log was opened in another process; open it again after a fork")
+            raise LogClosedError(
+                "this log was opened in another process; open it again after a fork"
+            )
         return self._writer.offer(item)
 
     def _wait(self, item: Draft | Callable[[], Any]) -> Any:
@@ -233,7 +255,7 @@ class EventLog(ABC):
             if accepted:
                 return result
 
-    # --- reading ------------------------------------------------------------------------------------
+    # --- reading --------------------------------------------------------------------------------
 
     def read(self, session: str, after: int = 0) -> Iterator[LogRecord]:
         """Yield a session's records in order after ``after``, up to the current end.
@@ -262,7 +284,9 @@ class EventLog(ABC):
 
         This is faster than reading everything: ``log.find("llm.call_completed")``.
         """
-        return _collect(self, session, lambda view, name, after: view.select(name, types, after, _PAGE))
+        return _collect(
+            self, session, lambda view, name, after: view.select(name, types, after, _PAGE)
+        )
 
     def search(self, text: str, session: str | None = None) -> Iterator[LogRecord]:
         """Yield the records with a value that contains a string, ignoring case.
@@ -275,12 +299,18 @@ class EventLog(ABC):
         # therefore preselects by the longest plain part of the string, and every candidate is then
         # decoded and compared.
         part = max(re.findall("[A-Za-z0-9 ]+", text), key=len, default="")
-        for record in _collect(self, session, lambda view, name, after: view.search(name, part, after, _PAGE)):
+        for record in _collect(
+            self, session, lambda view, name, after: view.search(name, part, after, _PAGE)
+        ):
             if any(needle in value.casefold() for value in find_texts(record.data)):
                 yield record
 
     def verify(
-        self, session: str | None = None, *, known: Mapping[str, str] | None = None, progress: Progress | None = None
+        self,
+        session: str | None = None,
+        *,
+        known: Mapping[str, str] | None = None,
+        progress: Progress | None = None,
     ) -> ChainReport:
         """Check every hash of one session, or of all, and report the first broken link of each.
 
@@ -299,7 +329,11 @@ class EventLog(ABC):
             return ChainReport(0, 0, (found_nowhere(str(error)),))
 
     def export(
-        self, target: str | Path | BinaryIO, session: str | None = None, *, progress: Progress | None = None
+        self,
+        target: str | Path | BinaryIO,
+        session: str | None = None,
+        *,
+        progress: Progress | None = None,
     ) -> int:
         """Write records as JSON Lines, sorted by session and ``seq``; return the number of
         records.
@@ -309,7 +343,9 @@ class EventLog(ABC):
         if not isinstance(target, str | Path):
             return _write_lines(self, target, session, progress)
         path = Path(target)
-        with tempfile.NamedTemporaryFile("wb", dir=path.parent, prefix=path.name, delete=False) as file:
+        with tempfile.NamedTemporaryFile(
+            "wb", dir=path.parent, prefix=path.name, delete=False
+        ) as file:
             try:
                 count = _write_lines(self, cast("BinaryIO", file), session, progress)
                 file.flush()
@@ -320,7 +356,7 @@ class EventLog(ABC):
         Path(file.name).replace(path)
         return count
 
-    # --- the end ------------------------------------------------------------------------------------
+    # --- the end --------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Write the queued records and release the log."""
@@ -344,7 +380,7 @@ class EventLog(ABC):
     async def __aexit__(self, *_: object) -> None:
         await asyncio.to_thread(self.close)
 
-    # --- methods that a store implements ------------------------------------------------------------
+    # --- methods that a store implements --------------------------------------------------------
 
     @abstractmethod
     def _write(self, drafts: Sequence[Draft]) -> Sequence[LogRecord | LogConflictError]:
@@ -360,7 +396,9 @@ class EventLog(ABC):
 
     @abstractmethod
     def _prune(self, before: datetime) -> tuple[LogPruned, ...]:
-        """Remove old sessions and record the removal, in one transaction. Runs in the writer's thread."""
+        """Remove old sessions and record the removal, in one transaction. Runs in the writer's
+        thread.
+        """
 
     @abstractmethod
     def _view(self) -> AbstractContextManager[LogView]:
@@ -408,7 +446,9 @@ def find_texts(value: Any) -> Iterator[str]:
 
 
 def _count_shared(log: EventLog, source: EventLog, session: str) -> int:
-    """Return the number of records of a session that both logs have; reject a session that diverges."""
+    """Return the number of records of a session that both logs have; reject a session that
+    diverges.
+    """
     with log._view() as view:
         present = view.length(session)
         rows = view.page(session, present - 1, 1) if present else ()
@@ -417,11 +457,15 @@ def _count_shared(log: EventLog, source: EventLog, session: str) -> int:
     theirs = next(source.read(session, present - 1), None)
     if theirs is None or not rows or read_row(rows[0]).hash != theirs.hash:
         longer = "is longer here" if theirs is None else f"diverges at record {present} or earlier"
-        raise InvalidRecordError(f"session {session!r} {longer}: it is another session, or was continued here")
+        raise InvalidRecordError(
+            f"session {session!r} {longer}: it is another session, or was continued here"
+        )
     return present
 
 
-def _write_lines(log: EventLog, stream: BinaryIO, session: str | None, progress: Progress | None) -> int:
+def _write_lines(
+    log: EventLog, stream: BinaryIO, session: str | None, progress: Progress | None
+) -> int:
     """Write records as JSON Lines; return the number of records."""
     count = 0
     with log._view() as view:
@@ -456,7 +500,9 @@ def _counting(view: LogView, session: str | None, progress: Progress | None) -> 
     return page
 
 
-def link_group(drafts: Sequence[Draft], heads: dict[str, Head]) -> list[LogRecord | LogConflictError]:
+def link_group(
+    drafts: Sequence[Draft], heads: dict[str, Head]
+) -> list[LogRecord | LogConflictError]:
     """Link drafts to the heads of their sessions, in order, and update ``heads``.
 
     A draft that expects a different head gets an error instead of a record.
@@ -481,20 +527,23 @@ def only_records(linked: Sequence[LogRecord | LogConflictError]) -> list[LogReco
 
 def _conflict(draft: Draft, last: int) -> LogConflictError:
     return LogConflictError(
-        f"session {draft.session!r}: {draft.type} was to follow record {draft.expected}, but the session ends at"
-        f" record {last}: it was continued elsewhere. Nothing was written; resume the session to continue it"
+        f"session {draft.session!r}: {draft.type} was to follow record {draft.expected}, but the "
+        f"session ends at record {last}: it was continued elsewhere. Nothing was written; resume "
+        "the session to continue it"
     )
 
 
 def _still_running(session: str) -> LogLockedError:
     return LogLockedError(
-        f"session {session!r} is still running, in another process or task; stop that one first, or take the"
-        " session over"
+        f"session {session!r} is still running, in another process or task; stop that one first, "
+        "or take the session over"
     )
 
 
 def _entry(first: LogRecord, last: LogRecord) -> SessionEntry:
-    return SessionEntry(last.session, last.seq, first.id, last.id, first.timestamp, last.timestamp, last.hash)
+    return SessionEntry(
+        last.session, last.seq, first.id, last.id, first.timestamp, last.timestamp, last.hash
+    )
 
 
 def select_old(ends: Sequence[tuple[Row, Row]], before: datetime) -> list[LogPruned]:
@@ -511,7 +560,9 @@ def check_follows(records: Sequence[LogRecord], head: Head | None) -> None:
     """Reject linked records that do not follow the current end of the chain."""
     seq, previous = (head.seq, head.hash) if head is not None else (0, genesis(records[0].session))
     if (records[0].seq, records[0].previous) != (seq + 1, previous):
-        raise LogLockedError(f"session {records[0].session!r} changed during the import; run the import again")
+        raise LogLockedError(
+            f"session {records[0].session!r} changed during the import; run the import again"
+        )
 
 
 def _in_order(session: str, after: int, rows: Sequence[Row]) -> Iterator[LogRecord]:
@@ -526,5 +577,6 @@ def _in_order(session: str, after: int, rows: Sequence[Row]) -> Iterator[LogReco
 
 def _missing(session: str, seq: int) -> LogCorruptError:
     return LogCorruptError(
-        f"session {session!r}: record {seq} is missing; pruned during the read, or damaged: run verify"
+        f"session {session!r}: record {seq} is missing; pruned during the read, or damaged: run "
+        "verify"
     )

@@ -53,15 +53,22 @@ class ExportedLog(EventLog):
                 place = decoder.decode(line)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 end = "" if line.endswith(b"\n") else "; the file was cut off"
-                raise LogCorruptError(f"{self.path}, line {number}: is not a record: {error}{end}") from None
+                raise LogCorruptError(
+                    f"{self.path}, line {number}: is not a record: {error}{end}"
+                ) from None
             found.setdefault(place.session, []).append((place.seq, at))
             at += len(line)
             self._count = number
         for session in sorted(found, key=str.encode):
             places = sorted(found[session])
             if not 0 < places[-1][0] < 2**63 or places[0][0] < -(2**63):
-                raise LogCorruptError(f"{self.path}: session {quote(session)} has a record with an invalid number")
-            self._places[session] = array("q", [seq for seq, _ in places]), array("q", [where for _, where in places])
+                raise LogCorruptError(
+                    f"{self.path}: session {quote(session)} has a record with an invalid number"
+                )
+            self._places[session] = (
+                array("q", [seq for seq, _ in places]),
+                array("q", [where for _, where in places]),
+            )
 
     @contextmanager
     def _open(self) -> Iterator[BinaryIO]:
@@ -91,7 +98,11 @@ class ExportedLog(EventLog):
 
 class _ExportView:
     def __init__(
-        self, file: BinaryIO, path: Path, places: dict[str, tuple[array[int], array[int]]], count: int
+        self,
+        file: BinaryIO,
+        path: Path,
+        places: dict[str, tuple[array[int], array[int]]],
+        count: int,
     ) -> None:
         self._file = file
         self._path = path
@@ -121,7 +132,9 @@ class _ExportView:
         needle = text.lower().encode()
         return self._filter(session, after, size, lambda row: needle in row[9].lower())
 
-    def _filter(self, session: str, after: int, size: int, fits: Callable[[Row], bool]) -> list[Row]:
+    def _filter(
+        self, session: str, after: int, size: int, fits: Callable[[Row], bool]
+    ) -> list[Row]:
         found: list[Row] = []
         while len(found) < size and (rows := self.page(session, after, 500)):
             found += [row for row in rows if fits(row)]
@@ -129,7 +142,9 @@ class _ExportView:
         return found[:size]
 
     def ends(self) -> list[tuple[Row, Row]]:
-        return [(self._read(places[0]), self._read(places[-1])) for _, places in self._places.values()]
+        return [
+            (self._read(places[0]), self._read(places[-1])) for _, places in self._places.values()
+        ]
 
     def _read(self, place: int) -> Row:
         self._file.seek(place)
@@ -137,13 +152,16 @@ class _ExportView:
         try:
             return to_row(_to_record(self._decoder.decode(line)))
         except (TypeError, ValueError, OverflowError) as error:
-            raise LogCorruptError(f"{self._path}: the line at byte {place} is not a record: {error}") from None
+            raise LogCorruptError(
+                f"{self._path}: the line at byte {place} is not a record: {error}"
+            ) from None
 
 
 def _to_record(line: Line) -> LogRecord:
     # Not validated here: the hash covers both values, so verify() finds a forgery.
     actor, sensitivity = cast("Actor", line.actor), cast("Sensitivity", line.sensitivity)
     return LogRecord(
-        actor, line.hash, line.id, line.parent, line.payload, line.previous, sensitivity, line.seq, line.session,
+        actor, line.hash, line.id, line.parent, line.payload, line.previous, sensitivity, line.seq,
+        line.session,
         datetime.fromisoformat(line.timestamp), line.turn, line.type,
     )  # fmt: skip

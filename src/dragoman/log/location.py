@@ -24,7 +24,9 @@ def find_place(where: str | Path | None = None) -> str | Path:
 # A host and a database, in a URL with only one interpretation. Anything else may contain a
 # password.
 _HOST = r"(?:\[[0-9A-Fa-f:.]+\]|[\w.-]*)(?::\d+)?"
-_URL = re.compile(rf"postgres(?:ql)?://(?:[^@/?#]*@)?({_HOST}(?:,{_HOST})*(?:/[\w.-]*)?)(?:\?[^@]*)?")
+_URL = re.compile(
+    rf"postgres(?:ql)?://(?:[^@/?#]*@)?({_HOST}(?:,{_HOST})*(?:/[\w.-]*)?)(?:\?[^@]*)?"
+)
 
 
 def name_place(where: str | Path) -> str:

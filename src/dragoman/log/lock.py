@@ -1,4 +1,6 @@
-"""One writer per file: a lock of the operating system, released when the process ends in any way."""
+"""One writer per file: a lock of the operating system, released when the process ends
+in any way.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,8 @@ class FileLock:
             except OSError as error:
                 kind = LogFullError if error.errno == errno.ENOSPC else LogReadOnlyError
                 raise kind(
-                    f"{self._path}: cannot be created, and writing the log requires it: {error.strerror}"
+                    f"{self._path}: cannot be created, and writing the log requires it: "
+                    f"{error.strerror}"
                 ) from None
             try:
                 _lock(handle)
@@ -65,7 +68,9 @@ class FileLock:
                 holder = os.read(handle, 20).decode("ascii", "replace").strip()
                 os.close(handle)
                 by = f" by process {holder}" if holder else ""
-                raise LogLockedError(f"{self._subject}: is being written{by}; a log has one writer at a time") from None
+                raise LogLockedError(
+                    f"{self._subject}: is being written{by}; a log has one writer at a time"
+                ) from None
             if self._is_in_place(handle):
                 _sign(handle)
                 return handle

@@ -95,7 +95,9 @@ class _MemoryView:
 
     def search(self, session: str, text: str, after: int, size: int) -> list[Row]:
         needle = text.lower().encode()
-        return [row for row in self._rows.get(session, [])[after:] if needle in row[9].lower()][:size]
+        return [row for row in self._rows.get(session, [])[after:] if needle in row[9].lower()][
+            :size
+        ]
 
     def ends(self) -> list[tuple[Row, Row]]:
         return [(self._rows[name][0], self._rows[name][-1]) for name in self.names()]

@@ -20,7 +20,14 @@ from typing import Any, Literal, TypeAlias, cast
 import msgspec
 from msgspec import Struct, field
 
-from ..calls import CallCompleted, CallFailed, CallStarted, ProviderRecovered, ProviderUnavailable, RoutingSwitched
+from ..calls import (
+    CallCompleted,
+    CallFailed,
+    CallStarted,
+    ProviderRecovered,
+    ProviderUnavailable,
+    RoutingSwitched,
+)
 from ..errors import quote
 from ..events import FinishReason, ToolIntent, Usage
 from ..messages import Assistant, LossWarning, Message, System, Tool, ToolResult, User, UserBlock
@@ -31,7 +38,7 @@ Sensitivity: TypeAlias = Literal["private", "user_controlled", "pseudonymous", "
 SideEffect: TypeAlias = Literal["none", "read", "write", "execute", "network"]
 
 
-# --- sessions and turns -----------------------------------------------------------------------------
+# --- sessions and turns ------------------------------------------------------------------------
 
 
 class ForkedFrom(Struct, frozen=True):
@@ -144,7 +151,9 @@ class MessageRecorded(Struct, frozen=True, omit_defaults=True):
 
 
 class ModelSwapped(Struct, frozen=True, omit_defaults=True, rename={"from_": "from"}):
-    """The conversation continued with another model (``provider:model``), with these ``losses``."""
+    """The conversation continued with another model (``provider:model``), with these
+    ``losses``.
+    """
 
     from_: str
     to: str
@@ -184,7 +193,9 @@ class ContextProjected(Struct, frozen=True, omit_defaults=True):
 
 
 class ContextSummarised(Struct, frozen=True, omit_defaults=True):
-    """A model summarised the messages in the records ``first`` to ``last``, in the call ``request_id``."""
+    """A model summarised the messages in the records ``first`` to ``last``, in the call
+    ``request_id``.
+    """
 
     text: str
     first: int
@@ -205,7 +216,7 @@ class BudgetExceeded(Struct, frozen=True, omit_defaults=True):
     detail: str | None = None
 
 
-# --- model calls ------------------------------------------------------------------------------------
+# --- model calls -------------------------------------------------------------------------------
 
 
 class LlmExchangeKept(Struct, frozen=True, omit_defaults=True):
@@ -222,11 +233,13 @@ class LlmExchangeKept(Struct, frozen=True, omit_defaults=True):
     problem: str | None = None
 
 
-# --- tools ------------------------------------------------------------------------------------------
+# --- tools -------------------------------------------------------------------------------------
 
 
 class ToolIntentValidated(Struct, frozen=True, omit_defaults=True):
-    """An intent names an existing tool and its input is valid; records the side effect of running it."""
+    """An intent names an existing tool and its input is valid; records the side effect of running
+    it.
+    """
 
     intent_id: str
     tool_name: str
@@ -235,7 +248,9 @@ class ToolIntentValidated(Struct, frozen=True, omit_defaults=True):
 
 
 class ToolIntentRejected(Struct, frozen=True, omit_defaults=True):
-    """An intent cannot be run as it is. This is neither a permission decision nor a tool failure."""
+    """An intent cannot be run as it is. This is neither a permission decision nor a
+    tool failure.
+    """
 
     intent_id: str
     tool_name: str
@@ -319,7 +334,9 @@ class ToolStarted(Struct, frozen=True, omit_defaults=True):
 
 
 class ToolObserved(Struct, frozen=True, omit_defaults=True):
-    """What a tool returned. An error result is also an observation: the tool ran and returned it."""
+    """What a tool returned. An error result is also an observation: the tool ran and
+    returned it.
+    """
 
     intent_id: str
     tool_name: str
@@ -384,7 +401,7 @@ Payload: TypeAlias = (
 )
 
 
-# --- the list ---------------------------------------------------------------------------------------
+# --- the list ----------------------------------------------------------------------------------
 
 
 _Class: TypeAlias = type[Struct]
@@ -434,8 +451,20 @@ _BY_CLASS: dict[type, Entry] = {entry.payload: entry for entry in _ENTRIES}
 _DECODERS: dict[str, msgspec.json.Decoder[Any]] = {
     entry.type: msgspec.json.Decoder(entry.payload) for entry in _ENTRIES
 }
-_SPEAKERS: dict[type, Actor] = {System: "system", User: "user", Assistant: "agent", ToolResult: "tool"}
-_OBSERVED = (CallStarted, CallCompleted, CallFailed, RoutingSwitched, ProviderUnavailable, ProviderRecovered)
+_SPEAKERS: dict[type, Actor] = {
+    System: "system",
+    User: "user",
+    Assistant: "agent",
+    ToolResult: "tool",
+}
+_OBSERVED = (
+    CallStarted,
+    CallCompleted,
+    CallFailed,
+    RoutingSwitched,
+    ProviderUnavailable,
+    ProviderRecovered,
+)
 # The record itself has the type, the session and the turn. Messages are separate records: copying
 # them into a call record would bypass the sensitivity of its type.
 _NOT_STORED = ("type", "session_id", "turn_id", "request", "content")
@@ -444,23 +473,29 @@ _encoder = msgspec.json.Encoder(order="sorted", decimal_format="number")
 
 
 def encode_payload(payload: Payload) -> tuple[Entry, bytes]:
-    """Find a payload's event type and encode it as canonical JSON; an error names the invalid field."""
+    """Find a payload's event type and encode it as canonical JSON; an error names the invalid
+    field.
+    """
     entry = _BY_CLASS.get(type(payload))
     if entry is None:
-        raise UnknownTypeError(f"payload: {type(payload).__name__} is not the payload of any event type")
+        raise UnknownTypeError(
+            f"payload: {type(payload).__name__} is not the payload of any event type"
+        )
     try:
         data = _encode(payload)
         # Structs are not validated when they are built; decoding checks every field.
         _DECODERS[entry.type].decode(data)
     except UnicodeEncodeError:
         raise InvalidRecordError(
-            f"payload of {entry.type}: contains a string that is not valid Unicode (a lone surrogate)"
+            f"payload of {entry.type}: contains a string that is not valid Unicode (a lone "
+            "surrogate)"
         ) from None
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
         raise InvalidRecordError(f"payload of {entry.type}: {_name_field(error)}") from None
     if b"null" in data and _holds_nan(msgspec.to_builtins(payload)):
         raise InvalidRecordError(
-            f"payload of {entry.type}: contains a number that JSON cannot represent (NaN or infinite)"
+            f"payload of {entry.type}: contains a number that JSON cannot represent (NaN or "
+            "infinite)"
         )
     return entry, data
 
@@ -476,7 +511,9 @@ def _encode(payload: Payload) -> bytes:
 
 def find_actor(entry: Entry, payload: Payload) -> Actor:
     """Return the default actor of an event; for a message, the actor of its role."""
-    return _SPEAKERS[type(payload.message)] if isinstance(payload, MessageRecorded) else entry.actor
+    return (
+        _SPEAKERS[type(payload.message)] if isinstance(payload, MessageRecorded) else entry.actor
+    )
 
 
 def decode_payload(kind: str, data: bytes) -> Payload | dict[str, Any]:
@@ -495,9 +532,13 @@ def decode_object(data: bytes) -> dict[str, Any]:
     try:
         return cast("dict[str, Any]", msgspec.json.decode(data, type=dict))
     except RecursionError:
-        raise LogCorruptError("a payload is nested too deeply to be read; verify() locates it") from None
+        raise LogCorruptError(
+            "a payload is nested too deeply to be read; verify() locates it"
+        ) from None
     except ValueError as error:
-        raise LogCorruptError(f"a payload is not a JSON object: {error}; verify() locates it") from None
+        raise LogCorruptError(
+            f"a payload is not a JSON object: {error}; verify() locates it"
+        ) from None
 
 
 def parse_payload(kind: str, data: Mapping[str, Any]) -> Payload:

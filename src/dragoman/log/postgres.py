@@ -123,7 +123,7 @@ class PostgresLog(EventLog):
     def __repr__(self) -> str:  # omits the connection string, which may contain a password
         return f"PostgresLog({'' if self._writer else 'readonly=True'})"
 
-    # --- opening and closing ------------------------------------------------------------------------
+    # --- opening and closing --------------------------------------------------------------------
 
     def reopen(self) -> PostgresLog:
         """Return another log of the same database, which can be written to."""
@@ -158,7 +158,7 @@ class PostgresLog(EventLog):
         if self._writer is None:
             self._finish()
 
-    # --- writing ------------------------------------------------------------------------------------
+    # --- writing --------------------------------------------------------------------------------
 
     @contextmanager
     def _transaction(self) -> Iterator[psycopg.Connection[Any]]:
@@ -192,10 +192,13 @@ class PostgresLog(EventLog):
             gone = [session.session for session in pruned]
             connection.execute("DELETE FROM dragoman_log WHERE session = ANY(%s::text[])", (gone,))
             drafts = [draft_record(ADMINISTRATION, session) for session in pruned]
-            _copy(connection, only_records(link_group(drafts, _read_heads(connection, {ADMINISTRATION}))))
+            _copy(
+                connection,
+                only_records(link_group(drafts, _read_heads(connection, {ADMINISTRATION}))),
+            )
         return tuple(pruned)
 
-    # --- leases -------------------------------------------------------------------------------------
+    # --- leases ---------------------------------------------------------------------------------
 
     async def _lease(self, session: str, *, held: bool) -> bool:
         task = partial(self._take_lease if held else self._drop_lease, session)
@@ -210,7 +213,11 @@ class PostgresLog(EventLog):
             return self._try_lease(connection, session)
 
     def _drop_lease(self, session: str) -> bool:
-        if session in self._leased and self._connection is not None and not self._connection.closed:
+        if (
+            session in self._leased
+            and self._connection is not None
+            and not self._connection.closed
+        ):
             self._leased.discard(session)
             with self._explained():
                 self._connection.execute(_UNLEASE, (session,))
@@ -219,11 +226,13 @@ class PostgresLog(EventLog):
     def _try_lease(self, connection: psycopg.Connection[Any], session: str) -> bool:
         # A session-level lock, not one of the transaction: the server releases it when the process
         # dies.
-        if session not in self._leased and connection.execute(_LEASE, (session,)).fetchone() == (True,):
+        if session not in self._leased and connection.execute(_LEASE, (session,)).fetchone() == (
+            True,
+        ):
             self._leased.add(session)
         return session in self._leased
 
-    # --- reading ------------------------------------------------------------------------------------
+    # --- reading --------------------------------------------------------------------------------
 
     @contextmanager
     def _view(self) -> Iterator[_PostgresView]:
@@ -292,17 +301,23 @@ class _PostgresView:
         return cast("list[Row]", self.connection.execute(_PAGE, (session, after, size)).fetchall())
 
     def select(self, session: str, types: Sequence[str], after: int, size: int) -> list[Row]:
-        return cast("list[Row]", self.connection.execute(_SELECT, (session, after, list(types), size)).fetchall())
+        return cast(
+            "list[Row]",
+            self.connection.execute(_SELECT, (session, after, list(types), size)).fetchall(),
+        )
 
     def search(self, session: str, text: str, after: int, size: int) -> list[Row]:
-        return cast("list[Row]", self.connection.execute(_SEARCH, (session, after, f"%{text}%", size)).fetchall())
+        return cast(
+            "list[Row]",
+            self.connection.execute(_SEARCH, (session, after, f"%{text}%", size)).fetchall(),
+        )
 
     def ends(self) -> list[tuple[Row, Row]]:
         rows = cast("list[Row]", self.connection.execute(_ENDS, (self.names(),)).fetchall())
         return list(zip(rows[::2], rows[1::2], strict=True))
 
 
-# --- the database -----------------------------------------------------------------------------------
+# --- the database ------------------------------------------------------------------------------
 
 
 def _driver() -> ModuleType:
@@ -328,7 +343,9 @@ def _find_secrets(conninfo: str) -> tuple[str, ...]:
     # a leading "@" means an abstract socket
     if any("@" in str(parts.get(name, ""))[1:] for name in ("host", "dbname")):
         raise LogStorageError(f"the connection string has an @ in its host or database. {_ENCODE}")
-    if not all(port.strip().isdigit() for port in str(parts.get("port") or "1").split(",") if port):
+    if not all(
+        port.strip().isdigit() for port in str(parts.get("port") or "1").split(",") if port
+    ):
         raise LogStorageError(f"the connection string has a port that is not a number. {_ENCODE}")
     found = [str(parts[name]) for name in ("password", "sslpassword") if parts.get(name)]
     return (*found, *[quote(secret, safe="") for secret in found])
@@ -402,7 +419,9 @@ def _find_version(connection: psycopg.Connection[Any]) -> int | None:
     found = connection.execute("SELECT max(version) FROM dragoman_log_version").fetchone()
     version = (found[0] if found else 0) or 0
     if version > len(_MIGRATIONS):
-        raise LogVersionError(f"the database has version {version}, but this package reads up to {len(_MIGRATIONS)}")
+        raise LogVersionError(
+            f"the database has version {version}, but this package reads up to {len(_MIGRATIONS)}"
+        )
     return int(version)
 
 
@@ -411,11 +430,17 @@ def _check_version(connection: psycopg.Connection[Any]) -> None:
     if version is None:
         raise LogReadOnlyError("the database has no log to read")
     if version < len(_MIGRATIONS):
-        raise LogVersionError("the database has an older version; open it for writing once to migrate it")
+        raise LogVersionError(
+            "the database has an older version; open it for writing once to migrate it"
+        )
 
 
-_UNREACHABLE = "The server failed or cannot be reached; records in flight may or may not have been stored"
-_ENCODE = "In a URL, characters of a password such as % @ / : must be percent-encoded (%25 %40 %2F %3A)"
+_UNREACHABLE = (
+    "The server failed or cannot be reached; records in flight may or may not have been stored"
+)
+_ENCODE = (
+    "In a URL, characters of a password such as % @ / : must be percent-encoded (%25 %40 %2F %3A)"
+)
 _STATES: dict[str, tuple[type[LogError], str]] = {
     "53100": (LogFullError, "Nothing was written; free some space and append again"),
     "25006": (LogReadOnlyError, "This server or role may only read"),

@@ -20,7 +20,16 @@ from msgspec.structs import force_setattr
 from ..errors import quote
 from ..messages import new_ulid
 from .errors import InvalidRecordError, LogCorruptError
-from .payloads import Actor, LogPruned, Payload, Sensitivity, decode_object, decode_payload, encode_payload, find_actor
+from .payloads import (
+    Actor,
+    LogPruned,
+    Payload,
+    Sensitivity,
+    decode_object,
+    decode_payload,
+    encode_payload,
+    find_actor,
+)
 
 ADMINISTRATION = "dragoman.log"  # the session for the log's administrative records
 MAX_PAYLOAD = 64 * 1024 * 1024
@@ -54,7 +63,9 @@ class LogRecord(Struct, frozen=True):
 
     @property
     def payload(self) -> Payload | dict[str, Any]:
-        """The payload as a struct of the catalogue; a ``dict`` if this version does not know the type."""
+        """The payload as a struct of the catalogue; a ``dict`` if this version does not know the
+        type.
+        """
         return decode_payload(self.type, bytes(self.raw))
 
     @property
@@ -68,7 +79,8 @@ class LogRecord(Struct, frozen=True):
         check_payload(self.raw)
         return _encoder.encode(
             Line(
-                self.actor, self.hash, self.id, self.parent, self.raw, self.previous, self.sensitivity, self.seq,
+                self.actor, self.hash, self.id, self.parent, self.raw, self.previous,
+                self.sensitivity, self.seq,
                 self.session, _write_time(self.timestamp), self.turn, self.type,
             )
         )  # fmt: skip
@@ -94,7 +106,9 @@ class _Body(Struct, frozen=True):
 
 
 class Line(Struct, frozen=True, forbid_unknown_fields=True):
-    """One exported line: all fields of a record, in alphabetical order. Other fields are rejected."""
+    """One exported line: all fields of a record, in alphabetical order. Other fields
+    are rejected.
+    """
 
     actor: str
     hash: str
@@ -130,7 +144,7 @@ class Draft(Struct, frozen=True):
     expected: int | None = None
 
 
-# --- writing ----------------------------------------------------------------------------------------
+# --- writing -----------------------------------------------------------------------------------
 
 
 def draft_record(
@@ -146,7 +160,9 @@ def draft_record(
     """Validate the caller's values and prepare them for linking."""
     entry, data = encode_payload(payload)
     if len(data) > MAX_PAYLOAD:
-        raise InvalidRecordError(f"payload of {entry.type}: {len(data)} bytes; a record holds at most {MAX_PAYLOAD}")
+        raise InvalidRecordError(
+            f"payload of {entry.type}: {len(data)} bytes; a record holds at most {MAX_PAYLOAD}"
+        )
     _check_name("session", session)
     for name, value in (("turn", turn), ("parent", parent)):
         if value is not None:
@@ -155,10 +171,12 @@ def draft_record(
     _check_choice("sensitivity", sensitivity, Sensitivity)
     if (session == ADMINISTRATION) is not (entry.payload is LogPruned):
         raise InvalidRecordError(
-            f"session: {ADMINISTRATION!r} is reserved for the log's own records, and they belong only there"
+            f"session: {ADMINISTRATION!r} is reserved for the log's own records, and they belong "
+            "only there"
         )
     return Draft(
-        session, turn, parent, entry.type, actor or find_actor(entry, payload), sensitivity or entry.sensitivity, data,
+        session, turn, parent, entry.type, actor or find_actor(entry, payload),
+        sensitivity or entry.sensitivity, data,
         expected,
     )  # fmt: skip
 
@@ -170,7 +188,9 @@ def _check_name(field: str, value: object) -> None:
 
 def _check_choice(field: str, value: object, choices: Any) -> None:
     if value is not None and value not in choices.__args__:
-        raise InvalidRecordError(f"{field}: must be one of {', '.join(choices.__args__)}, not {quote(value)}")
+        raise InvalidRecordError(
+            f"{field}: must be one of {', '.join(choices.__args__)}, not {quote(value)}"
+        )
 
 
 def genesis(session: str) -> str:
@@ -182,7 +202,8 @@ def link_record(draft: Draft, head: Head | None) -> LogRecord:
     """Give a draft its id, its time and its position after ``head``."""
     seq, previous = (head.seq + 1, head.hash) if head is not None else (1, genesis(draft.session))
     record = LogRecord(
-        draft.actor, "", new_ulid(), draft.parent, Raw(draft.payload), previous, draft.sensitivity, seq, draft.session,
+        draft.actor, "", new_ulid(), draft.parent, Raw(draft.payload), previous, draft.sensitivity,
+        seq, draft.session,
         datetime.now(UTC), draft.turn, draft.type,
     )  # fmt: skip
     force_setattr(record, "hash", hash_record(record))  # safe on a frozen struct: not shared yet
@@ -192,7 +213,8 @@ def link_record(draft: Draft, head: Head | None) -> LogRecord:
 def hash_record(record: LogRecord) -> str:
     """Compute the hash of a record."""
     body = _Body(
-        record.actor, record.id, record.parent, record.raw, record.previous, record.sensitivity, record.seq,
+        record.actor, record.id, record.parent, record.raw, record.previous, record.sensitivity,
+        record.seq,
         record.session, _write_time(record.timestamp), record.turn, record.type,
     )  # fmt: skip
     return hashlib.sha256(_encoder.encode(body)).hexdigest()
@@ -203,16 +225,19 @@ def _write_time(time: datetime) -> str:
     return time.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
-# --- rows -------------------------------------------------------------------------------------------
+# --- rows --------------------------------------------------------------------------------------
 
 # session, seq, id, turn, parent, type, actor, sensitivity, microseconds, payload, previous, hash
-Row: TypeAlias = tuple[str, int, str, str | None, str | None, str, str, str, int, bytes, bytes, bytes]
+Row: TypeAlias = tuple[
+    str, int, str, str | None, str | None, str, str, str, int, bytes, bytes, bytes
+]
 
 
 def to_row(record: LogRecord) -> Row:
     """Return a record as the stores keep it: the time in microseconds, the hashes as bytes."""
     return (
-        record.session, record.seq, record.id, record.turn, record.parent, record.type, record.actor,
+        record.session, record.seq, record.id, record.turn, record.parent, record.type,
+        record.actor,
         record.sensitivity, (record.timestamp - _EPOCH) // _MICROSECOND, bytes(record.raw),
         bytes.fromhex(record.previous), bytes.fromhex(record.hash),
     )  # fmt: skip
@@ -220,7 +245,20 @@ def to_row(record: LogRecord) -> Row:
 
 def read_row(row: Row) -> LogRecord:
     """Return the record of a stored row; ``LogCorruptError`` if the row is invalid."""
-    session, seq, identity, turn, parent, kind, actor, sensitivity, microseconds, payload, previous, digest = row
+    (
+        session,
+        seq,
+        identity,
+        turn,
+        parent,
+        kind,
+        actor,
+        sensitivity,
+        microseconds,
+        payload,
+        previous,
+        digest,
+    ) = row
     try:
         # Raises for damage: invalid UTF-8 arrives as surrogates, and a value may have another
         # type.
@@ -228,10 +266,13 @@ def read_row(row: Row) -> LogRecord:
         operator.index(seq)
         return LogRecord(
             cast("Actor", actor), digest.hex(), identity, parent, Raw(payload), previous.hex(),
-            cast("Sensitivity", sensitivity), seq, session, _EPOCH + microseconds * _MICROSECOND, turn, kind,
+            cast("Sensitivity", sensitivity), seq, session, _EPOCH + microseconds * _MICROSECOND,
+            turn, kind,
         )  # fmt: skip
     except (AttributeError, TypeError, ValueError, OverflowError) as error:
-        raise LogCorruptError(f"session {quote(session)}, record {quote(seq)}: cannot be read: {error}") from None
+        raise LogCorruptError(
+            f"session {quote(session)}, record {quote(seq)}: cannot be read: {error}"
+        ) from None
 
 
 def check_payload(raw: Raw) -> None:

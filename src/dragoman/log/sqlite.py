@@ -127,13 +127,15 @@ class SqliteLog(EventLog):
     def __repr__(self) -> str:
         return f"SqliteLog({str(self.path)!r}{'' if self._writer else ', readonly=True'})"
 
-    # --- opening and closing ------------------------------------------------------------------------
+    # --- opening and closing --------------------------------------------------------------------
 
     def _open_writer(self) -> None:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise LogReadOnlyError(f"{self.path.parent}: cannot be created: {error.strerror}") from None
+            raise LogReadOnlyError(
+                f"{self.path.parent}: cannot be created: {error.strerror}"
+            ) from None
         self._lock = FileLock(self.path.with_name(self.path.name + ".lock"), self.path)
         try:
             with _explained(self.path):
@@ -168,11 +170,15 @@ class SqliteLog(EventLog):
         finally:
             self._lock.release()
 
-    # --- writing ------------------------------------------------------------------------------------
+    # --- writing --------------------------------------------------------------------------------
 
     def _write(self, drafts: Sequence[Draft]) -> list[LogRecord | LogConflictError]:
         with _explained(self.path), self._transaction() as connection:
-            heads = {session: head for session in {draft.session for draft in drafts} if (head := self._head(session))}
+            heads = {
+                session: head
+                for session in {draft.session for draft in drafts}
+                if (head := self._head(session))
+            }
             linked = link_group(drafts, heads)
             connection.executemany(_INSERT, map(to_row, only_records(linked)))
         return linked
@@ -183,7 +189,9 @@ class SqliteLog(EventLog):
             connection.executemany(_INSERT, map(to_row, records))
 
     def _check_place(self) -> None:
-        """Refuse to commit to a file that was deleted or moved, or that another process now writes."""
+        """Refuse to commit to a file that was deleted or moved, or that another process now
+        writes.
+        """
         # SQLite keeps writing to a deleted file, and every record would be lost.
         try:
             in_place = os.path.samestat(self.path.stat(), self._identity)
@@ -198,7 +206,9 @@ class SqliteLog(EventLog):
         if row is None:
             return None
         if type(row[0]) is not int or type(row[1]) is not bytes:
-            raise LogCorruptError(f"session {session!r}: its last record is damaged; verify() locates it")
+            raise LogCorruptError(
+                f"session {session!r}: its last record is damaged; verify() locates it"
+            )
         return Head(row[0], row[1].hex())
 
     @contextmanager
@@ -238,7 +248,7 @@ class SqliteLog(EventLog):
             pass  # the sessions are removed; only the disk space is not reclaimed yet
         _checkpoint(self._connection)
 
-    # --- reading ------------------------------------------------------------------------------------
+    # --- reading --------------------------------------------------------------------------------
 
     @contextmanager
     def _view(self) -> Iterator[_SqliteView]:
@@ -262,7 +272,10 @@ class _SqliteView:
         return [name for (name,) in self.connection.execute(_NAMES)]
 
     def count(self) -> int:
-        return cast("int", self.connection.execute("SELECT count(*) FROM records NOT INDEXED").fetchone()[0])
+        return cast(
+            "int",
+            self.connection.execute("SELECT count(*) FROM records NOT INDEXED").fetchone()[0],
+        )
 
     def page(self, session: str, after: int, size: int) -> list[Row]:
         # converted here, not at the end of the view: verify continues after damage
@@ -271,11 +284,15 @@ class _SqliteView:
 
     def select(self, session: str, types: Sequence[str], after: int, size: int) -> list[Row]:
         with _explained(self.path):
-            return self.connection.execute(_SELECT, (_bytes(session), after, json.dumps(types), size)).fetchall()
+            return self.connection.execute(
+                _SELECT, (_bytes(session), after, json.dumps(types), size)
+            ).fetchall()
 
     def search(self, session: str, text: str, after: int, size: int) -> list[Row]:
         with _explained(self.path):
-            return self.connection.execute(_SEARCH, (_bytes(session), after, f"%{text}%", size)).fetchall()
+            return self.connection.execute(
+                _SEARCH, (_bytes(session), after, f"%{text}%", size)
+            ).fetchall()
 
     def length(self, session: str) -> int:
         return cast("int", self.connection.execute(_LENGTH, (_bytes(session),)).fetchone()[0] or 0)
@@ -283,16 +300,19 @@ class _SqliteView:
     def ends(self) -> list[tuple[Row, Row]]:
         ends = [self.connection.execute(_END, (_bytes(name),)).fetchall() for name in self.names()]
         if not all(ends):
-            raise LogCorruptError("the index lists a session that has no records; verify() locates the damage")
+            raise LogCorruptError(
+                "the index lists a session that has no records; verify() locates the damage"
+            )
         return [(rows[0], rows[-1]) for rows in ends]
 
 
-# --- the file ---------------------------------------------------------------------------------------
+# --- the file ----------------------------------------------------------------------------------
 
 
 def _connect(path: Path, options: str) -> sqlite3.Connection:
     connection = sqlite3.connect(
-        f"{path.as_uri()}?{options}", uri=True, isolation_level=None, check_same_thread=False, timeout=5
+        f"{path.as_uri()}?{options}", uri=True, isolation_level=None, check_same_thread=False,
+        timeout=5
     )  # fmt: skip
     # Damaged text must be returned, so that its hash does not match, and must not raise.
     connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
@@ -309,7 +329,9 @@ def _create(path: Path) -> sqlite3.Connection:
         raise kind(f"{path}: cannot be opened for writing: {error.strerror}") from None
     if (names := path.stat().st_nlink) > 1:
         # Each name would have its own lock and write-ahead log, and SQLite would lose records.
-        raise LogLockedError(f"{path}: has {names} names (hard links); remove the others, or make them copies")
+        raise LogLockedError(
+            f"{path}: has {names} names (hard links); remove the others, or make them copies"
+        )
     _check_size(path)
     connection = _connect(path, "mode=rw")
     try:
@@ -317,8 +339,15 @@ def _create(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # lets retention reclaim space
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":
-            raise LogStorageError(f"{path}: this file system does not support a write-ahead log (mode {mode!r})")
-        for setting in ("synchronous = FULL", "fullfsync = ON", "secure_delete = ON", "journal_size_limit = 67108864"):
+            raise LogStorageError(
+                f"{path}: this file system does not support a write-ahead log (mode {mode!r})"
+            )
+        for setting in (
+            "synchronous = FULL",
+            "fullfsync = ON",
+            "secure_delete = ON",
+            "journal_size_limit = 67108864",
+        ):
             connection.execute(f"PRAGMA {setting}")
         _migrate(connection, path)
     except BaseException:
@@ -340,7 +369,9 @@ def _checkpoint(connection: sqlite3.Connection) -> None:
 
 
 def _check_size(path: Path) -> None:
-    """Reject a file that is not a multiple of the page size; SQLite would pad it, or treat it as empty."""
+    """Reject a file that is not a multiple of the page size; SQLite would pad it, or treat it as
+    empty.
+    """
     size = path.stat().st_size
     try:
         pending = path.with_name(path.name + "-wal").stat().st_size
@@ -367,7 +398,9 @@ def _check_owner(connection: sqlite3.Connection, path: Path) -> None:
 def _migrate(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
-        connection.execute("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER PRIMARY KEY)")
+        connection.execute(
+            "CREATE TABLE IF NOT EXISTS schema_version (version INTEGER PRIMARY KEY)"
+        )
         version = _version(connection, path)
         for number, statements in enumerate(_MIGRATIONS[version:], version + 1):
             for statement in statements:
@@ -384,16 +417,22 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _version(connection: sqlite3.Connection, path: Path) -> int:
-    version = cast("int", connection.execute("SELECT max(version) FROM schema_version").fetchone()[0] or 0)
+    version = cast(
+        "int", connection.execute("SELECT max(version) FROM schema_version").fetchone()[0] or 0
+    )
     if version > len(_MIGRATIONS):
-        raise LogVersionError(f"{path}: has version {version}, but this package reads up to {len(_MIGRATIONS)}")
+        raise LogVersionError(
+            f"{path}: has version {version}, but this package reads up to {len(_MIGRATIONS)}"
+        )
     return version
 
 
 def _check_version(connection: sqlite3.Connection, path: Path) -> None:
     _check_owner(connection, path)
     if _version(connection, path) < len(_MIGRATIONS):
-        raise LogVersionError(f"{path}: has an older version; open it for writing once to migrate it")
+        raise LogVersionError(
+            f"{path}: has an older version; open it for writing once to migrate it"
+        )
 
 
 def _bytes(session: str) -> bytes:

@@ -19,7 +19,9 @@ def read_calls(log: EventLog, session: str | None = None) -> Iterator[tuple[LogR
     """
     for record in log.find("llm.call_completed", "llm.call_failed", session=session):
         call = record.payload
-        if isinstance(call, CallCompleted) or (isinstance(call, CallFailed) and call.usage != Usage()):
+        if isinstance(call, CallCompleted) or (
+            isinstance(call, CallFailed) and call.usage != Usage()
+        ):
             sold_as = call.priced_as or f"{call.provider}:{call.model}"
             yield record, PricedUse(call.usage, sold_as, record.timestamp, call.cost_usd)
 

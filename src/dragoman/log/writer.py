@@ -30,7 +30,9 @@ class Writer:
     attempt to write them.
     """
 
-    def __init__(self, write: Write, finish: Callable[[], None], fatal: tuple[type[LogError], ...] = ()) -> None:
+    def __init__(
+        self, write: Write, finish: Callable[[], None], fatal: tuple[type[LogError], ...] = ()
+    ) -> None:
         self._write = write
         self._finish = finish
         self._fatal = fatal
@@ -57,7 +59,9 @@ class Writer:
         with self._changed:
             if self._closed:
                 raise LogClosedError("the log is closed")
-            if self._items and (len(self._items) >= _MOST_RECORDS or self._bytes + size > _MOST_BYTES):
+            if self._items and (
+                len(self._items) >= _MOST_RECORDS or self._bytes + size > _MOST_BYTES
+            ):
                 self._waiting.append(future)
                 return False, future
             self._items.append((item, future))
@@ -66,7 +70,9 @@ class Writer:
         return True, future
 
     def close(self) -> None:
-        """Write the queued items, call ``finish``, and end the thread. Closing twice is harmless."""
+        """Write the queued items, call ``finish``, and end the thread. Closing twice
+        is harmless.
+        """
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -130,7 +136,9 @@ class Writer:
 
     def _refuse_after_failure(self) -> None:
         if self._failure is not None:
-            raise type(self._failure)(f"the log stopped writing after an earlier failure: {self._failure}")
+            raise type(self._failure)(
+                f"the log stopped writing after an earlier failure: {self._failure}"
+            )
 
     def _classify(self, error: BaseException) -> LogError:
         if not isinstance(error, LogError):

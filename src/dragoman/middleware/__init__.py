@@ -1,9 +1,9 @@
 """Middleware: each of these is a ``Provider`` that wraps another ``Provider``.
 
 ``Retry`` repeats failed calls, ``Fallback`` switches to another model, ``RateLimit`` delays calls,
-``Observe`` reports calls to subscribers, ``Record`` records calls to cassettes, and ``Cache`` stores
-replies. ``describe`` prints a stack of layers. Use this order: ``Cache`` outermost, then ``Fallback``,
-``Retry``, ``RateLimit``, ``Observe`` and ``Record``, and the provider inside.
+``Observe`` reports calls to subscribers, ``Record`` records calls to cassettes, and ``Cache``
+stores replies. ``describe`` prints a stack of layers. Use this order: ``Cache`` outermost, then
+``Fallback``, ``Retry``, ``RateLimit``, ``Observe`` and ``Record``, and the provider inside.
 """
 
 from ..calls import (

@@ -55,7 +55,9 @@ def record_answer(
 ) -> CallCompleted:
     """Return the record of a request that was answered."""
     found: dict[str, Any] = (
-        {"dimensions": answer.dimensions} if isinstance(answer, Embeddings) else {"result_count": len(answer.results)}
+        {"dimensions": answer.dimensions}
+        if isinstance(answer, Embeddings)
+        else {"result_count": len(answer.results)}
     )
     return CallCompleted(
         stop_reason="end_turn",
@@ -76,15 +78,30 @@ def record_failed_request(
     seconds: float,
     price: Callable[[Usage, str], Any] | None = None,
 ) -> CallFailed:
-    """Return the record of a failed request; ``partial`` is the answered and billed part, if any."""
-    used = _price(model, facts, partial.usage, price) if isinstance(partial, Embeddings | Ranking) else {}
-    common: dict[str, Any] = {"latency_ms": round(seconds * 1000, 3), "retry_count": facts["attempt"], **facts, **used}
+    """Return the record of a failed request; ``partial`` is the answered and billed
+    part, if any.
+    """
+    used = (
+        _price(model, facts, partial.usage, price)
+        if isinstance(partial, Embeddings | Ranking)
+        else {}
+    )
+    common: dict[str, Any] = {
+        "latency_ms": round(seconds * 1000, 3),
+        "retry_count": facts["attempt"],
+        **facts,
+        **used,
+    }
     if isinstance(error, asyncio.CancelledError):
         message = "the call was cancelled"
-        return CallFailed(error_class="cancelled", category="cancelled", error_message_redacted=message, **common)
+        return CallFailed(
+            error_class="cancelled", category="cancelled", error_message_redacted=message, **common
+        )
     if not isinstance(error, ProviderError):
         return CallFailed(
-            error_class="other", error_message_redacted=redact(f"{type(error).__name__}: {error}"), **common
+            error_class="other",
+            error_message_redacted=redact(f"{type(error).__name__}: {error}"),
+            **common,
         )
     return CallFailed(
         error_class=error.error_class,
@@ -97,8 +114,15 @@ def record_failed_request(
 
 
 def _price(
-    model: RetrievalModel[Any, Any], facts: dict[str, Any], usage: Usage, price: Callable[[Usage, str], Any] | None
+    model: RetrievalModel[Any, Any],
+    facts: dict[str, Any],
+    usage: Usage,
+    price: Callable[[Usage, str], Any] | None,
 ) -> dict[str, Any]:
     sold_as = model.priced_as
-    bill = sold_as.cost(usage) if price is None else price(usage, f"{facts['provider']}:{facts['model']}")
+    bill = (
+        sold_as.cost(usage)
+        if price is None
+        else price(usage, f"{facts['provider']}:{facts['model']}")
+    )
     return price_usage(usage, bill, sold_as.model)

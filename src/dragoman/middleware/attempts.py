@@ -33,12 +33,19 @@ def record_started(provider: Provider, request: Request) -> CallStarted:
 
 
 def record_failed(
-    provider: Provider, request: Request, reply: Reply, error: ProviderError, wait: float | None = None
+    provider: Provider,
+    request: Request,
+    reply: Reply,
+    error: ProviderError,
+    wait: float | None = None,
 ) -> CallFailed:
-    """Return the record of a failed attempt with its usage; the next attempt began ``wait`` seconds
-    later.
+    """Return the record of a failed attempt with its usage; the next attempt began ``wait``
+    seconds later.
     """
-    attempt, sold_as = read_attempt(request), find_served(provider, reply.provider, reply.model).priced_as
+    attempt, sold_as = (
+        read_attempt(request),
+        find_served(provider, reply.provider, reply.model).priced_as,
+    )
     return CallFailed(
         model=reply.model,
         provider=reply.provider,

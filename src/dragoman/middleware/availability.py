@@ -32,7 +32,9 @@ log = logging.getLogger("dragoman")
 
 
 class Thresholds(Struct, frozen=True, forbid_unknown_fields=True):
-    """When a target becomes unavailable, and after how many seconds without an attempt a probe goes through."""
+    """When a target becomes unavailable, and after how many seconds without an attempt a probe
+    goes through.
+    """
 
     failures: int = 5
     failure_seconds: float = 120.0
@@ -65,7 +67,10 @@ class _State:
 
     def burst(self, span: float) -> bool:
         """Return whether all remembered failures occurred within ``span`` seconds."""
-        return len(self.failures) == self.failures.maxlen and self.failures[-1] - self.failures[0] <= span
+        return (
+            len(self.failures) == self.failures.maxlen
+            and self.failures[-1] - self.failures[0] <= span
+        )
 
     def reopens_in(self, now: float) -> float:
         """Return the seconds until a probe may be sent; 0 if a call or a probe may be sent now."""
@@ -77,7 +82,9 @@ class Admission:
 
     __slots__ = ("_availability", "_done", "changes", "is_probe", "model", "provider")
 
-    def __init__(self, availability: Availability, provider: str, model: str, *, is_probe: bool) -> None:
+    def __init__(
+        self, availability: Availability, provider: str, model: str, *, is_probe: bool
+    ) -> None:
         self.provider = provider
         self.model = model
         self.is_probe = is_probe
@@ -103,7 +110,9 @@ class Admission:
             self.release()
 
     def release(self) -> None:
-        """Report that the call ended without evidence for or against the target, such as a cancellation."""
+        """Report that the call ended without evidence for or against the target, such as a
+        cancellation.
+        """
         if not self._done:
             self._done = True
             # this probe had no result, so another one may be sent at once
@@ -114,8 +123,8 @@ class Availability:
     """Circuit breaker for all targets. Share one instance between all layers that call the same
     providers.
 
-    ``on_event`` is called for every change of availability, with the event ``ProviderUnavailable`` or
-    ``ProviderRecovered``.
+    ``on_event`` is called for every change of availability, with the event ``ProviderUnavailable``
+    or ``ProviderRecovered``.
     """
 
     def __init__(
@@ -138,8 +147,8 @@ class Availability:
         """Release connections, if the state is shared."""
 
     def admit(self, provider: str, model: str) -> Admission | None:
-        """Return permission for one call, or ``None`` if the target is unavailable; report the result
-        on it.
+        """Return permission for one call, or ``None`` if the target is unavailable; report the
+        result on it.
         """
         now = self._clock()
         closed = [state for state in self._states(provider, model) if state.since is not None]
@@ -155,15 +164,20 @@ class Availability:
         return all(state.since is None for state in self._states(provider, model))
 
     def reopens_in(self, provider: str, model: str) -> float:
-        """Return the seconds until a probe may be sent to an unavailable target; 0 for an available
-        target.
+        """Return the seconds until a probe may be sent to an unavailable target; 0 for an
+        available target.
         """
         now = self._clock()
         return max([state.reopens_in(now) for state in self._states(provider, model)])
 
     def trigger(self, provider: str, model: str) -> Trigger | None:
-        """Return why the target is unavailable, or ``None``; the provider's cause precedes the model's."""
-        return next((state.trigger for state in self._states(provider, model) if state.since is not None), None)
+        """Return why the target is unavailable, or ``None``; the provider's cause precedes the
+        model's.
+        """
+        return next(
+            (state.trigger for state in self._states(provider, model) if state.since is not None),
+            None,
+        )
 
     # --- called by admissions
 
@@ -199,10 +213,14 @@ class Availability:
     def _states(self, provider: str, model: str) -> tuple[_State, _State]:
         whole = self._providers.get(provider)
         if whole is None:
-            whole = self._providers[provider] = _State(self.thresholds.network_errors, self.thresholds.quiet_seconds)
+            whole = self._providers[provider] = _State(
+                self.thresholds.network_errors, self.thresholds.quiet_seconds
+            )
         state = self._models.get((provider, model))
         if state is None:
-            state = self._models[provider, model] = _State(self.thresholds.failures, self.thresholds.quiet_seconds)
+            state = self._models[provider, model] = _State(
+                self.thresholds.failures, self.thresholds.quiet_seconds
+            )
         return whole, state
 
     def _end_probe(self, admission: Admission) -> None:
@@ -213,32 +231,46 @@ class Availability:
     def _count_unavailable(self, provider: str, now: float) -> int:
         """Count the models of a provider that recently became unavailable and still are."""
         times = [state.since for (owner, _), state in self._models.items() if owner == provider]
-        return sum([since is not None and now - since <= self.thresholds.model_seconds for since in times])
+        return sum(
+            [since is not None and now - since <= self.thresholds.model_seconds for since in times]
+        )
 
     def _open_models(self, provider: str) -> tuple[str, ...]:
-        named = [(model, state) for (owner, model), state in self._models.items() if owner == provider]
+        named = [
+            (model, state) for (owner, model), state in self._models.items() if owner == provider
+        ]
         return tuple(sorted([model for model, state in named if state.since is None]))
 
-    def _trip(self, admission: Admission, state: _State, scope: Scope, trigger: Trigger, *models: str) -> bool:
+    def _trip(
+        self, admission: Admission, state: _State, scope: Scope, trigger: Trigger, *models: str
+    ) -> bool:
         """Mark a model or provider as unavailable; return false if it was unavailable already."""
         provider = admission.provider
         if state.since is not None:
             return False
         state.since, state.trigger = self._clock(), trigger
-        affected = models or tuple(sorted([model for owner, model in self._models if owner == provider]))
+        affected = models or tuple(
+            sorted([model for owner, model in self._models if owner == provider])
+        )
         self._report(admission, ProviderUnavailable(provider, scope, trigger, affected))
         return True
 
-    def _open(self, admission: Admission, state: _State, scope: Scope, models: tuple[str, ...]) -> None:
+    def _open(
+        self, admission: Admission, state: _State, scope: Scope, models: tuple[str, ...]
+    ) -> None:
         if state.since is None:
             return
         downtime = self._clock() - state.since
         state.since = state.trigger = None
         self._report(admission, ProviderRecovered(admission.provider, scope, downtime, models))
 
-    def _report(self, admission: Admission, event: ProviderUnavailable | ProviderRecovered) -> None:
+    def _report(
+        self, admission: Admission, event: ProviderUnavailable | ProviderRecovered
+    ) -> None:
         admission.changes.append(event)
-        log.log(logging.WARNING if type(event) is ProviderUnavailable else logging.INFO, "%s", event)
+        log.log(
+            logging.WARNING if type(event) is ProviderUnavailable else logging.INFO, "%s", event
+        )
         if self._on_event is None:
             return
         try:

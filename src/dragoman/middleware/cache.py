@@ -1,4 +1,6 @@
-"""Response cache: a request is sent once; later identical calls receive the stored reply at no cost."""
+"""Response cache: a request is sent once; later identical calls receive the stored reply at no
+cost.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ from .stores import Store, open_store
 log = logging.getLogger("dragoman")
 
 CACHE = "dragoman.cache"
-"""The key of ``metadata`` that opts a call out: ``"off"`` neither reads nor stores, ``"refresh"`` only stores."""
+"""The key of ``metadata`` that opts a call out: ``"off"`` neither reads nor stores, ``"refresh"``
+only stores.
+"""
 
 _SOUND = ("stop", "length", "tool_calls", "content_filter")
 
@@ -41,15 +45,15 @@ _SOUND = ("stop", "length", "tool_calls", "content_filter")
 class Cache(Wrapper, Middleware):
     """Return a stored reply to a request that was answered before, without a call.
 
-    ``store`` is a ``SqliteStore``, a ``RedisStore``, the path of a SQLite file or a ``redis://`` URL.
-    The key is computed as for cassettes: a hash of everything that changes the reply, together with the
-    provider's name. Streamed and complete replies share one key. Identical calls that run at the same
-    time are sent once.
+    ``store`` is a ``SqliteStore``, a ``RedisStore``, the path of a SQLite file or a ``redis://``
+    URL. The key is computed as for cassettes: a hash of everything that changes the reply,
+    together with the provider's name. Streamed and complete replies share one key. Identical calls
+    that run at the same time are sent once.
 
-    A hit has ``Response.cached`` set, no ``raw``, and zero usage, so it adds nothing to a total cost.
-    Replies that failed or were cancelled are never stored. A store that fails is reported in the log
-    and the call is sent. ``metadata={"dragoman.cache": "off"}`` opts a call out; ``"refresh"`` sends it
-    and replaces the stored reply.
+    A hit has ``Response.cached`` set, no ``raw``, and zero usage, so it adds nothing to a total
+    cost. Replies that failed or were cancelled are never stored. A store that fails is reported in
+    the log and the call is sent. ``metadata={"dragoman.cache": "off"}`` opts a call out;
+    ``"refresh"`` sends it and replaces the stored reply.
     """
 
     def __init__(self, provider: Provider, store: Store | str | os.PathLike[str]) -> None:
@@ -58,7 +62,9 @@ class Cache(Wrapper, Middleware):
         self._in_flight: dict[str, asyncio.Future[Sequence[Event] | None]] = {}
 
     @classmethod
-    def around_retrieval(cls, model: RetrievalModel[Any, Any], *arguments: Any, **settings: Any) -> Any:
+    def around_retrieval(
+        cls, model: RetrievalModel[Any, Any], *arguments: Any, **settings: Any
+    ) -> Any:
         """Cache the vectors of an embedder, text by text, or the rankings of a reranker."""
         return put_around(model, RetrievalCache(*arguments, **settings))
 
@@ -75,14 +81,18 @@ class Cache(Wrapper, Middleware):
             raise ValueError(f"{CACHE}: must be on, off or refresh, not {mode!r}")
         key = "" if mode == "off" else f"{self.name}:{request_key(replace(request, stream=False))}"
         found = await self._find(key) if mode == "on" else None
-        source = self._play(request, found, served) if found is not None else self._call(request, key, served)
+        source = (
+            self._play(request, found, served)
+            if found is not None
+            else self._call(request, key, served)
+        )
         async with aclosing(source):
             async for batch in source:
                 yield batch
 
     async def _find(self, key: str) -> Sequence[Event] | None:
-        """Return the reply from the store or from an identical call in flight; ``None`` if there is
-        neither.
+        """Return the reply from the store or from an identical call in flight; ``None`` if there
+        is neither.
         """
         while True:
             waiting = self._in_flight.get(key)
@@ -102,7 +112,9 @@ class Cache(Wrapper, Middleware):
             for event in events:
                 event = readdress(event, request.request_id)
                 if type(event) is MessageComplete:
-                    event = replace(event, usage=Usage(0, 0, total_tokens=0, from_cache=True), kept=None)
+                    event = replace(
+                        event, usage=Usage(0, 0, total_tokens=0, from_cache=True), kept=None
+                    )
                 yield event
 
         async with aclosing(EventsReply(request, self.name, self.model, readdressed)) as reply:
@@ -110,11 +122,15 @@ class Cache(Wrapper, Middleware):
             while batch := await reply.next():
                 yield batch
 
-    async def _call(self, request: Request, key: str, served: Served) -> AsyncGenerator[list[Event], None]:
+    async def _call(
+        self, request: Request, key: str, served: Served
+    ) -> AsyncGenerator[list[Event], None]:
         events: list[Event] = []
         result: Sequence[Event] | None = None
         failure: ProviderError | None = None
-        waiting: asyncio.Future[Sequence[Event] | None] = asyncio.get_running_loop().create_future()
+        waiting: asyncio.Future[Sequence[Event] | None] = (
+            asyncio.get_running_loop().create_future()
+        )
         if key:
             self._in_flight.setdefault(key, waiting)
         try:
@@ -123,11 +139,16 @@ class Cache(Wrapper, Middleware):
                 while batch := await reply.next():
                     events += batch if key else ()
                     if type(batch[-1]) is MessageComplete:
-                        # Held back: an error may follow this event, and then the reply must not be stored.
+                        # Held back: an error may follow this event, and then the reply must not be
+                        # stored.
                         served.held = [batch.pop()]
                     if batch:
                         yield batch
-            if events and type(last := events[-1]) is MessageComplete and last.finish_reason in _SOUND:
+            if (
+                events
+                and type(last := events[-1]) is MessageComplete
+                and last.finish_reason in _SOUND
+            ):
                 result = [*events[:-1], replace(last, kept=None)]
                 if not last.usage.from_cache:
                     await self._write(key, result)
@@ -148,7 +169,10 @@ class Cache(Wrapper, Middleware):
             data = await self.store.get(key)
             if data is None:
                 return None
-            events = [decode_event(bytes(each)) for each in msgspec.json.decode(data, type=list[msgspec.Raw])]
+            events = [
+                decode_event(bytes(each))
+                for each in msgspec.json.decode(data, type=list[msgspec.Raw])
+            ]
         except Exception as error:
             log.warning("the cache cannot be read, so the call is sent: %s", type(error).__name__)
             return None
@@ -158,17 +182,21 @@ class Cache(Wrapper, Middleware):
 
     async def _write(self, key: str, events: Sequence[Event]) -> None:
         try:
-            await self.store.put(key, b"[" + b",".join([encode_event(event) for event in events]) + b"]")
+            await self.store.put(
+                key, b"[" + b",".join([encode_event(event) for event in events]) + b"]"
+            )
         except Exception as error:
-            log.warning("the cache cannot be written, so the reply is not stored: %s", type(error).__name__)
+            log.warning(
+                "the cache cannot be written, so the reply is not stored: %s", type(error).__name__
+            )
 
 
 class RetrievalCache(RetrievalPolicy):
     """Return stored vectors and rankings for requests that were answered before; see ``Cache``.
 
-    Vectors are stored text by text: a request contains only the texts that are not stored. The usage of an
-    answer covers only what was sent; an answer that came entirely from the cache has ``from_cache`` set and
-    costs nothing.
+    Vectors are stored text by text: a request contains only the texts that are not stored. The
+    usage of an answer covers only what was sent; an answer that came entirely from the cache has
+    ``from_cache`` set and costs nothing.
     """
 
     title = "Cache"
@@ -193,31 +221,52 @@ class RetrievalCache(RetrievalPolicy):
             return await self._embed(inner, request, reads=mode == "on")
         return await self._rank(inner, request, reads=mode == "on")
 
-    async def _embed(self, inner: RetrievalModel[Any, Any], request: EmbedRequest, *, reads: bool) -> Embeddings:
-        keys = [f"{inner.name}:{retrieval_key(replace(request, texts=(text,)))}" for text in request.texts]
+    async def _embed(
+        self, inner: RetrievalModel[Any, Any], request: EmbedRequest, *, reads: bool
+    ) -> Embeddings:
+        keys = [
+            f"{inner.name}:{retrieval_key(replace(request, texts=(text,)))}"
+            for text in request.texts
+        ]
         found = [await self._get(key) if reads else None for key in keys]
         lacking = [at for at, each in enumerate(found) if each is None]
         if not lacking:
-            return self._join(request, [each for each in found if each is not None], Usage(0, 0, from_cache=True))
-        answer: Embeddings = await inner.answer(replace(request, texts=[request.texts[at] for at in lacking]))
+            return self._join(
+                request, [each for each in found if each is not None], Usage(0, 0, from_cache=True)
+            )
+        answer: Embeddings = await inner.answer(
+            replace(request, texts=[request.texts[at] for at in lacking])
+        )
         for place, at in enumerate(lacking):
-            found[at] = one = replace(answer, vectors=answer.vectors[place : place + 1], kept=None, sale=None)
+            found[at] = one = replace(
+                answer, vectors=answer.vectors[place : place + 1], kept=None, sale=None
+            )
             await self._put(keys[at], one)
         if len(lacking) == len(keys):
             return answer
         joined = self._join(request, [each for each in found if each is not None], answer.usage)
         return replace(joined, warnings=answer.warnings, sale=answer.sale)
 
-    def _join(self, request: EmbedRequest, parts: Sequence[Embeddings], usage: Usage) -> Embeddings:
+    def _join(
+        self, request: EmbedRequest, parts: Sequence[Embeddings], usage: Usage
+    ) -> Embeddings:
         for part in parts:
             check_length(part, parts[:1])
-        return replace(join_embeddings(parts), usage=usage, kept=None, request_id=request.request_id)
+        return replace(
+            join_embeddings(parts), usage=usage, kept=None, request_id=request.request_id
+        )
 
-    async def _rank(self, inner: RetrievalModel[Any, Any], request: RerankRequest, *, reads: bool) -> Ranking:
+    async def _rank(
+        self, inner: RetrievalModel[Any, Any], request: RerankRequest, *, reads: bool
+    ) -> Ranking:
         key = f"{inner.name}:{retrieval_key(request)}"
         found = await self._get(key) if reads else None
         if isinstance(found, Ranking):
-            return replace(found, usage=Usage(0, 0, from_cache=True, search_units=0), request_id=request.request_id)
+            return replace(
+                found,
+                usage=Usage(0, 0, from_cache=True, search_units=0),
+                request_id=request.request_id,
+            )
         answer: Ranking = await inner.answer(request)
         await self._put(key, answer)
         return answer

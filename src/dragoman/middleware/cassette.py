@@ -1,16 +1,15 @@
 """Cassettes: recorded requests and replies, in a readable file that tests can play back.
 
-A cassette is a file of JSON lines. The first names the format. Then, for each call, there is a line with the
-request and its key, a line for each event with the seconds since the start of the call, and a line with its end::
+A cassette is a file of JSON lines. The first names the format. Then, for each call, there is a
+line with the request and its key, a line for each event with the seconds since the start of the
+call, and a line with its end::
 
-    {"cassette": 1}
-    {"key": "5d0c...", "request": {"messages": [{"role": "user", "content": "Hi"}], ...}}
-    {"at": 0.211, "event": {"type": "message.start", ...}}
-    {"at": 0.498, "end": null}
+    {"cassette": 1} {"key": "5d0c...", "request": {"messages": [{"role": "user", "content": "Hi"}],
+    ...}} {"at": 0.211, "event": {"type": "message.start", ...}} {"at": 0.498, "end": null}
 
-Headers are never recorded. In requests and errors, strings that look like keys are masked, and so are values
-under the name of a secret (``api_key``, ``password``). Replies are recorded verbatim, because a masked reply
-could not be played back.
+Headers are never recorded. In requests and errors, strings that look like keys are masked, and so
+are values under the name of a secret (``api_key``, ``password``). Replies are recorded verbatim,
+because a masked reply could not be played back.
 """
 
 from __future__ import annotations
@@ -35,7 +34,16 @@ from msgspec.structs import replace
 
 from .. import errors
 from ..errors import ProviderError, scrub
-from ..events import Event, MessageComplete, MessageStart, ToolUseEnd, UnknownEvent, Usage, decode_event, encode_event
+from ..events import (
+    Event,
+    MessageComplete,
+    MessageStart,
+    ToolUseEnd,
+    UnknownEvent,
+    Usage,
+    decode_event,
+    encode_event,
+)
 from ..events import fold as fold_events
 from ..messages import LossWarning, Request, new_ulid
 from ..provider import EventsReply, Provider, Reply, Served
@@ -56,7 +64,9 @@ class CassetteError(ValueError):
 
 
 class CassetteMiss(LookupError):  # noqa: N818 - it is no failure of anything, it is a miss
-    """The cassette has no recording of a call. ``diff`` compares the call with the most similar recording."""
+    """The cassette has no recording of a call. ``diff`` compares the call with the most similar
+    recording.
+    """
 
     def __init__(self, path: Path, key: str, why: str, diff: str) -> None:
         super().__init__(f"{path}: {why}" + (f"\n{diff}" if diff else ""))
@@ -65,11 +75,13 @@ class CassetteMiss(LookupError):  # noqa: N818 - it is no failure of anything, i
         self.diff = diff
 
 
-# --- keys -----------------------------------------------------------------------------------------
+# --- keys --------------------------------------------------------------------------------------
 
 
 def request_key(request: Request) -> str:
-    """Return the key of a request: a hash of everything that changes the reply, and of nothing else."""
+    """Return the key of a request: a hash of everything that changes the reply, and of nothing
+    else.
+    """
     return hashlib.sha256(msgspec.json.encode(_canonical(request), order="sorted")).hexdigest()
 
 
@@ -89,7 +101,9 @@ def _canonical(request: Request) -> dict[str, Any]:
 
 
 def canonical_retrieval(request: EmbedRequest | RerankRequest) -> dict[str, Any]:
-    """Return a request of an embedder or a reranker as plain data, without fields that differ between runs."""
+    """Return a request of an embedder or a reranker as plain data, without fields that differ
+    between runs.
+    """
     plain = msgspec.to_builtins(request, str_keys=True)
     plain["extras"] = hide_named(plain["extras"])
     return {
@@ -100,8 +114,12 @@ def canonical_retrieval(request: EmbedRequest | RerankRequest) -> dict[str, Any]
 
 
 def retrieval_key(request: EmbedRequest | RerankRequest) -> str:
-    """Return the key of a request: a hash of everything that changes the answer, and of nothing else."""
-    return hashlib.sha256(msgspec.json.encode(canonical_retrieval(request), order="sorted")).hexdigest()
+    """Return the key of a request: a hash of everything that changes the answer, and of nothing
+    else.
+    """
+    return hashlib.sha256(
+        msgspec.json.encode(canonical_retrieval(request), order="sorted")
+    ).hexdigest()
 
 
 def write_answer(answer: Embeddings | Ranking) -> dict[str, Any]:
@@ -125,7 +143,9 @@ class _StoredAnswer(Struct):
 
 
 def read_answer(data: Any, request_id: str | None = None) -> Embeddings | Ranking:
-    """Rebuild embeddings or a ranking from the record of ``write_answer``, given as JSON text or as parsed values."""
+    """Rebuild embeddings or a ranking from the record of ``write_answer``, given as JSON text or
+    as parsed values.
+    """
     found = (
         msgspec.json.decode(data, type=_StoredAnswer)
         if isinstance(data, bytes)
@@ -166,17 +186,22 @@ def _scrub_all(value: Any) -> Any:
     return [_scrub_all(item) for item in value] if isinstance(value, list) else value
 
 
-# How names of secrets end, without separators. "token" is not in the list: servers have end-of-text
-# tokens.
-_SECRET_NAMES = ("apikey", "accesskey", "privatekey", "secretkey", "secret", "password", "passwd", "authorization",
-                 "credential", "accesstoken", "apitoken", "authtoken", "bearertoken", "idtoken", "refreshtoken",
+# How names of secrets end, without separators. "token" is not in the list: servers have
+# end-of-text tokens.
+_SECRET_NAMES = ("apikey", "accesskey", "privatekey", "secretkey", "secret", "password", "passwd",
+                 "authorization",
+                 "credential", "accesstoken", "apitoken", "authtoken", "bearertoken", "idtoken",
+                 "refreshtoken",
                  "securitytoken", "sessiontoken")  # fmt: skip
 
 
 def hide_named(value: Any) -> Any:
     """Mask the values of fields whose name suggests a secret, such as ``password``."""
     if isinstance(value, dict):
-        return {name: _mask(item) if _is_secret(name) else hide_named(item) for name, item in value.items()}
+        return {
+            name: _mask(item) if _is_secret(name) else hide_named(item)
+            for name, item in value.items()
+        }
     return [hide_named(item) for item in value] if isinstance(value, list | tuple) else value
 
 
@@ -186,8 +211,8 @@ def _is_secret(name: str) -> bool:
 
 
 def _mask(value: Any) -> Any:
-    """Mask every string in the value of a secret field, but keep its structure, so that a schema stays
-    valid.
+    """Mask every string in the value of a secret field, but keep its structure, so that a schema
+    stays valid.
     """
     if isinstance(value, dict):
         return hide_named(value)
@@ -196,23 +221,50 @@ def _mask(value: Any) -> Any:
     return value if value is None or isinstance(value, bool) or value == "" else "[hidden]"
 
 
-# --- errors as data -------------------------------------------------------------------------------
+# --- errors as data ----------------------------------------------------------------------------
 
 _KINDS: dict[str, type[ProviderError]] = {
     name: kind for name in errors.__all__ if isinstance(kind := getattr(errors, name), type)
 }
-_FACTS = ("status", "provider", "model", "provider_code", "provider_message", "headers", "retry_after")
-_MORE_FACTS = ("which", "response_schema", "output_content", "error_message", "finish_reason", "usage")
+_FACTS = (
+    "status",
+    "provider",
+    "model",
+    "provider_code",
+    "provider_message",
+    "headers",
+    "retry_after",
+)
+_MORE_FACTS = (
+    "which",
+    "response_schema",
+    "output_content",
+    "error_message",
+    "finish_reason",
+    "usage",
+)
 
 
 def write_error(error: ProviderError) -> dict[str, Any]:
     """Return an error as JSON values."""
     kind = next(name for each in type(error).__mro__ if (name := each.__name__) in _KINDS)
-    facts = {name: value for name in (*_FACTS, *_MORE_FACTS) if (value := getattr(error, name, None)) not in (None, {})}
+    facts = {
+        name: value
+        for name in (*_FACTS, *_MORE_FACTS)
+        if (value := getattr(error, name, None)) not in (None, {})
+    }
     # The model's output and the caller's schema are needed verbatim; all other fields are masked.
     kept = {name: msgspec.to_builtins(facts[name]) for name in _MORE_FACTS if name in facts}
-    said = hide(msgspec.to_builtins({name: value for name, value in facts.items() if name not in kept}))
-    return {"class": kind, "message": scrub(error.message), "quotable": error.quotable, **said, **kept}
+    said = hide(
+        msgspec.to_builtins({name: value for name, value in facts.items() if name not in kept})
+    )
+    return {
+        "class": kind,
+        "message": scrub(error.message),
+        "quotable": error.quotable,
+        **said,
+        **kept,
+    }
 
 
 def read_error(data: Mapping[str, Any]) -> ProviderError:
@@ -227,7 +279,7 @@ def read_error(data: Mapping[str, Any]) -> ProviderError:
     return error
 
 
-# --- the file -------------------------------------------------------------------------------------
+# --- the file ----------------------------------------------------------------------------------
 
 
 class Take(Struct, frozen=True):
@@ -245,12 +297,19 @@ class Take(Struct, frozen=True):
                 if "event" in record:
                     event = decode_event(msgspec.json.encode(record["event"]))
                     if isinstance(event, UnknownEvent):
-                        raise CassetteError(f"an event of type {event.type!r} is not known to this version")
+                        raise CassetteError(
+                            f"an event of type {event.type!r} is not known to this version"
+                        )
                     yield record["at"], event
                 else:
-                    yield record["at"], None if record["end"] is None else read_error(record["end"])
+                    yield (
+                        record["at"],
+                        None if record["end"] is None else read_error(record["end"]),
+                    )
             except (ValueError, TypeError) as error:
-                raise CassetteError(f"{path}: {line[:100].decode('utf-8', 'replace')}…: {error}") from None
+                raise CassetteError(
+                    f"{path}: {line[:100].decode('utf-8', 'replace')}…: {error}"
+                ) from None
 
 
 def read_cassette(path: Path) -> list[Take]:
@@ -267,7 +326,9 @@ def read_cassette(path: Path) -> list[Take]:
             if record.get("cassette") != VERSION:
                 raise CassetteError(f"{path}:1: this is not a cassette of version {VERSION}")
         elif ("key" in record) != (not group):
-            raise CassetteError(f"{path}:{number}: a call that does not end, or a line outside any call")
+            raise CassetteError(
+                f"{path}:{number}: a call that does not end, or a line outside any call"
+            )
         else:
             group.append(line)
             if "end" in record:
@@ -287,7 +348,11 @@ def _read_line(path: Path, number: int, line: bytes) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise CassetteError(f"{path}:{number}: must be a JSON object")
     timed = isinstance(record.get("at"), int | float)
-    if number > 1 and not isinstance(record.get("key"), str) and not (timed and ("event" in record or "end" in record)):
+    if (
+        number > 1
+        and not isinstance(record.get("key"), str)
+        and not (timed and ("event" in record or "end" in record))
+    ):
         raise CassetteError(f"{path}:{number}: is neither a request, an event nor an end")
     return record
 
@@ -297,7 +362,9 @@ _writing = threading.Lock()
 
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """Lock a cassette against writers in other threads and, except on Windows, in other processes."""
+    """Lock a cassette against writers in other threads and, except on Windows, in
+    other processes.
+    """
     with _writing:
         if sys.platform == "win32":
             yield
@@ -313,7 +380,9 @@ def _lock(path: Path) -> Iterator[None]:
 
 
 def add_take(path: Path, take: Take, *, replacing: bool) -> None:
-    """Add a call to the cassette atomically: read the file again, then replace it by a complete new file."""
+    """Add a call to the cassette atomically: read the file again, then replace it by a complete
+    new file.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with _lock(path):
         takes = [each for each in read_cassette(path) if not (replacing and each.key == take.key)]
@@ -332,20 +401,20 @@ def add_take(path: Path, take: Take, *, replacing: bool) -> None:
             raise
 
 
-# --- the middleware -------------------------------------------------------------------------------
+# --- the middleware ----------------------------------------------------------------------------
 
 
 class Record(Wrapper, Middleware):
     """Record calls to a cassette, or play them back without a network.
 
-    ``replay`` plays back and raises ``CassetteMiss`` for a missing call; ``record`` sends each call
-    and replaces its earlier recordings; ``once`` is ``record`` when the file does not exist yet and
-    ``replay`` when it does; ``off`` passes calls through. A call that is made several times plays
-    its recordings in order. Failures are recorded and played like replies; calls that were
-    cancelled are not recorded.
+    ``replay`` plays back and raises ``CassetteMiss`` for a missing call; ``record`` sends each
+    call and replaces its earlier recordings; ``once`` is ``record`` when the file does not exist
+    yet and ``replay`` when it does; ``off`` passes calls through. A call that is made several
+    times plays its recordings in order. Failures are recorded and played like replies; calls that
+    were cancelled are not recorded.
 
-    Keys in requests are masked. Replies are recorded verbatim, even if they contain a key, because only a verbatim
-    reply can be played back.
+    Keys in requests are masked. Replies are recorded verbatim, even if they contain a key, because
+    only a verbatim reply can be played back.
 
     With ``replay_timing`` events arrive with their recorded delays. A played reply has no ``raw``.
     """
@@ -373,7 +442,9 @@ class Record(Wrapper, Middleware):
         self._recorded: set[str] = set()
 
     @classmethod
-    def around_retrieval(cls, model: RetrievalModel[Any, Any], *arguments: Any, **settings: Any) -> Any:
+    def around_retrieval(
+        cls, model: RetrievalModel[Any, Any], *arguments: Any, **settings: Any
+    ) -> Any:
         """Record the requests of an embedder or a reranker, or play them back."""
         return put_around(model, RetrievalRecord(*arguments, **settings))
 
@@ -449,7 +520,9 @@ class Record(Wrapper, Middleware):
 
 
 class RetrievalRecord(RetrievalPolicy):
-    """Record the requests of an embedder or a reranker to a cassette, or play them back; see ``Record``."""
+    """Record the requests of an embedder or a reranker to a cassette, or play them back; see
+    ``Record``.
+    """
 
     title = "Record"
 
@@ -493,7 +566,11 @@ class RetrievalRecord(RetrievalPolicy):
         at = round(self._clock() - began, 6)
         if failure is None:
             lines.append(msgspec.json.encode({"at": at, "event": write_answer(answer)}))
-        lines.append(msgspec.json.encode({"at": at, "end": None if failure is None else write_error(failure)}))
+        lines.append(
+            msgspec.json.encode(
+                {"at": at, "end": None if failure is None else write_error(failure)}
+            )
+        )
         add_take(self.path, Take(key, shown, tuple(lines)), replacing=key not in self._recorded)
         self._recorded.add(key)
         if failure is not None:
@@ -509,7 +586,9 @@ class RetrievalRecord(RetrievalPolicy):
                     return read_answer(record["event"], request.request_id)
                 error = read_error(record["end"])
             except (ValueError, TypeError, msgspec.ValidationError) as wrong:
-                raise CassetteError(f"{self.path}: {line[:100].decode('utf-8', 'replace')}…: {wrong}") from None
+                raise CassetteError(
+                    f"{self.path}: {line[:100].decode('utf-8', 'replace')}…: {wrong}"
+                ) from None
             error.request_id = request.request_id
             raise error
         raise CassetteError(f"{self.path}: a call without an answer")
@@ -563,10 +642,15 @@ def nearest_diff(request: Mapping[str, Any], takes: list[Take]) -> str:
         return by_lines.ratio(), by_letters.quick_ratio()
 
     nearest = max(takes, key=likeness)
-    return "\n".join(difflib.unified_diff(_show(nearest.request), wanted, "recorded", "asked", lineterm="", n=2))
+    return "\n".join(
+        difflib.unified_diff(_show(nearest.request), wanted, "recorded", "asked", lineterm="", n=2)
+    )
 
 
 def _show(request: Mapping[str, Any]) -> list[str]:
     """Return a request as lines for a diff; images are truncated."""
     text = msgspec.json.format(msgspec.json.encode(request, order="sorted"), indent=2).decode()
-    return [line if len(line) <= 400 else f"{line[:400]}… ({len(line)} characters)" for line in text.splitlines()]
+    return [
+        line if len(line) <= 400 else f"{line[:400]}… ({len(line)} characters)"
+        for line in text.splitlines()
+    ]

@@ -1,4 +1,6 @@
-"""Fallback and load balancing: try candidates in the order of a strategy, and report every switch."""
+"""Fallback and load balancing: try candidates in the order of a strategy, and report
+every switch.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ RoutingEvent: TypeAlias = RoutingSwitched | ProviderUnavailable | ProviderRecove
 
 
 class NotConfigured(ReplyProvider):
-    """A candidate that cannot be called, because its API key or its entry in ``models.yaml`` is missing."""
+    """A candidate that cannot be called, because its API key or its entry in ``models.yaml`` is
+    missing.
+    """
 
     def __init__(self, name: str, model: str, detail: str) -> None:
         self.name = name
@@ -67,7 +71,10 @@ class NotConfigured(ReplyProvider):
     def error(self, request_id: str | None) -> AuthenticationError:
         """Return the error that every call of this candidate raises."""
         return AuthenticationError(
-            f"not configured: {self.detail}", provider=self.name, model=self.model, request_id=request_id
+            f"not configured: {self.detail}",
+            provider=self.name,
+            model=self.model,
+            request_id=request_id,
         )
 
 
@@ -89,26 +96,32 @@ class Fallback(Wrapper):
     """Call the first candidate that can serve the request; switch only before the first event.
 
     ``strategy`` orders the candidates for each call: ``"fallback"`` (as given), ``"weighted"``,
-    ``"least_busy"``, ``"lowest_latency"`` or ``"cheapest"``; see ``dragoman.middleware.strategy``. ``weights``
-    are for the second and third, ``half_life`` (seconds) for the fourth.
+    ``"least_busy"``, ``"lowest_latency"`` or ``"cheapest"``; see ``dragoman.middleware.strategy``.
+    ``weights`` are for the second and third, ``half_life`` (seconds) for the fourth.
 
-    A candidate is skipped when it is not configured, unavailable (``Availability``) or known to lack a
-    feature that the request uses. The call moves on to the next when a candidate fails with a transient
-    error, bad credentials, no quota, an unknown model, an unsupported feature or a conversation too
-    long for it. An invalid request is invalid for every candidate, so it is raised at once.
+    A candidate is skipped when it is not configured, unavailable (``Availability``) or known to
+    lack a feature that the request uses. The call moves on to the next when a candidate fails with
+    a transient error, bad credentials, no quota, an unknown model, an unsupported feature or a
+    conversation too long for it. An invalid request is invalid for every candidate, so it is
+    raised at once.
 
-    ``on_event`` is called with every switch, and with every change of availability unless ``availability`` is
-    given, which has listeners of its own. When all candidates fail, the last error is raised with the
-    others as its notes.
+    ``on_event`` is called with every switch, and with every change of availability unless
+    ``availability`` is given, which has listeners of its own. When all candidates fail, the last
+    error is raised with the others as its notes.
     """
 
     if TYPE_CHECKING:
 
         @overload
-        def __new__(cls, candidates: Sequence[Provider], *arguments: Any, **settings: Any) -> Self: ...
+        def __new__(
+            cls, candidates: Sequence[Provider], *arguments: Any, **settings: Any
+        ) -> Self: ...
         @overload
-        def __new__(cls, candidates: Sequence[ModelT], *arguments: Any, **settings: Any) -> ModelT: ...  # type: ignore[misc]
+        def __new__(  # type: ignore[misc]
+            cls, candidates: Sequence[ModelT], *arguments: Any, **settings: Any
+        ) -> ModelT: ...
         def __new__(cls, candidates: Any, *arguments: Any, **settings: Any) -> Any: ...
+
     else:
 
         def __new__(cls, candidates=(), *arguments, **settings):
@@ -130,7 +143,9 @@ class Fallback(Wrapper):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._candidates = _check_candidates(candidates)
-        self._strategy = make_strategy(strategy, len(self._candidates), weights, clock=clock, half_life=half_life)
+        self._strategy = make_strategy(
+            strategy, len(self._candidates), weights, clock=clock, half_life=half_life
+        )
         self._clock = clock
         self._missing = {each: _find_missing(each) for each in self._candidates}
         self._availability = availability or Availability(on_event, clock=clock)
@@ -183,8 +198,11 @@ class Fallback(Wrapper):
                         raise
                     call.failed = True
                     refusal = _error_name(error), error
-                    is_last = number == order[-1]  # the last candidate: the call fails with its error
-                    failed = () if is_last else (record_failed(candidate, asked, call.reply, error),)
+                    # the last candidate: the call fails with its error
+                    is_last = number == order[-1]
+                    failed = (
+                        () if is_last else (record_failed(candidate, asked, call.reply, error),)
+                    )
                     served.record(call.reply, *failed, *admission.changes)
                 finally:
                     admission.release()
@@ -196,24 +214,34 @@ class Fallback(Wrapper):
         raise last
 
     async def ready(self) -> None:
-        """Check that a candidate is ready; otherwise raise the last one's error, with the others as notes."""
+        """Check that a candidate is ready; otherwise raise the last one's error, with the others
+        as notes.
+        """
         await _find_ready(self._candidates)
 
     async def close(self) -> None:
         await _close_all(self._candidates)
 
-    def estimate_input_tokens(self, messages: Messages, tools: Any = None, system_prompt: str | None = None) -> int:
+    def estimate_input_tokens(
+        self, messages: Messages, tools: Any = None, system_prompt: str | None = None
+    ) -> int:
         return self._candidates[0].estimate_input_tokens(messages, tools, system_prompt)
 
     def plan(self, messages: Messages) -> SwapPlan:
-        """Return the swap plan for the first candidate; for another candidate, call its own ``plan``."""
+        """Return the swap plan for the first candidate; for another candidate, call its own
+        ``plan``.
+        """
         return self._candidates[0].plan(messages)
 
     # --- choosing a candidate
 
     def _order(self, request: Request) -> list[int]:
-        """Return the indices of all candidates in the order to try them, the available ones first."""
-        eligible = [number for number, candidate in enumerate(self._candidates) if self._may_go(candidate)]
+        """Return the indices of all candidates in the order to try them, the available
+        ones first.
+        """
+        eligible = [
+            number for number, candidate in enumerate(self._candidates) if self._may_go(candidate)
+        ]
         order = self._strategy.order(self._candidates, eligible, request)
         if len(order) == len(self._candidates):
             return order
@@ -230,14 +258,18 @@ class Fallback(Wrapper):
         return self._availability.reopens_in(candidate.name, candidate.model) == 0
 
     def _find_seller(self) -> PricedAs:
-        """Return the price of the group: unknown if any candidate has none, since any may answer."""
+        """Return the price of the group: unknown if any candidate has none, since any
+        may answer.
+        """
         sold = [candidate.priced_as for candidate in self._candidates]
         return next((each for each in sold if each.find_problem() is not None), sold[0])
 
     def _admit(
         self, candidate: Provider, request: Request
     ) -> tuple[tuple[str, ProviderError] | None, Admission | None]:
-        """Return why the candidate is skipped, or else the circuit breaker's permission to call it."""
+        """Return why the candidate is skipped, or else the circuit breaker's permission to call
+        it.
+        """
         missing = self._missing[candidate]
         if missing is not None:
             return ("not_configured", missing.error(request.request_id)), None
@@ -248,7 +280,11 @@ class Fallback(Wrapper):
         if refusal is not None:
             admission.release()
             error = refusal[1]
-            error.provider, error.model, error.request_id = candidate.name, candidate.model, request.request_id
+            error.provider, error.model, error.request_id = (
+                candidate.name,
+                candidate.model,
+                request.request_id,
+            )
         return refusal, admission
 
     def _unavailable(self, candidate: Provider, request: Request) -> UnavailableError:
@@ -273,7 +309,9 @@ class Fallback(Wrapper):
 
 
 class _Dispatched:
-    """A call in flight to a candidate. Its start, first event and end are reported to the strategy."""
+    """A call in flight to a candidate. Its start, first event and end are reported to the
+    strategy.
+    """
 
     __slots__ = ("_began", "_number", "_owner", "answered", "failed", "reply")
 
@@ -301,7 +339,8 @@ class _Dispatched:
 class RetrievalFallback(RetrievalPolicy):
     """Send a request to the first of several servers of one model that answers; see ``Fallback``.
 
-    Vectors of different models cannot be compared, and neither can scores: candidates must be of one model.
+    Vectors of different models cannot be compared, and neither can scores: candidates must be of
+    one model.
     """
 
     title = "Fallback"
@@ -342,7 +381,9 @@ class RetrievalFallback(RetrievalPolicy):
                 passed.append((candidate, "provider_unavailable", error))
                 continue
             try:
-                answer = await candidate.answer(replace(request, model=candidate.model or request.model))
+                answer = await candidate.answer(
+                    replace(request, model=candidate.model or request.model)
+                )
                 admission.succeed()
                 return answer
             except ProviderError as failed:
@@ -373,7 +414,9 @@ class RetrievalFallback(RetrievalPolicy):
             log.warning("on_event failed; the call goes on", exc_info=True)
 
 
-def fall_back(candidates: Sequence[RetrievalModel[Any, Any]], *arguments: Any, **settings: Any) -> Any:
+def fall_back(
+    candidates: Sequence[RetrievalModel[Any, Any]], *arguments: Any, **settings: Any
+) -> Any:
     """Return an embedder or a reranker that tries several servers of one model in turn."""
     first = candidates[0]
     for at, candidate in enumerate(candidates):
@@ -381,13 +424,14 @@ def fall_back(candidates: Sequence[RetrievalModel[Any, Any]], *arguments: Any, *
             raise ValueError(f"Fallback: candidates[{at}] does not {first.operation}")
         if candidate.model != first.model:
             raise ValueError(
-                f"Fallback: candidates[{at}] is {candidate.model!r} and candidates[0] {first.model!r}; "
-                "vectors and scores of different models cannot be compared"
+                f"Fallback: candidates[{at}] is {candidate.model!r} and candidates[0] "
+                f"{first.model!r}; vectors and scores of different models cannot be compared"
             )
         if candidate.name in [each.name for each in candidates[:at]]:
             raise ValueError(
-                f"Fallback: candidates[{at}] is {_target(candidate)}, which is in the list before it; "
-                "give two servers of one model different names with connect_embedder(name=...)"
+                f"Fallback: candidates[{at}] is {_target(candidate)}, which is in the list before "
+                "it; give two servers of one model different names with "
+                "connect_embedder(name=...)"
             )
     outer: Any = put_around(first, RetrievalFallback(candidates, *arguments, **settings))
     outer.parts = lambda: tuple(candidates)
@@ -405,11 +449,13 @@ def _check_candidates(candidates: Any) -> tuple[Provider, ...]:
     seen: set[str] = set()
     for at, candidate in enumerate(given):
         if not isinstance(candidate, Provider):
-            raise ValueError(f"Fallback: candidates[{at}] must be a Provider, not {type(candidate).__name__}")
+            raise ValueError(
+                f"Fallback: candidates[{at}] must be a Provider, not {type(candidate).__name__}"
+            )
         if _target(candidate) in seen:
             raise ValueError(
-                f"Fallback: candidates[{at}] is {_target(candidate)}, which is in the list before it; "
-                "give two servers of one model different names with connect(name=...)"
+                f"Fallback: candidates[{at}] is {_target(candidate)}, which is in the list before "
+                "it; give two servers of one model different names with connect(name=...)"
             )
         seen.add(_target(candidate))
     return given
@@ -446,7 +492,9 @@ def _error_name(error: ProviderError) -> str:
 
 def _switch(passed: tuple[Any, str, ProviderError], to: Any, request: Any) -> RoutingSwitched:
     candidate, reason, error = passed
-    return RoutingSwitched(_target(candidate), _target(to), reason, error.error_class, request.request_id)
+    return RoutingSwitched(
+        _target(candidate), _target(to), reason, error.error_class, request.request_id
+    )
 
 
 def _add_notes(error: ProviderError, passed: Sequence[tuple[Any, str, ProviderError]]) -> None:
@@ -455,7 +503,9 @@ def _add_notes(error: ProviderError, passed: Sequence[tuple[Any, str, ProviderEr
 
 
 async def _find_ready(candidates: Sequence[Provider | RetrievalModel[Any, Any]]) -> None:
-    """Check that a candidate is ready; otherwise raise the last one's error, with the others as notes."""
+    """Check that a candidate is ready; otherwise raise the last one's error, with the others as
+    notes.
+    """
     passed: list[tuple[Any, str, ProviderError]] = []
     for candidate in candidates:
         try:

@@ -21,10 +21,14 @@ from ..wire import SwapPlan
 ModelT = TypeVar("ModelT", Embedder, Reranker)
 
 ATTEMPT = "dragoman.attempt"
-"""The key of ``Request.metadata`` under which ``Retry`` numbers its attempts: ``"0"``, ``"1"``, ..."""
+"""The key of ``Request.metadata`` under which ``Retry`` numbers its attempts: ``"0"``, ``"1"``,
+...
+"""
 
 RETRY_REASON = "dragoman.retry_reason"
-"""The key of ``Request.metadata`` with the reason for a further attempt: ``"transient"`` or ``"reask"``."""
+"""The key of ``Request.metadata`` with the reason for a further attempt: ``"transient"`` or
+``"reask"``.
+"""
 
 
 class Layer(Provider):
@@ -46,14 +50,14 @@ class Wrapper(ReplyProvider, Layer):
     """A layer that wraps replies, so that a cancelled call keeps all data that the inner reply has
     received.
 
-    A subclass implements ``serve``. A custom middleware may override ``events`` instead (``Middleware``):
-    then a cancelled call keeps only what its events contain.
+    A subclass implements ``serve``. A custom middleware may override ``events`` instead
+    (``Middleware``): then a cancelled call keeps only what its events contain.
     """
 
     @abstractmethod
     def serve(self, request: Request, served: Served) -> AsyncGenerator[list[Event], None]:
-        """Yield the batches of events of a call, and set ``served.reply`` to the inner reply they come
-        from.
+        """Yield the batches of events of a call, and set ``served.reply`` to the inner reply they
+        come from.
         """
 
     def open(self, request: Request) -> Reply:
@@ -73,6 +77,7 @@ class Middleware(Layer):
         @overload
         def __new__(cls, provider: ModelT, *arguments: Any, **settings: Any) -> ModelT: ...  # type: ignore[misc]
         def __new__(cls, provider: Any, *arguments: Any, **settings: Any) -> Any: ...
+
     else:
 
         def __new__(cls, provider=None, *arguments, **settings):
@@ -81,13 +86,20 @@ class Middleware(Layer):
             return super().__new__(cls)
 
     @classmethod
-    def around_retrieval(cls, model: RetrievalModel[Any, Any], *arguments: Any, **settings: Any) -> Any:
-        """Return the embedder or reranker wrapped by this middleware; raise an error by default."""
+    def around_retrieval(
+        cls, model: RetrievalModel[Any, Any], *arguments: Any, **settings: Any
+    ) -> Any:
+        """Return the embedder or reranker wrapped by this middleware; raise an error
+        by default.
+        """
         raise TypeError(f"{cls.__name__}: provider must be a Provider, not {type(model).__name__}")
 
     def __init__(self, provider: Provider) -> None:
         if not isinstance(provider, Provider):
-            raise TypeError(f"{type(self).__name__}: provider must be a Provider, not {type(provider).__name__}")
+            raise TypeError(
+                f"{type(self).__name__}: provider must be a Provider, not "
+                f"{type(provider).__name__}"
+            )
         self.inner = provider
 
     @property
@@ -122,7 +134,9 @@ class Middleware(Layer):
     async def close(self) -> None:
         await self.inner.close()
 
-    def estimate_input_tokens(self, messages: Messages, tools: Any = None, system_prompt: str | None = None) -> int:
+    def estimate_input_tokens(
+        self, messages: Messages, tools: Any = None, system_prompt: str | None = None
+    ) -> int:
         return self.inner.estimate_input_tokens(messages, tools, system_prompt)
 
     def plan(self, messages: Messages) -> SwapPlan:
@@ -132,7 +146,8 @@ class Middleware(Layer):
 class reading:  # noqa: N801 - used as a statement: ``async with reading(source) as events``
     """Close a source of events as soon as its reader stops.
 
-    Otherwise the event loop closes an abandoned generator at some later time, and its socket stays open.
+    Otherwise the event loop closes an abandoned generator at some later time, and its socket stays
+    open.
     """
 
     __slots__ = ("_source",)
@@ -144,7 +159,10 @@ class reading:  # noqa: N801 - used as a statement: ``async with reading(source)
         return self._source
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         close = getattr(self._source, "aclose", None)
         if close is not None:
@@ -160,14 +178,22 @@ def walk(provider: Provider) -> Iterator[Provider]:
 
 
 def find_served(provider: Provider, name: str, model: str) -> Provider:
-    """Return the wrapped provider with this name and model, else with this model, else the outermost one."""
-    inside = [each for each in walk(provider) if not isinstance(each, Layer) and each.model == model]
+    """Return the wrapped provider with this name and model, else with this model, else the
+    outermost one.
+    """
+    inside = [
+        each for each in walk(provider) if not isinstance(each, Layer) and each.model == model
+    ]
     return next((each for each in inside if each.name == name), inside[0] if inside else provider)
 
 
 def describe(provider: Provider | RetrievalModel[Any, Any]) -> str:
-    """Return the stack as text, outermost first: one line per layer, candidates numbered and indented."""
-    return "\n".join(_lines_of_model(provider) if isinstance(provider, RetrievalModel) else _lines(provider))
+    """Return the stack as text, outermost first: one line per layer, candidates numbered and
+    indented.
+    """
+    return "\n".join(
+        _lines_of_model(provider) if isinstance(provider, RetrievalModel) else _lines(provider)
+    )
 
 
 def _lines_of_model(model: RetrievalModel[Any, Any]) -> list[str]:
@@ -188,7 +214,10 @@ def _lines_of_model(model: RetrievalModel[Any, Any]) -> list[str]:
 def _lines(provider: Provider) -> list[str]:
     if not isinstance(provider, Layer):
         learned = [f"  learned: {detail}" for detail in provider.lessons]
-        return [f"{type(provider).__name__} {provider.name or '?'}:{provider.model or '?'}", *learned]
+        return [
+            f"{type(provider).__name__} {provider.name or '?'}:{provider.model or '?'}",
+            *learned,
+        ]
     settings = ", ".join([f"{name}={_show(value)}" for name, value in provider.settings().items()])
     lines = [f"{type(provider).__name__}({settings})"]
     parts = provider.parts()
@@ -201,8 +230,8 @@ def _lines(provider: Provider) -> list[str]:
 
 
 def _show(value: Any) -> str:
-    """Return a setting as short text. Functions and objects appear by name only: a ``repr`` may hold a
-    secret.
+    """Return a setting as short text. Functions and objects appear by name only: a ``repr`` may
+    hold a secret.
     """
     if value is None or isinstance(value, bool | int | float | str):
         return repr(value)
@@ -214,11 +243,24 @@ def _show(value: Any) -> str:
 
 
 def check_number(
-    owner: str, name: str, value: Any, *, least: float = 0, most: float = math.inf, whole: bool = False
+    owner: str,
+    name: str,
+    value: Any,
+    *,
+    least: float = 0,
+    most: float = math.inf,
+    whole: bool = False,
 ) -> None:
-    """Raise ``ValueError`` with the field's name unless ``value`` is a number within these bounds."""
+    """Raise ``ValueError`` with the field's name unless ``value`` is a number within
+    these bounds.
+    """
     kinds = int if whole else int | float
-    if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value <= most or value == math.inf:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, kinds)
+        or not least <= value <= most
+        or value == math.inf
+    ):
         what = "a whole number" if whole else "a number"
         bounds = f"from {least:g} to {most:g}" if most != math.inf else f"of at least {least:g}"
         raise ValueError(f"{owner}: {name} must be {what} {bounds}, not {value!r}")

@@ -1,4 +1,6 @@
-"""Observability: deliver an event for the start and the end of every call to subscribers, without blocking the call."""
+"""Observability: deliver an event for the start and the end of every call to subscribers, without
+blocking the call.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ BATCH = 100
 FLUSH_SECONDS = 5.0
 
 
-# --- values ---------------------------------------------------------------------------------------
+# --- values ------------------------------------------------------------------------------------
 
 
 class EventsDropped(Struct, frozen=True, tag="observe.events_dropped"):
@@ -61,20 +63,22 @@ Subscriber: TypeAlias = Callable[[CallEvent], object]
 Price: TypeAlias = Callable[[Usage, str], Any]
 
 
-# --- the middleware -------------------------------------------------------------------------------
+# --- the middleware ----------------------------------------------------------------------------
 
 
 class Observe(Wrapper, Middleware):
-    """Report every attempt to subscribers: ``CallStarted``, then ``CallCompleted`` or ``CallFailed``.
+    """Report every attempt to subscribers: ``CallStarted``, then ``CallCompleted`` or
+    ``CallFailed``.
 
-    A subscriber is a function or a coroutine function of one event. Events wait in a queue of ``queue_size``
-    and are delivered in the background: plain functions run in a thread, coroutine functions in the event
-    loop, in the context of the call. A slow or failing subscriber never blocks or breaks a call; events that
-    do not fit the queue are counted in ``dropped`` and reported as ``EventsDropped``. ``close()`` and
-    ``flush()`` deliver the events in the queue.
+    A subscriber is a function or a coroutine function of one event. Events wait in a queue of
+    ``queue_size`` and are delivered in the background: plain functions run in a thread, coroutine
+    functions in the event loop, in the context of the call. A slow or failing subscriber never
+    blocks or breaks a call; events that do not fit the queue are counted in ``dropped`` and
+    reported as ``EventsDropped``. ``close()`` and ``flush()`` deliver the events in the queue.
 
-    Calls are priced by ``priced_as`` of the provider that served them; ``price(usage, "provider:model")``
-    replaces that. Messages and replies are in the events only with ``include_content``.
+    Calls are priced by ``priced_as`` of the provider that served them; ``price(usage,
+    "provider:model")`` replaces that. Messages and replies are in the events only with
+    ``include_content``.
     """
 
     def __init__(
@@ -91,7 +95,9 @@ class Observe(Wrapper, Middleware):
         check_number("Observe", "queue_size", queue_size, least=1, most=10_000_000, whole=True)
         for at, subscriber in enumerate(subscribers):
             if not callable(subscriber):
-                raise ValueError(f"Observe: subscribers[{at}] must be a function, not {subscriber!r}")
+                raise ValueError(
+                    f"Observe: subscribers[{at}] must be a function, not {subscriber!r}"
+                )
         self._subscribers = subscribers
         self._queue_size = queue_size
         self._include_content = include_content
@@ -103,7 +109,9 @@ class Observe(Wrapper, Middleware):
 
     @property
     def dropped(self) -> int:
-        """The number of dropped events: the queue was full, or was closed before they were delivered."""
+        """The number of dropped events: the queue was full, or was closed before they were
+        delivered.
+        """
         return self._gone + sum([feed.dropped for feed in self._feeds.values()])
 
     def settings(self) -> Mapping[str, Any]:
@@ -114,7 +122,9 @@ class Observe(Wrapper, Middleware):
         }
 
     @classmethod
-    def around_retrieval(cls, model: RetrievalModel[Any, Any], *arguments: Any, **settings: Any) -> Any:
+    def around_retrieval(
+        cls, model: RetrievalModel[Any, Any], *arguments: Any, **settings: Any
+    ) -> Any:
         """Observe the requests of an embedder or a reranker."""
         return put_around(model, RetrievalObserve(*arguments, **settings))
 
@@ -176,7 +186,9 @@ class RetrievalObserve(RetrievalPolicy):
         check_number("Observe", "queue_size", queue_size, least=1, most=10_000_000, whole=True)
         for at, subscriber in enumerate(subscribers):
             if not callable(subscriber):
-                raise ValueError(f"Observe: subscribers[{at}] must be a function, not {subscriber!r}")
+                raise ValueError(
+                    f"Observe: subscribers[{at}] must be a function, not {subscriber!r}"
+                )
         self._subscribers = subscribers
         self._queue_size = queue_size
         self._include_content = include_content
@@ -193,16 +205,30 @@ class RetrievalObserve(RetrievalPolicy):
         }
 
     async def answer(self, inner: RetrievalModel[Any, Any], request: Any) -> Any:
-        feed, context, at, began = self._feed(), contextvars.copy_context(), self._now(), self._clock()
-        facts = partial(describe_request, inner, request, at, include_content=self._include_content)
+        feed, context, at, began = (
+            self._feed(),
+            contextvars.copy_context(),
+            self._now(),
+            self._clock(),
+        )
+        facts = partial(
+            describe_request, inner, request, at, include_content=self._include_content
+        )
         feed.put(lambda: CallStarted(**facts()), context)
         try:
             answer = await inner.answer(request)
         except BaseException as raised:
             # Read now: the enclosing call adds the usage of its other requests to the error later.
-            error, partial_answer, seconds = raised, getattr(raised, "response", None), self._clock() - began
+            error, partial_answer, seconds = (
+                raised,
+                getattr(raised, "response", None),
+                self._clock() - began,
+            )
             feed.put(
-                lambda: record_failed_request(inner, facts(), error, partial_answer, seconds, self._price), context
+                lambda: record_failed_request(
+                    inner, facts(), error, partial_answer, seconds, self._price
+                ),
+                context,
             )
             raise
         seconds = self._clock() - began
@@ -365,26 +391,34 @@ class _Call:
 
 
 def _try(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the result of a function, or ``None`` if it raises, so that a failed estimate does not
-    lose the event.
+    """Return the result of a function, or ``None`` if it raises, so that a failed estimate does
+    not lose the event.
     """
     try:
         return function(*arguments)
     except Exception:
-        log.warning("%s failed while a call was observed", getattr(function, "__name__", "it"), exc_info=True)
+        log.warning(
+            "%s failed while a call was observed",
+            getattr(function, "__name__", "it"),
+            exc_info=True,
+        )
         return None
 
 
-# --- delivery -------------------------------------------------------------------------------------
+# --- delivery ----------------------------------------------------------------------------------
 
 
 _Item: TypeAlias = tuple[Callable[[], CallEvent], contextvars.Context]
 
 
 class Feed:
-    """A bounded queue in one event loop, emptied by a task that runs only while the queue is not empty."""
+    """A bounded queue in one event loop, emptied by a task that runs only while the queue is not
+    empty.
+    """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, subscribers: tuple[Subscriber, ...], size: int) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, subscribers: tuple[Subscriber, ...], size: int
+    ) -> None:
         self.dropped = 0
         self._loop = loop
         self._plain = [each for each in subscribers if not _is_async(each)]
@@ -450,13 +484,15 @@ class Feed:
                 for subscriber, awaitable in waiting:
                     await self._finish(subscriber, awaitable, context)
                 for subscriber in self._coroutines:
-                    await self._finish(subscriber, context.run(self._call, subscriber, event), context)
+                    await self._finish(
+                        subscriber, context.run(self._call, subscriber, event), context
+                    )
 
     def _hand_over(
         self, batch: list[_Item]
     ) -> list[tuple[CallEvent, contextvars.Context, list[tuple[Subscriber, Any]]]]:
-        """Build events and call the synchronous subscribers; return each event with the awaitables they
-        returned.
+        """Build events and call the synchronous subscribers; return each event with the awaitables
+        they returned.
         """
         built = []
         for build, context in batch:
@@ -480,7 +516,9 @@ class Feed:
             self._report(subscriber)
             return None
 
-    async def _finish(self, subscriber: Subscriber, awaitable: Any, context: contextvars.Context) -> None:
+    async def _finish(
+        self, subscriber: Subscriber, awaitable: Any, context: contextvars.Context
+    ) -> None:
         if awaitable is None:
             return
         try:
@@ -497,10 +535,15 @@ class Feed:
             self._report(subscriber)
 
     def _report(self, subscriber: Subscriber) -> None:
-        """Log the failure of a subscriber once: one that fails at every call must not flood the log."""
+        """Log the failure of a subscriber once: one that fails at every call must not flood the
+        log.
+        """
         if id(subscriber) not in self._failed:
             self._failed.add(id(subscriber))
-            log.warning("an observer failed; it is told of further events, its failures are not", exc_info=True)
+            log.warning(
+                "an observer failed; it is told of further events, its failures are not",
+                exc_info=True,
+            )
 
 
 def _is_async(subscriber: Subscriber) -> bool:

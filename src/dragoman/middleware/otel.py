@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import TracerProvider
 
-# The conventions are in development and names still change, so every name is defined here. The package
-# opentelemetry-semantic-conventions still has ``cache_creation`` for what semantic-conventions-genai renamed to
-# ``cache_write`` (its pull request 440).
+# The conventions are in development and names still change, so every name is defined here. The
+# package opentelemetry-semantic-conventions still has ``cache_creation`` for what
+# semantic-conventions-genai renamed to ``cache_write`` (its pull request 440).
 NAMES = {
     "operation": "gen_ai.operation.name",
     "provider": "gen_ai.provider.name",
@@ -75,10 +75,12 @@ OPERATIONS = {"chat": "chat", "embed": "embeddings", "rerank": "rerank"}
 """The name of each operation in the conventions, which have none for reranking yet."""
 
 _SETTINGS = (
-    "max_tokens", "temperature", "top_p", "seed", "frequency_penalty", "presence_penalty", "stop_sequences",
+    "max_tokens", "temperature", "top_p", "seed", "frequency_penalty", "presence_penalty",
+    "stop_sequences",
 )  # fmt: skip
 _COUNTS = (
-    "input_tokens", "output_tokens", "cached_input_tokens", "cache_creation_input_tokens", "reasoning_tokens",
+    "input_tokens", "output_tokens", "cached_input_tokens", "cache_creation_input_tokens",
+    "reasoning_tokens",
 )  # fmt: skip
 _SESSIONS = 1000  # how many sessions' spans are remembered as parents of their calls
 _IDENTITY = ("session_id", "request_id", "attempt", "retry_reason")
@@ -89,20 +91,25 @@ _SECOND_BOUNDS = [0.01 * 2**power for power in range(14)]
 
 
 class OpenTelemetry:
-    """A subscriber for ``Observe``: a span for every attempt, and two metrics, tokens and duration.
+    """A subscriber for ``Observe``: a span for every attempt, and two metrics, tokens and
+    duration.
 
-    It uses the global tracer and meter providers by default. The span is a child of the span
-    that was current when the call began. Messages are in it only when ``Observe`` includes content.
+    It uses the global tracer and meter providers by default. The span is a child of the span that
+    was current when the call began. Messages are in it only when ``Observe`` includes content.
     """
 
     def __init__(
-        self, tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None
+        self,
+        tracer_provider: TracerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
     ) -> None:
         # Imported here: an optional dependency that takes a tenth of a second to import.
         try:
             from opentelemetry import metrics, trace
         except ImportError as error:
-            raise ImportError("OpenTelemetry needs the API package: pip install 'dragoman[otel]'") from error
+            raise ImportError(
+                "OpenTelemetry needs the API package: pip install 'dragoman[otel]'"
+            ) from error
         self._kind = trace.SpanKind.CLIENT
         self._failed = trace.StatusCode.ERROR
         self._parents: OrderedDict[str, Context] = OrderedDict()
@@ -124,7 +131,8 @@ class OpenTelemetry:
     def adopt(self, session_id: str, parent: Context) -> None:
         """Make the current span of a context the parent of all calls of a session.
 
-        Calls are reported in the background, even after the session has ended, so the last 1000 sessions are kept.
+        Calls are reported in the background, even after the session has ended, so the last 1000
+        sessions are kept.
         """
         self._parents[session_id] = parent
         self._parents.move_to_end(session_id)
@@ -195,11 +203,17 @@ def _content(event: CallCompleted | CallFailed) -> dict[str, str]:
         return {}
     messages = event.request.messages
     said = {
-        "system": [{"type": "text", "content": each.content} for each in messages if isinstance(each, System)],
+        "system": [
+            {"type": "text", "content": each.content}
+            for each in messages
+            if isinstance(each, System)
+        ],
         "input_messages": [_message(each) for each in messages if not isinstance(each, System)],
     }
     if isinstance(event, CallCompleted) and event.content is not None:
-        said["output_messages"] = [{**_message(Assistant(event.content)), "finish_reason": event.finish_reason}]
+        said["output_messages"] = [
+            {**_message(Assistant(event.content)), "finish_reason": event.finish_reason}
+        ]
     return {name: msgspec.json.encode(value).decode() for name, value in said.items() if value}
 
 
@@ -219,7 +233,12 @@ def _part(block: Any) -> dict[str, Any]:
     if isinstance(block, Thinking):
         return {"type": "reasoning", "content": block.text}
     if isinstance(block, ToolCall):
-        return {"type": "tool_call", "id": block.id, "name": block.name, "arguments": block.arguments}
+        return {
+            "type": "tool_call",
+            "id": block.id,
+            "name": block.name,
+            "arguments": block.arguments,
+        }
     # Images, documents and opaque state would add megabytes to a span; only their presence is
     # recorded.
     return {"type": type(block).__name__.lower()}

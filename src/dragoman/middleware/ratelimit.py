@@ -45,7 +45,9 @@ class _Bucket:
         self.updated = now
 
     def delay(self, cost: float, now: float) -> float:
-        """Return the seconds until ``cost`` can be taken. A cost above the capacity needs a full bucket."""
+        """Return the seconds until ``cost`` can be taken. A cost above the capacity needs a full
+        bucket.
+        """
         self.level = min(self.capacity, self.level + max(0.0, now - self.updated) * self.rate)
         self.updated = max(self.updated, now)
         lacking = min(cost, self.capacity) - self.level
@@ -60,9 +62,10 @@ class _Bucket:
 class Limiter:
     """Limits that several ``RateLimit`` layers share: their calls count together.
 
-    Waiting calls are served in order (FIFO). The token buckets hold ``burst_seconds`` worth of requests or
-    tokens, 60 seconds by default. A call larger than the bucket waits for a full bucket; later calls wait
-    until the deficit is refilled. A limiter belongs to the event loop that first uses it.
+    Waiting calls are served in order (FIFO). The token buckets hold ``burst_seconds`` worth of
+    requests or tokens, 60 seconds by default. A call larger than the bucket waits for a full
+    bucket; later calls wait until the deficit is refilled. A limiter belongs to the event loop
+    that first uses it.
     """
 
     def __init__(
@@ -75,7 +78,9 @@ class Limiter:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        self.limits = _check_limits(requests_per_minute, tokens_per_minute, max_concurrency, burst_seconds)
+        self.limits = _check_limits(
+            requests_per_minute, tokens_per_minute, max_concurrency, burst_seconds
+        )
         self.number = next(_numbers)
         self._burst = burst_seconds
         self._clock = clock
@@ -120,8 +125,8 @@ class Limiter:
         return lease
 
     async def settle(self, lease: Lease, spent: int | None) -> None:
-        """Report the end of a call that used ``spent`` tokens; with ``None``, the reserved estimate is
-        kept.
+        """Report the end of a call that used ``spent`` tokens; with ``None``, the reserved
+        estimate is kept.
         """
         self._running -= 1
         if self._tokens is not None and spent is not None:
@@ -131,13 +136,17 @@ class Limiter:
     # --- private
 
     async def _reserve(self, lease: Lease) -> float:
-        """Reserve capacity for a call and return 0; if there is too little, return the seconds to wait."""
+        """Reserve capacity for a call and return 0; if there is too little, return the seconds to
+        wait.
+        """
         limit = self.limits.get("max_concurrency")
         if limit is not None and self._running >= limit:
             return math.inf
         now = self._clock()
         wants = [(self._requests, 1), (self._tokens, lease.tokens)]
-        delay = max([bucket.delay(cost, now) for bucket, cost in wants if bucket is not None], default=0.0)
+        delay = max(
+            [bucket.delay(cost, now) for bucket, cost in wants if bucket is not None], default=0.0
+        )
         if delay <= 0:
             for bucket, cost in wants:
                 if bucket is not None:
@@ -151,7 +160,9 @@ class Limiter:
         freed = self._freed = self._loop.create_future()
         timer = asyncio.ensure_future(_sleep(self._sleep, delay)) if delay < math.inf else None
         try:
-            await asyncio.wait([freed] if timer is None else [freed, timer], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                [freed] if timer is None else [freed, timer], return_when=asyncio.FIRST_COMPLETED
+            )
             if timer is not None and timer.done():
                 timer.result()
         finally:
@@ -176,12 +187,14 @@ class Limiter:
             self._loop = loop
         elif self._loop is not loop:
             raise RuntimeError(
-                f"this {type(self).__name__} belongs to another event loop; make one for each loop, "
-                "and RedisLimiters of one key if they should count together"
+                f"this {type(self).__name__} belongs to another event loop; make one for each "
+                "loop, and RedisLimiters of one key if they should count together"
             )
 
     def _bucket(self, per_minute: float | None, now: float) -> _Bucket | None:
-        return None if per_minute is None else _Bucket(per_minute, per_minute * self._burst / 60, now)
+        return (
+            None if per_minute is None else _Bucket(per_minute, per_minute * self._burst / 60, now)
+        )
 
     def __repr__(self) -> str:
         limits = ", ".join([f"{name}={value:g}" for name, value in self.limits.items()])
@@ -195,7 +208,11 @@ async def _sleep(sleep: Callable[[float], Awaitable[object]], delay: float) -> N
 def _check_limits(
     requests: float | None, tokens: float | None, concurrency: int | None, burst_seconds: float
 ) -> dict[str, float]:
-    limits = {"requests_per_minute": requests, "tokens_per_minute": tokens, "max_concurrency": concurrency}
+    limits = {
+        "requests_per_minute": requests,
+        "tokens_per_minute": tokens,
+        "max_concurrency": concurrency,
+    }
     given = {name: value for name, value in limits.items() if value is not None}
     if not given:
         raise ValueError(f"Limiter: give one of {', '.join(limits)}")
@@ -209,10 +226,10 @@ def _check_limits(
 class RateLimit(Wrapper, Middleware):
     """Delay calls until the rate limits allow them: limits of its own, shared ones, or both.
 
-    ``limiter`` is a ``Limiter``, a ``RedisLimiter``, or a list of them, such as one per provider and one per
-    model. A call must pass all of them, starting with the one that was created last; so create the broad ones
-    first. Before the call, an estimate of the input plus ``max_tokens`` is reserved; the usage of the reply
-    corrects it. A stream counts until it ends or is closed.
+    ``limiter`` is a ``Limiter``, a ``RedisLimiter``, or a list of them, such as one per provider
+    and one per model. A call must pass all of them, starting with the one that was created last;
+    so create the broad ones first. Before the call, an estimate of the input plus ``max_tokens``
+    is reserved; the usage of the reply corrects it. A stream counts until it ends or is closed.
     """
 
     def __init__(
@@ -232,7 +249,9 @@ class RateLimit(Wrapper, Middleware):
         self._counts_tokens = any(each.counts_tokens for each in self.limiters)
 
     @classmethod
-    def around_retrieval(cls, model: RetrievalModel[Any, Any], *arguments: Any, **settings: Any) -> Any:
+    def around_retrieval(
+        cls, model: RetrievalModel[Any, Any], *arguments: Any, **settings: Any
+    ) -> Any:
         """Limit the requests of an embedder or a reranker."""
         return put_around(model, RetrievalRateLimit(*arguments, **settings))
 
@@ -240,7 +259,11 @@ class RateLimit(Wrapper, Middleware):
         if len(self.limiters) == 1:
             return self.limiters[0].limits
         numbered = enumerate(self.limiters, 1)
-        return {f"limiter{number}.{name}": value for number, each in numbered for name, value in each.limits.items()}
+        return {
+            f"limiter{number}.{name}": value
+            for number, each in numbered
+            for name, value in each.limits.items()
+        }
 
     async def serve(self, request: Request, served: Served) -> AsyncGenerator[list[Event], None]:
         estimate = self._estimate(request)
@@ -268,10 +291,15 @@ class RateLimit(Wrapper, Middleware):
             await _settle(leases, spent)
 
     def _estimate(self, request: Request) -> tuple[int, int]:
-        """Return the estimated tokens of a call, input and output; 0 if no limiter counts tokens."""
+        """Return the estimated tokens of a call, input and output; 0 if no limiter
+        counts tokens.
+        """
         if not self._counts_tokens:
             return 0, 0
-        return self.inner.estimate_input_tokens(request.messages, request.tools), request.config.max_tokens or 0
+        return (
+            self.inner.estimate_input_tokens(request.messages, request.tools),
+            request.config.max_tokens or 0,
+        )
 
 
 def _order_limiters(
@@ -284,15 +312,17 @@ def _order_limiters(
     shared = _read_limiters(limiter)
     if not shared or own != (None, None, None):
         shared = (*shared, Limiter(*own, clock=clock, sleep=sleep))
-    # Acquire in one global order, so that there is no deadlock. The limiter that was created last is the
-    # narrowest and comes first, so that no waiting call holds a slot of a broader limiter.
+    # Acquire in one global order, so that there is no deadlock. The limiter that was created last
+    # is the narrowest and comes first, so that no waiting call holds a slot of a broader limiter.
     return tuple(sorted(shared, key=lambda each: each.number, reverse=True))
 
 
 class RetrievalRateLimit(RetrievalPolicy):
-    """Delay the requests of an embedder or a reranker until the rate limits allow them; see ``RateLimit``.
+    """Delay the requests of an embedder or a reranker until the rate limits allow them; see
+    ``RateLimit``.
 
-    A call that is split counts as many requests as are sent. Tokens are reserved by an estimate of the texts.
+    A call that is split counts as many requests as are sent. Tokens are reserved by an estimate of
+    the texts.
     """
 
     title = "RateLimit"
@@ -315,7 +345,11 @@ class RetrievalRateLimit(RetrievalPolicy):
         if len(self.limiters) == 1:
             return self.limiters[0].limits
         numbered = enumerate(self.limiters, 1)
-        return {f"limiter{number}.{name}": value for number, each in numbered for name, value in each.limits.items()}
+        return {
+            f"limiter{number}.{name}": value
+            for number, each in numbered
+            for name, value in each.limits.items()
+        }
 
     async def answer(self, inner: RetrievalModel[Any, Any], request: Any) -> Any:
         estimate = _estimate_texts(request) if self._counts_tokens else 0
@@ -340,7 +374,9 @@ def _estimate_texts(request: EmbedRequest | RerankRequest) -> int:
     if isinstance(request, EmbedRequest):
         return estimate_text("\n".join(request.texts)).tokens
     # A reranker reads the query once for each document.
-    return estimate_text("\n".join([f"{request.query}\n{document}" for document in request.documents])).tokens
+    return estimate_text(
+        "\n".join([f"{request.query}\n{document}" for document in request.documents])
+    ).tokens
 
 
 def _read_limiters(limiter: Any) -> tuple[Limiter, ...]:
@@ -349,14 +385,19 @@ def _read_limiters(limiter: Any) -> tuple[Limiter, ...]:
     given = (limiter,) if isinstance(limiter, Limiter) else tuple(limiter)
     for each in given:
         if not isinstance(each, Limiter):
-            raise ValueError(f"RateLimit: limiter must be a Limiter or a list of them, not {type(each).__name__}")
+            raise ValueError(
+                "RateLimit: limiter must be a Limiter or a list of them, not "
+                f"{type(each).__name__}"
+            )
     if len({each.number for each in given}) != len(given):
         raise ValueError("RateLimit: limiter names the same Limiter twice")
     return given
 
 
 def _count(usage: Usage, estimate: tuple[int, int]) -> int | None:
-    """Return the tokens that the call used; the estimate replaces a count that was not reported."""
+    """Return the tokens that the call used; the estimate replaces a count that was not
+    reported.
+    """
     if usage.input_tokens is None and usage.output_tokens is None:
         return usage.total_tokens
     return (estimate[0] if usage.input_tokens is None else usage.input_tokens) + (

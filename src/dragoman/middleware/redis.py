@@ -1,4 +1,6 @@
-"""Rate limits shared by many processes: token buckets and slots in Redis, changed atomically by Lua scripts."""
+"""Rate limits shared by many processes: token buckets and slots in Redis, changed atomically by
+Lua scripts.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("dragoman")
 
-# Both scripts read the time from Redis, so that the clocks of the machines need not agree. Numbers are written with
-# 17 digits: the 14 digits that Lua writes by default truncate a timestamp to a tenth of a millisecond.
+# Both scripts read the time from Redis, so that the clocks of the machines need not agree. Numbers
+# are written with 17 digits: the 14 digits that Lua writes by default truncate a timestamp to a
+# tenth of a millisecond.
 _PRELUDE = """
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
@@ -35,7 +38,8 @@ local function keep(name, value, rate, capacity)
 end
 """
 
-# ARGV: lease id, seconds of a lease, slots or 0, then name, rate, capacity and cost of each bucket.
+# ARGV: lease id, seconds of a lease, slots or 0, then name, rate, capacity and cost of each
+# bucket.
 _RESERVE = (
     _PRELUDE
     + """
@@ -63,7 +67,8 @@ return '0'
 """
 )
 
-# ARGV: lease id, then name, rate, capacity and what to give back (less than 0 charges) of each bucket.
+# ARGV: lease id, then name, rate, capacity and what to give back (less than 0 charges) of each
+# bucket.
 _SETTLE = (
     _PRELUDE
     + """
@@ -81,14 +86,19 @@ _ASK_SECONDS = 5.0  # timeout of one Redis command, in seconds
 
 
 def open_redis(url: str, **settings: Any) -> Redis:
-    """Return a Redis client; ``ValueError`` for an invalid URL omits the URL, which may hold a password."""
+    """Return a Redis client; ``ValueError`` for an invalid URL omits the URL, which may hold a
+    password.
+    """
     from redis.asyncio import Redis  # an optional dependency
 
-    # The library quotes the part that it takes for the port: in "redis://:a/b@host" that is "a". Its error is not kept
-    # as the context of the one raised here.
+    # The library quotes the part that it takes for the port: in "redis://:a/b@host" that is "a".
+    # Its error is not kept as the context of the one raised here.
     with suppress(ValueError):
         return Redis.from_url(url, **settings)
-    raise ValueError("the Redis URL cannot be read; characters of a password such as % @ / : # must be percent-encoded")
+    raise ValueError(
+        "the Redis URL cannot be read; characters of a password such as % @ / : # must be "
+        "percent-encoded"
+    )
 
 
 class LimiterUnavailableError(RuntimeError):
@@ -98,11 +108,11 @@ class LimiterUnavailableError(RuntimeError):
 class RedisLimiter(Limiter):
     """A ``Limiter`` that many processes share: all limiters with the same ``key`` count together.
 
-    ``client`` is a URL or a ``redis.asyncio.Redis``; a client that was created from a URL is closed
-    by ``close()``. Within a process calls are served in order (FIFO); between processes the order
-    is not defined: each polls every ``poll_seconds``. The slot of a process that died is freed
-    after ``lease_seconds``, which must be longer than any call. When Redis fails, calls fail with
-    ``LimiterUnavailableError`` rather than run without a limit.
+    ``client`` is a URL or a ``redis.asyncio.Redis``; a client that was created from a URL is
+    closed by ``close()``. Within a process calls are served in order (FIFO); between processes the
+    order is not defined: each polls every ``poll_seconds``. The slot of a process that died is
+    freed after ``lease_seconds``, which must be longer than any call. When Redis fails, calls fail
+    with ``LimiterUnavailableError`` rather than run without a limit.
     """
 
     def __init__(
@@ -123,7 +133,9 @@ class RedisLimiter(Limiter):
         try:
             import redis.asyncio
         except ImportError as error:
-            raise ImportError("RedisLimiter needs the redis package: pip install 'dragoman[redis]'") from error
+            raise ImportError(
+                "RedisLimiter needs the redis package: pip install 'dragoman[redis]'"
+            ) from error
         super().__init__(
             requests_per_minute, tokens_per_minute, max_concurrency,
             burst_seconds=burst_seconds, clock=clock, sleep=sleep,
@@ -154,7 +166,9 @@ class RedisLimiter(Limiter):
         await asyncio.shield(self._start(self._give_back(lease, spent)))
 
     async def close(self) -> None:
-        """Wait until leases in progress are settled; close the connection if this limiter opened it."""
+        """Wait until leases in progress are settled; close the connection if this limiter opened
+        it.
+        """
         if self._tasks:
             await asyncio.wait(self._tasks)
         if self._owned:
@@ -199,11 +213,16 @@ class RedisLimiter(Limiter):
         costs = self._arguments(1, lease.tokens)
         try:
             async with asyncio.timeout(_ASK_SECONDS):
-                answer = await self._reserving(keys=self._keys, args=[lease.id, self._lease_seconds, slots, *costs])
+                answer = await self._reserving(
+                    keys=self._keys, args=[lease.id, self._lease_seconds, slots, *costs]
+                )
         except self._errors as error:
             # Redis may run the script later and grant a lease that no call holds: free its slot.
             self._start(self._give_back(lease, None))
-            message = f"Redis is unavailable, so the rate limit cannot be checked: {type(error).__name__}"
+            message = (
+                "Redis is unavailable, so the rate limit cannot be checked: "
+                f"{type(error).__name__}"
+            )
             raise LimiterUnavailableError(message) from error
         return float(answer)
 
@@ -211,9 +230,13 @@ class RedisLimiter(Limiter):
         given = 0 if spent is None else lease.tokens - spent
         try:
             async with asyncio.timeout(_ASK_SECONDS):
-                await self._settling(keys=self._keys, args=[lease.id, *self._arguments(requests, given)])
+                await self._settling(
+                    keys=self._keys, args=[lease.id, *self._arguments(requests, given)]
+                )
         except self._errors as error:
-            log.warning("a limiter's lease could not be settled in Redis (%s)", type(error).__name__)
+            log.warning(
+                "a limiter's lease could not be settled in Redis (%s)", type(error).__name__
+            )
 
     def _arguments(self, requests: float, tokens: float) -> list[Any]:
         """Return the script arguments: name, rate, capacity and amount of each token bucket."""

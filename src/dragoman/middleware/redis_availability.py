@@ -50,8 +50,8 @@ class RedisAvailability(Availability):
     """An ``Availability`` that all processes with the same ``key`` share.
 
     Each process counts failures by itself. A target that becomes unavailable or recovers is
-    written to Redis; other processes read it before a call, at most every ``poll_seconds``. If Redis fails, every
-    process continues on its own: a failure of Redis never fails a call.
+    written to Redis; other processes read it before a call, at most every ``poll_seconds``. If
+    Redis fails, every process continues on its own: a failure of Redis never fails a call.
     """
 
     def __init__(
@@ -68,13 +68,18 @@ class RedisAvailability(Availability):
         try:
             import redis.asyncio
         except ImportError as error:
-            raise ImportError("RedisAvailability needs the redis package: pip install 'dragoman[redis]'") from error
+            raise ImportError(
+                "RedisAvailability needs the redis package: pip install 'dragoman[redis]'"
+            ) from error
         super().__init__(on_event, thresholds, clock=clock)
         self._redis: Redis
         self._owned = isinstance(client, str)
         if isinstance(client, str):
             self._redis = open_redis(
-                client, socket_timeout=_SECONDS, socket_connect_timeout=_SECONDS, decode_responses=True
+                client,
+                socket_timeout=_SECONDS,
+                socket_connect_timeout=_SECONDS,
+                decode_responses=True,
             )
         else:
             self._redis = client
@@ -108,14 +113,23 @@ class RedisAvailability(Availability):
                 found = await self._reading(keys=[self._key])
         except self._errors as error:
             self._next = self._clock() + _PAUSE
-            log.warning("Redis is unavailable, so availability is not shared (%s)", type(error).__name__)
+            log.warning(
+                "Redis is unavailable, so availability is not shared (%s)", type(error).__name__
+            )
             return
         self._next = self._clock() + self._poll_seconds
         texts = [each.decode() if isinstance(each, bytes) else each for each in found]
-        self._apply({_read_target(name): (float(ago), why) for name, ago, why in zip(*[iter(texts)] * 3, strict=True)})
+        self._apply(
+            {
+                _read_target(name): (float(ago), why)
+                for name, ago, why in zip(*[iter(texts)] * 3, strict=True)
+            }
+        )
 
     def _apply(self, shared: dict[tuple[str, str], tuple[float, str]]) -> None:
-        """Apply changes that other processes reported: targets that became unavailable or recovered."""
+        """Apply changes that other processes reported: targets that became unavailable or
+        recovered.
+        """
         now = self._clock()
         for (provider, model), (ago, trigger) in shared.items():
             whole, state = self._states(provider, model)
@@ -134,14 +148,26 @@ class RedisAvailability(Availability):
         whole, state = self._states(admission.provider, admission.model)
         for model, each in (("", whole), (admission.model, state)):
             if each.since is not None:
-                self._write(self._shutting, admission.provider, model, each.trigger, self.thresholds.quiet_seconds * 12)
+                self._write(
+                    self._shutting,
+                    admission.provider,
+                    model,
+                    each.trigger,
+                    self.thresholds.quiet_seconds * 12,
+                )
 
     def _succeeded(self, admission: Admission) -> None:
         super()._succeeded(admission)
         if admission.changes:
-            self._start(self._forget([_write_target(admission.provider, model) for model in ("", admission.model)]))
+            self._start(
+                self._forget(
+                    [_write_target(admission.provider, model) for model in ("", admission.model)]
+                )
+            )
 
-    def _write(self, script: Any, provider: str, model: str, trigger: str | None, seconds: float) -> None:
+    def _write(
+        self, script: Any, provider: str, model: str, trigger: str | None, seconds: float
+    ) -> None:
         # wait for pending writes before reading
         self._next = max(self._next, self._clock() + self._poll_seconds)
         self._start(self._send(script, [_write_target(provider, model), trigger or "", seconds]))

@@ -42,15 +42,15 @@ class Retry(Wrapper, Middleware):
 
     The error that is finally raised has ``retry_count``: the number of attempts before the last.
 
-    A call is retried only before its first event was delivered. With ``reask`` or ``classifier``, ``complete()``
-    delivers events after the attempt has ended, so that a reply that turns out invalid can be retried; ``stream()``
-    delivers at once, and raises.
+    A call is retried only before its first event was delivered. With ``reask`` or ``classifier``,
+    ``complete()`` delivers events after the attempt has ended, so that a reply that turns out
+    invalid can be retried; ``stream()`` delivers at once, and raises.
 
     ``reask(error) -> str`` makes ``StructuredOutputError`` one of those tried again, even when the
-    reply satisfies the schema and not the type's own validators: the model sees its answer and then
-    your text, on a copy of the conversation. ``per_attempt_override`` are settings for the first
-    retry, the second, and so on; the last holds for the rest. ``on_retry(error, attempt_index,
-    wait)`` watches; whatever it does, the call goes on.
+    reply satisfies the schema and not the type's own validators: the model sees its answer and
+    then your text, on a copy of the conversation. ``per_attempt_override`` are settings for the
+    first retry, the second, and so on; the last holds for the rest. ``on_retry(error,
+    attempt_index, wait)`` watches; whatever it does, the call goes on.
     """
 
     def __init__(
@@ -71,7 +71,9 @@ class Retry(Wrapper, Middleware):
         super().__init__(provider)
         if any(isinstance(layer, Retry) for layer in walk(provider)):
             raise ValueError("Retry: there is a Retry inside already, and attempts would multiply")
-        self._rule = RetryRule(max_retries, backoff, classifier, on_retry, reask, deadline, clock=clock, random=random)
+        self._rule = RetryRule(
+            max_retries, backoff, classifier, on_retry, reask, deadline, clock=clock, random=random
+        )
         self._overrides = _read_overrides(per_attempt_override)
         self._classifier = classifier
         self._reask = reask
@@ -79,21 +81,26 @@ class Retry(Wrapper, Middleware):
         self._sleep = sleep
 
     @classmethod
-    def around_retrieval(cls, model: RetrievalModel[Any, Any], *arguments: Any, **settings: Any) -> Any:
+    def around_retrieval(
+        cls, model: RetrievalModel[Any, Any], *arguments: Any, **settings: Any
+    ) -> Any:
         """Retry the requests of an embedder or a reranker."""
         return put_around(model, RetrievalRetry(model, *arguments, **settings))
 
     def settings(self) -> Mapping[str, Any]:
         given = dict(self._rule.settings())
         if self._overrides:
-            last: dict[str, Any] = {name: given.pop(name) for name in ("reask", "deadline") if name in given}
+            last: dict[str, Any] = {
+                name: given.pop(name) for name in ("reask", "deadline") if name in given
+            }
             given |= {"per_attempt_override": len(self._overrides), **last}
         return given
 
     async def serve(self, request: Request, served: Served) -> AsyncGenerator[list[Event], None]:
         call = _Call(request, self._clock())
         hold = not request.stream and (
-            self._classifier is not None or (self._reask is not None and request.response_schema is not None)
+            self._classifier is not None
+            or (self._reask is not None and request.response_schema is not None)
         )
         while True:
             visible = False
@@ -131,7 +138,9 @@ class Retry(Wrapper, Middleware):
     # --- private
 
     def _attempt(self, call: _Call) -> Request:
-        """Return the request for an attempt: the working copy with the attempt's number and settings."""
+        """Return the request for an attempt: the working copy with the attempt's number and
+        settings.
+        """
         request = call.request
         metadata = {**request.metadata, ATTEMPT: str(call.attempt)}
         if call.reason is not None:
@@ -158,7 +167,9 @@ class Retry(Wrapper, Middleware):
 
 
 class RetryRule:
-    """The retry policy that providers, embedders and rerankers share: whether to retry, and after which delay."""
+    """The retry policy that providers, embedders and rerankers share: whether to retry, and after
+    which delay.
+    """
 
     def __init__(
         self,
@@ -194,7 +205,10 @@ class RetryRule:
             "reask": self._reask,
             "deadline": self._deadline,
         }
-        return {"max_retries": self._max_retries, **{name: value for name, value in given.items() if value is not None}}
+        return {
+            "max_retries": self._max_retries,
+            **{name: value for name, value in given.items() if value is not None},
+        }
 
     def decide(self, error: ProviderError, attempt: int, began: float) -> float | None:
         """Return the delay before the next attempt; ``None`` if there is no next attempt."""
@@ -206,7 +220,9 @@ class RetryRule:
             return None
         wait = self._wait(error, attempt)
         if wait is None:
-            error.add_note(f"not tried again: the provider asks for a wait of {error.retry_after:g} s")
+            error.add_note(
+                f"not tried again: the provider asks for a wait of {error.retry_after:g} s"
+            )
             return None
         if self._deadline is not None and self._clock() - began + wait > self._deadline:
             error.add_note(f"not tried again: the deadline of {self._deadline:g} s would pass")
@@ -221,7 +237,9 @@ class RetryRule:
         return bool(self._classifier(error)) if self._classifier is not None else error.transient
 
     def asks_again(self, error: ProviderError) -> bool:
-        """Return whether ``reask`` handles this error, by asking the model to correct its reply."""
+        """Return whether ``reask`` handles this error, by asking the model to correct
+        its reply.
+        """
         return self._reask is not None and isinstance(error, StructuredOutputError)
 
     def _wait(self, error: ProviderError, attempt: int) -> float | None:
@@ -265,9 +283,14 @@ class RetrievalRetry(RetrievalPolicy):
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         random: Callable[[], float] = random.random,
     ) -> None:
-        if any(getattr(each, "policy", None).__class__ is RetrievalRetry for each in walk_models(model)):
+        if any(
+            getattr(each, "policy", None).__class__ is RetrievalRetry
+            for each in walk_models(model)
+        ):
             raise ValueError("Retry: there is a Retry inside already, and attempts would multiply")
-        self._rule = RetryRule(max_retries, backoff, classifier, on_retry, None, deadline, clock=clock, random=random)
+        self._rule = RetryRule(
+            max_retries, backoff, classifier, on_retry, None, deadline, clock=clock, random=random
+        )
         self._clock = clock
         self._sleep = sleep
 
@@ -297,7 +320,9 @@ class RetrievalRetry(RetrievalPolicy):
 
 
 class _Call:
-    """The state of a call between attempts. The request and config of the caller are not changed."""
+    """The state of a call between attempts. The request and config of the caller are
+    not changed.
+    """
 
     def __init__(self, request: Request, began: float) -> None:
         self.request = request
@@ -325,8 +350,8 @@ def _check_type(events: list[Event], request: Request) -> None:
 
 
 def _merge(base: RuntimeConfig, over: RuntimeConfig) -> RuntimeConfig:
-    """Return ``base`` overridden by ``over``. Fields and extras that are ``None`` keep the value of
-    ``base``.
+    """Return ``base`` overridden by ``over``. Fields and extras that are ``None`` keep the value
+    of ``base``.
     """
     names = [name for name in RuntimeConfig.__struct_fields__ if name != "extras"]
     changes = {name: value for name in names if (value := getattr(over, name)) is not None}
@@ -339,7 +364,8 @@ def _read_overrides(overrides: Any) -> tuple[RuntimeConfig, ...]:
         return ()
     if isinstance(overrides, str | Mapping | RuntimeConfig) or not isinstance(overrides, Sequence):
         raise ValueError(
-            f"Retry: per_attempt_override must be a list of settings, one a retry, not {type(overrides).__name__}"
+            "Retry: per_attempt_override must be a list of settings, one a retry, not "
+            f"{type(overrides).__name__}"
         )
     read = []
     for at, each in enumerate(overrides):

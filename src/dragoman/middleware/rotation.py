@@ -29,13 +29,15 @@ LIMITED_SECONDS = 30.0
 class KeyRotation(Wrapper):
     """One model with several keys: providers that differ only in their key.
 
-    A call uses the key that served the last one. On 429 and 401 (and 402, 403), before the first event, it is sent
-    again with the next key, each key at most once a call; the key that failed is not used until its
-    ``retry_after`` has passed. This is not a retry: each attempt uses another key. When
-    all keys fail, the last error is raised.
+    A call uses the key that served the last one. On 429 and 401 (and 402, 403), before the first
+    event, it is sent again with the next key, each key at most once a call; the key that failed is
+    not used until its ``retry_after`` has passed. This is not a retry: each attempt uses another
+    key. When all keys fail, the last error is raised.
     """
 
-    def __init__(self, providers: Sequence[Provider], *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, providers: Sequence[Provider], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         if not providers:
             raise ValueError("KeyRotation: providers is empty")
         if len({(each.name, each.model) for each in providers}) > 1:
@@ -92,7 +94,9 @@ class KeyRotation(Wrapper):
         for provider in self._providers:
             await provider.close()
 
-    def estimate_input_tokens(self, messages: Messages, tools: Any = None, system_prompt: str | None = None) -> int:
+    def estimate_input_tokens(
+        self, messages: Messages, tools: Any = None, system_prompt: str | None = None
+    ) -> int:
         return self._providers[0].estimate_input_tokens(messages, tools, system_prompt)
 
     def plan(self, messages: Messages) -> SwapPlan:
@@ -104,8 +108,8 @@ class KeyRotation(Wrapper):
         return self._providers[0].priced_as
 
     def _order(self) -> list[int]:
-        """Return the usable keys, the current one first; if all are cooling down, the key that is free
-        first.
+        """Return the usable keys, the current one first; if all are cooling down, the key that is
+        free first.
         """
         count, now = len(self._providers), self._clock()
         turned = [(self._current + step) % count for step in range(count)]

@@ -1,4 +1,6 @@
-"""Stores of the cache: a SQLite file for one machine, Redis for many. Both have a TTL and a size limit."""
+"""Stores of the cache: a SQLite file for one machine, Redis for many. Both have a TTL and a size
+limit.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ _TOUCH_SECONDS = 60.0  # the time of last use is written at most this often
 
 
 class Store(ABC):
-    """Store values by key. An entry expires after ``ttl`` seconds, or is evicted for newer ones."""
+    """Store values by key. An entry expires after ``ttl`` seconds, or is evicted for
+    newer ones.
+    """
 
     @abstractmethod
     async def get(self, key: str) -> bytes | None:
@@ -32,14 +36,18 @@ class Store(ABC):
 
     @abstractmethod
     async def put(self, key: str, value: bytes) -> None:
-        """Store a value; evict the least recently used entries if there is not enough space for it."""
+        """Store a value; evict the least recently used entries if there is not enough space for
+        it.
+        """
 
     async def close(self) -> None:  # noqa: B027
         """Release the connection."""
 
 
 def open_store(store: Store | str | os.PathLike[str]) -> Store:
-    """Return a store unchanged, or open the store that a ``redis://`` URL or a SQLite path names."""
+    """Return a store unchanged, or open the store that a ``redis://`` URL or a SQLite
+    path names.
+    """
     if isinstance(store, Store):
         return store
     if isinstance(store, str) and store.startswith(("redis://", "rediss://", "unix://")):
@@ -53,7 +61,7 @@ def _check(owner: str, ttl: float | None, max_bytes: int) -> None:
     check_number(owner, "max_bytes", max_bytes, least=1, whole=True)
 
 
-# --- SQLite ---------------------------------------------------------------------------------------
+# --- SQLite ------------------------------------------------------------------------------------
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS entries (
@@ -112,14 +120,17 @@ class SqliteStore(Store):
             # No fsync per entry: an entry lost in a power failure is only a cache miss.
             database.execute("PRAGMA journal_mode = WAL")
             database.execute("PRAGMA synchronous = NORMAL")
-            database.execute("PRAGMA recursive_triggers = ON")  # so that REPLACE runs the trigger of DELETE
+            # so that REPLACE runs the trigger of DELETE
+            database.execute("PRAGMA recursive_triggers = ON")
             database.executescript(_SCHEMA)
             self._database = database
         return self._database
 
     def _get(self, key: str) -> bytes | None:
         database, now = self._open(), self._clock()
-        row = database.execute("SELECT value, created, used FROM entries WHERE key = ?", (key,)).fetchone()
+        row = database.execute(
+            "SELECT value, created, used FROM entries WHERE key = ?", (key,)
+        ).fetchone()
         if row is None:
             return None
         value, created, used = row
@@ -160,10 +171,10 @@ class SqliteStore(Store):
             self._database = None
 
 
-# --- Redis ----------------------------------------------------------------------------------------
+# --- Redis -------------------------------------------------------------------------------------
 
-# KEYS: the entry, the entries by last use, the size of each. ARGV: value, TTL in milliseconds or 0, the bound.
-# The index drops expired entries, so that its total matches what Redis holds.
+# KEYS: the entry, the entries by last use, the size of each. ARGV: value, TTL in milliseconds or
+# 0, the bound. The index drops expired entries, so that its total matches what Redis holds.
 _PUT = """
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
@@ -221,7 +232,9 @@ class RedisStore(Store):
         try:
             import redis  # noqa: F401 - an optional dependency
         except ImportError as error:
-            raise ImportError('RedisStore needs the extra "redis": pip install "dragoman[redis]"') from error
+            raise ImportError(
+                'RedisStore needs the extra "redis": pip install "dragoman[redis]"'
+            ) from error
         self._owned = isinstance(client, str)
         self._client: Any = open_redis(client) if isinstance(client, str) else client
         self.prefix = prefix

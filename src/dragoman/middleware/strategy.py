@@ -8,8 +8,8 @@
 ``cheapest``        the lowest estimated price of this call first; candidates without a price come last
 ==================  ==========================================================================================
 
-A strategy only orders. ``Fallback`` skips candidates that cannot serve the call and moves on to the next
-one when a candidate fails.
+A strategy only orders. ``Fallback`` skips candidates that cannot serve the call and moves on to
+the next one when a candidate fails.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from ..prices import Unpriced
 from ..provider import Provider
 from .layer import check_number
 
-StrategyName: TypeAlias = Literal["fallback", "weighted", "least_busy", "lowest_latency", "cheapest"]
+StrategyName: TypeAlias = Literal[
+    "fallback", "weighted", "least_busy", "lowest_latency", "cheapest"
+]
 STRATEGIES: tuple[StrategyName, ...] = get_args(StrategyName)
 
 HALF_LIFE = 30.0
@@ -37,7 +39,9 @@ _FAILED = 2.0  # a failed call counts as its latency times this factor
 
 
 class Strategy(ABC):
-    """Order candidates, given by number; the layer reports the start, first event and end of each call."""
+    """Order candidates, given by number; the layer reports the start, first event and end of each
+    call.
+    """
 
     name: StrategyName
 
@@ -46,7 +50,9 @@ class Strategy(ABC):
         return {"strategy": self.name}
 
     @abstractmethod
-    def order(self, candidates: Sequence[Provider], eligible: Sequence[int], request: Request) -> list[int]:
+    def order(
+        self, candidates: Sequence[Provider], eligible: Sequence[int], request: Request
+    ) -> list[int]:
         """Return the eligible candidates in the order in which they are tried."""
 
     def began(self, number: int) -> None:  # noqa: B027
@@ -62,7 +68,9 @@ class Strategy(ABC):
 class _InOrder(Strategy):
     name = "fallback"
 
-    def order(self, candidates: Sequence[Provider], eligible: Sequence[int], request: Request) -> list[int]:
+    def order(
+        self, candidates: Sequence[Provider], eligible: Sequence[int], request: Request
+    ) -> list[int]:
         return list(eligible)
 
 
@@ -78,7 +86,9 @@ class _Weighted(Strategy):
     def settings(self) -> Mapping[str, Any]:
         return {"strategy": self.name, "weights": list(self._weights)}
 
-    def order(self, candidates: Sequence[Provider], eligible: Sequence[int], request: Request) -> list[int]:
+    def order(
+        self, candidates: Sequence[Provider], eligible: Sequence[int], request: Request
+    ) -> list[int]:
         for number in eligible:
             self._credit[number] += self._weights[number]
         order = sorted(eligible, key=lambda number: -self._credit[number])
@@ -96,7 +106,9 @@ class _LeastBusy(Strategy):
         # rotate ties, or the first candidate would get all calls at low load
         self._served = [0] * len(weights)
 
-    def order(self, candidates: Sequence[Provider], eligible: Sequence[int], request: Request) -> list[int]:
+    def order(
+        self, candidates: Sequence[Provider], eligible: Sequence[int], request: Request
+    ) -> list[int]:
         return sorted(eligible, key=self._load)
 
     def _load(self, number: int) -> tuple[float, float]:
@@ -114,8 +126,9 @@ class _LeastBusy(Strategy):
 class _LowestLatency(Strategy):
     """An exponentially weighted mean of the time to the first event.
 
-    Old measurements lose weight with time, and the mean of an unused candidate halves every ``half_life``
-    seconds: a slow candidate is tried again from time to time, and one call shows whether it has recovered.
+    Old measurements lose weight with time, and the mean of an unused candidate halves every
+    ``half_life`` seconds: a slow candidate is tried again from time to time, and one call shows
+    whether it has recovered.
     """
 
     name = "lowest_latency"
@@ -130,7 +143,9 @@ class _LowestLatency(Strategy):
     def settings(self) -> Mapping[str, Any]:
         return {"strategy": self.name, "half_life": self._half_life}
 
-    def order(self, candidates: Sequence[Provider], eligible: Sequence[int], request: Request) -> list[int]:
+    def order(
+        self, candidates: Sequence[Provider], eligible: Sequence[int], request: Request
+    ) -> list[int]:
         now = self._clock()
         return sorted(eligible, key=lambda number: self._expect(number, now))
 
@@ -160,7 +175,9 @@ class _LowestLatency(Strategy):
 class _Cheapest(Strategy):
     name = "cheapest"
 
-    def order(self, candidates: Sequence[Provider], eligible: Sequence[int], request: Request) -> list[int]:
+    def order(
+        self, candidates: Sequence[Provider], eligible: Sequence[int], request: Request
+    ) -> list[int]:
         output = request.config.max_tokens or ASSUMED_OUTPUT
 
         def price(number: int) -> tuple[bool, Decimal]:
@@ -180,11 +197,17 @@ def make_strategy(
     clock: Callable[[], float] = time.monotonic,
     half_life: float = HALF_LIFE,
 ) -> Strategy:
-    """Return a strategy by name for a number of candidates; raise ``ValueError`` for an invalid setting."""
+    """Return a strategy by name for a number of candidates; raise ``ValueError`` for an invalid
+    setting.
+    """
     if strategy not in STRATEGIES:
-        raise ValueError(f"Fallback: strategy must be one of {', '.join(STRATEGIES)}, not {strategy!r}")
+        raise ValueError(
+            f"Fallback: strategy must be one of {', '.join(STRATEGIES)}, not {strategy!r}"
+        )
     if weights is not None and len(weights) != count:
-        raise ValueError(f"Fallback: weights must be one number for each of the {count} candidates")
+        raise ValueError(
+            f"Fallback: weights must be one number for each of the {count} candidates"
+        )
     given = [1.0] * count if weights is None else list(weights)
     for at, weight in enumerate(given):
         check_number("Fallback", f"weights[{at}]", weight, least=0.001, most=1e6)

@@ -1,7 +1,7 @@
 """Costs of calls: token counts times a dated price row, in exact decimals.
 
-``bill = cost(reply)``, or ``cost(usage, "anthropic:claude-opus-4-8")``; then ``bill.total``, ``bill.parts`` and
-``bill.pricing_version``, or ``bill.reason`` if the price is not known.
+``bill = cost(reply)``, or ``cost(usage, "anthropic:claude-opus-4-8")``; then ``bill.total``,
+``bill.parts`` and ``bill.pricing_version``, or ``bill.reason`` if the price is not known.
 
 An unknown price is ``Unpriced`` with a reason, never zero. No token is billed twice, because
 ``Usage`` counts are inclusive and the cached, cache-written and reasoning tokens are taken out of

@@ -1,4 +1,6 @@
-"""Price a call: split its token counts so that no token is billed twice, and multiply them by the rates."""
+"""Price a call: split its token counts so that no token is billed twice, and multiply them by the
+rates.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ def cost(
     return row if isinstance(row, Unpriced) else _cost_by(row, usage, model, table.version)
 
 
-def _cost_of(reply: Billed, at: date | datetime | None, table: PriceTable | None) -> Cost | Unpriced:
+def _cost_of(
+    reply: Billed, at: date | datetime | None, table: PriceTable | None
+) -> Cost | Unpriced:
     if reply.sale is not None and reply.sale.find is not None:
         sold: PricedAs = reply.sale.find()
     else:  # a reply that was read from a file or built by hand
@@ -101,7 +105,9 @@ def _cost_by(row: PriceRow, usage: Usage, model: str, version: str) -> Cost | Un
 
 
 def _split(usage: Usage) -> dict[str, int] | Unpriced:
-    """Split the inclusive counts of a usage, so that every token is in exactly one part of the bill."""
+    """Split the inclusive counts of a usage, so that every token is in exactly one part of the
+    bill.
+    """
     for name in ("input_tokens", "output_tokens"):
         if getattr(usage, name) is None:
             return Unpriced(f"usage not reported: {name}")
@@ -111,11 +117,14 @@ def _split(usage: Usage) -> dict[str, int] | Unpriced:
             return Unpriced(f"usage is negative: {name}")
     if cached + written > whole:
         return Unpriced(
-            f"usage contradicts itself: cached_input_tokens {cached} and cache_creation_input_tokens {written} "
-            f"are more than input_tokens {whole}"
+            f"usage contradicts itself: cached_input_tokens {cached} and "
+            f"cache_creation_input_tokens {written} are more than input_tokens {whole}"
         )
     if reasoned > produced:
-        return Unpriced(f"usage contradicts itself: reasoning_tokens {reasoned} are more than output_tokens {produced}")
+        return Unpriced(
+            f"usage contradicts itself: reasoning_tokens {reasoned} are more than output_tokens "
+            f"{produced}"
+        )
     counts = {
         "input": whole - cached - written,
         "cached_input": cached,
@@ -131,7 +140,9 @@ def _split(usage: Usage) -> dict[str, int] | Unpriced:
     return counts
 
 
-def _bill(counts: dict[str, int], row: PriceRow, input_tokens: int) -> tuple[dict[str, Decimal], list[str]]:
+def _bill(
+    counts: dict[str, int], row: PriceRow, input_tokens: int
+) -> tuple[dict[str, Decimal], list[str]]:
     parts: dict[str, Decimal] = {}
     notes: list[str] = []
     for part, name, stand_in in _PARTS:
@@ -141,7 +152,9 @@ def _bill(counts: dict[str, int], row: PriceRow, input_tokens: int) -> tuple[dic
             # Reasoning is billed as output by every provider; only a missing cache rate is noted.
             if counts[part] and stand_in == "input":
                 notes.append(f"no {name} rate: {part} is billed at the input rate")
-        parts[part] = EXACT.scaleb(EXACT.multiply(counts[part], rate), -6) if counts[part] else _ZERO
+        parts[part] = (
+            EXACT.scaleb(EXACT.multiply(counts[part], rate), -6) if counts[part] else _ZERO
+        )
     return parts, notes
 
 
@@ -152,11 +165,19 @@ def _caveats(usage: Usage, row: PriceRow, model: str) -> Iterator[str]:
     counted = (usage.input_tokens or 0) + (usage.output_tokens or 0)
     if usage.total_tokens not in (None, counted):
         yield f"total_tokens is {usage.total_tokens}, but input and output add up to {counted}"
-    if usage.cached_input_tokens is None and usage.billed_input_tokens is None and row.cache_read is not None:
+    if (
+        usage.cached_input_tokens is None
+        and usage.billed_input_tokens is None
+        and row.cache_read is not None
+    ):
         yield "cached_input_tokens not reported: all input is billed as not cached"
     if usage.cache_creation_input_tokens and "cache_write_1h" in row.ignored:
         yield "cache writes are billed at the rate of the shortest lifetime; longer ones cost more"
-    if usage.reasoning_tokens is None and usage.billed_output_tokens is None and row.reasoning is not None:
+    if (
+        usage.reasoning_tokens is None
+        and usage.billed_output_tokens is None
+        and row.reasoning is not None
+    ):
         yield "reasoning_tokens not reported: all output is billed at the output rate"
     seller = model.partition(":")[0].lower()
     if row.provider != seller:
@@ -168,9 +189,9 @@ def _caveats(usage: Usage, row: PriceRow, model: str) -> Iterator[str]:
 class PricedAs(Struct, frozen=True, omit_defaults=True):
     """How calls of a provider are priced: as a model in a price table, or by a separate row.
 
-    ``model`` is ``"vendor:name"``; models that run on your own machine are ``"local:name"`` and free.
-    ``row`` replaces the table. ``table`` is where the model is looked up, ``PriceTable.default()``
-    if not given; ``unknown`` is the reason to report if it is not there.
+    ``model`` is ``"vendor:name"``; models that run on your own machine are ``"local:name"`` and
+    free. ``row`` replaces the table. ``table`` is where the model is looked up,
+    ``PriceTable.default()`` if not given; ``unknown`` is the reason to report if it is not there.
     """
 
     model: str
@@ -180,13 +201,17 @@ class PricedAs(Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of(cls, given: PricedAs | PriceRow | str, model: str) -> PricedAs:
-        """Read the price setting of a caller: ``"free"``, a vendor, ``"vendor:name"``, or a row."""
+        """Read the price setting of a caller: ``"free"``, a vendor, ``"vendor:name"``,
+        or a row.
+        """
         if isinstance(given, PricedAs):
             return given
         if isinstance(given, PriceRow):
             return cls(f"{given.provider}:{model}", given)
         if not isinstance(given, str) or not given:
-            raise ValueError(f"priced_as: must be 'free', 'vendor:model' or a PriceRow, not {given!r}")
+            raise ValueError(
+                f"priced_as: must be 'free', 'vendor:model' or a PriceRow, not {given!r}"
+            )
         if given == "free":
             return cls(f"local:{model}")
         return cls(given if ":" in given else f"{given}:{model}")

@@ -24,7 +24,9 @@ class PricedUse(Struct, frozen=True):
 
 
 class Repriced(Struct, frozen=True):
-    """A call priced by another table. ``difference`` is new minus old, ``None`` when either is unknown."""
+    """A call priced by another table. ``difference`` is new minus old, ``None`` when either is
+    unknown.
+    """
 
     use: PricedUse
     old: Decimal | None
@@ -33,14 +35,20 @@ class Repriced(Struct, frozen=True):
 
 
 def reprice(
-    records: Iterable[PricedUse | tuple[Usage, str, date | datetime | None, Cost | Unpriced | Decimal | None]],
+    records: Iterable[
+        PricedUse | tuple[Usage, str, date | datetime | None, Cost | Unpriced | Decimal | None]
+    ],
     table: PriceTable | None = None,
 ) -> Iterator[Repriced]:
     """Price stored calls again, each with the rows of ``table`` that apply on its day."""
     for record in records:
         use = record if isinstance(record, PricedUse) else PricedUse(*record)
         # Unlike in ``cost``, a call without a time has no price: that of today would be a guess.
-        new = Unpriced("the record has no time") if use.at is None else cost(use.usage, use.model, use.at, table=table)
+        new = (
+            Unpriced("the record has no time")
+            if use.at is None
+            else cost(use.usage, use.model, use.at, table=table)
+        )
         old = None if isinstance(use.old, Unpriced) else use.old
         if isinstance(old, Cost):
             old = old.total

@@ -9,9 +9,9 @@ from msgspec import Struct
 
 from .rows import PriceRow
 
-# Rates have at most 27 digits (checked below), so with 100 every product and sum is exact, whatever
-# precision the caller's own decimal context has. Without traps: a cost in a hostile log may be 1E+999999999,
-# and adds up to infinity instead of raising.
+# Rates have at most 27 digits (checked below), so with 100 every product and sum is exact,
+# whatever precision the caller's own decimal context has. Without traps: a cost in a hostile log
+# may be 1E+999999999, and adds up to infinity instead of raising.
 EXACT = Context(prec=100, traps=[])
 
 
@@ -34,8 +34,8 @@ class Cost(Struct, frozen=True, tag="cost"):
 
 
 class Unpriced(Struct, frozen=True, tag="unpriced"):
-    """An unknown price, with the reason. It is false in a condition; an unknown price is never reported
-    as zero.
+    """An unknown price, with the reason. It is false in a condition; an unknown price is never
+    reported as zero.
 
     The fields of a ``Cost`` are ``None``, so that ``cost(...).total`` can be read without a check.
     """

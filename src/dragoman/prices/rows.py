@@ -1,4 +1,6 @@
-"""Price rows: the rates of a model, the names it covers, and the days and hours on which they hold."""
+"""Price rows: the rates of a model, the names it covers, and the days and hours on which they
+hold.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +38,13 @@ class Match(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
             try:
                 re.compile(pattern)
             except re.error as error:
-                raise ValueError(f"match.regex: {pattern!r} is not a regular expression: {error}") from None
+                raise ValueError(
+                    f"match.regex: {pattern!r} is not a regular expression: {error}"
+                ) from None
         if not (self.equals or self.is_loose):
-            raise ValueError("match: at least one of equals, starts_with, contains, regex is needed")
+            raise ValueError(
+                "match: at least one of equals, starts_with, contains, regex is needed"
+            )
 
     @property
     def is_loose(self) -> bool:
@@ -71,19 +77,21 @@ class Tier(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         if type(self.above) is not int or self.above < 0:
-            raise ValueError(f"tiers.above: must be a whole number of at least 0, not {self.above!r}")
+            raise ValueError(
+                f"tiers.above: must be a whole number of at least 0, not {self.above!r}"
+            )
         _check_rates(self, "tiers.")
 
 
 class PriceRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The rates of some models of one provider for some time, in US dollars per million tokens.
 
-    ``valid_from`` is the first day, ``valid_until`` the first day no longer covered; ``hours`` is a
-    span of the day, from and until. Days and hours are UTC. ``free`` must be explicit: a row of zeros
-    without it is rejected, since zero often means "not known". ``unpriced`` is the reason why a model
-    has no price here. ``ignored`` names what the provider bills but ``Usage`` does not count;
-    ``disputed`` is the different price that another source gives. ``search`` is the rate of a reranker
-    that bills searches and not tokens, in US dollars per thousand search units.
+    ``valid_from`` is the first day, ``valid_until`` the first day no longer covered; ``hours`` is
+    a span of the day, from and until. Days and hours are UTC. ``free`` must be explicit: a row of
+    zeros without it is rejected, since zero often means "not known". ``unpriced`` is the reason
+    why a model has no price here. ``ignored`` names what the provider bills but ``Usage`` does not
+    count; ``disputed`` is the different price that another source gives. ``search`` is the rate of
+    a reranker that bills searches and not tokens, in US dollars per thousand search units.
     """
 
     provider: str
@@ -117,7 +125,9 @@ class PriceRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
         _check_times(self)
 
     def rate(self, name: str, input_tokens: int) -> Decimal | None:
-        """Return the rate ``name`` for a call with this number of input tokens, or ``None`` if there is none."""
+        """Return the rate ``name`` for a call with this number of input tokens, or ``None`` if
+        there is none.
+        """
         own: Decimal | None = getattr(self, name)
         for tier in reversed(self.tiers):
             if input_tokens > tier.above:
@@ -161,7 +171,9 @@ def _check_meaning(row: PriceRow) -> None:
     given = [name for name in _RATES if getattr(row, name) is not None]
     if row.unpriced:
         if given or row.tiers or row.free or row.search is not None:
-            raise ValueError(f"unpriced: the row also has {given[0] if given else 'free or tiers'}")
+            raise ValueError(
+                f"unpriced: the row also has {given[0] if given else 'free or tiers'}"
+            )
         return
     if row.search is not None and not given:
         return  # a reranker that bills only searches
@@ -172,12 +184,17 @@ def _check_meaning(row: PriceRow) -> None:
     if row.free and dear:
         raise ValueError("free: the row has a rate above 0")
     if not row.free and not (row.input or row.output):
-        raise ValueError("input: input and output are both 0; say `free: true` if the model really costs nothing")
+        raise ValueError(
+            "input: input and output are both 0; say `free: true` if the model really costs "
+            "nothing"
+        )
 
 
 def _check_times(row: PriceRow) -> None:
     if row.valid_from and row.valid_until and row.valid_from >= row.valid_until:
-        raise ValueError(f"valid_until: {row.valid_until} is not after valid_from {row.valid_from}")
+        raise ValueError(
+            f"valid_until: {row.valid_until} is not after valid_from {row.valid_from}"
+        )
     if row.hours and (row.hours[0] == row.hours[1] or any(end.tzinfo for end in row.hours)):
         raise ValueError("hours: must be two different times of day, UTC and without a zone")
     limits = [tier.above for tier in row.tiers]

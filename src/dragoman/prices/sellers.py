@@ -16,8 +16,8 @@ def find_seller(base_url: str, model: str) -> PricedAs:
     """Return how a model at an address is priced: by the vendor to which the catalogue assigns the
     host.
 
-    Any other host may be a server of your own, which is free, or a proxy, which is not. Its calls have
-    no price unless a table has rows for this host, or the caller sets ``priced_as``.
+    Any other host may be a server of your own, which is free, or a proxy, which is not. Its calls
+    have no price unless a table has rows for this host, or the caller sets ``priced_as``.
     """
     host = (urlsplit(base_url).hostname or "unknown").lower().replace(":", ".")
     seller = _read_hosts().get(host)

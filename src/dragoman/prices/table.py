@@ -46,7 +46,9 @@ class PriceTable(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
 
     @classmethod
     def load(cls, path: str | Path) -> PriceTable:
-        """Read your own rows from a JSON or YAML file; combine them with others by ``with_overrides``."""
+        """Read your own rows from a JSON or YAML file; combine them with others by
+        ``with_overrides``.
+        """
         path = Path(path)
         if path.suffix.lower() != ".json":
             return _read_yaml(path)
@@ -75,7 +77,8 @@ class PriceTable(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
         return replace(self, rows=rows + self.rows, version=f"{self.version}+{digest_rows(rows)}")
 
     def find(self, model: str, at: date | datetime | None = None) -> PriceRow | Unpriced:
-        """Return the row for ``"provider:name"`` at a day or moment (default: now), or the reason if there is none.
+        """Return the row for ``"provider:name"`` at a day or moment (default: now), or the reason
+        if there is none.
 
         A datetime without a zone is taken as UTC.
         """
@@ -89,7 +92,9 @@ class PriceTable(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
                 if not row.holds_on(day):
                     continue
                 if row.hours and clock is None:
-                    return Unpriced(f"the price of {model} depends on the hour; give `at` as a datetime")
+                    return Unpriced(
+                        f"the price of {model} depends on the hour; give `at` as a datetime"
+                    )
                 if clock is None or row.holds_at(clock):
                     return Unpriced(f"{model}: {row.unpriced}") if row.unpriced else row
         return Unpriced(f"no price for {model} on {day}")
@@ -98,7 +103,10 @@ class PriceTable(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
         found = self._found.get((provider, name))
         if found is None:
             exact, loose = self._names.get(provider, ({}, []))
-            hits = {*exact.get(name, ()), *[place for place in loose if self.rows[place].match.covers(name)]}
+            hits = {
+                *exact.get(name, ()),
+                *[place for place in loose if self.rows[place].match.covers(name)],
+            }
             found = tuple([self.rows[place] for place in sorted(hits)])
             if len(self._found) < 1000:  # bounded: names come from callers
                 self._found[provider, name] = found
@@ -137,13 +145,15 @@ def _moment(at: date | datetime | None) -> tuple[date, time | None]:
 def _read_bundled() -> PriceTable:
     from importlib.resources import files  # a slow import, needed only here
 
-    return msgspec.json.decode((files("dragoman") / "catalog" / "prices.json").read_bytes(), type=PriceTable)
+    return msgspec.json.decode(
+        (files("dragoman") / "catalog" / "prices.json").read_bytes(), type=PriceTable
+    )
 
 
 @lru_cache(maxsize=4)
 def _read_over_bundled(path: str, changed: int) -> PriceTable:
-    """Return the bundled table preceded by a file's rows; a new modification time ``changed`` reads it
-    again.
+    """Return the bundled table preceded by a file's rows; a new modification time ``changed``
+    reads it again.
     """
     return PriceTable.bundled().with_overrides(PriceTable.load(path).rows)
 
@@ -172,7 +182,9 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _locate(error: ValueError) -> str:
-    """Return the text of a msgspec error with the field's path at the front instead of at the end."""
+    """Return the text of a msgspec error with the field's path at the front instead of
+    at the end.
+    """
     text, _, place = str(error).partition(" - at `$")
     place = place.strip("`.")
     return f"{place}: {text}" if place else text

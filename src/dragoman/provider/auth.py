@@ -1,8 +1,9 @@
 """Credentials that are created per request: tokens that expire, and signatures.
 
-``api_key=`` of ``connect`` takes a key, a function that returns one, or an ``Auth``. A function may be plain or a
-coroutine function. If it returns a string, it is called for every request. If it returns a
-``Token``, the token is kept until shortly before it expires. Concurrent requests share one call.
+``api_key=`` of ``connect`` takes a key, a function that returns one, or an ``Auth``. A function
+may be plain or a coroutine function. If it returns a string, it is called for every request. If it
+returns a ``Token``, the token is kept until shortly before it expires. Concurrent requests share
+one call.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class Auth(ABC):
 
     @abstractmethod
     async def headers(self, request: HttpRequest, codec: Codec) -> Mapping[str, Secret]:
-        """Return the headers for a request; ``AuthenticationError`` if there are no credentials."""
+        """Return the headers for a request; ``AuthenticationError`` if there are no
+        credentials.
+        """
 
     def reject(self) -> None:  # noqa: B027
         """Drop the cached credentials: the server has rejected them."""
@@ -65,7 +68,9 @@ class TokenAuth(Auth):
     The token is sent as the wire sends a key, or with ``bearer`` as ``Authorization: Bearer``.
     """
 
-    def __init__(self, source: TokenSource, *, bearer: bool = False, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, source: TokenSource, *, bearer: bool = False, clock: Callable[[], float] = time.time
+    ) -> None:
         self._source = source
         self._bearer = bearer
         self._clock = clock
@@ -85,15 +90,27 @@ class TokenAuth(Auth):
 
     async def _find(self) -> Token:
         token = self._token
-        if token is not None and token.expires_at is not None and token.expires_at - self._clock() > MARGIN:
+        if (
+            token is not None
+            and token.expires_at is not None
+            and token.expires_at - self._clock() > MARGIN
+        ):
             return token
-        if self._fetch is None or self._fetch.done() or self._fetch.get_loop() is not asyncio.get_running_loop():
+        if (
+            self._fetch is None
+            or self._fetch.done()
+            or self._fetch.get_loop() is not asyncio.get_running_loop()
+        ):
             self._fetch = asyncio.ensure_future(self._obtain())
         try:
             # Shielded: cancelling one caller must not cancel the call that other callers wait for.
             return await asyncio.shield(self._fetch)
         except ProviderError:
-            if token is not None and token.expires_at is not None and token.expires_at > self._clock():
+            if (
+                token is not None
+                and token.expires_at is not None
+                and token.expires_at > self._clock()
+            ):
                 log.warning("a token could not be renewed; the old one is used until it expires")
                 return token
             raise
@@ -112,7 +129,11 @@ class TokenAuth(Auth):
             problem = f"the key could not be obtained: {type(error).__name__}"
             raise AuthenticationError(problem, provider_code="no_credentials") from None
         token = Token(found) if isinstance(found, str) else found
-        if not isinstance(token, Token) or not isinstance(token.value, str) or not token.value.isprintable():
+        if (
+            not isinstance(token, Token)
+            or not isinstance(token.value, str)
+            or not token.value.isprintable()
+        ):
             raise AuthenticationError("the function for the key must return a text or a Token")
         if not token.value:
             raise AuthenticationError("the function for the key returned an empty text")
@@ -120,7 +141,7 @@ class TokenAuth(Auth):
         return token
 
 
-# --- AWS Signature Version 4 ------------------------------------------------------------------------
+# --- AWS Signature Version 4 -------------------------------------------------------------------
 
 
 class AccessKeys(Struct, frozen=True):
@@ -135,7 +156,9 @@ class AccessKeys(Struct, frozen=True):
 
 
 class SignatureAuth(Auth):
-    """Sign requests with AWS Signature Version 4. ``find_keys`` returns the credentials, once per request."""
+    """Sign requests with AWS Signature Version 4. ``find_keys`` returns the credentials, once per
+    request.
+    """
 
     def __init__(
         self,
@@ -167,8 +190,12 @@ class SignatureAuth(Auth):
         return [] if keys is None else [each for each in (keys.secret_key, keys.token) if each]
 
 
-def sign_v4(request: HttpRequest, keys: AccessKeys, region: str, service: str, now: float) -> dict[str, str]:
-    """Return the headers that sign a request: the date, the digest of the body, the session's token, the signature."""
+def sign_v4(
+    request: HttpRequest, keys: AccessKeys, region: str, service: str, now: float
+) -> dict[str, str]:
+    """Return the headers that sign a request: the date, the digest of the body, the session's
+    token, the signature.
+    """
     stamp = datetime.datetime.fromtimestamp(now, datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
     parts = urlsplit(request.url)
     digest = hashlib.sha256(request.body).hexdigest()
@@ -180,8 +207,11 @@ def sign_v4(request: HttpRequest, keys: AccessKeys, region: str, service: str, n
         signed["content-type"] = request.headers["content-type"]
     names = ";".join(sorted(signed))
     lines = [f"{name}:{' '.join(signed[name].split())}\n" for name in sorted(signed)]
-    path = "/".join([quote(piece, safe="-_.~") for piece in parts.path.split("/")]) or "/"  # AWS escapes the path twice
-    canonical = "\n".join([request.method, path, _write_query(parts.query), "".join(lines), names, digest])
+    # AWS escapes the path twice
+    path = "/".join([quote(piece, safe="-_.~") for piece in parts.path.split("/")]) or "/"
+    canonical = "\n".join(
+        [request.method, path, _write_query(parts.query), "".join(lines), names, digest]
+    )
     scope = f"{stamp[:8]}/{region}/{service}/aws4_request"
     text = f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
     key = f"AWS4{keys.secret_key}".encode()
@@ -189,10 +219,16 @@ def sign_v4(request: HttpRequest, keys: AccessKeys, region: str, service: str, n
         key = hmac.new(key, piece.encode(), hashlib.sha256).digest()
     signature = hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
     credential = f"AWS4-HMAC-SHA256 Credential={keys.access_key}/{scope}"
-    return {**added, "authorization": f"{credential}, SignedHeaders={names}, Signature={signature}"}
+    return {
+        **added,
+        "authorization": f"{credential}, SignedHeaders={names}, Signature={signature}",
+    }
 
 
 def _write_query(query: str) -> str:
     pairs = [pair.partition("=") for pair in query.split("&") if pair]
-    escaped = [(quote(unquote(name), safe="-_.~"), quote(unquote(value), safe="-_.~")) for name, _, value in pairs]
+    escaped = [
+        (quote(unquote(name), safe="-_.~"), quote(unquote(value), safe="-_.~"))
+        for name, _, value in pairs
+    ]
     return "&".join([f"{name}={value}" for name, value in sorted(escaped)])

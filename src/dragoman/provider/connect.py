@@ -45,30 +45,37 @@ def connect(
 ) -> Provider:
     """Return a provider for a model. Nothing is sent before the first call.
 
-    ``model`` is a name such as ``"openai:gpt-5"``, an alias of ``models.yaml``, or ``"local"``, the embedded
-    model; with ``base_url`` it is the model's name at that address, whose ``wire`` is ``"openai"`` by default.
+    ``model`` is a name such as ``"openai:gpt-5"``, an alias of ``models.yaml``, or ``"local"``,
+    the embedded model; with ``base_url`` it is the model's name at that address, whose ``wire`` is
+    ``"openai"`` by default.
 
-    A call is sent once. ``retries=2`` adds a ``Retry`` that tries transient failures again; without it only an
-    adapter that ``models.yaml`` configures is retried, by its ``max_retries``. ``describe()`` shows the stack.
+    A call is sent once. ``retries=2`` adds a ``Retry`` that tries transient failures again;
+    without it only an adapter that ``models.yaml`` configures is retried, by its ``max_retries``.
+    ``describe()`` shows the stack.
 
-    ``api_key`` and ``headers`` go to the origin of ``base_url`` and nowhere else; the key of a name comes from
-    the environment. ``api_key`` may be a function or coroutine function that returns the key, or a
-    ``Token`` with its expiry, which is renewed before it expires; or an ``Auth``. ``capabilities``
-    declares what the model supports, by the names of the contract; ``quirks`` how the server
-    differs, as the wire's ``Quirks`` or a mapping of its fields; ``timeouts`` the four deadlines,
-    or a number for ``total``. ``name`` labels the provider in events and errors, by default the
-    vendor or the host; ``vendor`` names whose opaque state the endpoint understands;
-    ``token_family`` is the vocabulary that lengths are estimated by, one of ``tokens.FAMILIES``.
-    ``priced_as`` is the price that applies, if the host of ``base_url`` does not determine it:
-    ``"vendor:model"`` of a price table, ``"free"``, or a ``PriceRow``.
+    ``api_key`` and ``headers`` go to the origin of ``base_url`` and nowhere else; the key of a
+    name comes from the environment. ``api_key`` may be a function or coroutine function that
+    returns the key, or a ``Token`` with its expiry, which is renewed before it expires; or an
+    ``Auth``. ``capabilities`` declares what the model supports, by the names of the contract;
+    ``quirks`` how the server differs, as the wire's ``Quirks`` or a mapping of its fields;
+    ``timeouts`` the four deadlines, or a number for ``total``. ``name`` labels the provider in
+    events and errors, by default the vendor or the host; ``vendor`` names whose opaque state the
+    endpoint understands; ``token_family`` is the vocabulary that lengths are estimated by, one of
+    ``tokens.FAMILIES``. ``priced_as`` is the price that applies, if the host of ``base_url`` does
+    not determine it: ``"vendor:model"`` of a price table, ``"free"``, or a ``PriceRow``.
     """
     settings: dict[str, Any] = {
-        "wire": wire, "api_key": api_key, "capabilities": capabilities, "quirks": quirks, "timeouts": timeouts,
-        "on_loss": on_loss, "transport": transport, "name": name, "vendor": vendor, "headers": headers,
+        "wire": wire, "api_key": api_key, "capabilities": capabilities, "quirks": quirks,
+        "timeouts": timeouts,
+        "on_loss": on_loss, "transport": transport, "name": name, "vendor": vendor,
+        "headers": headers,
         "token_family": token_family, "keep_raw": keep_raw, "priced_as": priced_as,
     }  # fmt: skip
     if base_url is None:
-        settings |= {"on_loss": None if on_loss == "warn" else on_loss, "keep_raw": None if keep_raw else False}
+        settings |= {
+            "on_loss": None if on_loss == "warn" else on_loss,
+            "keep_raw": None if keep_raw else False,
+        }
         given = {key: value for key, value in settings.items() if value is not None}
         opened: Provider = _load(_REGISTRY)(model, retries, given)
         return opened
@@ -78,9 +85,15 @@ def connect(
 
 
 def open_scheme(model: str, settings: Mapping[str, Any]) -> Provider:
-    """Open a name of ``SCHEMES``, such as ``local`` or ``local:NAME``, with the settings that it understands."""
+    """Open a name of ``SCHEMES``, such as ``local`` or ``local:NAME``, with the settings that it
+    understands.
+    """
     scheme, _, rest = model.partition(":")
-    known = {key: settings[key] for key in ("capabilities", "timeouts", "on_loss", "keep_raw") if key in settings}
+    known = {
+        key: settings[key]
+        for key in ("capabilities", "timeouts", "on_loss", "keep_raw")
+        if key in settings
+    }
     opener = SCHEMES[scheme]
     if isinstance(opener, str):
         opener = SCHEMES[scheme] = _load(opener)
@@ -122,7 +135,11 @@ def bind(
         raise ValueError(f"token_family: {token_family!r} is not one of {', '.join(FAMILIES)}")
     if on_loss not in ("warn", "reject"):
         raise ValueError(f"on_loss must be 'warn' or 'reject', not {on_loss!r}")
-    known = capabilities if isinstance(capabilities, Capabilities) else Capabilities.of(capabilities or {})
+    known = (
+        capabilities
+        if isinstance(capabilities, Capabilities)
+        else Capabilities.of(capabilities or {})
+    )
     codec = CODECS[wire].connect(model, base_url, quirks, known, vendor=vendor, keep_raw=keep_raw)
     provider = HttpProvider(
         codec,
@@ -156,6 +173,9 @@ def parse_timeouts(timeouts: Timeouts | Mapping[str, Any] | float | None) -> Tim
     if isinstance(timeouts, Mapping):
         for key in timeouts:
             if key not in Timeouts.__struct_fields__:
-                raise ValueError(f"timeouts: unknown name {key!r}; one of {', '.join(Timeouts.__struct_fields__)}")
+                raise ValueError(
+                    f"timeouts: unknown name {key!r}; one of "
+                    f"{', '.join(Timeouts.__struct_fields__)}"
+                )
         return Timeouts(**timeouts)
     return Timeouts(total=timeouts)

@@ -1,7 +1,7 @@
 """The contract: what every provider implements, and what callers use.
 
-``Provider`` has one method to implement, ``events``. Everything that callers use is derived from it, so any
-source of events is a full provider.
+``Provider`` has one method to implement, ``events``. Everything that callers use is derived from
+it, so any source of events is a full provider.
 """
 
 from __future__ import annotations
@@ -29,8 +29,22 @@ from ..events import Event, MessageComplete, Parsed, Response, Sale, fold
 from ..messages import Request, RuntimeConfig
 from ..prices import PricedAs, PriceRow
 from ..tokens import estimate_input_tokens
-from ..validate import build_request, check_request, find_refusal, parse_messages, parse_tools, to_instance
-from ..validate.arguments import ConfigRecord, Messages, ResponseSchema, Settings, ToolChoices, Tools
+from ..validate import (
+    build_request,
+    check_request,
+    find_refusal,
+    parse_messages,
+    parse_tools,
+    to_instance,
+)
+from ..validate.arguments import (
+    ConfigRecord,
+    Messages,
+    ResponseSchema,
+    Settings,
+    ToolChoices,
+    Tools,
+)
 from ..wire import Codec, SwapPlan, make_plan
 from .reply import EventsReply, Reply, read_events
 from .stream import CallsInFlight, EventStream, WaitingCall
@@ -49,7 +63,9 @@ class Provider(ABC):
     capabilities: Capabilities = Capabilities()
     token_family: str = "default"  # noqa: S105 - of vocabularies, see ``tokens``
     server: str | None = None
-    """The host and port that calls go to, such as ``api.example.com:443``; ``None`` if they use no network."""
+    """The host and port that calls go to, such as ``api.example.com:443``; ``None`` if they use no
+    network.
+    """
     _priced_as: PricedAs | None = None
 
     @property
@@ -66,20 +82,24 @@ class Provider(ABC):
 
     @abstractmethod
     def events(self, request: Request) -> AsyncIterator[Event]:
-        """Yield the events of the reply to one request, by the rules of a stream; raise at the end if it failed."""
+        """Yield the events of the reply to one request, by the rules of a stream; raise at the end
+        if it failed.
+        """
 
     def open(self, request: Request) -> Reply:
         """Return the reply to a request. Nothing is sent before its first ``next()``.
 
-        Every call goes through this method: ``complete``, ``stream``, a layer around this provider, the
-        gateway. The default reads ``events``.
+        Every call goes through this method: ``complete``, ``stream``, a layer around this
+        provider, the gateway. The default reads ``events``.
         """
         reply = EventsReply(request, self.name, self.model, self.events)
         reply.token_family = self.token_family
         return reply
 
     async def ready(self) -> None:  # noqa: B027
-        """Check that the next call is expected to succeed; raise the error that it would raise otherwise."""
+        """Check that the next call is expected to succeed; raise the error that it would raise
+        otherwise.
+        """
 
     async def close(self) -> None:  # noqa: B027
         """Release connections."""
@@ -101,13 +121,15 @@ class Provider(ABC):
     ) -> Response[Parsed]:
         """Call the model once and return its complete reply. Nothing is executed.
 
-        ``settings`` are the fields of ``RuntimeConfig`` (``temperature=0``, ``max_tokens=50``, ...) and
-        ``system``, a system prompt. Functions among ``tools`` are described, never called. ``session_id`` and
-        ``metadata`` go to the records of the call, not to the provider. With ``check_calls=False`` a call of an
-        unknown tool, or with arguments that violate the schema, is returned and not an error.
+        ``settings`` are the fields of ``RuntimeConfig`` (``temperature=0``, ``max_tokens=50``,
+        ...) and ``system``, a system prompt. Functions among ``tools`` are described, never
+        called. ``session_id`` and ``metadata`` go to the records of the call, not to the provider.
+        With ``check_calls=False`` a call of an unknown tool, or with arguments that violate the
+        schema, is returned and not an error.
         """
         request = self._request(
-            messages, tools, config, response_schema, tool_choice, check_calls=check_calls, continues=continues,
+            messages, tools, config, response_schema, tool_choice, check_calls=check_calls,
+            continues=continues,
             request_id=request_id, session_id=session_id, metadata=metadata, settings=settings,
         )  # fmt: skip
         began = time.perf_counter()
@@ -150,21 +172,25 @@ class Provider(ABC):
         continues: bool = False,
         **settings: Unpack[Settings],
     ) -> EventStream[Parsed]:
-        """Call the model and return its reply as a stream of events. Arguments as for ``complete``.
+        """Call the model and return its reply as a stream of events. Arguments as for
+        ``complete``.
 
-        With ``check_calls=False`` a call of an unknown tool, or with arguments that violate the schema, is an
-        intent and not an error: the caller checks it. With ``continues=True`` the last message may be a reply that
-        its provider paused (``Response.is_paused``).
+        With ``check_calls=False`` a call of an unknown tool, or with arguments that violate the
+        schema, is an intent and not an error: the caller checks it. With ``continues=True`` the
+        last message may be a reply that its provider paused (``Response.is_paused``).
         """
         request = self._request(
-            messages, tools, config, response_schema, tool_choice, stream=True, check_calls=check_calls,
+            messages, tools, config, response_schema, tool_choice, stream=True,
+            check_calls=check_calls,
             continues=continues,
             request_id=request_id, session_id=session_id, metadata=metadata, settings=settings,
         )  # fmt: skip
         return EventStream(self.open(request), request, self._calls, self.find_sold)
 
     async def cancel(self, request_id: str) -> bool:
-        """Cancel the call in flight with this id; return ``False`` if there is none. Idempotent."""
+        """Cancel the call in flight with this id; return ``False`` if there is none.
+        Idempotent.
+        """
         return await self._calls.cancel(request_id)
 
     def find_sold(self, name: str, model: str) -> PricedAs:
@@ -172,14 +198,20 @@ class Provider(ABC):
         return self.priced_as
 
     def check(self, request: Request) -> None:
-        """Raise an error, before anything is sent, if the model is known not to support the request."""
+        """Raise an error, before anything is sent, if the model is known not to support the
+        request.
+        """
         if self.capabilities == _NOTHING_KNOWN:
             return
         estimate = None
         if self.capabilities.known("max_context_tokens") is not None:
             # An estimate can be a third too high, so only a prompt that is certainly too long is
             # rejected locally.
-            estimate = estimate_input_tokens(request.messages, request.tools, family=self.token_family) * 2 // 3
+            estimate = (
+                estimate_input_tokens(request.messages, request.tools, family=self.token_family)
+                * 2
+                // 3
+            )
         refusal = find_refusal(request, self.capabilities, estimate, results=False)
         if refusal is not None and refusal[0] != "no_structured_output_support":
             reason, error = refusal
@@ -193,22 +225,31 @@ class Provider(ABC):
     ) -> int:
         """Estimate the number of input tokens without calling the model."""
         family = self.token_family
-        return estimate_input_tokens(parse_messages(messages), parse_tools(tools), system_prompt, family=family)
+        return estimate_input_tokens(
+            parse_messages(messages), parse_tools(tools), system_prompt, family=family
+        )
 
     @property
     def lessons(self) -> tuple[str, ...]:
-        """The fields that the endpoint has rejected so far, and what is sent instead; shown by ``describe()``."""
+        """The fields that the endpoint has rejected so far, and what is sent instead; shown by
+        ``describe()``.
+        """
         return ()
 
     def plan(self, messages: Messages) -> SwapPlan:
-        """Return what this model's wire would keep, rewrite or drop of a conversation, block by block."""
+        """Return what this model's wire would keep, rewrite or drop of a conversation, block by
+        block.
+        """
         return self._plan(None, messages)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         await self.close()
 
@@ -232,14 +273,22 @@ class Provider(ABC):
             if request_id is not None and request_id in self._calls:
                 raise InvalidRequestError(f"request_id {quote(request_id)} is already in flight")
         except ProviderError as error:
-            error.provider, error.model, error.request_id = self.name or None, self.model or None, request.request_id
+            error.provider, error.model, error.request_id = (
+                self.name or None,
+                self.model or None,
+                request.request_id,
+            )
             raise
         return request
 
     def _plan(self, codec: Codec | None, messages: Any) -> SwapPlan:
         # Some wires require max_tokens; set one so that planning does not fail.
-        request = Request(parse_messages(messages), config=RuntimeConfig(max_tokens=1), model=self.model)
-        refusal = find_refusal(request, self.capabilities, results=False) if request.messages else None
+        request = Request(
+            parse_messages(messages), config=RuntimeConfig(max_tokens=1), model=self.model
+        )
+        refusal = (
+            find_refusal(request, self.capabilities, results=False) if request.messages else None
+        )
         planned = make_plan(
             codec,
             request,
@@ -251,12 +300,17 @@ class Provider(ABC):
 
     def _cancelled(self, request: Request) -> CallCancelledError:
         return CallCancelledError(
-            "the call was cancelled", provider=self.name or None, model=self.model, request_id=request.request_id
+            "the call was cancelled",
+            provider=self.name or None,
+            model=self.model,
+            request_id=request.request_id,
         )
 
 
 class ReplyProvider(Provider):
-    """A provider that creates ``Reply`` objects: a subclass implements ``open``; ``events`` is derived from it."""
+    """A provider that creates ``Reply`` objects: a subclass implements ``open``; ``events`` is
+    derived from it.
+    """
 
     @abstractmethod
     def open(self, request: Request) -> Reply:
@@ -267,5 +321,7 @@ class ReplyProvider(Provider):
 
 
 def plan(messages: Messages, target: Provider) -> SwapPlan:
-    """Return what ``target`` would keep, rewrite or drop of a conversation, without sending anything."""
+    """Return what ``target`` would keep, rewrite or drop of a conversation, without sending
+    anything.
+    """
     return target.plan(messages)

@@ -1,4 +1,6 @@
-"""Adapt a request to the model's known limits before it is encoded; report each change as a loss."""
+"""Adapt a request to the model's known limits before it is encoded; report each change
+as a loss.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,9 @@ NO_LOSS: tuple[LossWarning, ...] = ()
 def fit_request(request: Request, known: Capabilities) -> tuple[Request, tuple[LossWarning, ...]]:
     """Return a request that the model accepts, and the losses.
 
-    ``max_tokens`` above the model's limit is lowered to it, and marks for a prompt cache that the model does not have
-    are not sent. If a server cannot stream tool calls, a streamed call with tools is sent as a complete call: its
-    events then arrive together, and nothing is lost.
+    ``max_tokens`` above the model's limit is lowered to it, and marks for a prompt cache that the
+    model does not have are not sent. If a server cannot stream tool calls, a streamed call with
+    tools is sent as a complete call: its events then arrive together, and nothing is lost.
     """
     losses: list[LossWarning] = []
     config, limit = request.config, known.known("max_output_tokens")
@@ -23,8 +25,16 @@ def fit_request(request: Request, known: Capabilities) -> tuple[Request, tuple[L
         detail = f"{config.max_tokens} is more than the model's {limit}; sent as {limit}"
         losses.append(LossWarning("max_tokens_clamped", "config.max_tokens", detail))
         config = replace(config, max_tokens=limit)
-    if known.known("supports_prompt_caching") is False and config.cache != "off" and _uses_cache(request):
-        losses.append(LossWarning("cache_dropped", "config.cache", "the model is known to have no prompt cache"))
+    if (
+        known.known("supports_prompt_caching") is False
+        and config.cache != "off"
+        and _uses_cache(request)
+    ):
+        losses.append(
+            LossWarning(
+                "cache_dropped", "config.cache", "the model is known to have no prompt cache"
+            )
+        )
         config = replace(config, cache="off")
     if config is not request.config:
         request = replace(request, config=config)

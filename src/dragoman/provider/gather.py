@@ -11,12 +11,21 @@ from msgspec import Struct
 from ..events import Parsed, Response
 from ..messages import RuntimeConfig
 from ..validate import build_request
-from ..validate.arguments import ConfigRecord, Messages, ResponseSchema, Settings, ToolChoices, Tools
+from ..validate.arguments import (
+    ConfigRecord,
+    Messages,
+    ResponseSchema,
+    Settings,
+    ToolChoices,
+    Tools,
+)
 from .contract import Provider
 
 
 class Gathered(Struct, Generic[Parsed], frozen=True):
-    """One call of ``gather``: the position of its prompt, the prompt, and the reply or the error."""
+    """One call of ``gather``: the position of its prompt, the prompt, and the reply or
+    the error.
+    """
 
     index: int
     prompt: Messages
@@ -38,13 +47,15 @@ async def gather(
     metadata: Mapping[str, str] | None = None,
     **settings: Unpack[Settings],
 ) -> AsyncGenerator[Gathered[Parsed], None]:
-    """Call ``complete`` for every prompt, at most ``concurrency`` at once, and yield an item for each.
+    """Call ``complete`` for every prompt, at most ``concurrency`` at once, and yield an item for
+    each.
 
-    Items come as the calls end, or in the order of the prompts with ``ordered``. A call that fails is an item
-    with ``error``; the others go on. Prompts are taken only when a call can begin, and at most
-    ``2 * concurrency`` are taken and not yet delivered, so an iterator of any length needs constant memory.
-    Closing the generator, or cancelling the task that reads it, cancels the calls in flight. The other
-    arguments are those of ``complete``; a mistake in them is raised before the first call.
+    Items come as the calls end, or in the order of the prompts with ``ordered``. A call that fails
+    is an item with ``error``; the others go on. Prompts are taken only when a call can begin, and
+    at most ``2 * concurrency`` are taken and not yet delivered, so an iterator of any length needs
+    constant memory. Closing the generator, or cancelling the task that reads it, cancels the calls
+    in flight. The other arguments are those of ``complete``; a mistake in them is raised before
+    the first call.
     """
     if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
         raise ValueError(f"concurrency: must be a whole number of at least 1, not {concurrency!r}")
@@ -69,7 +80,8 @@ async def gather(
 class _Batch(Generic[Parsed]):
     """Workers that take prompts and put items into a queue.
 
-    A worker holds a slot from before it takes a prompt; the reader frees the slot when it delivers the item.
+    A worker holds a slot from before it takes a prompt; the reader frees the slot when it delivers
+    the item.
     """
 
     def __init__(self, prompts: AsyncIterator[Messages], call: Any, concurrency: int) -> None:
@@ -83,7 +95,9 @@ class _Batch(Generic[Parsed]):
         self._workers = [asyncio.create_task(self._work()) for _ in range(concurrency)]
 
     async def items(self, *, ordered: bool) -> AsyncIterator[Gathered[Parsed]]:
-        """Yield items until every worker has ended; raise an error that the iterator of prompts raised."""
+        """Yield items until every worker has ended; raise an error that the iterator of prompts
+        raised.
+        """
         waiting: dict[int, Gathered[Parsed]] = {}
         due = 0
         working = len(self._workers)
@@ -103,7 +117,9 @@ class _Batch(Generic[Parsed]):
                 due += 1
 
     async def close(self) -> None:
-        """Cancel the calls in flight, wait until they are closed, and close the iterator of prompts."""
+        """Cancel the calls in flight, wait until they are closed, and close the iterator of
+        prompts.
+        """
         for worker in self._workers:
             worker.cancel()
         await asyncio.gather(*self._workers, return_exceptions=True)
@@ -126,7 +142,9 @@ class _Batch(Generic[Parsed]):
             self._queue.put_nowait(None)
 
     async def _take(self) -> tuple[int, Messages] | None:
-        """Return the position of the next prompt, and the prompt; ``None`` if there is none left."""
+        """Return the position of the next prompt, and the prompt; ``None`` if there is
+        none left.
+        """
         await self._slots.acquire()
         async with self._taking:
             if not self._exhausted:
@@ -141,7 +159,9 @@ class _Batch(Generic[Parsed]):
         return None
 
 
-async def _iterate(prompts: Iterable[Messages] | AsyncIterable[Messages]) -> AsyncIterator[Messages]:
+async def _iterate(
+    prompts: Iterable[Messages] | AsyncIterable[Messages],
+) -> AsyncIterator[Messages]:
     if isinstance(prompts, AsyncIterable):
         async for prompt in prompts:
             yield prompt

@@ -65,7 +65,9 @@ def _read_auth(api_key: Any) -> Auth | None:
     if isinstance(api_key, Auth):
         return api_key
     if not callable(api_key):
-        raise ValueError(f"api_key must be a text, a function or an Auth, not {type(api_key).__name__}")
+        raise ValueError(
+            f"api_key must be a text, a function or an Auth, not {type(api_key).__name__}"
+        )
     return TokenAuth(cast("TokenSource", api_key))
 
 
@@ -109,7 +111,9 @@ class HttpProvider(ReplyProvider):
         self._key = Secret(key)
         self._credentials = {name: Secret(value) for name, value in (headers or {}).items()}
         if key:
-            self._credentials |= {name: Secret(value) for name, value in codec.authorise(key).items()}
+            self._credentials |= {
+                name: Secret(value) for name, value in codec.authorise(key).items()
+            }
         self._auth = _read_auth(api_key)
         # no capability of the model is known, so requests stay unchanged
         self._fits = self.capabilities == _NOTHING_KNOWN
@@ -122,9 +126,11 @@ class HttpProvider(ReplyProvider):
         await self._ask_all(self.codec.ready())
 
     async def count_input_tokens(self, request: Request) -> int | None:
-        """Return the server's count of a request's input tokens; ``None`` if the wire has no endpoint for it.
+        """Return the server's count of a request's input tokens; ``None`` if the wire has no
+        endpoint for it.
 
-        An error reply is raised as an error, for example if a compatible server lacks the endpoint.
+        An error reply is raised as an error, for example if a compatible server lacks the
+        endpoint.
         """
         codec, (fitted, _) = self.codec, self._fit(request)
         return await self._ask_all(count_tokens(codec, codec.encode(fitted), self.model))
@@ -136,10 +142,11 @@ class HttpProvider(ReplyProvider):
         return self._plan(self.codec, messages)
 
     async def fetch(self, question: HttpRequest) -> AsyncIterator[bytes]:
-        """Send a request that is not a call, such as to a batch API, and yield the body of the answer.
+        """Send a request that is not a call, such as to a batch API, and yield the body of the
+        answer.
 
-        The request is sent with this provider's key, so its URL must have the same origin. An error
-        status is raised as an error.
+        The request is sent with this provider's key, so its URL must have the same origin. An
+        error status is raised as an error.
         """
         if urlsplit(question.url)[:2] != urlsplit(self._base_url)[:2]:
             raise ValueError("fetch: the URL is of another origin than the provider's base_url")
@@ -147,7 +154,9 @@ class HttpProvider(ReplyProvider):
         try:
             async with self._transport.send(question, self._credentials, self._timeouts) as http:
                 if http.status >= 300:
-                    raise codec.error(http.status, http.headers, await _read_error(http), time.time())
+                    raise codec.error(
+                        http.status, http.headers, await _read_error(http), time.time()
+                    )
                 while chunk := await http.receive():
                     yield chunk
         except ProviderError as error:
@@ -156,12 +165,16 @@ class HttpProvider(ReplyProvider):
     # --- encode, authorise, learn
 
     def _find_seller(self) -> PricedAs:
-        return find_seller(self._base_url, self.model) if self._base_url else super()._find_seller()
+        return (
+            find_seller(self._base_url, self.model) if self._base_url else super()._find_seller()
+        )
 
     def _fit(self, request: Request) -> tuple[Request, tuple[LossWarning, ...]]:
         return (request, NO_LOSS) if self._fits else fit_request(request, self.capabilities)
 
-    def _encode(self, codec: Codec, request: Request, losses: tuple[LossWarning, ...] = NO_LOSS) -> Encoded:
+    def _encode(
+        self, codec: Codec, request: Request, losses: tuple[LossWarning, ...] = NO_LOSS
+    ) -> Encoded:
         """Encode a request; report losses, or raise them with ``on_loss="reject"``."""
         encoded = codec.encode(request)
         if losses:
@@ -170,19 +183,30 @@ class HttpProvider(ReplyProvider):
             if self.on_loss == "reject":
                 raise _rejected(encoded.warnings)
             for warning in encoded.warnings:
-                call = f"{request.session_id} {request.request_id}" if request.session_id else request.request_id
+                call = (
+                    f"{request.session_id} {request.request_id}"
+                    if request.session_id
+                    else request.request_id
+                )
                 log.warning("%s/%s %s: %s", self.name, self.model, call, warning)
         return encoded
 
     async def _authorise(self, request: HttpRequest) -> Mapping[str, Secret]:
-        """Return the headers with credentials: the fixed ones, and those that ``Auth`` creates for this request."""
+        """Return the headers with credentials: the fixed ones, and those that ``Auth`` creates for
+        this request.
+        """
         traced = TRACE_HEADERS.get()
         if self._auth is None:
             return self._credentials if traced is None else {**traced, **self._credentials}
-        return {**(traced or {}), **self._credentials, **await self._auth.headers(request, self.codec)}
+        return {
+            **(traced or {}),
+            **self._credentials,
+            **await self._auth.headers(request, self.codec),
+        }
 
     def _learn(self, codec: Codec, error: ProviderError, request: Request) -> None:
-        """Adapt to an error that names a rejected field, for this and later requests; raise any other error.
+        """Adapt to an error that names a rejected field, for this and later requests; raise any
+        other error.
 
         This is not a retry: the request that is sent next is a different one.
         """
@@ -196,7 +220,12 @@ class HttpProvider(ReplyProvider):
                 return
             lesson = newer
         self.codec = lesson
-        log.warning("%s/%s: %s", self.name, self.model, self.lessons[-1] if self.lessons else "a lesson was learned")
+        log.warning(
+            "%s/%s: %s",
+            self.name,
+            self.model,
+            self.lessons[-1] if self.lessons else "a lesson was learned",
+        )
         if self._observe is not None and _asks_natively(codec) and not _asks_natively(lesson):
             self._observe.see_refusal("supports_structured_output")
 
@@ -206,7 +235,9 @@ class HttpProvider(ReplyProvider):
         return tuple([lesson.detail for lesson in getattr(self.codec, "lessons", ())])
 
     def _annotate(self, error: ProviderError, request: Request | None = None) -> ProviderError:
-        """Name provider, model and request in an error, and remove keys and the caller's text from its message."""
+        """Name provider, model and request in an error, and remove keys and the caller's text from
+        its message.
+        """
         error.provider, error.model = error.provider or self.name, error.model or self.model
         if self._hint and isinstance(error, NetworkError) and error.is_unreached:
             error.advice = self._hint
@@ -216,12 +247,16 @@ class HttpProvider(ReplyProvider):
         return error
 
     def _reveal_secrets(self) -> list[str]:
-        """Return the secrets to redact: some servers repeat the request headers in their errors."""
+        """Return the secrets to redact: some servers repeat the request headers in
+        their errors.
+        """
         fixed = [secret.reveal() or "" for secret in [self._key, *self._credentials.values()]]
         return fixed if self._auth is None else [*fixed, *self._auth.secrets()]
 
     async def _ask_all(self, questions: Generator[HttpRequest, HttpReply, _T]) -> _T:
-        """Send each request that a generator yields, pass it the reply, and return the generator's result."""
+        """Send each request that a generator yields, pass it the reply, and return the generator's
+        result.
+        """
         try:
             question = next(questions)
             while True:
@@ -235,14 +270,17 @@ class HttpProvider(ReplyProvider):
             raise error from cause
 
     async def _ask(self, question: HttpRequest) -> HttpReply:
-        return await self._transport.exchange(question, await self._authorise(question), self._timeouts)
+        return await self._transport.exchange(
+            question, await self._authorise(question), self._timeouts
+        )
 
 
 class WireReply(AssembledReply):
     """The reply of an HTTP provider: bytes from the transport go through a decoder.
 
-    Not an async generator: asyncio registers each of them, which is measurable when a call takes 300 µs. A reply
-    that is garbage collected closes its socket, because the exchange that it holds does.
+    Not an async generator: asyncio registers each of them, which is measurable when a call takes
+    300 µs. A reply that is garbage collected closes its socket, because the exchange that it holds
+    does.
     """
 
     def __init__(self, provider: HttpProvider, request: Request) -> None:
@@ -256,7 +294,11 @@ class WireReply(AssembledReply):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        return keep_headers(self._http.headers, self._provider._reveal_secrets()) if self._http is not None else {}
+        return (
+            keep_headers(self._http.headers, self._provider._reveal_secrets())
+            if self._http is not None
+            else {}
+        )
 
     async def next(self) -> list[Event]:
         if self._ended:
@@ -292,12 +334,18 @@ class WireReply(AssembledReply):
                 return self._close(events)
         if decoder.error is not None:
             raise decoder.error
-        if self._provider._observe is not None and self.out is not None and self.out.complete is not None:
+        if (
+            self._provider._observe is not None
+            and self.out is not None
+            and self.out.complete is not None
+        ):
             self._provider._observe.see_reply(self.request, self.out.complete)
         return []
 
     async def _send(self) -> tuple[HttpStream, Decoder]:
-        """Send the request. If the server rejects an optional field by name, drop the field and send again."""
+        """Send the request. If the server rejects an optional field by name, drop the field and
+        send again.
+        """
         provider = self._provider
         request, losses = provider._fit(self.request)
         while True:
@@ -308,10 +356,16 @@ class WireReply(AssembledReply):
             if provider._auth is not None or TRACE_HEADERS.get() is not None:
                 credentials = await provider._authorise(encoded.http)  # type: ignore[assignment]
             transport = provider._transport
-            exchange = transport.send(encoded.http, credentials, provider._timeouts, stream=request.stream)
+            exchange = transport.send(
+                encoded.http, credentials, provider._timeouts, stream=request.stream
+            )
             http = await exchange.__aenter__()
             if http.status < 300:
-                self._exchange, self._http, self._decoder = exchange, http, codec.decoder(request, out)
+                self._exchange, self._http, self._decoder = (
+                    exchange,
+                    http,
+                    codec.decoder(request, out),
+                )
                 return http, self._decoder
             if http.status == 401 and provider._auth is not None:
                 provider._auth.reject()
@@ -319,7 +373,9 @@ class WireReply(AssembledReply):
                 body = await _read_error(http)
             finally:
                 await exchange.__aexit__(*sys.exc_info())
-            provider._learn(codec, codec.error(http.status, http.headers, body, time.time()), request)
+            provider._learn(
+                codec, codec.error(http.status, http.headers, body, time.time()), request
+            )
 
     def _assembler(self, encoded: Encoded) -> Assembler:
         return Assembler(
@@ -349,7 +405,9 @@ class WireReply(AssembledReply):
 
 
 async def _read_error(http: HttpStream) -> bytes:
-    """Return the body of an error, as far as it arrives in time; the status alone is enough to classify it."""
+    """Return the body of an error, as far as it arrives in time; the status alone is enough to
+    classify it.
+    """
     body = bytearray()
     with suppress(ProviderError, TimeoutError):
         async with asyncio.timeout(_ERROR_BODY_SECONDS):
@@ -359,7 +417,9 @@ async def _read_error(http: HttpStream) -> bytes:
 
 
 def _asks_natively(codec: Codec) -> bool:
-    """Return whether the response schema is sent in the field of the wire, rather than in the prompt."""
+    """Return whether the response schema is sent in the field of the wire, rather than in the
+    prompt.
+    """
     return getattr(getattr(codec, "quirks", None), "structured", None) == "native"
 
 

@@ -27,7 +27,9 @@ class Reply(ABC):
     @property
     @abstractmethod
     def provider(self) -> str:
-        """The name of the provider that serves the request; with a ``Fallback``, that of the chosen candidate."""
+        """The name of the provider that serves the request; with a ``Fallback``, that of the
+        chosen candidate.
+        """
 
     @property
     @abstractmethod
@@ -51,7 +53,9 @@ class Reply(ABC):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The reply headers that are kept, such as the provider's request id and its rate limits."""
+        """The reply headers that are kept, such as the provider's request id and its
+        rate limits.
+        """
         return {}
 
     @property
@@ -62,7 +66,9 @@ class Reply(ABC):
     @property
     @abstractmethod
     def raw(self) -> Any:
-        """The data received from the provider so far, as parsed JSON; ``None`` if it is not kept."""
+        """The data received from the provider so far, as parsed JSON; ``None`` if it
+        is not kept.
+        """
 
     @property
     @abstractmethod
@@ -79,7 +85,8 @@ class Reply(ABC):
 
     @abstractmethod
     def cancel(self, undelivered: Sequence[Event] = ()) -> list[Event]:
-        """End the message as cancelled and return the events that close it; none if it was complete.
+        """End the message as cancelled and return the events that close it; none if it was
+        complete.
 
         ``undelivered`` are the events at the end of the last batch that the caller did not pass
         on; the message ends before them. The connection stays open until ``aclose`` is called.
@@ -132,7 +139,9 @@ class AssembledReply(Reply):
     def cancel(self, undelivered: Sequence[Event] = ()) -> list[Event]:
         is_sent = self.out is not None
         if self.out is None:
-            self.out = Assembler(request_id=self.request.request_id, model=self.model, provider=self.provider)
+            self.out = Assembler(
+                request_id=self.request.request_id, model=self.model, provider=self.provider
+            )
         closing = self.out.cut(undelivered)
         if is_sent and closing and type(closing[-1]) is MessageComplete:
             self.out.reported = self._estimate(closing[-1].usage, closing[-1].final_content)
@@ -144,7 +153,8 @@ class AssembledReply(Reply):
         out, last = self.out, events[-1]
         if out is None or type(last) is not MessageComplete or last.finish_reason != "error":
             return events
-        if out.error is None or isinstance(out.error, MalformedToolCallError):  # the counts are complete
+        # the counts are complete
+        if out.error is None or isinstance(out.error, MalformedToolCallError):
             return events
         out.reported = self._estimate(last.usage, last.final_content)
         out.complete = replace(last, usage=out.reported)
@@ -152,34 +162,46 @@ class AssembledReply(Reply):
         return [*events[:-1], out.complete]
 
     def _charge(self, error: BaseException) -> None:
-        """Estimate the input tokens of a request that timed out: the provider processes it and bills it."""
+        """Estimate the input tokens of a request that timed out: the provider processes it and
+        bills it.
+        """
         is_late = isinstance(error, TimedOutError) and error.which != "connect"
         if is_late and self.out is not None and self.out.reported == Usage():
             self.out.reported = self._estimate(Usage(), ())
 
     def _estimate(self, usage: Usage, content: Sequence[AssistantBlock]) -> Usage:
-        """Return the estimated usage of an interrupted message: the provider bills what it has generated.
+        """Return the estimated usage of an interrupted message: the provider bills what it has
+        generated.
 
-        The counts of a stream come at its end, or begin with one output token, so they are too low here.
+        The counts of a stream come at its end, or begin with one output token, so they are too low
+        here.
         """
         request, family = self.request, self.token_family
-        written = estimate_input_tokens((Assistant(tuple(content)),), family=family) if content else 0
+        written = (
+            estimate_input_tokens((Assistant(tuple(content)),), family=family) if content else 0
+        )
         asked = usage.input_tokens
         if asked is None:
             asked = estimate_input_tokens(request.messages, request.tools, family=family)
         output = max(usage.output_tokens or 0, written)
-        return replace(usage, input_tokens=asked, output_tokens=output, total_tokens=None, estimated=True)
+        return replace(
+            usage, input_tokens=asked, output_tokens=output, total_tokens=None, estimated=True
+        )
 
 
 class EventsReply(AssembledReply):
     """A reply over ``events()``, one event at a time.
 
-    The provider creates the events itself, so a ``Follower`` tracks them: on ``cancel`` it closes the message
-    after the last delivered event.
+    The provider creates the events itself, so a ``Follower`` tracks them: on ``cancel`` it closes
+    the message after the last delivered event.
     """
 
     def __init__(
-        self, request: Request, provider: str, model: str, events: Callable[[Request], AsyncIterator[Event]]
+        self,
+        request: Request,
+        provider: str,
+        model: str,
+        events: Callable[[Request], AsyncIterator[Event]],
     ) -> None:
         super().__init__(request, provider, model)
         self._events = events
@@ -206,7 +228,8 @@ class EventsReply(AssembledReply):
             raise
         self._follower.follow(event)
         if type(event) is MessageStart and event.provider not in ("", self.provider):
-            self.provider, self.model = event.provider, event.model  # for example the candidate chosen by a fallback
+            # for example the candidate chosen by a fallback
+            self.provider, self.model = event.provider, event.model
         return [event]
 
     async def aclose(self) -> None:
@@ -217,7 +240,9 @@ class EventsReply(AssembledReply):
 
 
 class Served:
-    """The state of a layer's call: the current inner reply, the events it holds back, and its history."""
+    """The state of a layer's call: the current inner reply, the events it holds back, and its
+    history.
+    """
 
     __slots__ = ("_recorded", "attempt", "cancelled", "held", "history", "reply")
 
@@ -250,9 +275,10 @@ Serve: TypeAlias = Callable[[Request, Served], AsyncGenerator[list[Event], None]
 class WrappedReply(Reply):
     """A layer's reply, which wraps the reply of the inner provider.
 
-    ``serve`` is the layer's generator of event batches, which sets ``Served.reply``. A generator is used because
-    its ``finally`` runs even if the reply is dropped without being closed. The generator does not refer to this
-    object: a reference cycle would keep the connection open until the next garbage collection.
+    ``serve`` is the layer's generator of event batches, which sets ``Served.reply``. A generator
+    is used because its ``finally`` runs even if the reply is dropped without being closed. The
+    generator does not refer to this object: a reference cycle would keep the connection open until
+    the next garbage collection.
     """
 
     def __init__(self, request: Request, provider: str, model: str, serve: Serve) -> None:

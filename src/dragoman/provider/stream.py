@@ -1,4 +1,6 @@
-"""Calls in flight: a stream of events that can be cancelled, and the register that finds a call by its id."""
+"""Calls in flight: a stream of events that can be cancelled, and the register that finds a call by
+its id.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ class _Interruptible:
     _others = 0
 
     def _wait(self) -> None:
-        """Record the current task as the waiting one, and how many cancellations it already has."""
+        """Record the current task as the waiting one, and how many cancellations it
+        already has.
+        """
         self._task = asyncio.current_task()
         self._others = self._task.cancelling() if self._task is not None else 0
 
@@ -99,9 +103,9 @@ class EventStream(_Interruptible, Generic[Parsed]):
 
     ``text()`` iterates over the text alone, ``partial()`` over a structured value as it grows.
     ``response`` is the complete reply once the stream has ended, even by a failure. ``cancel()``
-    ends it early: open calls are closed, the last event is ``message.complete`` with ``cancelled``.
-    ``reply`` is the underlying ``Reply``: usage so far, the number of the attempt, the serving
-    provider.
+    ends it early: open calls are closed, the last event is ``message.complete`` with
+    ``cancelled``. ``reply`` is the underlying ``Reply``: usage so far, the number of the attempt,
+    the serving provider.
     """
 
     def __init__(
@@ -134,7 +138,9 @@ class EventStream(_Interruptible, Generic[Parsed]):
     def response(self) -> Response[Parsed]:
         """The complete reply. ``RuntimeError`` before the stream has ended."""
         if self._response is None:
-            raise RuntimeError("the stream has not ended: read it to its end, or cancel it, before using response")
+            raise RuntimeError(
+                "the stream has not ended: read it to its end, or cancel it, before using response"
+            )
         return self._response
 
     async def text(self) -> AsyncIterator[str]:
@@ -144,12 +150,13 @@ class EventStream(_Interruptible, Generic[Parsed]):
                 yield event.text
 
     async def partial(self) -> AsyncIterator[Parsed | dict[str, Any] | list[Any] | str]:
-        """Iterate over the structured value as it grows; the last item is the complete, validated instance.
+        """Iterate over the structured value as it grows; the last item is the complete, validated
+        instance.
 
-        The items before it are plain data: objects and lists contain the members that have arrived,
-        and a string is as long as the part of it that has arrived. A number appears once it is
-        complete. Finished parts satisfy the schema; after the first part that violates it, no item
-        follows, and the stream ends with a ``StructuredOutputError``.
+        The items before it are plain data: objects and lists contain the members that have
+        arrived, and a string is as long as the part of it that has arrived. A number appears once
+        it is complete. Finished parts satisfy the schema; after the first part that violates it,
+        no item follows, and the stream ends with a ``StructuredOutputError``.
         """
         value = PartialValue(self.request)
         async for event in self:
@@ -233,8 +240,14 @@ class EventStream(_Interruptible, Generic[Parsed]):
 
     def _finish(self, complete: MessageComplete) -> None:
         latency = (time.perf_counter() - self._began) * 1000
-        sale = Sale(partial(self._find_sold, self.reply.provider, self.reply.model)) if self._find_sold else None
-        response: Response[Any] = fold([complete] if self._start is None else [self._start, complete], latency, sale)
+        sale = (
+            Sale(partial(self._find_sold, self.reply.provider, self.reply.model))
+            if self._find_sold
+            else None
+        )
+        response: Response[Any] = fold(
+            [complete] if self._start is None else [self._start, complete], latency, sale
+        )
         if self.request.response_type is not None:
             try:
                 response = replace(response, parsed=to_instance(response, self.request))

@@ -1,4 +1,6 @@
-"""The W3C trace context that outgoing requests carry: the headers ``traceparent`` and ``tracestate``."""
+"""The W3C trace context that outgoing requests carry: the headers ``traceparent`` and
+``tracestate``.
+"""
 
 from __future__ import annotations
 
@@ -7,5 +9,7 @@ from contextvars import ContextVar
 
 from ..transport import Secret
 
-TRACE_HEADERS: ContextVar[Mapping[str, Secret] | None] = ContextVar("dragoman_trace_headers", default=None)
+TRACE_HEADERS: ContextVar[Mapping[str, Secret] | None] = ContextVar(
+    "dragoman_trace_headers", default=None
+)
 """The headers for the calls of this context; the gateway sets them. ``None``: none are sent."""

@@ -48,13 +48,20 @@ class AuthSettings(Struct, frozen=True):
     seconds: float = _SECONDS
 
     def build(self) -> Auth:
-        """Return the object that supplies the credentials. It sends no request before the first call."""
+        """Return the object that supplies the credentials. It sends no request before the first
+        call.
+        """
         if self.type == "entra":
             return TokenAuth(partial(_ask_entra, self.scope or _ENTRA_SCOPE), bearer=True)
         if self.type == "google":
             return TokenAuth(partial(_ask_google, self.scope or _GOOGLE_SCOPE), bearer=True)
         if self.type == "aws":
-            region = self.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+            region = (
+                self.region
+                or os.environ.get("AWS_REGION")
+                or os.environ.get("AWS_DEFAULT_REGION")
+                or "us-east-1"
+            )
             return SignatureAuth(partial(_find_access_keys, self.profile), region, self.service)
         return TokenAuth(partial(_run_command, self.command, self.seconds))
 
@@ -73,17 +80,26 @@ def read_auth(section: Section) -> AuthSettings | None:
     for other in ("api_key", "api_key_env"):
         if other in section.data:
             section.complain("auth is given as well; keep only one of them", other)
-    scope = inner.get("scope", str) if kind == "entra" else " ".join(inner.texts("scopes") or ()) or None
+    scope = (
+        inner.get("scope", str)
+        if kind == "entra"
+        else " ".join(inner.texts("scopes") or ()) or None
+    )
     command = _read_command(inner) if kind == "command" else ()
     return AuthSettings(
-        kind, scope, inner.get("region", str), inner.get("service", str, "bedrock"), inner.get("profile", str),
+        kind, scope, inner.get("region", str), inner.get("service", str, "bedrock"),
+        inner.get("profile", str),
         command, float(inner.get("seconds", (int, float), _SECONDS)),
     )  # fmt: skip
 
 
 def _read_command(section: Section) -> tuple[str, ...]:
     given = section.data.get("command")
-    words = section.texts("command") if isinstance(given, list) else shlex.split(section.get("command", str, "") or "")
+    words = (
+        section.texts("command")
+        if isinstance(given, list)
+        else shlex.split(section.get("command", str, "") or "")
+    )
     if not words:
         section.complain("needs the words of a command", "command")
     return tuple(words or ())
@@ -134,7 +150,11 @@ def _run_command(words: tuple[str, ...], seconds: float) -> Token:
     """
     try:
         done = subprocess.run(  # noqa: S603 - the user's own file names it
-            words, capture_output=True, timeout=_COMMAND_SECONDS, check=False, stdin=subprocess.DEVNULL
+            words,
+            capture_output=True,
+            timeout=_COMMAND_SECONDS,
+            check=False,
+            stdin=subprocess.DEVNULL,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         problem = f"the command {words[0]} for the key failed: {type(error).__name__}"
@@ -154,5 +174,6 @@ def _run_command(words: tuple[str, ...], seconds: float) -> Token:
 
 def _missing(extra: str) -> AuthenticationError:
     return AuthenticationError(
-        f"this needs an optional dependency: pip install 'dragoman[{extra}]'", provider_code="no_credentials"
+        f"this needs an optional dependency: pip install 'dragoman[{extra}]'",
+        provider_code="no_credentials",
     )

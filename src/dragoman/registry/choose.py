@@ -34,7 +34,8 @@ _LIMITS = {
     "output": ("max_output_tokens", "exceeds_output_limit"),
 }
 _OTHER_NAMES = {
-    "vision": "images", "structured": "structured_output", "schema": "structured_output", "caching": "prompt_caching",
+    "vision": "images", "structured": "structured_output", "schema": "structured_output",
+    "caching": "prompt_caching",
     "system": "system_prompt", "reasoning": "thinking", "pdf": "documents",
     "max_context_tokens": "context", "max_output_tokens": "output",
     **{fact: need for need, (fact, _) in _FLAGS.items()},
@@ -55,7 +56,9 @@ class Choice(Struct, frozen=True):
 
     @property
     def best(self) -> ModelEntry:
-        """The first model that fits; ``InvalidModelError`` with the most common reasons if there is none."""
+        """The first model that fits; ``InvalidModelError`` with the most common reasons if there
+        is none.
+        """
         if self.models:
             return self.models[0]
         counts: dict[str, int] = {}
@@ -142,7 +145,11 @@ def _read_needs(given: Any) -> dict[str, int]:
         pairs = [(name, amount) for name, amount in given.items() if amount is not False]
     else:
         words = given.split(",") if isinstance(given, str) else list(given)
-        pairs = [(name, amount or True) for name, _, amount in [word.strip().partition("=") for word in words] if name]
+        pairs = [
+            (name, amount or True)
+            for name, _, amount in [word.strip().partition("=") for word in words]
+            if name
+        ]
     found: dict[str, int] = {}
     for name, amount in pairs:
         need = _OTHER_NAMES.get(name.strip().replace("-", "_"), name.strip().replace("-", "_"))
@@ -160,7 +167,9 @@ def _read_amount(name: str, amount: Any) -> int:
         return amount
     read = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([km]?)", str(amount).strip().lower())
     if read is None or not float(read[1]):
-        raise ValueError(f"needs: {name} must be a number of tokens such as {name}=200k, not {amount!r}")
+        raise ValueError(
+            f"needs: {name} must be a number of tokens such as {name}=200k, not {amount!r}"
+        )
     return int(float(read[1]) * _SIZES[read[2]])
 
 

@@ -30,7 +30,14 @@ from .auth import AuthSettings, read_auth
 from .folders import user_folder
 from .groups import Group, check_names, read_group
 from .keys import read_key
-from .limits import RateLimits, read_connection, read_rate_limit, read_retries, read_thresholds, read_timeouts
+from .limits import (
+    RateLimits,
+    read_connection,
+    read_rate_limit,
+    read_retries,
+    read_thresholds,
+    read_timeouts,
+)
 from .pools import Connection
 from .vendors import Side, Vendor, load_vendor, vendor_names
 
@@ -87,7 +94,9 @@ class Adapter(Struct, frozen=True):
         return [key for key in dict.fromkeys(found) if key]
 
     def has_key(self, variable: str) -> bool:
-        """Return whether an API key is set in the environment variable or stored under its name."""
+        """Return whether an API key is set in the environment variable or stored under
+        its name.
+        """
         return bool(self._find_key(variable))
 
     def _find_key(self, variable: str) -> str | None:
@@ -99,27 +108,37 @@ class Adapter(Struct, frozen=True):
         return (self.api_key_env, *self.spare_key_envs) if self.api_key_env else ()
 
     def _stored_key(self, variable: str) -> str | None:
-        """Return the key stored for a variable, but a vendor's key only for the vendor's own address."""
+        """Return the key stored for a variable, but a vendor's key only for the vendor's own
+        address.
+        """
         key = read_key(variable)
         if key is None:
             return None
-        owners = [vendor for vendor in map(load_vendor, vendor_names()) if vendor.api_key_env == variable]
-        is_home = not owners or any(_same_origin(self.base_url, owner.base_url) for owner in owners)
+        owners = [
+            vendor for vendor in map(load_vendor, vendor_names()) if vendor.api_key_env == variable
+        ]
+        is_home = not owners or any(
+            _same_origin(self.base_url, owner.base_url) for owner in owners
+        )
         return key if is_home else None
 
     @property
     def vendor(self) -> Vendor | None:
-        """The vendor whose catalogue entry the adapter builds on, if its type is a vendor's name."""
+        """The vendor whose catalogue entry the adapter builds on, if its type is a
+        vendor's name.
+        """
         return load_vendor(self.type) if self.type in vendor_names() else None
 
     @property
     def wire(self) -> str:
         """The name of the wire the adapter uses."""
-        return self.own_wire or (self.vendor.wire if self.vendor else _WIRES.get(self.type, self.type))
+        return self.own_wire or (
+            self.vendor.wire if self.vendor else _WIRES.get(self.type, self.type)
+        )
 
     def with_wire(self, wire: str) -> Adapter:
-        """Return a copy that uses another wire, at the adapter's own address or the vendor's for that
-        wire.
+        """Return a copy that uses another wire, at the adapter's own address or the vendor's for
+        that wire.
         """
         vendor = self.vendor
         base_url = self.base_url
@@ -128,7 +147,9 @@ class Adapter(Struct, frozen=True):
         return replace(self, own_wire=wire, base_url=base_url)
 
     def for_model(self, model: str) -> Adapter:
-        """Return the adapter for a model: a copy with another wire if only that wire serves the model."""
+        """Return the adapter for a model: a copy with another wire if only that wire serves the
+        model.
+        """
         vendor = self.vendor
         if self.own_wire is not None or vendor is None or vendor.wire_of(model) == self.wire:
             return self
@@ -137,20 +158,30 @@ class Adapter(Struct, frozen=True):
 
     @property
     def all_quirks(self) -> dict[str, Any]:
-        """How the servers differ from the wire: the vendor's quirks, overridden by the adapter's own."""
+        """How the servers differ from the wire: the vendor's quirks, overridden by the adapter's
+        own.
+        """
         return {**(self.vendor.quirks_of(self.wire) if self.vendor else {}), **self.quirks}
 
     @property
     def is_configured(self) -> bool:
-        """Whether the adapter can be used without further settings. A local server needs no key."""
+        """Whether the adapter can be used without further settings. A local server
+        needs no key.
+        """
         has_auth = self.auth is not None or self._default_auth is not None
-        return bool(self.base_url) and (has_auth or self.key() is not None or self.api_key_env is None)
+        return bool(self.base_url) and (
+            has_auth or self.key() is not None or self.api_key_env is None
+        )
 
     @property
     def _default_auth(self) -> AuthSettings | None:
         """The credentials found in the environment; only for the vendor's own address."""
         vendor = self.vendor
-        if vendor is None or vendor.default_auth is None or not _same_origin(self.base_url, vendor.address(self.wire)):
+        if (
+            vendor is None
+            or vendor.default_auth is None
+            or not _same_origin(self.base_url, vendor.address(self.wire))
+        ):
             return None
         return AuthSettings(vendor.default_auth)
 
@@ -163,7 +194,9 @@ class Adapter(Struct, frozen=True):
 
     @property
     def is_local(self) -> bool:
-        """Whether the server is the user's own: its vendor is marked local, or its address is loopback."""
+        """Whether the server is the user's own: its vendor is marked local, or its address is
+        loopback.
+        """
         try:
             host = urlsplit(self.base_url or "").hostname or ""
         except ValueError:
@@ -193,7 +226,9 @@ class Adapter(Struct, frozen=True):
         }
 
     def deadlines(self, own: Mapping[str, float | None] | None = None) -> Timeouts:
-        """Return the timeouts of calls; those that a group's candidate sets replace the adapter's."""
+        """Return the timeouts of calls; those that a group's candidate sets replace
+        the adapter's.
+        """
         return replace(self.timeouts or Timeouts(total=self.timeout_seconds), **(own or {}))
 
     def retrieval_settings(self, side: Literal["embed", "rerank"]) -> dict[str, Any]:
@@ -207,11 +242,16 @@ class Adapter(Struct, frozen=True):
         wire = own.wire or (theirs.wire if theirs is not None else self.wire)
         if wire not in known:
             what = "embeds" if side == "embed" else "ranks"
-            raise InvalidModelError(f"no model of {self.name} {what}: its wire, {wire}, does not support it")
+            raise InvalidModelError(
+                f"no model of {self.name} {what}: its wire, {wire}, does not support it"
+            )
         at_home = vendor is not None and _same_origin(self.base_url, vendor.base_url)
         elsewhere = theirs.base_url if theirs is not None and at_home else None
         chat = self.settings()
-        quirks = {**(theirs.quirks if theirs is not None and theirs.wire == wire else {}), **own.quirks}
+        quirks = {
+            **(theirs.quirks if theirs is not None and theirs.wire == wire else {}),
+            **own.quirks,
+        }
         keys = ("api_key", "timeouts", "name", "headers", "hint", "on_loss", "keep_raw")
         return {key: chat[key] for key in keys if chat.get(key) is not None} | {
             "wire": wire,
@@ -224,9 +264,9 @@ class ModelEntry(Struct, frozen=True):
     """One model by its canonical name, ``adapter:name``.
 
     ``status`` is ``configured`` or ``not_configured``; ``tokens`` is the tokenizer family for
-    estimates; ``priced_as`` is the price of its calls, and ``sold_as`` the price setting as the file
-    states it. The entry of a ``group`` has the group's name as its id, and describes the first
-    candidate.
+    estimates; ``priced_as`` is the price of its calls, and ``sold_as`` the price setting as the
+    file states it. The entry of a ``group`` has the group's name as its id, and describes the
+    first candidate.
     """
 
     id: str
@@ -271,10 +311,22 @@ def config_path() -> Path:
 
 
 def read_file(path: Path) -> File:
-    """Read a file and collect all its problems; raise ``ConfigError`` only if it is not valid YAML."""
+    """Read a file and collect all its problems; raise ``ConfigError`` only if it is not valid
+    YAML.
+    """
     problems: list[ConfigError] = []
     root = read_yaml(path, problems)
-    root.allow("adapters", "models", "groups", "availability", "redis", "redis_env", "observed", "default", "prices")
+    root.allow(
+        "adapters",
+        "models",
+        "groups",
+        "availability",
+        "redis",
+        "redis_env",
+        "observed",
+        "default",
+        "prices",
+    )
     prices = _read_prices(root)
     remarks: list[ConfigError] = []
     sections = root.section("adapters")
@@ -292,12 +344,15 @@ def read_file(path: Path) -> File:
         entry = _read_model(name, section, known)
         for alias in entry.aliases:
             if alias in taken:
-                section.complain(f"the alias {alias!r} belongs to {taken[alias]} already", "aliases")
+                section.complain(
+                    f"the alias {alias!r} belongs to {taken[alias]} already", "aliases"
+                )
             taken[alias] = name
         models.append(entry)
     groups = _read_groups(root, taken, known)
     file = File(
-        adapters, tuple(models), prices, (), tuple(remarks), tuple(advice), root.get("default", str), groups,
+        adapters, tuple(models), prices, (), tuple(remarks), tuple(advice),
+        root.get("default", str), groups,
         read_thresholds(root), _read_redis(root), root.get("observed", bool, True),
     )  # fmt: skip
     return replace(file, problems=tuple(sorted(problems, key=lambda problem: problem.line or 0)))
@@ -307,11 +362,18 @@ def _read_groups(root: Section, taken: dict[str, str], adapters: set[str]) -> tu
     def find_problem(name: str) -> str | None:
         prefix, colon, rest = name.partition(":")
         is_scheme = prefix in SCHEMES
-        if name in taken or is_scheme or (colon and rest and (prefix in adapters or prefix in vendor_names())):
+        if (
+            name in taken
+            or is_scheme
+            or (colon and rest and (prefix in adapters or prefix in vendor_names()))
+        ):
             return None
         return f"no model is named {name!r}{_nearest(name, {*taken, *adapters, *vendor_names()})}"
 
-    read = [(read_group(name, each, find_problem), each) for name, each in root.section("groups").sections()]
+    read = [
+        (read_group(name, each, find_problem), each)
+        for name, each in root.section("groups").sections()
+    ]
     found = [(group, section) for group, section in read if group is not None]
     check_names(found, taken)
     return tuple([group for group, _ in found])
@@ -322,14 +384,17 @@ def _read_redis(root: Section) -> str | None:
     variable = root.get("redis_env", str)
     url: str | None = root.get("redis", str, os.environ.get(variable) if variable else None)
     if url is not None and not url.startswith(("redis://", "rediss://", "unix://")):
-        root.complain("must be a redis://, rediss:// or unix:// URL", "redis" if "redis" in root.data else "redis_env")
+        root.complain(
+            "must be a redis://, rediss:// or unix:// URL",
+            "redis" if "redis" in root.data else "redis_env",
+        )
         return None
     return url
 
 
 def _read_prices(root: Section) -> PriceTable | None:
-    """Read the user's price table, which precedes the bundled one; a relative path is relative to the
-    file.
+    """Read the user's price table, which precedes the bundled one; a relative path is relative to
+    the file.
     """
     path = root.get("prices", str)
     if path is None:
@@ -344,7 +409,8 @@ def _read_prices(root: Section) -> PriceTable | None:
 
 def _read_adapter(name: str, section: Section, remarks: list[ConfigError]) -> Adapter:
     section.allow(
-        "type", "wire", "api_key_env", "api_key", "base_url", "timeout_seconds", "max_retries", "rate_limit",
+        "type", "wire", "api_key_env", "api_key", "base_url", "timeout_seconds", "max_retries",
+        "rate_limit",
         "timeouts", "auth", "proxy", "ca", "client_cert", "extra_headers", "options", "quirks",
         "embed", "rerank",
     )  # fmt: skip
@@ -399,25 +465,41 @@ def _read_wire(section: Section, vendor: Vendor | None) -> str | None:
     wire: str | None = section.get("wire", str)
     if wire is None:
         return None
-    offered = list(vendor.wires) if vendor is not None and "base_url" not in section.data else list(CODECS)
+    offered = (
+        list(vendor.wires)
+        if vendor is not None and "base_url" not in section.data
+        else list(CODECS)
+    )
     if wire not in offered:
-        who = f"{vendor.name} offers" if vendor is not None and len(offered) < len(CODECS) else "one of"
+        who = (
+            f"{vendor.name} offers"
+            if vendor is not None and len(offered) < len(CODECS)
+            else "one of"
+        )
         near = _nearest(wire, offered) or f"; {who} {', '.join(offered)}"
         section.complain(f"no such wire {wire!r}{near}", "wire")
         return None
     return wire
 
 
-def _read_side(section: Section, key: str, codecs: Mapping[str, Any], base_url: str | None) -> Side:
-    """Read the ``embed`` or ``rerank`` section of an adapter; report an address or quirk that the wire
-    rejects.
+def _read_side(
+    section: Section, key: str, codecs: Mapping[str, Any], base_url: str | None
+) -> Side:
+    """Read the ``embed`` or ``rerank`` section of an adapter; report an address or quirk that the
+    wire rejects.
     """
     own = section.section(key)
     own.allow("wire", "base_url", "quirks")
-    side = Side(own.choice("wire", tuple(codecs)) or "", own.get("base_url", str), own.section("quirks").plain())
+    side = Side(
+        own.choice("wire", tuple(codecs)) or "",
+        own.get("base_url", str),
+        own.section("quirks").plain(),
+    )
     if side.wire:
         try:
-            codecs[side.wire].connect("m", side.base_url or base_url or "https://not-configured.invalid", side.quirks)
+            codecs[side.wire].connect(
+                "m", side.base_url or base_url or "https://not-configured.invalid", side.quirks
+            )
         except ValueError as error:
             own.complain(str(error))
     return side
@@ -487,18 +569,27 @@ def _check_options(adapter: Adapter, section: Section, remarks: list[ConfigError
 
 
 def _check_dialect(adapter: Adapter, section: Section) -> None:
-    """Report an address or quirk that the wire rejects when the file is read, not at the first call."""
+    """Report an address or quirk that the wire rejects when the file is read, not at the first
+    call.
+    """
     try:
         CODECS[adapter.wire].connect(
-            "m", adapter.base_url or "https://not-configured.invalid", adapter.all_quirks or None, Capabilities()
+            "m",
+            adapter.base_url or "https://not-configured.invalid",
+            adapter.all_quirks or None,
+            Capabilities(),
         )
     except ValueError as error:
         said = str(error)
-        section.complain(said, "base_url" if "base_url" in said and "base_url" in section.data else "quirks")
+        section.complain(
+            said, "base_url" if "base_url" in said and "base_url" in section.data else "quirks"
+        )
 
 
 def _read_declared(section: Section) -> Capabilities:
-    """Read the capabilities that the user declares for a model; report each mistake with its line."""
+    """Read the capabilities that the user declares for a model; report each mistake
+    with its line.
+    """
     section.allow(*Capabilities.__struct_fields__)
     found = Capabilities()
     for name, value in section.plain().items():
@@ -524,12 +615,22 @@ def _read_probed(section: Section) -> Capabilities:
 
 def _read_model(name: str, section: Section, adapters: set[str]) -> ModelEntry:
     section.allow(
-        "adapter", "wire_name", "tier", "can_delegate", "aliases", "capabilities", "probed", "tokens", "priced_as"
+        "adapter",
+        "wire_name",
+        "tier",
+        "can_delegate",
+        "aliases",
+        "capabilities",
+        "probed",
+        "tokens",
+        "priced_as",
     )
     prefix, _, rest = name.partition(":")
     adapter = section.get("adapter", str, prefix)
     if adapter not in adapters and adapter not in vendor_names():
-        section.complain(f"no adapter {adapter!r}{_nearest(adapter, {*adapters, *vendor_names()})}", "adapter")
+        section.complain(
+            f"no adapter {adapter!r}{_nearest(adapter, {*adapters, *vendor_names()})}", "adapter"
+        )
     capabilities = _read_probed(section).merged(_read_declared(section.section("capabilities")))
     return ModelEntry(
         name,

@@ -86,12 +86,18 @@ def _read_candidate(section: Section, place: str, given: Any, retries: int) -> C
         weight = 1
     own = read_retries(inner)
     return Candidate(
-        model, float(weight), retries if own is None else own, read_rate_limit(inner), read_timeouts(inner)
+        model,
+        float(weight),
+        retries if own is None else own,
+        read_rate_limit(inner),
+        read_timeouts(inner),
     )
 
 
 def check_names(groups: Collection[tuple[Group, Section]], taken: dict[str, str]) -> None:
-    """Report groups and aliases whose name is already taken; ``taken`` maps a name to its owner."""
+    """Report groups and aliases whose name is already taken; ``taken`` maps a name to
+    its owner.
+    """
     for group, section in groups:
         if group.name in taken:
             section.complain(f"the name belongs to {taken[group.name]} already")
@@ -99,7 +105,9 @@ def check_names(groups: Collection[tuple[Group, Section]], taken: dict[str, str]
     for group, section in groups:
         for alias in group.aliases:
             if alias in taken:
-                section.complain(f"the alias {alias!r} belongs to {taken[alias]} already", "aliases")
+                section.complain(
+                    f"the alias {alias!r} belongs to {taken[alias]} already", "aliases"
+                )
             taken[alias] = f"the group {group.name}"
 
 

@@ -41,7 +41,9 @@ class _Entry(Struct, frozen=True, omit_defaults=True):
 
 
 def keys_path() -> Path:
-    """Return the file of stored keys: ``$DRAGOMAN_KEYS``, else ``keys.json`` in the settings folder."""
+    """Return the file of stored keys: ``$DRAGOMAN_KEYS``, else ``keys.json`` in the settings
+    folder.
+    """
     if chosen := os.environ.get("DRAGOMAN_KEYS"):
         return Path(chosen)
     return user_folder("config") / "keys.json"
@@ -69,10 +71,15 @@ def read_key(name: str) -> str | None:
 
 
 def store_key(name: str, key: str) -> Place:
-    """Store a key in the keyring if a usable one exists, else in the file; return which of the two."""
+    """Store a key in the keyring if a usable one exists, else in the file; return which of the
+    two.
+    """
     if not _NAME.fullmatch(name):
         # The message does not repeat the name: the user may have given the key by mistake.
-        raise ValueError("a key is stored by a vendor's name or an environment variable's, such as EXAMPLE_API_KEY")
+        raise ValueError(
+            "a key is stored by a vendor's name or an environment variable's, such as "
+            "EXAMPLE_API_KEY"
+        )
     if not key or not key.isprintable() or not key.isascii() or " " in key:
         raise ValueError("a key is one line of printable ASCII characters, without spaces")
     path, keyring = keys_path(), _open_keyring()
@@ -96,7 +103,9 @@ def remove_key(name: str) -> bool:
     if entry.place == "keyring":
         keyring = _open_keyring()
         if keyring is None:
-            raise ConfigError(str(path), None, f"{name} is in a keyring that is currently unavailable")
+            raise ConfigError(
+                str(path), None, f"{name} is in a keyring that is currently unavailable"
+            )
         if _call(keyring.get_password, _SERVICE, name) is not None:
             _call(keyring.delete_password, _SERVICE, name)
         _read_keyring.cache_clear()
@@ -104,7 +113,7 @@ def remove_key(name: str) -> bool:
     return True
 
 
-# --- the file ---------------------------------------------------------------------------------------
+# --- the file ----------------------------------------------------------------------------------
 
 
 def _read(path: Path) -> dict[str, _Entry]:
@@ -122,7 +131,11 @@ def _parse(path: Path, _changed: int, _size: int, mode: int) -> dict[str, _Entry
             path.chmod(0o600)  # another program relaxed the permissions
         return msgspec.json.decode(path.read_bytes(), type=dict[str, _Entry])
     except (OSError, ValueError) as error:
-        kind = "is not a file of keys" if isinstance(error, ValueError) else f"cannot be read: {error.strerror}"
+        kind = (
+            "is not a file of keys"
+            if isinstance(error, ValueError)
+            else f"cannot be read: {error.strerror}"
+        )
         raise ConfigError(str(path), None, f"the file of stored keys {kind}") from None
 
 
@@ -130,7 +143,8 @@ def _write(path: Path, entries: dict[str, _Entry]) -> None:
     """Replace the key file atomically; only its owner can read the new file."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")  # with mode 0600
+        # with mode 0600
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(msgspec.json.format(msgspec.json.encode(entries)))
@@ -139,14 +153,18 @@ def _write(path: Path, entries: dict[str, _Entry]) -> None:
             Path(temporary).unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise ConfigError(str(path), None, f"the file of stored keys cannot be written: {error.strerror}") from None
+        raise ConfigError(
+            str(path), None, f"the file of stored keys cannot be written: {error.strerror}"
+        ) from None
 
 
-# --- the keyring ------------------------------------------------------------------------------------
+# --- the keyring -------------------------------------------------------------------------------
 
 
 def _open_keyring() -> Any:
-    """Return the system's keyring, or ``None`` if the extra is not installed or no backend is usable."""
+    """Return the system's keyring, or ``None`` if the extra is not installed or no backend is
+    usable.
+    """
     try:
         import keyring  # an optional dependency, and slow to import
         from keyring.errors import KeyringError
@@ -163,14 +181,20 @@ def _open_keyring() -> Any:
 def _read_keyring(name: str) -> str | None:
     keyring = _open_keyring()
     if keyring is None:
-        raise ConfigError(str(keys_path()), None, f"{name} is in a keyring that is currently unavailable")
+        raise ConfigError(
+            str(keys_path()), None, f"{name} is in a keyring that is currently unavailable"
+        )
     found: str | None = _call(keyring.get_password, _SERVICE, name)
     return found
 
 
 def _call(method: Any, *given: str) -> Any:
-    """Call the keyring. Backends raise many kinds of errors; convert each, keeping only its class name."""
+    """Call the keyring. Backends raise many kinds of errors; convert each, keeping only its class
+    name.
+    """
     try:
         return method(*given)
     except Exception as error:
-        raise ConfigError(str(keys_path()), None, f"the keyring failed: {type(error).__name__}") from None
+        raise ConfigError(
+            str(keys_path()), None, f"the keyring failed: {type(error).__name__}"
+        ) from None

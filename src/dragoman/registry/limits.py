@@ -29,7 +29,11 @@ class RateLimits(Struct, frozen=True):
 
     def given(self) -> dict[str, Any]:
         """Return the limits that are set, by name."""
-        return {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
+        return {
+            name: value
+            for name in self.__struct_fields__
+            if (value := getattr(self, name)) is not None
+        }
 
 
 def read_rate_limit(section: Section) -> RateLimits | None:
@@ -50,12 +54,16 @@ def read_rate_limit(section: Section) -> RateLimits | None:
         elif value is not None:
             found[name] = value
     if not inner.data:
-        section.complain("needs one of requests_per_minute, tokens_per_minute, max_concurrency", "rate_limit")
+        section.complain(
+            "needs one of requests_per_minute, tokens_per_minute, max_concurrency", "rate_limit"
+        )
     return RateLimits(**found) if found else None
 
 
 def read_timeouts(section: Section) -> dict[str, float | None] | None:
-    """Read ``timeouts:``, a mapping of the four deadlines, or a number of seconds for ``total``."""
+    """Read ``timeouts:``, a mapping of the four deadlines, or a number of seconds for
+    ``total``.
+    """
     given = section.take("timeouts")
     if given is None:
         return None
@@ -109,7 +117,9 @@ def read_thresholds(root: Section) -> Thresholds:
 
 
 def read_connection(section: Section) -> Connection:
-    """Read ``proxy:``, ``ca:`` and ``client_cert:``; paths may be relative to the folder of the file."""
+    """Read ``proxy:``, ``ca:`` and ``client_cert:``; paths may be relative to the folder of the
+    file.
+    """
     proxy = section.get("proxy", str, "env")
     ca = _read_path(section, "ca")
     given = section.take("client_cert")
@@ -146,10 +156,16 @@ def _try_connection(section: Section, connection: Connection) -> None:
         if connection.ca is not None:
             ssl.create_default_context(cafile=connection.ca)
         if connection.client_cert is not None:
-            ssl.create_default_context().load_cert_chain(connection.client_cert, connection.client_key, password="")
+            ssl.create_default_context().load_cert_chain(
+                connection.client_cert, connection.client_key, password=""
+            )
         connection.make_transport()
     except (ssl.SSLError, OSError) as error:
-        reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or type(error).__name__
+        reason = (
+            getattr(error, "reason", None)
+            or getattr(error, "strerror", None)
+            or type(error).__name__
+        )
         wrong = "ca" if "ca" in section.data and connection.client_cert is None else "client_cert"
         section.complain(f"cannot be used: {reason}", wrong)
     except ValueError as error:

@@ -31,7 +31,9 @@ _MAX_PRICE = Decimal(10_000)  # US dollars for a million tokens
 _MILLION = Decimal(1_000_000)
 _RATES = ("input", "output", "cache_read", "cache_write")
 # Entries that are not models: prices by region or model size, containers, wildcards.
-_UNUSABLE = re.compile(r"^(eu|us|us-gov|global|global-standard|apac|au|in|jp|uk)/|-ai-\d|container|\*")
+_UNUSABLE = re.compile(
+    r"^(eu|us|us-gov|global|global-standard|apac|au|in|jp|uk)/|-ai-\d|container|\*"
+)
 
 
 class ListError(ValueError):
@@ -53,7 +55,9 @@ Listed = dict[str, dict[str, ListedModel]]
 
 
 def read_list(data: bytes) -> tuple[str, Listed]:
-    """Return the format of a list and its models by vendor; ``ListError`` if the list is invalid."""
+    """Return the format of a list and its models by vendor; ``ListError`` if the list
+    is invalid.
+    """
     if len(data) > MAX_BYTES:
         raise ListError(f"the list is larger than {MAX_BYTES // 1024 // 1024} MiB")
     try:
@@ -77,7 +81,9 @@ def read_list(data: bytes) -> tuple[str, Listed]:
 @cache
 def read_sources() -> dict[str, Any]:
     """Return the list formats, each with its publisher and the vendor names that it uses."""
-    sources: dict[str, Any] = msgspec.json.decode(files("dragoman").joinpath("catalog", "sources.json").read_bytes())
+    sources: dict[str, Any] = msgspec.json.decode(
+        files("dragoman").joinpath("catalog", "sources.json").read_bytes()
+    )
     return sources
 
 
@@ -103,21 +109,26 @@ def _check_model(name: str, model: ListedModel) -> None:
         value = model.facts.get(fact)
         if value is not None and not 0 < value <= _MAX_TOKENS:
             raise ListError(f"{name}: {fact} of {value} tokens cannot be")
-    for rate, text in [rate for prices in (model.prices, *model.tiers.values()) for rate in prices.items()]:
+    for rate, text in [
+        rate for prices in (model.prices, *model.tiers.values()) for rate in prices.items()
+    ]:
         price = Decimal(text)
         if not 0 <= price <= _MAX_PRICE:
             raise ListError(f"{name}: {rate} of {price} dollars for a million tokens cannot be")
 
 
-# --- the formats ------------------------------------------------------------------------------------
+# --- the formats -------------------------------------------------------------------------------
 
 
 def _by_key(content: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
     for key, record in content.items():
         if isinstance(record, dict) and record.get("mode") in ("chat", "responses"):
-            if _holds("text", record.get("supported_output_modalities")) is False:  # models that output speech or music
+            # models that output speech or music
+            if _holds("text", record.get("supported_output_modalities")) is False:
                 continue
-            vendor = next((value for field, value in record.items() if field.endswith("_provider")), "")
+            vendor = next(
+                (value for field, value in record.items() if field.endswith("_provider")), ""
+            )
             yield vendor, key.removeprefix(f"{vendor}/"), record
 
 
@@ -129,7 +140,11 @@ def _by_vendor(content: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str,
 
 
 def _as_list(content: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    named = [record for record in content["data"] if isinstance(record, dict) and isinstance(record.get("id"), str)]
+    named = [
+        record
+        for record in content["data"]
+        if isinstance(record, dict) and isinstance(record.get("id"), str)
+    ]
     for record in named:
         if "text" in (_part(record, "architecture").get("output_modalities") or ["text"]):
             yield "", record["id"], record
@@ -169,7 +184,11 @@ def _write_key(record: dict[str, Any]) -> ListedModel:
 
 
 def _write_vendor(record: dict[str, Any]) -> ListedModel:
-    seen, limit, cost = _part(record, "modalities").get("input"), _part(record, "limit"), _part(record, "cost")
+    seen, limit, cost = (
+        _part(record, "modalities").get("input"),
+        _part(record, "limit"),
+        _part(record, "cost"),
+    )
     calls = _part(record, "tool_call")
     facts = {
         "context": _count(limit.get("context")),
@@ -199,9 +218,12 @@ def _write_entry(record: dict[str, Any]) -> ListedModel:
         "thinking": _holds("reasoning", taken),
         "structured": _holds("structured_outputs", taken),
     }
-    named = zip(_RATES, ("prompt", "completion", "input_cache_read", "input_cache_write"), strict=True)
+    named = zip(
+        _RATES, ("prompt", "completion", "input_cache_read", "input_cache_write"), strict=True
+    )
     costs = {rate: pricing.get(theirs) for rate, theirs in named}
-    # A router such as openrouter/auto has the price -1, because the price is that of the chosen model.
+    # A router such as openrouter/auto has the price -1, because the price is that of the chosen
+    # model.
     return ListedModel(_known(facts), {} if "-1" in costs.values() else _price(costs, _MILLION))
 
 
@@ -223,7 +245,11 @@ def _known(facts: dict[str, Any]) -> dict[str, Any]:
 def _count(value: Any) -> int | None:
     if isinstance(value, str) and value.isdecimal():
         value = int(value)
-    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) and value else None
+    return (
+        int(value)
+        if isinstance(value, int | float) and not isinstance(value, bool) and value
+        else None
+    )
 
 
 def _price(costs: dict[str, Any], factor: Decimal) -> dict[str, str]:

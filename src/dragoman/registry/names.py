@@ -25,8 +25,8 @@ from .vendors import load_vendor, vendor_names
 
 
 class Names(Struct, frozen=True):
-    """The index of one reading of ``models.yaml``. It is replaced atomically when the file changes, so
-    a lookup never mixes two versions.
+    """The index of one reading of ``models.yaml``. It is replaced atomically when the file
+    changes, so a lookup never mixes two versions.
     """
 
     adapters: dict[str, Adapter]
@@ -48,7 +48,17 @@ class Names(Struct, frozen=True):
         aliases |= {alias: group.name for group in groups.values() for alias in group.aliases}
         adapters = {adapter.name: adapter for adapter in file.adapters}
         observed = ObservedFacts(observed_path() if file.observed else None)
-        return cls(adapters, models, groups, aliases, file.default, file.prices, file.thresholds, file.redis, observed)
+        return cls(
+            adapters,
+            models,
+            groups,
+            aliases,
+            file.default,
+            file.prices,
+            file.thresholds,
+            file.redis,
+            observed,
+        )
 
     @property
     def own_prices(self) -> PriceTable | None:
@@ -66,8 +76,14 @@ class Names(Struct, frozen=True):
         return Adapter(name, name, vendor.api_key_env, base_url=vendor.address())
 
     def listed(self) -> list[str]:
-        """Return the names of all groups and models of the file, then the catalogue's other models."""
-        listed = [f"{vendor}:{name}" for vendor in vendor_names() for name in load_vendor(vendor).listed_models()]
+        """Return the names of all groups and models of the file, then the catalogue's other
+        models.
+        """
+        listed = [
+            f"{vendor}:{name}"
+            for vendor in vendor_names()
+            for name in load_vendor(vendor).listed_models()
+        ]
         return [*self.groups, *self.models, *[name for name in listed if name not in self.models]]
 
     def group(self, name: str) -> Group | None:
@@ -75,7 +91,9 @@ class Names(Struct, frozen=True):
         return self.groups.get(self.aliases.get(name, name))
 
     def find(self, name: str) -> ModelEntry:
-        """Return the model with this name or alias; ``InvalidModelError`` suggests close matches."""
+        """Return the model with this name or alias; ``InvalidModelError`` suggests
+        close matches.
+        """
         name = self.aliases.get(name, name)
         if name in self.groups:
             return self._join(self.groups[name])
@@ -83,12 +101,16 @@ class Names(Struct, frozen=True):
         if entry is None:
             adapter, _, model = name.partition(":")
             if not model or (adapter not in self.adapters and adapter not in vendor_names()):
-                raise InvalidModelError(f"no model is named {name!r}{self._suggest(name)}", model=name)
+                raise InvalidModelError(
+                    f"no model is named {name!r}{self._suggest(name)}", model=name
+                )
             entry = ModelEntry(name, adapter, model)
         return self._complete(entry)
 
     def _complete(self, entry: ModelEntry) -> ModelEntry:
-        """Return a copy of the entry with the catalogue's data, its price, and whether it is configured."""
+        """Return a copy of the entry with the catalogue's data, its price, and whether it is
+        configured.
+        """
         adapter = self.adapter(entry.adapter)
         vendor = adapter.vendor
         listed = vendor.facts_of(entry.wire_name) if vendor else None
@@ -103,7 +125,9 @@ class Names(Struct, frozen=True):
         )
 
     def _join(self, group: Group) -> ModelEntry:
-        """Return the entry for a group: its first candidate's, with the capabilities of all candidates."""
+        """Return the entry for a group: its first candidate's, with the capabilities of all
+        candidates.
+        """
         entries = [self._candidate(candidate.model) for candidate in group.candidates]
         usable = any(entry.status == "configured" for entry in entries)
         return replace(
@@ -120,22 +144,28 @@ class Names(Struct, frozen=True):
         if not self.is_scheme(name):
             return self.find(name)
         scheme, _, rest = name.partition(":")
-        return ModelEntry(name, scheme, rest or scheme, priced_as=PricedAs.of("free", rest or scheme))
+        return ModelEntry(
+            name, scheme, rest or scheme, priced_as=PricedAs.of("free", rest or scheme)
+        )
 
     def is_scheme(self, name: str) -> bool:
-        """Return whether a name opens without an address, such as ``local``. Names in the file take
-        precedence.
+        """Return whether a name opens without an address, such as ``local``. Names in the file
+        take precedence.
         """
         is_own = name in self.aliases or name in self.models or name in self.groups
         return not is_own and name.partition(":")[0] in SCHEMES
 
     def chats(self, entry: ModelEntry) -> bool:
-        """Return whether a model accepts messages; false for models that only embed or transcribe."""
+        """Return whether a model accepts messages; false for models that only embed or
+        transcribe.
+        """
         vendor = self.adapter(entry.adapter).vendor
         return vendor is None or (vendor.chats and entry.wire_name not in vendor.not_chat)
 
     def is_embed_scheme(self, name: str) -> bool:
-        """Return whether a name opens an embedder without an address. Names in the file take precedence."""
+        """Return whether a name opens an embedder without an address. Names in the file take
+        precedence.
+        """
         is_own = name in self.aliases or name in self.models or name in self.groups
         return not is_own and name.partition(":")[0] in EMBED_SCHEMES
 
@@ -158,17 +188,29 @@ class Names(Struct, frozen=True):
         return f"{entry.id} is not in the catalogue; did you mean {entry.adapter}:{near[0]}?"
 
     def _suggest(self, name: str) -> str:
-        near = self._near(name) if ":" in name else [*dict.fromkeys(self._near_without_vendor(name))][:3]
-        return f"; did you mean {' or '.join(near)}?" if near else "; a name is an alias or adapter:model"
+        near = (
+            self._near(name)
+            if ":" in name
+            else [*dict.fromkeys(self._near_without_vendor(name))][:3]
+        )
+        return (
+            f"; did you mean {' or '.join(near)}?"
+            if near
+            else "; a name is an alias or adapter:model"
+        )
 
     def _near(self, name: str) -> list[str]:
         known = [*self.aliases, *self.listed(), *[f"{vendor}:" for vendor in vendor_names()]]
         return difflib.get_close_matches(name, known, 3, 0.5)
 
     def _near_without_vendor(self, name: str) -> Iterator[str]:
-        """Yield close matches: aliases, vendors, models of any vendor, then names with a similar word (``sonet``)."""
+        """Yield close matches: aliases, vendors, models of any vendor, then names with a similar
+        word (``sonet``).
+        """
         yield from difflib.get_close_matches(name, [*self.groups, *self.aliases], 3, 0.7)
-        yield from [f"{vendor}:" for vendor in difflib.get_close_matches(name, vendor_names(), 1, 0.8)]
+        yield from [
+            f"{vendor}:" for vendor in difflib.get_close_matches(name, vendor_names(), 1, 0.8)
+        ]
         names: dict[str, list[str]] = {}
         words: dict[str, list[str]] = {}
         for listed in self.listed():
@@ -178,7 +220,9 @@ class Names(Struct, frozen=True):
                 words.setdefault(word, []).append(listed)
         for own in difflib.get_close_matches(name, names, 3, 0.7):
             yield from names[own]
-        for word in difflib.get_close_matches(name.lower(), words, 1, 0.8) if len(name) > 2 else ():
+        for word in (
+            difflib.get_close_matches(name.lower(), words, 1, 0.8) if len(name) > 2 else ()
+        ):
             newest_first = sorted(words[word], reverse=True)
             yield from sorted(newest_first, key=lambda each: each.partition(":")[0])
 
@@ -189,7 +233,9 @@ def _price_by(source: str, as_of: str, changed: int) -> PriceTable:
 
 
 def _price_update(update: CatalogUpdate) -> PriceTable:
-    """Return the bundled prices plus those of the update for models they lack; cached per update."""
+    """Return the bundled prices plus those of the update for models they lack; cached
+    per update.
+    """
     return _price_by(update.source, update.as_of, id(update))
 
 

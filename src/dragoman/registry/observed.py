@@ -1,9 +1,9 @@
 """Observed capabilities: what an endpoint's replies have proven about it, kept between runs.
 
-They are stored in a JSON file in the cache folder or at ``$DRAGOMAN_OBSERVED``; ``off`` disables them.
-Only proven capabilities are stored: that a reply called a tool, called several at once, contained
-thinking, was streamed, or was read from a prompt cache, and that the server rejected a response schema.
-What the user declares or a server check finds takes precedence.
+They are stored in a JSON file in the cache folder or at ``$DRAGOMAN_OBSERVED``; ``off`` disables
+them. Only proven capabilities are stored: that a reply called a tool, called several at once,
+contained thinking, was streamed, or was read from a prompt cache, and that the server rejected a
+response schema. What the user declares or a server check finds takes precedence.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ class ObservedFacts:
         return Capabilities(**self._load().get(_key(base_url, model), {}))
 
     def watch(self, base_url: str, model: str, known: Capabilities) -> Watch | None:
-        """Return an observer for a model's replies; ``None`` if observed capabilities are turned off."""
+        """Return an observer for a model's replies; ``None`` if observed capabilities are turned
+        off.
+        """
         return None if self.path is None else Watch(self, base_url, model, known)
 
     def add(self, base_url: str, model: str, facts: dict[str, bool]) -> None:
@@ -75,7 +77,11 @@ class ObservedFacts:
                 read = msgspec.json.decode(data, type=dict[str, dict[str, Fact]])
                 known = set(Capabilities.__struct_fields__)
                 self._facts = {
-                    key: {name: fact for name, fact in facts.items() if name in known and fact.source == "observed"}
+                    key: {
+                        name: fact
+                        for name, fact in facts.items()
+                        if name in known and fact.source == "observed"
+                    }
                     for key, facts in read.items()
                 }
             except FileNotFoundError:
@@ -99,10 +105,14 @@ class ObservedFacts:
 class Watch:
     """Observe the capabilities of one model at one address from its replies."""
 
-    def __init__(self, owner: ObservedFacts, base_url: str, model: str, known: Capabilities) -> None:
+    def __init__(
+        self, owner: ObservedFacts, base_url: str, model: str, known: Capabilities
+    ) -> None:
         self._owner = owner
         self._target = base_url, model
-        self._seen: set[str] = {name for name in Capabilities.__struct_fields__ if known.known(name) is not None}
+        self._seen: set[str] = {
+            name for name in Capabilities.__struct_fields__ if known.known(name) is not None
+        }
         self._open = [name for name in _PROVEN if name not in self._seen]
 
     def see_reply(self, request: Request, complete: MessageComplete) -> None:
@@ -113,8 +123,8 @@ class Watch:
             self._owner.add(*self._target, dict.fromkeys(new, True))
 
     def see_refusal(self, fact: str) -> None:
-        """Store that the server rejected the feature of this capability, unless the answer is already
-        known.
+        """Store that the server rejected the feature of this capability, unless the answer is
+        already known.
         """
         if fact not in self._seen:
             self._seen.add(fact)
@@ -132,8 +142,12 @@ def _calls(complete: MessageComplete) -> int:
 _PROVEN: dict[str, Callable[[Request, MessageComplete], bool]] = {
     "supports_tools": lambda request, complete: _calls(complete) > 0,
     "supports_parallel_tool_calls": lambda request, complete: _calls(complete) > 1,
-    "supports_streaming_tool_calls": lambda request, complete: request.stream and _calls(complete) > 0,
+    "supports_streaming_tool_calls": lambda request, complete: (
+        request.stream and _calls(complete) > 0
+    ),
     "supports_streaming": lambda request, complete: request.stream,
-    "supports_thinking": lambda request, complete: any(type(block) is Thinking for block in complete.final_content),
+    "supports_thinking": lambda request, complete: any(
+        type(block) is Thinking for block in complete.final_content
+    ),
     "supports_prompt_caching": lambda request, complete: bool(complete.usage.cached_input_tokens),
 }

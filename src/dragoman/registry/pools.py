@@ -77,8 +77,8 @@ class Pool:
 
 
 class Lease(Transport):
-    """Permission for one provider to use a connection pool. ``holders`` counts the callers that share
-    the provider.
+    """Permission for one provider to use a connection pool. ``holders`` counts the callers that
+    share the provider.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -86,7 +86,12 @@ class Lease(Transport):
         self.holders = 0
 
     def send(
-        self, request: HttpRequest, credentials: Mapping[str, Secret], timeouts: Timeouts, *, stream: bool = False
+        self,
+        request: HttpRequest,
+        credentials: Mapping[str, Secret],
+        timeouts: Timeouts,
+        *,
+        stream: bool = False,
     ) -> AbstractAsyncContextManager[HttpStream]:
         pool = self._pool
         if pool.closed:
@@ -108,7 +113,9 @@ class Pools:
         self._replaced: list[Pool] = []
 
     def lease(self, adapter: str, connection: Connection) -> Lease:
-        """Return a lease on an adapter's pool; if its connection settings changed, on a new pool."""
+        """Return a lease on an adapter's pool; if its connection settings changed, on
+        a new pool.
+        """
         kept = self._pools.get(adapter)
         if kept is None or kept[0] != connection:
             if kept is not None:

@@ -67,7 +67,9 @@ class Registry:
         found = Path(path) if path is not None else config_path()
         if path is None and not found.exists() and not found.is_symlink():
             if os.environ.get("DRAGOMAN_CONFIG"):
-                raise ConfigError(str(found), None, "DRAGOMAN_CONFIG names a file that does not exist")
+                raise ConfigError(
+                    str(found), None, "DRAGOMAN_CONFIG names a file that does not exist"
+                )
             return cls(path=found)
         # takes its timestamp before reading, so a change during the read is noticed
         registry = cls(path=found)
@@ -80,7 +82,9 @@ class Registry:
         return self._names().default
 
     def names(self) -> list[str]:
-        """Return the names of all groups and models of the file, then the catalogue's other models."""
+        """Return the names of all groups and models of the file, then the catalogue's other
+        models.
+        """
         return self._names().listed()
 
     def aliases(self) -> dict[str, str]:
@@ -92,7 +96,9 @@ class Registry:
         return dict(self._names().groups)
 
     def find(self, name: str) -> ModelEntry:
-        """Return the model with this name or alias; ``InvalidModelError`` suggests close matches."""
+        """Return the model with this name or alias; ``InvalidModelError`` suggests
+        close matches.
+        """
         names = self._names()
         entry = names.find(name)
         self._warn_about_typo(names, entry)
@@ -105,8 +111,16 @@ class Registry:
     def local_adapters(self) -> tuple[list[Adapter], list[Adapter]]:
         """Return the adapters of local servers: those of the file, then the catalogue's others."""
         names = self._names()
-        own = [adapter for adapter in names.adapters.values() if adapter.is_configured and adapter.is_local]
-        vendors = [vendor for vendor in vendor_names() if vendor not in names.adapters and load_vendor(vendor).local]
+        own = [
+            adapter
+            for adapter in names.adapters.values()
+            if adapter.is_configured and adapter.is_local
+        ]
+        vendors = [
+            vendor
+            for vendor in vendor_names()
+            if vendor not in names.adapters and load_vendor(vendor).local
+        ]
         addresses = {adapter.base_url for adapter in own}
         others = [names.adapter(vendor) for vendor in vendors]
         return own, [adapter for adapter in others if adapter.base_url not in addresses]
@@ -121,7 +135,8 @@ class Registry:
         among: Iterable[str] | None = None,
         configured: bool = True,
     ) -> Choice:
-        """Return the models that meet the needs, cheapest first, and why each of the others does not.
+        """Return the models that meet the needs, cheapest first, and why each of the others does
+        not.
 
         ``needs`` is a string such as ``"tools,images,context=200k"``, a list of such strings, or a
         mapping. Prices are US dollars per million tokens. ``among`` are the names to choose from,
@@ -130,15 +145,25 @@ class Registry:
         ``unknown_supports_images``. An unknown need raises ``ValueError``.
         """
         wanted = read_wanted(
-            needs, max_input_price=max_input_price, max_output_price=max_output_price, tier=tier, configured=configured
+            needs,
+            max_input_price=max_input_price,
+            max_output_price=max_output_price,
+            tier=tier,
+            configured=configured,
         )
         names = self._names()
         entries = [names.find(name) for name in (names.listed() if among is None else among)]
-        chats = [entry for entry in entries if entry.group is None and (among is not None or names.chats(entry))]
+        chats = [
+            entry
+            for entry in entries
+            if entry.group is None and (among is not None or names.chats(entry))
+        ]
         return choose_among(chats, wanted, self.prices())
 
     def prices(self) -> PriceTable:
-        """Return the price table that ``DRAGOMAN_PRICES`` names; else the file's, then the bundled one."""
+        """Return the price table that ``DRAGOMAN_PRICES`` names; else the file's, then the bundled
+        one.
+        """
         own = self._names().own_prices
         return own if own is not None else PriceTable.default()
 
@@ -170,8 +195,8 @@ class Registry:
     def open_embedder(
         self, name: str, *subscribers: Subscriber, retries: int | None = None, **settings: Any
     ) -> Embedder:
-        """Return the embedding model with this name; ``subscribers`` are called for every request; see
-        ``open``.
+        """Return the embedding model with this name; ``subscribers`` are called for every request;
+        see ``open``.
 
         Each call returns a new object. The candidates of a group must be servers of the same
         model.
@@ -196,7 +221,10 @@ class Registry:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         await self.close()
 
@@ -232,7 +260,9 @@ class Registry:
 
 @lru_cache(maxsize=8)
 def _load_registry(path: Path) -> Registry:
-    """Return the registry for a file, which may be missing. The registry reads a changed file again."""
+    """Return the registry for a file, which may be missing. The registry reads a changed file
+    again.
+    """
     return Registry.load(path if path.exists() else None)
 
 
@@ -240,7 +270,9 @@ def open_name(model: str, retries: int | None, settings: Mapping[str, Any]) -> P
     """Open a model by name, for ``connect``."""
     try:
         # Each call gets its own provider: one caller's close() must not end another's stream.
-        return _load_registry(config_path())._open(model, Order(dict(settings), retries=retries), shared=False)
+        return _load_registry(config_path())._open(
+            model, Order(dict(settings), retries=retries), shared=False
+        )
     except InvalidModelError as error:
         if error.provider_code == NOT_CHAT:
             raise

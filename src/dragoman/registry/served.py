@@ -31,7 +31,9 @@ async def list_served(adapters: Iterable[Adapter], seconds: float = 1.0) -> list
     """Query the servers of all adapters concurrently for their models, for at most ``seconds``."""
     transport = HttpTransport()
     try:
-        return list(await asyncio.gather(*[_ask(adapter, transport, seconds) for adapter in adapters]))
+        return list(
+            await asyncio.gather(*[_ask(adapter, transport, seconds) for adapter in adapters])
+        )
     finally:
         await transport.close()
 
@@ -43,11 +45,18 @@ async def _ask(adapter: Adapter, transport: HttpTransport, seconds: float) -> Se
         # there.
         at = root_of(base_url) if adapter.wire == "ollama" else base_url
         url = join_url(at, "/models", default="/v1")
-        key, codec = adapter.key(), CODECS[adapter.wire].connect("m", base_url, None, Capabilities())
-        credentials = {name: Secret(value) for name, value in codec.authorise(key).items()} if key else {}
+        key, codec = (
+            adapter.key(),
+            CODECS[adapter.wire].connect("m", base_url, None, Capabilities()),
+        )
+        credentials = (
+            {name: Secret(value) for name, value in codec.authorise(key).items()} if key else {}
+        )
         request = HttpRequest("GET", url, {"accept": "application/json"})
         async with asyncio.timeout(seconds):
-            reply = await transport.exchange(request, credentials, Timeouts(seconds, seconds, seconds, seconds))
+            reply = await transport.exchange(
+                request, credentials, Timeouts(seconds, seconds, seconds, seconds)
+            )
         if reply.status != 200:
             return Served(adapter, problem=f"HTTP {reply.status}")
         return Served(adapter, tuple(_names(read_json(reply.body))))
@@ -67,4 +76,8 @@ def _names(data: Any) -> list[str]:
     if not isinstance(listed, list):
         raise ValueError("not a list of models")
     names = [each.get("id") or each.get("name") for each in listed if isinstance(each, dict)]
-    return [name for name in names if isinstance(name, str) and name.isprintable() and 0 < len(name) <= _MAX_NAME]
+    return [
+        name
+        for name in names
+        if isinstance(name, str) and name.isprintable() and 0 < len(name) <= _MAX_NAME
+    ]

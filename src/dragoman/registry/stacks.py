@@ -74,9 +74,13 @@ class Order(Struct, frozen=True):
 
     @property
     def is_plain(self) -> bool:
-        """Whether equal options may share a provider: not with subscribers or with arbitrary objects."""
+        """Whether equal options may share a provider: not with subscribers or with arbitrary
+        objects.
+        """
         kinds = str | int | float | bool | Struct | None
-        return not self.subscribers and all(isinstance(value, kinds) for value in self.settings.values())
+        return not self.subscribers and all(
+            isinstance(value, kinds) for value in self.settings.values()
+        )
 
 
 class Stacks:
@@ -103,14 +107,19 @@ class Stacks:
             lease.holders += 1
         return kept[0]
 
-    def open_retrieval(self, names: Names, name: str, side: Literal["embed", "rerank"], order: Order) -> Any:
+    def open_retrieval(
+        self, names: Names, name: str, side: Literal["embed", "rerank"], order: Order
+    ) -> Any:
         """Return the embedder or reranker of a model, or of a group of servers of one model."""
         if side == "embed" and names.is_embed_scheme(name):
-            return _retry(_observe(open_embed_scheme(name, order.settings), order), order.retries or 0)
+            return _retry(
+                _observe(open_embed_scheme(name, order.settings), order), order.retries or 0
+            )
         group = names.group(name)
         if group is not None:
             members: list[Any] = [
-                self._build_retrieval(names, names.find(each.model), side, order) for each in group.candidates
+                self._build_retrieval(names, names.find(each.model), side, order)
+                for each in group.candidates
             ]
             found: Any = Fallback(members, self._share_availability(names), name=group.name)
             return _retry(found, order.retries or 0)
@@ -150,12 +159,17 @@ class Stacks:
     def _build_group(self, names: Names, group: Group, order: Order) -> Provider:
         for setting in order.settings:
             if setting not in _GROUP_SETTINGS:
-                raise ValueError(f"{setting}: {group.name} is a group of models; set it for each in models.yaml")
+                raise ValueError(
+                    f"{setting}: {group.name} is a group of models; set it for each in models.yaml"
+                )
         if not order.planning and names.find(group.name).status != "configured":
             entries = [names.find(candidate.model) for candidate in group.candidates]
             raise not_configured(entries[0], names.adapter(entries[0].adapter))
         return Fallback(
-            [self._build_candidate(names, group, candidate, order) for candidate in group.candidates],
+            [
+                self._build_candidate(names, group, candidate, order)
+                for candidate in group.candidates
+            ],
             self._share_availability(names),
             name=group.name,
             strategy=group.strategy,
@@ -163,7 +177,9 @@ class Stacks:
             half_life=group.half_life,
         )
 
-    def _build_candidate(self, names: Names, group: Group, candidate: Candidate, order: Order) -> Provider:
+    def _build_candidate(
+        self, names: Names, group: Group, candidate: Candidate, order: Order
+    ) -> Provider:
         retries = candidate.max_retries if order.retries is None else order.retries
         settings = dict(order.settings)
         if names.is_scheme(candidate.model):
@@ -179,10 +195,14 @@ class Stacks:
             return NotConfigured(adapter.name, entry.wire_name, find_missing(adapter))
         limiters = []
         if candidate.rate_limit is not None:
-            limiters = [self._limit(names, f"group:{group.name}:{candidate.model}", candidate.rate_limit)]
+            limiters = [
+                self._limit(names, f"group:{group.name}:{candidate.model}", candidate.rate_limit)
+            ]
         return _retry(self._build_model(names, entry, order, limiters), retries)
 
-    def _build_model(self, names: Names, entry: ModelEntry, order: Order, limiters: Sequence[Limiter] = ()) -> Provider:
+    def _build_model(
+        self, names: Names, entry: ModelEntry, order: Order, limiters: Sequence[Limiter] = ()
+    ) -> Provider:
         adapter = names.adapter(entry.adapter)
         if order.settings.get("wire") in CODECS:
             adapter = adapter.with_wire(order.settings["wire"])
@@ -196,15 +216,22 @@ class Stacks:
             raise not_configured(entry, adapter)
         keys = adapter.keys() if "api_key" not in order.settings and adapter.auth is None else []
         if adapter.base_url is not None:
-            given["observe"] = names.observed.watch(adapter.base_url, entry.wire_name, entry.capabilities)
+            given["observe"] = names.observed.watch(
+                adapter.base_url, entry.wire_name, entry.capabilities
+            )
         made = [self._bind(entry, adapter, {**given, "api_key": key}) for key in keys[1:]]
         made.insert(0, self._bind(entry, adapter, given))
         provider = _observe(made[0] if len(made) == 1 else KeyRotation(made), order)
         if adapter.rate_limit is not None:
-            limiters = [self._limit(names, f"adapter:{adapter.name}", adapter.rate_limit), *limiters]
+            limiters = [
+                self._limit(names, f"adapter:{adapter.name}", adapter.rate_limit),
+                *limiters,
+            ]
         return RateLimit(provider, limiter=limiters) if limiters else provider
 
-    def _build_retrieval(self, names: Names, entry: ModelEntry, side: Literal["embed", "rerank"], order: Order) -> Any:
+    def _build_retrieval(
+        self, names: Names, entry: ModelEntry, side: Literal["embed", "rerank"], order: Order
+    ) -> Any:
         adapter = names.adapter(entry.adapter)
         if entry.status != "configured" and not ("api_key" in order.settings and adapter.base_url):
             raise not_configured(entry, adapter)
@@ -221,7 +248,9 @@ class Stacks:
         model: Any = _observe(bind_side(entry.wire_name, **given), order)
         if adapter.rate_limit is None:
             return model
-        return RateLimit(model, limiter=[self._limit(names, f"adapter:{adapter.name}", adapter.rate_limit)])
+        return RateLimit(
+            model, limiter=[self._limit(names, f"adapter:{adapter.name}", adapter.rate_limit)]
+        )
 
     def _bind(self, entry: ModelEntry, adapter: Adapter, settings: dict[str, Any]) -> Provider:
         if settings.get("transport") is None:
@@ -236,7 +265,9 @@ class Stacks:
             given = limits.given()
             with _naming_redis():
                 self._limiters[key] = (
-                    Limiter(**given) if names.redis is None else RedisLimiter(names.redis, f"limit:{name}", **given)
+                    Limiter(**given)
+                    if names.redis is None
+                    else RedisLimiter(names.redis, f"limit:{name}", **given)
                 )
         return self._limiters[key]
 
@@ -258,7 +289,9 @@ class Stacks:
         The settings include API keys, so the key must not contain them in plain text.
         """
         group = names.group(name)
-        models = [candidate.model for candidate in group.candidates] if group is not None else [name]
+        models = (
+            [candidate.model for candidate in group.candidates] if group is not None else [name]
+        )
         known = []
         for model in models:
             if not names.is_scheme(model):
@@ -266,7 +299,16 @@ class Stacks:
                 adapter = names.adapter(entry.adapter)
                 settings = {**_describe(entry, adapter), "api_key": None}
                 known.append((entry.id, entry.status, settings, adapter.keys(), adapter.auth))
-        text = repr((name, order.retries, order.planning, order.bare, sorted(order.settings.items()), known))
+        text = repr(
+            (
+                name,
+                order.retries,
+                order.planning,
+                order.bare,
+                sorted(order.settings.items()),
+                known,
+            )
+        )
         return hashlib.sha256(text.encode()).hexdigest()
 
 

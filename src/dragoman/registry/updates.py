@@ -1,8 +1,8 @@
 """The user's update of the catalogue, which ``dragoman models update`` writes between releases.
 
-It is a JSON file in the data folder or at ``$DRAGOMAN_CATALOG``, with capabilities and prices by vendor
-and model. It overrides the rows of the bundled catalogue, and is overridden by what a vendor documents,
-what the user declares and what a server check finds.
+It is a JSON file in the data folder or at ``$DRAGOMAN_CATALOG``, with capabilities and prices by
+vendor and model. It overrides the rows of the bundled catalogue, and is overridden by what a
+vendor documents, what the user declares and what a server check finds.
 """
 
 from __future__ import annotations
@@ -91,19 +91,26 @@ def _make_row(vendor: str, name: str, model: ListedModel) -> PriceRow:
     is_free = not rates.get("input") and not rates.get("output")
     if is_free:
         return PriceRow(vendor, Match(equals=(name.lower(),)), free=True)
-    tiers = [Tier(above, **{rate: Decimal(price) for rate, price in own.items()}) for above, own in model.tiers.items()]
+    tiers = [
+        Tier(above, **{rate: Decimal(price) for rate, price in own.items()})
+        for above, own in model.tiers.items()
+    ]
     return PriceRow(vendor, Match(equals=(name.lower(),)), **rates, tiers=tuple(tiers))
 
 
 class Difference(Struct, frozen=True):
-    """The changes that a list would make: lines to review, and implausible values that are not applied."""
+    """The changes that a list would make: lines to review, and implausible values that are not
+    applied.
+    """
 
     added: list[str]
     changed: list[str]
     odd: list[str]
 
 
-def compare(known: dict[str, dict[str, dict[str, Any]]], table: PriceTable, listed: Listed) -> Difference:
+def compare(
+    known: dict[str, dict[str, dict[str, Any]]], table: PriceTable, listed: Listed
+) -> Difference:
     """Compare a list with the catalogue, ``known`` by vendor and model, and with a price table."""
     added, changed, odd = [], [], []
     for vendor, models in sorted(listed.items()):
@@ -115,9 +122,16 @@ def compare(known: dict[str, dict[str, dict[str, Any]]], table: PriceTable, list
             if name not in have:
                 added.append(f"+ {target} {_show(model.facts)}{_show_price(model.prices)}")
                 continue
-            changes = {fact: value for fact, value in model.facts.items() if have[name].get(fact) not in (None, value)}
+            changes = {
+                fact: value
+                for fact, value in model.facts.items()
+                if have[name].get(fact) not in (None, value)
+            }
             differing += bool(changes)
-            changed += [f"~ {target} {fact} {have[name][fact]} -> {value}" for fact, value in changes.items()]
+            changed += [
+                f"~ {target} {fact} {have[name][fact]} -> {value}"
+                for fact, value in changes.items()
+            ]
             row = table.find(target)
             for rate, text in model.prices.items():
                 now, new = getattr(row, rate, None), Decimal(text)

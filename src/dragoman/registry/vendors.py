@@ -44,12 +44,18 @@ FACTS = _FACTS = {
     "dimensions": "max_dimensions",
     "batch": "max_batch_size",
 }
-_KINDS: dict[str, type] = {"context": int, "output": int, "image_types": list, "dimensions": int, "batch": int}
+_KINDS: dict[str, type] = {
+    "context": int,
+    "output": int,
+    "image_types": list,
+    "dimensions": int,
+    "batch": int,
+}
 
 
 class WireForm(Struct, frozen=True):
-    """How a vendor implements one wire. ``only`` is a pattern for the models that are served on this
-    wire alone.
+    """How a vendor implements one wire. ``only`` is a pattern for the models that are served on
+    this wire alone.
     """
 
     base_url: str | None
@@ -58,7 +64,9 @@ class WireForm(Struct, frozen=True):
 
 
 class Side(Struct, frozen=True):
-    """How a vendor embeds or ranks: the wire, its quirks, and the address if it differs from chat."""
+    """How a vendor embeds or ranks: the wire, its quirks, and the address if it
+    differs from chat.
+    """
 
     wire: str
     base_url: str | None = None
@@ -73,8 +81,8 @@ class Vendor(Struct, frozen=True):
     ``base_url_env`` is the environment variable in which users set the server's address, ``hint``
     the advice if no server responds there. ``not_chat`` lists the models that embed or transcribe;
     ``chats`` is false for a vendor without chat models. ``wire`` is the default of ``wires``;
-    ``embed`` and ``rerank`` describe how it embeds and ranks. ``auth``
-    is the type of credentials of calls without a key, if one of the variables ``auth_env`` is set; the value of one of
+    ``embed`` and ``rerank`` describe how it embeds and ranks. ``auth`` is the type of credentials
+    of calls without a key, if one of the variables ``auth_env`` is set; the value of one of
     ``region_env`` replaces ``region`` in the address.
     """
 
@@ -103,10 +111,14 @@ class Vendor(Struct, frozen=True):
     region_env: tuple[str, ...] = ()
 
     def address(self, wire: str | None = None) -> str | None:
-        """Return the base URL of a wire, with host and port from the variable ``base_url_env`` if it is set."""
+        """Return the base URL of a wire, with host and port from the variable ``base_url_env`` if
+        it is set.
+        """
         form = self.wires.get(wire or self.wire)
         base_url = form.base_url if form is not None else self.base_url
-        region = next((found for name in self.region_env if (found := os.environ.get(name))), self.region)
+        region = next(
+            (found for name in self.region_env if (found := os.environ.get(name))), self.region
+        )
         if self.region and base_url is not None:
             base_url = base_url.replace(self.region, region, 1)
         given = os.environ.get(self.base_url_env, "").strip() if self.base_url_env else ""
@@ -123,8 +135,12 @@ class Vendor(Struct, frozen=True):
         return form.quirks if form is not None else {}
 
     def wire_of(self, model: str) -> str:
-        """Return the wire for a model: the default, unless the model is served on another wire alone."""
-        forms = [name for name, form in self.wires.items() if form.only and re.search(form.only, model)]
+        """Return the wire for a model: the default, unless the model is served on another wire
+        alone.
+        """
+        forms = [
+            name for name, form in self.wires.items() if form.only and re.search(form.only, model)
+        ]
         return forms[0] if forms else self.wire
 
     def facts_of(self, model: str) -> Capabilities | None:
@@ -139,7 +155,9 @@ class Vendor(Struct, frozen=True):
         documented = {
             name: fact
             for name in Capabilities.__struct_fields__
-            if known is not None and (fact := getattr(known, name)).by is not None and "://" in fact.by
+            if known is not None
+            and (fact := getattr(known, name)).by is not None
+            and "://" in fact.by
         }
         return (known or Capabilities()).merged(renewed).merged(Capabilities(**documented))
 
@@ -172,7 +190,9 @@ def _complete_url(given: str, base_url: str) -> str:
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
     netloc = host if port is None else f"{host}:{port}"
     path = parts.path.rstrip("/")
-    return urlunsplit((parts.scheme, netloc, path if path.endswith(own.path) else path + own.path, "", ""))
+    return urlunsplit(
+        (parts.scheme, netloc, path if path.endswith(own.path) else path + own.path, "", "")
+    )
 
 
 @cache
@@ -183,7 +203,11 @@ def vendor_names() -> tuple[str, ...]:
 
 @cache
 def _bundled() -> frozenset[str]:
-    names = [entry.name.removesuffix(".yaml") for entry in _folder().iterdir() if entry.name.endswith(".yaml")]
+    names = [
+        entry.name.removesuffix(".yaml")
+        for entry in _folder().iterdir()
+        if entry.name.endswith(".yaml")
+    ]
     return frozenset(names)
 
 
@@ -196,7 +220,9 @@ def load_vendor(vendor: str) -> Vendor:
     text = _folder().joinpath(f"{vendor}.yaml").read_bytes()
     kept = _read_compiled().get(vendor)
     if kept is not None and kept.digest == _digest(text):
-        return _build(vendor, unparsed(msgspec.json.decode(kept.content), f"catalog/{vendor}.yaml"))
+        return _build(
+            vendor, unparsed(msgspec.json.decode(kept.content), f"catalog/{vendor}.yaml")
+        )
     return _build(vendor, parse_yaml(text, f"catalog/{vendor}.yaml"))
 
 
@@ -206,13 +232,19 @@ def _folder() -> Any:
 
 def _build(vendor: str, root: Section) -> Vendor:
     root.allow(
-        "name", "wire", "base_url", "base_url_env", "api_key_env", "docs", "hint", "tokens", "local", "quirks",
-        "proofs", "as_of", "models", "wires", "facts", "chat", "embed", "rerank", "auth", "region", "listed",
+        "name", "wire", "base_url", "base_url_env", "api_key_env", "docs", "hint", "tokens",
+        "local", "quirks",
+        "proofs", "as_of", "models", "wires", "facts", "chat", "embed", "rerank", "auth", "region",
+        "listed",
     )  # fmt: skip
     origins = _read_origins(vendor, root)
     models = dict(root.section("models").sections())
     rules = [_read_rule(section) for _, section in root.section("facts").sections()]
-    wire, base_url, quirks = root.get("wire", str, "openai"), root.get("base_url", str), root.section("quirks").plain()
+    wire, base_url, quirks = (
+        root.get("wire", str, "openai"),
+        root.get("base_url", str),
+        root.section("quirks").plain(),
+    )
     auth, region = root.section("auth"), root.section("region")
     auth.allow("type", "env")
     region.allow("name", "env")
@@ -232,7 +264,9 @@ def _build(vendor: str, root: Section) -> Vendor:
         {name: family for name, family in families.items() if family is not None},
         root.get("base_url_env", str),
         root.get("hint", str),
-        frozenset({name for name, section in models.items() if not section.get("chat", bool, True)}),
+        frozenset(
+            {name for name, section in models.items() if not section.get("chat", bool, True)}
+        ),
         {wire: WireForm(base_url, quirks), **_read_wires(root.section("wires"), base_url)},
         root.get("chat", bool, True),
         _read_side(root, "embed"),
@@ -278,7 +312,10 @@ class _Rule(Struct, frozen=True):
 def _read_rule(section: Section) -> _Rule:
     section.allow(*_FACTS, "match", "source", "as_of")
     facts = Capabilities.of(
-        _read_values(section), "catalogue", at=section.get("as_of", str), by=section.get("source", str)
+        _read_values(section),
+        "catalogue",
+        at=section.get("as_of", str),
+        by=section.get("source", str),
     )
     return _Rule(re.compile(section.get("match", str, "")), facts)
 
@@ -294,7 +331,10 @@ def _read_origins(vendor: str, root: Section) -> dict[bool, tuple[str | None, st
 
 
 def _read_facts(
-    name: str, section: Section, origins: dict[bool, tuple[str | None, str | None]], rules: list[_Rule]
+    name: str,
+    section: Section,
+    origins: dict[bool, tuple[str | None, str | None]],
+    rules: list[_Rule],
 ) -> Capabilities:
     """Read the capabilities of a model: its own row, overridden by the vendor's rules; the last
     rule wins.
@@ -308,16 +348,22 @@ def _read_facts(
                 known = known.merged(rule.facts)
     if known.supports_tools.value is False:  # then no tool calls are streamed or parallel either
         known = replace(
-            known, supports_streaming_tool_calls=known.supports_tools, supports_parallel_tool_calls=known.supports_tools
+            known,
+            supports_streaming_tool_calls=known.supports_tools,
+            supports_parallel_tool_calls=known.supports_tools,
         )
     return known
 
 
 def _read_values(section: Section) -> dict[str, Any]:
-    return {fact: section.get(key, _KINDS.get(key, bool)) for key, fact in _FACTS.items() if key in section.data}
+    return {
+        fact: section.get(key, _KINDS.get(key, bool))
+        for key, fact in _FACTS.items()
+        if key in section.data
+    }
 
 
-# --- compiled ---------------------------------------------------------------------------------------
+# --- compiled ----------------------------------------------------------------------------------
 
 
 class _Compiled(Struct, frozen=True):
@@ -347,6 +393,9 @@ def compile_catalog() -> bytes:
         kept[vendor] = _Compiled(_digest(text), msgspec.Raw(content))
     return (
         b"{\n"
-        + b",\n".join(msgspec.json.encode(vendor) + b": " + msgspec.json.encode(each) for vendor, each in kept.items())
+        + b",\n".join(
+            msgspec.json.encode(vendor) + b": " + msgspec.json.encode(each)
+            for vendor, each in kept.items()
+        )
         + b"\n}\n"
     )

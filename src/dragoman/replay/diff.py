@@ -48,7 +48,11 @@ def find_differences(a: Any, b: Any, path: str = "") -> Iterator[Difference]:
         yield _differ_in_text(a, b, path)
     elif a != b or isinstance(a, bool) is not isinstance(b, bool):
         yield Difference(
-            path, None if a is _ABSENT else a, None if b is _ABSENT else b, a is not _ABSENT, b is not _ABSENT
+            path,
+            None if a is _ABSENT else a,
+            None if b is _ABSENT else b,
+            a is not _ABSENT,
+            b is not _ABSENT,
         )
 
 
@@ -56,14 +60,18 @@ def _differ_in_text(a: str, b: str, path: str) -> Difference:
     """Return the difference between two strings; of long strings, only the part around where they
     diverge.
     """
-    at = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    at = next(
+        (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
+    )
     if at <= 40:
         return Difference(path, a, b)
     start = at - 20
-    return Difference(f"{path}, character {at}", f"…{a[start : start + 200]}", f"…{b[start : start + 200]}")
+    return Difference(
+        f"{path}, character {at}", f"…{a[start : start + 200]}", f"…{b[start : start + 200]}"
+    )
 
 
-# --- two runs ---------------------------------------------------------------------------------------
+# --- two runs ----------------------------------------------------------------------------------
 
 # What differs between any two runs and is not significant: ids, durations, and the provider's own
 # texts.
@@ -106,7 +114,9 @@ def compare_runs(a: Iterable[ReplayStep], b: Iterable[ReplayStep]) -> tuple[Chan
 
     Ids, durations and the order of concurrent steps are ignored.
     """
-    left, right = [_untangle(step for step in steps if step.type not in _INCIDENTAL) for steps in (a, b)]
+    left, right = [
+        _untangle(step for step in steps if step.type not in _INCIDENTAL) for steps in (a, b)
+    ]
     keys = [[_key(step) for step in steps] for steps in (left, right)]
     start = 0
     while start < min(len(left), len(right)) and keys[0][start] == keys[1][start]:
@@ -145,7 +155,9 @@ def _pair(left: list[ReplayStep], right: list[ReplayStep]) -> Iterator[Change]:
     """Pair steps of the same type and yield their differences; yield other steps as present in
     one run only.
     """
-    matcher = SequenceMatcher(None, [step.type for step in left], [step.type for step in right], autojunk=False)
+    matcher = SequenceMatcher(
+        None, [step.type for step in left], [step.type for step in right], autojunk=False
+    )
     for tag, i1, i2, j1, j2 in matcher.get_opcodes():
         if tag == "equal":
             for a, b in zip(left[i1:i2], right[j1:j2], strict=True):

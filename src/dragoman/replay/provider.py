@@ -58,7 +58,9 @@ _KINDS: dict[str, type[ProviderError]] = {
 class ReplayMismatch(LookupError):  # noqa: N818 - nothing failed: this is another run
     """The new run diverges from the log; ``difference`` is the first difference."""
 
-    def __init__(self, session: str, call: int, why: str, difference: Difference | None = None) -> None:
+    def __init__(
+        self, session: str, call: int, why: str, difference: Difference | None = None
+    ) -> None:
         super().__init__(f"session {session!r}, call {call}: {why}")
         self.session = session
         self.call = call
@@ -126,7 +128,9 @@ class ReplayProvider(ReplyProvider):
                 interrupted = isinstance(payload, SessionResumed)
             elif isinstance(payload, SessionFinished):
                 _forget_cut(calls, payload)
-            elif isinstance(payload, CallFailed) and (interrupted or payload.error_class == "cancelled"):
+            elif isinstance(payload, CallFailed) and (
+                interrupted or payload.error_class == "cancelled"
+            ):
                 # it was cancelled from outside, so it has no reply
                 calls.pop(payload.request_id or "", None)
             elif isinstance(payload, MessageRecorded | CallStarted | CallCompleted | CallFailed):
@@ -136,10 +140,14 @@ class ReplayProvider(ReplyProvider):
                     self._read_call(payload, calls)
             self._conversation.apply(record, payload)
         # A call that was started and neither answered nor failed was interrupted by a crash.
-        self._recorded = [call for call in calls.values() if call.reply is not None or call.failure is not None]
+        self._recorded = [
+            call for call in calls.values() if call.reply is not None or call.failure is not None
+        ]
 
     def _read_call(
-        self, payload: MessageRecorded | CallStarted | CallCompleted | CallFailed, calls: dict[str, _Call]
+        self,
+        payload: MessageRecorded | CallStarted | CallCompleted | CallFailed,
+        calls: dict[str, _Call],
     ) -> None:
         is_reply = isinstance(payload, MessageRecorded) and isinstance(payload.message, Assistant)
         if payload.request_id and (is_reply or not isinstance(payload, MessageRecorded)):
@@ -159,7 +167,11 @@ class ReplayProvider(ReplyProvider):
         """Return the next recorded call, which must match the request."""
         call = self._match(request)
         self._asked += 1
-        error = _to_error(call.failure, request) if call.failure is not None or call.reply is None else None
+        error = (
+            _to_error(call.failure, request)
+            if call.failure is not None or call.reply is None
+            else None
+        )
         return Recorded(call.reply, call.completed, error, self._intents)
 
     def _match(self, request: Request) -> _Call:
@@ -167,7 +179,9 @@ class ReplayProvider(ReplyProvider):
         if number > len(self._recorded):
             made = len(self._recorded)
             raise ReplayMismatch(
-                self.session, number, f"the log holds {made} call{'s' * (made != 1)} and this is one more"
+                self.session,
+                number,
+                f"the log holds {made} call{'s' * (made != 1)} and this is one more",
             )
         call = self._recorded[self._asked]
         asked: dict[str, Any] = {"messages": _to_plain(request.messages)}
@@ -176,18 +190,30 @@ class ReplayProvider(ReplyProvider):
         sent = complete if asked["messages"] == complete else _to_plain(call.sent)
         recorded: dict[str, Any] = {"messages": sent}
         if self._tools:
-            recorded["tools"], asked["tools"] = sorted(self._tools), sorted([tool.name for tool in request.tools])
+            recorded["tools"], asked["tools"] = (
+                sorted(self._tools),
+                sorted([tool.name for tool in request.tools]),
+            )
         difference = next(find_differences(recorded, asked), None)
         if difference is not None:
-            why = f"the first difference between what was recorded and what is asked is at {difference}"
+            why = (
+                "the first difference between what was recorded and what is asked is at "
+                f"{difference}"
+            )
             raise ReplayMismatch(self.session, number, why, difference)
         return call
 
 
 def _forget_cut(calls: dict[str, _Call], end: SessionFinished) -> None:
-    """Drop the last call if it failed because the session was stopped; it did not fail by itself."""
+    """Drop the last call if it failed because the session was stopped; it did not fail
+    by itself.
+    """
     last = next(reversed(calls), None)
-    if last is not None and calls[last].failure is not None and end.outcome in ("cancelled", "exhausted"):
+    if (
+        last is not None
+        and calls[last].failure is not None
+        and end.outcome in ("cancelled", "exhausted")
+    ):
         del calls[last]
 
 
@@ -218,7 +244,9 @@ def _to_plain(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 def _to_error(failure: CallFailed | None, request: Request) -> ProviderError:
     if failure is None:
-        return InvalidResponseError("the log does not say how this call ended", request_id=request.request_id)
+        return InvalidResponseError(
+            "the log does not say how this call ended", request_id=request.request_id
+        )
     where, words = f"{failure.provider}/{failure.model}: ", failure.error_message_redacted
     placed = words.startswith(where)
     words = words.removeprefix(where)
@@ -236,8 +264,13 @@ def _find_kind(error_class: str, words: str) -> type[ProviderError]:
     """Return the exception class of a recorded error. The record names only the family of the
     class; the advice at the end of the message identifies the class.
     """
-    family = [kind for kind in _walk(ProviderError) if kind.error_class == error_class and kind.advice]
-    return next((kind for kind in family if words.endswith(kind.advice)), _KINDS.get(error_class, InvalidResponseError))
+    family = [
+        kind for kind in _walk(ProviderError) if kind.error_class == error_class and kind.advice
+    ]
+    return next(
+        (kind for kind in family if words.endswith(kind.advice)),
+        _KINDS.get(error_class, InvalidResponseError),
+    )
 
 
 def _walk(kind: type[ProviderError]) -> Iterator[type[ProviderError]]:
@@ -246,7 +279,7 @@ def _walk(kind: type[ProviderError]) -> Iterator[type[ProviderError]]:
         yield from _walk(each)
 
 
-# --- a recorded reply as events ---------------------------------------------------------------------
+# --- a recorded reply as events ----------------------------------------------------------------
 
 
 class Recorded(Struct, frozen=True):
@@ -284,27 +317,36 @@ class _RecordedReply(AssembledReply):
 
 def _assemble(recorded: Recorded, reply: MessageRecorded, request: Request) -> RecordedAssembler:
     out = RecordedAssembler(
-        request_id=request.request_id, model=reply.model or request.model, provider=reply.provider or ""
+        request_id=request.request_id,
+        model=reply.model or request.model,
+        provider=reply.provider or "",
     )
     out.begin(reply.message_id)
     assert isinstance(reply.message, Assistant)
     for block in reply.message.content:
         if isinstance(block, ToolCall):
             intent = _find_intent(reply, block, recorded.intents)
-            is_whole = block.arguments is not None and reply.finish_reason in ("stop", "tool_calls", None)
+            is_whole = block.arguments is not None and reply.finish_reason in (
+                "stop",
+                "tool_calls",
+                None,
+            )
             out.call(block, _literal_arguments(block, intent), intent, is_whole=is_whole)
         else:
             out.block(block)
     out.end(
-        reply.finish_reason or "stop", _usage(reply, recorded.completed), reply.warnings, recorded.error,
+        reply.finish_reason or "stop", _usage(reply, recorded.completed), reply.warnings,
+        recorded.error,
         paused=reply.paused,
     )  # fmt: skip
     return out
 
 
-def _find_intent(reply: MessageRecorded, block: ToolCall, intents: dict[str, ToolIntent]) -> ToolIntent | None:
-    """Return the intent of a call. The id map of the recorded message has priority, because a provider
-    may repeat ids within a reply.
+def _find_intent(
+    reply: MessageRecorded, block: ToolCall, intents: dict[str, ToolIntent]
+) -> ToolIntent | None:
+    """Return the intent of a call. The id map of the recorded message has priority, because a
+    provider may repeat ids within a reply.
     """
     wanted = reply.tool_ids.get(block.id)
     if wanted is not None:
@@ -320,7 +362,9 @@ def _literal_arguments(block: ToolCall, intent: ToolIntent | None) -> str:
     if block.arguments is None:
         return ""
     text = intent.raw_input_text if intent is not None else ""
-    return text if _reads_as(text, block.arguments) else msgspec.json.encode(block.arguments).decode()
+    return (
+        text if _reads_as(text, block.arguments) else msgspec.json.encode(block.arguments).decode()
+    )
 
 
 def _reads_as(text: str, arguments: dict[str, Any]) -> bool:

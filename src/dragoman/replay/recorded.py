@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 _TOOLS = "dragoman.tools"  # imported lazily: viewing a run needs no tool
 _TYPES = (
-    "session.started", "session.resumed", "tool_intent.proposed", "tool_intent.validated", "tool.started",
+    "session.started", "session.resumed", "tool_intent.proposed", "tool_intent.validated",
+    "tool.started",
     "tool.observed", "tool.failed",
 )  # fmt: skip
 
@@ -56,7 +57,9 @@ def recorded_tools(log: EventLog, session: str) -> list[RecordedTool]:
             started[payload.intent_id] = payload
         elif isinstance(payload, ToolObserved | ToolFailed) and payload.intent_id in started:
             run = started[payload.intent_id]
-            proposed = intents[payload.intent_id].input if payload.intent_id in intents else run.input
+            proposed = (
+                intents[payload.intent_id].input if payload.intent_id in intents else run.input
+            )
             # A call whose input was edited is found by the proposed and by the executed input.
             for given in [run.input, *([proposed] if proposed != run.input else [])]:
                 made = _make_run(tools, given, payload, repeatable=payload.intent_id in harmless)
@@ -64,8 +67,12 @@ def recorded_tools(log: EventLog, session: str) -> list[RecordedTool]:
     return [tools.RecordedTool(tool, runs.get(name, ())) for name, tool in described.items()]
 
 
-def _make_run(tools: Any, given: dict[str, Any], end: ToolObserved | ToolFailed, *, repeatable: bool) -> Any:
+def _make_run(
+    tools: Any, given: dict[str, Any], end: ToolObserved | ToolFailed, *, repeatable: bool
+) -> Any:
     if isinstance(end, ToolFailed):
         return tools.RecordedRun(given, failure=(end.kind, end.message), repeatable=repeatable)
-    seen = tools.Observation(end.content, end.is_error, end.truncated, end.exit_code, end.duration_ms, end.details)
+    seen = tools.Observation(
+        end.content, end.is_error, end.truncated, end.exit_code, end.duration_ms, end.details
+    )
     return tools.RecordedRun(given, seen, repeatable=repeatable)

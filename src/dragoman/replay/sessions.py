@@ -36,11 +36,17 @@ class Summary(Struct):
 
 
 def summarize(log: EventLog, entry: SessionEntry) -> Summary:
-    """Summarise a session from its first and last record and the records of its turns and calls."""
+    """Summarise a session from its first and last record and the records of its turns
+    and calls.
+    """
     found = Summary()
     first = next(log.read(entry.session)).payload
     if isinstance(first, SessionStarted):
-        found.kind, found.goal, found.model = first.kind, first.goal, _name_model(first.provider, first.model)
+        found.kind, found.goal, found.model = (
+            first.kind,
+            first.goal,
+            _name_model(first.provider, first.model),
+        )
     last = next(log.read(entry.session, entry.records - 1)).payload
     if isinstance(last, SessionFinished):
         found.outcome = last.outcome

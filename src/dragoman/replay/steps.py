@@ -66,11 +66,12 @@ def to_steps(records: Iterable[LogRecord]) -> Iterator[ReplayStep]:
         intent, notes = evidence.add(record)
         title = describe(record, started=evidence.has_run(intent) if intent is not None else None)
         yield ReplayStep(
-            record.seq, record.timestamp, record.type, record.actor, title, record.turn, intent, notes, record.data
+            record.seq, record.timestamp, record.type, record.actor, title, record.turn, intent,
+            notes, record.data
         )  # fmt: skip
 
 
-# --- consistency of the records ---------------------------------------------------------------------
+# --- consistency of the records ----------------------------------------------------------------
 
 
 class Evidence:
@@ -102,7 +103,11 @@ class Evidence:
             self._proposed[payload.id] = payload
             self._open[payload.id] = payload.tool_name
             return payload.id, note
-        intent = payload.get("intent_id") if isinstance(payload, dict) else getattr(payload, "intent_id", None)
+        intent = (
+            payload.get("intent_id")
+            if isinstance(payload, dict)
+            else getattr(payload, "intent_id", None)
+        )
         if not isinstance(intent, str):
             return None, self._check_session(payload)
         notes = [] if intent in self._proposed else ["no such intent was proposed"]
@@ -127,7 +132,10 @@ class Evidence:
             if intent not in self._running:
                 yield "there is no record that it began to run"
             self._running.discard(intent)
-        if isinstance(payload, ToolObserved | ToolFailed | ToolIntentClosed | ToolIntentRejected | PermissionDenied):
+        if isinstance(
+            payload,
+            ToolObserved | ToolFailed | ToolIntentClosed | ToolIntentRejected | PermissionDenied,
+        ):
             if intent in self._proposed and intent not in self._open:
                 yield "it had come to an end before"
             self._open.pop(intent, None)
@@ -154,11 +162,14 @@ class Evidence:
         notes = ["the session had ended before"] if self._finished else []
         self._finished = True
         if self._open:
-            notes.append("left open: " + ", ".join([f"{name} ({intent})" for intent, name in self._open.items()]))
+            notes.append(
+                "left open: "
+                + ", ".join([f"{name} ({intent})" for intent, name in self._open.items()])
+            )
         return tuple(notes)
 
 
-# --- totals -----------------------------------------------------------------------------------------
+# --- totals ------------------------------------------------------------------------------------
 
 
 class Totals(Struct, frozen=True, omit_defaults=True):

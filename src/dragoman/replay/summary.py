@@ -64,7 +64,11 @@ def describe(record: LogRecord, *, started: bool | None = None) -> str:
     if isinstance(payload, ToolIntentClosed) and payload.started is None:
         payload = replace(payload, started=started)
     headline = make_headline(payload)
-    return shorten(_write(payload) if headline is None else _join(str(headline), _find_content(payload), by=": "))
+    return shorten(
+        _write(payload)
+        if headline is None
+        else _join(str(headline), _find_content(payload), by=": ")
+    )
 
 
 def make_headline(payload: Any) -> Headline | None:
@@ -89,8 +93,12 @@ def describe_action(name: str, arguments: dict[str, Any]) -> str:
     if set(arguments) == {"command"}:
         return f"{name} {_cut(str(arguments['command']))}"
     if "path" in arguments:
-        rest = {key: value for key, value in arguments.items() if key not in ("path", "old", "new")}
-        return _join(f"{name} {_cut(str(arguments['path']))}", _write(rest) if rest else None, by=" ")
+        rest = {
+            key: value for key, value in arguments.items() if key not in ("path", "old", "new")
+        }
+        return _join(
+            f"{name} {_cut(str(arguments['path']))}", _write(rest) if rest else None, by=" "
+        )
     return f"{name} {_write(arguments)}" if arguments else name
 
 
@@ -128,7 +136,7 @@ def _number(count: int, what: str) -> str:
     return f"{count} {what}{'s' * (count != 1)}"
 
 
-# --- sessions and turns -----------------------------------------------------------------------------
+# --- sessions and turns ------------------------------------------------------------------------
 
 
 def _started(it: SessionStarted) -> Headline:
@@ -143,7 +151,9 @@ def _resumed(it: SessionResumed) -> Headline:
     changed = f"changed tools: {', '.join(it.changed_tools)}" if it.changed_tools else None
     opened = f"{_number(count, 'intent')} open" if count else None
     again = f"going back to record {it.at}" if it.at is not None else None
-    return Headline("resumed", _join(f"after record {it.after}", again, opened, it.reason, changed))
+    return Headline(
+        "resumed", _join(f"after record {it.after}", again, opened, it.reason, changed)
+    )
 
 
 def _finished(it: SessionFinished) -> Headline:
@@ -171,20 +181,32 @@ def _message(it: MessageRecorded) -> Headline:
 def _text(content: Any) -> str:
     if isinstance(content, str):
         return _cut(content)
-    return " ".join([_cut(block.text) if isinstance(block, Text) else f"[{type(block).__name__}]" for block in content])
+    return " ".join(
+        [
+            _cut(block.text) if isinstance(block, Text) else f"[{type(block).__name__}]"
+            for block in content
+        ]
+    )
 
 
 def _projected(it: ContextProjected) -> Headline:
     why = " because the model refused it" if it.reason == "overflow" else ""
     count = _number(len(it.left_out), "message")
-    return Headline("context", f"{it.rule}: {count} left out{why}, {it.tokens_before} to {it.tokens_after} tokens")
+    return Headline(
+        "context",
+        f"{it.rule}: {count} left out{why}, {it.tokens_before} to {it.tokens_after} tokens",
+    )
 
 
-# --- calls ------------------------------------------------------------------------------------------
+# --- calls -------------------------------------------------------------------------------------
 
 
 def _called(it: CallStarted) -> Headline:
-    about = f"about {it.estimated_input_tokens} tokens" if it.estimated_input_tokens is not None else None
+    about = (
+        f"about {it.estimated_input_tokens} tokens"
+        if it.estimated_input_tokens is not None
+        else None
+    )
     reason = f" ({it.retry_reason})" if it.retry_reason else ""
     again = f"attempt {it.attempt + 1}{reason}" if it.attempt else None
     return Headline("call", _join(f"{it.provider}:{it.model}", about, again))
@@ -208,12 +230,18 @@ def _count(tokens: int | None) -> str:
 
 def _call_failed(it: CallFailed) -> Headline:
     status = f" {it.status}" if it.status is not None else ""
-    return Headline("error", f"{it.provider}:{it.model}: {it.error_class}{status}: {it.error_message_redacted}")
+    return Headline(
+        "error", f"{it.provider}:{it.model}: {it.error_class}{status}: {it.error_message_redacted}"
+    )
 
 
-# --- tools ------------------------------------------------------------------------------------------
+# --- tools -------------------------------------------------------------------------------------
 
-_ENDS = {True: " after it had begun to run, and what it did is not known", False: " without running", None: ""}
+_ENDS = {
+    True: " after it had begun to run, and what it did is not known",
+    False: " without running",
+    None: "",
+}
 _SCOPES = {
     "session": " for the session",
     "path": " for these paths in the session",
@@ -228,7 +256,10 @@ def _closed(it: ToolIntentClosed) -> Headline:
 def _granted(it: PermissionGranted) -> Headline:
     beyond = _SCOPES.get(it.scope, "") + (f" {it.prefix!r}" if it.prefix else "")
     edited = f", with {_write(it.input)}" if it.input is not None else ""
-    return Headline("allowed", _join(f"{it.tool_name}, by {_find_source(it)}{beyond}{edited}", it.reason, by=": "))
+    return Headline(
+        "allowed",
+        _join(f"{it.tool_name}, by {_find_source(it)}{beyond}{edited}", it.reason, by=": "),
+    )
 
 
 def _denied(it: PermissionDenied) -> Headline:
@@ -243,7 +274,10 @@ def _find_source(it: PermissionGranted | PermissionDenied) -> str:
 
 def _running(it: ToolStarted) -> Headline:
     sandbox = it.context.get("sandbox")
-    return Headline("running", describe_action(it.tool_name, it.input) + (f" (sandbox: {sandbox})" if sandbox else ""))
+    return Headline(
+        "running",
+        describe_action(it.tool_name, it.input) + (f" (sandbox: {sandbox})" if sandbox else ""),
+    )
 
 
 def _observed(it: ToolObserved) -> Headline:
@@ -266,32 +300,51 @@ _HEADLINES: dict[type, Callable[[Any], Headline]] = {
     MessageRecorded: _message,
     ContextProjected: _projected,
     ContextSummarised: lambda it: Headline(
-        "summary", f"{it.provider}:{it.model}, records {it.first} to {it.last} ({it.messages} messages): {it.text}"
+        "summary",
+        f"{it.provider}:{it.model}, records {it.first} to {it.last} ({it.messages} messages): "
+        f"{it.text}",
     ),
-    ModelSwapped: lambda it: Headline("model", f"{it.from_} to {it.to}: {it.reason} ({len(it.losses)} losses)"),
-    BudgetExceeded: lambda it: Headline("budget", f"{it.budget}: {it.used} of {it.limit} {it.unit or ''}".rstrip()),
+    ModelSwapped: lambda it: Headline(
+        "model", f"{it.from_} to {it.to}: {it.reason} ({len(it.losses)} losses)"
+    ),
+    BudgetExceeded: lambda it: Headline(
+        "budget", f"{it.budget}: {it.used} of {it.limit} {it.unit or ''}".rstrip()
+    ),
     CallStarted: _called,
     CallCompleted: _answered,
     CallFailed: _call_failed,
     LlmExchangeKept: lambda it: Headline(
-        "raw", f"{it.provider}:{it.model}, " + (f"not kept: {it.problem}" if it.problem else "the reply is kept")
+        "raw",
+        f"{it.provider}:{it.model}, "
+        + (f"not kept: {it.problem}" if it.problem else "the reply is kept"),
     ),
     RoutingSwitched: lambda it: Headline("routing", f"{it.from_} to {it.to}: {it.reason}"),
-    ProviderUnavailable: lambda it: Headline("routing", f"{it.provider} gets no calls now: {it.trigger_reason}"),
+    ProviderUnavailable: lambda it: Headline(
+        "routing", f"{it.provider} gets no calls now: {it.trigger_reason}"
+    ),
     ProviderRecovered: lambda it: Headline(
         "routing", f"{it.provider} gets calls again after {it.downtime_seconds:.0f} s"
     ),
     ToolIntent: lambda it: Headline("proposed", describe_action(it.tool_name, it.input)),
-    ToolIntentValidated: lambda it: Headline("checked", f"{it.tool_name}: {_join(it.side_effect, *it.paths)}"),
-    ToolIntentRejected: lambda it: Headline("rejected", _join(f"{it.tool_name}: {it.problem}", it.detail, by=": ")),
+    ToolIntentValidated: lambda it: Headline(
+        "checked", f"{it.tool_name}: {_join(it.side_effect, *it.paths)}"
+    ),
+    ToolIntentRejected: lambda it: Headline(
+        "rejected", _join(f"{it.tool_name}: {it.problem}", it.detail, by=": ")
+    ),
     ToolIntentClosed: _closed,
-    PermissionRequested: lambda it: Headline("question", _join(f"may {it.tool_name} run", it.reason, by=": ")),
+    PermissionRequested: lambda it: Headline(
+        "question", _join(f"may {it.tool_name} run", it.reason, by=": ")
+    ),
     PermissionGranted: _granted,
     PermissionDenied: lambda it: Headline(
         "denied", _join(f"{it.tool_name}, by {_find_source(it)}", it.reason, by=": ")
     ),
     PermissionAnswered: lambda it: Headline(
-        "answer", _join(f"{it.by} {'allowed' if it.allowed else 'denied'} {it.intent_id}", it.reason, by=": ")
+        "answer",
+        _join(
+            f"{it.by} {'allowed' if it.allowed else 'denied'} {it.intent_id}", it.reason, by=": "
+        ),
     ),
     ToolStarted: _running,
     ToolObserved: _observed,

@@ -1,4 +1,6 @@
-"""Check the arguments of a call and build requests; invalid calls are rejected before anything is sent."""
+"""Check the arguments of a call and build requests; invalid calls are rejected before anything is
+sent.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def build_embed_request(
 ) -> EmbedRequest:
     """Check the arguments of ``embed`` and return them as a request."""
     if input_type is not None and (not isinstance(input_type, str) or not input_type):
-        raise InvalidRequestError(f"input_type must be a string such as 'query' or 'document', not {quote(input_type)}")
+        raise InvalidRequestError(
+            f"input_type must be a string such as 'query' or 'document', not {quote(input_type)}"
+        )
     _check_positive("dimensions", dimensions)
     return EmbedRequest(
         texts=_check_texts("texts", texts),
@@ -56,7 +60,9 @@ def build_rerank_request(
     if not query:
         raise InvalidRequestError("query is empty")
     if return_documents is not None and not isinstance(return_documents, bool):
-        raise InvalidRequestError(f"return_documents must be true or false, not {quote(return_documents)}")
+        raise InvalidRequestError(
+            f"return_documents must be true or false, not {quote(return_documents)}"
+        )
     _check_positive("top_k", top_k)
     return RerankRequest(
         query=query,
@@ -81,15 +87,21 @@ def check_abilities(request: EmbedRequest | RerankRequest, known: Capabilities) 
         raise UnsupportedFeatureError("this model is known not to embed")
     if request.dimensions is not None:
         if known.known("supports_dimensions") is False:
-            raise UnsupportedFeatureError("dimensions: this model is known to have vectors of one length only")
+            raise UnsupportedFeatureError(
+                "dimensions: this model is known to have vectors of one length only"
+            )
         most = known.known("max_dimensions")
         if most is not None and request.dimensions > most:
-            raise InvalidRequestError(f"dimensions: this model has {most} at most, not {request.dimensions}")
+            raise InvalidRequestError(
+                f"dimensions: this model has {most} at most, not {request.dimensions}"
+            )
 
 
 def _check_texts(name: str, texts: Any) -> tuple[str, ...]:
     if isinstance(texts, str | bytes):
-        raise InvalidRequestError(f"{name} must be a list of strings; put the one string into a list")
+        raise InvalidRequestError(
+            f"{name} must be a list of strings; put the one string into a list"
+        )
     if not isinstance(texts, Sequence):
         raise InvalidRequestError(f"{name} must be a list of strings, not {type(texts).__name__}")
     if not texts:

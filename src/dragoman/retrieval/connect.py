@@ -14,8 +14,12 @@ from .contract import Embedder, Reranker
 from .http import Endpoint, HttpEmbedder, HttpReranker
 from .wire import EMBED_CODECS, RERANK_CODECS
 
-EMBED_SCHEMES: dict[str, str | Callable[..., Embedder]] = {"local": "dragoman.local:open_local_embedder"}
-"""Names of embedders that need no address, each with the function that opens it, or its import path."""
+EMBED_SCHEMES: dict[str, str | Callable[..., Embedder]] = {
+    "local": "dragoman.local:open_local_embedder"
+}
+"""Names of embedders that need no address, each with the function that opens it, or its import
+path.
+"""
 
 # Modules of higher layers, imported on demand: most programs give an address and need neither.
 _EMBEDDER = "dragoman.registry:open_embedder_name"
@@ -46,20 +50,21 @@ def connect_embedder(
 ) -> Embedder:
     """Return an embedding model. Nothing is sent before the first call.
 
-    ``model`` is a name such as ``"openai:text-embedding-3-small"``, an alias of ``models.yaml``, or ``"local"``, the
-    embedded model; with ``base_url`` it is the model's name at that address, whose ``wire`` is ``"openai"`` by
-    default.
+    ``model`` is a name such as ``"openai:text-embedding-3-small"``, an alias of ``models.yaml``,
+    or ``"local"``, the embedded model; with ``base_url`` it is the model's name at that address,
+    whose ``wire`` is ``"openai"`` by default.
 
     ``batch_size`` is how many texts go into one request, by default as many as the wire allows.
     ``prefixes`` maps an input type to a string that is put before each text, for models that were
-    trained with one: ``{"query": "query: ", "document": "passage: "}``. ``keep_raw`` is whether the
-    server's replies are kept; by default those up to 16 MiB are. The other settings are those of
-    ``connect``.
+    trained with one: ``{"query": "query: ", "document": "passage: "}``. ``keep_raw`` is whether
+    the server's replies are kept; by default those up to 16 MiB are. The other settings are those
+    of ``connect``.
     """
     settings: dict[str, Any] = {
         "wire": wire, "api_key": api_key, "batch_size": batch_size, "prefixes": prefixes,
         "capabilities": capabilities, "quirks": quirks, "timeouts": timeouts, "on_loss": on_loss,
-        "transport": transport, "name": name, "headers": headers, "keep_raw": keep_raw, "priced_as": priced_as,
+        "transport": transport, "name": name, "headers": headers, "keep_raw": keep_raw,
+        "priced_as": priced_as,
     }  # fmt: skip
     given = {key: value for key, value in settings.items() if value is not None}
     if base_url is None:
@@ -88,14 +93,16 @@ def connect_reranker(
 ) -> Reranker:
     """Return a reranking model. Nothing is sent before the first call.
 
-    ``model`` is a name such as ``"cohere:rerank-v3.5"`` or an alias of ``models.yaml``; with ``base_url`` it is the
-    model's name at that address, whose ``wire`` is ``"openai"`` by default: ``/v1/rerank`` as vLLM and llama.cpp have
-    it. ``batch_size`` is how many documents go into one request. The other settings are those of ``connect``.
+    ``model`` is a name such as ``"cohere:rerank-v3.5"`` or an alias of ``models.yaml``; with
+    ``base_url`` it is the model's name at that address, whose ``wire`` is ``"openai"`` by default:
+    ``/v1/rerank`` as vLLM and llama.cpp have it. ``batch_size`` is how many documents go into one
+    request. The other settings are those of ``connect``.
     """
     settings: dict[str, Any] = {
         "wire": wire, "api_key": api_key, "batch_size": batch_size,
         "capabilities": capabilities, "quirks": quirks, "timeouts": timeouts, "on_loss": on_loss,
-        "transport": transport, "name": name, "headers": headers, "keep_raw": keep_raw, "priced_as": priced_as,
+        "transport": transport, "name": name, "headers": headers, "keep_raw": keep_raw,
+        "priced_as": priced_as,
     }  # fmt: skip
     given = {key: value for key, value in settings.items() if value is not None}
     if base_url is None:
@@ -169,8 +176,8 @@ def add_retries(model: ModelT, retries: int | None) -> ModelT:
 
 
 def open_embed_scheme(model: str, settings: Mapping[str, Any]) -> Embedder:
-    """Open an embedder that needs no address, such as ``local`` or ``local:NAME``; ignore settings of
-    HTTP.
+    """Open an embedder that needs no address, such as ``local`` or ``local:NAME``; ignore settings
+    of HTTP.
     """
     scheme, _, rest = model.partition(":")
     known = {key: settings[key] for key in _SCHEME_SETTINGS if key in settings}

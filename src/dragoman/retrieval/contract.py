@@ -1,7 +1,8 @@
 """The contract of embedding and reranking models: what they implement, and what callers use.
 
-``Embedder`` and ``Reranker`` are siblings of ``Provider``: each is one model, stateless, and sends a request once. A
-subclass implements ``answer``, which takes one request; a call that is too large for one request becomes several.
+``Embedder`` and ``Reranker`` are siblings of ``Provider``: each is one model, stateless, and sends
+a request once. A subclass implements ``answer``, which takes one request; a call that is too large
+for one request becomes several.
 """
 
 from __future__ import annotations
@@ -9,7 +10,15 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from functools import cached_property
 from itertools import islice
 from types import TracebackType
@@ -45,7 +54,9 @@ class RetrievalModel(ABC, Generic[RequestT, AnswerT]):
 
     @abstractmethod
     async def answer(self, request: RequestT) -> AnswerT:
-        """Answer one request, or raise an error. Subclasses implement this method, and layers wrap it."""
+        """Answer one request, or raise an error. Subclasses implement this method, and layers wrap
+        it.
+        """
 
     async def ready(self) -> None:
         """Check that the next call is expected to succeed; otherwise raise the error that it would
@@ -61,7 +72,9 @@ class RetrievalModel(ABC, Generic[RequestT, AnswerT]):
 
     @property
     def priced_as(self) -> PricedAs:
-        """The price of calls: ``"vendor:model"`` of a price table, ``"free"``, or a ``PriceRow``; assignable."""
+        """The price of calls: ``"vendor:model"`` of a price table, ``"free"``, or a ``PriceRow``;
+        assignable.
+        """
         return self._priced_as or self._find_seller()
 
     @priced_as.setter
@@ -72,7 +85,10 @@ class RetrievalModel(ABC, Generic[RequestT, AnswerT]):
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         await self.close()
 
@@ -91,7 +107,9 @@ class RetrievalModel(ABC, Generic[RequestT, AnswerT]):
     async def _call(self, request: RequestT, send: Callable[[], Awaitable[AnswerT]]) -> AnswerT:
         """Make a call that can be cancelled by its id."""
         if request.request_id in self._calls:
-            raise InvalidRequestError(f"request_id {quote(request.request_id)} is already in flight")
+            raise InvalidRequestError(
+                f"request_id {quote(request.request_id)} is already in flight"
+            )
         began, waiting = time.perf_counter(), WaitingCall()
         self._calls.add(request.request_id, waiting)
         try:
@@ -99,7 +117,9 @@ class RetrievalModel(ABC, Generic[RequestT, AnswerT]):
         except asyncio.CancelledError as error:
             if not waiting.is_interrupted():
                 raise
-            cancelled = CallCancelledError("the call was cancelled", response=getattr(error, "response", None))
+            cancelled = CallCancelledError(
+                "the call was cancelled", response=getattr(error, "response", None)
+            )
             raise self._annotate(cancelled, request) from None
         finally:
             waiting.end()
@@ -107,13 +127,18 @@ class RetrievalModel(ABC, Generic[RequestT, AnswerT]):
         return replace(answer, latency_ms=(time.perf_counter() - began) * 1000)
 
     def _annotate(self, error: ProviderError, request: RequestT) -> ProviderError:
-        error.provider, error.model = error.provider or self.name or None, error.model or self.model or None
+        error.provider, error.model = (
+            error.provider or self.name or None,
+            error.model or self.model or None,
+        )
         error.request_id = error.request_id or request.request_id
         return error
 
 
 class Embedder(RetrievalModel[EmbedRequest, Embeddings]):
-    """A model that turns texts into vectors. A subclass implements ``answer``; callers use ``embed``."""
+    """A model that turns texts into vectors. A subclass implements ``answer``; callers use
+    ``embed``.
+    """
 
     operation: ClassVar[Operation] = "embed"
 
@@ -130,11 +155,13 @@ class Embedder(RetrievalModel[EmbedRequest, Embeddings]):
     ) -> Embeddings:
         """Return one vector for each text, in the order of the texts.
 
-        ``input_type`` is what the texts are for, ``"query"`` or ``"document"``; ``dimensions`` the length of the
-        vectors, for models that can shorten them. ``extras`` are fields of the wire's own, sent as they are.
+        ``input_type`` is what the texts are for, ``"query"`` or ``"document"``; ``dimensions`` the
+        length of the vectors, for models that can shorten them. ``extras`` are fields of the
+        wire's own, sent as they are.
 
-        More texts than ``batch_size`` are sent in several requests, one after the other. If one of them fails,
-        ``error.response`` has the vectors of the texts before it; none after it were sent.
+        More texts than ``batch_size`` are sent in several requests, one after the other. If one of
+        them fails, ``error.response`` has the vectors of the texts before it; none after it were
+        sent.
         """
         request = build_embed_request(
             texts, input_type=input_type, dimensions=dimensions, extras=extras, model=self.model,
@@ -152,16 +179,25 @@ class Embedder(RetrievalModel[EmbedRequest, Embeddings]):
         extras: Mapping[str, Any] | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> AsyncIterator[Embeddings]:
-        """Yield the vectors of one request after the other, for texts that are too many to hold in memory.
+        """Yield the vectors of one request after the other, for texts that are too many to hold in
+        memory.
 
         ``size`` is how many texts go into one request, by default ``batch_size`` or 1,000.
         """
         if isinstance(texts, str):
-            raise InvalidRequestError("texts must be an iterable of strings; put the one string into a list")
+            raise InvalidRequestError(
+                "texts must be an iterable of strings; put the one string into a list"
+            )
         left = iter(texts)
         step = min([each for each in (size, self.batch_size) if each is not None], default=1000)
         while part := list(islice(left, step)):
-            yield await self.embed(part, input_type=input_type, dimensions=dimensions, extras=extras, metadata=metadata)
+            yield await self.embed(
+                part,
+                input_type=input_type,
+                dimensions=dimensions,
+                extras=extras,
+                metadata=metadata,
+            )
 
     async def send(self, request: EmbedRequest) -> Embeddings:
         """Answer a request of any size; one that is too large is split."""
@@ -188,7 +224,9 @@ class Embedder(RetrievalModel[EmbedRequest, Embeddings]):
 
 
 class Reranker(RetrievalModel[RerankRequest, Ranking]):
-    """A model that orders documents by relevance. A subclass implements ``answer``; callers use ``rerank``."""
+    """A model that orders documents by relevance. A subclass implements ``answer``; callers use
+    ``rerank``.
+    """
 
     operation: ClassVar[Operation] = "rerank"
 
@@ -204,14 +242,16 @@ class Reranker(RetrievalModel[RerankRequest, Ranking]):
         session_id: str | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> Ranking:
-        """Return the documents by relevance to the query, the best first, at most ``top_k`` of them.
+        """Return the documents by relevance to the query, the best first, at most ``top_k`` of
+        them.
 
         ``index`` of a result is its place in ``documents``. With ``return_documents`` the server
         returns the texts as well; they are never filled in here. ``extras`` are fields of the
         wire's own, sent as they are.
         """
         request = build_rerank_request(
-            query, documents, top_k=top_k, return_documents=return_documents, extras=extras, model=self.model,
+            query, documents, top_k=top_k, return_documents=return_documents, extras=extras,
+            model=self.model,
             request_id=request_id, session_id=session_id, metadata=metadata,
         )  # fmt: skip
         return await self.send(request)
@@ -233,7 +273,13 @@ class Reranker(RetrievalModel[RerankRequest, Ranking]):
             for part in split_documents(request, size):
                 parts.append(await self.answer(part))
         except (ProviderError, asyncio.CancelledError) as error:
-            _report_partial(error, request, len(parts), size, join_rankings(parts, request, size) if parts else None)
+            _report_partial(
+                error,
+                request,
+                len(parts),
+                size,
+                join_rankings(parts, request, size) if parts else None,
+            )
             raise
         return join_rankings(parts, request, size)
 
@@ -250,7 +296,9 @@ def _report_partial(
     size: int,
     answered: Embeddings | Ranking | None,
 ) -> None:
-    """Attach the billed partial answer to an error, and name the texts that failed or were not sent."""
+    """Attach the billed partial answer to an error, and name the texts that failed or were not
+    sent.
+    """
     given = request.texts if isinstance(request, EmbedRequest) else request.documents
     name = "texts" if isinstance(request, EmbedRequest) else "documents"
     start = count * size
@@ -259,7 +307,9 @@ def _report_partial(
         error.response = answered
         rest = "" if end == len(given) else f"; {name}[{end}:{len(given)}] were not sent"
         done = f"; {name}[0:{start}] were answered and are in error.response" if start else ""
-        error.message = f"{error.message} ({name}[{start}:{end}] of {len(given)} failed{done}{rest})"
+        error.message = (
+            f"{error.message} ({name}[{start}:{end}] of {len(given)} failed{done}{rest})"
+        )
         error.args = (error.message,)
     else:
         error.response = answered  # type: ignore[attr-defined]

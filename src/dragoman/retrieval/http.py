@@ -32,7 +32,9 @@ from .wire.reading import show_raw
 log = logging.getLogger("dragoman")
 
 MAX_REPLY = 512 * 1024 * 1024
-"""The largest accepted reply, in bytes. 2,048 vectors of 4,096 numbers as text take a fifth of it."""
+"""The largest accepted reply, in bytes. 2,048 vectors of 4,096 numbers as text take a
+fifth of it.
+"""
 
 RequestT = TypeVar("RequestT", EmbedRequest, RerankRequest)
 
@@ -63,10 +65,14 @@ class Endpoint(Generic[RequestT]):
         self._key = Secret(api_key)
         self._credentials = {name: Secret(value) for name, value in (headers or {}).items()}
         if api_key:
-            self._credentials |= {name: Secret(value) for name, value in codec.authorise(api_key).items()}
+            self._credentials |= {
+                name: Secret(value) for name, value in codec.authorise(api_key).items()
+            }
 
     async def exchange(self, encoded: Encoded) -> HttpReply:
-        """Send a request and return its complete reply; raise an error if the status is not a success."""
+        """Send a request and return its complete reply; raise an error if the status is not a
+        success.
+        """
         async with self._transport.send(encoded.http, self._credentials, self._timeouts) as http:
             if http.status >= 300:
                 body = await http.read(MAX_ERROR_BODY)
@@ -82,7 +88,9 @@ class Endpoint(Generic[RequestT]):
         try:
             question = next(questions)
             while True:
-                question = questions.send(await self._transport.exchange(question, self._credentials, self._timeouts))
+                question = questions.send(
+                    await self._transport.exchange(question, self._credentials, self._timeouts)
+                )
         except StopIteration:
             return
         except ProviderError as error:
@@ -100,12 +108,18 @@ class Endpoint(Generic[RequestT]):
             log.warning("%s/%s %s: %s", self.name, self.codec.model, request.request_id, warning)
 
     def keep(self, reply: HttpReply) -> Replies | None:
-        """Return the raw reply if it is to be kept; by default, replies up to a certain size are kept."""
+        """Return the raw reply if it is to be kept; by default, replies up to a certain size are
+        kept.
+        """
         keeps = len(reply.body) <= KEPT_BYTES if self._keep_raw is None else self._keep_raw
         return Replies((reply.body,), show_raw) if keeps else None
 
-    def annotate(self, error: ProviderError, request: RequestT | None, texts: Sequence[str]) -> ProviderError:
-        """Name provider, model and request in an error, and remove keys and the caller's texts from its message."""
+    def annotate(
+        self, error: ProviderError, request: RequestT | None, texts: Sequence[str]
+    ) -> ProviderError:
+        """Name provider, model and request in an error, and remove keys and the caller's texts
+        from its message.
+        """
         error.provider, error.model = error.provider or self.name, error.model or self.codec.model
         if self._hint and isinstance(error, NetworkError) and error.is_unreached:
             error.advice = self._hint
@@ -124,7 +138,10 @@ class Endpoint(Generic[RequestT]):
 
 
 def _bind(
-    model: RetrievalModel[Any, Any], endpoint: Endpoint[Any], known: Capabilities, batch_size: int | None
+    model: RetrievalModel[Any, Any],
+    endpoint: Endpoint[Any],
+    known: Capabilities,
+    batch_size: int | None,
 ) -> None:
     model.name = endpoint.name
     model.model = endpoint.codec.model
@@ -186,18 +203,27 @@ class HttpEmbedder(Embedder):
         return self._endpoint.price(self.codec.base_url)
 
     def _prefix(self, request: EmbedRequest) -> EmbedRequest:
-        """Put the prefix of the input type before each text, for models that were trained with one."""
+        """Put the prefix of the input type before each text, for models that were trained with
+        one.
+        """
         prefix = self._prefixes.get(request.input_type or "")
         if prefix is None:
             return request
         return replace(request, texts=[prefix + text for text in request.texts], input_type=None)
 
     def _check_dimensions(self, answer: Embeddings, request: EmbedRequest) -> Embeddings:
-        """Warn about vectors of another length than requested (llama.cpp ignores ``dimensions``)."""
+        """Warn about vectors of another length than requested (llama.cpp ignores
+        ``dimensions``).
+        """
         if request.dimensions in (None, answer.dimensions):
             return answer
-        detail = f"the vectors have {answer.dimensions} numbers, {request.dimensions} were asked for"
-        answer = replace(answer, warnings=(*answer.warnings, LossWarning("dimensions_ignored", "dimensions", detail)))
+        detail = (
+            f"the vectors have {answer.dimensions} numbers, {request.dimensions} were asked for"
+        )
+        answer = replace(
+            answer,
+            warnings=(*answer.warnings, LossWarning("dimensions_ignored", "dimensions", detail)),
+        )
         return _report_late(self._endpoint, answer, request)
 
 
@@ -225,7 +251,9 @@ class HttpReranker(Reranker):
             reply = await endpoint.exchange(encoded)
             part = self.codec.decode(reply, request)
         except ProviderError as error:
-            annotated = endpoint.annotate(_as_network(error), request, (request.query, *request.documents))
+            annotated = endpoint.annotate(
+                _as_network(error), request, (request.query, *request.documents)
+            )
             raise annotated.with_traceback(None) from annotated.__cause__
         answer = Ranking(
             results=tuple(sorted(part.results, key=lambda each: -each.relevance_score)),
@@ -253,17 +281,27 @@ class HttpReranker(Reranker):
     def _check_echo(self, answer: Ranking, request: RerankRequest) -> Ranking:
         """Warn if the server does not return the requested documents (llama.cpp)."""
         told = any(warning.path == "return_documents" for warning in answer.warnings)
-        if not request.return_documents or told or all(each.document is not None for each in answer.results):
+        if (
+            not request.return_documents
+            or told
+            or all(each.document is not None for each in answer.results)
+        ):
             return answer
-        warning = LossWarning("documents_not_returned", "return_documents", "the server did not return the documents")
-        return _report_late(self._endpoint, replace(answer, warnings=(*answer.warnings, warning)), request)
+        warning = LossWarning(
+            "documents_not_returned", "return_documents", "the server did not return the documents"
+        )
+        return _report_late(
+            self._endpoint, replace(answer, warnings=(*answer.warnings, warning)), request
+        )
 
 
 AnswerT = TypeVar("AnswerT", Embeddings, Ranking)
 
 
 def _report_late(endpoint: Endpoint[Any], answer: AnswerT, request: Any) -> AnswerT:
-    """Report a loss that was found in the reply. If that raises, the error carries the billed answer."""
+    """Report a loss that was found in the reply. If that raises, the error carries the billed
+    answer.
+    """
     try:
         endpoint.report(answer.warnings[-1:], request)
     except ProviderError as error:
@@ -273,7 +311,9 @@ def _report_late(endpoint: Endpoint[Any], answer: AnswerT, request: Any) -> Answ
 
 
 def _as_network(error: ProviderError) -> ProviderError:
-    """Advise a retry in the error for a truncated reply, which has no usable part; return the error."""
+    """Advise a retry in the error for a truncated reply, which has no usable part; return the
+    error.
+    """
     if isinstance(error, StreamInterruptedError):
         error.advice = "Try again."
     return error

@@ -1,8 +1,8 @@
 """Layers around embedders and rerankers: a policy decides what happens around each request.
 
-The middleware of ``dragoman.middleware`` is applied to both kinds by one policy each. A call that is split passes
-through its layers once for each request, so that a retry sends only the part that failed, and a rate limit counts
-the requests that are really sent.
+The middleware of ``dragoman.middleware`` is applied to both kinds by one policy each. A call that
+is split passes through its layers once for each request, so that a retry sends only the part that
+failed, and a rate limit counts the requests that are really sent.
 """
 
 from __future__ import annotations
@@ -104,4 +104,6 @@ def put_around(model: RetrievalModel[Any, Any], policy: RetrievalPolicy) -> Embe
         return LayeredEmbedder(model, policy)
     if isinstance(model, Reranker):
         return LayeredReranker(model, policy)
-    raise TypeError(f"{policy.title}: must be an Embedder or a Reranker, not {type(model).__name__}")
+    raise TypeError(
+        f"{policy.title}: must be an Embedder or a Reranker, not {type(model).__name__}"
+    )

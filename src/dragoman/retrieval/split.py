@@ -23,7 +23,9 @@ def split_texts(request: EmbedRequest, size: int) -> Iterator[EmbedRequest]:
 
 
 def split_documents(request: RerankRequest, size: int) -> Iterator[RerankRequest]:
-    """Yield a request for each slice of the documents; ``top_k`` is at most the length of the slice."""
+    """Yield a request for each slice of the documents; ``top_k`` is at most the length of the
+    slice.
+    """
     for start in range(0, len(request.documents), size):
         documents = request.documents[start : start + size]
         top_k = None if request.top_k is None else min(request.top_k, len(documents))
@@ -31,16 +33,21 @@ def split_documents(request: RerankRequest, size: int) -> Iterator[RerankRequest
 
 
 def check_length(part: Embeddings, earlier: Sequence[Embeddings]) -> Embeddings:
-    """Return the answer; raise an error if its vectors differ in length from those of earlier answers."""
+    """Return the answer; raise an error if its vectors differ in length from those of earlier
+    answers.
+    """
     if earlier and part.dimensions != earlier[0].dimensions:
         raise InvalidResponseError(
-            f"the vectors of this request have {part.dimensions} numbers, those before it {earlier[0].dimensions}"
+            f"the vectors of this request have {part.dimensions} numbers, those before it "
+            f"{earlier[0].dimensions}"
         )
     return part
 
 
 def join_embeddings(parts: Sequence[Embeddings]) -> Embeddings:
-    """Join the results of consecutive slices into one; its id and model are those of the first slice."""
+    """Join the results of consecutive slices into one; its id and model are those of the first
+    slice.
+    """
     first = parts[0]
     if len(parts) == 1:
         return first
@@ -86,7 +93,9 @@ def join_rankings(parts: Sequence[Ranking], request: RerankRequest, size: int) -
     if len(parts) == 1:
         return first
     moved = [
-        replace(each, index=each.index + number * size) for number, part in enumerate(parts) for each in part.results
+        replace(each, index=each.index + number * size)
+        for number, part in enumerate(parts)
+        for each in part.results
     ]
     return replace(
         first,

@@ -15,7 +15,9 @@ Operation: TypeAlias = Literal["embed", "rerank"]
 
 
 class EmbedRequest(Struct, frozen=True, kw_only=True):
-    """Texts to embed in one request. ``input_type`` is what they are for: ``query``, ``document`` or a wire's own."""
+    """Texts to embed in one request. ``input_type`` is what they are for: ``query``, ``document``
+    or a wire's own.
+    """
 
     texts: Sequence[str]
     input_type: str | None = None
@@ -42,7 +44,9 @@ class RerankRequest(Struct, frozen=True, kw_only=True):
 
 
 class Replies:
-    """The provider's replies as bytes, parsed when ``value`` is read. They are left out of JSON output."""
+    """The provider's replies as bytes, parsed when ``value`` is read. They are left out of JSON
+    output.
+    """
 
     __slots__ = ("_bodies", "_decode", "is_split")
     # with this attribute msgspec treats it as a dataclass without fields
@@ -60,12 +64,16 @@ class Replies:
 
     @property
     def value(self) -> Any:
-        """Return the reply as parsed JSON; for a call that was split, the list of its replies in order."""
+        """Return the reply as parsed JSON; for a call that was split, the list of its replies in
+        order.
+        """
         values = [self._decode(body) for body in self._bodies]
         return values if self.is_split or len(values) != 1 else values[0]
 
     def join(self, others: Sequence[Replies]) -> Replies:
-        """Return these replies followed by the others, as the replies to one call that was split."""
+        """Return these replies followed by the others, as the replies to one call that
+        was split.
+        """
         bodies = [body for each in (self, *others) for body in each._bodies]
         return Replies(bodies, self._decode, is_split=True)
 
@@ -78,8 +86,9 @@ class Replies:
 class Embeddings(Struct, frozen=True, kw_only=True):
     """One vector for each text, in the order of the texts.
 
-    ``model`` is the name of the model in the answer, else that of the request. A count of ``usage``
-    that is ``None`` was not reported. ``warnings`` lists what the caller requested but did not get.
+    ``model`` is the name of the model in the answer, else that of the request. A count of
+    ``usage`` that is ``None`` was not reported. ``warnings`` lists what the caller requested but
+    did not get.
     """
 
     vectors: Vectors
@@ -100,12 +109,16 @@ class Embeddings(Struct, frozen=True, kw_only=True):
 
     @property
     def raw(self) -> Any:
-        """What the provider sent, as parsed JSON, a list if the call was split; ``None`` if it was not kept."""
+        """What the provider sent, as parsed JSON, a list if the call was split; ``None`` if it was
+        not kept.
+        """
         return self.kept.value if self.kept is not None else None
 
 
 class Ranked(Struct, frozen=True):
-    """One document of a ranking: its index in the caller's list, its score, and its text if returned."""
+    """One document of a ranking: its index in the caller's list, its score, and its text if
+    returned.
+    """
 
     index: int
     relevance_score: float
@@ -113,7 +126,9 @@ class Ranked(Struct, frozen=True):
 
 
 class Ranking(Struct, frozen=True, kw_only=True):
-    """The documents by relevance, the best first. Scores are as the server sends them: some are logits."""
+    """The documents by relevance, the best first. Scores are as the server sends them: some are
+    logits.
+    """
 
     results: tuple[Ranked, ...]
     model: str | None = None
@@ -128,5 +143,7 @@ class Ranking(Struct, frozen=True, kw_only=True):
 
     @property
     def raw(self) -> Any:
-        """What the provider sent, as parsed JSON, a list if the call was split; ``None`` if it was not kept."""
+        """What the provider sent, as parsed JSON, a list if the call was split; ``None`` if it was
+        not kept.
+        """
         return self.kept.value if self.kept is not None else None

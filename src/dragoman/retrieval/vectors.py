@@ -1,4 +1,6 @@
-"""Vectors in one compact buffer of float32: four bytes per number, without Python number objects."""
+"""Vectors in one compact buffer of float32: four bytes per number, without Python
+number objects.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,19 @@ WIDTH = 4
 class Vectors(Sequence["memoryview[float]"]):
     """One vector for each text, in the order of the texts.
 
-    A vector is a ``memoryview`` of float32 numbers into one shared buffer: index it, iterate over it, call
-    ``tolist()``. ``numpy.asarray(vectors)`` is a matrix over the same memory; NumPy is not needed otherwise.
+    A vector is a ``memoryview`` of float32 numbers into one shared buffer: index it, iterate over
+    it, call ``tolist()``. ``numpy.asarray(vectors)`` is a matrix over the same memory; NumPy is
+    not needed otherwise.
     """
 
     __slots__ = ("_data", "_rows", "dimensions")
 
-    def __init__(self, data: bytes | bytearray | memoryview[Any] | array.array[float], dimensions: int) -> None:
-        """Wrap a buffer with the numbers of all vectors, one after the other, in native byte order."""
+    def __init__(
+        self, data: bytes | bytearray | memoryview[Any] | array.array[float], dimensions: int
+    ) -> None:
+        """Wrap a buffer with the numbers of all vectors, one after the other, in native byte
+        order.
+        """
         flat = memoryview(data).toreadonly().cast("B")
         if dimensions < 0 or (flat.nbytes % (dimensions * WIDTH) if dimensions else flat.nbytes):
             raise ValueError(f"{flat.nbytes} bytes are not vectors of {dimensions} numbers")
@@ -35,7 +42,9 @@ class Vectors(Sequence["memoryview[float]"]):
         packed = [array.array("f", row) for row in rows]
         lengths = {len(row) for row in packed}
         if len(lengths) > 1:
-            raise ValueError(f"the vectors differ in length: {', '.join(map(str, sorted(lengths)))}")
+            raise ValueError(
+                f"the vectors differ in length: {', '.join(map(str, sorted(lengths)))}"
+            )
         return cls(b"".join(packed), lengths.pop() if lengths else 0)
 
     @property
@@ -67,7 +76,10 @@ class Vectors(Sequence["memoryview[float]"]):
         start, stop, step = index.indices(self._rows)
         if step == 1:
             return Vectors(self._data[start * size : max(start, stop) * size], size)
-        return Vectors(b"".join([self._data[at * size : (at + 1) * size] for at in range(start, stop, step)]), size)
+        return Vectors(
+            b"".join([self._data[at * size : (at + 1) * size] for at in range(start, stop, step)]),
+            size,
+        )
 
     def __iter__(self) -> Iterator[memoryview[float]]:
         data, size = self._data, self.dimensions
@@ -75,8 +87,8 @@ class Vectors(Sequence["memoryview[float]"]):
             yield data[at : at + size]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        """Return a NumPy matrix, for ``numpy.asarray``; it shares the memory unless another type is
-        requested.
+        """Return a NumPy matrix, for ``numpy.asarray``; it shares the memory unless another type
+        is requested.
         """
         import numpy  # NumPy is imported already: only NumPy calls this method
 
@@ -108,8 +120,8 @@ def from_little_endian(data: bytes, dimensions: int) -> Vectors:
 
 
 def little_endian(data: bytes) -> bytes:
-    """Convert float32 bytes between native and little-endian order; only big-endian machines change
-    them.
+    """Convert float32 bytes between native and little-endian order; only big-endian machines
+    change them.
     """
     if sys.byteorder == "little":
         return data
@@ -121,11 +133,13 @@ def little_endian(data: bytes) -> bytes:
 def is_finite(data: bytes) -> bool:
     """Return whether all numbers in little-endian float32 bytes are finite.
 
-    NaN and infinity have all bits of the exponent set, so the highest byte is 0x7f or 0xff. Searching
-    for these bytes is ten times faster than looking at each number; a finite number has such a byte
-    only from 1.7e38 on.
+    NaN and infinity have all bits of the exponent set, so the highest byte is 0x7f or 0xff.
+    Searching for these bytes is ten times faster than looking at each number; a finite number has
+    such a byte only from 1.7e38 on.
     """
     highest = data[3::WIDTH]
     if b"\x7f" not in highest and b"\xff" not in highest:
         return True
-    return all((data[at + 3] & 0x7F) != 0x7F or data[at + 2] < 0x80 for at in range(0, len(data), WIDTH))
+    return all(
+        (data[at + 3] & 0x7F) != 0x7F or data[at + 2] < 0x80 for at in range(0, len(data), WIDTH)
+    )

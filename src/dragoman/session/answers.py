@@ -79,17 +79,25 @@ def find_questions(log: EventLog, session: str | None = None) -> list[Question]:
 
 
 def _make_question(
-    record: LogRecord, asked: PermissionRequested, intent: ToolIntent, checked: ToolIntentValidated | None
+    record: LogRecord,
+    asked: PermissionRequested,
+    intent: ToolIntent,
+    checked: ToolIntentValidated | None,
 ) -> Question:
     question = Question(
         record.session, intent.id, intent.tool_name, intent.input, record.timestamp, record.seq,
         reason=asked.reason, rule=asked.rule,
     )  # fmt: skip
-    return question if checked is None else replace(question, side_effect=checked.side_effect, paths=checked.paths)
+    return (
+        question
+        if checked is None
+        else replace(question, side_effect=checked.side_effect, paths=checked.paths)
+    )
 
 
 def answer_question(log: EventLog, session: str, intent_id: str, decision: Decision) -> LogRecord:
-    """Answer an open question of a session that another process runs; ``SessionError`` if it is not open.
+    """Answer an open question of a session that another process runs; ``SessionError`` if it is
+    not open.
 
     ``log`` may be open for reading only.
     """
@@ -139,7 +147,9 @@ class RemoteApprover:
     polled every ``interval`` seconds.
     """
 
-    def __init__(self, log: EventLog, also: Approver | None = None, *, interval: float = 0.2) -> None:
+    def __init__(
+        self, log: EventLog, also: Approver | None = None, *, interval: float = 0.2
+    ) -> None:
         self._log = log
         self._also = also
         self._interval = interval
@@ -163,7 +173,9 @@ class RemoteApprover:
             await asyncio.to_thread(self._read, proposal.session)
             answer = self._answers.pop(proposal.intent_id, None)
             if answer is not None:
-                facts = {name: value for name, value in asdict(answer).items() if name != "intent_id"}
+                facts = {
+                    name: value for name, value in asdict(answer).items() if name != "intent_id"
+                }
                 return Decision(**facts, rule=verdict.rule)
             await asyncio.sleep(self._interval)
 
@@ -171,7 +183,9 @@ class RemoteApprover:
         name = name_answers(session)
         try:
             with _open_answers(self._log, readonly=True) as answers:
-                for record in answers.read(name, self._after.get(name, 0)) if answers is not None else ():
+                for record in (
+                    answers.read(name, self._after.get(name, 0)) if answers is not None else ()
+                ):
                     self._after[name] = record.seq
                     if isinstance(record.payload, PermissionAnswered):
                         self._answers[record.payload.intent_id] = record.payload

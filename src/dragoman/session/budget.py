@@ -14,7 +14,9 @@ from ..log import BudgetExceeded
 from ..prices.results import EXACT
 
 MAX_SECONDS = 1e9
-"""The maximum of ``Budget.seconds``: longer than any run, and accepted by clocks and event loops."""
+"""The maximum of ``Budget.seconds``: longer than any run, and accepted by clocks and
+event loops.
+"""
 
 _KINDS: tuple[tuple[str, Any, str], ...] = (
     ("steps", int, "a whole number"),
@@ -91,7 +93,9 @@ class Budget(Struct, frozen=True, omit_defaults=True):
             if not value > 0:
                 raise ValueError(f"budget.{name}: must be above 0, or None, not {value!r}")
         if self.seconds is not None and self.seconds > MAX_SECONDS:
-            raise ValueError(f"budget.seconds: must be at most {MAX_SECONDS:g}, or None, not {self.seconds!r}")
+            raise ValueError(
+                f"budget.seconds: must be at most {MAX_SECONDS:g}, or None, not {self.seconds!r}"
+            )
 
     def find_excess(self, spent: Spending) -> BudgetExceeded | None:
         """Return the event for the first limit that is reached, or ``None``."""

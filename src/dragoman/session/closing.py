@@ -42,7 +42,9 @@ async def answer_calls(journal: Journal, problem: str | None = None) -> None:
         kept = state.intents.get(intent_id or "")
         if kept is not None and kept.is_open:
             continue
-        content, is_error = describe_end(kept) if kept is not None or problem is None else (problem, True)
+        content, is_error = (
+            describe_end(kept) if kept is not None or problem is None else (problem, True)
+        )
         result = MessageRecorded(
             ToolResult(call.id, content, is_error),  # type: ignore[arg-type]
             message_id=new_message_id(),

@@ -26,11 +26,14 @@ from ..tools.runtime import cut_text
 _SMALLEST = 40  # tokens: replacing a result that is not longer than its placeholder saves nothing
 _SHORTEST = 400  # minimum characters to keep of a result that the model has not seen
 _NOTE = "[Earlier messages of this conversation were left out here to save space.]"
-_SUMMARY = "[Summary of the earlier messages of this conversation, which were left out to save space]"
+_SUMMARY = (
+    "[Summary of the earlier messages of this conversation, which were left out to save space]"
+)
 _INSTRUCTIONS = (
-    "Summarise the beginning of a conversation between a user, an assistant and its tools, so that the assistant can "
-    "go on without it. Keep the user's goals and wishes, what was found and where (names of files, commands, numbers), "
-    "what was changed, decided and refused, and what is still to be done. Write facts, not a story; at most 400 words."
+    "Summarise the beginning of a conversation between a user, an assistant and its tools, so that"
+    " the assistant can go on without it. Keep the user's goals and wishes, what was found and "
+    "where (names of files, commands, numbers), what was changed, decided and refused, and what "
+    "is still to be done. Write facts, not a story; at most 400 words."
 )
 
 
@@ -62,7 +65,9 @@ class Projection(Struct, frozen=True):
     summary: str | None = None
 
 
-Summariser: TypeAlias = Callable[[Provider | None, str, str, Sequence[Part]], Awaitable[tuple[str, str]]]
+Summariser: TypeAlias = Callable[
+    [Provider | None, str, str, Sequence[Part]], Awaitable[tuple[str, str]]
+]
 
 
 class ContextView(Struct, frozen=True):
@@ -101,12 +106,17 @@ class ContextPolicy(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not 0 < self.target <= self.share <= 1:
-            raise ValueError(f"context: must be 0 < target <= share <= 1, not {self.target!r} and {self.share!r}")
+            raise ValueError(
+                f"context: must be 0 < target <= share <= 1, not {self.target!r} and "
+                f"{self.share!r}"
+            )
         if self.window is not None and self.window <= 0:
             raise ValueError(f"context: window must be above 0, or None, not {self.window!r}")
 
     async def project(self, view: ContextView) -> Projection | None:
-        """Return the messages to omit and the note to send instead, or ``None`` to omit nothing."""
+        """Return the messages to omit and the note to send instead, or ``None`` to
+        omit nothing.
+        """
         raise NotImplementedError
 
     @property
@@ -116,7 +126,9 @@ class ContextPolicy(Struct, frozen=True, kw_only=True):
 
 
 class KeepAll(ContextPolicy, frozen=True, kw_only=True):
-    """Send the complete conversation, whatever its length; the model rejects one that is too long."""
+    """Send the complete conversation, whatever its length; the model rejects one that
+    is too long.
+    """
 
     async def project(self, view: ContextView) -> Projection | None:
         return None
@@ -133,8 +145,14 @@ class DropOldToolResults(ContextPolicy, frozen=True):
     keep: int = 3
 
     async def project(self, view: ContextView) -> Projection | None:
-        results = [part for part in view.parts if isinstance(part.message, ToolResult) and not part.is_replaced]
-        older, newer = (results[: -self.keep], results[-self.keep :]) if self.keep > 0 else (results, [])
+        results = [
+            part
+            for part in view.parts
+            if isinstance(part.message, ToolResult) and not part.is_replaced
+        ]
+        older, newer = (
+            (results[: -self.keep], results[-self.keep :]) if self.keep > 0 else (results, [])
+        )
         left_out, saved = _elide([part for part in [*older, *newer] if not part.unseen], view)
         if saved < view.excess:
             left_out += _shorten_unseen(view, view.excess - saved)
@@ -175,7 +193,9 @@ class Summarise(ContextPolicy, frozen=True):
 
     async def project(self, view: ContextView) -> Projection | None:
         groups = _group(view.parts)
-        gone = [part for group in groups[: max(len(groups) - max(self.keep, 1), 0)] for part in group]
+        gone = [
+            part for group in groups[: max(len(groups) - max(self.keep, 1), 0)] for part in group
+        ]
         gone = gone or _choose_groups(groups, view, None)
         if not gone:
             shortened = _shorten_unseen(view, view.excess)
@@ -189,7 +209,7 @@ class Summarise(ContextPolicy, frozen=True):
         return Projection(dropped, f"{_SUMMARY}\n{text}", record)
 
 
-# --- results ----------------------------------------------------------------------------------------
+# --- results -----------------------------------------------------------------------------------
 
 
 def _elide(results: Iterable[Part], view: ContextView) -> tuple[list[LeftOut], int]:
@@ -213,7 +233,11 @@ def _elide(results: Iterable[Part], view: ContextView) -> tuple[list[LeftOut], i
 def _write_mark(part: Part) -> str:
     content, call = part.message.content, part.call
     size = f"{len(content)} characters" if isinstance(content, str) else f"{len(content)} blocks"
-    name = f"{call.name} {_shorten(msgspec.json.encode(call.arguments).decode())}" if call is not None else "a tool"
+    name = (
+        f"{call.name} {_shorten(msgspec.json.encode(call.arguments).decode())}"
+        if call is not None
+        else "a tool"
+    )
     how = f"record {part.seq} of this session's log holds it."
     if call is not None and part.side_effect in ("none", "read"):
         how = f"call {call.name} again with the same input to read it again."
@@ -225,7 +249,9 @@ def _shorten(text: str, longest: int = 200) -> str:
 
 
 def _shorten_unseen(view: ContextView, excess: int) -> list[LeftOut]:
-    """Shorten the longest results that the model has not seen to a common length, until they fit."""
+    """Shorten the longest results that the model has not seen to a common length,
+    until they fit.
+    """
     unseen = [part for part in view.parts if part.unseen and isinstance(part.message.content, str)]
     unseen = [part for part in unseen if isinstance(part.message, ToolResult)]
     total = sum([part.tokens for part in unseen])
@@ -248,7 +274,7 @@ def _shorten_unseen(view: ContextView, excess: int) -> list[LeftOut]:
     return left_out
 
 
-# --- turns ------------------------------------------------------------------------------------------
+# --- turns -------------------------------------------------------------------------------------
 
 
 def _group(parts: Sequence[Part]) -> list[list[Part]]:
@@ -299,6 +325,9 @@ def _write_part(message: Message, longest: int) -> str:
         return f"USER: {text}"
     calls: list[str] = []
     if isinstance(message, Assistant):
-        written = [(call.name, msgspec.json.encode(call.arguments).decode()) for call in message.tool_calls]
+        written = [
+            (call.name, msgspec.json.encode(call.arguments).decode())
+            for call in message.tool_calls
+        ]
         calls = [f"CALLS {name} {cut_text(arguments, longest)[0]}" for name, arguments in written]
     return "\n".join([f"ASSISTANT: {text}", *calls])

@@ -42,7 +42,9 @@ class Pipeline:
         self._journal = journal
 
     async def process(self, intents: Sequence[ToolIntent], turn: str) -> None:
-        """Process every intent to its end: concurrently if all of them only read, else one by one."""
+        """Process every intent to its end: concurrently if all of them only read, else
+        one by one.
+        """
         if len(intents) > 1 and self._tools.may_overlap([intent.tool_name for intent in intents]):
             await self._process_together(intents, turn)
             return
@@ -74,17 +76,27 @@ class Pipeline:
             await self._run(intent, tool, *granted, turn)
 
     def _propose(
-        self, intent: ToolIntent, tool: ExecutableTool, given: dict[str, Any], paths: tuple[str, ...]
+        self,
+        intent: ToolIntent,
+        tool: ExecutableTool,
+        given: dict[str, Any],
+        paths: tuple[str, ...],
     ) -> Proposal:
-        return Proposal(tool.name, given, tool.side_effect, paths, intent.id, self._journal.session)
+        return Proposal(
+            tool.name, given, tool.side_effect, paths, intent.id, self._journal.session
+        )
 
     async def _permit(
         self, intent: ToolIntent, proposal: Proposal, parent: str, turn: str
     ) -> tuple[Proposal, str] | None:
-        """Return the call that may run and the id of the record that allows it; ``None`` if it is denied."""
+        """Return the call that may run and the id of the record that allows it; ``None`` if it is
+        denied.
+        """
         verdict, decision = self._gate.settle(proposal)
         if decision is None:
-            asked = PermissionRequested(intent.id, proposal.tool_name, verdict.reason, verdict.rule)
+            asked = PermissionRequested(
+                intent.id, proposal.tool_name, verdict.reason, verdict.rule
+            )
             parent = (await self._journal.write(asked, parent=parent, turn=turn)).id
             decision = await self._gate.ask(proposal, verdict)
         if decision.allowed is True and decision.input is not None:
@@ -92,14 +104,18 @@ class Pipeline:
         record = await self._record_decision(intent, decision, parent, turn)
         return (proposal, record) if record is not None else None
 
-    def _edit(self, intent: ToolIntent, proposal: Proposal, decision: Decision) -> tuple[Proposal, Decision]:
+    def _edit(
+        self, intent: ToolIntent, proposal: Proposal, decision: Decision
+    ) -> tuple[Proposal, Decision]:
         """Replace the proposed input by the one that a decision substitutes, if it is valid and
         no rule denies it.
         """
         if decision.input == proposal.input:
             return proposal, replace(decision, input=None)
         try:
-            given: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(decision.input), type=dict)
+            given: dict[str, Any] = msgspec.json.decode(
+                msgspec.json.encode(decision.input), type=dict
+            )
         except (TypeError, ValueError, RecursionError) as error:
             return proposal, _refuse_edit(decision, f"it is not JSON: {error}")
         rejection = self._tools.validate(proposal.tool_name, given)
@@ -109,10 +125,14 @@ class Pipeline:
         edited = self._propose(intent, tool, given, tool.locate(given))
         verdict = self._gate.policy.judge(edited)
         if verdict.action == "deny":
-            return proposal, replace(_refuse_edit(decision, verdict.reason or "a rule denies it"), rule=verdict.rule)
+            return proposal, replace(
+                _refuse_edit(decision, verdict.reason or "a rule denies it"), rule=verdict.rule
+            )
         return edited, replace(decision, input=given)
 
-    async def _record_decision(self, intent: ToolIntent, decision: Decision, parent: str, turn: str) -> str | None:
+    async def _record_decision(
+        self, intent: ToolIntent, decision: Decision, parent: str, turn: str
+    ) -> str | None:
         is_machine = decision.by in ("policy", "nobody") or decision.by.startswith("hook")
         actor = "system" if is_machine else "user"
         facts = (intent.id, intent.tool_name, decision.by, decision.rule, decision.reason)
@@ -123,34 +143,53 @@ class Pipeline:
         granted = PermissionGranted(*facts, decision.scope, decision.prefix, decision.input)
         return (await self._journal.write(granted, parent=parent, turn=turn, actor=actor)).id  # type: ignore[arg-type]
 
-    async def _run(self, intent: ToolIntent, tool: ExecutableTool, proposal: Proposal, parent: str, turn: str) -> None:
-        context = {"side_effect": tool.side_effect, "timeout": tool.timeout, "output_limit": tool.output_limit}
+    async def _run(
+        self, intent: ToolIntent, tool: ExecutableTool, proposal: Proposal, parent: str, turn: str
+    ) -> None:
+        context = {
+            "side_effect": tool.side_effect,
+            "timeout": tool.timeout,
+            "output_limit": tool.output_limit,
+        }
         started = ToolStarted(intent.id, tool.name, proposal.input, {**context, **tool.context()})
         parent = (await self._journal.write(started, parent=parent, turn=turn)).id
         try:
             withheld = self._gate.policy.withheld(proposal)
             observation = await self._tools.execute(tool.name, proposal.input, withheld)
         except ToolFailure as failure:
-            failed = ToolFailed(intent.id, tool.name, failure.kind, failure.message, failure.duration_ms)
+            failed = ToolFailed(
+                intent.id, tool.name, failure.kind, failure.message, failure.duration_ms
+            )
             await self._journal.write(failed, parent=parent, turn=turn)
         except asyncio.CancelledError:
-            left = "was stopped" if tool.interruptible else "cannot be interrupted and may still be running"
+            left = (
+                "was stopped"
+                if tool.interruptible
+                else "cannot be interrupted and may still be running"
+            )
             message = f"cancelled while it ran: it {left}, and what it did is not known"
-            await self._journal.write(ToolFailed(intent.id, tool.name, "cancelled", message), parent=parent, turn=turn)
+            await self._journal.write(
+                ToolFailed(intent.id, tool.name, "cancelled", message), parent=parent, turn=turn
+            )
             raise
         else:
             await self._observe(intent, observation, parent, turn)
 
-    async def _observe(self, intent: ToolIntent, seen: Observation, parent: str, turn: str) -> None:
+    async def _observe(
+        self, intent: ToolIntent, seen: Observation, parent: str, turn: str
+    ) -> None:
         observed = ToolObserved(
-            intent.id, intent.tool_name, seen.content, seen.is_error, seen.truncated, seen.exit_code,
+            intent.id, intent.tool_name, seen.content, seen.is_error, seen.truncated,
+            seen.exit_code,
             seen.duration_ms, seen.details,
         )  # fmt: skip
         try:
             await self._journal.write(observed, parent=parent, turn=turn)
         except InvalidRecordError as error:
             message = f"it ran, and what it gave back cannot be recorded: {error}"
-            failed = ToolFailed(intent.id, intent.tool_name, "unreadable", message, seen.duration_ms)
+            failed = ToolFailed(
+                intent.id, intent.tool_name, "unreadable", message, seen.duration_ms
+            )
             await self._journal.write(failed, parent=parent, turn=turn)
 
 
@@ -167,7 +206,10 @@ def describe_end(kept: IntentState | None) -> tuple[object, bool]:
     content, is_error = _describe_end(kept)
     if kept is None or kept.edited is None or not kept.started:
         return content, is_error
-    note = f"[The user changed the input of this call; it ran with {msgspec.json.encode(kept.edited).decode()}]"
+    note = (
+        "[The user changed the input of this call; it ran with "
+        f"{msgspec.json.encode(kept.edited).decode()}]"
+    )
     if isinstance(content, str):
         return f"{note}\n{content}", is_error
     return (Text(note), *cast("tuple[UserBlock, ...]", content)), is_error
@@ -180,10 +222,16 @@ def _describe_end(kept: IntentState | None) -> tuple[object, bool]:
     if isinstance(end, ToolFailed):
         return f"The tool did not come to an end ({end.kind}): {end.message}", True
     if isinstance(end, PermissionDenied):
-        return f"Not run: permission denied by {end.by}" + (f": {end.reason}" if end.reason else ""), False
+        return (
+            f"Not run: permission denied by {end.by}" + (f": {end.reason}" if end.reason else ""),
+            False,
+        )
     if isinstance(end, ToolIntentRejected):
         return f"Not run: {end.detail or end.problem}", True
     if isinstance(end, ToolIntentClosed):
         began = kept is not None and kept.started
-        return f"{'Interrupted, and what it did is not known' if began else 'Not run'}: {end.reason}", True
+        return (
+            f"{'Interrupted, and what it did is not known' if began else 'Not run'}: {end.reason}",
+            True,
+        )
     return "Not run: the call could not be used", True

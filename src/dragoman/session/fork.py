@@ -1,4 +1,6 @@
-"""Fork a session: a new session continues another after one of its records, without changing it."""
+"""Fork a session: a new session continues another after one of its records, without
+changing it.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +36,20 @@ async def write_fork(log: EventLog, session: str, at: int | None, name: str) -> 
     numbers: dict[int, int] = {}  # maps the numbers of the original records to those of the copies
     for seq, change, is_goal in state.conversation.list_changes():
         if isinstance(change, MessageRecorded):
-            change = replace(change, request_id=None, usage=None, cost_usd=None, latency_ms=None, warnings=())
+            change = replace(
+                change, request_id=None, usage=None, cost_usd=None, latency_ms=None, warnings=()
+            )
         else:
             known = [each for each in change.left_out if each.seq in numbers]
-            change = replace(change, left_out=tuple([replace(each, seq=numbers[each.seq]) for each in known]))
+            change = replace(
+                change, left_out=tuple([replace(each, seq=numbers[each.seq]) for each in known])
+            )
         actor = "user" if is_goal else None
-        if isinstance(change, MessageRecorded) and not is_goal and isinstance(change.message, User):
+        if (
+            isinstance(change, MessageRecorded)
+            and not is_goal
+            and isinstance(change.message, User)
+        ):
             actor = "system"
         written = await log.append(name, change, parent=root.id, actor=actor, expected=written.seq)  # type: ignore[arg-type]
         numbers[seq] = written.seq
@@ -53,7 +63,9 @@ def _start(records: list[LogRecord], place: ForkedFrom) -> SessionStarted:
     return replace(first, forked_from=place)
 
 
-async def _answer(log: EventLog, name: str, state: State, root: LogRecord, last: LogRecord) -> None:
+async def _answer(
+    log: EventLog, name: str, state: State, root: LogRecord, last: LogRecord
+) -> None:
     """Answer the calls that have no result in the copied conversation."""
     for call, intent in state.unanswered():
         kept = state.intents.get(intent or "")
@@ -61,7 +73,9 @@ async def _answer(log: EventLog, name: str, state: State, root: LogRecord, last:
         if kept is not None and kept.is_open:
             began = kept.started
             why = "the session was forked before this came to an end"
-            content = f"{'Interrupted, and what it did is not known' if began else 'Not run'}: {why}"
+            content = (
+                f"{'Interrupted, and what it did is not known' if began else 'Not run'}: {why}"
+            )
         result = MessageRecorded(
             ToolResult(call.id, content, is_error),  # type: ignore[arg-type]
             message_id=new_message_id(),

@@ -39,10 +39,14 @@ class _Answer(Struct, forbid_unknown_fields=True):
 
 
 class HookError(RuntimeError):
-    """A hook failed, timed out, or returned something other than a decision. The proposal is denied."""
+    """A hook failed, timed out, or returned something other than a decision. The proposal is
+    denied.
+    """
 
 
-def hook(target: Sequence[str] | HookFunction, *, then: Approver | None = None, timeout: float = 60) -> Approver:
+def hook(
+    target: Sequence[str] | HookFunction, *, then: Approver | None = None, timeout: float = 60
+) -> Approver:
     """Return an approver that delegates the decision to a program or a function.
 
     A program receives the proposal as JSON on standard input and prints the answer; an exit code
@@ -52,14 +56,18 @@ def hook(target: Sequence[str] | HookFunction, *, then: Approver | None = None, 
     """
     if isinstance(target, str) or (not callable(target) and not target):
         raise ValueError("hook: give a function, or a program as a list of words")
-    name = getattr(target, "__name__", "function") if callable(target) else PurePath(target[0]).name
+    name = (
+        getattr(target, "__name__", "function") if callable(target) else PurePath(target[0]).name
+    )
 
     async def approve(proposal: Proposal, verdict: Verdict) -> Decision:
         asked = describe_proposal(proposal, verdict)
         try:
             async with asyncio.timeout(timeout):
                 given = await (_call(target, asked) if callable(target) else _run(target, asked))
-            answer = msgspec.convert({"allowed": given} if isinstance(given, bool | None) else given, _Answer)
+            answer = msgspec.convert(
+                {"allowed": given} if isinstance(given, bool | None) else given, _Answer
+            )
         except TimeoutError:
             return Decision(False, f"hook {name}", f"no answer after {timeout:g} s", verdict.rule)
         except (HookError, msgspec.ValidationError) as error:
@@ -68,7 +76,8 @@ def hook(target: Sequence[str] | HookFunction, *, then: Approver | None = None, 
             return await ask(then, proposal, verdict)
         by = f"hook {name}" + (f" for {answer.by}" if answer.by else "")
         return Decision(
-            answer.allowed, by, answer.reason, verdict.rule, answer.scope, answer.prefix, answer.input
+            answer.allowed, by, answer.reason, verdict.rule, answer.scope, answer.prefix,
+            answer.input
         )  # fmt: skip
 
     return approve

@@ -25,7 +25,9 @@ class Journal:
     before it runs anything: no tool runs before its ``tool.started`` is written.
     """
 
-    def __init__(self, log: EventLog, session: str, state: State, watch: Watcher | None = None) -> None:
+    def __init__(
+        self, log: EventLog, session: str, state: State, watch: Watcher | None = None
+    ) -> None:
         self.log = log
         self.session = session
         self.state = state
@@ -33,7 +35,12 @@ class Journal:
         self._turn = asyncio.Lock()  # concurrent tools write one after the other
 
     async def write(
-        self, payload: Payload, *, parent: str | None = None, turn: str | None = None, actor: Actor | None = None
+        self,
+        payload: Payload,
+        *,
+        parent: str | None = None,
+        turn: str | None = None,
+        actor: Actor | None = None,
     ) -> LogRecord:
         """Append a record and wait until it is durable. A cancellation does not end the wait, so
         that it is known whether the record was written.
@@ -41,7 +48,9 @@ class Journal:
         Without a ``parent``, the record follows from the start of the session.
         """
         parent = parent or self.state.root
-        appending = asyncio.ensure_future(self._append(payload, turn=turn, parent=parent, actor=actor))
+        appending = asyncio.ensure_future(
+            self._append(payload, turn=turn, parent=parent, actor=actor)
+        )
         cancelled: asyncio.CancelledError | None = None
         while not appending.done():
             try:
@@ -55,7 +64,9 @@ class Journal:
 
     async def _append(self, payload: Payload, **facts: Any) -> LogRecord:
         async with self._turn:
-            record = await self.log.append(self.session, payload, expected=self.state.last_seq, **facts)
+            record = await self.log.append(
+                self.session, payload, expected=self.state.last_seq, **facts
+            )
             self.state.apply(record)
             self._tell(record)
         return record

@@ -62,7 +62,9 @@ def find_ending(finish_reason: str) -> tuple[Ending, str | None]:
     return "failed", f"the reply ended with {finish_reason}"
 
 
-def make_outcome(session: str, state: State, ending: Ending, detail: str | None, parsed: Any = None) -> Outcome[Any]:
+def make_outcome(
+    session: str, state: State, ending: Ending, detail: str | None, parsed: Any = None
+) -> Outcome[Any]:
     """Return the outcome of a session in this state."""
     last = state.messages[-1].message if state.messages else None
     text = last.text if isinstance(last, Assistant) else ""

@@ -12,7 +12,17 @@ from typing import Any, Literal
 from ..calls import IS_WORKER, TURN, CallStarted
 from ..errors import InvalidResponseError, ProviderError
 from ..log import ContextProjected, ContextSummarised, Sent
-from ..messages import Assistant, Message, RuntimeConfig, System, Tool, ToolCall, ToolResult, User, new_ulid
+from ..messages import (
+    Assistant,
+    Message,
+    RuntimeConfig,
+    System,
+    Tool,
+    ToolCall,
+    ToolResult,
+    User,
+    new_ulid,
+)
 from ..provider import EventStream, Provider
 from .context import ContextPolicy, ContextView, KeepAll, Part, Projection
 from .journal import Journal
@@ -55,17 +65,29 @@ class Projector:
         await self._shorten(provider, tools, "share", self._find_goal(window), parent, turn)
         return self._measure(provider, tools)
 
-    async def shrink(self, provider: Provider, tools: Sequence[Tool] | None, parent: str, turn: str) -> bool:
-        """Shorten a conversation that the model rejected; return ``False`` if nothing can be omitted."""
+    async def shrink(
+        self, provider: Provider, tools: Sequence[Tool] | None, parent: str, turn: str
+    ) -> bool:
+        """Shorten a conversation that the model rejected; return ``False`` if nothing can be
+        omitted.
+        """
         _, tokens = self._measure(provider, tools)
         window = self._find_window(provider)
         goal = tokens // 2 if window is None else min(tokens // 2, self._find_goal(window))
         return await self._shorten(provider, tools, "overflow", goal, parent, turn)
 
-    def _measure(self, provider: Provider, tools: Sequence[Tool] | None) -> tuple[list[Message], int]:
-        """Return the messages to send and their estimated tokens. Each message is estimated only once."""
-        sizes = [self._estimate(entry, provider) for entry in self._journal.state.conversation.entries]
-        return self._journal.state.project(provider.name), self._frame(provider, tools) + sum(sizes)
+    def _measure(
+        self, provider: Provider, tools: Sequence[Tool] | None
+    ) -> tuple[list[Message], int]:
+        """Return the messages to send and their estimated tokens. Each message is estimated only
+        once.
+        """
+        sizes = [
+            self._estimate(entry, provider) for entry in self._journal.state.conversation.entries
+        ]
+        return self._journal.state.project(provider.name), self._frame(provider, tools) + sum(
+            sizes
+        )
 
     def _estimate(self, entry: Sent, provider: Provider) -> int:
         model = f"{provider.name}:{provider.model}"
@@ -82,7 +104,9 @@ class Projector:
         return self._frames[key]
 
     def _find_window(self, provider: Provider) -> int | None:
-        given = next((policy.window for policy in self.policies if policy.window is not None), None)
+        given = next(
+            (policy.window for policy in self.policies if policy.window is not None), None
+        )
         known: int | None = provider.capabilities.known("max_context_tokens")
         return given or known
 
@@ -118,14 +142,17 @@ class Projector:
                 break
             window = self._find_window(provider)
             summarise = partial(self._summarise, provider, parent, turn)
-            view = ContextView(self._list_parts(provider), before, goal, window, provider.token_family, summarise)
+            view = ContextView(
+                self._list_parts(provider), before, goal, window, provider.token_family, summarise
+            )
             projection = await policy.project(view)
             if projection is None or not projection.left_out:
                 continue
             changed = True
             after = before - self._count_savings(projection, provider)
             projected = ContextProjected(
-                policy.rule, reason, projection.left_out, before, after, window, projection.note, projection.summary
+                policy.rule, reason, projection.left_out, before, after, window, projection.note,
+                projection.summary
             )  # fmt: skip
             await self._journal.write(projected, parent=parent, turn=turn)
         return changed
@@ -136,18 +163,26 @@ class Projector:
         saved = sum([each.tokens for each in projection.left_out])
         added = [each.instead for each in projection.left_out if each.instead is not None]
         added += [projection.note] if projection.note is not None else []
-        return saved - sum([provider.estimate_input_tokens([User(text)]) - frame for text in added if text])
+        return saved - sum(
+            [provider.estimate_input_tokens([User(text)]) - frame for text in added if text]
+        )
 
     def _list_parts(self, provider: Provider) -> tuple[Part, ...]:
         state = self._journal.state
         entries = state.conversation.entries
-        newest = max([at for at, each in enumerate(entries) if isinstance(each.message, Assistant)], default=-1)
+        newest = max(
+            [at for at, each in enumerate(entries) if isinstance(each.message, Assistant)],
+            default=-1,
+        )
         calls: dict[str, tuple[ToolCall, str | None]] = {}
         parts: list[Part] = []
         for at, entry in enumerate(entries):
             message, call, effect = entry.message, None, None
             if isinstance(message, Assistant):
-                calls = {each.id: (each, entry.said.tool_ids.get(each.id)) for each in message.tool_calls}
+                calls = {
+                    each.id: (each, entry.said.tool_ids.get(each.id))
+                    for each in message.tool_calls
+                }
             elif isinstance(message, ToolResult) and message.tool_call_id in calls:
                 call, intent = calls[message.tool_call_id]
                 kept = state.intents.get(intent or "")
@@ -155,13 +190,14 @@ class Projector:
             tokens = self._estimate(entry, provider)
             parts.append(
                 Part(
-                    entry.seq, message, tokens, entry.is_goal, entry.is_note, entry.instead is not None, at > newest,
+                    entry.seq, message, tokens, entry.is_goal, entry.is_note,
+                    entry.instead is not None, at > newest,
                     call, effect,
                 )
             )  # fmt: skip
         return tuple(parts)
 
-    # --- the summary --------------------------------------------------------------------------------
+    # --- the summary ----------------------------------------------------------------------------
 
     async def _summarise(
         self,
@@ -188,19 +224,31 @@ class Projector:
         text = await self._ask(provider, messages, started, call.id, turn)
         numbers = [part.seq for part in parts]
         summarised = ContextSummarised(
-            text, min(numbers), max(numbers), len(parts), provider.name, provider.model, started.request_id or ""
+            text,
+            min(numbers),
+            max(numbers),
+            len(parts),
+            provider.name,
+            provider.model,
+            started.request_id or "",
         )
         return (await self._journal.write(summarised, parent=call.id, turn=turn)).id, text
 
     async def _ask(
-        self, provider: Provider, messages: list[Message], started: CallStarted, parent: str, turn: str
+        self,
+        provider: Provider,
+        messages: list[Message],
+        started: CallStarted,
+        parent: str,
+        turn: str,
     ) -> str:
         """Call a model without tools, and record the end of the call."""
         stream: EventStream | None = None
         write: Any = partial(self._journal.write, parent=parent, turn=turn)
         try:
             stream = provider.stream(
-                messages, None, RuntimeConfig(max_tokens=_SUMMARY_TOKENS), request_id=started.request_id,
+                messages, None, RuntimeConfig(max_tokens=_SUMMARY_TOKENS),
+                request_id=started.request_id,
                 session_id=self._journal.session, metadata={TURN: turn, IS_WORKER: "true"},
             )  # fmt: skip
             async with stream:
@@ -217,8 +265,12 @@ class Projector:
         for record in stream.reply.history:
             await write(record)
         response = stream.response
-        said = make_worker_message(response, provider, price_reply(provider, stream.reply, response.usage, self._price))
+        said = make_worker_message(
+            response, provider, price_reply(provider, stream.reply, response.usage, self._price)
+        )
         await write(record_completed(said, response, stream.reply))
         if not response.text.strip():
-            raise InvalidResponseError("the summary is empty", provider=provider.name, model=provider.model)
+            raise InvalidResponseError(
+                "the summary is empty", provider=provider.name, model=provider.model
+            )
         return response.text

@@ -1,4 +1,6 @@
-"""Build the log records of a reply: the end of the call, and the message with ids, routing and cost."""
+"""Build the log records of a reply: the end of the call, and the message with ids, routing and
+cost.
+"""
 
 from __future__ import annotations
 
@@ -58,17 +60,25 @@ def make_message(
         routing,
         response.usage,
         latency_ms=response.latency_ms,
-        tool_ids={end.tool_use_id: end.intent.id if end.intent else f"tu_{new_ulid()}" for end in calls},
+        tool_ids={
+            end.tool_use_id: end.intent.id if end.intent else f"tu_{new_ulid()}" for end in calls
+        },
         in_context=in_context,
         paused=response.is_paused,
         **{name: price.get(name) for name in _COST},
     )
 
 
-def make_worker_message(response: Response, provider: Provider, price: dict[str, Any]) -> MessageRecorded:
-    """Return the reply of an internal call of the session; only the end of that call is recorded."""
+def make_worker_message(
+    response: Response, provider: Provider, price: dict[str, Any]
+) -> MessageRecorded:
+    """Return the reply of an internal call of the session; only the end of that call
+    is recorded.
+    """
     routing = Routing("default", f"{provider.name}:{provider.model}")
-    return make_message(response, (), routing, (provider.name, provider.model), price, in_context=False)
+    return make_message(
+        response, (), routing, (provider.name, provider.model), price, in_context=False
+    )
 
 
 def find_served_by(provider: Provider, reply: Reply) -> tuple[str, str]:
@@ -76,7 +86,9 @@ def find_served_by(provider: Provider, reply: Reply) -> tuple[str, str]:
     return reply.provider or provider.name, reply.model or provider.model
 
 
-def price_reply(provider: Provider, reply: Reply, usage: Usage, price: Price | None) -> dict[str, Any]:
+def price_reply(
+    provider: Provider, reply: Reply, usage: Usage, price: Price | None
+) -> dict[str, Any]:
     """Return the record fields for a usage and its cost."""
     name, model = find_served_by(provider, reply)
     sold_as = find_served(provider, name, model).priced_as

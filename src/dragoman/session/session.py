@@ -1,8 +1,9 @@
 """The session: the agent loop.
 
-Call the model, record what it proposes, check it, get permission, run it, record the observation, send that
-to the model, and repeat. Every step is in the log before the next begins; the state is derived from the log.
-``supervisor`` runs the loop and stops it, ``turn`` is one pass of it, ``closing`` ends what is left open.
+Call the model, record what it proposes, check it, get permission, run it, record the observation,
+send that to the model, and repeat. Every step is in the log before the next begins; the state is
+derived from the log. ``supervisor`` runs the loop and stops it, ``turn`` is one pass of it,
+``closing`` ends what is left open.
 """
 
 from __future__ import annotations
@@ -16,7 +17,13 @@ from msgspec import to_builtins
 
 from ..calls import redact
 from ..display import Displayed
-from ..errors import InvalidRequestError, MalformedToolCallError, ProviderError, StructuredOutputError, cut
+from ..errors import (
+    InvalidRequestError,
+    MalformedToolCallError,
+    ProviderError,
+    StructuredOutputError,
+    cut,
+)
 from ..events import Event, Parsed, Response, Usage
 from ..log import (
     EventLog,
@@ -112,15 +119,18 @@ class Session(Displayed, Generic[Parsed]):
         self._owned = open_log(log) if isinstance(log, str | Path) else None
         self.log: EventLog = self._owned or (log if isinstance(log, EventLog) else MemoryLog())
         self._system = system
-        self._settings = TurnSettings(config or RuntimeConfig(), tool_choice, price, keep_raw, on_event,
-            {key: value for key, value in (metadata or {}).items() if isinstance(value, str)}, output,
-        )  # fmt: skip
+        texts = {key: value for key, value in (metadata or {}).items() if isinstance(value, str)}
+        self._settings = TurnSettings(
+            config or RuntimeConfig(), tool_choice, price, keep_raw, on_event, texts, output
+        )
         self._metadata = dict(metadata or {})
         self._journal = Journal(self.log, self.id, State(), on_record)
         policies = (context,) if isinstance(context, ContextPolicy) else tuple(context or ())
         self._projector = Projector(policies, self._journal, self._settings.config, price)
         self._pipeline = Pipeline(self.tools, Gate(self.policy, approve), self._journal)
-        self._routing = Routing("default", _name(self.provider), "the provider the session was given")
+        self._routing = Routing(
+            "default", _name(self.provider), "the provider the session was given"
+        )
         self._loaded = False
         self._takeover = False
         self._supervisor = Supervisor(self.id)
@@ -168,7 +178,9 @@ class Session(Displayed, Generic[Parsed]):
         session._at = at
         known = session.state.model
         if known is not None and known != _name(session.provider):
-            session._routing = Routing("manual", _name(session.provider), f"resumed with another provider than {known}")
+            session._routing = Routing(
+                "manual", _name(session.provider), f"resumed with another provider than {known}"
+            )
         return session
 
     @classmethod
@@ -210,7 +222,7 @@ class Session(Displayed, Generic[Parsed]):
         """The conversation as it would be sent to the current provider."""
         return self.state.project(self.provider.name)
 
-    # --- driving ------------------------------------------------------------------------------------
+    # --- driving --------------------------------------------------------------------------------
 
     async def run(self, goal: str | User | None = None) -> Outcome[Parsed]:
         """Pursue a goal to its end. Without a goal, continue with the current one."""
@@ -238,20 +250,33 @@ class Session(Displayed, Generic[Parsed]):
         """
         self._supervisor.refuse_running()
         before, messages = _name(self.provider), self.state.project(provider.name)
-        plan = provider.plan(messages) if messages else SwapPlan(f"{provider.name}:{provider.model}", ())
+        plan = (
+            provider.plan(messages)
+            if messages
+            else SwapPlan(f"{provider.name}:{provider.model}", ())
+        )
         if plan.refused is not None or (plan.fits is False and self._projector.keeps_all):
-            why = plan.refused or f"about {plan.estimated_tokens} tokens do not fit its window of {plan.context_tokens}"
-            raise InvalidRequestError(f"swap to {plan.target}: {why}", provider=provider.name, model=provider.model)
+            why = (
+                plan.refused
+                or f"about {plan.estimated_tokens} tokens do not fit its window of {plan.context_tokens}"
+            )
+            raise InvalidRequestError(
+                f"swap to {plan.target}: {why}", provider=provider.name, model=provider.model
+            )
         losses = tuple([LossWarning(item.rule, item.path, item.reason) for item in plan.losses])
         self.provider = provider
         self._routing = Routing("manual", _name(self.provider), reason or "swapped by the caller")
         if self.state.root is not None:
-            swapped = ModelSwapped(before, _name(provider), reason or "swapped by the caller", losses)
+            swapped = ModelSwapped(
+                before, _name(provider), reason or "swapped by the caller", losses
+            )
             await self._journal.write(swapped)
         return plan
 
     async def close_open_intents(self, reason: str) -> tuple[str, ...]:
-        """Close every open intent, give the model a result for each, and return their ids. Nothing runs."""
+        """Close every open intent, give the model a result for each, and return their ids. Nothing
+        runs.
+        """
         self._supervisor.refuse_running()
         return await close_open(self._journal, reason)
 
@@ -272,7 +297,7 @@ class Session(Displayed, Generic[Parsed]):
 
     _sheet = describe_session  # pyright: ignore[reportAssignmentType]
 
-    # --- the loop -------------------------------------------------------------------------------------
+    # --- the loop -------------------------------------------------------------------------------
 
     async def _supervise(self, goal: str | User | None, *, once: bool) -> Step:
         """Run the session in its own task, while this process holds the session's lease."""
@@ -303,11 +328,15 @@ class Session(Displayed, Generic[Parsed]):
     async def _advance(self) -> Step:
         """Run one turn, unless the session has ended."""
         if self._queued and self.state.has_answered:
-            await self._journal.write(MessageRecorded(self._queued.pop(0), message_id=new_message_id()))
+            await self._journal.write(
+                MessageRecorded(self._queued.pop(0), message_id=new_message_id())
+            )
         if self.state.has_answered:
             reason = self.state.messages[-1].finish_reason or "stop"
             if self._settings.output is None or reason != "stop":
-                return Step(self.state.spent.turns, None, (), await self._finish(*find_ending(reason)))
+                return Step(
+                    self.state.spent.turns, None, (), await self._finish(*find_ending(reason))
+                )
             self._final = True
             asked = MessageRecorded(User(_FINAL), message_id=new_message_id())
             await self._journal.write(asked, actor="system")
@@ -322,7 +351,8 @@ class Session(Displayed, Generic[Parsed]):
         number = self.state.spent.turns + 1
         final = self._settings.output is not None and (self._final or not self.tools.describe())
         turn = Turn(
-            number, self.provider, self._routing, self.tools, self._journal, self._projector, self._settings,
+            number, self.provider, self._routing, self.tools, self._journal, self._projector,
+            self._settings,
             final=final,
         )  # fmt: skip
         try:
@@ -342,7 +372,9 @@ class Session(Displayed, Generic[Parsed]):
         if intents and response.finish_reason in RUNNABLE:
             return Step(number, response, intents)
         await close_open(self._journal, f"the reply ended with {response.finish_reason}")
-        if response.is_paused or (self._queued and self.state.has_answered and response.finish_reason == "stop"):
+        if response.is_paused or (
+            self._queued and self.state.has_answered and response.finish_reason == "stop"
+        ):
             return Step(number, response, intents)
         if self._settings.output is not None and not final and response.finish_reason == "stop":
             return Step(number, response, intents)  # the next turn requests the structured answer
@@ -351,7 +383,11 @@ class Session(Displayed, Generic[Parsed]):
 
     async def _wind_up(self) -> Step:
         stop = self._supervisor.stop
-        ending, reason = (stop.ending, stop.reason) if stop else ("cancelled", "the task that ran it was cancelled")
+        ending, reason = (
+            (stop.ending, stop.reason)
+            if stop
+            else ("cancelled", "the task that ran it was cancelled")
+        )
         over = self.state.finished  # the session may have ended while it was being stopped
         if over is not None:
             outcome = make_outcome(self.id, self.state, over.outcome, over.detail)
@@ -366,37 +402,53 @@ class Session(Displayed, Generic[Parsed]):
             raise asyncio.CancelledError
         return Step(self.state.spent.turns, None, (), outcome)
 
-    # --- beginning and end --------------------------------------------------------------------------
+    # --- beginning and end ----------------------------------------------------------------------
 
     async def _begin(self, goal: str | User | None) -> None:
         if goal is None and self._queued:
             goal = self._queued.pop(0)
         if self.state.root is None:
             await self._start(goal)
-        elif self._at is None and goal is None and self.state.finished is not None and self.state.has_answered:
+        elif (
+            self._at is None
+            and goal is None
+            and self.state.finished is not None
+            and self.state.has_answered
+        ):
             raise SessionError("the model has answered; give the session another goal")
         elif self._loaded or self.state.finished is not None:
             self._loaded = False
             await self._continue("another goal" if goal is not None else "to go on")
-        if goal is None and not any(isinstance(said.message, User) for said in self.state.messages):
+        if goal is None and not any(
+            isinstance(said.message, User) for said in self.state.messages
+        ):
             goal = self.state.goal  # the session ended before its first message was written
         if goal is not None:
             message = _as_user(goal)
             if self._system and not self.state.messages:
-                await self._journal.write(MessageRecorded(System(self._system), message_id=new_message_id()))
+                await self._journal.write(
+                    MessageRecorded(System(self._system), message_id=new_message_id())
+                )
             await self._journal.write(MessageRecorded(message, message_id=new_message_id()))
 
     async def _start(self, goal: str | User | None) -> None:
         if goal is None:
             raise SessionError("a new session needs a goal")
         if next(iter(self.log.read(self.id)), None) is not None:
-            raise SessionError(f"there is a session {self.id!r} in this log already; use Session.resume")
+            raise SessionError(
+                f"there is a session {self.id!r} in this log already; use Session.resume"
+            )
         _check_price(self.provider, self.budget, self._settings.price)
         message = _as_user(goal)
-        metadata = {"budget": to_builtins(self.budget, enc_hook=str), "policy": repr(self.policy), **self._metadata}
+        metadata = {
+            "budget": to_builtins(self.budget, enc_hook=str),
+            "policy": repr(self.policy),
+            **self._metadata,
+        }
         digests = {tool.name: tool.digest for tool in self.tools}
         started = SessionStarted(
-            message.text, self.provider.model, self.provider.name, tuple(digests), metadata, digests,
+            message.text, self.provider.model, self.provider.name, tuple(digests), metadata,
+            digests,
             definitions=self.tools.describe(),
         )  # fmt: skip
         await self._journal.write(started)
@@ -410,11 +462,16 @@ class Session(Displayed, Generic[Parsed]):
         ended = state.finished.outcome if state.finished is not None else "interrupted"
         reason = f"{why}; it was {ended}"
         digests = {tool.name: tool.digest for tool in self.tools}
-        changed = {name: new for name, new in digests.items() if state.tool_digests.get(name, new) != new}
+        changed = {
+            name: new for name, new in digests.items() if state.tool_digests.get(name, new) != new
+        }
         known = state.tool_digests
-        definitions = tuple([tool.description for tool in self.tools if known.get(tool.name) != digests[tool.name]])
+        definitions = tuple(
+            [tool.description for tool in self.tools if known.get(tool.name) != digests[tool.name]]
+        )
         resumed = SessionResumed(
-            state.last_seq, dangling, reason, state.epoch + 1, self._takeover, changed, definitions,
+            state.last_seq, dangling, reason, state.epoch + 1, self._takeover, changed,
+            definitions,
             self._at,
         )  # fmt: skip
         self._at = None
@@ -422,7 +479,9 @@ class Session(Displayed, Generic[Parsed]):
         self._takeover = False
         await close_open(self._journal, "the session ended before this came to an end")
 
-    async def _finish(self, ending: Ending, detail: str | None = None, parsed: Any = None) -> Outcome[Parsed]:
+    async def _finish(
+        self, ending: Ending, detail: str | None = None, parsed: Any = None
+    ) -> Outcome[Parsed]:
         self._final = False
         await self._journal.write(SessionFinished(ending, detail, self.state.spent.turns))
         return make_outcome(self.id, self.state, ending, detail, parsed)
@@ -444,14 +503,24 @@ def _check_price(provider: Provider, budget: Budget, price: Price | None) -> Non
     if budget.cost_usd is None:
         return
     nothing = Usage(input_tokens=0, output_tokens=0)
-    found = price(nothing, _name(provider)) if price is not None else provider.priced_as.cost(nothing)
+    found = (
+        price(nothing, _name(provider)) if price is not None else provider.priced_as.cost(nothing)
+    )
     if isinstance(found, Unpriced):
-        raise ValueError(f"budget.cost_usd: the price of {_name(provider)} is not known: {found.reason}")
+        raise ValueError(
+            f"budget.cost_usd: the price of {_name(provider)} is not known: {found.reason}"
+        )
 
 
 def _reject(response: Response, end: Any) -> MalformedToolCallError:
-    error = MalformedToolCallError(f"tool call ({cut(end.tool_name)}): {end.detail or end.problem}")
-    error.provider, error.model, error.request_id = response.provider, response.model, response.request_id
+    error = MalformedToolCallError(
+        f"tool call ({cut(end.tool_name)}): {end.detail or end.problem}"
+    )
+    error.provider, error.model, error.request_id = (
+        response.provider,
+        response.model,
+        response.request_id,
+    )
     error.response = response
     return error
 

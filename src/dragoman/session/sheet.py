@@ -28,7 +28,9 @@ def describe_session(session: Shown) -> Sheet:
     state, spent = session.state, session.state.spent
     facts = [session.id, f"{spent.turns} turns", f"{spent.tokens} tokens", spent.describe_cost()]
     facts += [f"{len(state.open_intents)} open calls"] if state.open_intents else []
-    rows = [(_role(each.message), shorten(redact(_summarise(each.message)))) for each in state.messages]
+    rows = [
+        (_role(each.message), shorten(redact(_summarise(each.message)))) for each in state.messages
+    ]
     title = f"Session with {session.provider.name}:{session.provider.model}"
     return Sheet(title, facts, tables=[Table(("role", "message"), rows)])
 

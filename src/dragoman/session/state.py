@@ -1,4 +1,6 @@
-"""The state of a session, derived from its records alone: what is not in the log did not happen."""
+"""The state of a session, derived from its records alone: what is not in the log did
+not happen.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,15 @@ from .budget import Spending
 from .ids import ToolIds
 
 Stage: TypeAlias = Literal[
-    "proposed", "validated", "granted", "started", "observed", "failed", "denied", "rejected", "closed"
+    "proposed",
+    "validated",
+    "granted",
+    "started",
+    "observed",
+    "failed",
+    "denied",
+    "rejected",
+    "closed",
 ]
 _ENDS = frozenset({"observed", "failed", "denied", "rejected", "closed"})
 
@@ -53,7 +63,9 @@ class IntentState(Struct):
     started: bool = False
     side_effect: SideEffect | None = None
     edited: dict[str, Any] | None = None
-    end: ToolObserved | ToolFailed | PermissionDenied | ToolIntentRejected | ToolIntentClosed | None = None
+    end: (
+        ToolObserved | ToolFailed | PermissionDenied | ToolIntentRejected | ToolIntentClosed | None
+    ) = None
 
     @property
     def is_open(self) -> bool:
@@ -108,7 +120,10 @@ class State:
             self._follow_call(record, payload)
         elif isinstance(payload, SessionStarted):
             self.goal, self.root, self.epoch = payload.goal, record.id, 1
-            self.model, self.tool_digests = f"{payload.provider}:{payload.model}", dict(payload.tool_digests)
+            self.model, self.tool_digests = (
+                f"{payload.provider}:{payload.model}",
+                dict(payload.tool_digests),
+            )
         elif isinstance(payload, TurnStarted):
             self.spent.turns, self.turn, self.finished = payload.number, record.turn, None
         elif isinstance(payload, SessionResumed):
@@ -130,7 +145,9 @@ class State:
                 for name in {asked, said.provider} - {None}:
                     self.ids.issue(name or "", call_id, intent_id)
 
-    def _follow_call(self, record: LogRecord, payload: CallStarted | CallCompleted | CallFailed) -> None:
+    def _follow_call(
+        self, record: LogRecord, payload: CallStarted | CallCompleted | CallFailed
+    ) -> None:
         if isinstance(payload, CallStarted):
             self.call = OpenCall(payload, record.id, record.turn)
             return
@@ -152,7 +169,10 @@ class State:
             kept.edited = payload.input
         if stage == "started":
             kept.started = True
-        if isinstance(payload, ToolObserved | ToolFailed | PermissionDenied | ToolIntentRejected | ToolIntentClosed):
+        if isinstance(
+            payload,
+            ToolObserved | ToolFailed | PermissionDenied | ToolIntentRejected | ToolIntentClosed,
+        ):
             kept.end = payload
 
     # --- derived facts
@@ -199,14 +219,21 @@ class State:
         said, message = entry.said, entry.message
         if not said.tool_ids:
             return message
-        names = {call_id: self.ids.to_provider(provider, intent) for call_id, intent in said.tool_ids.items()}
+        names = {
+            call_id: self.ids.to_provider(provider, intent)
+            for call_id, intent in said.tool_ids.items()
+        }
         if isinstance(message, ToolResult):
-            return replace(message, tool_call_id=names.get(message.tool_call_id, message.tool_call_id))
+            return replace(
+                message, tool_call_id=names.get(message.tool_call_id, message.tool_call_id)
+            )
         if not isinstance(message, Assistant) or all(old == new for old, new in names.items()):
             return message
         return Assistant(
             [
-                replace(block, id=names.get(block.id, block.id)) if isinstance(block, ToolCall) else block
+                replace(block, id=names.get(block.id, block.id))
+                if isinstance(block, ToolCall)
+                else block
                 for block in message.content
             ]
         )
@@ -226,7 +253,9 @@ _STAGES: dict[type, Stage] = {
 
 
 def _provider_of(target: str) -> str:
-    """Return the provider of ``provider:model``. A provider named after its host may include a port."""
+    """Return the provider of ``provider:model``. A provider named after its host may include a
+    port.
+    """
     found = _PROVIDER.match(target)
     return found[0] if found else ""
 

@@ -1,4 +1,6 @@
-"""Run the work of a session in its own task, so that a cancellation is recorded before it takes effect."""
+"""Run the work of a session in its own task, so that a cancellation is recorded before it takes
+effect.
+"""
 
 from __future__ import annotations
 
@@ -83,5 +85,9 @@ class Supervisor:
                 cancelled = error
         if cancelled is not None:
             if not task.cancelled() and task.exception() is not None:
-                log.warning("session %s: failed while it was cancelled", self._session, exc_info=task.exception())
+                log.warning(
+                    "session %s: failed while it was cancelled",
+                    self._session,
+                    exc_info=task.exception(),
+                )
             raise cancelled

@@ -30,10 +30,13 @@ _COUNTS = ("input_tokens", "output_tokens")
 class SessionTelemetry:
     """A callback for ``Session(on_record=...)``; one instance can serve many sessions.
 
-    ``agent`` is the name of the agent. Arguments and results of tools are in the spans only with ``include_content``.
+    ``agent`` is the name of the agent. Arguments and results of tools are in the spans only with
+    ``include_content``.
     """
 
-    def __init__(self, telemetry: OpenTelemetry, *, agent: str | None = None, include_content: bool = False) -> None:
+    def __init__(
+        self, telemetry: OpenTelemetry, *, agent: str | None = None, include_content: bool = False
+    ) -> None:
         from opentelemetry import trace  # an optional dependency; ``telemetry`` has imported it
 
         self._trace = trace
@@ -64,10 +67,14 @@ class SessionTelemetry:
             self._finish(run, record, payload)
 
     def _start(self, record: LogRecord) -> _Run:
-        """Start the span of the agent, as a child of the span that is current where the session runs."""
+        """Start the span of the agent, as a child of the span that is current where the session
+        runs.
+        """
         name = "invoke_agent" if self._agent is None else f"invoke_agent {self._agent}"
         facts = {"operation": "invoke_agent", "agent": self._agent, "session_id": record.session}
-        span = self._telemetry.tracer.start_span(name, attributes=_name(facts), start_time=_moment(record))
+        span = self._telemetry.tracer.start_span(
+            name, attributes=_name(facts), start_time=_moment(record)
+        )
         self._telemetry.adopt(record.session, self._trace.set_span_in_context(span))
         return _Run(span)
 

@@ -11,7 +11,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..calls import STOP_REASONS, TURN, CallRecord, CallStarted, RoutingSwitched
-from ..errors import ContextOverflowError, MalformedToolCallError, ProviderError, StructuredOutputError
+from ..errors import (
+    ContextOverflowError,
+    MalformedToolCallError,
+    ProviderError,
+    StructuredOutputError,
+)
 from ..events import (
     Event,
     MessageStart,
@@ -23,7 +28,15 @@ from ..events import (
     Usage,
     make_intent,
 )
-from ..log import InvalidRecordError, LlmExchangeKept, LogRecord, MessageRecorded, Payload, Routing, TurnStarted
+from ..log import (
+    InvalidRecordError,
+    LlmExchangeKept,
+    LogRecord,
+    MessageRecorded,
+    Payload,
+    Routing,
+    TurnStarted,
+)
 from ..messages import Message, RuntimeConfig, ToolChoice, User, new_ulid
 from ..provider import EventStream, Provider, Reply
 from ..tools import Toolbox
@@ -104,12 +117,18 @@ class Turn:
         self._attempt = 0  # the current attempt number
 
     async def run(self, pipeline: Pipeline) -> tuple[Response, tuple[ToolIntent, ...]]:
-        """Call the model and process the intents of its reply, unless the reply ended as an error."""
-        record = await self._write(TurnStarted(self.number, self._provider.model, self._provider.name))
+        """Call the model and process the intents of its reply, unless the reply ended
+        as an error.
+        """
+        record = await self._write(
+            TurnStarted(self.number, self._provider.model, self._provider.name)
+        )
         paused_by = self._journal.state.paused_by
         # another provider cannot continue a paused reply
         if paused_by is not None and paused_by != self._provider.name:
-            await self._write(MessageRecorded(User("Continue."), message_id=new_message_id()), actor="system")
+            await self._write(
+                MessageRecorded(User("Continue."), message_id=new_message_id()), actor="system"
+            )
         response = await self._call(record.id)
         intents = tuple([end.intent for end in self._ends if end.intent is not None])
         if intents and response.finish_reason in RUNNABLE:
@@ -124,17 +143,23 @@ class Turn:
         if self._journal.state.unanswered():
             await answer_calls(self._journal, problem)
             return
-        text = f"{problem}. Propose it again with arguments that fit the tool's schema, or answer without it."
+        text = (
+            f"{problem}. Propose it again with arguments that fit the tool's schema, or answer "
+            "without it."
+        )
         await self._write(MessageRecorded(User(text), message_id=new_message_id()), actor="system")
 
     async def correct_output(self, error: StructuredOutputError) -> None:
         """Ask the model for the structured answer again, and include why the last one cannot be
         used.
         """
-        text = f"This answer cannot be used: {error.error_message or error.message}. Answer again, as JSON alone."
+        text = (
+            f"This answer cannot be used: {error.error_message or error.message}. Answer again, as"
+            " JSON alone."
+        )
         await self._write(MessageRecorded(User(text), message_id=new_message_id()), actor="system")
 
-    # --- the call -----------------------------------------------------------------------------------
+    # --- the call -------------------------------------------------------------------------------
 
     async def _call(self, parent: str) -> Response:
         """Call the model; if the conversation does not fit, shorten it and call once more."""
@@ -143,14 +168,18 @@ class Turn:
         try:
             return await self._ask(messages, estimate, parent)
         except ContextOverflowError:
-            if self._ends or not await self._projector.shrink(self._provider, tools, parent, self._id):
+            if self._ends or not await self._projector.shrink(
+                self._provider, tools, parent, self._id
+            ):
                 raise
         self._recorded = 0
         messages, estimate = await self._projector.fit(self._provider, tools, parent, self._id)
         return await self._ask(messages, estimate, parent)
 
     async def _ask(self, messages: list[Message], estimate: int, parent: str) -> Response:
-        """Call the model once. Its intents are recorded as they arrive, before any of them can run."""
+        """Call the model once. Its intents are recorded as they arrive, before any of them can
+        run.
+        """
         provider, config = self._provider, self._settings.config
         tools = self._tools.describe() or None
         started = CallStarted(
@@ -172,7 +201,8 @@ class Turn:
                 schema, choice = self._settings.output, "none" if tools else None
             stream = provider.stream(
                 messages, tools, config, schema, choice, request_id=started.request_id,
-                session_id=self._journal.session, metadata={**self._settings.metadata, TURN: self._id},
+                session_id=self._journal.session,
+                metadata={**self._settings.metadata, TURN: self._id},
                 check_calls=False, continues=self._journal.state.paused_by is not None,
             )  # fmt: skip
             async with stream:
@@ -224,9 +254,15 @@ class Turn:
         A provider that validates calls itself may omit the intent of a readable call; the session
         then creates it.
         """
-        if end.intent is None and end.problem in ("unknown_tool", "invalid_arguments") and self._begun is not None:
+        if (
+            end.intent is None
+            and end.problem in ("unknown_tool", "invalid_arguments")
+            and self._begun is not None
+        ):
             served = self._provider.name, self._provider.model
-            end = replace(end, intent=make_intent(self._begun, "".join(self._written), end, *served))
+            end = replace(
+                end, intent=make_intent(self._begun, "".join(self._written), end, *served)
+            )
         if end.intent is not None and end.intent.id in self._journal.state.intents:
             end = replace(end, intent=replace(end.intent, id=f"tu_{new_ulid()}"))
         self._ends.append(end)
@@ -241,7 +277,7 @@ class Turn:
         except Exception:
             log.warning("a subscriber of session %s failed", self._journal.session, exc_info=True)
 
-    # --- its end ------------------------------------------------------------------------------------
+    # --- its end --------------------------------------------------------------------------------
 
     async def _record_reply(
         self, started: CallStarted, call: LogRecord, stream: EventStream, response: Response
@@ -259,7 +295,11 @@ class Turn:
         await self._write(record_failed(started, problem, reply, response, stream.reply), call.id)
 
     async def _record_failure(
-        self, started: CallStarted, call: LogRecord, stream: EventStream | None, error: ProviderError | None
+        self,
+        started: CallStarted,
+        call: LogRecord,
+        stream: EventStream | None,
+        error: ProviderError | None,
     ) -> None:
         """Store the received events as evidence, and record how the call ended."""
         arrived = stream.response if stream is not None and stream.ended else None
@@ -269,7 +309,9 @@ class Turn:
         reply = None
         if partial is not None and stream is not None:
             again = isinstance(error, MalformedToolCallError) and is_repeatable(partial)
-            again = again or (isinstance(error, StructuredOutputError) and bool(partial.message.content))
+            again = again or (
+                isinstance(error, StructuredOutputError) and bool(partial.message.content)
+            )
             reply = self._message(stream.reply, partial, in_context=again)
             if partial.message.content:
                 await self._write(reply, call.id)
@@ -286,7 +328,9 @@ class Turn:
 
     def _find_routing(self, reply: Reply) -> Routing:
         """Return how the model was chosen; for a fallback, with the candidates it skipped."""
-        passed = {each.from_: each.reason for each in reply.history if isinstance(each, RoutingSwitched)}
+        passed = {
+            each.from_: each.reason for each in reply.history if isinstance(each, RoutingSwitched)
+        }
         if not passed:
             return self._routing
         reason = "fallback: the first candidate that can answer and does"
@@ -301,9 +345,13 @@ class Turn:
             return
         names = response.provider or self._provider.name, response.model or self._provider.model
         try:
-            await self._write(LlmExchangeKept(response.request_id or "", *names, response.raw), parent)
+            await self._write(
+                LlmExchangeKept(response.request_id or "", *names, response.raw), parent
+            )
         except InvalidRecordError as error:
-            await self._write(LlmExchangeKept(response.request_id or "", *names, problem=str(error)), parent)
+            await self._write(
+                LlmExchangeKept(response.request_id or "", *names, problem=str(error)), parent
+            )
 
     async def _write_history(self, stream: EventStream, started: CallStarted, parent: str) -> None:
         """Record the failed attempts, and the changes of routing and availability."""

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 class BatchScript(Struct, frozen=True):
     """How simulated batches behave: how many polls a batch takes, and how it ends.
 
-    After ``polls`` status requests the batch is complete. With ``expire_after`` only that many rows are
-    answered and the batch expires; with ``refuse`` it is rejected for that reason (if the wire has such
-    a state).
+    After ``polls`` status requests the batch is complete. With ``expire_after`` only that many
+    rows are answered and the batch expires; with ``refuse`` it is rejected for that reason (if the
+    wire has such a state).
     """
 
     polls: int = 1
@@ -77,7 +77,9 @@ class SimBatches:
             return _refuse("openai", "purpose must be batch, and file must be a file")
         name = f"file-{len(self._files) + 1}"
         self._files[name] = file.file.read()
-        return _show({"id": name, "object": "file", "bytes": len(self._files[name]), "purpose": "batch"})
+        return _show(
+            {"id": name, "object": "file", "bytes": len(self._files[name]), "purpose": "batch"}
+        )
 
     async def _content(self, request: web.Request) -> web.Response:
         content = self._files.get(request.match_info["id"])
@@ -94,29 +96,51 @@ class SimBatches:
         if any(row["url"] != body.get("endpoint") or row["method"] != "POST" for row in rows):
             return _refuse("openai", "a row has another url or method than the batch")
         wire = "responses" if str(body["endpoint"]).endswith("/responses") else "openai"
-        return _show(self._openai(self._add(wire, [(row["custom_id"], row["body"]) for row in rows])))
+        return _show(
+            self._openai(self._add(wire, [(row["custom_id"], row["body"]) for row in rows]))
+        )
 
     async def _create_anthropic(self, request: web.Request) -> web.Response:
         rows = msgspec.json.decode(await request.read())["requests"]
-        return _show(self._anthropic(self._add("anthropic", [(row["custom_id"], row["params"]) for row in rows])))
+        return _show(
+            self._anthropic(
+                self._add("anthropic", [(row["custom_id"], row["params"]) for row in rows])
+            )
+        )
 
     async def _create_gemini(self, request: web.Request) -> web.Response:
-        rows = msgspec.json.decode(await request.read())["batch"]["input_config"]["requests"]["requests"]
+        rows = msgspec.json.decode(await request.read())["batch"]["input_config"]["requests"][
+            "requests"
+        ]
         path = f"/v1beta/models/{request.match_info['model']}:generateContent"
-        batch = self._add("gemini", [(row["metadata"]["key"], row["request"]) for row in rows], path)
+        batch = self._add(
+            "gemini", [(row["metadata"]["key"], row["request"]) for row in rows], path
+        )
         return _show(self._gemini(batch))
 
     async def _show_openai(self, request: web.Request) -> web.Response:
         batch = await self._ask(request)
-        return _show(self._openai(batch)) if batch is not None else _refuse("openai", "no such batch", 404)
+        return (
+            _show(self._openai(batch))
+            if batch is not None
+            else _refuse("openai", "no such batch", 404)
+        )
 
     async def _show_anthropic(self, request: web.Request) -> web.Response:
         batch = await self._ask(request)
-        return _show(self._anthropic(batch)) if batch is not None else _refuse("anthropic", "no such batch", 404)
+        return (
+            _show(self._anthropic(batch))
+            if batch is not None
+            else _refuse("anthropic", "no such batch", 404)
+        )
 
     async def _show_gemini(self, request: web.Request) -> web.Response:
         batch = await self._ask(request)
-        return _show(self._gemini(batch)) if batch is not None else _refuse("gemini", "no such batch", 404)
+        return (
+            _show(self._gemini(batch))
+            if batch is not None
+            else _refuse("gemini", "no such batch", 404)
+        )
 
     async def _cancel(self, request: web.Request) -> web.Response:
         batch = self.batches.get(request.match_info["id"])
@@ -138,7 +162,11 @@ class SimBatches:
             if reply is not None:
                 body = msgspec.Raw(reply.body)
                 is_sound = reply.status == 200
-                result = {"type": "succeeded", "message": body} if is_sound else {"type": "errored", "error": body}
+                result = (
+                    {"type": "succeeded", "message": body}
+                    if is_sound
+                    else {"type": "errored", "error": body}
+                )
             lines.append(msgspec.json.encode({"custom_id": key, "result": result}))
         return _send(HttpReply(200, {"content-type": "application/x-jsonl"}, b"\n".join(lines)))
 
@@ -149,15 +177,29 @@ class SimBatches:
         if batch.answers is None:
             return record
         if self.script.refuse is not None:
-            return {**record, "status": "failed", "errors": {"data": [{"message": self.script.refuse}]}}
-        sound = [(key, reply) for key, reply in batch.answers if reply is not None and reply.status == 200]
-        failed = [(key, reply) for key, reply in batch.answers if reply is None or reply.status != 200]
+            return {
+                **record,
+                "status": "failed",
+                "errors": {"data": [{"message": self.script.refuse}]},
+            }
+        sound = [
+            (key, reply)
+            for key, reply in batch.answers
+            if reply is not None and reply.status == 200
+        ]
+        failed = [
+            (key, reply) for key, reply in batch.answers if reply is None or reply.status != 200
+        ]
         over = batch.lost if any(reply is None for _, reply in batch.answers) else "completed"
         return {
             **record,
             "status": over,
-            "output_file_id": self._keep([_openai_line(key, reply, batch) for key, reply in sound]),
-            "error_file_id": self._keep([_openai_line(key, reply, batch) for key, reply in failed]),
+            "output_file_id": self._keep(
+                [_openai_line(key, reply, batch) for key, reply in sound]
+            ),
+            "error_file_id": self._keep(
+                [_openai_line(key, reply, batch) for key, reply in failed]
+            ),
         }
 
     def _anthropic(self, batch: _Batch) -> dict[str, Any]:
@@ -165,17 +207,28 @@ class SimBatches:
         return {"id": batch.id, "type": "message_batch", "processing_status": state}
 
     def _gemini(self, batch: _Batch) -> dict[str, Any]:
-        record: dict[str, Any] = {"name": f"batches/{batch.id}", "metadata": {"state": "BATCH_STATE_RUNNING"}}
+        record: dict[str, Any] = {
+            "name": f"batches/{batch.id}",
+            "metadata": {"state": "BATCH_STATE_RUNNING"},
+        }
         if batch.answers is None:
             return record
         lost = any(reply is None for _, reply in batch.answers)
         state = batch.lost.upper() if lost else "SUCCEEDED"
         if self.script.refuse is not None:
-            failed = {"metadata": {"state": "BATCH_STATE_FAILED"}, "error": {"message": self.script.refuse}}
+            failed = {
+                "metadata": {"state": "BATCH_STATE_FAILED"},
+                "error": {"message": self.script.refuse},
+            }
             return {**record, **failed, "done": True}
         answers = [_gemini_answer(key, reply, batch) for key, reply in batch.answers]
         response = {"inlinedResponses": {"inlinedResponses": answers}}
-        return {**record, "metadata": {"state": f"BATCH_STATE_{state}"}, "done": True, "response": response}
+        return {
+            **record,
+            "metadata": {"state": f"BATCH_STATE_{state}"},
+            "done": True,
+            "response": response,
+        }
 
     # --- shared parts
 
@@ -223,18 +276,30 @@ class SimBatches:
 
 
 def _openai_line(key: str, reply: HttpReply | None, batch: _Batch) -> bytes:
-    line: dict[str, Any] = {"id": f"batch_req_{key}", "custom_id": key, "response": None, "error": None}
+    line: dict[str, Any] = {
+        "id": f"batch_req_{key}",
+        "custom_id": key,
+        "response": None,
+        "error": None,
+    }
     if reply is None:
         line["error"] = {"code": f"batch_{batch.lost}", "message": f"the batch was {batch.lost}"}
     else:
-        line["response"] = {"status_code": reply.status, "request_id": key, "body": msgspec.Raw(reply.body)}
+        line["response"] = {
+            "status_code": reply.status,
+            "request_id": key,
+            "body": msgspec.Raw(reply.body),
+        }
     return msgspec.json.encode(line)
 
 
 def _gemini_answer(key: str, reply: HttpReply | None, batch: _Batch) -> dict[str, Any]:
     metadata = {"metadata": {"key": key}}
     if reply is None:
-        return {"error": {"code": 1 if batch.is_cancelled else 4, "message": batch.lost}, **metadata}
+        return {
+            "error": {"code": 1 if batch.is_cancelled else 4, "message": batch.lost},
+            **metadata,
+        }
     if reply.status == 200:
         return {"response": msgspec.Raw(reply.body), **metadata}
     return {"error": msgspec.json.decode(reply.body)["error"], **metadata}

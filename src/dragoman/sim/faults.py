@@ -17,8 +17,8 @@ def _split_frames(data: bytes) -> list[bytes]:
 
 
 class Mangled(Struct, frozen=True):
-    """Bytes to send, and what to do next: ``on`` continues, ``cut`` drops the connection, ``ended``
-    ends the body.
+    """Bytes to send, and what to do next: ``on`` continues, ``cut`` drops the connection,
+    ``ended`` ends the body.
     """
 
     data: bytes = b""
@@ -90,12 +90,12 @@ class Mangler:
         return [data[at : at + size] for at in range(0, len(data), size)]
 
 
-# --- interleaving parallel calls ------------------------------------------------------------------
+# --- interleaving parallel calls ---------------------------------------------------------------
 
 
 def interleave(data: bytes) -> bytes:
-    """Return a stream with the fragments of parallel calls interleaved; each call's fragments stay in
-    order.
+    """Return a stream with the fragments of parallel calls interleaved; each call's fragments stay
+    in order.
     """
     frames = _split_frames(data)
     rest = data[sum(map(len, frames)) :]
@@ -119,8 +119,8 @@ def _in_turns(run: dict[Any, list[bytes]]) -> list[bytes]:
 
 
 def _call_of(frame: bytes, tools: set[Any]) -> Any:
-    """Return a key for the tool call that a frame belongs to, or ``None``; ``tools`` collects keys of
-    call blocks.
+    """Return a key for the tool call that a frame belongs to, or ``None``; ``tools`` collects keys
+    of call blocks.
     """
     lines = [line[5:].strip() for line in frame.split(b"\n") if line.startswith(b"data:")]
     try:
@@ -133,7 +133,11 @@ def _call_of(frame: bytes, tools: set[Any]) -> Any:
     if choices:
         delta = choices[0].get("delta") or {}
         calls = delta.get("tool_calls") or []
-        return ("choice", calls[0].get("index")) if calls and not choices[0].get("finish_reason") else None
+        return (
+            ("choice", calls[0].get("index"))
+            if calls and not choices[0].get("finish_reason")
+            else None
+        )
     key = ("block", data.get("index", data.get("output_index")))
     begun = data.get("content_block") or data.get("item") or {}
     if isinstance(begun, dict) and begun.get("type") in ("tool_use", "function_call"):

@@ -72,12 +72,19 @@ class ScriptedProvider(ReplyProvider):
         self.name = name
         self.model = model
         self.capabilities = (
-            capabilities if isinstance(capabilities, Capabilities) else Capabilities.of(capabilities or {})
+            capabilities
+            if isinstance(capabilities, Capabilities)
+            else Capabilities.of(capabilities or {})
         )
         self.requests: list[Request] = []
-        self.rules = tuple([_as_rule(rule, last=at == len(rules) - 1) for at, rule in enumerate(rules)])
+        self.rules = tuple(
+            [_as_rule(rule, last=at == len(rules) - 1) for at, rule in enumerate(rules)]
+        )
         if wire not in SERVER_CODECS:
-            raise ValueError(f"wire must be one that can be served: {', '.join(sorted(SERVER_CODECS))}, not {wire!r}")
+            raise ValueError(
+                f"wire must be one that can be served: {', '.join(sorted(SERVER_CODECS))}, not "
+                f"{wire!r}"
+            )
         self.wire = wire
         self._seed = seed
         self._sleep = sleep
@@ -91,8 +98,8 @@ class ScriptedProvider(ReplyProvider):
 
     @classmethod
     def from_file(cls, path: str | Path, **settings: Any) -> ScriptedProvider:
-        """Return a provider that answers by a YAML script; ``ConfigError`` names the file and line of a
-        problem.
+        """Return a provider that answers by a YAML script; ``ConfigError`` names the file and line
+        of a problem.
         """
         return cls.from_script(read_script(path), **settings)
 
@@ -100,12 +107,19 @@ class ScriptedProvider(ReplyProvider):
         return _ScriptedReply(self, request)
 
     def begin(self, request: Request) -> Scene:
-        """Choose the rule for a request, and return its events and its byte-level fault separately."""
+        """Choose the rule for a request, and return its events and its byte-level fault
+        separately.
+        """
         number = len(self.requests)
         self.requests.append(request)
         rule = self._choose(request, number)
         out = self._assembler(request, number)
-        return Scene(self._perform(request, rule, out), out, rule.fault or Fault(), self._dice(number, "bytes"))
+        return Scene(
+            self._perform(request, rule, out),
+            out,
+            rule.fault or Fault(),
+            self._dice(number, "bytes"),
+        )
 
     def break_bytes(self, request: Request, scene: Scene) -> Scene:
         """Apply a byte-level fault: encode the reply with the server codec of ``wire``, damage it,
@@ -120,7 +134,9 @@ class ScriptedProvider(ReplyProvider):
         )
         return replace(scene, batches=self._over_bytes(request, scene, out), out=out)
 
-    async def _perform(self, request: Request, rule: ScriptRule, out: Assembler) -> AsyncGenerator[list[Event], None]:
+    async def _perform(
+        self, request: Request, rule: ScriptRule, out: Assembler
+    ) -> AsyncGenerator[list[Event], None]:
         fault = rule.fault or Fault()
         await asyncio.sleep(0)
         if (refusal := _refusal(fault)) is not None:
@@ -145,8 +161,12 @@ class ScriptedProvider(ReplyProvider):
         if out.error is not None:
             raise self._named(out.error, request)
 
-    async def _over_bytes(self, request: Request, scene: Scene, out: Assembler) -> AsyncGenerator[list[Event], None]:
-        codec: Codec = CODECS[self.wire].connect(self.model, "http://sim.invalid", None, Capabilities())
+    async def _over_bytes(
+        self, request: Request, scene: Scene, out: Assembler
+    ) -> AsyncGenerator[list[Event], None]:
+        codec: Codec = CODECS[self.wire].connect(
+            self.model, "http://sim.invalid", None, Capabilities()
+        )
         mangler = Mangler(scene.fault, scene.dice)
         decoder = codec.decoder(request, out)
         encoder = SERVER_CODECS[self.wire].encoder(Asked(request))
@@ -172,7 +192,11 @@ class ScriptedProvider(ReplyProvider):
         sent = mangler.end(last)
         closing = decoder.feed(sent.data)
         lost = mangler.cut and not decoder.done
-        closing += decoder.fail(StreamInterruptedError("the connection was lost")) if lost else decoder.end()
+        closing += (
+            decoder.fail(StreamInterruptedError("the connection was lost"))
+            if lost
+            else decoder.end()
+        )
         if closing:
             yield closing
         if decoder.error is not None:
@@ -207,7 +231,9 @@ class ScriptedProvider(ReplyProvider):
 
     def _choose(self, request: Request, number: int) -> ScriptRule:
         for at, rule in enumerate(self.rules):
-            if (rule.times is not None and self._used[at] >= rule.times) or not rule.match.fits(request):
+            if (rule.times is not None and self._used[at] >= rule.times) or not rule.match.fits(
+                request
+            ):
                 continue
             if rule.chance < 1 and self._dice(number, at).random() >= rule.chance:
                 continue
@@ -277,7 +303,9 @@ def _as_rule(rule: ScriptRule | Answer | str | ProviderError, *, last: bool) -> 
         return ScriptRule(lambda _: _raise(rule), times=times)
     if isinstance(rule, Answer | str):
         return ScriptRule(rule, times=times)
-    raise ValueError(f"a rule is a ScriptRule, an Answer, a string or an error, not {type(rule).__name__}")
+    raise ValueError(
+        f"a rule is a ScriptRule, an Answer, a string or an error, not {type(rule).__name__}"
+    )
 
 
 def _raise(error: ProviderError) -> Answer:
@@ -293,12 +321,12 @@ def _unanswered(rules: tuple[ScriptRule, ...], request: Request) -> str:
     last = type(request.messages[-1]).__name__
     offered = f" and {len(request.tools)} tools" if request.tools else ""
     return (
-        f"no rule of the script answers this request: {len(request.messages)} messages, the last from {last}{offered}; "
-        f"tried {', '.join(named) or 'none, the script is empty'}"
+        f"no rule of the script answers this request: {len(request.messages)} messages, the last "
+        f"from {last}{offered}; tried {', '.join(named) or 'none, the script is empty'}"
     )
 
 
-# --- emitting ------------------------------------------------------------------------------------
+# --- emitting ----------------------------------------------------------------------------------
 
 Say = Callable[[Assembler], None]
 
@@ -335,23 +363,34 @@ def _split(text: str, size: int | None) -> list[str]:
 
 
 def _count(request: Request, answer: Answer) -> Usage:
-    """Return the estimated token counts of a request and its reply, as a provider would report them."""
+    """Return the estimated token counts of a request and its reply, as a provider would report
+    them.
+    """
     asked = estimate_input_tokens(request.messages, request.tools)
     said = [estimate_text(_text_of(each)).tokens for each in answer.said]
-    thought = [count for count, each in zip(said, answer.said, strict=True) if isinstance(each, Thinking)]
-    return Usage(asked, sum(said), reasoning_tokens=sum(thought) if thought else None, total_tokens=asked + sum(said))
+    thought = [
+        count for count, each in zip(said, answer.said, strict=True) if isinstance(each, Thinking)
+    ]
+    return Usage(
+        asked,
+        sum(said),
+        reasoning_tokens=sum(thought) if thought else None,
+        total_tokens=asked + sum(said),
+    )
 
 
 def _text_of(said: Said) -> str:
     return said.written if isinstance(said, Call) else getattr(said, "text", "")
 
 
-# --- failing --------------------------------------------------------------------------------------
+# --- failing -----------------------------------------------------------------------------------
 
 
 def _refusal(fault: Fault) -> ProviderError | None:
     """Return the error for a fault that occurs before the reply begins, or ``None``."""
-    if fault.status is not None or (fault.error is not None and not fault.after and fault.stall is None):
+    if fault.status is not None or (
+        fault.error is not None and not fault.after and fault.stall is None
+    ):
         return _make_error(fault)
     return None
 

@@ -13,7 +13,16 @@ from collections.abc import Sequence
 
 from ..errors import ProviderError
 from ..events import Usage
-from ..retrieval import Embedder, Embeddings, EmbedRequest, Ranked, Ranking, Reranker, RerankRequest, Vectors
+from ..retrieval import (
+    Embedder,
+    Embeddings,
+    EmbedRequest,
+    Ranked,
+    Ranking,
+    Reranker,
+    RerankRequest,
+    Vectors,
+)
 from ..retrieval.wire.server import (
     CohereEmbedServer,
     GeminiEmbedServer,

@@ -14,7 +14,17 @@ from msgspec import Struct
 from .. import errors
 from ..errors import ProviderError
 from ..events import FinishReason, Usage
-from ..messages import Assistant, Opaque, RedactedThinking, Request, System, Text, Thinking, ToolResult, User
+from ..messages import (
+    Assistant,
+    Opaque,
+    RedactedThinking,
+    Request,
+    System,
+    Text,
+    Thinking,
+    ToolResult,
+    User,
+)
 
 FINISHES: tuple[str, ...] = get_args(FinishReason)
 
@@ -26,7 +36,9 @@ def find_error(name: str) -> type[ProviderError] | None:
 
 
 class Call(Struct, frozen=True):
-    """A tool call to propose. ``arguments`` given as a string are sent unchanged, well formed or not."""
+    """A tool call to propose. ``arguments`` given as a string are sent unchanged, well formed or
+    not.
+    """
 
     name: str
     arguments: dict[str, Any] | str = {}
@@ -68,7 +80,9 @@ class Answer(Struct, frozen=True):
         if self.content and (self.text or self.thinking or self.tool_calls):
             raise ValueError("answer: content excludes text, thinking and tool_calls")
         if self.finish is not None and self.finish not in FINISHES:
-            raise ValueError(f"answer: finish must be one of {', '.join(FINISHES)}, not {self.finish!r}")
+            raise ValueError(
+                f"answer: finish must be one of {', '.join(FINISHES)}, not {self.finish!r}"
+            )
         for name in ("delay", "pace"):
             _check_seconds("answer", name, getattr(self, name))
         if self.piece is not None and (not isinstance(self.piece, int) or self.piece < 1):
@@ -118,15 +132,25 @@ class Fault(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.status is not None and not 300 <= self.status <= 599:
-            raise ValueError(f"fault: status must be an error status, 300 to 599, not {self.status!r}")
+            raise ValueError(
+                f"fault: status must be an error status, 300 to 599, not {self.status!r}"
+            )
         if self.error is not None and find_error(self.error) is None:
-            raise ValueError(f"fault: error must name a class such as RateLimitError, not {self.error!r}")
+            raise ValueError(
+                f"fault: error must name a class such as RateLimitError, not {self.error!r}"
+            )
         if self.error is not None and self.status is not None and self.after:
-            raise ValueError("fault: a status precedes the reply; omit after, or use error instead")
+            raise ValueError(
+                "fault: a status precedes the reply; omit after, or use error instead"
+            )
         for name, least in _NUMBERS.items():
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-                raise ValueError(f"fault: {name} must be an integer of at least {least}, not {value!r}")
+            if value is not None and (
+                isinstance(value, bool) or not isinstance(value, int) or value < least
+            ):
+                raise ValueError(
+                    f"fault: {name} must be an integer of at least {least}, not {value!r}"
+                )
         for name in ("retry_after", "pace"):
             _check_seconds("fault", name, getattr(self, name))
         if self.stall is not None and self.stall != math.inf:
@@ -138,14 +162,27 @@ class Fault(Struct, frozen=True):
         return self.interleave or any(getattr(self, name) is not None for name in _OF_BYTES)
 
 
-_NUMBERS = {"after": 0, "cut_at": 0, "end_at": 0, "garbage_at": 0, "garbage": 1, "duplicate": 1, "drip": 1}
+_NUMBERS = {
+    "after": 0,
+    "cut_at": 0,
+    "end_at": 0,
+    "garbage_at": 0,
+    "garbage": 1,
+    "duplicate": 1,
+    "drip": 1,
+}
 _OF_BYTES = ("cut_at", "end_at", "garbage_at", "duplicate", "drip", "content_type", "body")
 
 
 def _check_seconds(owner: str, name: str, value: Any) -> None:
     if value is None:
         return
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not math.isfinite(value)
+        or value < 0
+    ):
         raise ValueError(f"{owner}: {name} must be a number of seconds, not {value!r}")
 
 
@@ -200,15 +237,21 @@ def _holds(wanted: str | None, text: str | None) -> bool:
 
 
 def _last_user(request: Request) -> str:
-    return next((message.text for message in reversed(request.messages) if isinstance(message, User)), "")
+    return next(
+        (message.text for message in reversed(request.messages) if isinstance(message, User)), ""
+    )
 
 
 def _system(request: Request) -> str:
-    return "\n\n".join([message.content for message in request.messages if isinstance(message, System)])
+    return "\n\n".join(
+        [message.content for message in request.messages if isinstance(message, System)]
+    )
 
 
 def _last_results(request: Request) -> str | None:
-    """Return the tool results at the end of the conversation, or ``None`` if it does not end with any."""
+    """Return the tool results at the end of the conversation, or ``None`` if it does not end with
+    any.
+    """
     found: list[str] = []
     for message in reversed(request.messages):
         if not isinstance(message, ToolResult):

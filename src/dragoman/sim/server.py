@@ -90,15 +90,25 @@ class SimServer:
 
     def connect(self, wire: str = "openai", model: str | None = None, **settings: Any) -> Provider:
         """Return a provider that calls this server over a socket."""
-        return connect(model or self.provider.model, wire=wire, base_url=self.base_urls[wire], **settings)
+        return connect(
+            model or self.provider.model, wire=wire, base_url=self.base_urls[wire], **settings
+        )
 
-    def connect_embedder(self, wire: str = "openai", model: str | None = None, **settings: Any) -> Embedder:
+    def connect_embedder(
+        self, wire: str = "openai", model: str | None = None, **settings: Any
+    ) -> Embedder:
         """Return an embedder that calls this server over a socket."""
-        return connect_embedder(model or self.embedder.model, wire=wire, base_url=self._base(wire), **settings)
+        return connect_embedder(
+            model or self.embedder.model, wire=wire, base_url=self._base(wire), **settings
+        )
 
-    def connect_reranker(self, wire: str = "openai", model: str | None = None, **settings: Any) -> Reranker:
+    def connect_reranker(
+        self, wire: str = "openai", model: str | None = None, **settings: Any
+    ) -> Reranker:
         """Return a reranker that calls this server over a socket."""
-        return connect_reranker(model or self.reranker.model, wire=wire, base_url=self._base(wire), **settings)
+        return connect_reranker(
+            model or self.reranker.model, wire=wire, base_url=self._base(wire), **settings
+        )
 
     def _base(self, wire: str) -> str:
         return self.url + RETRIEVAL_BASES[wire]
@@ -108,7 +118,9 @@ class SimServer:
         if self._thread is None:
             ready = threading.Event()
             failed: list[BaseException] = []
-            self._thread = threading.Thread(target=self._run, args=(ready, failed), name="dragoman-sim", daemon=True)
+            self._thread = threading.Thread(
+                target=self._run, args=(ready, failed), name="dragoman-sim", daemon=True
+            )
             self._thread.start()
             ready.wait()
             if failed:
@@ -152,7 +164,9 @@ class SimServer:
         try:
             from aiohttp import web  # a slow import that needs the extra
         except ImportError as error:
-            raise ImportError("the simulator's server needs an extra: pip install 'dragoman[aiohttp]'") from error
+            raise ImportError(
+                "the simulator's server needs an extra: pip install 'dragoman[aiohttp]'"
+            ) from error
 
         application = web.Application(client_max_size=MAX_BODY)
         self.batches.add_routes(application.router)
@@ -167,7 +181,9 @@ class SimServer:
         for path in ("/api/tags", "/api/ps"):
             application.router.add_get(path, self._list)
         application.router.add_get("/health", self._healthy)
-        runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
+        runner = web.AppRunner(
+            application, access_log=None, handler_cancellation=True, shutdown_timeout=0.1
+        )
         await runner.setup()
         try:
             site = web.TCPSite(runner, self._host, self._port)
@@ -182,7 +198,9 @@ class SimServer:
 
     async def _list(self, request: web.Request) -> web.Response:
         listed = [_describe(name) for name in self.models or (self.provider.model,)]
-        return _json_response(200, {"object": "list", "data": listed, "models": listed, "has_more": False})
+        return _json_response(
+            200, {"object": "list", "data": listed, "models": listed, "has_more": False}
+        )
 
     async def _find(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
@@ -202,7 +220,10 @@ class SimServer:
             asked = codec.decode(_with_limit(await request.read()))
         except ProviderError as error:
             return _response(codec.error(error))
-        return _json_response(200, {"input_tokens": estimate_input_tokens(asked.request.messages, asked.request.tools)})
+        return _json_response(
+            200,
+            {"input_tokens": estimate_input_tokens(asked.request.messages, asked.request.tools)},
+        )
 
 
 def _describe(name: str) -> dict[str, Any]:
@@ -230,7 +251,9 @@ def _with_limit(body: bytes) -> bytes:
 
 
 def _json_response(status: int, record: Any) -> web.Response:
-    return _response(HttpReply(status, {"content-type": "application/json"}, msgspec.json.encode(record)))
+    return _response(
+        HttpReply(status, {"content-type": "application/json"}, msgspec.json.encode(record))
+    )
 
 
 def _response(reply: HttpReply) -> web.Response:
@@ -281,7 +304,9 @@ class _RetrievalRoute:
 class _Performance:
     """Send one scripted reply over HTTP, with its byte-level fault."""
 
-    def __init__(self, request: web.Request, codec: ServerCodec, asked: Asked, scene: Scene) -> None:
+    def __init__(
+        self, request: web.Request, codec: ServerCodec, asked: Asked, scene: Scene
+    ) -> None:
         self._request = request
         self._codec = codec
         self._fault = scene.fault
@@ -333,7 +358,9 @@ class _Performance:
 
         if self._response is None:
             kind = self._fault.content_type or self._encoder.content_type
-            self._response = web.StreamResponse(headers={"content-type": kind, "cache-control": "no-store"})
+            self._response = web.StreamResponse(
+                headers={"content-type": kind, "cache-control": "no-store"}
+            )
             self._response.content_length = length
             await self._response.prepare(self._request)
         for at, portion in enumerate(self._mangler.portions(data)):

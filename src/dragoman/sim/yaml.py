@@ -46,7 +46,9 @@ def _read_rule(section: Section) -> ScriptRule:
     if "reply" not in section.data and "fault" not in section.data:
         raise section.fail("a rule needs a reply or a fault")
     match = _read_match(section.section("match"))
-    fault = _read_fault(section.section("fault")) if section.data.get("fault") is not None else None
+    fault = (
+        _read_fault(section.section("fault")) if section.data.get("fault") is not None else None
+    )
     return _build(
         section,
         ScriptRule,
@@ -71,12 +73,19 @@ def _read_match(section: Section) -> RequestMatch:
 
 def _read_fault(section: Section) -> Fault:
     kinds: dict[str, Any] = {
-        "status": int, "message": str, "code": str, "retry_after": _NUMBER, "error": str, "after": int,
-        "stall": (int, float, str), "cut_at": int, "end_at": int, "garbage_at": int, "garbage": int,
-        "duplicate": int, "interleave": bool, "drip": int, "pace": _NUMBER, "content_type": str, "body": str,
+        "status": int, "message": str, "code": str, "retry_after": _NUMBER, "error": str,
+        "after": int,
+        "stall": (int, float, str), "cut_at": int, "end_at": int, "garbage_at": int,
+        "garbage": int,
+        "duplicate": int, "interleave": bool, "drip": int, "pace": _NUMBER, "content_type": str,
+        "body": str,
     }  # fmt: skip
     section.allow(*kinds)
-    values = {name: section.get(name, kind) for name, kind in kinds.items() if section.data.get(name) is not None}
+    values = {
+        name: section.get(name, kind)
+        for name, kind in kinds.items()
+        if section.data.get(name) is not None
+    }
     if not values:
         raise section.fail("a fault needs at least one field")
     if isinstance(values.get("stall"), str):
@@ -128,7 +137,10 @@ def _read_said(section: Section) -> Said:
     section.allow(*(("thinking", "signature") if "thinking" in section.data else ("text",)))
     if "thinking" in section.data:
         signature = section.get("signature", str)
-        return Thinking(section.get("thinking", str, ""), Continuity(signature) if signature is not None else None)
+        return Thinking(
+            section.get("thinking", str, ""),
+            Continuity(signature) if signature is not None else None,
+        )
     if "text" not in section.data:
         raise section.fail("needs text, thinking, or the name of a tool")
     return Text(section.get("text", str, ""))
@@ -140,7 +152,11 @@ def _read_call(section: Section) -> Call:
     if not name:
         raise section.fail("a call needs the name of a tool")
     arguments = section.get("arguments", (Section, str), {})
-    return Call(name, arguments.plain() if isinstance(arguments, Section) else arguments, section.get("id", str))
+    return Call(
+        name,
+        arguments.plain() if isinstance(arguments, Section) else arguments,
+        section.get("id", str),
+    )
 
 
 def _read_usage(section: Section) -> Usage | None:
@@ -155,7 +171,7 @@ def _read_usage(section: Section) -> Usage | None:
     return Usage(**counts.plain())
 
 
-# --- shared ---------------------------------------------------------------------------------------
+# --- shared ------------------------------------------------------------------------------------
 
 
 def _build(section: Section, kind: type[T], **values: Any) -> T:

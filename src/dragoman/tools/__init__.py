@@ -87,5 +87,8 @@ def gather_tools(tools: Iterable[ExecutableTool | Callable[..., Any]] | Toolbox 
         elif callable(each):
             made.append(FunctionTool(each))
         else:
-            raise ValueError(f"tools[{at}]: {type(each).__name__} cannot be run; give a function or an ExecutableTool")
+            raise ValueError(
+                f"tools[{at}]: {type(each).__name__} cannot be run; give a function or an "
+                "ExecutableTool"
+            )
     return Toolbox(made)

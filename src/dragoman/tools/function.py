@@ -17,7 +17,13 @@ from ..log import SideEffect
 from ..messages import Document, Image, Text, Tool
 from ..signatures import called_by, field_defaults
 from ..validate.structured import convert_value
-from .runtime import DEFAULT_OUTPUT_LIMIT, DEFAULT_TIMEOUT, ExecutableTool, Observation, ToolFailure
+from .runtime import (
+    DEFAULT_OUTPUT_LIMIT,
+    DEFAULT_TIMEOUT,
+    ExecutableTool,
+    Observation,
+    ToolFailure,
+)
 
 T = TypeVar("T")
 
@@ -44,7 +50,9 @@ class FunctionTool(ExecutableTool):
         context: Mapping[str, Any] | None = None,
     ) -> None:
         description = Tool.from_function(function, name=name)
-        super().__init__(description, side_effect=side_effect, timeout=timeout, output_limit=output_limit)
+        super().__init__(
+            description, side_effect=side_effect, timeout=timeout, output_limit=output_limit
+        )
         self._function = function
         self._hints = get_type_hints(called_by(function), include_extras=True)
         self._defaults = field_defaults(function)
@@ -89,14 +97,29 @@ class FunctionTool(ExecutableTool):
         """Return the arguments converted to the parameters' types; missing ones get the defaults
         of ``Field``.
         """
-        given = {name: convert_value(value, self._hints.get(name, Any)) for name, value in arguments.items()}
+        given = {
+            name: convert_value(value, self._hints.get(name, Any))
+            for name, value in arguments.items()
+        }
         missing = self._defaults.keys() - given.keys()
-        return {**given, **{name: self._defaults[name].get_default(call_default_factory=True) for name in missing}}
+        return {
+            **given,
+            **{
+                name: self._defaults[name].get_default(call_default_factory=True)
+                for name in missing
+            },
+        }
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
-    called = function if inspect.isfunction(function) or inspect.ismethod(function) else type(function).__call__
-    return inspect.iscoroutinefunction(inspect.unwrap(called)) or inspect.iscoroutinefunction(function)
+    called = (
+        function
+        if inspect.isfunction(function) or inspect.ismethod(function)
+        else type(function).__call__
+    )
+    return inspect.iscoroutinefunction(inspect.unwrap(called)) or inspect.iscoroutinefunction(
+        function
+    )
 
 
 def _observe(value: Any) -> Observation:
@@ -107,7 +130,11 @@ def _observe(value: Any) -> Observation:
         return Observation(value)
     if isinstance(value, Text | Image | Document):
         return Observation((value,))
-    if isinstance(value, list | tuple) and value and all(isinstance(item, Text | Image | Document) for item in value):
+    if (
+        isinstance(value, list | tuple)
+        and value
+        and all(isinstance(item, Text | Image | Document) for item in value)
+    ):
         return Observation(tuple(value))
     dump = getattr(value, "model_dump", None)  # a Pydantic model, recognised by its method
     if dump is not None:
@@ -115,7 +142,9 @@ def _observe(value: Any) -> Observation:
     try:
         return Observation(msgspec.json.encode(value).decode())
     except (TypeError, ValueError, RecursionError) as error:
-        raise ToolFailure("unreadable", f"it returned {type(value).__name__}, which is not JSON: {error}") from error
+        raise ToolFailure(
+            "unreadable", f"it returned {type(value).__name__}, which is not JSON: {error}"
+        ) from error
 
 
 async def run_in_thread(call: Callable[[], T]) -> T:
@@ -139,7 +168,11 @@ async def run_in_thread(call: Callable[[], T]) -> T:
             value = context.run(call)
         except Exception as raised:
             # A future does not accept StopIteration.
-            error = raised if not isinstance(raised, StopIteration) else RuntimeError("it raised StopIteration")
+            error = (
+                raised
+                if not isinstance(raised, StopIteration)
+                else RuntimeError("it raised StopIteration")
+            )
         except BaseException as raised:  # sys.exit() in a tool ends the tool, not the program
             error = RuntimeError(f"it raised {type(raised).__name__}")
         try:

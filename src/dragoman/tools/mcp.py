@@ -26,7 +26,13 @@ from ..log import SideEffect
 from ..messages import Image, Inline, Text, Tool, UserBlock
 from .pins import AcceptChange, ToolPins
 from .process import KeptOutput, open_pipe, supervise
-from .runtime import DEFAULT_OUTPUT_LIMIT, DEFAULT_TIMEOUT, ExecutableTool, Observation, ToolFailure
+from .runtime import (
+    DEFAULT_OUTPUT_LIMIT,
+    DEFAULT_TIMEOUT,
+    ExecutableTool,
+    Observation,
+    ToolFailure,
+)
 
 log = logging.getLogger("dragoman")
 
@@ -52,12 +58,12 @@ class McpServer:
         async with McpServer(["python", "server.py"], side_effects={"search": "read"}) as server:
             session = Session(provider, server.tools, policy, log)
 
-    A program gets a clean environment: hand it what it needs in ``env``. Tools whose names are not plain
-    ASCII of at most 64 characters are left out; ``refused`` has the reasons.
+    A program gets a clean environment: hand it what it needs in ``env``. Tools whose names are not
+    plain ASCII of at most 64 characters are left out; ``refused`` has the reasons.
 
-    ``headers``, such as ``{"Authorization": f"Bearer {token}"}``, go to the origin of the URL alone, and their values
-    are hidden in errors and in what tools return. With ``pins``, a tool whose definition is not the pinned one is
-    offered only if ``accept`` agrees.
+    ``headers``, such as ``{"Authorization": f"Bearer {token}"}``, go to the origin of the URL
+    alone, and their values are hidden in errors and in what tools return. With ``pins``, a tool
+    whose definition is not the pinned one is offered only if ``accept`` agrees.
     """
 
     def __init__(
@@ -113,7 +119,11 @@ class McpServer:
         """
         if self._target == self.label:
             return self.label
-        given = self._target if isinstance(self._target, str) else [os.fspath(part) for part in self._target]
+        given = (
+            self._target
+            if isinstance(self._target, str)
+            else [os.fspath(part) for part in self._target]
+        )
         whole = msgspec.json.encode(given)
         return f"{self.label} {hashlib.sha256(whole).hexdigest()[:16]}"
 
@@ -129,7 +139,9 @@ class McpServer:
             await self._check_pins()  # may ask the user, which takes time
         except TimeoutError:
             await self.close()
-            raise ToolFailure("not_started", f"{self.label}: not ready after {self._start_timeout:g} s") from None
+            raise ToolFailure(
+                "not_started", f"{self.label}: not ready after {self._start_timeout:g} s"
+            ) from None
         except BaseException:
             await self.close()
             raise
@@ -200,16 +212,24 @@ class McpServer:
         try:
             from mcp import Client, StdioServerParameters, stdio_client
         except ImportError:
-            raise ToolFailure("not_started", "MCP servers need the extra: pip install 'dragoman[mcp]'") from None
+            raise ToolFailure(
+                "not_started", "MCP servers need the extra: pip install 'dragoman[mcp]'"
+            ) from None
         if isinstance(self._target, str):
-            return await stack.enter_async_context(Client(await self._open_http(stack, self._target)))
+            return await stack.enter_async_context(
+                Client(await self._open_http(stack, self._target))
+            )
         command, *rest = supervise([os.fspath(part) for part in self._target])
-        parameters = StdioServerParameters(command=command, args=rest, env=self._env, cwd=self._cwd)
+        parameters = StdioServerParameters(
+            command=command, args=rest, env=self._env, cwd=self._cwd
+        )
         complaints = stack.enter_context(os.fdopen(os.dup(errors_to), "w"))
         return await stack.enter_async_context(Client(stdio_client(parameters, errlog=complaints)))
 
     async def _open_http(self, stack: contextlib.AsyncExitStack, url: str) -> Any:
-        """Return a transport that adds the headers to requests to the server's own origin, and to no other."""
+        """Return a transport that adds the headers to requests to the server's own origin, and to
+        no other.
+        """
         import httpx2  # a dependency of the MCP library
         from mcp.client.streamable_http import streamable_http_client
 
@@ -235,19 +255,28 @@ class McpServer:
             if not (await answer if inspect.isawaitable(answer) else answer):
                 left_out.add(change.tool.name)
                 what = "is new" if change.pinned is None else "has another definition"
-                self.refused.append(f"{self.label}: the tool {change.tool.name} {what} since its tools were pinned")
+                self.refused.append(
+                    f"{self.label}: the tool {change.tool.name} {what} since its tools were pinned"
+                )
         self.tools = [tool for tool in self.tools if tool.name not in left_out]
         self._pins.keep(self.key, self.tools)
 
     def _take_tools(self, found: list[Any]) -> None:
         """Keep the tools with valid names, and list the others in ``refused``."""
-        odd = [ascii(self._prefix + each.name[:_SHOWN]) for each in found if not self._is_usable(each.name)]
+        odd = [
+            ascii(self._prefix + each.name[:_SHOWN])
+            for each in found
+            if not self._is_usable(each.name)
+        ]
         self.tools = [self._tool(each) for each in found if self._is_usable(each.name)]
         self.refused = [
-            f"{self.label}: the tool {shown} is refused: a name must be {_NAME_RULE}" for shown in odd[:_MAX_REASONS]
+            f"{self.label}: the tool {shown} is refused: a name must be {_NAME_RULE}"
+            for shown in odd[:_MAX_REASONS]
         ]
         if len(odd) > _MAX_REASONS:
-            self.refused.append(f"{self.label}: {len(odd) - _MAX_REASONS} more tools are refused for their names")
+            self.refused.append(
+                f"{self.label}: {len(odd) - _MAX_REASONS} more tools are refused for their names"
+            )
         for reason in self.refused:
             log.warning("%s", reason)
 
@@ -255,7 +284,9 @@ class McpServer:
         return bool(name and _NAME.fullmatch(self._prefix + name))
 
     def _tool(self, found: Any) -> McpTool:
-        description = Tool(self._prefix + found.name, found.description or "", dict(found.input_schema))
+        description = Tool(
+            self._prefix + found.name, found.description or "", dict(found.input_schema)
+        )
         return McpTool(
             self,
             found.name,
@@ -269,7 +300,9 @@ class McpServer:
 class McpTool(ExecutableTool):
     """One tool of a server."""
 
-    def __init__(self, server: McpServer, remote_name: str, description: Tool, **settings: Any) -> None:
+    def __init__(
+        self, server: McpServer, remote_name: str, description: Tool, **settings: Any
+    ) -> None:
         super().__init__(description, **settings)
         self._server = server
         self._remote_name = remote_name
@@ -303,8 +336,15 @@ def _check_headers(headers: Mapping[str, str], target: str | Sequence[str]) -> N
         raise ValueError("headers: would be sent unencrypted; use an https:// URL")
     for name, value in headers.items():
         # The value is not quoted: it is a secret.
-        if not _HEADER.fullmatch(name) or not value.isascii() or not value.isprintable() or not value.strip():
-            raise ValueError(f"headers: {name!a} is not a header, or its value is empty or not printable ASCII")
+        if (
+            not _HEADER.fullmatch(name)
+            or not value.isascii()
+            or not value.isprintable()
+            or not value.strip()
+        ):
+            raise ValueError(
+                f"headers: {name!a} is not a header, or its value is empty or not printable ASCII"
+            )
 
 
 def _is_loopback(host: str) -> bool:
@@ -321,7 +361,11 @@ def _strip_scheme(value: str) -> str:
 
 def _find_origin(url: str) -> tuple[str, str, int | None]:
     parts = urlsplit(url)
-    return parts.scheme, (parts.hostname or "").lower(), parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    return (
+        parts.scheme,
+        (parts.hostname or "").lower(),
+        parts.port or {"http": 80, "https": 443}.get(parts.scheme),
+    )
 
 
 def _hide(value: Any, secrets: Sequence[str]) -> Any:
@@ -347,7 +391,9 @@ def _observe(result: Any, secrets: Sequence[str] = ()) -> Observation:
         elif item.type == "image":
             blocks.append(Image(Inline(item.data), item.mime_type))
         elif item.type == "resource" and getattr(item.resource, "text", None) is not None:
-            blocks.append(Text(_hide(f"[resource {item.resource.uri}]\n{item.resource.text}", secrets)))
+            blocks.append(
+                Text(_hide(f"[resource {item.resource.uri}]\n{item.resource.text}", secrets))
+            )
         else:
             blocks.append(Text(f"[{item.type}: unsupported content]"))
     structured = result.structured_content

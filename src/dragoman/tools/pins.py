@@ -1,7 +1,9 @@
-"""Definitions of tools, pinned by hash, so that a server cannot change what a tool claims to do unnoticed.
+"""Definitions of tools, pinned by hash, so that a server cannot change what a tool claims to do
+unnoticed.
 
-The first list of a server is pinned as it is. From then on, a tool that is new or whose definition (name, description,
-schema) has changed is a ``ToolChange``, which has to be accepted before the tool is offered to a model.
+The first list of a server is pinned as it is. From then on, a tool that is new or whose definition
+(name, description, schema) has changed is a ``ToolChange``, which has to be accepted before the
+tool is offered to a model.
 """
 
 from __future__ import annotations
@@ -59,7 +61,9 @@ class ToolPins:
         pins[server] = after
         self.path.parent.mkdir(parents=True, exist_ok=True)
         partial = self.path.with_name(f"{self.path.name}.{os.getpid()}.partial")
-        partial.write_bytes(msgspec.json.format(msgspec.json.encode(pins, order="sorted"), indent=2) + b"\n")
+        partial.write_bytes(
+            msgspec.json.format(msgspec.json.encode(pins, order="sorted"), indent=2) + b"\n"
+        )
         partial.replace(self.path)
 
     def _load(self) -> dict[str, dict[str, str]]:
@@ -68,4 +72,6 @@ class ToolPins:
         except FileNotFoundError:
             return {}
         except (OSError, msgspec.DecodeError) as error:
-            raise ToolFailure("not_started", f"{self.path}: pinned tools cannot be read: {error}") from error
+            raise ToolFailure(
+                "not_started", f"{self.path}: pinned tools cannot be read: {error}"
+            ) from error

@@ -24,5 +24,7 @@ def plugin_tools(names: Iterable[str]) -> list[ExecutableTool]:
             elif callable(each):
                 found.append(tool(each))
             else:
-                raise ValueError(f"the plugin {name!r} offers {type(each).__name__}, which is not a tool")
+                raise ValueError(
+                    f"the plugin {name!r} offers {type(each).__name__}, which is not a tool"
+                )
     return found

@@ -19,11 +19,19 @@ from msgspec import Struct
 
 from ..log import SideEffect
 from ..messages import Tool
-from .runtime import DEFAULT_OUTPUT_LIMIT, DEFAULT_TIMEOUT, ExecutableTool, Observation, ToolFailure
+from .runtime import (
+    DEFAULT_OUTPUT_LIMIT,
+    DEFAULT_TIMEOUT,
+    ExecutableTool,
+    Observation,
+    ToolFailure,
+)
 
 # An allow-list, because a deny-list is never complete: the environment contains API keys.
-_INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TERM", "TMPDIR", "TZ", "USER", "LOGNAME", "SHELL",
-              "SYSTEMROOT", "VIRTUAL_ENV", "CONDA_PREFIX", "JAVA_HOME", "GOPATH", "CARGO_HOME", "NVM_DIR")  # fmt: skip
+_INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TERM", "TMPDIR", "TZ", "USER",
+              "LOGNAME", "SHELL",
+              "SYSTEMROOT", "VIRTUAL_ENV", "CONDA_PREFIX", "JAVA_HOME", "GOPATH", "CARGO_HOME",
+              "NVM_DIR")  # fmt: skip
 _GRACE = 0.5  # seconds that background programs have to write their last output
 _LAST_RESORT = 10.0  # seconds after which a supervisor that does not exit is killed
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
@@ -116,7 +124,10 @@ async def run_process(
             argv = supervise(argv, theirs.fileno())
             pass_fds = [*pass_fds, theirs.fileno()]
         process = await _start(argv, cwd, env, stdin, [pipe.write_end for pipe in pipes], pass_fds)
-        for end in [*[pipe.close_write_end for pipe in pipes], *([theirs.close] if theirs is not None else [])]:
+        for end in [
+            *[pipe.close_write_end for pipe in pipes],
+            *([theirs.close] if theirs is not None else []),
+        ]:
             end()
         try:
             code = await _wait(process, ours, argv)
@@ -131,7 +142,9 @@ async def run_process(
             await asyncio.shield(_end(process))
     out, err = kept
     texts = out.text(), err.text()
-    return Finished(code, *texts, out.total, err.total, out.is_cut or err.is_cut, out.replaced + err.replaced)
+    return Finished(
+        code, *texts, out.total, err.total, out.is_cut or err.is_cut, out.replaced + err.replaced
+    )
 
 
 def supervise(argv: Sequence[str], control: int | None = None) -> list[str]:
@@ -142,11 +155,20 @@ def supervise(argv: Sequence[str], control: int | None = None) -> list[str]:
     """
     if not _CAN_SUPERVISE:
         return list(argv)
-    return [sys.executable, "-I", "-S", str(_SUPERVISOR), "-" if control is None else str(control), *argv]
+    return [
+        sys.executable,
+        "-I",
+        "-S",
+        str(_SUPERVISOR),
+        "-" if control is None else str(control),
+        *argv,
+    ]
 
 
 @contextlib.contextmanager
-def _control(*, supervised: bool) -> Iterator[tuple[socket.socket, socket.socket] | tuple[None, None]]:
+def _control(
+    *, supervised: bool
+) -> Iterator[tuple[socket.socket, socket.socket] | tuple[None, None]]:
     """Open the socket pair to a supervisor, our end first, where the platform supports one."""
     if not (supervised and _CAN_SUPERVISE):
         yield None, None
@@ -157,11 +179,15 @@ def _control(*, supervised: bool) -> Iterator[tuple[socket.socket, socket.socket
         yield ours, theirs
 
 
-async def _wait(process: asyncio.subprocess.Process, control: socket.socket | None, argv: Sequence[str]) -> int:
+async def _wait(
+    process: asyncio.subprocess.Process, control: socket.socket | None, argv: Sequence[str]
+) -> int:
     """Wait for a program to end, or for its supervisor's report."""
     if control is None:
         return await process.wait()
-    report, _, number = (await asyncio.get_running_loop().sock_recv(control, 64)).decode().partition(" ")
+    report, _, number = (
+        (await asyncio.get_running_loop().sock_recv(control, 64)).decode().partition(" ")
+    )
     if report == "failed":
         raise ToolFailure("not_started", f"{argv[5]}: {os.strerror(int(number))}")
     return int(number) if report else await process.wait()  # no report: the supervisor was killed
@@ -201,7 +227,9 @@ async def _start(
                 pass_fds=pass_fds,
             )
         except (OSError, ValueError) as error:
-            raise ToolFailure("not_started", f"{argv[0]}: {getattr(error, 'strerror', None) or error}") from error
+            raise ToolFailure(
+                "not_started", f"{argv[0]}: {getattr(error, 'strerror', None) or error}"
+            ) from error
 
 
 class _Pipe(asyncio.Protocol):
@@ -231,7 +259,9 @@ async def open_pipe(kept: KeptOutput) -> AsyncIterator[_Pipe]:
     """Open a pipe, and collect its output in ``kept``."""
     read_end, write_end = os.pipe()
     pipe = _Pipe(kept, write_end)
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: pipe, os.fdopen(read_end, "rb", 0))
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: pipe, os.fdopen(read_end, "rb", 0)
+    )
     try:
         yield pipe
     finally:
@@ -252,7 +282,9 @@ def observe_process(done: Finished) -> Observation:
     details = {"stdout_bytes": done.stdout_bytes, "stderr_bytes": done.stderr_bytes}
     if done.replaced_bytes:
         details["replaced_bytes"] = done.replaced_bytes
-    return Observation("\n".join(parts), done.exit_code != 0, done.truncated, done.exit_code, details=details)
+    return Observation(
+        "\n".join(parts), done.exit_code != 0, done.truncated, done.exit_code, details=details
+    )
 
 
 _PLACE = re.compile(r"\{(\w+)\}")
@@ -281,9 +313,13 @@ class ProcessTool(ExecutableTool):
         stdin: Literal["json"] | None = None,
         options: bool = False,
     ) -> None:
-        super().__init__(description, side_effect=side_effect, timeout=timeout, output_limit=output_limit)
+        super().__init__(
+            description, side_effect=side_effect, timeout=timeout, output_limit=output_limit
+        )
         if isinstance(command, str) or not command:
-            raise ValueError("command: must be a list of the program and its arguments, not a string")
+            raise ValueError(
+                "command: must be a list of the program and its arguments, not a string"
+            )
         known = description.parameters.get("properties", {})
         for name in [name for part in command for name in _PLACE.findall(part)]:
             if name not in known:
@@ -314,7 +350,11 @@ class ProcessTool(ExecutableTool):
         argv = [_PLACE.sub(fill, part) for part in self._command]
         stdin = msgspec.json.encode(arguments) if self._stdin == "json" else None
         done = await run_process(
-            argv, cwd=self._cwd, env=clean_environment(self._env), stdin=stdin, limit=self.output_limit // 2 - 50
+            argv,
+            cwd=self._cwd,
+            env=clean_environment(self._env),
+            stdin=stdin,
+            limit=self.output_limit // 2 - 50,
         )
         return observe_process(done)
 

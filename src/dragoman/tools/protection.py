@@ -157,7 +157,12 @@ def _probe(sandbox: Sandbox, workspace: Path) -> dict[str, Any] | str:
         passed = [descriptor] if descriptor is not None else []
         try:
             done = subprocess.run(  # noqa: S603
-                command, capture_output=True, timeout=20, check=True, pass_fds=passed, env=clean_environment()
+                command,
+                capture_output=True,
+                timeout=20,
+                check=True,
+                pass_fds=passed,
+                env=clean_environment(),
             )
             return msgspec.json.decode(done.stdout, type=dict[str, Any])
         except subprocess.CalledProcessError as error:

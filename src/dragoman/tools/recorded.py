@@ -1,4 +1,6 @@
-"""Tools that return recorded results. They have no side effects, so a run with them can be repeated."""
+"""Tools that return recorded results. They have no side effects, so a run with them can be
+repeated.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ class RecordedTool(ExecutableTool):
     async def execute(self, arguments: Mapping[str, Any]) -> Observation:
         runs = self._runs.get(_key(arguments))
         if not runs:
-            raise ToolFailure("not_recorded", f"{self.name} never ran with this input in the recorded session")
+            raise ToolFailure(
+                "not_recorded", f"{self.name} never ran with this input in the recorded session"
+            )
         run = runs[0] if len(runs) == 1 and runs[0].repeatable else runs.popleft()
         if run.failure is not None:
             raise ToolFailure(*run.failure)

@@ -1,4 +1,6 @@
-"""Tools and their results: validate, execute, observe. The permission decision is made elsewhere."""
+"""Tools and their results: validate, execute, observe. The permission decision is made
+elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ DEFAULT_TIMEOUT = 120.0
 # characters; about 8,000 tokens, so several results fit into a context window
 DEFAULT_OUTPUT_LIMIT = 30_000
 
-FailureKind: TypeAlias = Literal["timeout", "cancelled", "not_started", "crashed", "lost", "unreadable", "not_recorded"]
+FailureKind: TypeAlias = Literal[
+    "timeout", "cancelled", "not_started", "crashed", "lost", "unreadable", "not_recorded"
+]
 # Returns whether the running call must not show a path of the workspace. A tool that walks a
 # folder omits such paths and reports their number. The session sets it from the rules of its
 # policy.
@@ -75,11 +79,16 @@ class ExecutableTool(ABC):
         output_limit: int = DEFAULT_OUTPUT_LIMIT,
     ) -> None:
         if side_effect not in get_args(SideEffect):
-            raise ValueError(f"side_effect: must be one of {', '.join(get_args(SideEffect))}, not {side_effect!r}")
+            raise ValueError(
+                f"side_effect: must be one of {', '.join(get_args(SideEffect))}, not "
+                f"{side_effect!r}"
+            )
         if timeout is not None and not timeout > 0:
             raise ValueError(f"timeout: must be seconds above 0, or None, not {timeout!r}")
         if output_limit < 200:
-            raise ValueError(f"output_limit: must be at least 200 characters, not {output_limit!r}")
+            raise ValueError(
+                f"output_limit: must be at least 200 characters, not {output_limit!r}"
+            )
         try:
             compile_schema(description.parameters, f"{description.name}.parameters")
         except InvalidRequestError as error:
@@ -129,7 +138,12 @@ class ExecutableTool(ABC):
 class Toolbox:
     """The tools of a session by name."""
 
-    def __init__(self, tools: Iterable[ExecutableTool] = (), *, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        tools: Iterable[ExecutableTool] = (),
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self._tools: dict[str, ExecutableTool] = {}
         self._clock = clock
         for tool in tools:
@@ -156,16 +170,23 @@ class Toolbox:
         tool = self._tools.get(name)
         if tool is None:
             return "unknown_tool", f"there is no tool named {quote(name)}"
-        wrong = first_error(compile_schema(tool.description.parameters, name), arguments) or tool.check(arguments)
+        wrong = first_error(
+            compile_schema(tool.description.parameters, name), arguments
+        ) or tool.check(arguments)
         return None if wrong is None else ("invalid_arguments", wrong)
 
     def may_overlap(self, names: Iterable[str]) -> bool:
-        """Return whether calls of these tools may run concurrently: only if none has side effects."""
+        """Return whether calls of these tools may run concurrently: only if none has
+        side effects.
+        """
         found = [self._tools.get(name) for name in names]
         return all(tool is None or tool.side_effect in ("none", "read") for tool in found)
 
     async def execute(
-        self, name: str, arguments: Mapping[str, Any], withheld: Callable[[str], bool] | None = None
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        withheld: Callable[[str], bool] | None = None,
     ) -> Observation:
         """Run a tool within its timeout and output limit; raise ``ToolFailure`` if it does not
         finish.
@@ -182,7 +203,9 @@ class Toolbox:
             raise
         finally:
             WITHHELD.reset(token)
-        return replace(limit_output(observation, tool.output_limit), duration_ms=self._since(began))
+        return replace(
+            limit_output(observation, tool.output_limit), duration_ms=self._since(began)
+        )
 
     async def _run(self, tool: ExecutableTool, arguments: Mapping[str, Any]) -> Observation:
         deadline = asyncio.timeout(tool.timeout)
@@ -191,8 +214,14 @@ class Toolbox:
                 return await tool.execute(arguments)
         except TimeoutError as error:
             if deadline.expired():
-                left = "" if tool.interruptible else "; it cannot be interrupted and may still be running"
-                raise ToolFailure("timeout", f"still running after {tool.timeout:g} s{left}") from None
+                left = (
+                    ""
+                    if tool.interruptible
+                    else "; it cannot be interrupted and may still be running"
+                )
+                raise ToolFailure(
+                    "timeout", f"still running after {tool.timeout:g} s{left}"
+                ) from None
             raise ToolFailure("crashed", f"TimeoutError: {error}") from error
         except ToolFailure:
             raise
@@ -203,7 +232,7 @@ class Toolbox:
         return round((self._clock() - began) * 1000, 3)
 
 
-# --- output -----------------------------------------------------------------------------------------
+# --- output ------------------------------------------------------------------------------------
 
 
 def cut_text(text: str, limit: int) -> tuple[str, int]:
@@ -215,7 +244,10 @@ def cut_text(text: str, limit: int) -> tuple[str, int]:
     kept = max(limit - 100, 2)  # leave space for the mark
     head, tail = kept - kept // 2, kept // 2
     missing = len(text) - kept
-    mark = f"\n[... {missing} of {len(text)} characters left out here: the output limit is {limit} ...]\n"
+    mark = (
+        f"\n[... {missing} of {len(text)} characters left out here: the output limit is {limit} "
+        "...]\n"
+    )
     return text[:head] + mark + text[len(text) - tail :], missing
 
 
@@ -231,7 +263,12 @@ def limit_output(observation: Observation, limit: int) -> Observation:
         details["left_out_characters"] = left_out
     if content == observation.content:
         return observation
-    return replace(observation, content=content, truncated=observation.truncated or bool(left_out), details=details)
+    return replace(
+        observation,
+        content=content,
+        truncated=observation.truncated or bool(left_out),
+        details=details,
+    )
 
 
 def _limit_text(text: str, limit: int, details: dict[str, Any]) -> tuple[str, int]:
@@ -258,7 +295,9 @@ def _limit_blocks(
         else:
             problem = find_problem(block)
             missing = max(_media_size(block), 1) if problem else 0
-            kept.append(Text(f"[{type(block).__name__.lower()} left out: {problem}]") if problem else block)
+            kept.append(
+                Text(f"[{type(block).__name__.lower()} left out: {problem}]") if problem else block
+            )
         left_out += missing
     return tuple(kept), left_out
 
@@ -293,4 +332,8 @@ _MEDIA_LIMIT = 8 * 1024 * 1024  # media are never truncated, only omitted
 
 
 def _media_size(block: Image | Document | Audio) -> int:
-    return len(block.source.base64_data) if isinstance(block.source, Inline) else len(block.source.url)
+    return (
+        len(block.source.base64_data)
+        if isinstance(block.source, Inline)
+        else len(block.source.url)
+    )

@@ -28,7 +28,8 @@ _NO_USERNS = ("--unshare-user", "--disable-userns")  # needs bubblewrap 0.8 or l
 _EMPTY = ("/tmp", "/var/tmp", "/run", "/var/run")  # noqa: S108 - replaced by empty ones
 # If the workspace is or contains the home, the home cannot be hidden; these parts of it still are.
 _PRIVATE = (
-    ".ssh", ".gnupg", ".aws", ".kube", ".docker", ".netrc", ".git-credentials", ".pypirc", ".npmrc",
+    ".ssh", ".gnupg", ".aws", ".kube", ".docker", ".netrc", ".git-credentials", ".pypirc",
+    ".npmrc",
     ".pgpass", ".config", ".local/share/keyrings", ".local/share/dragoman", ".password-store",
     ".vault-token", ".bash_history", ".mozilla", ".cargo/credentials.toml", ".claude", ".codex",
 )  # fmt: skip

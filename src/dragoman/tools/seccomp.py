@@ -66,7 +66,9 @@ _Instruction = tuple[int, int, int, int]  # operation, skip if true, skip if fal
 
 
 def build_filter(machine: str | None = None) -> bytes | None:
-    """Return the filter for an architecture, by default this machine's; ``None`` if it is unsupported."""
+    """Return the filter for an architecture, by default this machine's; ``None`` if it is
+    unsupported.
+    """
     known = _ARCHITECTURES.get(machine or platform.machine())
     if known is None:
         return None

@@ -64,7 +64,9 @@ def main(control: int | None, argv: list[str]) -> int:
 
 
 def _close_output() -> None:
-    """Close standard input and output here, so that a reader sees the end when the command closes them."""
+    """Close standard input and output here, so that a reader sees the end when the command closes
+    them.
+    """
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(null, standard)

@@ -31,7 +31,16 @@ MAX_MATCHES = 200
 MAX_LINES = 2000
 MAX_LINE = 300  # characters of a matching line to show
 MAX_DEPTH = 2000  # nested folders
-_SKIPPED = {".git", ".hg", ".svn", "__pycache__", "node_modules", ".venv", ".mypy_cache", ".ruff_cache"}
+_SKIPPED = {
+    ".git",
+    ".hg",
+    ".svn",
+    "__pycache__",
+    "node_modules",
+    ".venv",
+    ".mypy_cache",
+    ".ruff_cache",
+}
 
 
 class PathError(ValueError):
@@ -98,7 +107,9 @@ class Workspace:
         return below
 
     def count_names(self, path: str) -> int:
-        """Return the number of hard links of a file; the other names may be outside the workspace."""
+        """Return the number of hard links of a file; the other names may be outside
+        the workspace.
+        """
         where, _, name = self.locate(path).rpartition("/")
         with self.folder(where or ".") as above, _open_regular(name, above, path) as file:
             return os.fstat(file).st_nlink
@@ -118,7 +129,11 @@ class Workspace:
         with self.folder(where or ".", create=new) as above:
             # Keep only the permissions of the old mode: new content must not inherit setuid and
             # setgid.
-            mode = 0o644 if new else os.stat(name, dir_fd=above, follow_symlinks=False).st_mode & 0o777
+            mode = (
+                0o644
+                if new
+                else os.stat(name, dir_fd=above, follow_symlinks=False).st_mode & 0o777
+            )
             draft = f".dragoman-{new_ulid()}"
             try:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -138,7 +153,9 @@ class Workspace:
                     os.unlink(draft, dir_fd=above)
                 raise _explain(path, error) from None
 
-    def walk(self, path: str, withheld: Callable[[str], bool] | None = None) -> Iterator[tuple[str, str]]:
+    def walk(
+        self, path: str, withheld: Callable[[str], bool] | None = None
+    ) -> Iterator[tuple[str, str]]:
         """Yield every path below a folder, sorted, as (path, kind).
 
         Links are not followed. Folders of version control and caches, folders nested beyond
@@ -179,7 +196,9 @@ def _kind(entry: os.DirEntry[str]) -> str:
 def _open_regular(name: str, above: int, path: str) -> Iterator[int]:
     try:
         # Without O_NONBLOCK, opening a named pipe would block forever.
-        file = os.open(name or ".", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=above)
+        file = os.open(
+            name or ".", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=above
+        )
     except OSError as error:
         raise _explain(path, error) from None
     try:
@@ -202,11 +221,13 @@ def _explain(path: str, error: OSError) -> PathError:
     if error.errno in (errno.ELOOP, errno.EMLINK):
         return PathError(f"{path}: goes through a symbolic link, which is not followed")
     if error.errno == errno.ENOTDIR:
-        return PathError(f"{path}: goes through something that is not a folder, or a symbolic link")
+        return PathError(
+            f"{path}: goes through something that is not a folder, or a symbolic link"
+        )
     return PathError(f"{path}: {error.strerror}")
 
 
-# --- the tools --------------------------------------------------------------------------------------
+# --- the tools ---------------------------------------------------------------------------------
 
 
 class _Files:
@@ -232,7 +253,9 @@ class _Files:
         if begin > 1 or last < len(every):
             shown += f"\n[lines {begin} to {last} of {len(every)}]"
         # Truncated only if the default limit cut the file, not if the model asked for fewer lines.
-        return Observation(shown, truncated=last < len(every) and lines >= MAX_LINES, details=details)
+        return Observation(
+            shown, truncated=last < len(every) and lines >= MAX_LINES, details=details
+        )
 
     def list_files(
         self,
@@ -281,7 +304,9 @@ class _Files:
                     found.append(f"{name}:{number}: {_cut_line(line, at)}")
                     cut += len(line) > MAX_LINE
             if len(found) > MAX_MATCHES:
-                found[MAX_MATCHES:] = [f"[more than {MAX_MATCHES} lines: look for something rarer]"]
+                found[MAX_MATCHES:] = [
+                    f"[more than {MAX_MATCHES} lines: look for something rarer]"
+                ]
                 cut += 1
                 break
         details = {"skipped_files": skipped} if skipped else {}
@@ -297,21 +322,31 @@ class _Files:
     def edit_file(
         self,
         path: Annotated[str, "The file, relative to the workspace."],
-        old: Annotated[str, "The text to replace: it must occur exactly once. Empty to make a new file."],
+        old: Annotated[
+            str, "The text to replace: it must occur exactly once. Empty to make a new file."
+        ],
         new: Annotated[str, "What to put in its place."],
     ) -> Observation:
         """Replace one stretch of a text file, or make a new file."""
         if not old:
             self._workspace.write(path, new.encode(), new=True)
             return Observation(f"made {self._workspace.locate(path)}: {len(new.encode())} bytes")
-        before, names = _decode(path, self._workspace.read(path)), self._workspace.count_names(path)
+        before, names = (
+            _decode(path, self._workspace.read(path)),
+            self._workspace.count_names(path),
+        )
         count = before.count(old)
         if count != 1:
-            return Observation(f"{path}: nothing was changed, because the old text occurs {count} times", is_error=True)
+            return Observation(
+                f"{path}: nothing was changed, because the old text occurs {count} times",
+                is_error=True,
+            )
         after = before.replace(old, new)
         self._workspace.write(path, after.encode(), new=False)
         shown = f"a/{path}", f"b/{path}"
-        diff = [*difflib.unified_diff(_split_lines(before), _split_lines(after), *shown, lineterm="")]
+        diff = [
+            *difflib.unified_diff(_split_lines(before), _split_lines(after), *shown, lineterm="")
+        ]
         if names == 1:
             return Observation("\n".join(diff))
         diff.append(f"[the file had {names} names (hard links): only this one has the new text]")
@@ -319,18 +354,26 @@ class _Files:
 
 
 def _report(
-    found: list[str], withheld: int, *, truncated: bool = False, details: dict[str, Any] | None = None
+    found: list[str],
+    withheld: int,
+    *,
+    truncated: bool = False,
+    details: dict[str, Any] | None = None,
 ) -> Observation:
     """Return the found lines as an observation, with a note on the paths that a rule withheld."""
     details = dict(details or {})
     if withheld:
-        found.append(f"[{withheld} paths left out: a rule denies them, or asks when they are named]")
+        found.append(
+            f"[{withheld} paths left out: a rule denies them, or asks when they are named]"
+        )
         details["withheld_paths"] = withheld
     return Observation("\n".join(found) or "(none)", truncated=truncated, details=details)
 
 
 def _split_lines(text: str) -> list[str]:
-    """Split at line feeds only, as editors do: ``splitlines`` also splits at form feeds and other characters."""
+    """Split at line feeds only, as editors do: ``splitlines`` also splits at form feeds and other
+    characters.
+    """
     lines = text.split("\n")
     return lines[:-1] if lines[-1] == "" else lines
 
@@ -370,7 +413,9 @@ class BashTool(ExecutableTool):
         self._sandbox = sandbox or find_sandbox()
         schema = {
             "type": "object",
-            "properties": {"command": {"type": "string", "description": "The command line.", "minLength": 1}},
+            "properties": {
+                "command": {"type": "string", "description": "The command line.", "minLength": 1}
+            },
             "required": ["command"],
             "additionalProperties": False,
         }
@@ -379,7 +424,8 @@ class BashTool(ExecutableTool):
             text += " Only the workspace can be written, .git in it cannot, and the home is empty."
             text += "" if network else " There is no network."
         super().__init__(
-            Tool("bash", text, schema), side_effect="execute", timeout=timeout, output_limit=output_limit
+            Tool("bash", text, schema), side_effect="execute", timeout=timeout,
+            output_limit=output_limit
         )  # fmt: skip
         self._workspace = workspace
         self._network = network
@@ -442,13 +488,23 @@ def workspace_tools(
         return (workspace.locate(arguments.get("path", ".")),)
 
     context = {"workspace": str(workspace.root)}
-    settings: dict[str, Any] = {"output_limit": output_limit, "check": check, "locate": locate, "context": context}
+    settings: dict[str, Any] = {
+        "output_limit": output_limit,
+        "check": check,
+        "locate": locate,
+        "context": context,
+    }
     return [
         FunctionTool(files.read_file, side_effect="read", timeout=30, **settings),
         FunctionTool(files.list_files, side_effect="read", timeout=30, **settings),
         FunctionTool(files.search, side_effect="read", timeout=60, **settings),
         FunctionTool(files.edit_file, side_effect="write", timeout=30, **settings),
         BashTool(
-            workspace, timeout=timeout, output_limit=output_limit, sandbox=sandbox, network=network, readable=readable
+            workspace,
+            timeout=timeout,
+            output_limit=output_limit,
+            sandbox=sandbox,
+            network=network,
+            readable=readable,
         ),
     ]

@@ -51,10 +51,20 @@ class Approvals:
         """Record an answer; ``NotOpenError`` if the question is not open."""
         answer = msgspec.json.decode(body, type=Answer)
         decision = Decision(
-            answer.allowed, self._by, answer.reason, scope=answer.scope, prefix=answer.prefix, input=answer.input
+            answer.allowed,
+            self._by,
+            answer.reason,
+            scope=answer.scope,
+            prefix=answer.prefix,
+            input=answer.input,
         )
         try:
             record = answer_question(self._log, answer.session, answer.intent, decision)
         except SessionError as error:
             raise NotOpenError(str(error)) from error
-        return {"intent": answer.intent, "allowed": answer.allowed, "by": self._by, "seq": record.seq}
+        return {
+            "intent": answer.intent,
+            "allowed": answer.allowed,
+            "by": self._by,
+            "seq": record.seq,
+        }

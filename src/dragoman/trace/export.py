@@ -22,8 +22,8 @@ PAGE = Path(__file__).parent / "page"
 STYLE = "trace.css"
 SCRIPTS = ("render.js", "timeline.js", "decisions.js", "trace.js")
 _POLICY = (
-    "default-src 'none'; script-src {script}; style-src {style}; img-src data:; base-uri 'none'; form-action 'none'; "
-    "require-trusted-types-for 'script'; trusted-types 'none'"
+    "default-src 'none'; script-src {script}; style-src {style}; img-src data:; base-uri 'none'; "
+    "form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 )
 
 
@@ -47,7 +47,10 @@ def export_html(log: EventLog, session: str) -> str:
         '<meta charset="utf-8">',
         f'<meta charset="utf-8">\n<meta http-equiv="Content-Security-Policy" content="{policy}">',
     )
-    inline = f'<script type="application/json" id="data">{_encode(data)}</script>\n<script>{script}</script>\n'
+    inline = (
+        '<script type="application/json" '
+        f'id="data">{_encode(data)}</script>\n<script>{script}</script>\n'
+    )
     return page.replace("</body>", f"{inline}</body>")
 
 

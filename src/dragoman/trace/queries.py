@@ -1,4 +1,6 @@
-"""Read the data for the trace viewer's page; long values are truncated to what the page can show."""
+"""Read the data for the trace viewer's page; long values are truncated to what the
+page can show.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,11 @@ class Wanted(Struct, frozen=True):
 _SORTS: dict[str, Callable[[SessionEntry, Summary], Any]] = {
     "newest": lambda entry, summary: (-entry.updated.timestamp(), entry.session),
     "oldest": lambda entry, summary: (entry.updated.timestamp(), entry.session),
-    "cost": lambda entry, summary: (-(summary.cost_usd or Decimal(0)), -summary.unpriced, entry.session),
+    "cost": lambda entry, summary: (
+        -(summary.cost_usd or Decimal(0)),
+        -summary.unpriced,
+        entry.session,
+    ),
     "turns": lambda entry, summary: (-(summary.turns or summary.calls), entry.session),
 }
 
@@ -73,13 +79,21 @@ class Reader:
         # by session: the summary and the head it was read at
         self._summaries: dict[str, tuple[str, Summary]] = {}
 
-    # --- sessions -----------------------------------------------------------------------------------
+    # --- sessions -------------------------------------------------------------------------------
 
-    def list_sessions(self, wanted: Wanted | None = None, offset: int = 0, limit: int = 100) -> dict[str, Any]:
-        """Return a page of the sessions that match, each with its outcome, cost, turns and model."""
+    def list_sessions(
+        self, wanted: Wanted | None = None, offset: int = 0, limit: int = 100
+    ) -> dict[str, Any]:
+        """Return a page of the sessions that match, each with its outcome, cost, turns
+        and model.
+        """
         wanted = wanted or Wanted()
-        entries = [entry for entry in self._log.sessions() if self._fits(entry.session, wanted.query)]
-        found = [(entry, self._summarize(entry) if wanted.needs_all else Summary()) for entry in entries]
+        entries = [
+            entry for entry in self._log.sessions() if self._fits(entry.session, wanted.query)
+        ]
+        found = [
+            (entry, self._summarize(entry) if wanted.needs_all else Summary()) for entry in entries
+        ]
         found = [each for each in found if wanted.fits(each[1])]
         found.sort(key=lambda each: _SORTS[wanted.sort](*each))
         shown = [self._to_row(entry, wanted.query) for entry, _ in found[offset : offset + limit]]
@@ -109,7 +123,9 @@ class Reader:
         match.
         """
         found = islice(self._log.search(query, session), _MATCHES) if query.strip() else []
-        return {"matches": [{"seq": each.seq, "excerpt": find_excerpt(each, query)} for each in found]}
+        return {
+            "matches": [{"seq": each.seq, "excerpt": find_excerpt(each, query)} for each in found]
+        }
 
     def count(self, session: str) -> dict[str, Any]:
         """Return the totals of a session."""
@@ -122,7 +138,7 @@ class Reader:
         found = msgspec.to_builtins(report.first) if report.first is not None else None
         return {"ok": report.ok, "records": report.records, "break": found}
 
-    # --- records ------------------------------------------------------------------------------------
+    # --- records --------------------------------------------------------------------------------
 
     def read_page(self, session: str, after: int = 0, limit: int = 500) -> dict[str, Any]:
         """Return the next steps of a session, each with its contradictions to earlier steps."""
@@ -156,7 +172,8 @@ class Reader:
         intent, notes = evidence.add(record)
         title = describe(record, started=evidence.has_run(intent) if intent is not None else None)
         step = ReplayStep(
-            record.seq, record.timestamp, record.type, record.actor, title, record.turn, intent, notes
+            record.seq, record.timestamp, record.type, record.actor, title, record.turn, intent,
+            notes
         )  # fmt: skip
         return {**msgspec.to_builtins(step), "data": trim(record.data)}
 
@@ -180,13 +197,18 @@ class Reader:
         return found if found is not None and found.seq == seq else None
 
     def read_exchange(self, session: str, request_id: str) -> dict[str, Any] | None:
-        """Return the request and the reply of one call, from its records; ``None`` when there are none."""
+        """Return the request and the reply of one call, from its records; ``None`` when there are
+        none.
+        """
         messages: list[Any] = []
         asked: dict[str, Any] = {}
         heard: list[dict[str, Any]] = []
         for record in self._log.read(session):
             payload = record.payload
-            if not isinstance(payload, dict) and getattr(payload, "request_id", None) == request_id:
+            if (
+                not isinstance(payload, dict)
+                and getattr(payload, "request_id", None) == request_id
+            ):
                 asked = asked or {"messages": list(messages)}
                 if isinstance(payload, CallStarted):
                     asked = {**record.data, **asked}
@@ -196,7 +218,9 @@ class Reader:
                 messages.append(record.data["message"])
         if not asked:
             return None
-        text = msgspec.json.format(msgspec.json.encode({"asked": asked, "heard": heard}), indent=2).decode()
+        text = msgspec.json.format(
+            msgspec.json.encode({"asked": asked, "heard": heard}), indent=2
+        ).decode()
         return {"request_id": request_id, **_cut(text)}
 
 
@@ -207,11 +231,18 @@ def _cut(text: str) -> dict[str, Any]:
 def trim(value: Any, longest: int = _TEXT, depth: int = 0) -> Any:
     """Return the value with long strings and lists truncated, each with a mark."""
     if isinstance(value, str):
-        return value if len(value) <= longest else f"{value[:longest]}… ({len(value) - longest} characters more)"
+        return (
+            value
+            if len(value) <= longest
+            else f"{value[:longest]}… ({len(value) - longest} characters more)"
+        )
     if depth >= _DEEPEST and isinstance(value, dict | list):
         return "… (nested more deeply than is shown)"
     if isinstance(value, dict):
-        kept = {trim(key, 200): trim(item, longest, depth + 1) for key, item in islice(value.items(), _ITEMS)}
+        kept = {
+            trim(key, 200): trim(item, longest, depth + 1)
+            for key, item in islice(value.items(), _ITEMS)
+        }
         return {**kept, "…": f"{len(value) - _ITEMS} more"} if len(value) > _ITEMS else kept
     if isinstance(value, list):
         items = [trim(item, longest, depth + 1) for item in value[:_ITEMS]]

@@ -34,9 +34,9 @@ _FILES = {
 _ANSWER_HEADER = "X-Approval-Token"
 _HEADERS = {
     "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
-        "trusted-types 'none'"
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src "
+        "data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'; trusted-types 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -77,7 +77,9 @@ class Decisions(Protocol):
 
 
 def make_app(log: EventLog, token: str, *, decisions: Decisions | None = None) -> web.Application:
-    """Return the application that serves ``log`` below ``/token/``; with ``decisions``, its page accepts answers."""
+    """Return the application that serves ``log`` below ``/token/``; with ``decisions``, its page
+    accepts answers.
+    """
     return _Site(log, token, decisions).make_app()
 
 
@@ -87,14 +89,19 @@ class TraceServer:
     With ``decisions``, open questions of sessions can be answered on the page.
     """
 
-    def __init__(self, log: EventLog, *, port: int = 0, decisions: Decisions | None = None) -> None:
+    def __init__(
+        self, log: EventLog, *, port: int = 0, decisions: Decisions | None = None
+    ) -> None:
         self.url = ""
         self._token = secrets.token_urlsafe(24)
         self._site = _Site(log, self._token, decisions)
-        # The token is in the path, so aiohttp's access log and its log of malformed requests would contain it.
+        # The token is in the path, so aiohttp's access log and its log of malformed requests would
+        # contain it.
         logger = _QuietLogger(f"{__name__}.http")
         logger.parent = logging.getLogger(__name__)
-        self._runner = self._site.web.AppRunner(self._site.make_app(), access_log=None, logger=logger)
+        self._runner = self._site.web.AppRunner(
+            self._site.make_app(), access_log=None, logger=logger
+        )
         self._port = port
 
     async def __aenter__(self) -> Self:
@@ -117,7 +124,9 @@ class TraceServer:
 
 
 class _QuietLogger(logging.Logger):
-    """Log failures of the handlers, but not the parser errors of aiohttp, which quote the request."""
+    """Log failures of the handlers, but not the parser errors of aiohttp, which quote
+    the request.
+    """
 
     def handle(self, record: logging.LogRecord) -> None:
         from aiohttp.http_exceptions import HttpProcessingError
@@ -136,7 +145,9 @@ class _Site:
             # it
             from aiohttp import web
         except ImportError as error:
-            raise ImportError("the trace viewer needs an extra: pip install 'dragoman[aiohttp]'") from error
+            raise ImportError(
+                "the trace viewer needs an extra: pip install 'dragoman[aiohttp]'"
+            ) from error
 
         self.web = web
         self._log = log
@@ -149,7 +160,9 @@ class _Site:
         async def guard(request: web.Request, handler: _Handler) -> web.StreamResponse:
             return await self._guard(request, handler)
 
-        app = self.web.Application(middlewares=[self.web.middleware(guard)], client_max_size=_MOST_BYTES)
+        app = self.web.Application(
+            middlewares=[self.web.middleware(guard)], client_max_size=_MOST_BYTES
+        )
         app.on_response_prepare.append(_add_headers)
         app.router.add_get("/{token}/", self._send_file)
         for name in [name for name in _FILES if name]:
@@ -169,7 +182,9 @@ class _Site:
         name, _, port = request.host.rpartition(":")
         if (name if port.isdigit() else request.host) not in _NAMES:
             return self._refuse(403, "this address is for this machine alone")
-        if not hmac.compare_digest(request.match_info.get("token", "").encode("utf-8", "replace"), self._token):
+        if not hmac.compare_digest(
+            request.match_info.get("token", "").encode("utf-8", "replace"), self._token
+        ):
             return self._refuse(404, "there is nothing here")
         try:
             return await handler(request)
@@ -223,12 +238,16 @@ class _Site:
         except LookupError as error:
             return self._refuse(404, str(error))
         headers = {"Content-Disposition": 'attachment; filename="session.html"'}
-        return self.web.Response(text=page, content_type="text/html", charset="utf-8", headers=headers)
+        return self.web.Response(
+            text=page, content_type="text/html", charset="utf-8", headers=headers
+        )
 
     # --- decisions
 
     async def _send_questions(self, _: web.Request) -> web.Response:
-        """Send the open questions and the token that an answer needs; nothing if answers are disabled."""
+        """Send the open questions and the token that an answer needs; nothing if answers are
+        disabled.
+        """
         if self._decisions is None:
             return self._send(msgspec.json.encode({"approve": False, "questions": []}))
         questions = await asyncio.to_thread(self._decisions.list_questions)
@@ -245,14 +264,16 @@ class _Site:
         if request.content_type != "application/json":
             return self._refuse(415, "an answer must be JSON")
         body = await request.read()
-        return self._send(msgspec.json.encode(await asyncio.to_thread(self._decisions.answer, body)))
+        return self._send(
+            msgspec.json.encode(await asyncio.to_thread(self._decisions.answer, body))
+        )
 
 
 async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
     response.headers.update(_HEADERS)
 
 
-# --- query parameters -------------------------------------------------------------------------------
+# --- query parameters --------------------------------------------------------------------------
 
 
 def _text(query: Mapping[str, str], name: str) -> str:
@@ -282,6 +303,10 @@ _READS: dict[str, _Read] = {
     ),
     "totals": lambda reader, query: reader.count(_text(query, "session")),
     "chain": lambda reader, query: reader.check_chain(_text(query, "session")),
-    "record": lambda reader, query: reader.read_record(_text(query, "session"), _number(query, "seq")),
-    "exchange": lambda reader, query: reader.read_exchange(_text(query, "session"), _text(query, "request")),
+    "record": lambda reader, query: reader.read_record(
+        _text(query, "session"), _number(query, "seq")
+    ),
+    "exchange": lambda reader, query: reader.read_exchange(
+        _text(query, "session"), _text(query, "request")
+    ),
 }

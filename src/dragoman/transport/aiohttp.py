@@ -1,6 +1,8 @@
-"""A transport over aiohttp, for features that only aiohttp has: SOCKS proxies and custom connectors.
+"""A transport over aiohttp, for features that only aiohttp has: SOCKS proxies and custom
+connectors.
 
-Needs the extra ``aiohttp``. The rules are those of ``HttpTransport``; ``tests/transport`` tests both.
+Needs the extra ``aiohttp``. The rules are those of ``HttpTransport``; ``tests/transport`` tests
+both.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ from .pool import PLAIN_SECONDS, TLS_SECONDS, share_ahead
 if TYPE_CHECKING:
     import aiohttp
 
-# Buffered bytes, including decompressed ones, are read without yielding to the event loop. After this many bytes the
-# event loop gets a turn, so that deadlines fire and other tasks run.
+# Buffered bytes, including decompressed ones, are read without yielding to the event loop. After
+# this many bytes the event loop gets a turn, so that deadlines fire and other tasks run.
 _TURN = 128 * 1024
 # Streams are requested uncompressed: compression gains little, and a megabyte can expand to a
 # gigabyte.
@@ -45,10 +47,10 @@ _PROXY = "Check the variables HTTPS_PROXY, HTTP_PROXY and NO_PROXY."
 class AiohttpTransport(Transport):
     """HTTP/1.1 over aiohttp.
 
-    ``proxy`` is a URL, ``"env"`` for the proxy of the environment (never for loopback), or ``None``; ``ca``
-    is a file of certificate authorities, or an ``ssl.SSLContext``. ``connector`` makes the connector of a
-    session in place of aiohttp's ``TCPConnector``, for example one of ``aiohttp_socks``; then ``proxy`` and
-    ``ca`` are ignored.
+    ``proxy`` is a URL, ``"env"`` for the proxy of the environment (never for loopback), or
+    ``None``; ``ca`` is a file of certificate authorities, or an ``ssl.SSLContext``. ``connector``
+    makes the connector of a session in place of aiohttp's ``TCPConnector``, for example one of
+    ``aiohttp_socks``; then ``proxy`` and ``ca`` are ignored.
     """
 
     def __init__(
@@ -62,7 +64,9 @@ class AiohttpTransport(Transport):
         try:
             import aiohttp
         except ImportError as error:
-            raise ImportError("AiohttpTransport needs the extra: pip install 'dragoman[aiohttp]'") from error
+            raise ImportError(
+                "AiohttpTransport needs the extra: pip install 'dragoman[aiohttp]'"
+            ) from error
 
         self._aiohttp = aiohttp
         self._connector = connector
@@ -74,7 +78,9 @@ class AiohttpTransport(Transport):
                 raise ValueError(f"proxy: {error.message}") from None
         self._ssl: ssl.SSLContext | bool = True
         if ca is not None:
-            self._ssl = ca if isinstance(ca, ssl.SSLContext) else ssl.create_default_context(cafile=ca)
+            self._ssl = (
+                ca if isinstance(ca, ssl.SSLContext) else ssl.create_default_context(cafile=ca)
+            )
         # one session for reusable connections, one for single-use ones
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
         self._limits: dict[float | None, aiohttp.ClientTimeout] = {}
@@ -84,10 +90,16 @@ class AiohttpTransport(Transport):
         self._closed = False
 
     def send(
-        self, request: HttpRequest, credentials: Mapping[str, Secret], timeouts: Timeouts, *, stream: bool = False
+        self,
+        request: HttpRequest,
+        credentials: Mapping[str, Secret],
+        timeouts: Timeouts,
+        *,
+        stream: bool = False,
     ) -> AbstractAsyncContextManager[HttpStream]:
-        # llama.cpp announces keep-alive and closes the connection after a stream, so the next request would fail.
-        # Without TLS a new connection is cheap: the connection of a stream is not reused.
+        # llama.cpp announces keep-alive and closes the connection after a stream, so the next
+        # request would fail. Without TLS a new connection is cheap: the connection of a stream is
+        # not reused.
         single = stream and request.url.startswith("http:")
         clock = Clock(asyncio.get_running_loop(), timeouts, stream=stream)
         return _Exchange(self, request, credentials, clock, stream, single)
@@ -113,14 +125,17 @@ class AiohttpTransport(Transport):
             self._loop = loop
         elif self._loop is not loop:
             raise RuntimeError(
-                "this provider belongs to another event loop; connect() again in this one, or use dragoman.sync"
+                "this provider belongs to another event loop; connect() again in this one, or use "
+                "dragoman.sync"
             )
         if single not in self._sessions:
             self._sessions[single] = self._make_session(url, single=single)
         return self._sessions[single]
 
     def _make_session(self, url: str, *, single: bool) -> aiohttp.ClientSession:
-        patience: dict[str, Any] = {"keepalive_timeout": TLS_SECONDS if url.startswith("https:") else PLAIN_SECONDS}
+        patience: dict[str, Any] = {
+            "keepalive_timeout": TLS_SECONDS if url.startswith("https:") else PLAIN_SECONDS
+        }
         once: dict[str, Any] = {"force_close": True, "socket_factory": self._open_socket}
         make = self._connector or partial(
             self._aiohttp.TCPConnector, limit=0, ssl=self._ssl, **(once if single else patience)
@@ -136,7 +151,9 @@ class AiohttpTransport(Transport):
         """Return the connect deadline, the only one that aiohttp enforces."""
         limit = self._limits.get(seconds)
         if limit is None:
-            limit = self._limits[seconds] = self._aiohttp.ClientTimeout(total=None, connect=seconds)
+            limit = self._limits[seconds] = self._aiohttp.ClientTimeout(
+                total=None, connect=seconds
+            )
         return limit
 
     def _proxy_for(self, url: str) -> str | None:
@@ -146,33 +163,49 @@ class AiohttpTransport(Transport):
         return found.url if found is not None else None
 
     def _open_socket(self, address: Any) -> socket.socket:
-        """Return a socket with a small receive buffer, so that backpressure reaches the server early."""
+        """Return a socket with a small receive buffer, so that backpressure reaches the server
+        early.
+        """
         family, kind, protocol, *_ = address
         opened = socket.socket(family, kind, protocol)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2 * share_ahead(self._streams))
         return opened
 
     def _translate(self, error: BaseException, clock: Clock, url: str) -> ProviderError:
-        """Return the error for a network failure. It names only the origin of the URL: the query may hold a key."""
+        """Return the error for a network failure. It names only the origin of the URL: the query
+        may hold a key.
+        """
         aiohttp = self._aiohttp
-        if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError):
+        if isinstance(error, TimeoutError) and not isinstance(
+            error, aiohttp.ConnectionTimeoutError
+        ):
             return clock.expiry()
         if isinstance(error, ValueError) and not isinstance(error, aiohttp.ClientError):
-            return NetworkError("the request could not be sent: the address or a header is malformed")
+            return NetworkError(
+                "the request could not be sent: the address or a header is malformed"
+            )
         where, proxy = _origin_of(url), self._proxy_for(url)
         via = f" through the proxy {_origin_of(proxy)}" if proxy else ""
         if isinstance(error, aiohttp.ConnectionTimeoutError):
-            return TimedOutError(f"no connection to {where}{via} within the connect deadline", which="connect")
+            return TimedOutError(
+                f"no connection to {where}{via} within the connect deadline", which="connect"
+            )
         if isinstance(error, aiohttp.ClientHttpProxyError):
-            refused = NetworkError(f"the proxy {_origin_of(proxy or '')} refused to connect to {where}", advice=_PROXY)
+            refused = NetworkError(
+                f"the proxy {_origin_of(proxy or '')} refused to connect to {where}", advice=_PROXY
+            )
             refused.status = error.status
             return refused
         if isinstance(error, aiohttp.ClientProxyConnectionError):
-            return NetworkError(f"the proxy {_origin_of(proxy or '')} to {where} cannot be reached", advice=_PROXY)
+            return NetworkError(
+                f"the proxy {_origin_of(proxy or '')} to {where} cannot be reached", advice=_PROXY
+            )
         broken: Any = aiohttp.http_exceptions.HttpProcessingError  # pyright: ignore[reportAttributeAccessIssue]
         if isinstance(error, aiohttp.ClientResponseError | broken):
             return InvalidResponseError(f"what {where} answered{via} is not valid HTTP")
-        if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
+        if isinstance(
+            error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError
+        ):
             return NetworkError(f"the certificate of {where} was refused{via}, or TLS failed")
         if isinstance(error, aiohttp.ClientConnectorDNSError):
             return NetworkError(f"the host name of {where} cannot be resolved")
@@ -193,7 +226,9 @@ def _cancel(task: asyncio.Task[Any]) -> None:
     task.cancel()
 
 
-def _fail_reader(content: aiohttp.StreamReader, error: type[Exception], _: asyncio.Future[None] | None) -> None:
+def _fail_reader(
+    content: aiohttp.StreamReader, error: type[Exception], _: asyncio.Future[None] | None
+) -> None:
     """Wake the reader of a connection that was closed before the end of the reply."""
     if not content.is_eof() and content.exception() is None:
         content.set_exception(error("the connection is closed"))
@@ -276,7 +311,9 @@ class _Exchange(HttpStream):
             self._close()
             failed = transport._translate(error, clock, request.url)
             # The error of a proxy contains the URL of the proxy, with its password.
-            failed.__cause__ = None if isinstance(error, aiohttp.ClientResponseError) else without_frames(error)
+            failed.__cause__ = (
+                None if isinstance(error, aiohttp.ClientResponseError) else without_frames(error)
+            )
         if self._response is None or failed is not None:
             raise failed or RuntimeError("there is no reply")
         self.status = self._response.status
@@ -297,7 +334,9 @@ class _Exchange(HttpStream):
         protocol = response.connection.protocol if response.connection is not None else None
         if protocol is None:
             return  # the body is complete
-        self._on_closed = partial(_fail_reader, response.content, self._transport._aiohttp.ClientPayloadError)
+        self._on_closed = partial(
+            _fail_reader, response.content, self._transport._aiohttp.ClientPayloadError
+        )
         self._closed = protocol.closed
         if self._closed is None:
             self._on_closed(None)
@@ -307,7 +346,9 @@ class _Exchange(HttpStream):
                 self._transport._watched.add(protocol)
                 self._closed.add_done_callback(_retrieve_exception)
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> None:
         try:
             if kind is None and not self._single and not self.over:
                 await self._drain()
@@ -315,7 +356,8 @@ class _Exchange(HttpStream):
             self._close()
 
     def __del__(self) -> None:
-        # A stream that was dropped rather than closed. The timer would keep its socket open until it fires.
+        # A stream that was dropped rather than closed. The timer would keep its socket open until
+        # it fires.
         loop = self._clock.loop
         if self._response is None or loop.is_closed() or self._clock.is_in_loop():
             self._close()
@@ -364,8 +406,13 @@ class _Exchange(HttpStream):
 
     def _check_ratio(self) -> None:
         packed = self._content.total_compressed_bytes  # None if the body is not compressed
-        if packed is not None and self._content.total_bytes > body.MAX_RATIO * packed + body.RATIO_FREE:
-            raise InvalidResponseError(f"the reply has more than {body.MAX_RATIO} times its compressed size")
+        if (
+            packed is not None
+            and self._content.total_bytes > body.MAX_RATIO * packed + body.RATIO_FREE
+        ):
+            raise InvalidResponseError(
+                f"the reply has more than {body.MAX_RATIO} times its compressed size"
+            )
 
     async def _drain(self) -> None:
         """Read past the end mark, so that the connection can serve again.

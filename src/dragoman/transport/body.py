@@ -17,7 +17,9 @@ _WINDOWS = {"gzip": _GZIP, "x-gzip": _GZIP, "deflate": _ZLIB}
 
 
 class Inflater:
-    """Decompress one body: ``feed`` received bytes, ``read`` until it returns nothing, then ``finish``."""
+    """Decompress one body: ``feed`` received bytes, ``read`` until it returns nothing, then
+    ``finish``.
+    """
 
     def __init__(self, encoding: str) -> None:
         self._encoding = encoding
@@ -30,7 +32,9 @@ class Inflater:
     def feed(self, data: bytes) -> None:
         """Add compressed bytes."""
         if self._inflate is None:
-            raise InvalidResponseError(f"the reply is encoded as {self._encoding[:40]!r}, which was not asked for")
+            raise InvalidResponseError(
+                f"the reply is encoded as {self._encoding[:40]!r}, which was not asked for"
+            )
         if not self._packed and self._window == _ZLIB and data[0] & 0x0F != 8:
             # "deflate" means zlib's container, but some servers send the bare format.
             self._inflate = zlib.decompressobj(_RAW)
@@ -52,14 +56,20 @@ class Inflater:
                 data = inflate.decompress(pending, _STEP)
                 self._pending = inflate.unconsumed_tail
         except zlib.error as error:
-            damaged = InvalidResponseError(f"the {self._encoding} compression of the reply is damaged")
+            damaged = InvalidResponseError(
+                f"the {self._encoding} compression of the reply is damaged"
+            )
             raise damaged from without_frames(error)
         self._unpacked += len(data)
         if self._unpacked > MAX_RATIO * self._packed + RATIO_FREE:
-            raise InvalidResponseError(f"the reply has more than {MAX_RATIO} times its compressed size")
+            raise InvalidResponseError(
+                f"the reply has more than {MAX_RATIO} times its compressed size"
+            )
         return data
 
     def finish(self) -> None:
         """Check that the compressed data is complete; an empty body needs none."""
         if self._packed and self._inflate is not None and not self._inflate.eof:
-            raise InvalidResponseError(f"the {self._encoding} compression of the reply ends too early")
+            raise InvalidResponseError(
+                f"the {self._encoding} compression of the reply ends too early"
+            )

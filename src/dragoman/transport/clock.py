@@ -13,9 +13,9 @@ from ..errors import Deadline, TimedOutError
 class Timeouts(Struct, frozen=True):
     """Four deadlines in seconds; ``None`` turns one off.
 
-    ``connect`` bounds reaching the server. ``first_event`` and ``idle`` bound a stream: the wait for
-    its first event and for each next one. They count events with content (keep-alive comments do not
-    reset the clock), and only while the caller is waiting. ``total`` bounds the whole call.
+    ``connect`` bounds reaching the server. ``first_event`` and ``idle`` bound a stream: the wait
+    for its first event and for each next one. They count events with content (keep-alive comments
+    do not reset the clock), and only while the caller is waiting. ``total`` bounds the whole call.
     """
 
     connect: float | None = 10.0
@@ -26,22 +26,29 @@ class Timeouts(Struct, frozen=True):
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
-                raise ValueError(f"timeouts.{name} must be a positive number of seconds or None, not {value!r}")
+            if value is not None and (
+                isinstance(value, bool) or not isinstance(value, int | float) or not value > 0
+            ):
+                raise ValueError(
+                    f"timeouts.{name} must be a positive number of seconds or None, not {value!r}"
+                )
 
 
 class Clock:
     """Watch the deadlines of one call with a single timer, however many chunks arrive.
 
-    When a deadline passes, the clock calls the function that ``start`` was given, which ends the wait.
-    ``reading`` is true while the caller waits for the server; time that the caller takes does not
-    count.
+    When a deadline passes, the clock calls the function that ``start`` was given, which ends the
+    wait. ``reading`` is true while the caller waits for the server; time that the caller takes
+    does not count.
     """
 
-    __slots__ = ("_began", "_expire", "_received", "_stream", "_timer", "_touched", "expired", "loop",
+    __slots__ = ("_began", "_expire", "_received", "_stream", "_timer", "_touched", "expired",
+                 "loop",
                  "reading", "timeouts")  # fmt: skip
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, timeouts: Timeouts, *, stream: bool) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, timeouts: Timeouts, *, stream: bool
+    ) -> None:
         self.timeouts = timeouts
         self.reading = True
         self.expired: Deadline | None = None
@@ -59,7 +66,9 @@ class Clock:
             self._schedule()
 
     def touch(self) -> None:
-        """Note that an event was received and handled. Only the deadlines of a stream count events."""
+        """Note that an event was received and handled. Only the deadlines of a stream count
+        events.
+        """
         if not self._stream:
             return
         self._touched = self.loop.time()
@@ -82,7 +91,9 @@ class Clock:
         return which, when
 
     def is_in_loop(self) -> bool:
-        """Return whether the caller runs in the event loop of this call; finalizers may run in any thread."""
+        """Return whether the caller runs in the event loop of this call; finalizers may run in any
+        thread.
+        """
         try:
             return asyncio.get_running_loop() is self.loop
         except RuntimeError:
@@ -119,5 +130,6 @@ class Clock:
                 if self._expire is not None:
                     self._expire()
                 return
-            self._touched, self._received = now, True  # the caller is busy: its time does not count
+            # the caller is busy: its time does not count
+            self._touched, self._received = now, True
         self._schedule()

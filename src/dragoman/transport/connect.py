@@ -1,8 +1,8 @@
 """Open connections: addresses, TLS, proxies and Unix sockets.
 
-Names are looked up and addresses tried by ``create_connection``, with the delay of RFC 8305 ("happy
-eyeballs") between them. TLS is verified, at least 1.2, and offers ``http/1.1`` alone. A proxy is sent
-``CONNECT`` for https, and the absolute URL for http.
+Names are looked up and addresses tried by ``create_connection``, with the delay of RFC 8305
+("happy eyeballs") between them. TLS is verified, at least 1.2, and offers ``http/1.1`` alone. A
+proxy is sent ``CONNECT`` for https, and the absolute URL for http.
 """
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ def parse_url(url: str) -> Target:
 
 
 class Proxy:
-    """An HTTP proxy. ``authorization`` is the header sent to it, if its ``url`` has a user and a password."""
+    """An HTTP proxy. ``authorization`` is the header sent to it, if its ``url`` has a user and a
+    password.
+    """
 
     def __init__(self, url: str) -> None:
         scheme, found, _ = url.partition("://")
@@ -77,7 +79,9 @@ class Proxy:
             url = f"http://{url}"
         elif scheme.lower() not in ("http", "https"):
             # An http:// request would send the key in plain text to the proxy.
-            raise NetworkError(f"the proxy is a {scheme[:20]} URL; only http and https proxies are supported")
+            raise NetworkError(
+                f"the proxy is a {scheme[:20]} URL; only http and https proxies are supported"
+            )
         try:
             parts = urlsplit(url)
             self.target = parse_url(url)
@@ -96,7 +100,9 @@ class Proxy:
 
 
 def find_proxy(target: Target) -> Proxy | None:
-    """Return the proxy that the environment names for a URL; none for loopback and for hosts in NO_PROXY."""
+    """Return the proxy that the environment names for a URL; none for loopback and for hosts in
+    NO_PROXY.
+    """
     if is_loopback(target.host):
         return None
     # Imported on demand: it imports http.client and email, which take most of the import time.
@@ -104,7 +110,11 @@ def find_proxy(target: Target) -> Proxy | None:
 
     proxies = getproxies_environment()
     url = proxies.get(target.scheme) or proxies.get("all")
-    if not url or proxy_bypass_environment(target.authority, proxies) or _is_in_network(target.host, proxies):
+    if (
+        not url
+        or proxy_bypass_environment(target.authority, proxies)
+        or _is_in_network(target.host, proxies)
+    ):
         return None
     return Proxy(url)
 
@@ -125,16 +135,19 @@ def _is_in_network(host: str, proxies: dict[str, str]) -> bool:
 
 
 def make_context(ca: str | None, cert: Certificate | None) -> ssl.SSLContext:
-    """Return the TLS settings: a file or folder of authorities or ``"system"``, and a client certificate.
+    """Return the TLS settings: a file or folder of authorities or ``"system"``, and a client
+    certificate.
 
-    If the file also has revocation lists, every certificate in a chain is checked against the list of its
-    issuer, and rejected if the issuer has no list.
+    If the file also has revocation lists, every certificate in a chain is checked against the list
+    of its issuer, and rejected if the issuer has no list.
     """
     if ca == "system":
         try:
             import truststore
         except ImportError as error:
-            raise ImportError("ca='system' needs the extra: pip install 'dragoman[truststore]'") from error
+            raise ImportError(
+                "ca='system' needs the extra: pip install 'dragoman[truststore]'"
+            ) from error
         context: ssl.SSLContext = truststore.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     else:
         context = ssl.create_default_context(cafile=ca)
@@ -162,7 +175,10 @@ class Dialer:
 
     async def dial(self, target: Target, proxy: Proxy | None, make: Make) -> Connection:
         """Open a connection; raise a ``NetworkError`` that names only the origin and the proxy."""
-        where, via = target.origin, f" through the proxy {proxy.origin}" if proxy is not None else ""
+        where, via = (
+            target.origin,
+            f" through the proxy {proxy.origin}" if proxy is not None else "",
+        )
         try:
             if proxy is None:
                 return await self._reach(target, make, target.host)
@@ -171,21 +187,29 @@ class Dialer:
             return await self._tunnel(target, proxy, make)
         except ssl.CertificateError as error:
             why = getattr(error, "verify_message", "") or "it is not valid for this host"
-            raise NetworkError(f"the certificate of {where} was refused{via}: {why}") from without_frames(error)
+            raise NetworkError(
+                f"the certificate of {where} was refused{via}: {why}"
+            ) from without_frames(error)
         except ssl.SSLError as error:
             why = (error.reason or "unknown reason").lower().replace("_", " ")
             raise NetworkError(f"TLS with {where} failed{via}: {why}") from without_frames(error)
         except socket.gaierror as error:
-            raise NetworkError(f"the host name of {where} cannot be resolved") from without_frames(error)
+            raise NetworkError(f"the host name of {where} cannot be resolved") from without_frames(
+                error
+            )
         except (ConnectionResetError, ConnectionAbortedError) as error:
-            raise NetworkError(f"{where} closed the connection{via} before TLS was set up") from without_frames(error)
+            raise NetworkError(
+                f"{where} closed the connection{via} before TLS was set up"
+            ) from without_frames(error)
         except OSError as error:
             unreached = NetworkError(f"the server at {where} cannot be reached{via}")
             unreached.is_unreached = True
             raise unreached from without_frames(error)
 
     async def _reach(self, target: Target, make: Make, name: str) -> Connection:
-        """Connect to the host of ``target``; ``name`` is the host name that the TLS certificate must have."""
+        """Connect to the host of ``target``; ``name`` is the host name that the TLS certificate
+        must have.
+        """
         settings: dict[str, Any] = {}
         if target.is_tls:
             settings = {"ssl": self._context or _default_context(), "server_hostname": name}
@@ -209,7 +233,11 @@ class Dialer:
         """Ask a proxy for a connection to the server, and begin TLS inside."""
         tunnel = await self._reach_proxy(target, proxy, make)
         try:
-            address = f"[{target.host}]:{target.port}" if ":" in target.host else f"{target.host}:{target.port}"
+            address = (
+                f"[{target.host}]:{target.port}"
+                if ":" in target.host
+                else f"{target.host}:{target.port}"
+            )
             key = proxy.authorization
             lines = [f"CONNECT {address} HTTP/1.1", f"host: {address}", "user-agent: dragoman"]
             lines += [f"proxy-authorization: {key.reveal()}"] if key else []
@@ -237,10 +265,14 @@ class Dialer:
 
     def _check_tunnel(self, tunnel: Connection, target: Target, proxy: Proxy) -> None:
         if isinstance(tunnel.failure, FramingError):
-            broken = InvalidResponseError(f"what the proxy {proxy.origin} answered is not valid HTTP")
+            broken = InvalidResponseError(
+                f"what the proxy {proxy.origin} answered is not valid HTTP"
+            )
             raise broken from without_frames(tunnel.failure)
         if not 200 <= tunnel.status < 300:
-            refused = NetworkError(f"the proxy {proxy.origin} refused to connect to {target.origin}", advice=_PROXY)
+            refused = NetworkError(
+                f"the proxy {proxy.origin} refused to connect to {target.origin}", advice=_PROXY
+            )
             refused.status = tunnel.status or None
             raise refused
 

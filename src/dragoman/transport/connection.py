@@ -27,7 +27,8 @@ done      more bytes                          done      the connection is not re
 any       ``close``, ``fail``, reset          closed
 ========  ==================================  ========  =====================================================
 
-``_ends_at_eof`` decides which heads are accepted; ``tests/transport/test_framing.py`` has a case for each rule.
+``_ends_at_eof`` decides which heads are accepted; ``tests/transport/test_framing.py`` has a case
+for each rule.
 """
 
 from __future__ import annotations
@@ -45,14 +46,15 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 # The largest head, trailer section or chunk extensions, in bytes. Hosted APIs send 2 to 4 KiB.
 MAX_HEAD = 64 * 1024
-# The end of a stream normally follows its last event at once. If it takes more bytes or more time than
-# this, the connection is closed instead of reused.
+# The end of a stream normally follows its last event at once. If it takes more bytes or more time
+# than this, the connection is closed instead of reused.
 _DRAIN_BYTES = 64 * 1024
 _DRAIN_SECONDS = 0.05
 
 _FRAMING = frozenset({b"content-encoding", b"content-length", b"transfer-encoding"})
 _FRAMING_LENGTHS = frozenset(map(len, _FRAMING))
-# A larger body is written after the head, in a system call of its own: to copy it would cost more than the call.
+# A larger body is written after the head, in a system call of its own: to copy it would cost more
+# than the call.
 JOINED_BODY = 64 * 1024
 # A read-ahead limit below this gets a small receive buffer in the kernel as well.
 _USUAL_LIMIT = 64 * 1024
@@ -77,17 +79,21 @@ class Owner(Protocol):
 class Connection(asyncio.BufferedProtocol):
     """A connection serves one request at a time.
 
-    ``buffer`` is where the event loop reads to; all connections of a pool share it, because what it
-    holds is parsed before the next read. ``transport`` is None once the socket is closed.
+    ``buffer`` is where the event loop reads to; all connections of a pool share it, because what
+    it holds is parsed before the next read. ``transport`` is None once the socket is closed.
     """
 
     __slots__ = (
-        "_arriving", "_awaited", "_buffer", "_held", "_interim", "_loop", "_owner", "_parser", "_paused", "_poll",
-        "_timer", "_unframed", "_until_eof", "_used", "_waiter", "expires", "failure", "fields", "framing",
+        "_arriving", "_awaited", "_buffer", "_held", "_interim", "_loop", "_owner", "_parser",
+        "_paused", "_poll",
+        "_timer", "_unframed", "_until_eof", "_used", "_waiter", "expires", "failure", "fields",
+        "framing",
         "is_reusable", "key", "limit", "pieces", "state", "status", "transport", "without_body",
     )  # fmt: skip
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, owner: Owner, key: str, buffer: memoryview) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, owner: Owner, key: str, buffer: memoryview
+    ) -> None:
         self.key = key
         self.state: State = "idle"
         self.status = 0
@@ -119,7 +125,9 @@ class Connection(asyncio.BufferedProtocol):
     # --- called by the exchange
 
     def send(self, head: bytes, body: bytes, *, limit: int) -> None:
-        """Write a request and begin to wait for its reply; ``limit`` bounds how much of it is read ahead."""
+        """Write a request and begin to wait for its reply; ``limit`` bounds how much of it is read
+        ahead.
+        """
         self.limit = limit
         self._used = True
         if self.state == "idle":
@@ -160,7 +168,12 @@ class Connection(asyncio.BufferedProtocol):
     def rest(self) -> bool:
         """Return whether the connection is free for the next request."""
         transport = self.transport
-        if self.state != "done" or not self.is_reusable or transport is None or transport.is_closing():
+        if (
+            self.state != "done"
+            or not self.is_reusable
+            or transport is None
+            or transport.is_closing()
+        ):
             return False
         if transport.get_write_buffer_size():
             return False  # the server replied before it received the complete request
@@ -170,7 +183,9 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def is_healthy(self) -> bool:
-        """Return whether an idle connection is still open; check the socket for an unread end of file."""
+        """Return whether an idle connection is still open; check the socket for an unread end of
+        file.
+        """
         transport = self.transport
         if self.state != "idle" or transport is None or transport.is_closing():
             return False
@@ -192,11 +207,14 @@ class Connection(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
         if self.transport is not None:
-            with suppress(RuntimeError):  # the event loop is closed, and the socket with its transport
+            # the event loop is closed, and the socket with its transport
+            with suppress(RuntimeError):
                 self.transport.abort()
 
     def shut_down(self) -> None:
-        """Close an idle connection; with TLS, send ``close_notify`` without waiting for that of the server."""
+        """Close an idle connection; with TLS, send ``close_notify`` without waiting for that of
+        the server.
+        """
         if self.transport is not None and not self.transport.is_closing():
             self.transport.close()
         self._loop.call_soon(self.close)
@@ -211,8 +229,8 @@ class Connection(asyncio.BufferedProtocol):
             # without notice.
             link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             if self.limit < _USUAL_LIMIT:
-                # A small receive buffer, so that backpressure reaches the server early: the default
-                # is 128 KiB and more.
+                # A small receive buffer, so that backpressure reaches the server early: the
+                # default is 128 KiB and more.
                 link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2 * self.limit)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -232,14 +250,20 @@ class Connection(asyncio.BufferedProtocol):
         try:
             parser.feed_data(self._buffer[:nbytes])
         except (HttpParserError, HttpParserUpgrade) as error:
-            self._handle_invalid(error.__context__ if isinstance(error.__context__, FramingError) else error)
+            self._handle_invalid(
+                error.__context__ if isinstance(error.__context__, FramingError) else error
+            )
         else:
             if self._unframed > MAX_HEAD and self.state in ("head", "body", "drain"):
-                self._handle_invalid(FramingError("the head, the trailers or a chunk's extensions are too long"))
+                self._handle_invalid(
+                    FramingError("the head, the trailers or a chunk's extensions are too long")
+                )
         self._update()
 
     def _update(self) -> None:
-        """Wake the reader, pause or resume reading (backpressure), or end draining, depending on the state."""
+        """Wake the reader, pause or resume reading (backpressure), or end draining, depending on
+        the state.
+        """
         state = self.state
         if self._waiter is not None and (self.pieces or state != self._awaited):
             self._wake()
@@ -290,8 +314,12 @@ class Connection(asyncio.BufferedProtocol):
                 raise FramingError("the server changes the protocol, which was not asked for")
             self._interim = True
             return
-        # Bytes of the body may have arrived with the last of the head: measure the fields only when it matters.
-        if self._unframed > MAX_HEAD and sum(len(name) + len(value) + 4 for name, value in self._arriving) > MAX_HEAD:
+        # Bytes of the body may have arrived with the last of the head: measure the fields only
+        # when it matters.
+        if (
+            self._unframed > MAX_HEAD
+            and sum(len(name) + len(value) + 4 for name, value in self._arriving) > MAX_HEAD
+        ):
             raise FramingError("the head is too long")
         self.fields, self._arriving = self._arriving, []  # trailers follow
         self.framing = _read_framing(self.fields)
@@ -351,7 +379,9 @@ def _read_framing(fields: list[tuple[bytes, bytes]]) -> dict[bytes, str]:
 
 
 def _ends_at_eof(version: str, status: int, framing: dict[bytes, str]) -> bool:
-    """Return whether end of file ends the body (RFC 9112, section 6.3); reject invalid heads that llhttp accepts."""
+    """Return whether end of file ends the body (RFC 9112, section 6.3); reject invalid heads that
+    llhttp accepts.
+    """
     if version not in ("1.1", "1.0"):
         raise FramingError(f"the version of HTTP is {version}")
     if status < 100:
@@ -365,8 +395,12 @@ def _ends_at_eof(version: str, status: int, framing: dict[bytes, str]) -> bool:
 
 
 def _is_truncated(transport: asyncio.Transport | None) -> bool:
-    """Return whether TLS ended without ``close_notify``: an attacker may have truncated the body."""
-    link: ssl.SSLObject | None = transport.get_extra_info("ssl_object") if transport is not None else None
+    """Return whether TLS ended without ``close_notify``: an attacker may have
+    truncated the body.
+    """
+    link: ssl.SSLObject | None = (
+        transport.get_extra_info("ssl_object") if transport is not None else None
+    )
     if link is None:
         return False
     try:

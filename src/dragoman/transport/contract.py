@@ -41,7 +41,9 @@ class HttpStream(ABC):
 
     status: int
     headers: Mapping[str, str]
-    """The header fields. ``HttpTransport`` writes names in lower case and joins repeated fields with a comma."""
+    """The header fields. ``HttpTransport`` writes names in lower case and joins repeated fields
+    with a comma.
+    """
     over: bool = False
     """Whether the body is known to be complete; then ``receive`` returns nothing more."""
 
@@ -67,11 +69,20 @@ class Transport(ABC):
 
     @abstractmethod
     def send(
-        self, request: HttpRequest, credentials: Mapping[str, Secret], timeouts: Timeouts, *, stream: bool = False
+        self,
+        request: HttpRequest,
+        credentials: Mapping[str, Secret],
+        timeouts: Timeouts,
+        *,
+        stream: bool = False,
     ) -> AbstractAsyncContextManager[HttpStream]:
-        """Send once and wait for the head of the reply; leaving the context closes the exchange."""
+        """Send once and wait for the head of the reply; leaving the context closes the
+        exchange.
+        """
 
-    async def exchange(self, request: HttpRequest, credentials: Mapping[str, Secret], timeouts: Timeouts) -> HttpReply:
+    async def exchange(
+        self, request: HttpRequest, credentials: Mapping[str, Secret], timeouts: Timeouts
+    ) -> HttpReply:
         """Send a small request and read the complete reply."""
         async with self.send(request, credentials, timeouts) as reply:
             return HttpReply(reply.status, reply.headers, await reply.read())

@@ -19,13 +19,20 @@ class FixtureTransport(Transport):
     were sent.
     """
 
-    def __init__(self, *replies: tuple[int, Mapping[str, str], Iterable[bytes | Exception]]) -> None:
+    def __init__(
+        self, *replies: tuple[int, Mapping[str, str], Iterable[bytes | Exception]]
+    ) -> None:
         self._replies = list(replies)
         self.requests: list[HttpRequest] = []
 
     @asynccontextmanager
     async def send(
-        self, request: HttpRequest, credentials: Mapping[str, Secret], timeouts: Timeouts, *, stream: bool = False
+        self,
+        request: HttpRequest,
+        credentials: Mapping[str, Secret],
+        timeouts: Timeouts,
+        *,
+        stream: bool = False,
     ) -> AsyncIterator[HttpStream]:
         self.requests.append(request)
         if not self._replies:
@@ -34,7 +41,9 @@ class FixtureTransport(Transport):
 
 
 class _FixtureReply(HttpStream):
-    def __init__(self, status: int, headers: Mapping[str, str], body: Iterable[bytes | Exception]) -> None:
+    def __init__(
+        self, status: int, headers: Mapping[str, str], body: Iterable[bytes | Exception]
+    ) -> None:
         self.status = status
         self.headers = headers
         self._body = [chunk for chunk in body if chunk != b""]

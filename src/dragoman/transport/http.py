@@ -29,8 +29,8 @@ from .connection import Connection, FramingError
 from .contract import HttpStream, Secret, Transport
 from .pool import Pool
 
-# Decompressed bytes are read without yielding to the event loop. After this many bytes the event loop gets a turn, so
-# that deadlines fire and other tasks run.
+# Decompressed bytes are read without yielding to the event loop. After this many bytes the event
+# loop gets a turn, so that deadlines fire and other tasks run.
 _TURN = 128 * 1024
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _UNSENDABLE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
@@ -44,10 +44,10 @@ class HttpTransport(Transport):
 
     ``proxy`` is a URL, ``"env"`` for the proxy of the environment (never for loopback), or
     ``None``. ``ca`` is a file of certificate authorities, ``"system"`` for those of the operating
-    system (extra ``truststore``), or an ``ssl.SSLContext``; revocation lists in the file are applied.
-    ``cert`` is a client certificate: a file with its key, or the files of both, and a password.
-    ``uds`` is the path of a Unix socket that all requests go to. ``connections`` bounds how many are
-    open to one origin at a time; further calls wait, until their connect deadline.
+    system (extra ``truststore``), or an ``ssl.SSLContext``; revocation lists in the file are
+    applied. ``cert`` is a client certificate: a file with its key, or the files of both, and a
+    password. ``uds`` is the path of a Unix socket that all requests go to. ``connections`` bounds
+    how many are open to one origin at a time; further calls wait, until their connect deadline.
     """
 
     def __init__(
@@ -82,9 +82,20 @@ class HttpTransport(Transport):
         self._closed = False
 
     def send(
-        self, request: HttpRequest, credentials: Mapping[str, Secret], timeouts: Timeouts, *, stream: bool = False
+        self,
+        request: HttpRequest,
+        credentials: Mapping[str, Secret],
+        timeouts: Timeouts,
+        *,
+        stream: bool = False,
     ) -> AbstractAsyncContextManager[HttpStream]:
-        return _Exchange(self, request, credentials, Clock(asyncio.get_running_loop(), timeouts, stream=stream), stream)
+        return _Exchange(
+            self,
+            request,
+            credentials,
+            Clock(asyncio.get_running_loop(), timeouts, stream=stream),
+            stream,
+        )
 
     async def close(self) -> None:
         self._closed = True
@@ -114,7 +125,8 @@ class HttpTransport(Transport):
             self._pool = Pool(loop, self._connections)
         elif self._pool.loop is not loop:
             raise RuntimeError(
-                "this provider belongs to another event loop; connect() again in this one, or use dragoman.sync"
+                "this provider belongs to another event loop; connect() again in this one, or use "
+                "dragoman.sync"
             )
         return self._pool
 
@@ -134,10 +146,14 @@ class HttpTransport(Transport):
         deadline = asyncio.timeout_at(when)
         try:
             async with deadline:
-                return await pool.open(key, partial(self._dialer.dial, target, proxy), ahead or _LIMIT)
+                return await pool.open(
+                    key, partial(self._dialer.dial, target, proxy), ahead or _LIMIT
+                )
         except TimeoutError as error:
             if not deadline.expired():
-                raise NetworkError(f"the server at {target.origin} cannot be reached") from without_frames(error)
+                raise NetworkError(
+                    f"the server at {target.origin} cannot be reached"
+                ) from without_frames(error)
             if which != "connect":
                 clock.expired = which
                 raise clock.expiry() from None
@@ -162,8 +178,9 @@ class _Exchange(HttpStream):
         self._credentials = credentials
         self._clock = clock
         self._stream = stream
-        # llama.cpp announces keep-alive and closes the connection after a stream, so the next request would fail.
-        # Without TLS a new connection is cheap: the connection of a stream is not reused.
+        # llama.cpp announces keep-alive and closes the connection after a stream, so the next
+        # request would fail. Without TLS a new connection is cheap: the connection of a stream is
+        # not reused.
         self._single = stream and request.url.startswith("http:")
         self._pool: Pool | None = None
         self._connection: Connection | None = None
@@ -186,11 +203,20 @@ class _Exchange(HttpStream):
         try:
             connection = None if self._single else pool.take(key)
             if connection is None:
-                connection = await transport.dial(pool, key, target, proxy, clock, ahead if self._single else 0)
+                connection = await transport.dial(
+                    pool, key, target, proxy, clock, ahead if self._single else 0
+                )
             self._connection = connection
             # The key is merged inside the call: no local variable, and so no traceback, holds it.
             connection.send(
-                _encode_head(request, target, self._credentials, proxy, stream=self._stream, close=self._single),
+                _encode_head(
+                    request,
+                    target,
+                    self._credentials,
+                    proxy,
+                    stream=self._stream,
+                    close=self._single,
+                ),
                 request.body,
                 limit=ahead or _LIMIT,
             )
@@ -215,8 +241,12 @@ class _Exchange(HttpStream):
             self._inflater = Inflater(encoding)
         return self
 
-    def _explain(self, connection: Connection, target: Target, proxy: Proxy | None) -> ProviderError:
-        """Return the error for a missing reply. It names only the origin of the URL: the rest may hold a key."""
+    def _explain(
+        self, connection: Connection, target: Target, proxy: Proxy | None
+    ) -> ProviderError:
+        """Return the error for a missing reply. It names only the origin of the URL: the rest may
+        hold a key.
+        """
         if self._clock.expired is not None:
             connection.failure = None
             return self._clock.expiry()
@@ -226,7 +256,9 @@ class _Exchange(HttpStream):
             return InvalidResponseError(f"what {target.origin} answered{via} is not valid HTTP")
         return NetworkError(f"the connection to {target.origin}{via} was lost before the reply")
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> None:
         connection, pool = self._connection, self._pool
         if kind is None and connection is not None and pool is not None and not self._single:
             self._connection = None
@@ -237,7 +269,8 @@ class _Exchange(HttpStream):
         self._close()
 
     def __del__(self) -> None:
-        # A stream that was dropped rather than closed. The timer would keep its socket open until it fires.
+        # A stream that was dropped rather than closed. The timer would keep its socket open until
+        # it fires.
         clock = self._clock
         if self._connection is None or clock.loop.is_closed() or clock.is_in_loop():
             self._close()
@@ -283,7 +316,9 @@ class _Exchange(HttpStream):
         return received
 
     def _take(self, connection: Connection) -> bytes:
-        """Return the bytes that have arrived, or none at the end of the body; raise the error that ended it."""
+        """Return the bytes that have arrived, or none at the end of the body; raise the error that
+        ended it.
+        """
         if self._clock.expired is not None:
             raise self._clock.expiry()
         if connection.pieces:
@@ -320,7 +355,9 @@ def _read_target(url: str) -> Target:
 
 @lru_cache(maxsize=256)
 def _field_name(name: str) -> str:
-    """Return the name of a header field in lower case; reject invalid names, and fields that define framing."""
+    """Return the name of a header field in lower case; reject invalid names, and fields that
+    define framing.
+    """
     if not _NAME.fullmatch(name) or (lower := name.lower()) in _FRAMING:
         raise ValueError("the name of a header cannot be sent")
     return lower
@@ -328,7 +365,12 @@ def _field_name(name: str) -> str:
 
 @lru_cache(maxsize=256)
 def _encode_fields(
-    method: str, target: str, host: str, encoding: str, headers: tuple[tuple[str, str], ...], keys: tuple[str, ...]
+    method: str,
+    target: str,
+    host: str,
+    encoding: str,
+    headers: tuple[tuple[str, str], ...],
+    keys: tuple[str, ...],
 ) -> str:
     """Return the constant part of the head of a request: all but keys and the length."""
     fields = {"host": host, "user-agent": "dragoman", "accept": "*/*", "accept-encoding": encoding}
@@ -359,7 +401,8 @@ def _encode_head(
             request.method,
             target.origin + target.path if is_absolute else target.path,
             target.authority,
-            "identity" if stream else ACCEPTED,  # a compressed stream gains little and can expand a thousandfold
+            # a compressed stream gains little and can expand a thousandfold
+            "identity" if stream else ACCEPTED,
             tuple(request.headers.items()),
             tuple(credentials),
         )

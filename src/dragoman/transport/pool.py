@@ -1,4 +1,6 @@
-"""The connection pool of a transport: idle connections by origin, most recently used first, with a keep-alive limit."""
+"""The connection pool of a transport: idle connections by origin, most recently used first, with a
+keep-alive limit.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,15 @@ from contextlib import suppress
 
 from .connection import Connection
 
-# Keep-alive limit in seconds. It must be shorter than that of the server, or a request races with the server's close:
-# uvicorn, node and llama.cpp close after 5 s, the load balancers of hosted APIs after a minute.
+# Keep-alive limit in seconds. It must be shorter than that of the server, or a request races with
+# the server's close: uvicorn, node and llama.cpp close after 5 s, the load balancers of hosted
+# APIs after a minute.
 PLAIN_SECONDS = 4.0
 TLS_SECONDS = 50.0
 # How many idle connections to one origin are kept.
 MAX_IDLE = 100
-# Bytes per read, and the limits of read-ahead for one stream and for all streams of a pool together: with more streams,
-# each may buffer less.
+# Bytes per read, and the limits of read-ahead for one stream and for all streams of a pool
+# together: with more streams, each may buffer less.
 _READ = 64 * 1024
 _AHEAD_EACH = 32 * 1024
 _AHEAD_ALL = 256 * 1024
@@ -32,7 +35,9 @@ Dial = Callable[[Callable[[], Connection]], Awaitable[Connection]]
 
 
 class Pool:
-    """The connections of one transport in one event loop. ``limit`` bounds those to one origin, if it is not None."""
+    """The connections of one transport in one event loop. ``limit`` bounds those to one origin, if
+    it is not None.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limit: int | None = None) -> None:
         self.loop = loop
@@ -66,14 +71,18 @@ class Pool:
         return None
 
     async def open(self, key: str, dial: Dial, buffer: int = _READ) -> Connection:
-        """Return a new connection; if the origin has reached its limit, wait for one that becomes idle."""
+        """Return a new connection; if the origin has reached its limit, wait for one that becomes
+        idle.
+        """
         while self._limit is not None and self._open[key] >= self._limit:
             await self._queue(key)
             if (idle := self.take(key)) is not None:
                 return idle
         self._open[key] += 1
         try:
-            connection = await dial(lambda: Connection(self.loop, self, key, self._buffer[:buffer]))
+            connection = await dial(
+                lambda: Connection(self.loop, self, key, self._buffer[:buffer])
+            )
         except BaseException:
             self._leave(key)
             raise

@@ -2,7 +2,8 @@
 
 ``parse`` turns strings, dictionaries and SDK shapes into values; ``request`` checks a request
 against the contract and against what the model is known not to support; ``schema`` compiles JSON
-Schemas, never following a reference out of the document; ``reply`` checks tool calls and structured text.
+Schemas, never following a reference out of the document; ``reply`` checks tool calls and
+structured text.
 """
 
 from .arguments import Messages, ResponseSchema, Settings, ToolChoices, Tools

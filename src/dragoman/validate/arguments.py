@@ -1,7 +1,9 @@
-"""Types of the arguments that a caller may pass: messages, tools, settings and schemas, as values or plain records.
+"""Types of the arguments that a caller may pass: messages, tools, settings and schemas, as values
+or plain records.
 
-Type checkers read these; at run time ``parse`` reads the arguments and reports the path of an invalid one. Records
-that are not known before run time, such as decoded JSON, go through ``parse_messages``.
+Type checkers read these; at run time ``parse`` reads the arguments and reports the path of an
+invalid one. Records that are not known before run time, such as decoded JSON, go through
+``parse_messages``.
 """
 
 from __future__ import annotations
@@ -52,10 +54,14 @@ class ToolRecord(TypedDict, total=False):
 
 MessageRecord: TypeAlias = SystemRecord | UserRecord | AssistantRecord | ToolRecord
 Messages: TypeAlias = str | Message | Sequence[Message | MessageRecord]
-"""A string, one message, or a sequence of messages: our values, plain records or chat-completion dicts."""
+"""A string, one message, or a sequence of messages: our values, plain records or chat-completion
+dicts.
+"""
 
 Tools: TypeAlias = Sequence[Tool | ServerTool | Mapping[str, Any] | Callable[..., Any]]
-"""Tools as values, as records, or as functions and types to be described; nothing is ever executed."""
+"""Tools as values, as records, or as functions and types to be described; nothing is ever
+executed.
+"""
 
 ToolChoices: TypeAlias = ToolChoice | Mapping[str, Any]
 ResponseSchema: TypeAlias = "type[Parsed] | UnionType | _SpecialForm | Mapping[str, Any]"
@@ -77,6 +83,8 @@ class ConfigRecord(TypedDict, total=False):
 
 
 class Settings(ConfigRecord, total=False):
-    """The keyword settings of ``complete`` and ``stream``: the fields of ``RuntimeConfig``, and ``system``."""
+    """The keyword settings of ``complete`` and ``stream``: the fields of ``RuntimeConfig``, and
+    ``system``.
+    """
 
     system: str | None

@@ -34,7 +34,9 @@ def need_text(value: Any, path: str) -> None:
 def check_blocks(content: Any, path: str) -> None:
     """Check the blocks of a user's message or of a tool's result."""
     if not isinstance(content, tuple):
-        raise InvalidRequestError(f"{path}.content must be text or blocks, not {type(content).__name__}")
+        raise InvalidRequestError(
+            f"{path}.content must be text or blocks, not {type(content).__name__}"
+        )
     for at, block in enumerate(content):
         where = f"{path}.content[{at}]"
         if type(block) is Text:
@@ -47,16 +49,22 @@ def check_blocks(content: Any, path: str) -> None:
             if isinstance(block, Image | Audio):
                 _check_continuity(block.continuity, where)
         else:
-            raise InvalidRequestError(f"{where}: {type(block).__name__} cannot be said by this role")
+            raise InvalidRequestError(
+                f"{where}: {type(block).__name__} cannot be said by this role"
+            )
 
 
 def check_media(block: Image | Document | Audio, path: str) -> None:
-    """Raise ``InvalidRequestError`` for a medium without data, or with a media type of another kind."""
+    """Raise ``InvalidRequestError`` for a medium without data, or with a media type of another
+    kind.
+    """
     if block.media_type is not None:
         need_text(block.media_type, f"{path}.media_type")
     if type(block) is Image:
         if block.detail is not None and block.detail not in DETAILS:
-            raise InvalidRequestError(f"{path}.detail must be one of {', '.join(DETAILS)}, not {quote(block.detail)}")
+            raise InvalidRequestError(
+                f"{path}.detail must be one of {', '.join(DETAILS)}, not {quote(block.detail)}"
+            )
     elif type(block) is Document and block.name is not None:
         need_text(block.name, f"{path}.name")
     elif type(block) is Audio and block.transcript is not None:
@@ -72,7 +80,9 @@ def check_media(block: Image | Document | Audio, path: str) -> None:
 
 def _check_inline(block: Image | Document | Audio, data: Any, path: str) -> None:
     if isinstance(data, bytes):
-        raise InvalidRequestError(f"{path}.source.base64_data must be base64 text; Image(data) takes bytes")
+        raise InvalidRequestError(
+            f"{path}.source.base64_data must be base64 text; Image(data) takes bytes"
+        )
     need_text(data, f"{path}.source.base64_data")
     if not data:
         raise InvalidRequestError(f"{path}.source.base64_data is empty")
@@ -80,7 +90,9 @@ def _check_inline(block: Image | Document | Audio, data: Any, path: str) -> None
         raise InvalidRequestError(f"{path}.media_type is required for inline content")
     kind = _KINDS.get(type(block))
     if kind is not None and not block.media_type.lower().startswith(f"{kind}/"):
-        raise InvalidRequestError(f"{path}.media_type must be an {kind} type, not {quote(block.media_type)}")
+        raise InvalidRequestError(
+            f"{path}.media_type must be an {kind} type, not {quote(block.media_type)}"
+        )
 
 
 _KINDS = {Image: "image", Audio: "audio"}
@@ -109,9 +121,13 @@ def _check_call(call: ToolCall, path: str) -> None:
     if not call.id or not call.name:
         raise InvalidRequestError(f"{path}: a tool call needs an id and a name")
     if call.arguments is None:
-        raise InvalidRequestError(f"{path}.arguments could not be read when it arrived; repair or remove it")
+        raise InvalidRequestError(
+            f"{path}.arguments could not be read when it arrived; repair or remove it"
+        )
     if not isinstance(call.arguments, dict):
-        raise InvalidRequestError(f"{path}.arguments must be an object, not {kind_of(call.arguments)}")
+        raise InvalidRequestError(
+            f"{path}.arguments must be an object, not {kind_of(call.arguments)}"
+        )
     if call.arguments:
         check_depth(call.arguments, f"{path}.arguments", plain=True)
 
@@ -130,7 +146,8 @@ _PLAIN = (str, int, float, type(None), dict, list, tuple)
 
 
 def check_depth(value: Any, path: str, *, plain: bool = False) -> None:
-    """Raise ``InvalidRequestError`` if lists and mappings are nested more than ``MAX_DEPTH`` levels deep.
+    """Raise ``InvalidRequestError`` if lists and mappings are nested more than ``MAX_DEPTH``
+    levels deep.
 
     With ``plain``, raise it for a part that is not JSON as well: the encoder would convert bytes
     and dates to strings.
@@ -142,7 +159,9 @@ def check_depth(value: Any, path: str, *, plain: bool = False) -> None:
         inner = [each for each in level if isinstance(each, _NESTING)]
         if not inner:
             return
-        level = [part for each in inner for part in (each.values() if isinstance(each, dict) else each)]
+        level = [
+            part for each in inner for part in (each.values() if isinstance(each, dict) else each)
+        ]
     raise InvalidRequestError(f"{path} is nested more than {MAX_DEPTH} levels deep")
 
 

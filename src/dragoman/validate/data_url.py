@@ -9,7 +9,8 @@ from urllib.parse import unquote, unquote_to_bytes
 def read_data_url(url: str, *, percent_encoded: bool = False) -> tuple[str | None, str] | None:
     """Return the media type and the base64 data of a ``data:`` URL, or ``None`` for any other URL.
 
-    A ``data:`` URL that is not base64 is converted if ``percent_encoded`` is set; otherwise the result is ``None``.
+    A ``data:`` URL that is not base64 is converted if ``percent_encoded`` is set; otherwise the
+    result is ``None``.
     """
     head, comma, data = url.partition(",")
     if not comma or head[:5].lower() != "data:":

@@ -1,7 +1,8 @@
 """Bound the work that a JSON Schema can cause, before it is compiled.
 
-References turn a schema into a graph: 40 definitions, each of which refers twice to the one before it, take
-3 KB and have 2^40 paths. The count follows every path once, so it is linear in the size of the schema.
+References turn a schema into a graph: 40 definitions, each of which refers twice to the one before
+it, take 3 KB and have 2^40 paths. The count follows every path once, so it is linear in the size
+of the schema.
 """
 
 from __future__ import annotations
@@ -24,20 +25,24 @@ _SAME = ("not", "if", "then", "else")
 _SAME_MAPS = ("dependentSchemas", "dependencies")
 _ANY_NAME = ("propertyNames", "unevaluatedProperties")
 _ANY_INDEX = ("contains", "unevaluatedItems")
-# For these keywords the validator evaluates their siblings again, to learn which properties were evaluated.
-# Measured: three times.
+# For these keywords the validator evaluates their siblings again, to learn which properties were
+# evaluated. Measured: three times.
 _AGAIN = ("unevaluatedProperties", "unevaluatedItems")
 
 
 class Expansion(NamedTuple):
-    """How often one part of a value is visited, and the growth of that with each level of a recursive schema."""
+    """How often one part of a value is visited, and the growth of that with each level of a
+    recursive schema.
+    """
 
     paths: int
     growth: int
 
 
 class _Node(Struct, eq=False):
-    """One subschema as a node of the graph, with the subschemas for the same value and for its parts."""
+    """One subschema as a node of the graph, with the subschemas for the same value and for its
+    parts.
+    """
 
     same: list[int] = []
     references: list[int] = []
@@ -57,7 +62,9 @@ class _Node(Struct, eq=False):
 
 
 def measure(schema: dict[str, Any]) -> Expansion:
-    """Count the paths of a schema; ``ValueError`` if there are too many, or a reference that leads nowhere."""
+    """Count the paths of a schema; ``ValueError`` if there are too many, or a reference that leads
+    nowhere.
+    """
     nodes = _Graph(schema).nodes
     if _find_order(nodes, lambda node: [*node.same, *node.references]) is None:
         raise ValueError("a reference leads back to itself without going into the value")
@@ -100,7 +107,7 @@ def _total(node: _Node, further: list[int], counts: list[int]) -> int:
     return same + names + indexes + max(parts, default=0)
 
 
-# --- the graph --------------------------------------------------------------------------------------
+# --- the graph ---------------------------------------------------------------------------------
 
 
 class _Graph:
@@ -138,8 +145,13 @@ class _Graph:
                 if isinstance(anchor := value.get(keyword), str):
                     self._anchors.setdefault(anchor, []).append(value)
             left += [(each, base, depth + 1) for each in value.values()]
-        if max(len(self._resources), *[len(each) for each in self._anchors.values()], 0) > _MAX_SAME_NAME:
-            raise ValueError(f"it has more than {_MAX_SAME_NAME} identifiers, or anchors of one name")
+        if (
+            max(len(self._resources), *[len(each) for each in self._anchors.values()], 0)
+            > _MAX_SAME_NAME
+        ):
+            raise ValueError(
+                f"it has more than {_MAX_SAME_NAME} identifiers, or anchors of one name"
+            )
 
     def _number(self, schema: dict[str, Any]) -> int:
         at = self._numbers.setdefault(id(schema), len(self._schemas))
@@ -190,10 +202,19 @@ class _Graph:
         url, fragment = urldefrag(reference)
         fragment = unquote(fragment)
         meant = {_join(base, url) for base, _ in self._resources}
-        found = [_follow(resource, fragment) for base, resource in self._resources if not url or base in meant]
+        found = [
+            _follow(resource, fragment)
+            for base, resource in self._resources
+            if not url or base in meant
+        ]
         found += self._anchors.get(fragment, []) if fragment else []
         targets = {id(each): each for each in found if isinstance(each, dict)}
-        if not targets and True not in found and False not in found and "//json-schema.org/" not in url:
+        if (
+            not targets
+            and True not in found
+            and False not in found
+            and "//json-schema.org/" not in url
+        ):
             raise ValueError(f"references out of the document are not followed: {reference[:200]}")
         return list(targets.values())
 
@@ -213,14 +234,19 @@ def _follow(value: Any, pointer: str) -> Any:
         step = step.replace("~1", "/").replace("~0", "~")
         if isinstance(value, dict):
             value = value.get(step)
-        elif isinstance(value, list) and step.isdecimal() and len(step) < 8 and int(step) < len(value):
+        elif (
+            isinstance(value, list)
+            and step.isdecimal()
+            and len(step) < 8
+            and int(step) < len(value)
+        ):
             value = value[int(step)]
         else:
             return None
     return value
 
 
-# --- orders -----------------------------------------------------------------------------------------
+# --- orders ------------------------------------------------------------------------------------
 
 
 def _find_order(nodes: list[_Node], edges: Any) -> list[int] | None:
@@ -246,7 +272,9 @@ def _find_order(nodes: list[_Node], edges: Any) -> list[int] | None:
 
 
 def _find_components(nodes: list[_Node]) -> list[int]:
-    """Return the number of the strongly connected component of each node (Tarjan, without recursion)."""
+    """Return the number of the strongly connected component of each node (Tarjan, without
+    recursion).
+    """
     count = 0
     numbers, low = [-1] * len(nodes), [0] * len(nodes)
     component = [-1] * len(nodes)

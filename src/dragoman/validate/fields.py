@@ -1,4 +1,6 @@
-"""Read a mapping field by field; a value of the wrong type and an unknown field are errors that name the path."""
+"""Read a mapping field by field; a value of the wrong type and an unknown field are errors that
+name the path.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,12 @@ def kind_of(value: object) -> str:
 
 
 class Fields:
-    """A mapping and the path to it. Every read marks a field as known; ``done`` rejects the others.
+    """A mapping and the path to it. Every read marks a field as known; ``done`` rejects the
+    others.
 
-    A field that is ``None`` counts as absent, because SDKs dump every field they have; for the same reason ``done``
-    ignores an empty list. A subclass decides what an error is (``fail``) and whether it is raised (``complain``).
+    A field that is ``None`` counts as absent, because SDKs dump every field they have; for the
+    same reason ``done`` ignores an empty list. A subclass decides what an error is (``fail``) and
+    whether it is raised (``complain``).
     """
 
     UNKNOWN: ClassVar[str] = "is not a known field"
@@ -58,7 +62,9 @@ class Fields:
         return InvalidRequestError(f"{place} {problem}")
 
     def complain(self, problem: str, name: str | None = None) -> None:
-        """Raise the error for a problem. A subclass may collect it; the read then returns its default."""
+        """Raise the error for a problem. A subclass may collect it; the read then returns its
+        default.
+        """
         raise self.fail(problem, name)
 
     def refuse(self, name: str, problem: str) -> NoReturn:
@@ -73,7 +79,9 @@ class Fields:
         return self.data.get(name)
 
     def get(self, name: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
-        """Return the value of a field if it has the type ``kind``, else the default; report a wrong type."""
+        """Return the value of a field if it has the type ``kind``, else the default; report a
+        wrong type.
+        """
         value = self.take(name)
         if value is None:
             return default
@@ -136,7 +144,9 @@ class Fields:
         return None if value is None else self.enter(name, value)
 
     def inners(self, name: str, *, required: bool = False) -> list[Self]:
-        """Return a reader for each object in a list; none for an absent list, unless it is required."""
+        """Return a reader for each object in a list; none for an absent list, unless it is
+        required.
+        """
         values = self.items(name, required=required)
         return [self.enter(f"{name}[{at}]", value) for at, value in enumerate(values or ())]
 
@@ -166,7 +176,11 @@ class Fields:
 
     def rest(self) -> dict[str, Any]:
         """Return the fields that were not read."""
-        return {name: value for name, value in self.data.items() if value is not None and name not in self._known}
+        return {
+            name: value
+            for name, value in self.data.items()
+            if value is not None and name not in self._known
+        }
 
     def allow(self, *names: str) -> None:
         """Reject every field that is not among ``names`` and was not read."""

@@ -107,19 +107,29 @@ def _split_tools(tools: Any) -> tuple[Any, tuple[ServerTool, ...]]:
         elif isinstance(tool, Mapping) and tool.get("type") == "server_tool":
             record = Fields(tool, f"tools[{at}]")
             record.allow("type", "name", "options")
-            theirs.append(ServerTool(record.need_text("name"), dict(record.get("options", dict, {}))))
+            theirs.append(
+                ServerTool(record.need_text("name"), dict(record.get("options", dict, {})))
+            )
         else:
             own.append(tool)
     return (own, tuple(theirs)) if theirs else (tools, ())
 
 
-def _apply_settings(config: RuntimeConfig, settings: Mapping[str, Any]) -> tuple[str | None, RuntimeConfig]:
+def _apply_settings(
+    config: RuntimeConfig, settings: Mapping[str, Any]
+) -> tuple[str | None, RuntimeConfig]:
     """Return the system prompt and the settings, overridden by the keywords of a call."""
     known = ("system", *RuntimeConfig.__struct_fields__)
     for name in settings:
         if name not in known:
-            near = difflib.get_close_matches(name, [*known, "tools", "config", "response_schema", "tool_choice"], 1)
-            hint = f"; did you mean {near[0]}?" if near else "; provider-specific settings go into extras="
+            near = difflib.get_close_matches(
+                name, [*known, "tools", "config", "response_schema", "tool_choice"], 1
+            )
+            hint = (
+                f"; did you mean {near[0]}?"
+                if near
+                else "; provider-specific settings go into extras="
+            )
             raise TypeError(f"{name!r} is not a setting{hint}")
     given = dict(settings)
     system = given.pop("system", None)
@@ -129,19 +139,27 @@ def _apply_settings(config: RuntimeConfig, settings: Mapping[str, Any]) -> tuple
 
 
 def parse_messages(messages: Any) -> Sequence[Message]:
-    """Read a conversation: a string, or a sequence of values, plain records or chat-completion dicts."""
+    """Read a conversation: a string, or a sequence of values, plain records or chat-completion
+    dicts.
+    """
     if type(messages) is not list and type(messages) is not tuple:
         if isinstance(messages, str):
             return (User(messages),)
         if type(messages) in _MESSAGES:
             return (messages,)
         if isinstance(messages, Mapping) or not isinstance(messages, Sequence):
-            raise InvalidRequestError(f"messages must be text or a list of messages, not {type(messages).__name__}")
+            raise InvalidRequestError(
+                f"messages must be text or a list of messages, not {type(messages).__name__}"
+            )
     if _MESSAGES.issuperset(map(type, messages)):
         return tuple(messages)
     return tuple(
         [
-            message if type(message) in _MESSAGES else _read_message(Fields(message, f"messages[{at}]"))
+            (
+                message
+                if type(message) in _MESSAGES
+                else _read_message(Fields(message, f"messages[{at}]"))
+            )
             for at, message in enumerate(messages)
         ]
     )
@@ -153,7 +171,12 @@ def parse_tools(tools: Any) -> tuple[Tool, ...]:
         return ()
     if isinstance(tools, Tool | Mapping) or not isinstance(tools, Sequence):
         raise InvalidRequestError(f"tools must be a list of tools, not {type(tools).__name__}")
-    return tuple([tool if type(tool) is Tool else _parse_tool(tool, f"tools[{at}]") for at, tool in enumerate(tools)])
+    return tuple(
+        [
+            tool if type(tool) is Tool else _parse_tool(tool, f"tools[{at}]")
+            for at, tool in enumerate(tools)
+        ]
+    )
 
 
 def _parse_tool(tool: Any, path: str) -> Tool:
@@ -172,7 +195,12 @@ def _parse_tool(tool: Any, path: str) -> Tool:
     if parameters is not None and not isinstance(parameters, Mapping):
         record.refuse("parameters", "must be a JSON Schema object")
     made: dict[str, Any] = {} if parameters is None else {"parameters": dict(parameters)}
-    return Tool(record.need_text("name"), record.text("description") or "", strict=record.flag("strict"), **made)
+    return Tool(
+        record.need_text("name"),
+        record.text("description") or "",
+        strict=record.flag("strict"),
+        **made,
+    )
 
 
 def parse_config(config: Any) -> RuntimeConfig:
@@ -182,11 +210,14 @@ def parse_config(config: Any) -> RuntimeConfig:
     if isinstance(config, RuntimeConfig):
         return config
     if not isinstance(config, Mapping):
-        raise InvalidRequestError(f"config must be a RuntimeConfig or a mapping, not {type(config).__name__}")
+        raise InvalidRequestError(
+            f"config must be a RuntimeConfig or a mapping, not {type(config).__name__}"
+        )
     for name in config:
         if name not in RuntimeConfig.__struct_fields__:
             raise InvalidRequestError(
-                f"config.{cut(str(name))} is not a setting; provider-specific ones go into config.extras"
+                f"config.{cut(str(name))} is not a setting; provider-specific ones go into "
+                "config.extras"
             )
     try:
         return msgspec.convert(dict(config), RuntimeConfig)
@@ -201,7 +232,9 @@ def parse_tool_choice(choice: Any) -> ToolChoice | None:
     if isinstance(choice, str):
         if choice in ("auto", "required", "none"):
             return choice  # type: ignore[return-value]
-        raise InvalidRequestError(f"tool_choice must be auto, required, none or a forced tool, not {quote(choice)}")
+        raise InvalidRequestError(
+            f"tool_choice must be auto, required, none or a forced tool, not {quote(choice)}"
+        )
     record = Fields(choice, "tool_choice")
     if record.take("type") == "function":
         record.allow("type", "function")
@@ -210,11 +243,13 @@ def parse_tool_choice(choice: Any) -> ToolChoice | None:
     elif record.take("type") == "tool":
         record.allow("type", "name")
     else:
-        raise InvalidRequestError('tool_choice must be {"type": "tool", "name": ...} to force a tool')
+        raise InvalidRequestError(
+            'tool_choice must be {"type": "tool", "name": ...} to force a tool'
+        )
     return ForceTool(record.need_text("name"))
 
 
-# --- messages -------------------------------------------------------------------------------------
+# --- messages ----------------------------------------------------------------------------------
 
 
 def _read_message(record: Fields) -> Message:
@@ -229,7 +264,9 @@ def _read_message(record: Fields) -> Message:
 def _read_system(record: Fields) -> System:
     content = record.take("content")
     if content is not None and not isinstance(content, str):
-        record.refuse("content", f"must be a string, not {kind_of(content)}: a system message has no blocks")
+        record.refuse(
+            "content", f"must be a string, not {kind_of(content)}: a system message has no blocks"
+        )
     return System(record.need_text("content"), read_mark(record))
 
 
@@ -261,11 +298,13 @@ def _read_assistant(record: Fields) -> Assistant:
         blocks += [_read_assistant_block(part) for part in record.inners("content")]
     if refusal:
         blocks.append(Text(refusal))
-    return Assistant(blocks, tool_calls=[_read_tool_call(call) for call in record.inners("tool_calls")])
+    return Assistant(
+        blocks, tool_calls=[_read_tool_call(call) for call in record.inners("tool_calls")]
+    )
 
 
-# The mark for the provider's prompt cache: the name in our values, and the name that the anthropic wire and
-# routers use.
+# The mark for the provider's prompt cache: the name in our values, and the name that the anthropic
+# wire and routers use.
 _MARKS = ("cache", "cache_control")
 
 
@@ -291,7 +330,7 @@ _READERS: dict[str, tuple[Callable[[Fields], Message], tuple[str, ...]]] = {
 }
 
 
-# --- blocks ---------------------------------------------------------------------------------------
+# --- blocks ------------------------------------------------------------------------------------
 
 
 def _read_user_block(record: Fields) -> UserBlock:
@@ -327,7 +366,9 @@ def _read_assistant_block(record: Fields) -> AssistantBlock:
         return Text(record.need_text("refusal"))
     if kind == "thinking":
         record.allow("type", "text", "thinking", "signature", "continuity")
-        return Thinking(record.need_text("text" if "text" in record else "thinking"), _read_signed(record))
+        return Thinking(
+            record.need_text("text" if "text" in record else "thinking"), _read_signed(record)
+        )
     if kind == "redacted_thinking":
         record.allow("type", "data", "continuity")
         return RedactedThinking(record.need_text("data"), _read_continuity(record))
@@ -345,16 +386,24 @@ def _read_assistant_block(record: Fields) -> AssistantBlock:
 
 
 _OF_USERS = frozenset({"image", "image_url", "document", "file", "input_audio"})
-_OF_ASSISTANTS = frozenset({"output_text", "refusal", "thinking", "redacted_thinking", "tool_call", "opaque"})
+_OF_ASSISTANTS = frozenset(
+    {"output_text", "refusal", "thinking", "redacted_thinking", "tool_call", "opaque"}
+)
 
 
 def _misplaced(record: Fields, kind: Any, elsewhere: frozenset[str], role: str) -> Exception:
     """Return the error for a block in the wrong role, without a type, or of an unknown type."""
     if not isinstance(kind, str):
-        return record.fail("is required" if kind is None else f"must be a string, not {kind_of(kind)}", "type")
+        return record.fail(
+            "is required" if kind is None else f"must be a string, not {kind_of(kind)}", "type"
+        )
     if kind in elsewhere:
-        return InvalidRequestError(f"{record.where}: content of type {quote(kind)} cannot be said by {role}")
-    return UnsupportedContentError(f"{record.where}: content of type {quote(kind)} is not supported")
+        return InvalidRequestError(
+            f"{record.where}: content of type {quote(kind)} cannot be said by {role}"
+        )
+    return UnsupportedContentError(
+        f"{record.where}: content of type {quote(kind)} is not supported"
+    )
 
 
 def _read_text(record: Fields) -> Text:
@@ -364,14 +413,20 @@ def _read_text(record: Fields) -> Text:
 
 def _read_image(record: Fields) -> Image:
     record.allow("type", "source", "media_type", "detail", "continuity", *_MARKS)
-    detail, mark, state = record.choice("detail", DETAILS), read_mark(record), _read_continuity(record)
+    detail, mark, state = (
+        record.choice("detail", DETAILS),
+        read_mark(record),
+        _read_continuity(record),
+    )
     return Image(_read_source(record), record.text("media_type"), detail, mark, state)
 
 
 def _read_audio(record: Fields) -> Audio:
     record.allow("type", "source", "media_type", "transcript", "continuity", *_MARKS)
     state, mark = _read_continuity(record), read_mark(record)
-    return Audio(_read_source(record), record.text("media_type"), record.text("transcript"), mark, state)
+    return Audio(
+        _read_source(record), record.text("media_type"), record.text("transcript"), mark, state
+    )
 
 
 def _read_input_audio(record: Fields, mark: bool) -> Audio:
@@ -391,7 +446,12 @@ def _read_tool_call(record: Fields) -> ToolCall:
         inner.allow("name", "arguments")
     else:
         record.allow("id", "type", "name", "arguments", "signature", "continuity")
-    return ToolCall(record.need_text("id"), inner.need_text("name"), _read_arguments(inner), _read_signed(record))
+    return ToolCall(
+        record.need_text("id"),
+        inner.need_text("name"),
+        _read_arguments(inner),
+        _read_signed(record),
+    )
 
 
 def _read_arguments(record: Fields) -> dict[str, Any] | None:

@@ -1,4 +1,6 @@
-"""Structured output while it arrives: the beginning of a JSON text, completed to the value so far."""
+"""Structured output while it arrives: the beginning of a JSON text, completed to the
+value so far.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,11 @@ from ..messages import Request
 from .schema import compile_schema, has_final_error
 from .structured import unwrap
 
-# White space, then a punctuation mark, a string (its content without a truncated escape, and its closing quote if
-# it has arrived), or a literal: a number, true, false or null.
-_TOKEN = re.compile(r"""\s*+(?:([{}\[\],:])|"(?:[^"\\]++|\\(?:u[0-9a-fA-F]{4}|[^u]))*+("?)|[^\s{}\[\],:"]++)""")
+# White space, then a punctuation mark, a string (its content without a truncated escape, and its
+# closing quote if it has arrived), or a literal: a number, true, false or null.
+_TOKEN = re.compile(
+    r"""\s*+(?:([{}\[\],:])|"(?:[^"\\]++|\\(?:u[0-9a-fA-F]{4}|[^u]))*+("?)|[^\s{}\[\],:"]++)"""
+)
 _HALF_PAIR = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}$")
 _CLOSING = {"{": "}", "[": "]"}
 _NOTHING = object()
@@ -31,8 +35,8 @@ class PartialJson:
         self._at = 0  # the text is parsed up to here
         self._open: list[str] = []  # closing marks of the open objects and lists, outermost first
         self._key_follows = False
-        # the last position at which the text can be completed, the closing marks to append there, and how
-        # many parts are open
+        # the last position at which the text can be completed, the closing marks to append there,
+        # and how many parts are open
         self._end = (0, "", 0)
 
     @property
@@ -97,7 +101,8 @@ class PartialValue:
         self._last: Any = _NOTHING
 
     def feed(self, event: TextDelta) -> list[Any]:
-        """Return the value so far, if this fragment changed it and its finished parts satisfy the schema.
+        """Return the value so far, if this fragment changed it and its finished parts satisfy the
+        schema.
 
         The complete value is not returned here: the reply contains it, as an instance of its type.
         """

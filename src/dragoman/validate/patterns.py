@@ -1,9 +1,10 @@
 """Bounds on the regular expressions of a JSON Schema: what they cost to compile, and to match.
 
-The linear-time engine takes ``length * weight`` steps, where the weight of ``[ab]{900}`` is 900. It has neither
-lookaround nor backreferences; patterns with these go to an engine that backtracks, and its steps grow with
-the square of the length. Expensive patterns are therefore metered: a validation that would take more than
-``MAX_STEPS`` ends with an error instead of holding the event loop.
+The linear-time engine takes ``length * weight`` steps, where the weight of ``[ab]{900}`` is 900.
+It has neither lookaround nor backreferences; patterns with these go to an engine that backtracks,
+and its steps grow with the square of the length. Expensive patterns are therefore metered: a
+validation that would take more than ``MAX_STEPS`` ends with an error instead of holding the event
+loop.
 """
 
 from __future__ import annotations
@@ -20,14 +21,17 @@ MAX_PATTERNS = 1000
 MAX_STEPS = 50_000_000
 """How many steps the metered patterns of a schema may take in one validation; about 100 ms."""
 _LIGHT = 16  # patterns up to this weight are not metered: a megabyte of text takes milliseconds
-_PROGRAM = 8 * 1024 * 1024  # limit for all compiled patterns, in bytes; compiling this much takes about 100 ms
+# limit for all compiled patterns, in bytes; compiling this much takes about 100 ms
+_PROGRAM = 8 * 1024 * 1024
 _BACKTRACKS = 100_000  # how often one match may backtrack
 _NAMES = 2_000  # characters of property names that a backtracking pattern may be matched with
 _REPEAT = re.compile(r"\{(\d{1,9})(?:,(\d{0,9}))?\}")
 
 
 class Patterns(NamedTuple):
-    """The patterns of a schema: how they are compiled, which are metered, and the weight of property names."""
+    """The patterns of a schema: how they are compiled, which are metered, and the weight of
+    property names.
+    """
 
     options: Any
     keywords: dict[str, Any]
@@ -35,7 +39,9 @@ class Patterns(NamedTuple):
 
 
 def find_patterns(schema: dict[str, Any]) -> Patterns:
-    """Find the patterns of a schema; ``ValueError`` if there are too many, or an expensive one is not valid."""
+    """Find the patterns of a schema; ``ValueError`` if there are too many, or an expensive one is
+    not valid.
+    """
     from jsonschema_rs import FancyRegexOptions, RegexOptions
 
     values, names = _collect(schema)
@@ -44,7 +50,11 @@ def find_patterns(schema: dict[str, Any]) -> Patterns:
         raise ValueError(f"it has more than {MAX_PATTERNS} patterns")
     size = _PROGRAM // max(count, 1)
     is_metered = any(weigh(each) > _LIGHT or _backtracks(each) for each in values)
-    keywords = {"pattern": _make_keyword({each: _Matcher(each, size) for each in values})} if is_metered else {}
+    keywords = (
+        {"pattern": _make_keyword({each: _Matcher(each, size) for each in values})}
+        if is_metered
+        else {}
+    )
     heaviest = max([weigh(each) for each in names], default=0)
     if any(_backtracks(each) for each in names):
         backtracking = FancyRegexOptions(backtrack_limit=_BACKTRACKS, size_limit=size)
@@ -76,7 +86,9 @@ _meter = _Meter()
 
 
 def _backtracks(pattern: str) -> bool:
-    """Return whether a pattern needs the engine that backtracks: lookaround, atomic groups, backreferences."""
+    """Return whether a pattern needs the engine that backtracks: lookaround, atomic groups,
+    backreferences.
+    """
     return re.search(r"\(\?(?:[=!>]|<[=!])|\\[1-9k]", pattern) is not None
 
 
@@ -86,20 +98,30 @@ class _Matcher:
     def __init__(self, pattern: str, size: int) -> None:
         from jsonschema_rs import FancyRegexOptions, RegexOptions, validator_for
 
-        self._pattern, self._weight, self._backtracks = pattern, weigh(pattern), _backtracks(pattern)
+        self._pattern, self._weight, self._backtracks = (
+            pattern,
+            weigh(pattern),
+            _backtracks(pattern),
+        )
         backtracking = FancyRegexOptions(backtrack_limit=_BACKTRACKS, size_limit=size)
         options = backtracking if self._backtracks else RegexOptions(size_limit=size)
         try:
             self._validator = validator_for({"pattern": pattern}, pattern_options=options)
         except ValueError:
-            raise ValueError(f"the pattern {pattern!r} is not a regular expression, or too large") from None
+            raise ValueError(
+                f"the pattern {pattern!r} is not a regular expression, or too large"
+            ) from None
 
     def match(self, text: str) -> None:
-        """Raise ``ValueError`` if the text does not match, or if matching would take too many steps."""
+        """Raise ``ValueError`` if the text does not match, or if matching would take too many
+        steps.
+        """
         weight = max(self._weight, len(text)) if self._backtracks else self._weight
         _meter.left -= len(text) * weight
         if _meter.left < 0:
-            raise ValueError(f"a string of {len(text)} characters is too long for the pattern {self._pattern!r}")
+            raise ValueError(
+                f"a string of {len(text)} characters is too long for the pattern {self._pattern!r}"
+            )
         if not self._validator.is_valid(text):
             raise ValueError(f"{cut(text, 100)!r} does not match {self._pattern!r}")
 

@@ -10,7 +10,9 @@ from .schema import compile_schema, first_error
 
 
 class Expectation:
-    """What a reply is checked against: the tools that the request offers, and its response schema."""
+    """What a reply is checked against: the tools that the request offers, and its
+    response schema.
+    """
 
     def __init__(self, request: Request) -> None:
         self.response_schema = request.response_schema
@@ -25,7 +27,11 @@ class Expectation:
         if parameters is None:
             return "unknown_tool", "no tool of this name was offered"
         wrong = first_error(compile_schema(parameters, "tools"), arguments)
-        return None if wrong is None else ("invalid_arguments", f"the arguments violate the tool's schema: {wrong}")
+        return (
+            None
+            if wrong is None
+            else ("invalid_arguments", f"the arguments violate the tool's schema: {wrong}")
+        )
 
     def read_text(self, text: str) -> tuple[Any, str | None]:
         """Return the final text as parsed JSON, and the first violation of the schema, if any."""

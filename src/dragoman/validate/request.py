@@ -67,8 +67,12 @@ def check_request(request: Request, *, history: bool = True) -> None:
 def _check_last(messages: Sequence[Message], *, continues: bool) -> None:
     if not messages:
         raise InvalidRequestError("messages is empty")
-    if type(messages[-1]) not in (User, ToolResult) and not (continues and type(messages[-1]) is Assistant):
-        raise InvalidRequestError("the last message must be the user's or a tool's: there is nothing to answer")
+    if type(messages[-1]) not in (User, ToolResult) and not (
+        continues and type(messages[-1]) is Assistant
+    ):
+        raise InvalidRequestError(
+            "the last message must be the user's or a tool's: there is nothing to answer"
+        )
 
 
 def _check_messages(messages: Sequence[Message]) -> None:
@@ -83,14 +87,20 @@ def _check_messages(messages: Sequence[Message]) -> None:
         elif kind is Assistant and began:
             content = message.content
             # Nearly every message is one text, which is checked here without a loop or a call.
-            if len(content) == 1 and type(block := content[0]) is Text and block.continuity is None:
+            if (
+                len(content) == 1
+                and type(block := content[0]) is Text
+                and block.continuity is None
+            ):
                 text = block.text
                 if type(text) is str and text:
                     continue
             _check_assistant(message, f"messages[{at}]", open_calls)  # type: ignore[arg-type]
         elif kind is System:
             if began:
-                raise InvalidRequestError(f"messages[{at}]: a system message may only lead the conversation")
+                raise InvalidRequestError(
+                    f"messages[{at}]: a system message may only lead the conversation"
+                )
             if type(message.content) is not str or not message.content:
                 raise InvalidRequestError(f"messages[{at}].content must be non-empty text")
         elif not began:
@@ -137,7 +147,9 @@ def _check_result(message: ToolResult, path: str, open_calls: dict[str, int]) ->
         raise InvalidRequestError(f"{path}.tool_call_id: this call was answered before")
     open_calls[message.tool_call_id] = count - 1
     if type(message.is_error) is not bool:
-        raise InvalidRequestError(f"{path}.is_error must be true or false, not {kind_of(message.is_error)}")
+        raise InvalidRequestError(
+            f"{path}.is_error must be true or false, not {kind_of(message.is_error)}"
+        )
     if not isinstance(message.content, str):
         check_blocks(message.content, path)
 
@@ -145,17 +157,27 @@ def _check_result(message: ToolResult, path: str, open_calls: dict[str, int]) ->
 def _check_calls(messages: Sequence[Message], schemas: Mapping[str, Schema]) -> None:
     """Check the arguments of earlier calls against the tools that are offered now.
 
-    A call whose result is an error is exempt: the error may be that its arguments were invalid, and the model
-    needs both to correct itself.
+    A call whose result is an error is exempt: the error may be that its arguments were invalid,
+    and the model needs both to correct itself.
     """
-    failed = {message.tool_call_id for message in messages if type(message) is ToolResult and message.is_error}
+    failed = {
+        message.tool_call_id
+        for message in messages
+        if type(message) is ToolResult and message.is_error
+    }
     for at, message in enumerate(messages):
         for index, block in enumerate(message.content if type(message) is Assistant else ()):
-            if type(block) is not ToolCall or block.id in failed or (schema := schemas.get(block.name)) is None:
+            if (
+                type(block) is not ToolCall
+                or block.id in failed
+                or (schema := schemas.get(block.name)) is None
+            ):
                 continue
             if (wrong := first_error(schema, block.arguments)) is not None:
                 where = f"messages[{at}].content[{index}].arguments"
-                raise InvalidRequestError(f"{where} violate the parameters of {quote(block.name)}: {wrong}")
+                raise InvalidRequestError(
+                    f"{where} violate the parameters of {quote(block.name)}: {wrong}"
+                )
 
 
 def _check_server_tools(tools: Sequence[ServerTool]) -> None:
@@ -180,7 +202,9 @@ def _check_tools(tools: Sequence[Tool]) -> dict[str, Schema]:
             raise InvalidRequestError(f"tools[{at}].name: {quote(tool.name)} is used twice")
         need_text(tool.description, f"tools[{at}].description")
         if tool.strict is not None and type(tool.strict) is not bool:
-            raise InvalidRequestError(f"tools[{at}].strict must be true or false, not {kind_of(tool.strict)}")
+            raise InvalidRequestError(
+                f"tools[{at}].strict must be true or false, not {kind_of(tool.strict)}"
+            )
         schemas[tool.name] = _check_object_schema(tool.parameters, f"tools[{at}].parameters")
     return schemas
 
@@ -197,11 +221,15 @@ def _check_tool_choice(request: Request) -> None:
     if choice in ("auto", "none"):
         return
     if choice != "required" and not isinstance(choice, ForceTool):
-        raise InvalidRequestError(f"tool_choice must be auto, required, none or a ForceTool, not {quote(choice)}")
+        raise InvalidRequestError(
+            f"tool_choice must be auto, required, none or a ForceTool, not {quote(choice)}"
+        )
     if not request.tools:
         raise InvalidRequestError("tool_choice asks for a tool call, and tools is empty")
     if isinstance(choice, ForceTool) and choice.name not in [tool.name for tool in request.tools]:
-        raise InvalidRequestError(f"tool_choice forces {quote(choice.name)}, which is not among tools")
+        raise InvalidRequestError(
+            f"tool_choice forces {quote(choice.name)}, which is not among tools"
+        )
 
 
 def _check_config(config: RuntimeConfig) -> None:
@@ -216,10 +244,13 @@ def _check_config(config: RuntimeConfig) -> None:
     if config.reasoning is not None:
         _check_reasoning(config.reasoning)
     if config.stop_sequences is not None and not (
-        isinstance(config.stop_sequences, tuple) and all(isinstance(stop, str) for stop in config.stop_sequences)
+        isinstance(config.stop_sequences, tuple)
+        and all(isinstance(stop, str) for stop in config.stop_sequences)
     ):
         raise InvalidRequestError("config.stop_sequences must be a list of texts")
-    if not isinstance(config.extras, dict) or not all(isinstance(name, str) for name in config.extras):
+    if not isinstance(config.extras, dict) or not all(
+        isinstance(name, str) for name in config.extras
+    ):
         raise InvalidRequestError("config.extras must be a mapping whose keys are text")
     if config.extras:
         check_depth(config.extras, "config.extras")
@@ -230,31 +261,41 @@ def _check_config(config: RuntimeConfig) -> None:
 def _check_reasoning(value: Any) -> None:
     if type(value) is not int and value not in EFFORTS:
         raise InvalidRequestError(
-            f"config.reasoning must be one of {', '.join(EFFORTS)}, or a number of tokens, not {quote(value)}"
+            f"config.reasoning must be one of {', '.join(EFFORTS)}, or a number of tokens, not "
+            f"{quote(value)}"
         )
 
 
 def _is_finite(value: Any) -> bool:
     try:
-        return not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value)
+        return (
+            not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value)
+        )
     except OverflowError:  # an integer too large for a float
         return False
 
 
-# --- what the model is known not to support -------------------------------------------------------
+# --- what the model is known not to support ----------------------------------------------------
 
 
 def find_refusal(
-    request: Request, capabilities: Capabilities, estimated_tokens: int | None = None, *, results: bool = True
+    request: Request,
+    capabilities: Capabilities,
+    estimated_tokens: int | None = None,
+    *,
+    results: bool = True,
 ) -> tuple[Refusal, ProviderError] | None:
-    """Return the first capability that the request uses and the model is known to lack, or ``None``.
+    """Return the first capability that the request uses and the model is known to lack, or
+    ``None``.
 
-    The order is that of the adapter contract. Only what the request uses is looked up, and an unknown capability
-    counts as present. Structured output is included for routing between models; a single provider puts the schema
-    into the prompt instead. Without
-    ``results``, media in the results of tools do not count: a wire can put a text in their place.
+    The order is that of the adapter contract. Only what the request uses is looked up, and an
+    unknown capability counts as present. Structured output is included for routing between models;
+    a single provider puts the schema into the prompt instead. Without ``results``, media in the
+    results of tools do not count: a wire can put a text in their place.
     """
-    image = _unreadable_image(request.messages, capabilities, User | ToolResult if results else User)
+    image = _unreadable_image(
+        request.messages, capabilities, User | ToolResult if results else User
+    )
     if image is not None:
         return "no_vision_support", UnsupportedContentError(image)
     limit = capabilities.known("max_context_tokens")
@@ -263,18 +304,33 @@ def find_refusal(
             f"about {estimated_tokens} tokens do not fit the model's window of {limit}"
         )
     if request.tools and capabilities.known("supports_tools") is False:
-        return "no_tool_support", UnsupportedFeatureError("this model is known not to support tools")
-    if type(request.messages[0]) is System and capabilities.known("supports_system_prompt") is False:
-        return "no_system_prompt_support", UnsupportedFeatureError("this model is known not to take a system prompt")
-    if request.response_schema is not None and capabilities.known("supports_structured_output") is False:
+        return "no_tool_support", UnsupportedFeatureError(
+            "this model is known not to support tools"
+        )
+    if (
+        type(request.messages[0]) is System
+        and capabilities.known("supports_system_prompt") is False
+    ):
+        return "no_system_prompt_support", UnsupportedFeatureError(
+            "this model is known not to take a system prompt"
+        )
+    if (
+        request.response_schema is not None
+        and capabilities.known("supports_structured_output") is False
+    ):
         return "no_structured_output_support", UnsupportedFeatureError(
             "this model is known not to support structured output"
         )
     return None
 
 
-def _unreadable_image(messages: Sequence[Message], capabilities: Capabilities, kinds: Any) -> str | None:
-    images, documents = capabilities.known("supports_images"), capabilities.known("supports_documents")
+def _unreadable_image(
+    messages: Sequence[Message], capabilities: Capabilities, kinds: Any
+) -> str | None:
+    images, documents = (
+        capabilities.known("supports_images"),
+        capabilities.known("supports_documents"),
+    )
     accepted = capabilities.known("accepted_image_media_types")
     if images is not False and documents is not False and accepted is None:
         return None
@@ -294,5 +350,11 @@ def _unreadable_image(messages: Sequence[Message], capabilities: Capabilities, k
 
 
 def _has_other_type(block: Image, accepted: Collection[str]) -> bool:
-    """Return whether an image has a type that is not accepted. The type of a URL is not known, so it passes."""
-    return isinstance(block.source, Inline) and block.media_type is not None and block.media_type not in accepted
+    """Return whether an image has a type that is not accepted. The type of a URL is not known, so
+    it passes.
+    """
+    return (
+        isinstance(block.source, Inline)
+        and block.media_type is not None
+        and block.media_type not in accepted
+    )

@@ -33,12 +33,17 @@ class Schema(NamedTuple):
 
 
 def compile_schema(schema: Any, path: str) -> Schema:
-    """Compile a schema; ``InvalidRequestError`` names ``path`` if it is not valid or would expand too far."""
+    """Compile a schema; ``InvalidRequestError`` names ``path`` if it is not valid or would expand
+    too far.
+    """
     if not isinstance(schema, dict):
-        raise InvalidRequestError(f"{path} must be a JSON Schema object, not {type(schema).__name__}")
+        raise InvalidRequestError(
+            f"{path} must be a JSON Schema object, not {type(schema).__name__}"
+        )
     try:
         encoded = msgspec.json.encode(schema, order="sorted")
-        # Compiling is the validity check: the metaschema alone misses bad patterns and dangling references.
+        # Compiling is the validity check: the metaschema alone misses bad patterns and dangling
+        # references.
         return _cache.get(encoded) or _compile(encoded)
     except ValueError as error:  # the errors of the library are subclasses of these
         reason = cut(str(error).partition("\n")[0], 200)
@@ -53,23 +58,32 @@ def first_error(schema: Schema, value: Any) -> str | None:
     Never raises.
     """
     try:
-        depth, parts = _measure_value(value) if schema.paths > _FEW_PATHS or schema.growth > 1 else (0, 1)
+        depth, parts = (
+            _measure_value(value) if schema.paths > _FEW_PATHS or schema.growth > 1 else (0, 1)
+        )
         if parts * schema.paths > MAX_CHECKS:
             return "it is too large to be checked against this schema"
         if schema.names and _measure_names(value) * schema.names > MAX_STEPS:
-            return "its property names are too long to be checked against the patterns of this schema"
+            return (
+                "its property names are too long to be checked against the patterns of this schema"
+            )
         start_meter()
         if schema.validator.is_valid(value):
             return None
         # Validation caches what it has checked; the listing of errors does not, and follows every
         # path.
-        if schema.growth > 1 and parts * schema.paths * schema.growth ** min(depth, 64) > MAX_CHECKS:
+        if (
+            schema.growth > 1
+            and parts * schema.paths * schema.growth ** min(depth, 64) > MAX_CHECKS
+        ):
             return "it does not satisfy the schema, and is nested too deeply to say where"
         start_meter()
         error = next(iter(schema.validator.iter_errors(value)))
     except (ValueError, RecursionError, OverflowError):
         return "it is nested too deeply to be checked, or has a number that is out of range"
-    pointer = "".join([f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in error.instance_path])
+    pointer = "".join(
+        [f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in error.instance_path]
+    )
     return f"{cut(error.message, 200)} at {cut(pointer, 200) or '/'}"
 
 
@@ -78,7 +92,8 @@ def has_final_error(schema: Schema, value: Any, open_path: list[str | int]) -> b
 
     The nodes along ``open_path`` are unfinished: they may become valid when more text arrives.
     """
-    if schema.growth > 1 or schema.paths > _FEW_PATHS or schema.names:  # too expensive to check with every fragment
+    # too expensive to check with every fragment
+    if schema.growth > 1 or schema.paths > _FEW_PATHS or schema.names:
         return False
     start_meter()
     try:
@@ -94,7 +109,9 @@ def _measure_value(value: Any) -> tuple[int, int]:
     while level and parts <= MAX_CHECKS:
         depth += 1
         inner = [each for each in level if isinstance(each, dict | list)]
-        level = [part for each in inner for part in (each.values() if isinstance(each, dict) else each)]
+        level = [
+            part for each in inner for part in (each.values() if isinstance(each, dict) else each)
+        ]
         parts += len(level)
     return depth, parts
 
@@ -156,7 +173,10 @@ def _compile(encoded: bytes) -> Schema:
     expansion = measure(decoded)
     patterns = find_patterns(decoded)
     validator = validator_for(
-        decoded, retriever=_refuse, pattern_options=patterns.options, keywords=patterns.keywords or None
+        decoded,
+        retriever=_refuse,
+        pattern_options=patterns.options,
+        keywords=patterns.keywords or None,
     )
     schema = Schema(validator, *expansion, patterns.names)
     _cache.keep(encoded, schema)

@@ -1,7 +1,8 @@
-"""Structured output by Python type: make the JSON Schema to send, and convert the reply to an instance.
+"""Structured output by Python type: make the JSON Schema to send, and convert the reply to an
+instance.
 
-Providers take a schema with an object at its root. Lists, unions, ``Literal`` and scalars are therefore sent
-inside an object with the one property ``value``, and taken out of it again.
+Providers take a schema with an object at its root. Lists, unions, ``Literal`` and scalars are
+therefore sent inside an object with the one property ``value``, and taken out of it again.
 """
 
 from __future__ import annotations
@@ -32,11 +33,17 @@ def response_schema_of(kind: Any) -> dict[str, Any]:
 
 
 def to_instance(response: Response[Any], request: Request) -> Any:
-    """Return the structured value as an instance of ``request.response_type``, which must not be ``None``."""
+    """Return the structured value as an instance of ``request.response_type``, which must not be
+    ``None``.
+    """
     kind, value = request.response_type, response.parsed
     if value is None:
         if response.finish_reason == "length" and not response.tool_calls:
-            raise _misfit(response, request, "the reply was cut off at the token limit (max_tokens) before its text")
+            raise _misfit(
+                response,
+                request,
+                "the reply was cut off at the token limit (max_tokens) before its text",
+            )
         return None
     try:
         return convert_value(unwrap(value, kind), kind)
@@ -47,7 +54,9 @@ def to_instance(response: Response[Any], request: Request) -> Any:
 
 
 def unwrap(value: dict[str, Any], kind: Any, default: Any = None) -> Any:
-    """Return the value for a type: the object itself, or its only property if the type had to be wrapped."""
+    """Return the value for a type: the object itself, or its only property if the type had to be
+    wrapped.
+    """
     is_wrapped = (_describe if _is_hashable(kind) else _describe.__wrapped__)(kind)[1]
     return value.get(_WRAPPER, default) if is_wrapped else value
 
@@ -60,7 +69,9 @@ def convert_value(value: Any, kind: Any) -> Any:
     return adapter.validate_python(value) if adapter is not None else msgspec.convert(value, kind)
 
 
-def _misfit(response: Response[Any], request: Request, problem: str, detail: str = "") -> StructuredOutputError:
+def _misfit(
+    response: Response[Any], request: Request, problem: str, detail: str = ""
+) -> StructuredOutputError:
     return StructuredOutputError(
         problem,
         response_schema=request.response_schema,

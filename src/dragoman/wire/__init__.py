@@ -1,23 +1,24 @@
-"""Wires: codecs between our values and the bytes of an API, for the client side and the server side.
+"""Wires: codecs between our values and the bytes of an API, for the client side and the server
+side.
 
 The rule of this folder (sans-IO): no code here opens a socket, sleeps, reads a clock, logs, or
 generates an id. A codec is a pure function in both directions and can be driven by hand.
 
-``CODECS`` has the client side of each wire, which a provider uses; ``SERVER_CODECS`` has the server side, which the
-gateway and the simulator use. A server reads a request and writes its reply like this::
+``CODECS`` has the client side of each wire, which a provider uses; ``SERVER_CODECS`` has the
+server side, which the gateway and the simulator use. A server reads a request and writes its reply
+like this::
 
     codec = SERVER_CODECS["openai"]
     asked = codec.decode(body)                    # bytes -> Request, or InvalidRequestError
-    reply = codec.encoder(asked, created=now)
-    try:
+    reply = codec.encoder(asked, created=now) try:
         async for event in provider.events(asked.request):
             send(reply.feed(event))               # bytes of the stream; b"" when there are none yet
         send(reply.end())
     except ProviderError as error:
         send(reply.fail(error))                   # a well-formed error ending
 
-Before the first event an error is ``codec.error(error)``: status, headers and body. Without ``stream`` in the
-request the encoder returns nothing until ``end()``, and then the complete body.
+Before the first event an error is ``codec.error(error)``: status, headers and body. Without
+``stream`` in the request the encoder returns nothing until ``end()``, and then the complete body.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ def add_codec(wire: str, place: str) -> None:
 class ByWire(Mapping[str, _T], Generic[_T]):
     """A mapping from wire names to codecs; the module of a codec is imported on first use."""
 
-    def __init__(self, places: dict[str, str], make: Callable[[Any], _T], package: str = __name__) -> None:
+    def __init__(
+        self, places: dict[str, str], make: Callable[[Any], _T], package: str = __name__
+    ) -> None:
         self._places = places
         self._package = package
         self._make = make
@@ -72,7 +75,9 @@ class ByWire(Mapping[str, _T], Generic[_T]):
     def __getitem__(self, wire: str) -> _T:
         if wire not in self._made:
             module, _, name = self._places[wire].partition(":")
-            self._made[wire] = self._make(getattr(importlib.import_module(module, self._package), name))
+            self._made[wire] = self._make(
+                getattr(importlib.import_module(module, self._package), name)
+            )
         return self._made[wire]
 
     def __iter__(self) -> Iterator[str]:

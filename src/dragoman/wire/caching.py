@@ -14,7 +14,8 @@ _MARKS_ALONE = PromptCache(auto=False)
 
 
 def read_cache(request: Request, *, default: bool = False) -> PromptCache | None:
-    """Return how a call uses the prompt cache; ``None`` if caching is off, so that marks are ignored.
+    """Return how a call uses the prompt cache; ``None`` if caching is off, so that marks are
+    ignored.
 
     ``default`` is the endpoint's setting, which applies to calls without a cache setting.
     """
@@ -34,16 +35,23 @@ def note_unplaced(cache: PromptCache | None, places: Collection[str], notes: Not
     if cache is None:
         return
     if cache.handle is not None and "handle" not in places:
-        raise UnsupportedFeatureError("config.cache.handle: this wire has no handles of cached contents")
+        raise UnsupportedFeatureError(
+            "config.cache.handle: this wire has no handles of cached contents"
+        )
     for name in ("ttl", "key"):
         if getattr(cache, name) is not None and name not in places:
             notes.drop(
-                f"config.cache.{name}", f"cache_{name}_dropped", "the prompt cache of this wire has no such setting"
+                f"config.cache.{name}",
+                f"cache_{name}_dropped",
+                "the prompt cache of this wire has no such setting",
             )
 
 
-def write_key(cache: PromptCache | None, request: Request, notes: Notes, *, auto_key: bool) -> dict[str, str]:
-    """Return the fields of a wire with automatic caching: a key that routes calls to one cache, and the retention.
+def write_key(
+    cache: PromptCache | None, request: Request, notes: Notes, *, auto_key: bool
+) -> dict[str, str]:
+    """Return the fields of a wire with automatic caching: a key that routes calls to one cache,
+    and the retention.
 
     With ``auto_key`` the calls of a session share a key.
     """
@@ -56,6 +64,9 @@ def write_key(cache: PromptCache | None, request: Request, notes: Notes, *, auto
         fields["prompt_cache_retention"] = cache.ttl
     elif cache.ttl == "1h":
         notes.rewrite(
-            "config.cache.ttl", "cache_ttl_shortened", "the cache is kept for some minutes, or 24 hours", loss=True
+            "config.cache.ttl",
+            "cache_ttl_shortened",
+            "the cache is kept for some minutes, or 24 hours",
+            loss=True,
         )
     return fields

@@ -38,8 +38,8 @@ MAX_CONTAINERS = 500_000
 MAX_STREAM = 1024 * 1024 * 1024
 
 
-# Chunks are joined to pages of this size: each bytes object has 33 bytes of overhead, and streams have tens of
-# thousands of chunks.
+# Chunks are joined to pages of this size: each bytes object has 33 bytes of overhead, and streams
+# have tens of thousands of chunks.
 _PAGE = 4096
 _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 _BOM = b"\xef\xbb\xbf"
@@ -93,7 +93,9 @@ class Notes:
     @property
     def warnings(self) -> tuple[LossWarning, ...]:
         """A warning for each note that is a loss."""
-        return tuple([LossWarning(note.code, note.path, note.detail) for note in self.items if note.loss])
+        return tuple(
+            [LossWarning(note.code, note.path, note.detail) for note in self.items if note.loss]
+        )
 
 
 class Encoded(Struct, frozen=True):
@@ -116,10 +118,17 @@ def encode_post(
     headers: Mapping[str, str] = _JSON,
     native: Mapping[str, Any] | None = None,
 ) -> Encoded:
-    """Return a body as a ``POST`` with the notes of its encoding; ``native`` overrides its fields."""
+    """Return a body as a ``POST`` with the notes of its encoding; ``native`` overrides
+    its fields.
+    """
     if native:
         body = put_over(body, native)
-    return Encoded(HttpRequest("POST", url, dict(headers), to_bytes(body)), tuple(notes.items), notes.warnings, path)
+    return Encoded(
+        HttpRequest("POST", url, dict(headers), to_bytes(body)),
+        tuple(notes.items),
+        notes.warnings,
+        path,
+    )
 
 
 Q = TypeVar("Q", bound=Struct)
@@ -187,15 +196,22 @@ class Endpoint(Generic[Q]):
 
     @staticmethod
     def adapt_calls(quirks: Q, capabilities: Capabilities) -> Q:
-        """Return the quirks with parallel tool calls turned off, if the model is known not to support them."""
-        if capabilities.known("supports_parallel_tool_calls") is False and hasattr(quirks, "parallel_tools"):
+        """Return the quirks with parallel tool calls turned off, if the model is known not to
+        support them.
+        """
+        if capabilities.known("supports_parallel_tool_calls") is False and hasattr(
+            quirks, "parallel_tools"
+        ):
             return replace(quirks, parallel_tools=False)
         return quirks
 
     @staticmethod
     def adapt_reasoning(quirks: Q, capabilities: Capabilities) -> Q:
         """Return the quirks without reasoning settings, if the model is known not to reason."""
-        if capabilities.known("supports_thinking") is False and getattr(quirks, "reasoning", None) is None:
+        if (
+            capabilities.known("supports_thinking") is False
+            and getattr(quirks, "reasoning", None) is None
+        ):
             return replace(quirks, reasoning=NOT_REASONING)
         return quirks
 
@@ -207,12 +223,16 @@ class Endpoint(Generic[Q]):
         return Issuer(self.wire, self.issuer_vendor, request.model or self.model)
 
     def quirks_for(self, request: Request) -> Q:
-        """Return the endpoint's quirks, with the changes learned about the request's response schema."""
+        """Return the endpoint's quirks, with the changes learned about the request's response
+        schema.
+        """
         changes = changes_for(self.lessons, request.response_schema) if self.lessons else None
         return replace(self.quirks, **changes) if changes else self.quirks
 
     def taught(self, detail: str, schema: Mapping[str, Any] | None = None, **changes: Any) -> Self:
-        """Return a copy of the codec with other quirks, for one response schema or for every request."""
+        """Return a copy of the codec with other quirks, for one response schema or for every
+        request.
+        """
         lesson = Lesson(detail, changes, None if schema is None else digest_of(schema))
         quirks = replace(self.quirks, **changes) if schema is None else self.quirks
         return type(self)(
@@ -225,7 +245,8 @@ class Endpoint(Generic[Q]):
         )
 
     def taught_structure(self, request: Request, *, about_field: bool, **changes: Any) -> Self:
-        """Return a copy of the codec that requests structured output in another way: for every schema, or for this one.
+        """Return a copy of the codec that requests structured output in another way: for every
+        schema, or for this one.
 
         A rejected schema affects only that schema, unless the error is about the field itself.
         """
@@ -233,7 +254,9 @@ class Endpoint(Generic[Q]):
         if about_field:
             return self.taught(f"the endpoint refused structured output: {ways}", **changes)
         schema = request.response_schema or {}
-        return self.taught(f"the endpoint refused the schema {schema_name(schema)}: {ways}", schema, **changes)
+        return self.taught(
+            f"the endpoint refused the schema {schema_name(schema)}: {ways}", schema, **changes
+        )
 
 
 class Codec(Protocol):
@@ -267,8 +290,12 @@ class Codec(Protocol):
         """Return a decoder for the reply to ``request``, which calls the assembler ``out``."""
         ...
 
-    def error(self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None) -> ProviderError:
-        """Return the error for a reply with an error status. ``now`` (epoch seconds) resolves dates in headers."""
+    def error(
+        self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None
+    ) -> ProviderError:
+        """Return the error for a reply with an error status. ``now`` (epoch seconds) resolves
+        dates in headers.
+        """
         ...
 
     def authorise(self, key: str) -> dict[str, str]:
@@ -276,19 +303,23 @@ class Codec(Protocol):
         ...
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
-        """Yield the requests that check readiness, receive their replies, and raise an error for the first problem."""
+        """Yield the requests that check readiness, receive their replies, and raise an error for
+        the first problem.
+        """
         ...
 
     def learn(self, error: ProviderError, request: Request) -> Codec | None:
-        """Return a codec that avoids the field that the server rejected, or ``None`` if there is no other way."""
+        """Return a codec that avoids the field that the server rejected, or ``None`` if there is
+        no other way.
+        """
 
 
 class Decoder(ABC):
     """Decode a reply into calls of an ``Assembler``, whether it is a stream of events or one body.
 
-    The first byte decides which of the two it is. The request and the content type do not: servers answer a
-    streaming request with a JSON error or a complete body, and label event streams as JSON. A decoding error
-    ends the message and is kept in ``error``; no exception escapes.
+    The first byte decides which of the two it is. The request and the content type do not: servers
+    answer a streaming request with a JSON error or a complete body, and label event streams as
+    JSON. A decoding error ends the message and is kept in ``error``; no exception escapes.
     """
 
     framing: ClassVar[type[Framing]] = SseDecoder
@@ -319,7 +350,8 @@ class Decoder(ABC):
             return []
         try:
             self._take(chunk)
-        except Exception as error:  # any reply, however malformed, must end in events or in a ProviderError
+        # any reply, however malformed, must end in events or in a ProviderError
+        except Exception as error:
             self._broken(error)
         return self._take_events()
 
@@ -334,7 +366,9 @@ class Decoder(ABC):
         return self._take_events()
 
     def fail(self, error: ProviderError) -> list[Event]:
-        """End the reply with an error of the transport; return the events that close the message."""
+        """End the reply with an error of the transport; return the events that close
+        the message.
+        """
         self.done = True
         self.out.fail(error)
         return self._take_events()
@@ -354,7 +388,9 @@ class Decoder(ABC):
         """Finish the message, or fail, when a stream ends without an end mark."""
 
     def facts(self) -> dict[str, Any]:
-        """Return the fields that ``raw`` has next to ``chunks``: a summary of a finished stream."""
+        """Return the fields that ``raw`` has next to ``chunks``: a summary of a
+        finished stream.
+        """
         return {}
 
     # --- private
@@ -392,7 +428,8 @@ class Decoder(ABC):
             chunk = self._start_stream()
         if self._sse is None:
             return
-        may_be_crowded = self._size > MAX_CONTAINERS  # a shorter stream cannot have an event with too many objects
+        # a shorter stream cannot have an event with too many objects
+        may_be_crowded = self._size > MAX_CONTAINERS
         for frame in self._sse.feed(chunk):
             self._frames += 1
             if frame.event in _WITHOUT_CONTENT and _lacks_content(frame):
@@ -418,7 +455,9 @@ class Decoder(ABC):
         return arrived
 
     def _sniff(self) -> bool:
-        """Return whether the reply is a stream; false until a byte other than white space has arrived."""
+        """Return whether the reply is a stream; false until a byte other than white space has
+        arrived.
+        """
         head = self._head.removeprefix(_BOM).lstrip()
         if not head or (len(head) < len(_BOM) and _BOM.startswith(head)):
             return False
@@ -437,7 +476,8 @@ class Decoder(ABC):
             _refuse_crowded(data)
             self.body(_unmarked(data))
         elif self._asked_for_stream:
-            # status 200 with an empty body: vLLM and llama-cpp-python send it when generation fails
+            # status 200 with an empty body: vLLM and llama-cpp-python send it when generation
+            # fails
             self.interrupted()
         else:
             raise InvalidResponseError("the reply is empty")
@@ -453,16 +493,24 @@ class Decoder(ABC):
             if self.done or self.out.complete is not None or self.out.error is not None:
                 return
         head = self._head.removeprefix(_BOM)
-        # The binary decoder verifies checksums itself, and an incomplete first message is not an error.
+        # The binary decoder verifies checksums itself, and an incomplete first message is not an
+        # error.
         is_binary = self.framing is EventStreamDecoder
-        if not self._frames and not is_binary and not any(field.startswith(head[: len(field)]) for field in _FIELDS):
+        if (
+            not self._frames
+            and not is_binary
+            and not any(field.startswith(head[: len(field)]) for field in _FIELDS)
+        ):
             raise InvalidResponseError("the reply is neither JSON nor an event stream")
         self.at_end()
 
     def _broken(self, error: Exception) -> None:
         self.done = True
         if not isinstance(error, ProviderError):
-            cause, error = error, InvalidResponseError(f"the reply cannot be read: {_reason(error)}")
+            cause, error = (
+                error,
+                InvalidResponseError(f"the reply cannot be read: {_reason(error)}"),
+            )
             error.__cause__ = without_frames(cause)
         if error.body_text is None and self._kept:
             error.keep_body(b"".join(self._kept[: MAX_KEPT // _PAGE])[:MAX_KEPT])
@@ -484,8 +532,14 @@ _WITHOUT_CONTENT = frozenset({BARE, b"ping", b"keepalive"})
 
 
 def _lacks_content(frame: Frame) -> bool:
-    """Return whether a frame has no content: a keep-alive without JSON, or a bare object that is not an error."""
-    return b'"error"' not in frame.data if frame.event == BARE else not frame.data.lstrip().startswith(b"{")
+    """Return whether a frame has no content: a keep-alive without JSON, or a bare object that is
+    not an error.
+    """
+    return (
+        b'"error"' not in frame.data
+        if frame.event == BARE
+        else not frame.data.lstrip().startswith(b"{")
+    )
 
 
 def _decode_body(data: bytes) -> Any:
@@ -499,7 +553,9 @@ def _decode_stream(framing: type[Framing], facts: dict[str, Any], data: bytes) -
         frames = [*sse.feed(data), *sse.end()]
     except EventStreamError:  # a wrong checksum
         return {"chunks": [data.decode("utf-8", "replace")], **facts}
-    chunks = [_read_or_show(frame.data) for frame in frames if frame.data.strip() not in (b"", b"[DONE]")]
+    chunks = [
+        _read_or_show(frame.data) for frame in frames if frame.data.strip() not in (b"", b"[DONE]")
+    ]
     return {"chunks": chunks, **facts}
 
 

@@ -1,4 +1,6 @@
-"""Opaque state of a model (signatures, encrypted reasoning): its issuer, and whether it may be sent back."""
+"""Opaque state of a model (signatures, encrypted reasoning): its issuer, and whether it may be
+sent back.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,15 @@ def model_line(model: str) -> str:
 
 
 def is_ours(state: Continuity | None, home: Issuer) -> bool:
-    """Return whether state is complete and comes from the wire, vendor and model line of ``home``."""
-    if state is None or state.issuer is None or not state.replayable or state.issuer.wire != home.wire:
+    """Return whether state is complete and comes from the wire, vendor and model line
+    of ``home``.
+    """
+    if (
+        state is None
+        or state.issuer is None
+        or not state.replayable
+        or state.issuer.wire != home.wire
+    ):
         return False
     vendor, model = state.issuer.vendor, state.issuer.model
     if vendor and home.vendor and vendor != home.vendor:
@@ -37,7 +46,9 @@ def is_welcome(state: Continuity | None, home: Issuer) -> bool:
 
     State without an issuer is sent on the one wire that has this kind of state.
     """
-    return is_ours(state, home) or (state is not None and state.issuer is None and state.replayable)
+    return is_ours(state, home) or (
+        state is not None and state.issuer is None and state.replayable
+    )
 
 
 def drop_state(state: Continuity, wire: str, path: str, notes: Notes, why: str) -> None:
@@ -45,10 +56,21 @@ def drop_state(state: Continuity, wire: str, path: str, notes: Notes, why: str) 
 
     Omitting citations from the same wire is not a loss.
     """
-    sources = isinstance(state.opaque, dict) and bool(state.opaque) and state.opaque.keys() <= FOR_READERS
-    if sources and state.signature is None and state.issuer is not None and state.issuer.wire == wire:
+    sources = (
+        isinstance(state.opaque, dict)
+        and bool(state.opaque)
+        and state.opaque.keys() <= FOR_READERS
+    )
+    if (
+        sources
+        and state.signature is None
+        and state.issuer is not None
+        and state.issuer.wire == wire
+    ):
         note = "citations are for the reader; the provider does not take them back"
-        notes.items.append(Note("dropped", "citations_dropped", f"{path}.continuity", note, loss=False))
+        notes.items.append(
+            Note("dropped", "citations_dropped", f"{path}.continuity", note, loss=False)
+        )
     else:
         notes.drop(f"{path}.continuity", "continuity_dropped", why)
 

@@ -1,4 +1,6 @@
-"""Let the server count the input tokens of a request exactly, on wires that have an endpoint for it."""
+"""Let the server count the input tokens of a request exactly, on wires that have an endpoint for
+it.
+"""
 
 from __future__ import annotations
 
@@ -19,22 +21,40 @@ Questions = Generator[HttpRequest, HttpReply, int | None]
 # Fields of a request that the counting endpoints accept; they reject others.
 _ANTHROPIC = ("model", "messages", "system", "tools", "tool_choice", "thinking", "output_config")
 _RESPONSES = (
-    *("model", "input", "instructions", "tools", "tool_choice", "text", "reasoning", "parallel_tool_calls"),
+    *(
+        "model",
+        "input",
+        "instructions",
+        "tools",
+        "tool_choice",
+        "text",
+        "reasoning",
+        "parallel_tool_calls",
+    ),
     *("truncation", "previous_response_id", "conversation"),
 )
 
 
 def count_tokens(codec: Codec, encoded: Encoded, model: str) -> Questions:
-    """Yield the requests that count the input of a call, receive their replies, and return the count.
+    """Yield the requests that count the input of a call, receive their replies, and return the
+    count.
 
     The count is ``None`` if the wire has no endpoint for it. An error status is raised.
     """
     sent = encoded.http
     body = msgspec.json.decode(sent.body)
     if codec.wire == "anthropic" and sent.url.endswith("/messages"):
-        return (yield from _ask_once(codec, sent, "/count_tokens", _keep(body, _ANTHROPIC), "input_tokens"))
+        return (
+            yield from _ask_once(
+                codec, sent, "/count_tokens", _keep(body, _ANTHROPIC), "input_tokens"
+            )
+        )
     if codec.wire == "responses":
-        return (yield from _ask_once(codec, sent, "/input_tokens", _keep(body, _RESPONSES), "input_tokens"))
+        return (
+            yield from _ask_once(
+                codec, sent, "/input_tokens", _keep(body, _RESPONSES), "input_tokens"
+            )
+        )
     if codec.wire == "gemini":
         return (yield from _ask_gemini(codec, sent, body, model))
     if codec.wire == "openai" and getattr(getattr(codec, "quirks", None), "any_model", False):
@@ -97,5 +117,7 @@ def _read_object(codec: Codec, reply: HttpReply) -> dict[str, Any]:
 def _read_count(codec: Codec, reply: HttpReply, name: str) -> int:
     count = _read_object(codec, reply).get(name)
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-        raise InvalidResponseError("the server's answer holds no count of tokens", status=reply.status)
+        raise InvalidResponseError(
+            "the server's answer holds no count of tokens", status=reply.status
+        )
     return count

@@ -51,7 +51,9 @@ class Failure(Struct, frozen=True):
 
 
 class Row(Struct, frozen=True):
-    """One row of a wire's table: a status and a pattern determine the error class. Each row has a case."""
+    """One row of a wire's table: a status and a pattern determine the error class. Each row has a
+    case.
+    """
 
     statuses: frozenset[int] | None
     pattern: str
@@ -59,10 +61,14 @@ class Row(Struct, frozen=True):
 
     def fits(self, status: int, failure: Failure) -> bool:
         """Return whether this row matches."""
-        return (self.statuses is None or status in self.statuses) and bool(self.compiled().search(failure.words))
+        return (self.statuses is None or status in self.statuses) and bool(
+            self.compiled().search(failure.words)
+        )
 
     def compiled(self) -> re.Pattern[str]:
-        """Return the pattern, compiled on first use: fifty of them take 5 ms, and most programs see no error."""
+        """Return the pattern, compiled on first use: fifty of them take 5 ms, and most programs
+        see no error.
+        """
         return re.compile(self.pattern, re.IGNORECASE)
 
 
@@ -73,7 +79,9 @@ def row(statuses: str, pattern: str, error: type[ProviderError]) -> Row:
 
 
 def read_failure(body: bytes | str | Mapping[str, Any] | list[Any] | None) -> Failure:
-    """Read an error body: objects and texts under ``error``, ``detail``, ``message``; arrays; HTML."""
+    """Read an error body: objects and texts under ``error``, ``detail``, ``message``; arrays;
+    HTML.
+    """
     return replace(_read_failure(body), body=_write_body(body))
 
 
@@ -114,7 +122,8 @@ def _read_failure(body: bytes | str | Mapping[str, Any] | list[Any] | None) -> F
 def is_failure(data: bytes) -> bool:
     """Return whether an event without content is an error, although it has no ``error`` field.
 
-    Error bodies have these forms on many servers, and proxies forward them as an event of the stream.
+    Error bodies have these forms on many servers, and proxies forward them as an event of the
+    stream.
     """
     try:
         record = read_json(data)
@@ -122,7 +131,11 @@ def is_failure(data: bytes) -> bool:
         return False
     if not isinstance(record, dict):
         return False
-    if "error" in (record.get("object"), record.get("type")) or record.get("detail") or record.get("errors"):
+    if (
+        "error" in (record.get("object"), record.get("type"))
+        or record.get("detail")
+        or record.get("errors")
+    ):
         return True
     message = record.get("message")
     return isinstance(message, str) and bool(message) and ("code" in record or "status" in record)
@@ -132,14 +145,17 @@ def _from_record(record: Mapping[str, Any]) -> Failure:
     message = record.get("message") or record.get("detail") or record.get("reason") or ""
     metadata = record.get("metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
-    # OpenRouter and other routers put the body of the upstream into a string; often only that names
-    # the cause.
+    # OpenRouter and other routers put the body of the upstream into a string; often only that
+    # names the cause.
     upstream = metadata.get("raw")
     text = _plain_text(message)
     if isinstance(upstream, str) and (upstream := cut(upstream, MAX_PROVIDER_MESSAGE)) not in text:
         text = f"{text}: {upstream}" if text else upstream
     wait = metadata.get("retry_after_seconds")
-    code, kind = _word(record.get("code")), _word(record.get("type")) or _word(record.get("status"))
+    code, kind = (
+        _word(record.get("code")),
+        _word(record.get("type")) or _word(record.get("status")),
+    )
     return Failure(
         text[:MAX_PROVIDER_MESSAGE],
         code,
@@ -150,7 +166,9 @@ def _from_record(record: Mapping[str, Any]) -> Failure:
 
 
 def _plain_text(value: Any) -> str:
-    """Return a value of an error body as text: servers put lists and objects where a sentence belongs."""
+    """Return a value of an error body as text: servers put lists and objects where a sentence
+    belongs.
+    """
     try:
         return cut(value if isinstance(value, str) else str(value), MAX_PROVIDER_MESSAGE)
     except (RecursionError, ValueError):  # nested too deeply, or an integer of thousands of digits
@@ -161,7 +179,11 @@ def _word(value: Any) -> str:
     if isinstance(value, str):
         return cut(value, MAX_CODE)
     # An integer beyond 10^18 is not a code, and Python rejects the conversion of very long ones.
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**18 else ""
+    return (
+        str(value)
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**18
+        else ""
+    )
 
 
 def _is_number(value: Any) -> bool:
@@ -171,10 +193,12 @@ def _is_number(value: Any) -> bool:
 def _strip_markup(text: str) -> str:
     if "<" not in text[:200]:
         return text[:2000].strip()
-    # Split first: one pattern over the page takes a second if the page has many tags that are never
-    # closed.
+    # Split first: one pattern over the page takes a second if the page has many tags that are
+    # never closed.
     pieces = re.split(r"(?=<(?:script|style)\b)", text[:40000])
-    text = " ".join([re.sub(r"(?s)^<(?:script|style)\b.*?</(?:script|style)>", " ", piece) for piece in pieces])
+    text = " ".join(
+        [re.sub(r"(?s)^<(?:script|style)\b.*?</(?:script|style)>", " ", piece) for piece in pieces]
+    )
     return " ".join(re.sub(r"<[^<>]{0,2000}>", " ", text).split())[:500]
 
 
@@ -186,7 +210,9 @@ def build_error(
     now: float | None = None,
 ) -> ProviderError:
     """Return the error of the one class that a failure belongs to."""
-    kind = next((row.error for row in rows if row.fits(status, failure)), None) or _by_status(status)
+    kind = next((row.error for row in rows if row.fits(status, failure)), None) or _by_status(
+        status
+    )
     if status == 402 and kind is QuotaExceededError:
         kind = BillingError
     wait = read_retry_after(headers, now)
@@ -234,15 +260,18 @@ def _by_status(status: int) -> type[ProviderError]:
 
 
 _NUMBER = r"(\d+(?:\.\d+)?)"
-_DURATION = re.compile(rf"(?:{_NUMBER}d)?(?:{_NUMBER}h)?(?:{_NUMBER}m(?!s))?(?:{_NUMBER}s)?(?:{_NUMBER}ms)?")
+_DURATION = re.compile(
+    rf"(?:{_NUMBER}d)?(?:{_NUMBER}h)?(?:{_NUMBER}m(?!s))?(?:{_NUMBER}s)?(?:{_NUMBER}ms)?"
+)
 _SECONDS = (86400.0, 3600.0, 60.0, 1.0, 0.001)
 
 
 def read_retry_after(headers: Mapping[str, str], now: float | None = None) -> float | None:
-    """Return the Retry-After of a reply in seconds: ``retry-after-ms``, seconds, ``"6m0s"``, or an HTTP date.
+    """Return the Retry-After of a reply in seconds: ``retry-after-ms``, seconds, ``"6m0s"``, or an
+    HTTP date.
 
-    A date is compared with the ``Date`` of the reply, so that a wrong local clock does not matter; without one,
-    ``now`` is used.
+    A date is compared with the ``Date`` of the reply, so that a wrong local clock does not matter;
+    without one, ``now`` is used.
     """
     lower = {name.lower(): value.strip() for name, value in headers.items()}
     if (milliseconds := _read_seconds(lower.get("retry-after-ms", ""))) is not None:
@@ -263,7 +292,9 @@ def _read_seconds(text: str) -> float | None:
     match = _DURATION.fullmatch(text) if text and len(text) < 40 else None
     if match is None or not any(match.groups()):
         return None
-    return sum(float(part) * unit for part, unit in zip(match.groups(), _SECONDS, strict=True) if part)
+    return sum(
+        float(part) * unit for part, unit in zip(match.groups(), _SECONDS, strict=True) if part
+    )
 
 
 def _read_date(text: str) -> float | None:

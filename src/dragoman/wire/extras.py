@@ -9,9 +9,14 @@ from .codec import Notes
 
 
 def note_raw_only(extras: Mapping[str, Any], notes: Notes, *, choices: str, logprobs: str) -> None:
-    """Report extras that request output without a field in ``Response``; it is available only in ``raw``."""
+    """Report extras that request output without a field in ``Response``; it is available only in
+    ``raw``.
+    """
     if extras.get(choices) not in (None, 1):
-        why = "a reply has one choice: the first is read, and the others are in raw; gather() makes several calls"
+        why = (
+            "a reply has one choice: the first is read, and the others are in raw; gather() makes "
+            "several calls"
+        )
         notes.rewrite(f"config.extras[{choices!r}]", "choices_dropped", why, loss=True)
     if extras.get(logprobs):
         why = "log probabilities are in raw and not in the message"

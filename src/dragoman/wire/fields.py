@@ -87,5 +87,7 @@ def read_schema(schema: Any, name: str | None, path: str, losses: Losses) -> dic
         return schema
     if "title" not in schema:
         return {"title": name, **schema}
-    losses.drop(path, "schema_name_dropped", "the schema has a title of its own, and is known by that")
+    losses.drop(
+        path, "schema_name_dropped", "the schema has a title of its own, and is known by that"
+    )
     return schema

@@ -15,12 +15,16 @@ _sorted = msgspec.json.Encoder(order="sorted").encode
 
 
 def ordered_json(value: Any) -> msgspec.Raw:
-    """Return a value as JSON with its keys in insertion order: models fill a schema in the order of its properties."""
+    """Return a value as JSON with its keys in insertion order: models fill a schema in the order
+    of its properties.
+    """
     return _write(value, _encode)
 
 
 def sorted_json(value: Any) -> msgspec.Raw:
-    """Return a value as JSON with keys sorted at all levels, so that equal values give equal bytes."""
+    """Return a value as JSON with keys sorted at all levels, so that equal values give equal
+    bytes.
+    """
     return _write(value, _sorted)
 
 
@@ -28,7 +32,9 @@ def _write(value: Any, encode: Callable[[Any], bytes]) -> msgspec.Raw:
     try:
         written = encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise InvalidRequestError(f"a value of the request cannot be written as JSON: {error}") from error
+        raise InvalidRequestError(
+            f"a value of the request cannot be written as JSON: {error}"
+        ) from error
     if b"null" in written:  # msgspec writes null for NaN
         _refuse_not_finite(value)
     return msgspec.Raw(written)
@@ -39,7 +45,9 @@ def _refuse_not_finite(value: Any) -> None:
     while left:  # iterative: the value may be as deep as the encoder allows
         place, value = left.pop()
         if isinstance(value, float) and not math.isfinite(value):
-            raise InvalidRequestError(f"a value of the request cannot be written as JSON: {place or 'it'} is {value}")
+            raise InvalidRequestError(
+                f"a value of the request cannot be written as JSON: {place or 'it'} is {value}"
+            )
         if isinstance(value, dict):
             head = f"{cut(place)}." if place else ""
             left += [(f"{head}{cut(str(name))}", each) for name, each in value.items()]
@@ -76,24 +84,30 @@ def merge_extras(
 ) -> None:
     """Merge the caller's extras into the body that the codec built.
 
-    If the codec wrote the same field: lists named in ``lists`` are joined, with the codec's values first;
-    objects named in ``objects`` are merged field by field; any other value must be equal, or the call is
-    rejected. Other fields are sent unchanged, in the order of the caller.
+    If the codec wrote the same field: lists named in ``lists`` are joined, with the codec's values
+    first; objects named in ``objects`` are merged field by field; any other value must be equal,
+    or the call is rejected. Other fields are sent unchanged, in the order of the caller.
     """
     for name in sorted(extras):
         value = extras[name]
         if name not in body:
             body[name] = ordered_json(value)
         elif name in lists:
-            body[name] = _merge(body[name], [value] if coerce and isinstance(value, str) else value)
+            body[name] = _merge(
+                body[name], [value] if coerce and isinstance(value, str) else value
+            )
         elif name in objects and isinstance(value, Mapping):
             merge_extras(body[name], value)
         elif not _same(_plain(body[name]), value):
-            raise InvalidRequestError(f"{where}[{quote(name)}] contradicts a field that this call sets by itself")
+            raise InvalidRequestError(
+                f"{where}[{quote(name)}] contradicts a field that this call sets by itself"
+            )
 
 
 def put_over(body: Mapping[str, Any], native: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a body overridden by other fields: objects are merged, other values replaced, ``None`` removes."""
+    """Return a body overridden by other fields: objects are merged, other values replaced,
+    ``None`` removes.
+    """
     made = dict(body)
     for name, value in native.items():
         ours = made.get(name)

@@ -1,4 +1,6 @@
-"""Lessons: quirks that a codec changes after an error, for the endpoint or for one response schema."""
+"""Lessons: quirks that a codec changes after an error, for the endpoint or for one response
+schema.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ each call."""
 class Lesson(Struct, frozen=True):
     """Quirks that were changed after an error reply.
 
-    ``schema`` is the digest of the response schema that the change applies to; ``None`` means every request.
+    ``schema`` is the digest of the response schema that the change applies to; ``None`` means
+    every request.
     """
 
     detail: str
@@ -38,25 +41,36 @@ def changes_for(lessons: Iterable[Lesson], schema: Mapping[str, Any] | None) -> 
     if schema is None or not about:
         return {}
     digest = digest_of(schema)
-    return {name: value for each in about if each.schema == digest for name, value in each.changes.items()}
+    return {
+        name: value
+        for each in about
+        if each.schema == digest
+        for name, value in each.changes.items()
+    }
 
 
 def is_about_field(message: str) -> bool:
-    """Return whether an error is about the field for structured output, and not about the schema in it.
+    """Return whether an error is about the field for structured output, and not about the schema
+    in it.
 
-    Hosted OpenAI names the field in both cases: "Invalid schema for response_format 'x': In context=(), 'oneOf' is not
-    permitted", and "'response_format' of type 'json_schema' is not supported with this model".
+    Hosted OpenAI names the field in both cases: "Invalid schema for response_format 'x': In
+    context=(), 'oneOf' is not permitted", and "'response_format' of type 'json_schema' is not
+    supported with this model".
     """
     return bool(_OF_FIELDS.search(message)) and not _OF_SCHEMAS.search(message)
 
 
 _OF_FIELDS = re.compile(
-    r"un(?:known|recogni[sz]ed|supported|expected|available)|extra (?:input|field)|no endpoint|input should be"
-    r"|not (?:yet |currently )?(?:support|permit|allow|available|implement|recogni[sz]ed)|must be one of",
+    r"un(?:known|recogni[sz]ed|supported|expected|available)|extra (?:input|field)"
+    r"|no endpoint|input should be"
+    r"|not (?:yet |currently )?(?:support|permit|allow|available|implement|recogni[sz]ed)"
+    r"|must be one of",
     re.IGNORECASE,
 )
 _OF_SCHEMAS = re.compile(
-    r"invalid[_ ](?:json[_ ])?schema|in context=|grammar|additionalProperties|\$ref|\$defs|\bkeyword"
-    r"|\b(?:oneOf|allOf|anyOf|patternProperties|minLength|maxLength)\b|schema .{0,40}(?:invalid|contains|too )",
+    r"invalid[_ ](?:json[_ ])?schema"
+    r"|in context=|grammar|additionalProperties|\$ref|\$defs|\bkeyword"
+    r"|\b(?:oneOf|allOf|anyOf|patternProperties|minLength|maxLength)\b"
+    r"|schema .{0,40}(?:invalid|contains|too )",
     re.IGNORECASE,
 )

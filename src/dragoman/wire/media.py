@@ -1,7 +1,7 @@
 """Media in tool results: a text replaces them if the wire or the model does not accept them.
 
-A tool result stays in the conversation. If an image in it made the request fail, every later turn would fail as well.
-Therefore no content of a tool result is a reason to reject a request.
+A tool result stays in the conversation. If an image in it made the request fail, every later turn
+would fail as well. Therefore no content of a tool result is a reason to reject a request.
 """
 
 from __future__ import annotations
@@ -12,13 +12,25 @@ from typing import Any, NoReturn, TypeAlias
 from msgspec.structs import replace
 
 from ..errors import UnsupportedContentError
-from ..messages import AssistantBlock, Audio, Document, Image, Inline, Text, ToolResult, Url, UserBlock
+from ..messages import (
+    AssistantBlock,
+    Audio,
+    Document,
+    Image,
+    Inline,
+    Text,
+    ToolResult,
+    Url,
+    UserBlock,
+)
 from .codec import Notes
 
 _Write: TypeAlias = Callable[[Image | Document | Audio, str], object]
 
 
-def fit_result(message: ToolResult, path: str, notes: Notes, write: _Write, *, omit: bool) -> ToolResult:
+def fit_result(
+    message: ToolResult, path: str, notes: Notes, write: _Write, *, omit: bool
+) -> ToolResult:
     """Return a tool result with a text in place of each medium that ``write`` rejects.
 
     With ``omit``, every medium is replaced.
@@ -26,10 +38,14 @@ def fit_result(message: ToolResult, path: str, notes: Notes, write: _Write, *, o
     if isinstance(message.content, str) or all(type(block) is Text for block in message.content):
         return message
     places = [(block, f"{path}.content[{at}]") for at, block in enumerate(message.content)]
-    return replace(message, content=tuple([_fit_block(*place, notes, write, omit=omit) for place in places]))
+    return replace(
+        message, content=tuple([_fit_block(*place, notes, write, omit=omit) for place in places])
+    )
 
 
-def _fit_block(block: UserBlock, path: str, notes: Notes, write: _Write, *, omit: bool) -> UserBlock:
+def _fit_block(
+    block: UserBlock, path: str, notes: Notes, write: _Write, *, omit: bool
+) -> UserBlock:
     if isinstance(block, Text):
         return block
     reason = "this model is not known to take it in a tool's result"
@@ -40,7 +56,9 @@ def _fit_block(block: UserBlock, path: str, notes: Notes, write: _Write, *, omit
             reason = error.message.removeprefix(f"{path}: ")
         else:
             return block
-    notes.drop(path, f"{block.__struct_config__.tag}_omitted", f"a text says so in its place: {reason}")
+    notes.drop(
+        path, f"{block.__struct_config__.tag}_omitted", f"a text says so in its place: {reason}"
+    )
     return Text(f"[{describe_media(block)} left out: {reason}]")
 
 
@@ -54,28 +72,39 @@ def describe_media(block: Image | Document | Audio) -> str:
 
 
 def transcribe(block: Audio, path: str, notes: Notes) -> str | None:
-    """Return the transcript of audio output, for a wire without audio in assistant messages; report the loss."""
+    """Return the transcript of audio output, for a wire without audio in assistant messages;
+    report the loss.
+    """
     if block.transcript:
         notes.rewrite(path, "audio_transcribed", "its transcript is sent in its place", loss=True)
         return block.transcript
-    notes.drop(path, "audio_dropped", "this wire takes no audio of the model, and it has no transcript")
+    notes.drop(
+        path, "audio_dropped", "this wire takes no audio of the model, and it has no transcript"
+    )
     return None
 
 
 def transcript_of(block: Audio) -> str:
     """Return the text that replaces audio, for a client of a wire that has no audio in replies."""
-    return block.transcript or f"[{describe_media(block)} left out: this wire has no audio in replies]"
+    return (
+        block.transcript
+        or f"[{describe_media(block)} left out: this wire has no audio in replies]"
+    )
 
 
 def describe_picture(block: Image) -> str:
-    """Return the text that replaces an image, for a client of a wire that has no images in replies."""
+    """Return the text that replaces an image, for a client of a wire that has no images in
+    replies.
+    """
     if isinstance(block.source, Url) and not block.source.url.startswith("data:"):
         return f"![image]({block.source.url})"
     return f"[{describe_media(block)} left out: this wire has no pictures in replies]"
 
 
 def describe_medium(block: Audio | Image) -> str:
-    """Return the text that replaces a medium, for a client of a wire that cannot have it in replies."""
+    """Return the text that replaces a medium, for a client of a wire that cannot have it in
+    replies.
+    """
     return transcript_of(block) if isinstance(block, Audio) else describe_picture(block)
 
 
@@ -85,13 +114,18 @@ def refuse_audio(block: Audio, path: str) -> NoReturn:
 
 
 def write_annotations(block: AssistantBlock, *, flat: bool) -> list[dict[str, Any]]:
-    """Return the citations of a text that have a URL, in the form of Chat Completions and Responses."""
+    """Return the citations of a text that have a URL, in the form of Chat Completions and
+    Responses.
+    """
     if not isinstance(block, Text):
         return []
     found = []
     for cited in block.citations:
         if cited.url is not None:
-            place = {"start_index": cited.start or 0, "end_index": len(block.text) if cited.end is None else cited.end}
+            place = {
+                "start_index": cited.start or 0,
+                "end_index": len(block.text) if cited.end is None else cited.end,
+            }
             fields = {"url": cited.url, "title": cited.title or "", **place}
             inner = fields if flat else {"url_citation": fields}
             found.append({"type": "url_citation", **inner})

@@ -1,8 +1,8 @@
 """Names of tool calls in a conversation, mapped to names that servers accept.
 
-Models sometimes call a tool that does not exist. The call stays in the conversation, so that the model
-learns of its mistake, and its name may have characters that servers reject: OpenAI's models call
-``multi_tool_use.parallel``, and OpenAI's API refuses each later request of that conversation.
+Models sometimes call a tool that does not exist. The call stays in the conversation, so that the
+model learns of its mistake, and its name may have characters that servers reject: OpenAI's models
+call ``multi_tool_use.parallel``, and OpenAI's API refuses each later request of that conversation.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from ..messages import Assistant, Message, Request, ToolCall
 from .codec import Notes
 
-_is_accepted = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}").fullmatch  # names that every server accepts
+# names that every server accepts
+_is_accepted = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}").fullmatch
 
 
 def rename_calls(request: Request, notes: Notes) -> Request:

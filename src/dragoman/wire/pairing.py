@@ -19,13 +19,14 @@ class Call(NamedTuple):
 class Pairs:
     """The pairs of tool calls and results in a conversation, and the id of each pair.
 
-    Only calls with readable arguments are paired. If an id occurs twice, a result belongs to the latest call.
-    Some servers number calls from zero in every reply; for a wire that requires unique ids, each call gets
-    a new one.
+    Only calls with readable arguments are paired. If an id occurs twice, a result belongs to the
+    latest call. Some servers number calls from zero in every reply; for a wire that requires
+    unique ids, each call gets a new one.
     """
 
     def __init__(self, messages: Sequence[Message], first: int, rule: IdRule | None) -> None:
-        self.answers: dict[int, Call] = {}  # the call of each result, by the message index of the result
+        # the call of each result, by the message index of the result
+        self.answers: dict[int, Call] = {}
         self.results: dict[Call, int] = {}  # the result of each call
         self.ids: dict[Call, str] = {}  # ids of the calls that have a result
         names: dict[Call, str] = {}
@@ -39,7 +40,11 @@ class Pairs:
             elif type(message) is ToolResult and waiting.get(message.tool_call_id):
                 call = waiting[message.tool_call_id].pop()
                 self.answers[at], self.results[call] = call, at
-        self._name({call: name for call, name in names.items() if call in self.results}, rule, IdMap(rule, messages))
+        self._name(
+            {call: name for call, name in names.items() if call in self.results},
+            rule,
+            IdMap(rule, messages),
+        )
 
     def _name(self, names: dict[Call, str], rule: IdRule | None, projected: IdMap) -> None:
         taken = {projected[name] for name in names.values()}

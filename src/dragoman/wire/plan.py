@@ -1,4 +1,5 @@
-"""Plans: what another model would keep, rewrite or drop of a conversation, without sending anything.
+"""Plans: what another model would keep, rewrite or drop of a conversation, without sending
+anything.
 
 A plan encodes the request with the same code that sends it, and returns the notes.
 """
@@ -17,7 +18,9 @@ from .codec import Codec, Note
 
 
 class PlanItem(Struct, frozen=True):
-    """What happens to one block or message: kept, rewritten or dropped; with the rule and the reason."""
+    """What happens to one block or message: kept, rewritten or dropped; with the rule and the
+    reason.
+    """
 
     path: str
     kind: str
@@ -28,7 +31,9 @@ class PlanItem(Struct, frozen=True):
 
 
 class SwapPlan(Struct, Displayed, frozen=True):
-    """What a switch to ``target`` would do to a conversation. ``fits`` is ``None`` if its context window is unknown."""
+    """What a switch to ``target`` would do to a conversation. ``fits`` is ``None`` if its context
+    window is unknown.
+    """
 
     target: str
     items: tuple[PlanItem, ...]
@@ -49,11 +54,21 @@ class SwapPlan(Struct, Displayed, frozen=True):
         return self.estimated_tokens <= self.context_tokens
 
     def _sheet(self) -> Sheet:
-        fits = {True: "fits the context window", False: "does not fit the context window", None: "window unknown"}
+        fits = {
+            True: "fits the context window",
+            False: "does not fit the context window",
+            None: "window unknown",
+        }
         facts = [f"{len(self.items)} items", f"{len(self.losses)} lose content", fits[self.fits]]
         facts += [] if self.refused is None else [f"refused: {self.refused}"]
-        rows = [(item.path, item.kind, item.outcome, item.reason or item.rule) for item in self.items]
-        return Sheet(f"Swap to {self.target}", facts, tables=[Table(("where", "what", "outcome", "reason"), rows)])
+        rows = [
+            (item.path, item.kind, item.outcome, item.reason or item.rule) for item in self.items
+        ]
+        return Sheet(
+            f"Swap to {self.target}",
+            facts,
+            tables=[Table(("where", "what", "outcome", "reason"), rows)],
+        )
 
 
 def make_plan(
@@ -86,13 +101,19 @@ def _items(messages: Sequence[Message], notes: Sequence[Note]) -> tuple[PlanItem
     items: list[PlanItem] = []
     for path, kind in _parts(messages):
         here = by_path.pop(path, [])
-        nested = [name for name in by_path if name.startswith(f"{path}.") and "[" not in name[len(path) + 1 :]]
+        nested = [
+            name
+            for name in by_path
+            if name.startswith(f"{path}.") and "[" not in name[len(path) + 1 :]
+        ]
         here += [note for name in nested for note in by_path.pop(name)]
         if not here:
             items.append(PlanItem(path, kind, "kept"))
         items += [PlanItem(n.path, kind, n.outcome, n.code, n.detail, n.loss) for n in here]
     items += [
-        PlanItem(n.path, "request", n.outcome, n.code, n.detail, n.loss) for left in by_path.values() for n in left
+        PlanItem(n.path, "request", n.outcome, n.code, n.detail, n.loss)
+        for left in by_path.values()
+        for n in left
     ]
     return tuple(items)
 

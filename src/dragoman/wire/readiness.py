@@ -16,12 +16,16 @@ def get_json(url: str, headers: Mapping[str, str] | None = None) -> HttpRequest:
 
 
 def read_success(codec: Codec, reply: HttpReply) -> Any:
-    """Return the JSON of a reply; raise the error of an error status, or ``InvalidResponseError`` if it is not JSON."""
+    """Return the JSON of a reply; raise the error of an error status, or ``InvalidResponseError``
+    if it is not JSON.
+    """
     refuse_failure(codec, reply)
     try:
         return read_json(reply.body)
     except ValueError as error:
-        raise InvalidResponseError("the server's answer about its models is not JSON", status=reply.status) from error
+        raise InvalidResponseError(
+            "the server's answer about its models is not JSON", status=reply.status
+        ) from error
 
 
 def refuse_failure(codec: Codec, reply: HttpReply) -> None:

@@ -1,4 +1,6 @@
-"""The fields of a request that set the amount of reasoning, with a warning if they are approximate."""
+"""The fields of a request that set the amount of reasoning, with a warning if they are
+approximate.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,11 @@ PATH = "config.reasoning"
 
 
 def reasoning_fields(
-    config: RuntimeConfig, style: ReasoningStyle | None, home: Issuer, notes: Notes, room: int | None = None
+    config: RuntimeConfig,
+    style: ReasoningStyle | None,
+    home: Issuer,
+    notes: Notes,
+    room: int | None = None,
 ) -> dict[str, Any] | None:
     """Return the fields that set the amount of reasoning; ``None`` if no amount is set.
 

@@ -1,4 +1,6 @@
-"""Response schemas: a name, and the instruction for the prompt if the wire has no field for a schema."""
+"""Response schemas: a name, and the instruction for the prompt if the wire has no field for a
+schema.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +22,21 @@ def schema_name(schema: Mapping[str, Any]) -> str:
 def schema_directive(schema: Mapping[str, Any], wire: str = "") -> str:
     """Return the instruction in the prompt that requests JSON.
 
-    The texts differ between wires for historical reasons. They are part of the request, so a change would invalidate
-    existing cassettes and prompt caches. The schema keeps the order of its properties, because the model fills them in
-    that order.
+    The texts differ between wires for historical reasons. They are part of the request, so a
+    change would invalidate existing cassettes and prompt caches. The schema keeps the order of its
+    properties, because the model fills them in that order.
     """
     return f"{_DIRECTIVES.get(wire, _DIRECTIVE)}\n{json_text(schema)}"
 
 
-_DIRECTIVE = "Reply with nothing but one JSON value that satisfies this JSON Schema, without code fences:"
+_DIRECTIVE = (
+    "Reply with nothing but one JSON value that satisfies this JSON Schema, without code fences:"
+)
 _DIRECTIVES = {
-    "anthropic": "Answer with one JSON value and nothing else: no code fences, no comment. It must satisfy:",
-    "gemini": "Answer with one JSON value and nothing around it. It must satisfy this JSON Schema:",
+    "anthropic": (
+        "Answer with one JSON value and nothing else: no code fences, no comment. It must satisfy:"
+    ),
+    "gemini": (
+        "Answer with one JSON value and nothing around it. It must satisfy this JSON Schema:"
+    ),
 }

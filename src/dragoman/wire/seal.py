@@ -1,8 +1,8 @@
 """Sealed state: opaque state of one wire that a client of another wire carries back to its issuer.
 
-A client sends a signature back unchanged, even if another model answers by then. A signature from another
-wire than that of the client is therefore sealed with the name of its issuer, and is sent only to that
-issuer.
+A client sends a signature back unchanged, even if another model answers by then. A signature from
+another wire than that of the client is therefore sealed with the name of its issuer, and is sent
+only to that issuer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ _PREFIX = base64.b64encode(_MARK).decode()
 
 
 def seal(signature: str, issuer: Issuer | None, wire: str) -> str:
-    """Return a signature for a client of ``wire``: sealed, unless it comes from that wire or an unknown issuer."""
+    """Return a signature for a client of ``wire``: sealed, unless it comes from that wire or an
+    unknown issuer.
+    """
     if issuer is None or issuer.wire == wire:
         return signature
     told = msgspec.json.encode([issuer.wire, issuer.vendor, issuer.model, signature])
@@ -36,7 +38,9 @@ def unseal(text: str, wire: str) -> tuple[str, Issuer]:
     if text.startswith(_PREFIX):
         try:
             told = base64.b64decode(text, validate=True).removeprefix(_MARK)
-            made, vendor, model, signature = msgspec.json.decode(told, type=tuple[str, str | None, str | None, str])
+            made, vendor, model, signature = msgspec.json.decode(
+                told, type=tuple[str, str | None, str | None, str]
+            )
         except (binascii.Error, ValueError):
             return text, Issuer(wire)
         return signature, Issuer(made, vendor, model)
@@ -55,13 +59,18 @@ def is_from(block: AssistantBlock, wire: str) -> bool:
 
 
 def write_opaque(block: Opaque | Image, wire: str) -> dict[str, Any]:
-    """Return an opaque block: unchanged on its own wire, and on another wire sealed with its issuer.
+    """Return an opaque block: unchanged on its own wire, and on another wire sealed with its
+    issuer.
 
     The client cannot use a sealed block, but sends it back, so that it reaches its issuer again.
     """
     issuer = block.continuity.issuer if block.continuity is not None else None
     if isinstance(block, Image):
-        return {"type": "opaque", "issuer": msgspec.to_builtins(issuer), "image": msgspec.to_builtins(block)}
+        return {
+            "type": "opaque",
+            "issuer": msgspec.to_builtins(issuer),
+            "image": msgspec.to_builtins(block),
+        }
     if isinstance(block.data, dict) and is_from(block, wire):
         return block.data
     return {"type": "opaque", "issuer": msgspec.to_builtins(issuer), "data": block.data}
@@ -79,7 +88,9 @@ def read_opaque(fields: Fields) -> Opaque | Image:
 
 
 def read_sealed(value: Any, kind: type[_T], path: str) -> _T:
-    """Return a value that a client sent back, or raise ``InvalidRequestError`` if it was changed on the way."""
+    """Return a value that a client sent back, or raise ``InvalidRequestError`` if it was changed
+    on the way.
+    """
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:

@@ -9,7 +9,12 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import msgspec
 from msgspec import Struct
 
-from ..errors import CallCancelledError, MalformedToolCallError, ProviderError, StructuredOutputError
+from ..errors import (
+    CallCancelledError,
+    MalformedToolCallError,
+    ProviderError,
+    StructuredOutputError,
+)
 from ..events import (
     Event,
     FinishReason,
@@ -37,7 +42,9 @@ class Asked(Struct, frozen=True):
     echo: dict[str, Any] = {}
     """Fields of the request that the reply repeats, if the wire does so."""
     custom: frozenset[str] = frozenset()
-    """Tools with free text as input, if the wire has them: replaced by functions with the parameter ``input``."""
+    """Tools with free text as input, if the wire has them: replaced by functions with the
+    parameter ``input``.
+    """
 
 
 class ServerCodec(Protocol):
@@ -46,19 +53,25 @@ class ServerCodec(Protocol):
     wire: ClassVar[str]
 
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
-        """Decode a request body; ``path`` is the URL path, which contains the model and the mode on some wires.
+        """Decode a request body; ``path`` is the URL path, which contains the model and the mode
+        on some wires.
 
-        A field that ``Request`` does not have is rejected, kept in ``config.extras``, or, if it is only a
-        hint, named in ``warnings``. Raises ``InvalidRequestError`` or ``UnsupportedContentError``.
+        A field that ``Request`` does not have is rejected, kept in ``config.extras``, or, if it is
+        only a hint, named in ``warnings``. Raises ``InvalidRequestError`` or
+        ``UnsupportedContentError``.
         """
         ...
 
     def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
-        """Return an encoder for the reply to this request; ``created`` is its time in epoch seconds."""
+        """Return an encoder for the reply to this request; ``created`` is its time in epoch
+        seconds.
+        """
         ...
 
     def error(self, error: ProviderError) -> HttpReply:
-        """Return an error before the first event: status, headers (such as ``retry-after``) and body."""
+        """Return an error before the first event: status, headers (such as ``retry-after``) and
+        body.
+        """
         ...
 
     def key(self, headers: Mapping[str, str]) -> str | None:
@@ -68,13 +81,13 @@ class ServerCodec(Protocol):
 class ReplyEncoder(ABC):
     """Encode one reply, event by event.
 
-    Feed it the events in order, then call ``end()``, or ``fail()`` with the error that was raised. For a
-    stream each call returns the bytes to send; for a body all but the last return nothing.
+    Feed it the events in order, then call ``end()``, or ``fail()`` with the error that was raised.
+    For a stream each call returns the bytes to send; for a body all but the last return nothing.
 
-    A tool call that failed validation here (unknown tool, arguments that are not JSON) is sent as the model
-    wrote it, unless it would look valid to the client. If the wire cannot express it (an input that is not
-    JSON where the wire has an object), or the reply was truncated, a stream ends with an error, and a body
-    raises the error for ``ServerCodec.error``.
+    A tool call that failed validation here (unknown tool, arguments that are not JSON) is sent as
+    the model wrote it, unless it would look valid to the client. If the wire cannot express it (an
+    input that is not JSON where the wire has an object), or the reply was truncated, a stream ends
+    with an error, and a body raises the error for ``ServerCodec.error``.
     """
 
     content_type: str = "application/json"
@@ -82,7 +95,8 @@ class ReplyEncoder(ABC):
     def __init__(self) -> None:
         self.start: MessageStart | None = None
         self.complete: MessageComplete | None = None
-        self.unsound: ProviderError | None = None  # a call or text that failed validation, in a complete reply
+        # a call or text that failed validation, in a complete reply
+        self.unsound: ProviderError | None = None
         self.calls: list[CallFacts] = []  # calls that have ended
         self._input: list[str] = []  # fragments of the open call
 
@@ -148,12 +162,16 @@ class ReplyEncoder(ABC):
             call
             for call in failed
             if call.end.problem == "malformed"
-            and (read_object(call.text) is not None or (call.is_blank and complete.finish_reason != "length"))
+            and (
+                read_object(call.text) is not None
+                or (call.is_blank and complete.finish_reason != "length")
+            )
         ]
         return isinstance(error, MalformedToolCallError) and bool(failed) and not hidden
 
     def finish_word(self, complete: MessageComplete, words: Mapping[str, FinishReason]) -> str:
-        """Return the finish reason in the terms of the wire; ``words`` lists the usual term of each reason first.
+        """Return the finish reason in the terms of the wire; ``words`` lists the usual term of
+        each reason first.
 
         The provider's own term is kept if this wire has it with the same meaning.
         """
@@ -210,7 +228,7 @@ class BodyEncoder(ReplyEncoder):
         raise error
 
 
-# --- shared by encoders ---------------------------------------------------------------------------
+# --- shared by encoders ------------------------------------------------------------------------
 
 encode_json = msgspec.json.Encoder().encode
 
@@ -241,7 +259,11 @@ def has_unreadable_call(blocks: Sequence[AssistantBlock]) -> bool:
 
 def total_tokens(usage: Usage) -> int | None:
     """Return the total token count: as reported, or the sum of input and output."""
-    if usage.total_tokens is None and usage.input_tokens is not None and usage.output_tokens is not None:
+    if (
+        usage.total_tokens is None
+        and usage.input_tokens is not None
+        and usage.output_tokens is not None
+    ):
         return usage.input_tokens + usage.output_tokens
     return usage.total_tokens
 

@@ -60,20 +60,30 @@ def find_class(error: ProviderError, table: dict[type[ProviderError], V]) -> V:
 
 
 def status_of(error: ProviderError) -> int:
-    """Return the status for the client of the gateway; a redirect of the provider becomes a gateway error."""
+    """Return the status for the client of the gateway; a redirect of the provider becomes a
+    gateway error.
+    """
     if error.status is not None and 300 <= error.status < 400:
         return 502
     kept = _KEPT.get(type(error), frozenset())
-    return error.status if error.status in kept and error.status is not None else find_class(error, _STATUSES)
+    return (
+        error.status
+        if error.status in kept and error.status is not None
+        else find_class(error, _STATUSES)
+    )
 
 
 def headers_of(error: ProviderError) -> dict[str, str]:
-    """Return the headers for Retry-After and, if the status is misleading, for whether to retry at all.
+    """Return the headers for Retry-After and, if the status is misleading, for whether to retry at
+    all.
 
     The SDKs of the vendors give ``retry-after-ms`` and ``x-should-retry`` precedence over the
     status.
     """
-    headers = {"content-type": "application/json", "x-should-retry": "true" if error.transient else "false"}
+    headers = {
+        "content-type": "application/json",
+        "x-should-retry": "true" if error.transient else "false",
+    }
     wait = error.retry_after
     if wait is not None and math.isfinite(wait) and wait >= 0:
         headers["retry-after"] = str(math.ceil(wait))
@@ -86,7 +96,9 @@ _ADDRESS = re.compile(r"\bhttps?://\S++|(?<![\w.-])[\w.-]++:\d{2,5}+\b\S*+")
 
 
 def message_of(error: ProviderError) -> str:
-    """Return the message for the client: the provider's if there is one, without keys or internal addresses."""
+    """Return the message for the client: the provider's if there is one, without keys or internal
+    addresses.
+    """
     text = error.provider_message or error.message or error.category
     return _ADDRESS.sub("[address]", scrub(text, limit=MAX_MESSAGE))
 

@@ -13,7 +13,9 @@ PORTABLE = ("web_search", "code_execution", "url_context", "file_search", "compu
 
 
 def write_server_tools(
-    tools: Sequence[ServerTool], known: Mapping[str, Mapping[str, Any]], other: Callable[[str], dict[str, Any]] | None
+    tools: Sequence[ServerTool],
+    known: Mapping[str, Mapping[str, Any]],
+    other: Callable[[str], dict[str, Any]] | None,
 ) -> list[dict[str, Any]]:
     """Return server-side tools in the form of the wire; the caller's options override its fields.
 
@@ -29,5 +31,7 @@ def write_server_tools(
             )
         else:
             fields = other(tool.name)
-        written.append({**fields, **{name: ordered_json(value) for name, value in tool.options.items()}})
+        written.append(
+            {**fields, **{name: ordered_json(value) for name, value in tool.options.items()}}
+        )
     return written

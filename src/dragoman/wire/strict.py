@@ -15,22 +15,28 @@ from .codec import Notes
 # Keywords that are kept. ``default``, ``minLength`` and ``maxLength`` are reported to be rejected.
 _KEPT = frozenset(
     {
-        "$ref", "$schema", "additionalProperties", "const", "description", "enum", "exclusiveMaximum",
-        "exclusiveMinimum", "format", "maxItems", "maximum", "minItems", "minimum", "multipleOf", "pattern",
+        "$ref", "$schema", "additionalProperties", "const", "description", "enum",
+        "exclusiveMaximum",
+        "exclusiveMinimum", "format", "maxItems", "maximum", "minItems", "minimum", "multipleOf",
+        "pattern",
         "required", "title", "type",
     }
 )  # fmt: skip
 _NAMED = ("properties", "$defs", "definitions")
 _LISTED = ("anyOf", "prefixItems")
 _SHAPES = ("$ref", "anyOf", "const", "enum", "type")
-_FORMATS = frozenset({"date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uuid"})
+_FORMATS = frozenset(
+    {"date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uuid"}
+)
 _MAX_LEVELS = 32
 
 
 def strict_form(schema: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a schema as strict mode accepts it, with its meaning unchanged, or ``None`` if there is no such form.
+    """Return a schema as strict mode accepts it, with its meaning unchanged, or ``None`` if there
+    is no such form.
 
-    A union with a discriminator (Pydantic writes ``oneOf``) becomes ``anyOf``: its branches exclude each other.
+    A union with a discriminator (Pydantic writes ``oneOf``) becomes ``anyOf``: its branches
+    exclude each other.
     """
     try:
         form = _convert(schema, 0)
@@ -39,11 +45,13 @@ def strict_form(schema: Mapping[str, Any]) -> dict[str, Any] | None:
     return form if form.get("type") == "object" and "anyOf" not in form else None
 
 
-def choose_strict(tool: Tool, path: str, notes: Notes, *, default: bool = False) -> tuple[bool | None, Any]:
+def choose_strict(
+    tool: Tool, path: str, notes: Notes, *, default: bool = False
+) -> tuple[bool | None, Any]:
     """Return the ``strict`` flag of a tool, and its parameters in the matching form.
 
-    ``default`` applies to a tool that does not set it. If the caller sets it and the parameters have no
-    strict form, it is not sent, with a note: the server would reject the request.
+    ``default`` applies to a tool that does not set it. If the caller sets it and the parameters
+    have no strict form, it is not sent, with a note: the server would reject the request.
     """
     if tool.strict is False or (tool.strict is None and not default):
         return tool.strict, tool.parameters
@@ -51,14 +59,22 @@ def choose_strict(tool: Tool, path: str, notes: Notes, *, default: bool = False)
     if form is not None:
         return True, form
     if tool.strict:
-        notes.drop(f"{path}.strict", "strict_dropped", "the parameters are outside the rules of strict decoding")
+        notes.drop(
+            f"{path}.strict",
+            "strict_dropped",
+            "the parameters are outside the rules of strict decoding",
+        )
     return None, tool.parameters
 
 
 def note_strict(tool: Tool, path: str, notes: Notes) -> None:
     """Note that a tool requests strict decoding, on a wire without a field for it."""
     if tool.strict:
-        notes.drop(f"{path}.strict", "strict_dropped", "this wire has no strict tools; arguments are checked instead")
+        notes.drop(
+            f"{path}.strict",
+            "strict_dropped",
+            "this wire has no strict tools; arguments are checked instead",
+        )
 
 
 class _NotStrictError(Exception):
@@ -76,7 +92,9 @@ def _convert(schema: Any, level: int) -> dict[str, Any]:
             form[keyword] = {name: _convert(part, level + 1) for name, part in value.items()}
         elif keyword == "items":
             form[keyword] = _convert(value, level + 1)
-        elif keyword in _LISTED or (keyword == "oneOf" and "discriminator" in schema and "anyOf" not in schema):
+        elif keyword in _LISTED or (
+            keyword == "oneOf" and "discriminator" in schema and "anyOf" not in schema
+        ):
             form["anyOf" if keyword == "oneOf" else keyword] = _convert_all(value, level + 1)
         elif keyword != "discriminator":
             raise _NotStrictError
@@ -114,7 +132,9 @@ def _is_closed(form: Mapping[str, Any]) -> bool:
 
 
 def _wrap_reference(form: dict[str, Any]) -> dict[str, Any]:
-    """Move a reference into a union of one: hosted OpenAI rejects other keywords next to ``$ref``."""
+    """Move a reference into a union of one: hosted OpenAI rejects other keywords next
+    to ``$ref``.
+    """
     rest = {name: value for name, value in form.items() if name != "$ref"}
     if set(rest) - {"title", "description"}:
         raise _NotStrictError

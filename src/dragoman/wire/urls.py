@@ -17,7 +17,9 @@ def join_url(base_url: str, path: str, default: str = "") -> str:
         parts = urlsplit(base_url)
         _ = parts.port  # reading the port raises for an invalid one
     except ValueError as error:
-        raise ValueError("base_url must be an http or https URL; its host or port cannot be read") from error
+        raise ValueError(
+            "base_url must be an http or https URL; its host or port cannot be read"
+        ) from error
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"base_url must be an http or https URL, not {_shown(base_url)!r}")
     if parts.username or parts.password:

@@ -25,9 +25,13 @@ class River(BaseModel):
 def ask(mode: str, **more: Any) -> Any:
     client: Any
     if SIDE == "openai":
-        client = instructor.from_openai(OpenAI(base_url=f"{URL}/v1", api_key="x"), mode=instructor.Mode[mode])
+        client = instructor.from_openai(
+            OpenAI(base_url=f"{URL}/v1", api_key="x"), mode=instructor.Mode[mode]
+        )
     elif SIDE == "anthropic":
-        client = instructor.from_anthropic(Anthropic(base_url=URL, api_key="x"), mode=instructor.Mode[mode])
+        client = instructor.from_anthropic(
+            Anthropic(base_url=URL, api_key="x"), mode=instructor.Mode[mode]
+        )
         more["max_tokens"] = 200
     else:
         google = genai.Client(api_key="x", http_options={"base_url": URL})

@@ -1,7 +1,7 @@
 """The standard tests of langchain-tests for langchain-google-genai, unchanged.
 
-It runs in the environment of the client, whose pins exclude the google-genai of the development group:
-``URL=... MODEL=... python -m pytest langchain_google_suite.py``.
+It runs in the environment of the client, whose pins exclude the google-genai of the development
+group: ``URL=... MODEL=... python -m pytest langchain_google_suite.py``.
 """
 # mypy: ignore-errors
 # pyright: reportMissingImports=false
@@ -34,7 +34,12 @@ class TestGoogle(ChatModelIntegrationTests):
 
     @property
     def chat_model_params(self) -> dict[str, Any]:
-        return {"model": os.environ["MODEL"], "base_url": os.environ["URL"], "api_key": "x", "max_retries": 1}
+        return {
+            "model": os.environ["MODEL"],
+            "base_url": os.environ["URL"],
+            "api_key": "x",
+            "max_retries": 1,
+        }
 
     supports_image_inputs = True
     supports_json_mode = True

@@ -1,6 +1,7 @@
 """Run a feature list and print what became of each feature, as one JSON object.
 
-It runs in the environment of the client, where Dragoman is not installed: ``python CLIENT.py URL SIDE MODEL``.
+It runs in the environment of the client, where Dragoman is not installed: ``python CLIENT.py URL
+SIDE MODEL``.
 """
 
 from __future__ import annotations

@@ -19,13 +19,17 @@ PLACES = {
     "gemini": (f"gemini/{MODEL}", f"{URL}/v1beta"),
     "ollama": (f"ollama_chat/{MODEL}", URL),
 }
-TOOLS = [{"type": "function", "function": {"name": "weather", "description": "W", "parameters": CITY}}]
+TOOLS = [
+    {"type": "function", "function": {"name": "weather", "description": "W", "parameters": CITY}}
+]
 
 
 def ask(text: Any, **more: Any) -> Any:
     name, base = PLACES[SIDE]
     messages = text if isinstance(text, list) else [{"role": "user", "content": text}]
-    return litellm.completion(name, messages, api_base=base, api_key="x", num_retries=0, max_retries=0, **more)
+    return litellm.completion(
+        name, messages, api_base=base, api_key="x", num_retries=0, max_retries=0, **more
+    )
 
 
 @case
@@ -38,7 +42,9 @@ def completes() -> None:
 @case
 def streams() -> None:
     chunks = list(ask("Hi", stream=True, stream_options={"include_usage": True}))
-    expect("".join([chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]), TEXT)
+    expect(
+        "".join([chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]), TEXT
+    )
 
 
 def run_tools(word: str, *, stream: bool = False) -> None:
@@ -48,11 +54,13 @@ def run_tools(word: str, *, stream: bool = False) -> None:
     message = made.choices[0].message
     cities = [json.loads(call.function.arguments)["city"] for call in message.tool_calls]
     expect(cities, ["Paris", "Rome"] if word == "BOTH" else ["Paris"])
-    # A server of its own wire is sent what litellm adds as it is, and this one refuses it, as the vendor's may.
+    # A server of its own wire is sent what litellm adds as it is, and this one refuses it, as the
+    # vendor's may.
     added = {"provider_specific_fields"} if (SIDE, MODEL) == ("openai", "openai") else set()
     turns = [{"role": "user", "content": word}, message.model_dump(exclude=added)]
     turns += [
-        {"role": "tool", "tool_call_id": call.id, "name": "weather", "content": "rain"} for call in message.tool_calls
+        {"role": "tool", "tool_call_id": call.id, "name": "weather", "content": "rain"}
+        for call in message.tool_calls
     ]
     expect(ask(turns, tools=TOOLS).choices[0].message.content, "It rains.")
 
@@ -64,7 +72,8 @@ def tools() -> None:
 
 @case
 def tools_streamed() -> None:
-    if SIDE == "responses":  # litellm asks for no stream of a model that it does not know, and sends its calls twice
+    # litellm asks for no stream of a model that it does not know, and sends its calls twice
+    if SIDE == "responses":
         raise NotOffered
     run_tools("CALL", stream=True)
 

@@ -66,7 +66,10 @@ def parallel() -> None:
 
 @case
 def structured() -> None:
-    schema = {"type": "object", "properties": {"name": {"type": "string"}, "km": {"type": "integer"}}}
+    schema = {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "km": {"type": "integer"}},
+    }
     expect(json.loads(model().prompt("RIVER", schema=schema, stream=False, key=KEY).text()), RIVER)
 
 

@@ -49,7 +49,9 @@ async def streams() -> None:
     expect(made.final_output, TEXT)
 
 
-async def run_tools(word: str, wanted: list[str], *, stream: bool = False, **settings: Any) -> None:
+async def run_tools(
+    word: str, wanted: list[str], *, stream: bool = False, **settings: Any
+) -> None:
     places: list[str] = []
 
     @function_tool
@@ -95,7 +97,9 @@ async def structured() -> None:
 
 @case
 async def handoff() -> None:
-    other = Agent(name="weather", handoff_description="W", instructions="I am weather.", model=agent().model)
+    other = Agent(
+        name="weather", handoff_description="W", instructions="I am weather.", model=agent().model
+    )
     made = await Runner.run(agent(handoffs=[other]), "HANDOFF")
     expect([made.final_output, made.last_agent.name], ["It rains.", "weather"])
 
@@ -103,7 +107,9 @@ async def handoff() -> None:
 @case
 async def turns() -> None:
     first = await Runner.run(agent(), "Hi")
-    second = await Runner.run(agent(), [*first.to_input_list(), {"role": "user", "content": "THINK"}])
+    second = await Runner.run(
+        agent(), [*first.to_input_list(), {"role": "user", "content": "THINK"}]
+    )
     expect(second.final_output, "Yes.")
 
 

@@ -9,7 +9,14 @@ from typing import Any
 
 from listing import PNG, RIVER, TEXT, NotOffered, case, expect, main
 from pydantic import BaseModel
-from pydantic_ai import Agent, BinaryContent, ModelHTTPError, NativeOutput, PromptedOutput, ToolOutput
+from pydantic_ai import (
+    Agent,
+    BinaryContent,
+    ModelHTTPError,
+    NativeOutput,
+    PromptedOutput,
+    ToolOutput,
+)
 from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.google import GoogleModel
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
@@ -29,7 +36,9 @@ def model() -> Any:
     if SIDE == "openai":
         return OpenAIChatModel(MODEL, provider=OpenAIProvider(base_url=f"{URL}/v1", api_key="x"))
     if SIDE == "responses":
-        return OpenAIResponsesModel(MODEL, provider=OpenAIProvider(base_url=f"{URL}/v1", api_key="x"))
+        return OpenAIResponsesModel(
+            MODEL, provider=OpenAIProvider(base_url=f"{URL}/v1", api_key="x")
+        )
     if SIDE == "anthropic":
         return AnthropicModel(MODEL, provider=AnthropicProvider(base_url=URL, api_key="x"))
     return GoogleModel(MODEL, provider=GoogleProvider(api_key="x", base_url=URL))
@@ -96,12 +105,20 @@ async def structured() -> None:
 
 @case
 async def structured_by_tool() -> None:
-    expect((await agent(output_type=ToolOutput(River, name="river_out")).run("FINAL")).output.model_dump(), RIVER)
+    expect(
+        (
+            await agent(output_type=ToolOutput(River, name="river_out")).run("FINAL")
+        ).output.model_dump(),
+        RIVER,
+    )
 
 
 @case
 async def json_mode() -> None:
-    expect((await agent(output_type=PromptedOutput(River)).run("RIVER as JSON")).output.model_dump(), RIVER)
+    expect(
+        (await agent(output_type=PromptedOutput(River)).run("RIVER as JSON")).output.model_dump(),
+        RIVER,
+    )
 
 
 @case
@@ -111,7 +128,13 @@ async def thinking() -> None:
 
 @case
 async def settings() -> None:
-    chosen = {"max_tokens": 50, "temperature": 0.5, "top_p": 0.9, "parallel_tool_calls": False, "seed": 7}
+    chosen = {
+        "max_tokens": 50,
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "parallel_tool_calls": False,
+        "seed": 7,
+    }
     expect((await agent([], model_settings=chosen).run("Hi")).output, TEXT)
 
 

@@ -19,10 +19,14 @@ APIS: dict[str, type[BatchApi]] = {
 
 
 def open_api(model: Provider) -> BatchApi:
-    """Return the batch API of a model's provider; reject a model without one, or with fallbacks."""
+    """Return the batch API of a model's provider; reject a model without one, or with
+    fallbacks.
+    """
     inside = [each for each in walk(model) if isinstance(each, HttpProvider)]
     wires = [each.codec.wire for each in inside]
     if len(inside) != 1 or wires[0] not in APIS:
         known = ", ".join(APIS)
-        raise UnsupportedFeatureError(f"a provider's batch API needs one model over one of the wires {known}")
+        raise UnsupportedFeatureError(
+            f"a provider's batch API needs one model over one of the wires {known}"
+        )
     return APIS[wires[0]](inside[0])

@@ -12,7 +12,8 @@ import msgspec
 
 from .contract import Answered, Asked, BatchApi, Progress, read_text
 
-# An error in a batch has a type and no status; these are the statuses that the API documents for each type.
+# An error in a batch has a type and no status; these are the statuses that the API documents for
+# each type.
 _STATUS = {
     "invalid_request_error": 400,
     "authentication_error": 401,
@@ -57,4 +58,6 @@ def _read(line: dict[str, Any]) -> Answered:
     error = result.get("error")
     inner = error.get("error") if isinstance(error, dict) and "error" in error else error
     name = inner.get("type") if isinstance(inner, dict) else None
-    return Answered(key, 0, _STATUS.get(str(name), 500), msgspec.json.encode({"type": "error", "error": inner}))
+    return Answered(
+        key, 0, _STATUS.get(str(name), 500), msgspec.json.encode({"type": "error", "error": inner})
+    )

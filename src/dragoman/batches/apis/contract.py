@@ -17,7 +17,9 @@ from ...wire import Encoded, HttpRequest
 
 
 class Asked(Struct, frozen=True):
-    """One request of a batch: the key that identifies its answer, and the request encoded for the wire."""
+    """One request of a batch: the key that identifies its answer, and the request encoded for the
+    wire.
+    """
 
     key: str
     encoded: Encoded
@@ -29,7 +31,8 @@ class Asked(Struct, frozen=True):
 
 
 class Answered(Struct, frozen=True):
-    """The answer to one request: its key, or its position if the API omits the key; a status and a body.
+    """The answer to one request: its key, or its position if the API omits the key; a status and a
+    body.
 
     ``lost`` is why there is no answer: the batch expired or was cancelled first.
     """
@@ -42,8 +45,8 @@ class Answered(Struct, frozen=True):
 
 
 class Progress(Struct, frozen=True):
-    """The state of a batch at its provider; ``refusal`` is why it was rejected, ``record`` the API's
-    reply.
+    """The state of a batch at its provider; ``refusal`` is why it was rejected, ``record`` the
+    API's reply.
     """
 
     is_over: bool
@@ -58,7 +61,9 @@ class BatchApi(ABC):
     max_rows: ClassVar[int] = 10_000
     max_bytes: ClassVar[int] = 16_000_000
     discount: ClassVar[Decimal] = Decimal("0.5")
-    """The price of a call in a batch, as a fraction of its usual price. All three providers document one half."""
+    """The price of a call in a batch, as a fraction of its usual price. All three providers
+    document one half.
+    """
 
     def __init__(self, provider: HttpProvider) -> None:
         self.provider = provider
@@ -87,7 +92,9 @@ class BatchApi(ABC):
     async def post(self, url: str, body: Any, content_type: str = "application/json") -> Any:
         """Send JSON or bytes in a POST request and return the JSON of the reply."""
         data = body if isinstance(body, bytes) else msgspec.json.encode(body)
-        return await self._exchange(HttpRequest("POST", url, {**self.call.headers, "content-type": content_type}, data))
+        return await self._exchange(
+            HttpRequest("POST", url, {**self.call.headers, "content-type": content_type}, data)
+        )
 
     async def get(self, url: str) -> Any:
         """Send a GET request to an address and return the JSON of the reply."""
@@ -118,7 +125,9 @@ def _decode(data: bytes) -> Any:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise InvalidResponseError("the batch API answered with something that is not a JSON object")
+        raise InvalidResponseError(
+            "the batch API answered with something that is not a JSON object"
+        )
     return found
 
 

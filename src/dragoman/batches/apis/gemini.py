@@ -1,4 +1,5 @@
-"""Gemini's batch API: requests go in one body, and the state of the batch holds the answers at the end.
+"""Gemini's batch API: requests go in one body, and the state of the batch holds the answers at the
+end.
 
 https://ai.google.dev/api/batch-api
 """
@@ -37,7 +38,9 @@ class GeminiBatches(BatchApi):
         # The name begins with JOB_STATE_ or BATCH_STATE_, by the version of the API.
         state = read_text(record, "metadata", "state").rpartition("STATE_")[2]
         error = record.get("error")
-        refusal = str(error.get("message")) if isinstance(error, dict) and state == "FAILED" else None
+        refusal = (
+            str(error.get("message")) if isinstance(error, dict) and state == "FAILED" else None
+        )
         return Progress(state in _OVER or record.get("done") is True, state, refusal, record)
 
     async def cancel(self, batch_id: str) -> None:

@@ -28,9 +28,16 @@ class OpenAIBatches(BatchApi):
 
     async def submit(self, tag: str, requests: Sequence[Asked]) -> str:
         head = {"method": "POST", "url": self._endpoint}
-        lines = [msgspec.json.encode({"custom_id": each.key, **head, "body": each.body}) for each in requests]
-        form = _write_form({"purpose": b"batch"}, "file", f"{tag}.jsonl", b"\n".join(lines) + b"\n")
-        uploaded = await self.post(f"{self._root}/files", form, f"multipart/form-data; boundary={_BOUNDARY}")
+        lines = [
+            msgspec.json.encode({"custom_id": each.key, **head, "body": each.body})
+            for each in requests
+        ]
+        form = _write_form(
+            {"purpose": b"batch"}, "file", f"{tag}.jsonl", b"\n".join(lines) + b"\n"
+        )
+        uploaded = await self.post(
+            f"{self._root}/files", form, f"multipart/form-data; boundary={_BOUNDARY}"
+        )
         batch = {
             "input_file_id": read_text(uploaded, "id"),
             "endpoint": self._endpoint,
@@ -45,7 +52,10 @@ class OpenAIBatches(BatchApi):
         refusal = None
         if state == "failed":  # the file was invalid, so no row was answered
             errors = (record.get("errors") or {}).get("data") or []
-            refusal = "; ".join([str(each.get("message")) for each in errors if isinstance(each, dict)]) or "no reason"
+            refusal = (
+                "; ".join([str(each.get("message")) for each in errors if isinstance(each, dict)])
+                or "no reason"
+            )
         return Progress(state in _OVER, state, refusal, record)
 
     async def cancel(self, batch_id: str) -> None:

@@ -17,7 +17,14 @@ import msgspec
 from msgspec import Struct, field
 
 from ...errors import ProviderError
-from ...retrieval import EMBED_CODECS, RERANK_CODECS, Embeddings, EmbedRequest, Ranking, RerankRequest
+from ...retrieval import (
+    EMBED_CODECS,
+    RERANK_CODECS,
+    Embeddings,
+    EmbedRequest,
+    Ranking,
+    RerankRequest,
+)
 from ...retrieval.http import Endpoint, HttpEmbedder, HttpReranker
 from ...transport import FixtureTransport
 from ..violation import demand, demand_same
@@ -39,8 +46,12 @@ class RetrievalCase(Struct, frozen=True):
     def run(self, codec: Any = None) -> None:
         """Test a codec class with the case; without one, test Dragoman's own codec."""
         kind = codec or (EMBED_CODECS if self.operation == "embed" else RERANK_CODECS)[self.wire]
-        transport = FixtureTransport((self.data.get("status", 200), self.data.get("headers", {}), [self._body()]))
-        made: Any = kind.connect(self.data["model"], self.data["base_url"], self.data.get("quirks"))
+        transport = FixtureTransport(
+            (self.data.get("status", 200), self.data.get("headers", {}), [self._body()])
+        )
+        made: Any = kind.connect(
+            self.data["model"], self.data["base_url"], self.data.get("quirks")
+        )
         endpoint: Endpoint[Any] = Endpoint(made, transport, name="case")
         error: ProviderError | None = None
         answer: Embeddings | Ranking | None = None
@@ -59,7 +70,11 @@ class RetrievalCase(Struct, frozen=True):
         demand_same(found, self.data.get("warnings", []), f"{self}: the warnings")
 
     def _body(self) -> bytes:
-        return str(self.data["text"]).encode() if "text" in self.data else msgspec.json.encode(self.data.get("reply"))
+        return (
+            str(self.data["text"]).encode()
+            if "text" in self.data
+            else msgspec.json.encode(self.data.get("reply"))
+        )
 
     async def _call(self, endpoint: Endpoint[Any], codec: Any) -> Embeddings | Ranking:
         if self.operation == "embed":
@@ -70,13 +85,18 @@ class RetrievalCase(Struct, frozen=True):
 
     def _check_sent(self, transport: FixtureTransport) -> None:
         expects = self.data.get("error", {}).get("sent", True)
-        demand(bool(transport.requests) is expects, f"{self}: {len(transport.requests)} requests were sent")
+        demand(
+            bool(transport.requests) is expects,
+            f"{self}: {len(transport.requests)} requests were sent",
+        )
         for request in transport.requests:
             if "url" in self.data:
                 demand_same(request.url, self.data["url"], f"{self}: the URL")
             if "body" in self.data:
                 demand_same(
-                    _ordered(msgspec.json.decode(request.body)), _ordered(self.data["body"]), f"{self}: the body"
+                    _ordered(msgspec.json.decode(request.body)),
+                    _ordered(self.data["body"]),
+                    f"{self}: the body",
                 )
 
     def _check_error(self, error: ProviderError | None) -> None:
@@ -84,15 +104,22 @@ class RetrievalCase(Struct, frozen=True):
         demand(error is not None, f"{self}: no error, expected {wanted['class']}")
         assert error is not None
         demand_same(type(error).__name__, wanted["class"], f"{self}: the class of the error")
-        demand(wanted.get("message", "") in str(error), f"{self}: {wanted.get('message')!r} is not in {str(error)!r}")
+        demand(
+            wanted.get("message", "") in str(error),
+            f"{self}: {wanted.get('message')!r} is not in {str(error)!r}",
+        )
         if "retry_after" in wanted:
             demand_same(error.retry_after, wanted["retry_after"], f"{self}: retry_after")
 
 
-def find_retrieval_cases(operation: str = "*", wire: str = "*", folder: Path = CASES) -> list[RetrievalCase]:
+def find_retrieval_cases(
+    operation: str = "*", wire: str = "*", folder: Path = CASES
+) -> list[RetrievalCase]:
     """Return the cases of an operation and a wire, by default all."""
     return [
-        RetrievalCase(path.stem, path.parts[-3], path.parts[-2], msgspec.json.decode(path.read_bytes()))
+        RetrievalCase(
+            path.stem, path.parts[-3], path.parts[-2], msgspec.json.decode(path.read_bytes())
+        )
         for path in sorted(folder.glob(f"{operation}/{wire}/*.json"))
     ]
 
@@ -110,7 +137,9 @@ def _show(answer: Embeddings | Ranking) -> dict[str, Any]:
     }
     if isinstance(answer, Embeddings):
         return shown | {"vectors": answer.vectors.tolist()}
-    return shown | {"results": [[each.index, each.relevance_score, each.document] for each in answer.results]}
+    return shown | {
+        "results": [[each.index, each.relevance_score, each.document] for each in answer.results]
+    }
 
 
 def _read_answer(answer: dict[str, Any]) -> dict[str, Any]:

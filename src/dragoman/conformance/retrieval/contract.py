@@ -1,4 +1,6 @@
-"""Cases for every embedder and reranker: they run against any implementation of ``Embedder`` and ``Reranker``."""
+"""Cases for every embedder and reranker: they run against any implementation of ``Embedder`` and
+``Reranker``.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,10 @@ class RetrievalKit:
         made = (factory or self.factory)()
         model = await made if inspect.isawaitable(made) else made
         if not isinstance(model, Embedder | Reranker):
-            raise Violation(f"the factory made {type(model).__name__}, which is neither an Embedder nor a Reranker")
+            raise Violation(
+                f"the factory made {type(model).__name__}, which is neither an Embedder nor a "
+                "Reranker"
+            )
         try:
             yield model
         finally:
@@ -83,9 +88,10 @@ def retrieval_suite(
 ) -> list[RetrievalModelCase]:
     """Return the cases of an embedder or a reranker; run each with ``case.run()``.
 
-    ``factory()`` returns a fresh model for each case, or an awaitable of one. ``failing`` maps an error class to a
-    factory whose calls must raise it. ``settings`` are those of ``RetrievalKit``: ``texts`` (at least five),
-    ``query``, ``at_once``, ``seconds``. ``skip`` omits cases by name, with ``*`` as a wildcard.
+    ``factory()`` returns a fresh model for each case, or an awaitable of one. ``failing`` maps an
+    error class to a factory whose calls must raise it. ``settings`` are those of ``RetrievalKit``:
+    ``texts`` (at least five), ``query``, ``at_once``, ``seconds``. ``skip`` omits cases by name,
+    with ``*`` as a wildcard.
     """
     for name in settings:
         if name not in RetrievalKit.__dataclass_fields__:
@@ -95,10 +101,12 @@ def retrieval_suite(
     return leave_out([RetrievalModelCase(name, check, kit) for name, check in CASES.items()], skip)
 
 
-# --- what a call returns ----------------------------------------------------------------------------
+# --- what a call returns -----------------------------------------------------------------------
 
 
-async def _ask(model: Any, kit: RetrievalKit, texts: Sequence[str] | None = None, **settings: Any) -> Any:
+async def _ask(
+    model: Any, kit: RetrievalKit, texts: Sequence[str] | None = None, **settings: Any
+) -> Any:
     """Call the model: ``embed`` for an embedder, ``rerank`` for a reranker."""
     given = list(kit.texts if texts is None else texts)
     if isinstance(model, Embedder):
@@ -108,10 +116,16 @@ async def _ask(model: Any, kit: RetrievalKit, texts: Sequence[str] | None = None
 
 def _demand_answer(answer: Any, count: int) -> None:
     if isinstance(answer, Embeddings):
-        demand(isinstance(answer.vectors, Vectors), f"vectors are {type(answer.vectors).__name__}, not Vectors")
+        demand(
+            isinstance(answer.vectors, Vectors),
+            f"vectors are {type(answer.vectors).__name__}, not Vectors",
+        )
         demand(len(answer.vectors) == count, f"{len(answer.vectors)} vectors for {count} texts")
         demand(answer.dimensions > 0, "the vectors have no numbers")
-        demand(all(map(math.isfinite, answer.vectors.data)), "a vector has a number that is not finite")
+        demand(
+            all(map(math.isfinite, answer.vectors.data)),
+            "a vector has a number that is not finite",
+        )
     else:
         _demand_ranking(answer, count)
     named = answer.model is None or (isinstance(answer.model, str) and answer.model != "")
@@ -122,10 +136,16 @@ def _demand_answer(answer: Any, count: int) -> None:
 def _demand_ranking(answer: Any, count: int) -> None:
     demand(isinstance(answer, Ranking), f"the answer is {type(answer).__name__}, not Ranking")
     places = [each.index for each in answer.results]
-    demand(all(type(at) is int and 0 <= at < count for at in places), f"an index is out of range: {places}")
+    demand(
+        all(type(at) is int and 0 <= at < count for at in places),
+        f"an index is out of range: {places}",
+    )
     demand(len(set(places)) == len(places), f"an index occurs twice: {places}")
     scores = [each.relevance_score for each in answer.results]
-    demand(all(isinstance(score, float) and math.isfinite(score) for score in scores), f"not all are scores: {scores}")
+    demand(
+        all(isinstance(score, float) and math.isfinite(score) for score in scores),
+        f"not all are scores: {scores}",
+    )
     demand(scores == sorted(scores, reverse=True), f"the best is not first: {scores}")
 
 
@@ -136,12 +156,17 @@ def _demand_usage(usage: Usage) -> None:
 
 
 def _demand_near(found: Any, wanted: Any, what: str) -> None:
-    """Check that two answers are nearly equal: vectors by cosine, rankings by the order of documents."""
+    """Check that two answers are nearly equal: vectors by cosine, rankings by the order of
+    documents.
+    """
     if isinstance(wanted, Embeddings):
         for at, (one, other) in enumerate(zip(found.vectors, wanted.vectors, strict=True)):
             demand(find_cosine(one, other) >= _NEAR, f"{what}: the vector of text {at} differs")
         return
-    scores = [{each.index: round(each.relevance_score, 3) for each in answer.results} for answer in (found, wanted)]
+    scores = [
+        {each.index: round(each.relevance_score, 3) for each in answer.results}
+        for answer in (found, wanted)
+    ]
     demand_same(scores[0], scores[1], f"{what}: the scores differ")
 
 
@@ -152,7 +177,7 @@ def find_cosine(one: Sequence[float], other: Sequence[float]) -> float:
     return product / lengths if lengths else 0.0
 
 
-# --- cases ------------------------------------------------------------------------------------------
+# --- cases -------------------------------------------------------------------------------------
 
 
 async def _check_answer(kit: RetrievalKit) -> None:
@@ -177,7 +202,10 @@ async def _check_order(kit: RetrievalKit) -> None:
         if isinstance(together, Embeddings):
             for row, text in zip(together.vectors, kit.texts, strict=True):
                 alone = (await _ask(model, kit, [text])).vectors[0]
-                demand(find_cosine(row, alone) >= _NEAR, f"the vector of {text!r} is another if it is sent alone")
+                demand(
+                    find_cosine(row, alone) >= _NEAR,
+                    f"the vector of {text!r} is another if it is sent alone",
+                )
             return
         backwards = await _ask(model, kit, kit.texts[::-1])
         scores = [
@@ -200,7 +228,10 @@ async def _check_splitting(kit: RetrievalKit) -> None:
         model.answer, model.batch_size = count, 2
         split = await _ask(model, kit)
         _demand_answer(split, len(kit.texts))
-        demand(max(sizes) <= 2, f"a request has {max(sizes)} texts, batch_size is 2: send() must split")
+        demand(
+            max(sizes) <= 2,
+            f"a request has {max(sizes)} texts, batch_size is 2: send() must split",
+        )
         if isinstance(split, Embeddings):  # scores of rerankers may depend on the other documents
             _demand_near(split, unsplit, "split into requests of two texts")
 
@@ -215,7 +246,9 @@ async def _check_validation(kit: RetrievalKit) -> None:
 
         model.answer = count
         bad: list[tuple[list[Any], dict[str, Any]]] = [([], {}), ([1], {})]
-        bad.append((list(kit.texts), {"dimensions": 0} if isinstance(model, Embedder) else {"top_k": 0}))
+        bad.append(
+            (list(kit.texts), {"dimensions": 0} if isinstance(model, Embedder) else {"top_k": 0})
+        )
         for texts, settings in bad:
             try:
                 await _ask(model, kit, texts, **settings)
@@ -229,14 +262,22 @@ async def _check_settings(kit: RetrievalKit) -> None:
     async with kit.open() as model:
         plain = await _ask(model, kit)
         wanted = plain.dimensions // 2 or 1 if isinstance(plain, Embeddings) else 2
-        setting: dict[str, Any] = {"dimensions" if isinstance(plain, Embeddings) else "top_k": wanted}
+        setting: dict[str, Any] = {
+            "dimensions" if isinstance(plain, Embeddings) else "top_k": wanted
+        }
         with contextlib.suppress(InvalidRequestError, UnsupportedFeatureError):
             answer = await _ask(model, kit, **setting)
             if isinstance(answer, Ranking):
-                demand(len(answer.results) <= wanted, f"{len(answer.results)} results for top_k={wanted}")
+                demand(
+                    len(answer.results) <= wanted,
+                    f"{len(answer.results)} results for top_k={wanted}",
+                )
             else:
                 told = any(warning.path == "dimensions" for warning in answer.warnings)
-                demand(answer.dimensions == wanted or told, f"dimensions={wanted} was ignored without a warning")
+                demand(
+                    answer.dimensions == wanted or told,
+                    f"dimensions={wanted} was ignored without a warning",
+                )
         if isinstance(plain, Ranking):
             await _check_documents(model, kit)
 
@@ -246,8 +287,13 @@ async def _check_documents(model: Any, kit: RetrievalKit) -> None:
         answer = await _ask(model, kit, return_documents=True)
         told = any(warning.path == "return_documents" for warning in answer.warnings)
         for each in answer.results:
-            demand(each.document is not None or told, "return_documents was ignored without a warning")
-            demand(each.document in (None, kit.texts[each.index]), "a document has the index of another")
+            demand(
+                each.document is not None or told, "return_documents was ignored without a warning"
+            )
+            demand(
+                each.document in (None, kit.texts[each.index]),
+                "a document has the index of another",
+            )
 
 
 async def _check_concurrency(kit: RetrievalKit) -> None:
@@ -262,7 +308,10 @@ async def _check_concurrency(kit: RetrievalKit) -> None:
 async def _check_lifecycle(kit: RetrievalKit) -> None:
     async with kit.open() as model:
         await model.ready()
-        demand(await model.cancel("no-such-request") is False, "cancel() of an unknown id must return False")
+        demand(
+            await model.cancel("no-such-request") is False,
+            "cancel() of an unknown id must return False",
+        )
         await model.close()
         await model.close()
 
@@ -273,7 +322,9 @@ async def _check_errors(kit: RetrievalKit) -> None:
             try:
                 await _ask(model, kit)
             except ProviderError as error:
-                demand(type(error) is kind, f"{type(error).__name__} was raised, not {kind.__name__}")
+                demand(
+                    type(error) is kind, f"{type(error).__name__} was raised, not {kind.__name__}"
+                )
                 continue
             raise Violation(f"the call succeeded, {kind.__name__} was expected")
 

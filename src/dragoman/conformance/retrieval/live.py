@@ -41,9 +41,18 @@ async def check_retrieval_server(
     short calls.
     """
     bind: Any = bind_embedder if operation == "embed" else bind_reranker
-    bound = bind(model, url, wire=wire, timeouts=seconds, **({"api_key": api_key} if api_key else {}), **settings)
+    bound = bind(
+        model,
+        url,
+        wire=wire,
+        timeouts=seconds,
+        **({"api_key": api_key} if api_key else {}),
+        **settings,
+    )
     async with bound as opened:
-        outcomes, facts = await (_check_embedder(opened) if operation == "embed" else _check_reranker(opened))
+        outcomes, facts = await (
+            _check_embedder(opened) if operation == "embed" else _check_reranker(opened)
+        )
     at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     known = Capabilities.of(facts, "probed", at=at, by=f"{by} check")
     return Report(url.partition("?")[0], wire, model, by, at, tuple(outcomes), known, {})
@@ -62,7 +71,9 @@ async def _check_embedder(embedder: Embedder) -> tuple[list[CheckOutcome], dict[
         for text, row in zip(_TEXTS, together.vectors, strict=True):
             alone = (await embedder.embed([text])).vectors[0]
             if find_cosine(row, alone) < _NEAR:
-                raise _FailedError(f"the vector of {text!r} differs between a list and a separate call")
+                raise _FailedError(
+                    f"the vector of {text!r} differs between a list and a separate call"
+                )
         return "texts have the same vectors in a list and alone"
 
     async def usage() -> str:
@@ -137,7 +148,9 @@ async def _check_reranker(reranker: Reranker) -> tuple[list[CheckOutcome], dict[
     return [await _run(name, *check) for name, check in checks.items()], facts
 
 
-async def _run(name: str, title: str, check: Callable[[], Awaitable[str]], optional: bool) -> CheckOutcome:
+async def _run(
+    name: str, title: str, check: Callable[[], Awaitable[str]], optional: bool
+) -> CheckOutcome:
     began = time.perf_counter()
     status: Status = "pass"
     about = True
@@ -151,4 +164,6 @@ async def _run(name: str, title: str, check: Callable[[], Awaitable[str]], optio
         refused = optional and isinstance(error, InvalidRequestError | UnsupportedFeatureError)
         status, detail = ("unsupported" if refused else "fail"), f"{type(error).__name__}: {error}"
         about = refused or not error.transient
-    return CheckOutcome(name, title, status, detail, (), round(time.perf_counter() - began, 3), about)
+    return CheckOutcome(
+        name, title, status, detail, (), round(time.perf_counter() - began, 3), about
+    )

@@ -46,7 +46,10 @@ TABLES: dict[str, dict[str, Rule]] = {
         **gemini.FIELDS,
         **{f"generationConfig.{name}": rule for name, rule in gemini.CONFIG.items()},
     },
-    "ollama": {**ollama.FIELDS, **{f"options.{name}": rule for name, rule in ollama.OPTIONS.items()}},
+    "ollama": {
+        **ollama.FIELDS,
+        **{f"options.{name}": rule for name, rule in ollama.OPTIONS.items()},
+    },
 }
 """The rules of every wire, by field."""
 NAMES: dict[str, dict[str, str]] = {
@@ -80,7 +83,9 @@ def prepare(wire: str, body: Any) -> Prepared:
 
 
 def settle_shape(wire: str, messages: Any, prepared: Prepared) -> tuple[Any, Prepared]:
-    """Return the conversation in the form that every wire accepts, and the notes with the changes."""
+    """Return the conversation in the form that every wire accepts, and the notes with
+    the changes.
+    """
     sorter = Sorter({}, _TOGETHER[wire])
     settled = settle(messages, ROOTS[wire], sorter)
     if not sorter.left:

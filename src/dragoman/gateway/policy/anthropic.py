@@ -13,7 +13,12 @@ from .rules import Prepared, Rule, Sorter
 _READ = Rule("read")
 _HINT = Rule("hint", "it does not change what the answer means")
 
-NAMES = {"top_p": "top_p", "reasoning": "thinking", "json_mode": "output_config.format", "user": "metadata.user_id"}
+NAMES = {
+    "top_p": "top_p",
+    "reasoning": "thinking",
+    "json_mode": "output_config.format",
+    "user": "metadata.user_id",
+}
 TOGETHER = ("messages", "system")
 FIELDS: dict[str, Rule] = {
     **dict.fromkeys(
@@ -35,15 +40,25 @@ FIELDS: dict[str, Rule] = {
         _READ,
     ),
     "top_k": Rule("mapped", concept="top_k"),
-    "service_tier": Rule("hint", "which capacity serves a request is the endpoint's setting", default=("auto",)),
+    "service_tier": Rule(
+        "hint", "which capacity serves a request is the endpoint's setting", default=("auto",)
+    ),
     "cache_control": Rule("hint", "each endpoint sets its own marks for the prompt cache"),
-    "context_management": Rule("hint", "nothing is removed from the conversation", default=({"edits": []},)),
+    "context_management": Rule(
+        "hint", "nothing is removed from the conversation", default=({"edits": []},)
+    ),
     "inference_geo": _HINT,
-    "speed": Rule("hint", "how fast a model answers is the endpoint's setting", default=("standard",)),
+    "speed": Rule(
+        "hint", "how fast a model answers is the endpoint's setting", default=("standard",)
+    ),
     "diagnostics": _HINT,
     "fallbacks": Rule("hint", "which model answers is decided here"),
-    "container": Rule("refused", "run code with a tool of your own, or ask a model of the same wire"),
-    "mcp_servers": Rule("refused", "connect to the servers in your program, or ask a model of the same wire"),
+    "container": Rule(
+        "refused", "run code with a tool of your own, or ask a model of the same wire"
+    ),
+    "mcp_servers": Rule(
+        "refused", "connect to the servers in your program, or ask a model of the same wire"
+    ),
     "output_format": Rule("refused", "use output_config.format, its newer name"),
 }
 _CACHE = {"cache_control": FIELDS["cache_control"]}
@@ -66,7 +81,9 @@ _BLOCK = Rule("refused", "send text, images, documents and results of tools")
 
 
 def _thread_error() -> UnsupportedFeatureError:
-    """Return the error for a server-side conversation, with the code that the vendor's SDK expects."""
+    """Return the error for a server-side conversation, with the code that the vendor's SDK
+    expects.
+    """
     error = UnsupportedFeatureError("thread: conversations are not kept here; send all messages")
     error.provider_code = "thread_unsupported_request"
     return error
@@ -89,14 +106,16 @@ def prepare(body: Mapping[str, Any]) -> Prepared:
     return sorter.done(made, body)
 
 
-# --- the conversation -----------------------------------------------------------------------------
+# --- the conversation --------------------------------------------------------------------------
 
 
 def _sort_system(made: dict[str, Any], sorter: Sorter) -> None:
     if isinstance(made.get("system"), list):
         blocks = enumerate(made["system"])
         made["system"] = [
-            sorter.keep(block, f"system[{at}]", ("type", "text"), _CACHE) if isinstance(block, dict) else block
+            sorter.keep(block, f"system[{at}]", ("type", "text"), _CACHE)
+            if isinstance(block, dict)
+            else block
             for at, block in blocks
         ]
 
@@ -111,7 +130,10 @@ def _sort_messages(made: dict[str, Any], sorter: Sorter) -> None:
         kept = sorter.keep(message, path, ("role", "content"), _CACHE)
         content = kept.get("content")
         if isinstance(content, list):
-            blocks = [_sort_block(block, f"{path}.content[{i}]", kept, sorter) for i, block in enumerate(content)]
+            blocks = [
+                _sort_block(block, f"{path}.content[{i}]", kept, sorter)
+                for i, block in enumerate(content)
+            ]
             kept["content"] = [block for block in blocks if block is not None]
         if kept.get("role") == "system":
             _lead(made, kept, path, sorter)
@@ -149,10 +171,15 @@ def _sort_block(block: Any, path: str, message: Mapping[str, Any], sorter: Sorte
     if not isinstance(kind, str) or kind not in _BLOCKS:
         sorter.leave(path, _BLOCK, "content_dropped")
         return {"type": "text", "text": "[content of another kind]"}
-    made = sorter.keep(block, path, _BLOCKS[kind], {**_CACHE, "citations": _CITATIONS, "context": _HINT})
+    made = sorter.keep(
+        block, path, _BLOCKS[kind], {**_CACHE, "citations": _CITATIONS, "context": _HINT}
+    )
     content = made.get("content")
     if kind == "tool_result" and isinstance(content, list):
-        made["content"] = [_sort_block(each, f"{path}.content[{at}]", {}, sorter) for at, each in enumerate(content)]
+        made["content"] = [
+            _sort_block(each, f"{path}.content[{at}]", {}, sorter)
+            for at, each in enumerate(content)
+        ]
     return _sort_document(made, path, sorter) if kind == "document" else made
 
 
@@ -162,8 +189,12 @@ def _sort_document(block: dict[str, Any], path: str, sorter: Sorter) -> dict[str
     source = source if isinstance(source, dict) else {}
     kind = source.get("type")
     if kind == "content":
-        texts = [each.get("text") for each in as_blocks(source.get("content")) if isinstance(each, dict)]
-        sorter.leave(f"{path}.source", Rule("mapped", "its blocks are sent as one text"), "document_joined")
+        texts = [
+            each.get("text") for each in as_blocks(source.get("content")) if isinstance(each, dict)
+        ]
+        sorter.leave(
+            f"{path}.source", Rule("mapped", "its blocks are sent as one text"), "document_joined"
+        )
         text = "\n\n".join([text for text in texts if isinstance(text, str)])
         return {**block, "source": {"type": "text", "data": text, "media_type": "text/plain"}}
     if kind == "file":
@@ -174,11 +205,18 @@ def _sort_document(block: dict[str, Any], path: str, sorter: Sorter) -> dict[str
 
 def _write_search_result(block: dict[str, Any], path: str, sorter: Sorter) -> dict[str, Any]:
     sorter.leave(path, Rule("mapped", "it is sent as text"), "search_result_rewritten")
-    texts = [str(each.get("text", "")) for each in as_blocks(block.get("content")) if isinstance(each, dict)]
-    return {"type": "text", "text": "\n".join([f"{block.get('title')} ({block.get('source')})", *texts])}
+    texts = [
+        str(each.get("text", ""))
+        for each in as_blocks(block.get("content"))
+        if isinstance(each, dict)
+    ]
+    return {
+        "type": "text",
+        "text": "\n".join([f"{block.get('title')} ({block.get('source')})", *texts]),
+    }
 
 
-# --- tools and settings ---------------------------------------------------------------------------
+# --- tools and settings ------------------------------------------------------------------------
 
 
 def _sort_tools(tools: list[Any], sorter: Sorter) -> list[Any]:
@@ -189,7 +227,12 @@ def _sort_tools(tools: list[Any], sorter: Sorter) -> list[Any]:
             sorter.leave(f"tools[{at}]", _SERVER_TOOL, "server_tool_dropped", hosted)
         elif isinstance(tool, dict):
             made.append(
-                sorter.keep(tool, f"tools[{at}]", ("type", "name", "description", "input_schema", "strict"), _TOOL)
+                sorter.keep(
+                    tool,
+                    f"tools[{at}]",
+                    ("type", "name", "description", "input_schema", "strict"),
+                    _TOOL,
+                )
             )
         else:
             made.append(tool)
@@ -202,7 +245,9 @@ def _sort_choice(made: dict[str, Any], sorter: Sorter) -> None:
         return
     if choice.get("disable_parallel_tool_use") is True and choice.get("type") != "none":
         sorter.wish("parallel_tool_calls", False)
-    made["tool_choice"] = {name: value for name, value in choice.items() if name != "disable_parallel_tool_use"}
+    made["tool_choice"] = {
+        name: value for name, value in choice.items() if name != "disable_parallel_tool_use"
+    }
 
 
 def _sort_thinking(made: dict[str, Any], sorter: Sorter) -> None:
@@ -212,7 +257,9 @@ def _sort_thinking(made: dict[str, Any], sorter: Sorter) -> None:
     if isinstance(output, dict):
         effort = output.get("effort")
         made["output_config"] = sorter.keep(
-            {name: value for name, value in output.items() if name != "effort"}, "output_config", ("format",)
+            {name: value for name, value in output.items() if name != "effort"},
+            "output_config",
+            ("format",),
         )
         if effort is not None:
             sorter.own["output_config"] = {"effort": effort}
@@ -226,10 +273,18 @@ def _sort_thinking(made: dict[str, Any], sorter: Sorter) -> None:
         else:
             sorter.leave("output_config.effort")
     elif kind == "adaptive":
-        sorter.leave("thinking", Rule("hint", "the model thinks as much as it does by default"), "thinking_adaptive")
+        sorter.leave(
+            "thinking",
+            Rule("hint", "the model thinks as much as it does by default"),
+            "thinking_adaptive",
+        )
     elif kind == "disabled":
         sorter.wish("reasoning", "none")
-    elif kind == "enabled" and isinstance(thinking, dict) and type(thinking.get("budget_tokens")) is int:
+    elif (
+        kind == "enabled"
+        and isinstance(thinking, dict)
+        and type(thinking.get("budget_tokens")) is int
+    ):
         made["thinking"] = {"type": "enabled", "budget_tokens": thinking["budget_tokens"]}
     elif thinking is not None:
         made["thinking"] = thinking  # left as it is, because reading the request rejects it
@@ -241,4 +296,6 @@ def _sort_metadata(made: dict[str, Any], sorter: Sorter) -> None:
         return
     if metadata.get("user_id") is not None:
         sorter.wish("user", metadata["user_id"])
-    sorter.keep({name: value for name, value in metadata.items() if name != "user_id"}, "metadata", (), {})
+    sorter.keep(
+        {name: value for name, value in metadata.items() if name != "user_id"}, "metadata", (), {}
+    )

@@ -41,7 +41,10 @@ CONCEPTS: dict[str, dict[str, Place]] = {
     "verbosity": {"openai": "verbosity", "responses": "text.verbosity"},
     "user": {"openai": "user", "responses": "user", "anthropic": "metadata.user_id"},
     "prompt_cache_key": {"openai": "prompt_cache_key", "responses": "prompt_cache_key"},
-    "prompt_cache_retention": {"openai": "prompt_cache_retention", "responses": "prompt_cache_retention"},
+    "prompt_cache_retention": {
+        "openai": "prompt_cache_retention",
+        "responses": "prompt_cache_retention",
+    },
     "safety_identifier": {"openai": "safety_identifier", "responses": "safety_identifier"},
     "service_tier": {"openai": "service_tier", "responses": "service_tier"},
 }

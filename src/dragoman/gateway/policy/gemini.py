@@ -30,7 +30,9 @@ NAMES = {
 }
 TOGETHER = ("contents", "systemInstruction")
 FIELDS: dict[str, Rule] = {
-    **dict.fromkeys(("contents", "systemInstruction", "generationConfig", "tools", "toolConfig"), _READ),
+    **dict.fromkeys(
+        ("contents", "systemInstruction", "generationConfig", "tools", "toolConfig"), _READ
+    ),
     "safetySettings": Rule("hint", "the model's wire has no filters to set"),
     "labels": _HINT,
     "serviceTier": _HINT,
@@ -54,11 +56,15 @@ CONFIG: dict[str, Rule] = {
         _READ,
     ),
     "topK": Rule("mapped", concept="top_k"),
-    "candidateCount": Rule("hint", "one candidate is returned for each call", default=(1,), always=True),
+    "candidateCount": Rule(
+        "hint", "one candidate is returned for each call", default=(1,), always=True
+    ),
     "responseModalities": Rule("refused", "ask for TEXT only", default=(["TEXT"], ["text"])),
     "responseSchema": Rule("mapped", "it is sent as JSON Schema"),
     "thinkingConfig": Rule("mapped", "the budget or level is translated"),
-    "responseLogprobs": Rule("refused", "ask a model of the same wire, or leave it out", default=(False,)),
+    "responseLogprobs": Rule(
+        "refused", "ask a model of the same wire, or leave it out", default=(False,)
+    ),
     "logprobs": Rule("refused", "ask a model of the same wire, or leave it out", default=(0,)),
     "speechConfig": Rule("refused", "ask for TEXT only"),
     "imageConfig": Rule("refused", "ask for TEXT only"),
@@ -71,7 +77,15 @@ CONFIG: dict[str, Rule] = {
     "routingConfig": Rule("hint", "which model answers is decided here"),
     "modelSelectionConfig": Rule("hint", "which model answers is decided here"),
 }
-_PART_NAMES = ("text", "thought", "thoughtSignature", "inlineData", "fileData", "functionCall", "functionResponse")
+_PART_NAMES = (
+    "text",
+    "thought",
+    "thoughtSignature",
+    "inlineData",
+    "fileData",
+    "functionCall",
+    "functionResponse",
+)
 _PART = Rule("refused", "send text, images, files, calls and their responses")
 _SERVER_TOOL = Rule("refused", "offer functions of your own, or ask a model of the same wire")
 
@@ -93,7 +107,7 @@ def prepare(body: Mapping[str, Any]) -> Prepared:
     return sorter.done(made, client)
 
 
-# --- contents -------------------------------------------------------------------------------------
+# --- contents ----------------------------------------------------------------------------------
 
 
 def _sort_contents(made: dict[str, Any], sorter: Sorter) -> None:
@@ -101,7 +115,9 @@ def _sort_contents(made: dict[str, Any], sorter: Sorter) -> None:
     if isinstance(contents, dict | str):
         contents = [contents]
     if isinstance(contents, list):
-        made["contents"] = [_sort_content(each, f"contents[{at}]", sorter) for at, each in enumerate(contents)]
+        made["contents"] = [
+            _sort_content(each, f"contents[{at}]", sorter) for at, each in enumerate(contents)
+        ]
     system = made.get("systemInstruction")
     if isinstance(system, str):
         made["systemInstruction"] = {"parts": [{"text": system}]}
@@ -112,7 +128,9 @@ def _sort_contents(made: dict[str, Any], sorter: Sorter) -> None:
             parts = [parts]
         if isinstance(parts, list):
             kept["parts"] = [
-                sorter.keep(part, f"systemInstruction.parts[{at}]", ("text",)) if isinstance(part, dict) else part
+                sorter.keep(part, f"systemInstruction.parts[{at}]", ("text",))
+                if isinstance(part, dict)
+                else part
                 for at, part in enumerate(parts)
             ]
         made["systemInstruction"] = kept
@@ -129,7 +147,9 @@ def _sort_content(content: Any, path: str, sorter: Sorter) -> Any:
         parts = [parts]
     if isinstance(parts, list):
         role = made.get("role") or "user"
-        made["parts"] = [_sort_part(part, f"{path}.parts[{at}]", role, sorter) for at, part in enumerate(parts)]
+        made["parts"] = [
+            _sort_part(part, f"{path}.parts[{at}]", role, sorter) for at, part in enumerate(parts)
+        ]
     return made
 
 
@@ -145,7 +165,10 @@ def _sort_part(part: Any, path: str, role: Any, sorter: Sorter) -> Any:
         sorter.leave(path, _PART, "content_dropped")
         return {"text": "[content of another kind]"}
     made = sorter.keep(part, path, _PART_NAMES) if role != "model" else part
-    for name, names in (("inlineData", ("mimeType", "data", "displayName")), ("fileData", ("mimeType", "fileUri"))):
+    for name, names in (
+        ("inlineData", ("mimeType", "data", "displayName")),
+        ("fileData", ("mimeType", "fileUri")),
+    ):
         if isinstance(made.get(name), dict):
             made[name] = sorter.keep(made[name], f"{path}.{name}", names, {"displayName": _HINT})
             made[name].pop("displayName", None)
@@ -154,11 +177,13 @@ def _sort_part(part: Any, path: str, role: Any, sorter: Sorter) -> Any:
         inline["data"] = to_standard_base64(inline["data"])
     response = made.get("functionResponse")
     if isinstance(response, dict):
-        made["functionResponse"] = sorter.keep(response, f"{path}.functionResponse", ("id", "name", "response"))
+        made["functionResponse"] = sorter.keep(
+            response, f"{path}.functionResponse", ("id", "name", "response")
+        )
     return made
 
 
-# --- tools ----------------------------------------------------------------------------------------
+# --- tools -------------------------------------------------------------------------------------
 
 
 def _sort_tools(tools: list[Any], sorter: Sorter) -> list[Any]:
@@ -172,10 +197,18 @@ def _sort_tools(tools: list[Any], sorter: Sorter) -> list[Any]:
         if isinstance(declared, list) and declared:
             path = f"tools[{at}].functionDeclarations"
             made.append(
-                {"functionDeclarations": [_sort_tool(each, f"{path}[{i}]", sorter) for i, each in enumerate(declared)]}
+                {
+                    "functionDeclarations": [
+                        _sort_tool(each, f"{path}[{i}]", sorter) for i, each in enumerate(declared)
+                    ]
+                }
             )
-        names = [name for name in tool if name != "functionDeclarations" and tool[name] is not None]
-        others += [(f"tools[{at}].{name}", read_hosted("gemini", name, tool[name])) for name in names]
+        names = [
+            name for name in tool if name != "functionDeclarations" and tool[name] is not None
+        ]
+        others += [
+            (f"tools[{at}].{name}", read_hosted("gemini", name, tool[name])) for name in names
+        ]
     for path, hosted in others:
         sorter.leave(path, _SERVER_TOOL, "server_tool_dropped", hosted)
     return made
@@ -187,7 +220,9 @@ def _sort_tool(tool: Any, path: str, sorter: Sorter) -> Any:
     names = ("name", "description", "parameters", "parametersJsonSchema")
     return_value = Rule("hint", "the model's wire has no schema of a result")
     rules = dict.fromkeys(("response", "responseJsonSchema"), return_value)
-    made = sorter.keep(tool, path, names, {**rules, "behavior": Rule("hint", default=("BLOCKING", "UNSPECIFIED"))})
+    made = sorter.keep(
+        tool, path, names, {**rules, "behavior": Rule("hint", default=("BLOCKING", "UNSPECIFIED"))}
+    )
     for name in ("parameters", "parametersJsonSchema"):
         if isinstance(made.get(name), dict):
             made[name] = to_json_schema(made[name])
@@ -235,7 +270,9 @@ def _sort_choice(made: dict[str, Any], sorter: Sorter) -> None:
     if not isinstance(calling, dict):
         made["toolConfig"] = kept
         return
-    calling = sorter.keep(calling, "toolConfig.functionCallingConfig", ("mode", "allowedFunctionNames"))
+    calling = sorter.keep(
+        calling, "toolConfig.functionCallingConfig", ("mode", "allowedFunctionNames")
+    )
     mode, names = str(calling.get("mode") or "AUTO").upper(), calling.get("allowedFunctionNames")
     # calls are validated against their schemas on every wire
     if mode in ("VALIDATED", "MODE_UNSPECIFIED"):
@@ -245,20 +282,27 @@ def _sort_choice(made: dict[str, Any], sorter: Sorter) -> None:
         sorter.own |= {"toolConfig": config, "tools": sorter.own.get("tools", made.get("tools"))}
         made["tools"] = _keep_allowed(made.get("tools"), names)
         names = None
-    made["toolConfig"] = {"functionCallingConfig": {"mode": mode, **({"allowedFunctionNames": names} if names else {})}}
+    made["toolConfig"] = {
+        "functionCallingConfig": {
+            "mode": mode,
+            **({"allowedFunctionNames": names} if names else {}),
+        }
+    }
 
 
 def _keep_allowed(tools: Any, names: list[Any]) -> list[Any]:
     kept = []
     for tool in tools if isinstance(tools, list) else ():
         declared = tool.get("functionDeclarations") if isinstance(tool, dict) else None
-        allowed = [each for each in declared or () if isinstance(each, dict) and each.get("name") in names]
+        allowed = [
+            each for each in declared or () if isinstance(each, dict) and each.get("name") in names
+        ]
         if allowed:
             kept.append({"functionDeclarations": allowed})
     return kept
 
 
-# --- settings -------------------------------------------------------------------------------------
+# --- settings ----------------------------------------------------------------------------------
 
 
 def _sort_config(made: dict[str, Any], sorter: Sorter) -> None:
@@ -273,7 +317,9 @@ def _sort_config(made: dict[str, Any], sorter: Sorter) -> None:
         elif name == "thinkingConfig" and isinstance(value, dict):
             _sort_thinking(value, sorter)
         elif name == "responseSchema" and isinstance(value, dict):
-            sorter.own.setdefault("generationConfig", {}).update({name: value, "responseJsonSchema": None})
+            sorter.own.setdefault("generationConfig", {}).update(
+                {name: value, "responseJsonSchema": None}
+            )
             kept["responseJsonSchema"] = to_json_schema(value)
         elif rule is not None and rule.concept is not None:
             sorter.wish(rule.concept, value)
@@ -281,7 +327,10 @@ def _sort_config(made: dict[str, Any], sorter: Sorter) -> None:
             sorter.leave(f"generationConfig.{name}", rule or UNKNOWN)
             if rule is None or not rule.always:
                 sorter.own.setdefault("generationConfig", {})[name] = value
-    sorter.left = [left if left.roots != ("generationConfig",) else replace(left, roots=()) for left in sorter.left]
+    sorter.left = [
+        left if left.roots != ("generationConfig",) else replace(left, roots=())
+        for left in sorter.left
+    ]
     made["generationConfig"] = kept
     _sort_format(made, kept, sorter)
 
@@ -304,7 +353,10 @@ def _sort_format(made: dict[str, Any], config: dict[str, Any], sorter: Sorter) -
         if kind == "application/json":
             sorter.wish("json_mode", True)
         elif kind not in (None, "", "text/plain"):
-            sorter.leave("generationConfig.responseMimeType", Rule("refused", "ask for application/json or text/plain"))
+            sorter.leave(
+                "generationConfig.responseMimeType",
+                Rule("refused", "ask for application/json or text/plain"),
+            )
         return
     if kind in (None, ""):
         config["responseMimeType"] = "application/json"
@@ -312,7 +364,11 @@ def _sort_format(made: dict[str, Any], config: dict[str, Any], sorter: Sorter) -
         own |= {"responseMimeType": kind or "application/json"}
         own.setdefault("responseJsonSchema", schema)
         del config["responseJsonSchema"], config["responseMimeType"]
-        sorter.leave("generationConfig.responseSchema", Rule("mapped", "it is asked for in words"), "schema_in_words")
+        sorter.leave(
+            "generationConfig.responseSchema",
+            Rule("mapped", "it is asked for in words"),
+            "schema_in_words",
+        )
         sorter.directives.append(schema_directive(schema))
 
 

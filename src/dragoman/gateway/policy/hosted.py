@@ -30,8 +30,16 @@ _NAMES: dict[str, dict[str, str]] = {
         "web_search_preview_2025_03_11": "web_search",
         "code_interpreter": "code_execution",
     },
-    "gemini": {"googleSearch": "web_search", "codeExecution": "code_execution", "urlContext": "url_context"},
-    "anthropic": {"web_search": "web_search", "code_execution": "code_execution", "web_fetch": "url_context"},
+    "gemini": {
+        "googleSearch": "web_search",
+        "codeExecution": "code_execution",
+        "urlContext": "url_context",
+    },
+    "anthropic": {
+        "web_search": "web_search",
+        "code_execution": "code_execution",
+        "web_fetch": "url_context",
+    },
 }
 # Options that are the same on several wires, and the wires that accept them; others are dropped
 # and reported.
@@ -47,7 +55,9 @@ _REQUIRED = frozenset({"allowed_domains", "blocked_domains", "container"})
 
 
 class Hosted(Struct, frozen=True):
-    """A server tool that a client requested: its portable name, and its options under common names."""
+    """A server tool that a client requested: its portable name, and its options under common
+    names.
+    """
 
     name: str
     options: dict[str, Any]
@@ -60,7 +70,9 @@ def read_hosted(wire: str, kind: str, record: Any) -> Hosted | None:
     name = _NAMES.get(wire, {}).get(known)
     if name is None or not isinstance(record, Mapping):
         return None
-    options = {key: value for key, value in record.items() if key not in ("type", "name", "cache_control")}
+    options = {
+        key: value for key, value in record.items() if key not in ("type", "name", "cache_control")
+    }
     if isinstance(filters := options.pop("filters", None), Mapping):
         options |= filters
     if options.get("container") == {"type": "auto"}:
@@ -70,7 +82,9 @@ def read_hosted(wire: str, kind: str, record: Any) -> Hosted | None:
     place = options.get("user_location")
     if isinstance(place, Mapping) and isinstance(place.get("approximate"), Mapping):
         options["user_location"] = {"type": "approximate", **place["approximate"]}
-    return Hosted(name, {key: value for key, value in options.items() if value not in (None, [], {})})
+    return Hosted(
+        name, {key: value for key, value in options.items() if value not in (None, [], {})}
+    )
 
 
 def fit_hosted(
@@ -81,7 +95,11 @@ def fit_hosted(
 
     Gemini before 3 does not accept server tools together with functions.
     """
-    if not wires or not _RUN[hosted.name] >= set(wires) or (beside_functions and "gemini" in wires):
+    if (
+        not wires
+        or not _RUN[hosted.name] >= set(wires)
+        or (beside_functions and "gemini" in wires)
+    ):
         return None
     made: dict[str, Any] = {}
     lost = []

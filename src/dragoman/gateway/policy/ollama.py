@@ -27,21 +27,34 @@ NAMES = {
 TOGETHER = ("messages",)
 FIELDS: dict[str, Rule] = {
     **dict.fromkeys(("model", "messages", "stream", "tools", "format", "options", "think"), _READ),
-    "keep_alive": Rule("hint", "how long a model stays in memory is the endpoint's setting", always=True),
+    "keep_alive": Rule(
+        "hint", "how long a model stays in memory is the endpoint's setting", always=True
+    ),
     "logprobs": Rule("refused", "ask a model of the same wire, or leave it out", default=(False,)),
     "top_logprobs": Rule("refused", "ask a model of the same wire, or leave it out", default=(0,)),
     "truncate": Rule("hint", "a conversation that is too long is refused", default=(True,)),
     "shift": Rule("hint", "a conversation that is too long is refused", default=(True,)),
 }
 FIELDS |= {  # fields of /api/generate
-    "suffix": Rule("refused", "ask for the text in between with a prompt of your own", always=True),
+    "suffix": Rule(
+        "refused", "ask for the text in between with a prompt of your own", always=True
+    ),
     "context": Rule("refused", "send the conversation to /api/chat", always=True),
     "template": Rule("hint", "the model's server has its own template", always=True),
     "raw": Rule("hint", "the model's server has its own template", default=(False,), always=True),
 }
 OPTIONS: dict[str, Rule] = {
     **dict.fromkeys(
-        ("temperature", "num_predict", "top_p", "seed", "frequency_penalty", "presence_penalty", "stop"), _READ
+        (
+            "temperature",
+            "num_predict",
+            "top_p",
+            "seed",
+            "frequency_penalty",
+            "presence_penalty",
+            "stop",
+        ),
+        _READ,
     ),
     "top_k": Rule("mapped", concept="top_k"),
     "min_p": Rule("mapped", default=(0,), concept="min_p"),
@@ -54,15 +67,27 @@ def prepare(body: Mapping[str, Any]) -> Prepared:
     sorter = Sorter(FIELDS, TOGETHER)
     made = sorter.sort_root(body)
     if isinstance(made.get("messages"), list):
-        names = ("role", "content", "images", "thinking", "tool_calls", "tool_name", "tool_call_id")
+        names = (
+            "role",
+            "content",
+            "images",
+            "thinking",
+            "tool_calls",
+            "tool_name",
+            "tool_call_id",
+        )
         talk = enumerate(made["messages"])
         made["messages"] = [
-            _sort_calls(sorter.keep(message, f"messages[{at}]", names)) if isinstance(message, dict) else message
+            _sort_calls(sorter.keep(message, f"messages[{at}]", names))
+            if isinstance(message, dict)
+            else message
             for at, message in talk
         ]
         _forget_ids(made["messages"])
     if isinstance(made.get("tools"), list):
-        made["tools"] = [_sort_tool(tool, f"tools[{at}]", sorter) for at, tool in enumerate(made["tools"])]
+        made["tools"] = [
+            _sort_tool(tool, f"tools[{at}]", sorter) for at, tool in enumerate(made["tools"])
+        ]
     if isinstance(made.get("options"), dict):
         made["options"] = _sort_options(made["options"], sorter)
     if made.get("format") == "json":
@@ -76,7 +101,9 @@ def _sort_calls(message: dict[str, Any]) -> dict[str, Any]:
     calls = message.get("tool_calls")
     if isinstance(calls, list):
         message["tool_calls"] = [
-            {name: call[name] for name in ("id", "function") if name in call} if isinstance(call, dict) else call
+            {name: call[name] for name in ("id", "function") if name in call}
+            if isinstance(call, dict)
+            else call
             for call in calls
         ]
     return message
@@ -87,7 +114,9 @@ def _forget_ids(messages: list[Any]) -> None:
     only. Results are then matched to calls by their order.
     """
     records = [message for message in messages if isinstance(message, dict)]
-    lists = [message["tool_calls"] for message in records if isinstance(message.get("tool_calls"), list)]
+    lists = [
+        message["tool_calls"] for message in records if isinstance(message.get("tool_calls"), list)
+    ]
     known = [call.get("id") for calls in lists for call in calls if isinstance(call, dict)]
     for message in records:
         if message.get("tool_call_id") not in known:
@@ -95,10 +124,16 @@ def _forget_ids(messages: list[Any]) -> None:
 
 
 def _sort_tool(tool: Any, path: str, sorter: Sorter) -> Any:
-    if not isinstance(tool, dict) or name_of(tool) is None or not isinstance(tool.get("function"), dict):
+    if (
+        not isinstance(tool, dict)
+        or name_of(tool) is None
+        or not isinstance(tool.get("function"), dict)
+    ):
         return tool
     made = sorter.keep(tool, path, ("type", "function"))
-    made["function"] = sorter.keep(tool["function"], f"{path}.function", ("name", "description", "parameters"))
+    made["function"] = sorter.keep(
+        tool["function"], f"{path}.function", ("name", "description", "parameters")
+    )
     return made
 
 
@@ -118,7 +153,9 @@ def _sort_options(options: dict[str, Any], sorter: Sorter) -> dict[str, Any]:
             own[name] = value
     if own:
         sorter.own["options"] = own
-        sorter.left = [left if left.roots != ("options",) else replace(left, roots=()) for left in sorter.left]
+        sorter.left = [
+            left if left.roots != ("options",) else replace(left, roots=()) for left in sorter.left
+        ]
     if kept.get("num_predict") in (-1, -2):  # both mean unlimited, which is the default
         del kept["num_predict"]
     return kept

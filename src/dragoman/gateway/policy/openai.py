@@ -90,13 +90,18 @@ _PART = Rule("refused", "send text, images or files")
 def prepare(body: Mapping[str, Any]) -> Prepared:
     """Return the body in the form that the strict reader of this wire accepts."""
     sorter = Sorter(FIELDS, TOGETHER)
-    made = sorter.sort_root({name: value for name, value in body.items() if name != "web_search_options"})
+    made = sorter.sort_root(
+        {name: value for name, value in body.items() if name != "web_search_options"}
+    )
     if body.get("web_search_options") is not None:
         hosted = read_hosted("openai", "web_search_options", body["web_search_options"])
         sorter.leave("web_search_options", _SEARCH, hosted=hosted)
     _sort_reasoning(made, body, sorter)
     if isinstance(made.get("messages"), list):
-        made["messages"] = [_sort_message(each, f"messages[{at}]", sorter) for at, each in enumerate(made["messages"])]
+        made["messages"] = [
+            _sort_message(each, f"messages[{at}]", sorter)
+            for at, each in enumerate(made["messages"])
+        ]
     if isinstance(made.get("tools"), list):
         made["tools"] = _sort_tools(made["tools"], sorter)
     _sort_choice(made, sorter)
@@ -125,7 +130,9 @@ _SPELLINGS = ("reasoning", "thinking", "enable_thinking", "chat_template_kwargs"
 
 
 def _read_reasoning(body: Mapping[str, Any]) -> str | int | None:
-    reasoning, thinking, options = (body.get(name) for name in ("reasoning", "thinking", "chat_template_kwargs"))
+    reasoning, thinking, options = (
+        body.get(name) for name in ("reasoning", "thinking", "chat_template_kwargs")
+    )
     switch = body.get("enable_thinking")
     if isinstance(reasoning, dict):
         effort, budget = reasoning.get("effort"), reasoning.get("max_tokens")
@@ -141,7 +148,7 @@ def _read_reasoning(body: Mapping[str, Any]) -> str | int | None:
     return "medium" if switch else "none"
 
 
-# --- messages -------------------------------------------------------------------------------------
+# --- messages ----------------------------------------------------------------------------------
 
 
 def _sort_message(message: Any, path: str, sorter: Sorter) -> Any:
@@ -151,10 +158,14 @@ def _sort_message(message: Any, path: str, sorter: Sorter) -> Any:
     made = sorter.keep(message, path, _ROLES[role], _NAME | _CACHE)
     if isinstance(made.get("content"), list):
         parts = enumerate(made["content"])
-        made["content"] = [_sort_part(part, f"{path}.content[{at}]", role, sorter) for at, part in parts]
+        made["content"] = [
+            _sort_part(part, f"{path}.content[{at}]", role, sorter) for at, part in parts
+        ]
     if isinstance(made.get("tool_calls"), list):
         calls = enumerate(made["tool_calls"])
-        made["tool_calls"] = [_sort_call(call, f"{path}.tool_calls[{at}]", sorter) for at, call in calls]
+        made["tool_calls"] = [
+            _sort_call(call, f"{path}.tool_calls[{at}]", sorter) for at, call in calls
+        ]
     return made
 
 
@@ -184,7 +195,9 @@ def _sort_call(call: Any, path: str, sorter: Sorter) -> Any:
     if not isinstance(call, dict):
         return call
     if call.get("type") == "custom" and isinstance(call.get("custom"), dict):
-        sorter.leave(path, Rule("hint", "it is sent as a call of a function"), "custom_call_rewritten")
+        sorter.leave(
+            path, Rule("hint", "it is sent as a call of a function"), "custom_call_rewritten"
+        )
         custom = call["custom"]
         arguments = {"input": custom.get("input")}
         return {
@@ -192,11 +205,19 @@ def _sort_call(call: Any, path: str, sorter: Sorter) -> Any:
             "type": "function",
             "function": {"name": custom.get("name"), "arguments": arguments},
         }
-    made = sorter.keep(call, path, ("id", "type", "function", "index", "name", "arguments", "signature", "continuity"))
+    made = sorter.keep(
+        call,
+        path,
+        ("id", "type", "function", "index", "name", "arguments", "signature", "continuity"),
+    )
     function = made.get("function")
     if isinstance(function, dict):
-        made["function"] = function = sorter.keep(function, f"{path}.function", ("name", "arguments"))
-        function["arguments"] = sort_arguments(function.get("arguments"), f"{path}.function.arguments", sorter)
+        made["function"] = function = sorter.keep(
+            function, f"{path}.function", ("name", "arguments")
+        )
+        function["arguments"] = sort_arguments(
+            function.get("arguments"), f"{path}.function.arguments", sorter
+        )
     return made
 
 
@@ -204,11 +225,15 @@ def sort_arguments(value: Any, path: str, sorter: Sorter) -> Any:
     """Return the arguments of a call; a string that is not a JSON object is wrapped in one."""
     if not isinstance(value, str) or not value.strip() or read_object(value) is not None:
         return value
-    sorter.leave(path, Rule("hint", "the text is not a JSON object, and is sent inside one"), "arguments_rewritten")
+    sorter.leave(
+        path,
+        Rule("hint", "the text is not a JSON object, and is sent inside one"),
+        "arguments_rewritten",
+    )
     return {"arguments": value}
 
 
-# --- tools and format -----------------------------------------------------------------------------
+# --- tools and format --------------------------------------------------------------------------
 
 
 def _sort_tools(tools: list[Any], sorter: Sorter) -> list[Any]:
@@ -224,7 +249,11 @@ def _sort_tools(tools: list[Any], sorter: Sorter) -> list[Any]:
             kept["function"] = sorter.keep(tool["function"], f"{path}.function", names)
             made.append(kept)
         elif isinstance(tool, dict):
-            made.append(sorter.keep(tool, path, ("type", "name", "description", "parameters", "strict"), _CACHE))
+            made.append(
+                sorter.keep(
+                    tool, path, ("type", "name", "description", "parameters", "strict"), _CACHE
+                )
+            )
         else:
             made.append(tool)
     return made
@@ -285,4 +314,6 @@ def _sort_stream_options(made: dict[str, Any], sorter: Sorter) -> None:
     if made.get("stream") is not True or is_among(options, NOTHING):
         del made["stream_options"]
     else:
-        made["stream_options"] = sorter.keep(options, "stream_options", ("include_usage", "include_obfuscation"))
+        made["stream_options"] = sorter.keep(
+            options, "stream_options", ("include_usage", "include_obfuscation")
+        )

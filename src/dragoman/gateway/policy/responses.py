@@ -16,7 +16,11 @@ _READ = Rule("read")
 _HINT = Rule("hint", "it does not change what the answer means")
 _STATE = Rule("refused", "send the whole conversation as input, or start the gateway with --store")
 
-NAMES = {"max_tokens": "max_output_tokens", "reasoning": "reasoning.effort", "json_mode": "text.format"}
+NAMES = {
+    "max_tokens": "max_output_tokens",
+    "reasoning": "reasoning.effort",
+    "json_mode": "text.format",
+}
 TOGETHER = ("input", "instructions")
 FIELDS: dict[str, Rule] = {
     **dict.fromkeys(
@@ -42,23 +46,50 @@ FIELDS: dict[str, Rule] = {
     "safety_identifier": Rule("mapped", concept="safety_identifier"),
     "service_tier": Rule("mapped", default=("auto", "default"), concept="service_tier"),
     "top_logprobs": Rule("refused", "ask a model of the same wire, or leave it out", default=(0,)),
-    "truncation": Rule("hint", "a conversation that is too long is refused", default=("disabled",)),
-    "include": Rule("hint", "the model's wire has nothing of the kind", default=(["reasoning.encrypted_content"],)),
+    "truncation": Rule(
+        "hint", "a conversation that is too long is refused", default=("disabled",)
+    ),
+    "include": Rule(
+        "hint",
+        "the model's wire has nothing of the kind",
+        default=(["reasoning.encrypted_content"],),
+    ),
     "max_tool_calls": Rule("hint", "it limits the tools that a server runs by itself"),
     "metadata": _HINT,
     "client_metadata": _HINT,
-    "stream_options": Rule("hint", "no padding is sent", default=({"include_obfuscation": False},), always=True),
-    "store": Rule("hint", "nothing is kept here between calls; see --store", default=(False, True), always=True),
+    "stream_options": Rule(
+        "hint", "no padding is sent", default=({"include_obfuscation": False},), always=True
+    ),
+    "store": Rule(
+        "hint",
+        "nothing is kept here between calls; see --store",
+        default=(False, True),
+        always=True,
+    ),
     "background": Rule("refused", "start the gateway with --store", default=(False,), always=True),
     "previous_response_id": Rule(_STATE.effect, _STATE.what, always=True),
     "conversation": Rule(_STATE.effect, _STATE.what, always=True),
-    "prompt": Rule("refused", "prompts are not kept here; send the text of the prompt", always=True),
+    "prompt": Rule(
+        "refused", "prompts are not kept here; send the text of the prompt", always=True
+    ),
 }
 _ITEM = Rule("refused", "send messages, calls of functions and their outputs")
-_REFERENCE = Rule("refused", "send the item itself (store: false), or start the gateway with --store", always=True)
+_REFERENCE = Rule(
+    "refused",
+    "send the item itself (store: false), or start the gateway with --store",
+    always=True,
+)
 _HOSTED = Rule("refused", "offer tools of type function, or ask a model of the same wire")
 _OFFERED = Rule("hint", "the model's server does not run it; the other functions are offered")
-_PARTS = ("input_text", "output_text", "text", "input_image", "input_file", "refusal", "input_audio")
+_PARTS = (
+    "input_text",
+    "output_text",
+    "text",
+    "input_image",
+    "input_file",
+    "refusal",
+    "input_audio",
+)
 _CALLS = ("custom_tool_call", "local_shell_call", "shell_call", "apply_patch_call")
 
 
@@ -92,7 +123,9 @@ def _sort_item(item: Any, path: str, sorter: Sorter) -> Any:
         made = sorter.keep(item, path, ("type", "role", "content", "id", "status", "phase"))
         if isinstance(made.get("content"), list):
             parts = enumerate(made["content"])
-            made["content"] = [_sort_part(part, f"{path}.content[{at}]", sorter) for at, part in parts]
+            made["content"] = [
+                _sort_part(part, f"{path}.content[{at}]", sorter) for at, part in parts
+            ]
         if made.get("role") != "assistant":
             made.pop("phase", None)
         return made
@@ -102,7 +135,8 @@ def _sort_item(item: Any, path: str, sorter: Sorter) -> Any:
         made = sorter.keep(item, path, ("type", "call_id", "output", "id", "status"))
         if isinstance(made.get("output"), list):
             made["output"] = [
-                _sort_part(part, f"{path}.output[{at}]", sorter) for at, part in enumerate(made["output"])
+                _sort_part(part, f"{path}.output[{at}]", sorter)
+                for at, part in enumerate(made["output"])
             ]
         return _rewrite(made, path, sorter) if kind != "function_call_output" else made
     if kind in _CALLS:
@@ -116,9 +150,15 @@ def _sort_item(item: Any, path: str, sorter: Sorter) -> Any:
 def _rewrite(item: dict[str, Any], path: str, sorter: Sorter) -> dict[str, Any]:
     """Return a custom tool call, or its output, as a function call or the output of one."""
     if str(item.get("type")).endswith("_output"):
-        sorter.leave(path, Rule("mapped", "it is sent as the output of a function"), "custom_output_rewritten")
+        sorter.leave(
+            path,
+            Rule("mapped", "it is sent as the output of a function"),
+            "custom_output_rewritten",
+        )
         return {**item, "type": "function_call_output"}
-    sorter.leave(path, Rule("mapped", "it is sent as a call of a function"), "custom_call_rewritten")
+    sorter.leave(
+        path, Rule("mapped", "it is sent as a call of a function"), "custom_call_rewritten"
+    )
     name = item.get("name") or str(item["type"]).removesuffix("_call")
     wanted = item.get("input") if "input" in item else item.get("action") or item.get("operation")
     return {
@@ -150,7 +190,17 @@ def _sort_part(part: Any, path: str, sorter: Sorter) -> Any:
             "type": "output_text" if kind.startswith("output") else "input_text",
             "text": "[content of another kind]",
         }
-    names = ("type", "text", "annotations", "logprobs", "refusal", "image_url", "detail", "filename", "file_url")
+    names = (
+        "type",
+        "text",
+        "annotations",
+        "logprobs",
+        "refusal",
+        "image_url",
+        "detail",
+        "filename",
+        "file_url",
+    )
     made = sorter.keep(part, path, (*names, "file_data", "input_audio"))
     if kind != "output_text":
         made.pop("annotations", None)
@@ -162,7 +212,7 @@ def _sort_part(part: Any, path: str, sorter: Sorter) -> Any:
     return made
 
 
-# --- tools and settings ---------------------------------------------------------------------------
+# --- tools and settings ------------------------------------------------------------------------
 
 
 def _sort_tools(tools: list[Any], sorter: Sorter) -> list[Any]:
@@ -172,7 +222,9 @@ def _sort_tools(tools: list[Any], sorter: Sorter) -> list[Any]:
         kind = tool.get("type") if isinstance(tool, dict) else None
         path = f"tools[{at}]"
         if kind == "function":
-            made.append(sorter.keep(tool, path, ("type", "name", "description", "parameters", "strict")))
+            made.append(
+                sorter.keep(tool, path, ("type", "name", "description", "parameters", "strict"))
+            )
         elif kind == "custom":
             made.append(_sort_custom(tool, path, sorter))
         elif isinstance(kind, str):
@@ -187,16 +239,26 @@ def _sort_tools(tools: list[Any], sorter: Sorter) -> list[Any]:
 
 def _sort_custom(tool: dict[str, Any], path: str, sorter: Sorter) -> dict[str, Any]:
     """Return a custom tool (free text) as a function with one parameter."""
-    sorter.leave(path, Rule("mapped", "it is offered as a function with one text"), "custom_tool_rewritten")
+    sorter.leave(
+        path, Rule("mapped", "it is offered as a function with one text"), "custom_tool_rewritten"
+    )
     name = tool.get("name")
     sorter.custom.add(str(name))
     form = tool.get("format")
     form = form if isinstance(form, dict) else {}
     about = str(tool.get("description") or "")
     if form.get("type") == "grammar":
-        about += f"\n\nThe input must match this {form.get('syntax')} grammar:\n{form.get('definition')}"
+        about += (
+            f"\n\nThe input must match this {form.get('syntax')} "
+            f"grammar:\n{form.get('definition')}"
+        )
     text = {"type": "string", "description": "The whole input of the tool."}
-    schema = {"type": "object", "properties": {"input": text}, "required": ["input"], "additionalProperties": False}
+    schema = {
+        "type": "object",
+        "properties": {"input": text},
+        "required": ["input"],
+        "additionalProperties": False,
+    }
     return {"type": "function", "name": name, "description": about.strip(), "parameters": schema}
 
 
@@ -223,7 +285,9 @@ def _sort_text(made: dict[str, Any], sorter: Sorter) -> None:
     if text.get("verbosity") not in (None, "medium"):
         sorter.wish("verbosity", text["verbosity"])
     form = text.get("format")
-    kept = sorter.keep({name: value for name, value in text.items() if name != "verbosity"}, "text", ("format",))
+    kept = sorter.keep(
+        {name: value for name, value in text.items() if name != "verbosity"}, "text", ("format",)
+    )
     if isinstance(form, dict) and form.get("type") == "json_object":
         del kept["format"]
         sorter.wish("json_mode", True)
@@ -236,8 +300,12 @@ def _sort_reasoning(made: dict[str, Any], sorter: Sorter) -> None:
     reasoning = made.get("reasoning")
     if not isinstance(reasoning, dict):
         return
-    summary = Rule("hint", "the thoughts that the model's server sends are passed on", default=("auto",))
-    kept = sorter.keep(reasoning, "reasoning", ("effort",), {"summary": summary, "generate_summary": summary})
+    summary = Rule(
+        "hint", "the thoughts that the model's server sends are passed on", default=("auto",)
+    )
+    kept = sorter.keep(
+        reasoning, "reasoning", ("effort",), {"summary": summary, "generate_summary": summary}
+    )
     effort = kept.get("effort")
     if isinstance(effort, str) and effort not in EFFORTS:
         sorter.own["reasoning"] = reasoning

@@ -71,7 +71,13 @@ class Sorter:
         self.custom: set[str] = set()  # names of custom tools, which are replaced by functions
         self._together = together
 
-    def leave(self, path: str, rule: Rule = UNKNOWN, code: str | None = None, hosted: Hosted | None = None) -> None:
+    def leave(
+        self,
+        path: str,
+        rule: Rule = UNKNOWN,
+        code: str | None = None,
+        hosted: Hosted | None = None,
+    ) -> None:
         """Note a part of the body that is dropped. ``code`` never contains client input, because
         metrics count by it.
         """
@@ -85,7 +91,13 @@ class Sorter:
     def done(self, body: dict[str, Any], client: Mapping[str, Any]) -> Prepared:
         """Return the prepared body with everything that was noted."""
         return Prepared(
-            body, client, tuple(self.left), self.wishes, self.own, frozenset(self.custom), tuple(self.directives)
+            body,
+            client,
+            tuple(self.left),
+            self.wishes,
+            self.own,
+            frozenset(self.custom),
+            tuple(self.directives),
         )
 
     def wish(self, concept: str, value: Any) -> None:
@@ -93,7 +105,11 @@ class Sorter:
         self.wishes[concept] = value
 
     def keep(
-        self, record: Mapping[str, Any], path: str, names: Collection[str], rules: Mapping[str, Rule] | None = None
+        self,
+        record: Mapping[str, Any],
+        path: str,
+        names: Collection[str],
+        rules: Mapping[str, Rule] | None = None,
     ) -> dict[str, Any]:
         """Return the fields with these names; note the others as dropped, unless they are empty
         or defaults.
@@ -131,7 +147,9 @@ def is_among(value: Any, values: Collection[Any]) -> bool:
     """Return whether a value is one of some JSON values; unlike in Python, ``true`` does not
     equal 1.
     """
-    return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in values)
+    return any(
+        value == each and isinstance(value, bool) == isinstance(each, bool) for each in values
+    )
 
 
 class Prepared(Struct, frozen=True):

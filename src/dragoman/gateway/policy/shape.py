@@ -30,8 +30,13 @@ def settle(messages: Sequence[Message], root: str, sorter: Sorter) -> Sequence[M
     """Return the conversation in the common form."""
     messages = _lead_with_system(messages, root, sorter)
     first = sum([type(message) is System for message in messages])
-    talk = [_fill(message, f"{root}[{at}]", sorter) for at, message in enumerate(messages[first:], first)]
-    talk = [message for message in talk if not (type(message) is Assistant and not message.content)]
+    talk = [
+        _fill(message, f"{root}[{at}]", sorter)
+        for at, message in enumerate(messages[first:], first)
+    ]
+    talk = [
+        message for message in talk if not (type(message) is Assistant and not message.content)
+    ]
     system = [message for message in messages[:first] if isinstance(message, System)]
     if not talk and system:
         sorter.leave(f"{root}[{first - 1}]", _ASKED, "system_sent_as_user")

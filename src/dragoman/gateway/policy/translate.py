@@ -75,7 +75,12 @@ def translate(
 
 class _Translation:
     def __init__(
-        self, request: Request, prepared: Prepared, wire: str, target: Target, names: Mapping[str, str]
+        self,
+        request: Request,
+        prepared: Prepared,
+        wire: str,
+        target: Target,
+        names: Mapping[str, str],
     ) -> None:
         self.request = request
         self.prepared = prepared
@@ -88,7 +93,9 @@ class _Translation:
 
     @property
     def others(self) -> frozenset[str]:
-        """The model's wires other than the client's own; one empty name if the model has no wire."""
+        """The model's wires other than the client's own; one empty name if the model
+        has no wire.
+        """
         return (self.target.wires or frozenset({""})) - {self.wire}
 
     def carry_own(self) -> None:
@@ -122,7 +129,9 @@ class _Translation:
         if tool not in self.request.server_tools:
             self.request = replace(self.request, server_tools=(*self.request.server_tools, tool))
         for name in lost:
-            self._warn("tool_option_dropped", f"{left.path}.{name}", "the model's wire has no such option")
+            self._warn(
+                "tool_option_dropped", f"{left.path}.{name}", "the model's wire has no such option"
+            )
         return True
 
     def give_directives(self) -> None:
@@ -132,7 +141,9 @@ class _Translation:
             self.request = replace(self.request, messages=(*told, *self.request.messages))
 
     def express_wishes(self) -> None:
-        """Write the settings that the model's wire has a field for; report them where it has none."""
+        """Write the settings that the model's wire has a field for; report them where
+        it has none.
+        """
         for concept, value in self.prepared.wishes.items():
             if concept == "reasoning":
                 if self.others:
@@ -156,14 +167,25 @@ class _Translation:
             if value is not None:
                 self._set(**{name: None})
                 if value != 0 or name == "seed":
-                    self._warn(f"{name}_dropped", self.names.get(name, name), "the model's wire has no such setting")
+                    self._warn(
+                        f"{name}_dropped",
+                        self.names.get(name, name),
+                        "the model's wire has no such setting",
+                    )
         if config.stop_sequences and self.target.wires & _WITHOUT_STOP:
             self.stops = tuple([stop for stop in config.stop_sequences if stop])
             self._set(stop_sequences=None)
-        if "anthropic" in self.target.wires and config.max_tokens is None and not self.target.has_limit:
+        if (
+            "anthropic" in self.target.wires
+            and config.max_tokens is None
+            and not self.target.has_limit
+        ):
             budget = config.reasoning if type(config.reasoning) is int else 0
             self._set(max_tokens=DEFAULT_MAX_TOKENS + budget)
-            why = f"the model's wire requires a limit, and the model's own is not known: {DEFAULT_MAX_TOKENS} is used"
+            why = (
+                "the model's wire requires a limit, and the model's own is not known: "
+                f"{DEFAULT_MAX_TOKENS} is used"
+            )
             self._warn("max_tokens_added", self.names.get("max_tokens", "max_tokens"), why)
 
     def done(self) -> Translated:
@@ -175,11 +197,17 @@ class _Translation:
 
     def _apply(self, rule: Rule, code: str, path: str) -> None:
         if rule.effect == "refused":
-            raise UnsupportedFeatureError(f"{path}: the model {self.target.name!r} cannot do this; {rule.what}")
+            raise UnsupportedFeatureError(
+                f"{path}: the model {self.target.name!r} cannot do this; {rule.what}"
+            )
         self._warn(code, path, rule.what)
 
     def _express(self, concept: str, value: Any, wire: str) -> None:
-        if concept == "parallel_tool_calls" and wire == "anthropic" and self.request.tool_choice is None:
+        if (
+            concept == "parallel_tool_calls"
+            and wire == "anthropic"
+            and self.request.tool_choice is None
+        ):
             self._over(wire, {"tool_choice": {"type": "auto"}})
         fields = write_concept(concept, value, wire)
         if fields is not None:
@@ -187,15 +215,26 @@ class _Translation:
         elif concept == "json_mode" or (concept == "parallel_tool_calls" and value is True):
             return
         else:
-            self._warn(f"{concept}_dropped", self.names.get(concept, concept), "the model's wire has no such setting")
+            self._warn(
+                f"{concept}_dropped",
+                self.names.get(concept, concept),
+                "the model's wire has no such setting",
+            )
 
     def _ask_for_json(self) -> None:
         """Ask for JSON in the prompt if the wire has no field for that, or requires the prompt to
         mention JSON.
         """
-        is_told = self.wire in ("openai", "responses") and self.others <= {"openai", "responses", "gemini", "ollama"}
+        is_told = self.wire in ("openai", "responses") and self.others <= {
+            "openai",
+            "responses",
+            "gemini",
+            "ollama",
+        }
         if self.others and not is_told:
-            self.request = replace(self.request, messages=(System(_JSON_DIRECTIVE), *self.request.messages))
+            self.request = replace(
+                self.request, messages=(System(_JSON_DIRECTIVE), *self.request.messages)
+            )
 
     def _over(self, wire: str, fields: dict[str, Any]) -> None:
         self.native[wire] = merge(self.native.get(wire, {}), fields)
@@ -214,7 +253,9 @@ def merge(fields: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     made = dict(fields)
     for name, value in over.items():
         ours = made.get(name)
-        made[name] = merge(ours, value) if isinstance(ours, dict) and isinstance(value, dict) else value
+        made[name] = (
+            merge(ours, value) if isinstance(ours, dict) and isinstance(value, dict) else value
+        )
     return made
 
 
@@ -223,4 +264,6 @@ def refuse_losses(warnings: Collection[LossWarning], model: str) -> None:
     ``on_loss: reject``.
     """
     for first in list(warnings)[:1]:
-        raise UnsupportedFeatureError(f"{first.path}: {first.detail}; {model!r} refuses losses (on_loss: reject)")
+        raise UnsupportedFeatureError(
+            f"{first.path}: {first.detail}; {model!r} refuses losses (on_loss: reject)"
+        )

@@ -1,7 +1,8 @@
 """The interface of a retrieval wire: a codec for one model at one address.
 
-Codecs are pure, as those of ``dragoman.wire`` are: no socket, no clock, no log. ``encode`` writes one request,
-``decode`` reads its whole reply. Splitting a call into several requests is done above the codecs.
+Codecs are pure, as those of ``dragoman.wire`` are: no socket, no clock, no log. ``encode`` writes
+one request, ``decode`` reads its whole reply. Splitting a call into several requests is done above
+the codecs.
 """
 
 from __future__ import annotations
@@ -73,7 +74,9 @@ class RetrievalCodec(ABC, Generic[Q, RequestT]):
     wire: ClassVar[str]
     quirks_type: type[Q]
     batch_limit: ClassVar[int | None] = None
-    """How many texts or documents one request of this wire may hold; ``None`` if there is no such limit."""
+    """How many texts or documents one request of this wire may hold; ``None`` if there is no such
+    limit.
+    """
 
     def __init__(self, model: str, base_url: str, quirks: Q | None = None) -> None:
         self.model = model
@@ -82,7 +85,9 @@ class RetrievalCodec(ABC, Generic[Q, RequestT]):
 
     @classmethod
     def connect(cls, model: str, base_url: str, quirks: Any) -> Self:
-        """Return a codec for an endpoint; ``quirks`` is the wire's struct, or a mapping of its fields."""
+        """Return a codec for an endpoint; ``quirks`` is the wire's struct, or a mapping of its
+        fields.
+        """
         return cls(model, base_url, read_quirks(quirks, cls.quirks_type))
 
     @property
@@ -101,22 +106,30 @@ class RetrievalCodec(ABC, Generic[Q, RequestT]):
 
     @abstractmethod
     def decode(self, reply: HttpReply, request: RequestT) -> Any:
-        """Decode the complete reply to a request; raise ``InvalidResponseError`` if it is invalid."""
+        """Decode the complete reply to a request; raise ``InvalidResponseError`` if it
+        is invalid.
+        """
 
     def try_call(self, request: RequestT) -> Generator[HttpRequest, HttpReply, None]:
-        """Check readiness by a call that costs a token, on a wire whose server has no model list."""
+        """Check readiness by a call that costs a token, on a wire whose server has no
+        model list.
+        """
         reply = yield self.encode(request).http
         if reply.status >= 300:
             raise self.error(reply.status, reply.headers, reply.body)
         self.decode(reply, request)
 
-    def error(self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None) -> ProviderError:
-        """Return the error for a reply that is not a success. ``now`` (epoch seconds) resolves dates in headers."""
+    def error(
+        self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None
+    ) -> ProviderError:
+        """Return the error for a reply that is not a success. ``now`` (epoch seconds) resolves
+        dates in headers.
+        """
         return build_error(status, headers, read_failure(body), ROWS, now)
 
     def inband_error(self, record: Any) -> ProviderError | None:
-        """Return the error for a reply with status 200 that has an ``error`` instead of a result, or
-        ``None``.
+        """Return the error for a reply with status 200 that has an ``error`` instead of a result,
+        or ``None``.
         """
         found = record.get("error") if isinstance(record, dict) else None
         return inband_error(read_failure(record)) if found else None
@@ -143,7 +156,9 @@ class EmbedCodec(RetrievalCodec[Q, EmbedRequest]):
 
     @abstractmethod
     def decode(self, reply: HttpReply, request: EmbedRequest) -> EmbedPart:
-        """Decode the complete reply to a request; raise ``InvalidResponseError`` if it is invalid."""
+        """Decode the complete reply to a request; raise ``InvalidResponseError`` if it
+        is invalid.
+        """
 
 
 class RerankCodec(RetrievalCodec[Q, RerankRequest]):
@@ -151,16 +166,22 @@ class RerankCodec(RetrievalCodec[Q, RerankRequest]):
 
     @abstractmethod
     def decode(self, reply: HttpReply, request: RerankRequest) -> RankPart:
-        """Decode the complete reply to a request; raise ``InvalidResponseError`` if it is invalid."""
+        """Decode the complete reply to a request; raise ``InvalidResponseError`` if it
+        is invalid.
+        """
 
 
 def choose_input_type(request: EmbedRequest, words: Mapping[str, str]) -> str | None:
-    """Return the wire's name for the request's input type; reject a type that the wire does not have."""
+    """Return the wire's name for the request's input type; reject a type that the wire does not
+    have.
+    """
     if request.input_type is None:
         return None
     if request.input_type not in words:
         known = ", ".join(words)
-        raise InvalidRequestError(f"input_type must be one of {known} on this wire, not {quote(request.input_type)}")
+        raise InvalidRequestError(
+            f"input_type must be one of {known} on this wire, not {quote(request.input_type)}"
+        )
     return words[request.input_type]
 
 
@@ -168,5 +189,7 @@ def drop_input_type(request: EmbedRequest, notes: Notes) -> None:
     """Record the loss of the input type on a wire that has no field for it."""
     if request.input_type is not None:
         notes.drop(
-            "input_type", "input_type_dropped", "this wire has no field for it; see prefixes of connect_embedder"
+            "input_type",
+            "input_type_dropped",
+            "this wire has no field for it; see prefixes of connect_embedder",
         )

@@ -50,7 +50,9 @@ _decode = msgspec.json.Decoder(_Reply).decode
 
 
 class CohereEmbed(EmbedCodec[EmbedQuirks]):
-    """``/v2/embed`` for one model at one base URL. The wire requires an input type; the default is ``document``."""
+    """``/v2/embed`` for one model at one base URL. The wire requires an input type; the default is
+    ``document``.
+    """
 
     wire: ClassVar[str] = "cohere"
     quirks_type = EmbedQuirks
@@ -89,8 +91,8 @@ class RerankQuirks(Struct, frozen=True, forbid_unknown_fields=True):
 class CohereRerank(RerankCodec[RerankQuirks]):
     """``/v2/rerank`` for one model at one base URL.
 
-    The wire returns no documents, and truncates each at ``max_tokens_per_doc``, 4,096 unless set in
-    ``extras``.
+    The wire returns no documents, and truncates each at ``max_tokens_per_doc``, 4,096 unless set
+    in ``extras``.
     """
 
     wire: ClassVar[str] = "cohere"
@@ -100,7 +102,9 @@ class CohereRerank(RerankCodec[RerankQuirks]):
     def encode(self, request: RerankRequest) -> Encoded:
         notes = Notes()
         if request.return_documents:
-            notes.drop("return_documents", "return_documents_dropped", "this wire returns no documents")
+            notes.drop(
+                "return_documents", "return_documents_dropped", "this wire returns no documents"
+            )
         body: dict[str, Any] = {"model": request.model or self.model}
         if request.top_k is not None:
             body["top_n"] = request.top_k
@@ -123,7 +127,9 @@ def _read_units(meta: Any) -> Usage:
     units = meta.get("billed_units") if isinstance(meta, dict) else None
     if not isinstance(units, dict):
         return Usage()
-    return replace(Usage(), **{name: _read_unit(units.get(name)) for name in ("input_tokens", "search_units")})
+    return replace(
+        Usage(), **{name: _read_unit(units.get(name)) for name in ("input_tokens", "search_units")}
+    )
 
 
 def _read_unit(value: Any) -> int | None:
@@ -131,12 +137,18 @@ def _read_unit(value: Any) -> int | None:
     return read_count(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
-def _ask_model(codec: CohereEmbed | CohereRerank, endpoint: str) -> Generator[HttpRequest, HttpReply, None]:
+def _ask_model(
+    codec: CohereEmbed | CohereRerank, endpoint: str
+) -> Generator[HttpRequest, HttpReply, None]:
     """Request the model's record and check that it lists the endpoint."""
-    reply = yield get_json(join_url(root_of(codec.base_url), f"/v1/models/{escape(codec.model, safe='')}"))
+    reply = yield get_json(
+        join_url(root_of(codec.base_url), f"/v1/models/{escape(codec.model, safe='')}")
+    )
     if reply.status >= 300:
         raise codec.error(reply.status, reply.headers, reply.body)
     record = read_any(reply.body)
     endpoints = record.get("endpoints") if isinstance(record, dict) else None
     if isinstance(endpoints, list) and endpoints and endpoint not in endpoints:
-        raise InvalidModelError(f"the model {codec.model!r} does not {endpoint}", status=reply.status)
+        raise InvalidModelError(
+            f"the model {codec.model!r} does not {endpoint}", status=reply.status
+        )

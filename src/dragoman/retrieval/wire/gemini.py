@@ -1,4 +1,6 @@
-"""Gemini: ``:batchEmbedContents``, which answers by position and reports neither usage, id nor model."""
+"""Gemini: ``:batchEmbedContents``, which answers by position and reports neither usage, id nor
+model.
+"""
 
 from __future__ import annotations
 
@@ -55,8 +57,8 @@ class GeminiEmbed(EmbedCodec[EmbedQuirks]):
     """``:batchEmbedContents`` for one model at one base URL.
 
     The task is sent as a field, which ``gemini-embedding-001`` reads; later models expect it as a
-    prefix of each text (``prefixes`` of ``connect_embedder``). Vectors of other than the full length
-    are not normalised.
+    prefix of each text (``prefixes`` of ``connect_embedder``). Vectors of other than the full
+    length are not normalised.
     """
 
     wire: ClassVar[str] = "gemini"
@@ -77,7 +79,13 @@ class GeminiEmbed(EmbedCodec[EmbedQuirks]):
             settings["outputDimensionality"] = request.dimensions
         merge_extras(settings, request.extras, where="extras")
         items = [{**settings, "content": {"parts": [{"text": text}]}} for text in request.texts]
-        return encode_post(self._chat.address(model, ":batchEmbedContents"), {"requests": items}, Notes(), None, JSON)
+        return encode_post(
+            self._chat.address(model, ":batchEmbedContents"),
+            {"requests": items},
+            Notes(),
+            None,
+            JSON,
+        )
 
     def decode(self, reply: HttpReply, request: EmbedRequest) -> EmbedPart:
         read = read_typed(reply.body, _decode, self.inband_error)
@@ -85,7 +93,9 @@ class GeminiEmbed(EmbedCodec[EmbedQuirks]):
         data, dimensions = pack_vectors([each.values for each in read.embeddings])
         return EmbedPart(data, dimensions, read_usage(read.usageMetadata, "promptTokenCount"))
 
-    def error(self, status: int, headers: Any, body: bytes, now: float | None = None) -> ProviderError:
+    def error(
+        self, status: int, headers: Any, body: bytes, now: float | None = None
+    ) -> ProviderError:
         return build_error(status, headers, read_refusal(body), (*CHAT_ROWS, *ROWS), now)
 
     def authorise(self, key: str) -> dict[str, str]:
@@ -103,4 +113,6 @@ class GeminiEmbed(EmbedCodec[EmbedQuirks]):
             and methods
             and not {"embedContent", "batchEmbedContents"} & set(map(str, methods))
         ):
-            raise InvalidModelError(f"the model {self.model!r} does not embed", status=reply.status)
+            raise InvalidModelError(
+                f"the model {self.model!r} does not embed", status=reply.status
+            )

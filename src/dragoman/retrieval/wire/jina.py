@@ -1,7 +1,7 @@
 """Jina: ``/v1/embeddings`` with a task, and ``/v1/rerank``.
 
-Texts that are too long are rejected, not truncated. Tasks beyond ``query`` and ``document`` differ from
-one version of its models to the next; set them with ``extras={"task": ...}``.
+Texts that are too long are rejected, not truncated. Tasks beyond ``query`` and ``document`` differ
+from one version of its models to the next; set them with ``extras={"task": ...}``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ class JinaEmbed(EmbedCodec[EmbedQuirks]):
         if self.quirks.embedding_type is not None:
             body["embedding_type"] = self.quirks.embedding_type
         body |= {"truncate": False, "input": list(request.texts)}
-        return self.post(join_url(self.base_url, "/embeddings", default="/v1"), body, request, Notes())
+        return self.post(
+            join_url(self.base_url, "/embeddings", default="/v1"), body, request, Notes()
+        )
 
     def decode(self, reply: HttpReply, request: EmbedRequest) -> EmbedPart:
         read, data, dimensions = read_listed(reply, len(request.texts), self.inband_error)

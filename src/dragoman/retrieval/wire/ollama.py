@@ -1,5 +1,5 @@
-"""Ollama: ``/api/embed``. Long texts are rejected; Ollama's default, the only choice under ``/v1``,
-truncates.
+"""Ollama: ``/api/embed``. Long texts are rejected; Ollama's default, the only choice under
+``/v1``, truncates.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from .reading import check_count, pack_vectors, read_name, read_typed, read_usag
 
 
 class EmbedQuirks(Struct, frozen=True, forbid_unknown_fields=True):
-    """``options`` are the model's own, such as ``num_ctx``; ``keep_alive`` is how long it stays in memory."""
+    """``options`` are the model's own, such as ``num_ctx``; ``keep_alive`` is how long it stays in
+    memory.
+    """
 
     options: dict[str, Any] = field(default_factory=dict)
     keep_alive: str | float | None = None
@@ -53,7 +55,9 @@ class OllamaEmbed(EmbedCodec[EmbedQuirks]):
         if self.quirks.options:
             body["options"] = self.quirks.options
         body["input"] = list(request.texts)
-        return self.post(f"{root_of(self.base_url).removesuffix('/api')}/api/embed", body, request, notes)
+        return self.post(
+            f"{root_of(self.base_url).removesuffix('/api')}/api/embed", body, request, notes
+        )
 
     def decode(self, reply: HttpReply, request: EmbedRequest) -> EmbedPart:
         read = read_typed(reply.body, _decode, self.inband_error)

@@ -1,8 +1,9 @@
 """The openai wire: ``/v1/embeddings``, and ``/v1/rerank`` as servers of this wire implement it.
 
-OpenAI, vLLM, llama.cpp, LM Studio, Infinity, TEI and most gateways answer ``/v1/embeddings``; vLLM,
-llama.cpp and Infinity also ``/v1/rerank``. ``encoding_format`` is sent only where a server is known to
-have it: LM Studio ignores it, others reject it, or answer with status 200 but without vectors.
+OpenAI, vLLM, llama.cpp, LM Studio, Infinity, TEI and most gateways answer ``/v1/embeddings``;
+vLLM, llama.cpp and Infinity also ``/v1/rerank``. ``encoding_format`` is sent only where a server
+is known to have it: LM Studio ignores it, others reject it, or answer with status 200 but without
+vectors.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from .reading import read_any, read_listed, read_name, read_results, read_usage
 class EmbedQuirks(Struct, frozen=True, forbid_unknown_fields=True):
     """How a server of the openai wire differs when it embeds.
 
-    ``encoding_format`` is sent if set: ``base64`` is three times smaller than numbers and cheaper to read.
-    ``usage`` is false for a server whose counts are not tokens (Infinity counts characters). ``batch_limit`` is how
-    many texts one request may hold, if not 2,048.
+    ``encoding_format`` is sent if set: ``base64`` is three times smaller than numbers and cheaper
+    to read. ``usage`` is false for a server whose counts are not tokens (Infinity counts
+    characters). ``batch_limit`` is how many texts one request may hold, if not 2,048.
     ``readiness`` and ``any_model`` are as for chat.
     """
 
@@ -63,7 +64,11 @@ class OpenAIEmbed(EmbedCodec[EmbedQuirks]):
 
     def decode(self, reply: HttpReply, request: EmbedRequest) -> EmbedPart:
         read, data, dimensions = read_listed(reply, len(request.texts), self.inband_error)
-        usage = read_usage(read.usage, "prompt_tokens", "total_tokens") if self.quirks.usage else Usage()
+        usage = (
+            read_usage(read.usage, "prompt_tokens", "total_tokens")
+            if self.quirks.usage
+            else Usage()
+        )
         return EmbedPart(data, dimensions, usage, read_name(read.id), read_name(read.model))
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
@@ -106,10 +111,17 @@ class OpenAIRerank(RerankCodec[RerankQuirks]):
         # TEI.
         results = record.get("results") if isinstance(record, dict) else record
         facts = record if isinstance(record, dict) else {}
-        usage = read_usage(facts.get("usage"), "prompt_tokens", "total_tokens") if self.quirks.usage else Usage()
+        usage = (
+            read_usage(facts.get("usage"), "prompt_tokens", "total_tokens")
+            if self.quirks.usage
+            else Usage()
+        )
         name = "score" if isinstance(record, list) else "relevance_score"
         return RankPart(
-            read_results(results, request, name), usage, read_name(facts.get("id")), read_name(facts.get("model"))
+            read_results(results, request, name),
+            usage,
+            read_name(facts.get("id")),
+            read_name(facts.get("model")),
         )
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
@@ -119,6 +131,8 @@ class OpenAIRerank(RerankCodec[RerankQuirks]):
 def ask_as_chat(
     model: str, base_url: str, quirks: EmbedQuirks | RerankQuirks
 ) -> Generator[HttpRequest, HttpReply, None]:
-    """Check readiness as for a chat model: the model list, and the models in memory if the server reports them."""
+    """Check readiness as for a chat model: the model list, and the models in memory if the server
+    reports them.
+    """
     asked = replace(ChatQuirks(), readiness=quirks.readiness, any_model=quirks.any_model)
     yield from OpenAICodec(model, base_url, asked).ready()

@@ -1,4 +1,6 @@
-"""Read replies: vectors in every format that servers use, results of a ranking, and token counts."""
+"""Read replies: vectors in every format that servers use, results of a ranking, and
+token counts.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class _Item(Struct, gc=False):
 
 
 class ListedReply(Struct):
-    """The shape of the openai wire: vectors under ``data``, each with its index; base64 or numbers."""
+    """The shape of the openai wire: vectors under ``data``, each with its index; base64 or
+    numbers.
+    """
 
     data: list[_Item]
     usage: Any = None
@@ -40,10 +44,13 @@ class ListedReply(Struct):
 _decode_listed = msgspec.json.Decoder(ListedReply).decode
 
 
-def read_listed(reply: HttpReply, count: int, find_error: Callable[[Any], ProviderError | None]) -> tuple[
+def read_listed(reply: HttpReply, count: int,
+                find_error: Callable[[Any], ProviderError | None]) -> tuple[
     ListedReply, bytes, int
 ]:  # fmt: skip
-    """Read a reply in openai format; return it, its vectors in the order of the texts, and their length."""
+    """Read a reply in openai format; return it, its vectors in the order of the texts, and their
+    length.
+    """
     read = read_typed(reply.body, _decode_listed, find_error)
     rows: list[Vector | None] = [None] * count
     check_count(len(read.data), count)
@@ -65,14 +72,20 @@ def _place(rows: list[Any], index: Any, row: Any) -> None:
     rows[index] = row
 
 
-def read_typed(body: bytes, decode: Callable[[bytes], T], find_error: Callable[[Any], ProviderError | None]) -> T:
-    """Decode a body of a known shape; raise the error that it contains, or ``InvalidResponseError``."""
+def read_typed(
+    body: bytes, decode: Callable[[bytes], T], find_error: Callable[[Any], ProviderError | None]
+) -> T:
+    """Decode a body of a known shape; raise the error that it contains, or
+    ``InvalidResponseError``.
+    """
     try:
         return decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         reason = " ".join(str(error).split())[:200]
     record = read_any(body)
-    raise find_error(record) or InvalidResponseError(f"the reply is not one of this wire: {reason}")
+    raise find_error(record) or InvalidResponseError(
+        f"the reply is not one of this wire: {reason}"
+    )
 
 
 def read_any(body: bytes) -> Any:
@@ -99,7 +112,9 @@ def check_count(found: int, expected: int) -> None:
 
 
 def pack_vectors(rows: Sequence[Vector]) -> tuple[bytes, int]:
-    """Return the vectors as consecutive little-endian float32 bytes, and the length of each vector."""
+    """Return the vectors as consecutive little-endian float32 bytes, and the length of each
+    vector.
+    """
     packed = [row if type(row) is bytes else _pack_numbers(row) for row in rows]
     sizes = set(map(len, packed))
     if len(sizes) > 1:
@@ -126,7 +141,7 @@ def decode_base64(text: str) -> bytes:
         raise InvalidResponseError("a vector is a text and not base64") from None
 
 
-# --- rankings ---------------------------------------------------------------------------------------
+# --- rankings ----------------------------------------------------------------------------------
 
 
 def read_results(
@@ -136,13 +151,17 @@ def read_results(
     if not isinstance(items, list):
         raise InvalidResponseError("the reply has no list of results")
     if request.top_k is not None and len(items) > request.top_k:
-        raise InvalidResponseError(f"the reply has {len(items)} results, {request.top_k} were asked for")
+        raise InvalidResponseError(
+            f"the reply has {len(items)} results, {request.top_k} were asked for"
+        )
     seen: set[int] = set()
     results = []
     for item in items:
         index = item.get("index") if isinstance(item, dict) else None
         if type(index) is not int or not 0 <= index < len(request.documents):
-            raise InvalidResponseError(f"a result has the index {quote(index)}, of {len(request.documents)} documents")
+            raise InvalidResponseError(
+                f"a result has the index {quote(index)}, of {len(request.documents)} documents"
+            )
         if index in seen:
             raise InvalidResponseError(f"two results have the index {index}")
         seen.add(index)
@@ -157,7 +176,9 @@ def _read_score(value: Any) -> float:
 
 
 def _read_echo(value: Any) -> str | None:
-    """Read the text of a document that the server returned: a string, or an object with a ``text``."""
+    """Read the text of a document that the server returned: a string, or an object with a
+    ``text``.
+    """
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, dict):
@@ -166,7 +187,7 @@ def _read_echo(value: Any) -> str | None:
     raise InvalidResponseError(f"a result has the document {quote(value)}")
 
 
-# --- counts and names: an invalid one is treated as not reported ----------------------------------
+# --- counts and names: an invalid one is treated as not reported -------------------------------
 
 
 def read_usage(record: Any, *names: str) -> Usage:

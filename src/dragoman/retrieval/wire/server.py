@@ -1,7 +1,7 @@
 """Retrieval wires, server side: read requests of clients, write answers and errors.
 
-The gateway and the simulator use these. An unknown field is rejected by name; a hint that changes neither
-vectors nor scores is dropped and reported.
+The gateway and the simulator use these. An unknown field is rejected by name; a hint that changes
+neither vectors nor scores is dropped and reported.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ _NO_CUT = "texts that are too long are refused here, never cut"
 
 
 class AskedRetrieval(Struct, frozen=True):
-    """The decoded request of a client, the dropped fields, and the requested form of the answer."""
+    """The decoded request of a client, the dropped fields, and the requested form of
+    the answer.
+    """
 
     request: EmbedRequest | RerankRequest
     warnings: tuple[LossWarning, ...] = ()
@@ -83,15 +85,24 @@ class OpenAIEmbedServer(RetrievalServer):
 
     def encode(self, answer: Embeddings, asked: AskedRetrieval, model: str) -> HttpReply:
         vectors = _write_vectors(answer, as_base64=asked.form.get("encoding_format") == "base64")
-        data = [{"object": "embedding", "index": at, "embedding": row} for at, row in enumerate(vectors)]
+        data = [
+            {"object": "embedding", "index": at, "embedding": row}
+            for at, row in enumerate(vectors)
+        ]
         tokens = answer.usage.input_tokens
-        usage = {"usage": {"prompt_tokens": tokens, "total_tokens": tokens}} if tokens is not None else {}
-        return HttpReply(200, _JSON, _encode({"object": "list", "data": data, "model": model, **usage}))
+        usage = (
+            {"usage": {"prompt_tokens": tokens, "total_tokens": tokens}}
+            if tokens is not None
+            else {}
+        )
+        return HttpReply(
+            200, _JSON, _encode({"object": "list", "data": data, "model": model, **usage})
+        )
 
 
 class VoyageEmbedServer(OpenAIEmbedServer):
-    """``/v1/embeddings`` as Voyage and Jina define it: the settings have other names, and usage is a
-    total.
+    """``/v1/embeddings`` as Voyage and Jina define it: the settings have other names, and usage is
+    a total.
     """
 
     wire: ClassVar[str] = "voyage"
@@ -100,12 +111,15 @@ class VoyageEmbedServer(OpenAIEmbedServer):
         fields, losses = read_body(body), Losses()
         model = fields.need_text("model")
         _refuse_cut(fields, "truncation", "truncate")
-        encoding = fields.choice("encoding_format", ("base64",)) or fields.choice("embedding_type", ("float", "base64"))
+        encoding = fields.choice("encoding_format", ("base64",)) or fields.choice(
+            "embedding_type", ("float", "base64")
+        )
         task = fields.choice("task", ("retrieval.query", "retrieval.passage"))
         kind = fields.choice("input_type", ("query", "document"))
         request = build_embed_request(
             _read_texts(fields, "input"),
-            input_type=kind or {"retrieval.query": "query", "retrieval.passage": "document"}.get(task or ""),
+            input_type=kind
+            or {"retrieval.query": "query", "retrieval.passage": "document"}.get(task or ""),
             dimensions=fields.whole("output_dimension") or fields.whole("dimensions"),
             model=model,
         )
@@ -155,11 +169,16 @@ class GeminiEmbedServer(RetrievalServer):
         model, _, verb = path.rpartition("/models/")[2].rpartition(":")
         is_batch = verb == "batchEmbedContents"
         items = fields.items("requests", required=True) or () if is_batch else (fields.data,)
-        read = [_GeminiItem(Fields(item, f"requests[{at}]" if is_batch else "")) for at, item in enumerate(items)]
+        read = [
+            _GeminiItem(Fields(item, f"requests[{at}]" if is_batch else ""))
+            for at, item in enumerate(items)
+        ]
         if not read:
             raise InvalidRequestError("requests is empty")
         if len({(each.task, each.dimensions) for each in read}) > 1:
-            raise InvalidRequestError("requests must have one taskType and one outputDimensionality")
+            raise InvalidRequestError(
+                "requests must have one taskType and one outputDimensionality"
+            )
         request = build_embed_request(
             [each.text for each in read],
             input_type=read[0].task,
@@ -171,7 +190,9 @@ class GeminiEmbedServer(RetrievalServer):
 
     def encode(self, answer: Embeddings, asked: AskedRetrieval, model: str) -> HttpReply:
         rows = [{"values": row} for row in answer.vectors.tolist()]
-        record: dict[str, Any] = {"embeddings": rows} if asked.form.get("batch") else {"embedding": rows[0]}
+        record: dict[str, Any] = (
+            {"embeddings": rows} if asked.form.get("batch") else {"embedding": rows[0]}
+        )
         if answer.usage.input_tokens is not None:
             record["usageMetadata"] = {"promptTokenCount": answer.usage.input_tokens}
         return HttpReply(200, _JSON, _encode(record))
@@ -193,7 +214,10 @@ class _GeminiItem:
         content.take("role")
         parts = content.items("parts", required=True) or ()
         self.text = "".join(
-            [Fields(part, content.at(f"parts[{at}]")).need_text("text") for at, part in enumerate(parts)]
+            [
+                Fields(part, content.at(f"parts[{at}]")).need_text("text")
+                for at, part in enumerate(parts)
+            ]
         )
         self.warnings = losses.warnings
         content.done()
@@ -231,8 +255,15 @@ class CohereEmbedServer(RetrievalServer):
 
     def encode(self, answer: Embeddings, asked: AskedRetrieval, model: str) -> HttpReply:
         assert isinstance(asked.request, EmbedRequest)
-        found = {kind: _write_vectors(answer, as_base64=kind == "base64") for kind in asked.form["types"]}
-        units = {"input_tokens": answer.usage.input_tokens} if answer.usage.input_tokens is not None else {}
+        found = {
+            kind: _write_vectors(answer, as_base64=kind == "base64")
+            for kind in asked.form["types"]
+        }
+        units = (
+            {"input_tokens": answer.usage.input_tokens}
+            if answer.usage.input_tokens is not None
+            else {}
+        )
         record = {
             "id": answer.response_id or asked.request.request_id,
             "embeddings": found,
@@ -264,7 +295,9 @@ class RerankServer(RetrievalServer):
         fields, losses = read_body(body), Losses()
         model = fields.need_text("model")
         _refuse_cut(fields, "truncation")
-        losses.drop_fields(fields, ("max_tokens_per_doc", "max_chunks_per_doc", "priority"), _NO_CUT)
+        losses.drop_fields(
+            fields, ("max_tokens_per_doc", "max_chunks_per_doc", "priority"), _NO_CUT
+        )
         returns = fields.flag("return_documents")
         request = build_rerank_request(
             fields.need_text("query"),
@@ -283,7 +316,9 @@ class RerankServer(RetrievalServer):
         for each in answer.results:
             row: dict[str, Any] = {"index": each.index, "relevance_score": each.relevance_score}
             if asked.form.get("returns"):
-                row["document"] = {"text": given[each.index] if each.document is None else each.document}
+                row["document"] = {
+                    "text": given[each.index] if each.document is None else each.document
+                }
             rows.append(row)
         units = {"search_units": usage.search_units} if usage.search_units is not None else {}
         tokens = {"total_tokens": usage.input_tokens} if usage.input_tokens is not None else {}
@@ -359,7 +394,9 @@ class TeiRerankServer(TeiEmbedServer):
         for each in answer.results:
             row: dict[str, Any] = {"index": each.index, "score": each.relevance_score}
             if asked.form.get("returns"):
-                row["text"] = asked.request.documents[each.index] if each.document is None else each.document
+                row["text"] = (
+                    asked.request.documents[each.index] if each.document is None else each.document
+                )
             rows.append(row)
         return HttpReply(200, _JSON, _encode(rows))
 
@@ -376,7 +413,9 @@ def _write_error(error: ProviderError, record: dict[str, Any]) -> HttpReply:
 
 
 def _read_texts(fields: Fields, name: str) -> list[str]:
-    """Read one text or a list of texts. Token numbers are rejected: the model's vocabulary may differ."""
+    """Read one text or a list of texts. Token numbers are rejected: the model's vocabulary may
+    differ.
+    """
     value = fields.take(name)
     if value is None:
         fields.refuse(name, "is required")
@@ -384,7 +423,9 @@ def _read_texts(fields: Fields, name: str) -> list[str]:
     if not isinstance(texts, list):
         fields.refuse(name, "must be a string or a list of strings")
     if any(isinstance(text, int | list) for text in texts):
-        fields.refuse(name, "must be text here, not the numbers of tokens; turn this off in the client")
+        fields.refuse(
+            name, "must be text here, not the numbers of tokens; turn this off in the client"
+        )
     return texts
 
 

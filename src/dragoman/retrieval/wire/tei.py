@@ -1,6 +1,7 @@
 """Text Embeddings Inference: ``/embed`` and ``/rerank``, whose replies are bare lists.
 
-Token counts are only in a header. From 1.9 on it truncates long texts unless ``truncate`` is false.
+Token counts are only in a header. From 1.9 on it truncates long texts unless ``truncate`` is
+false.
 """
 
 from __future__ import annotations
@@ -11,7 +12,12 @@ from typing import Any, ClassVar, Literal
 import msgspec
 from msgspec import Struct, field
 
-from ...errors import InvalidModelError, InvalidResponseError, ModelNotLoadedError, UnavailableError
+from ...errors import (
+    InvalidModelError,
+    InvalidResponseError,
+    ModelNotLoadedError,
+    UnavailableError,
+)
 from ...events import Usage
 from ...wire.codec import Encoded, HttpReply, HttpRequest, Notes
 from ...wire.readiness import get_json
@@ -75,7 +81,9 @@ class RerankQuirks(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TeiRerank(RerankCodec[RerankQuirks]):
-    """``/rerank`` for the one model of a server. It has no ``top_n``, so the list is truncated here."""
+    """``/rerank`` for the one model of a server. It has no ``top_n``, so the list is truncated
+    here.
+    """
 
     wire: ClassVar[str] = "tei"
     quirks_type = RerankQuirks
@@ -106,8 +114,14 @@ class TeiRerank(RerankCodec[RerankQuirks]):
 
 
 def _read_tokens(headers: Mapping[str, str]) -> Usage:
-    text = next((value for name, value in headers.items() if name.lower() == "x-compute-tokens"), "")
-    return Usage(input_tokens=int(text)) if text.isascii() and text.isdigit() and len(text) < 19 else Usage()
+    text = next(
+        (value for name, value in headers.items() if name.lower() == "x-compute-tokens"), ""
+    )
+    return (
+        Usage(input_tokens=int(text))
+        if text.isascii() and text.isdigit() and len(text) < 19
+        else Usage()
+    )
 
 
 def _ask_info(codec: TeiEmbed | TeiRerank, kind: str) -> Generator[HttpRequest, HttpReply, None]:
@@ -123,4 +137,6 @@ def _ask_info(codec: TeiEmbed | TeiRerank, kind: str) -> Generator[HttpRequest, 
     info = read_any(reply.body)
     kinds = info.get("model_type") if isinstance(info, dict) else None
     if isinstance(kinds, dict) and kinds and kind not in kinds:
-        raise InvalidModelError(f"the server's model is not of the kind {kind!r}", status=reply.status)
+        raise InvalidModelError(
+            f"the server's model is not of the kind {kind!r}", status=reply.status
+        )

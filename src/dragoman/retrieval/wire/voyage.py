@@ -1,4 +1,5 @@
-"""Voyage: ``/v1/embeddings`` with an input type, and ``/v1/rerank`` with ``top_k`` and its results under ``data``.
+"""Voyage: ``/v1/embeddings`` with an input type, and ``/v1/rerank`` with ``top_k`` and its results
+under ``data``.
 
 Both truncate long texts unless ``truncation`` is false, which is always sent.
 """
@@ -43,7 +44,9 @@ class VoyageEmbed(EmbedCodec[EmbedQuirks]):
         if self.quirks.encoding_format is not None:
             body["encoding_format"] = self.quirks.encoding_format
         body |= {"truncation": False, "input": list(request.texts)}
-        return self.post(join_url(self.base_url, "/embeddings", default="/v1"), body, request, Notes())
+        return self.post(
+            join_url(self.base_url, "/embeddings", default="/v1"), body, request, Notes()
+        )
 
     def decode(self, reply: HttpReply, request: EmbedRequest) -> EmbedPart:
         read, data, dimensions = read_listed(reply, len(request.texts), self.inband_error)

@@ -20,12 +20,18 @@ _MARK = {"type": "ephemeral"}
 
 
 def mark_of(value: System | User | ToolResult | Text | Image | Document) -> dict[str, Any]:
-    """Return the ``cache_control`` field if the caller marked a message or block, else no field."""
+    """Return the ``cache_control`` field if the caller marked a message or block, else
+    no field.
+    """
     return {_KEY: _MARK} if value.cache else {}
 
 
-def place_breakpoints(body: dict[str, Any], cache: PromptCache | None, quirks: Quirks, notes: Notes) -> None:
-    """Add the breakpoints of the cache mode to those of the caller; remove all if caching is off."""
+def place_breakpoints(
+    body: dict[str, Any], cache: PromptCache | None, quirks: Quirks, notes: Notes
+) -> None:
+    """Add the breakpoints of the cache mode to those of the caller; remove all if
+    caching is off.
+    """
     marked = [block for block in _blocks(body) if _KEY in block]
     if cache is None:
         for block in marked:
@@ -33,7 +39,11 @@ def place_breakpoints(body: dict[str, Any], cache: PromptCache | None, quirks: Q
         return
     for block in marked[:-LIMIT]:
         del block[_KEY]
-        notes.drop("messages", "cache_mark_dropped", f"the wire takes {LIMIT} marks; the last ones are sent")
+        notes.drop(
+            "messages",
+            "cache_mark_dropped",
+            f"the wire takes {LIMIT} marks; the last ones are sent",
+        )
     left = LIMIT - len(marked)
     for block in [] if left <= 0 else _candidates(body, cache, quirks):
         if left and _KEY not in block:
@@ -44,7 +54,12 @@ def place_breakpoints(body: dict[str, Any], cache: PromptCache | None, quirks: Q
             if _KEY in block:
                 block[_KEY] = {**_MARK, "ttl": "1h"}
         if cache.ttl == "24h":
-            notes.rewrite("config.cache.ttl", "cache_ttl_shortened", "the cache is kept for 1 hour at most", loss=True)
+            notes.rewrite(
+                "config.cache.ttl",
+                "cache_ttl_shortened",
+                "the cache is kept for 1 hour at most",
+                loss=True,
+            )
 
 
 def _blocks(body: dict[str, Any]) -> list[dict[str, Any]]:
@@ -57,7 +72,9 @@ def _blocks(body: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def take_mark(blocks: list[dict[str, Any]]) -> bool:
-    """Remove breakpoints from nested blocks, where the wire rejects them; return whether there were any."""
+    """Remove breakpoints from nested blocks, where the wire rejects them; return whether there
+    were any.
+    """
     return any(block.pop(_KEY, None) is not None for block in blocks)
 
 

@@ -29,7 +29,8 @@ from .request import structured_path, write_request
 class AnthropicCodec(Endpoint[Quirks]):
     """The Messages wire for one model at one base URL.
 
-    ``max_output_tokens`` is sent as ``max_tokens`` when the caller sets none: the wire requires one.
+    ``max_output_tokens`` is sent as ``max_tokens`` when the caller sets none: the wire requires
+    one.
     """
 
     wire: ClassVar[str] = "anthropic"
@@ -67,12 +68,22 @@ class AnthropicCodec(Endpoint[Quirks]):
         quirks = cls.adapt_calls(cls.adapt_reasoning(quirks, capabilities), capabilities)
         if capabilities.known("supports_images") is False:
             quirks = replace(quirks, result_media="omit")
-        if capabilities.known("supports_structured_output") is not False or quirks.structured != "native":
+        if (
+            capabilities.known("supports_structured_output") is not False
+            or quirks.structured != "native"
+        ):
             return quirks
-        return replace(quirks, structured="prompt" if capabilities.known("supports_tools") is False else "tool")
+        return replace(
+            quirks,
+            structured="prompt" if capabilities.known("supports_tools") is False else "tool",
+        )
 
-    def taught(self, detail: str, schema: Mapping[str, Any] | None = None, **changes: Any) -> AnthropicCodec:
-        """Return a copy of the codec with other quirks, for one response schema or for every request."""
+    def taught(
+        self, detail: str, schema: Mapping[str, Any] | None = None, **changes: Any
+    ) -> AnthropicCodec:
+        """Return a copy of the codec with other quirks, for one response schema or for every
+        request.
+        """
         codec = super().taught(detail, schema, **changes)
         codec._max_output_tokens = self._max_output_tokens
         return codec
@@ -85,13 +96,17 @@ class AnthropicCodec(Endpoint[Quirks]):
         notes, quirks = Notes(), self.quirks_for(request)
         request = rename_calls(request, notes)
         path = structured_path(request, self.home(request), quirks)
-        body = write_request(request, self.home(request), quirks, path, self._max_output_tokens, notes)
+        body = write_request(
+            request, self.home(request), quirks, path, self._max_output_tokens, notes
+        )
         url = self._url
         if self.quirks.raw_predict:
             verb = ":streamRawPredict" if request.stream else ":rawPredict"
             url = join_url(self._url, f"/models/{quote(body.pop('model'), safe='@.-_')}{verb}")
             body = {"anthropic_version": _RAW_VERSION, **body}
-        return encode_post(url, body, notes, path, _headers(request), request.native.get(self.wire))
+        return encode_post(
+            url, body, notes, path, _headers(request), request.native.get(self.wire)
+        )
 
     def decoder(self, request: Request, out: Assembler) -> AnthropicDecoder:
         """Return a decoder for the reply, which is one body or a stream."""
@@ -100,7 +115,9 @@ class AnthropicCodec(Endpoint[Quirks]):
             answer = schema_name(request.response_schema)
         return AnthropicDecoder(request, out, answer=answer, keep_raw=self._keep_raw)
 
-    def error(self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None) -> ProviderError:
+    def error(
+        self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None
+    ) -> ProviderError:
         """Return the error for a reply with an error status."""
         return build_error(status, headers, read_failure(body), ROWS, now)
 
@@ -109,7 +126,8 @@ class AnthropicCodec(Endpoint[Quirks]):
         return {"x-api-key": key}
 
     def learn(self, error: ProviderError, request: Request) -> AnthropicCodec | None:
-        """Return a codec that requests structured output in another way, after an error that names this one.
+        """Return a codec that requests structured output in another way, after an error that names
+        this one.
 
         The order is: native, then tool, then prompt.
         """
@@ -118,22 +136,29 @@ class AnthropicCodec(Endpoint[Quirks]):
         path = structured_path(request, self.home(request), self.quirks_for(request))
         said = f"{error.provider_message} {error.provider_code}"
         if path == "native" and _NAMES_FORMAT.search(said):
-            return self.taught_structure(request, about_field=is_about_field(said), structured="tool")
+            return self.taught_structure(
+                request, about_field=is_about_field(said), structured="tool"
+            )
         if path == "tool" and _NAMES_TOOL.search(said):
-            return self.taught_structure(request, about_field=is_about_field(said), structured="prompt")
+            return self.taught_structure(
+                request, about_field=is_about_field(said), structured="prompt"
+            )
         return None
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
         """Look the model up by name, or in the model list if the server has no such route.
 
-        A 404 that names the model is the result. Any other 404 means that the server lacks the route
-        (llama.cpp, vLLM); then its model list decides. Without a list, the model cannot be confirmed.
+        A 404 that names the model is the result. Any other 404 means that the server lacks the
+        route (llama.cpp, vLLM); then its model list decides. Without a list, the model cannot be
+        confirmed.
         """
         reply = yield self._get(f"/models/{quote(self.model, safe='')}")
         if reply.status == 404 and self.model not in read_failure(reply.body).message:
             reply = yield self._get("/models")
             if reply.status == 404:
-                raise InvalidModelError("the server has no model list, so it cannot confirm the model", status=404)
+                raise InvalidModelError(
+                    "the server has no model list, so it cannot confirm the model", status=404
+                )
             _find_model(self._read(reply), self.model)
             return
         self._read(reply)
@@ -146,14 +171,23 @@ class AnthropicCodec(Endpoint[Quirks]):
     def _read(self, reply: HttpReply) -> dict[str, Any]:
         data = read_success(self, reply)  # pyright: ignore[reportArgumentType] - it takes Self for an invariant
         if not isinstance(data, dict):
-            raise InvalidResponseError("the server's answer about its models has an unknown form", status=reply.status)
+            raise InvalidResponseError(
+                "the server's answer about its models has an unknown form", status=reply.status
+            )
         return data
 
 
 _VERSION = {"anthropic-version": "2023-06-01"}
-_HEADERS = {"content-type": "application/json", "accept": "application/json, text/event-stream", **_VERSION}
-_RAW_VERSION = "vertex-2023-10-16"  # the one value that Google Cloud documents for the field anthropic_version
-_NAMES_FORMAT = re.compile(r"output_config|output[_ ]format|json_schema|structured output", re.IGNORECASE)
+_HEADERS = {
+    "content-type": "application/json",
+    "accept": "application/json, text/event-stream",
+    **_VERSION,
+}
+# the one value that Google Cloud documents for the field anthropic_version
+_RAW_VERSION = "vertex-2023-10-16"
+_NAMES_FORMAT = re.compile(
+    r"output_config|output[_ ]format|json_schema|structured output", re.IGNORECASE
+)
 _NAMES_TOOL = re.compile(r"\btools?\b|tool_choice|input_schema", re.IGNORECASE)
 
 

@@ -1,9 +1,9 @@
 """Encode the conversation by the rules of this wire.
 
-User and assistant alternate, so consecutive messages of one side become one turn. The results of calls come
-first in the next turn; a call without a result, and a result without its call, cannot be sent. Call ids are
-unique. A text is not empty, and the last block of an assistant turn is not thinking. Opaque blocks are sent
-back unchanged, and only to their issuer.
+User and assistant alternate, so consecutive messages of one side become one turn. The results of
+calls come first in the next turn; a call without a result, and a result without its call, cannot
+be sent. Call ids are unique. A text is not empty, and the last block of an assistant turn is not
+thinking. Opaque blocks are sent back unchanged, and only to their issuer.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ BlockWriter: TypeAlias = Callable[[UserBlock, str, Notes], dict[str, Any]]
 _OWN_FIELDS = frozenset({"type", "text", "thinking", "signature", "id", "name", "input"})
 
 
-# --- calls and their results ----------------------------------------------------------------------
+# --- calls and their results -------------------------------------------------------------------
 
 
 class _Turns(Pairs):
@@ -74,7 +74,7 @@ class _Turns(Pairs):
                 self.serving.add(block.data["id"])
 
 
-# --- turns ----------------------------------------------------------------------------------------
+# --- turns -------------------------------------------------------------------------------------
 
 
 def write_turns(
@@ -85,11 +85,17 @@ def write_turns(
     notes: Notes,
     write_block: BlockWriter | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the conversation without its system prompt; ``first`` is the index of its first message.
+    """Return the conversation without its system prompt; ``first`` is the index of its first
+    message.
 
     ``write_block`` writes the blocks of users and tools for another wire with the same turns.
     """
-    writer = _Writer(_Turns(messages, first, quirks.id_rule), home, notes, omit_media=quirks.result_media == "omit")
+    writer = _Writer(
+        _Turns(messages, first, quirks.id_rule),
+        home,
+        notes,
+        omit_media=quirks.result_media == "omit",
+    )
     if write_block is not None:
         writer.write_block = write_block
     for at, message in enumerate(messages, first):
@@ -122,7 +128,9 @@ class _Writer:
     def user(self, message: User, path: str) -> None:
         if isinstance(message.content, str):
             if message.cache or (self.turns and self.turns[-1]["role"] == "user"):
-                self._turn("user").append({"type": "text", "text": message.content, **mark_of(message)})
+                self._turn("user").append(
+                    {"type": "text", "text": message.content, **mark_of(message)}
+                )
             else:
                 self.turns.append({"role": "user", "content": message.content})
             return
@@ -132,7 +140,10 @@ class _Writer:
         self._turn("user").extend(blocks)
 
     def _blocks(self, blocks: Sequence[UserBlock], path: str) -> list[dict[str, Any]]:
-        return [self.write_block(block, f"{path}.content[{at}]", self._notes) for at, block in enumerate(blocks)]
+        return [
+            self.write_block(block, f"{path}.content[{at}]", self._notes)
+            for at, block in enumerate(blocks)
+        ]
 
     def _try_block(self, block: Image | Document | Audio, path: str) -> None:
         """Raise an error if a tool result cannot contain a medium.
@@ -149,7 +160,9 @@ class _Writer:
             self._turn("assistant").extend(blocks)
             self._asked[at] = len(self.turns) - 1
         else:
-            self._notes.drop(path, "message_dropped", "nothing of the message can be sent on this wire")
+            self._notes.drop(
+                path, "message_dropped", "nothing of the message can be sent on this wire"
+            )
 
     def result(self, message: ToolResult, at: int, path: str) -> None:
         call = self._pairs.answers.get(at)
@@ -168,7 +181,9 @@ class _Writer:
             block["is_error"] = True
         block |= mark_of(message)
         if self._pairs.ids[call] != message.tool_call_id:
-            self._notes.rewrite(f"{path}.tool_call_id", "id_projected", "as in the call it answers")
+            self._notes.rewrite(
+                f"{path}.tool_call_id", "id_projected", "as in the call it answers"
+            )
         self._place(block, self._asked[call.message] + 1, path)
 
     def _place(self, block: dict[str, Any], turn: int, path: str) -> None:
@@ -176,9 +191,13 @@ class _Writer:
         if turn == len(self.turns):
             self.turns.append({"role": "user", "content": []})
         blocks = _as_blocks(self.turns[turn])
-        place = next((at for at, other in enumerate(blocks) if other["type"] != "tool_result"), len(blocks))
+        place = next(
+            (at for at, other in enumerate(blocks) if other["type"] != "tool_result"), len(blocks)
+        )
         if place < len(blocks) or turn < len(self.turns) - 1:
-            self._notes.rewrite(path, "order_lost", "a result is sent right after its call on this wire", loss=True)
+            self._notes.rewrite(
+                path, "order_lost", "a result is sent right after its call on this wire", loss=True
+            )
         blocks.insert(place, block)
 
 
@@ -213,7 +232,9 @@ def _write_source(block: Image | Document, path: str) -> dict[str, Any]:
         return {"type": "url", "url": source.url}
     found = read_data_url(source.url)  # the server fetches only http URLs
     if found is None or found[0] is None:
-        raise UnsupportedContentError(f"{path}: this wire takes data: URLs in base64 with a media type only")
+        raise UnsupportedContentError(
+            f"{path}: this wire takes data: URLs in base64 with a media type only"
+        )
     return {"type": "base64", "media_type": found[0], "data": found[1]}
 
 
@@ -223,7 +244,9 @@ def _write_document(block: Document, path: str) -> dict[str, Any]:
     if kind == "text/plain" and written["type"] == "base64":
         return {"type": "text", "media_type": kind, "data": _read_text(written["data"], path)}
     if kind != "application/pdf":
-        raise UnsupportedContentError(f"{path}: this wire takes PDF, and plain text inline, not {quote(kind)}")
+        raise UnsupportedContentError(
+            f"{path}: this wire takes PDF, and plain text inline, not {quote(kind)}"
+        )
     return written
 
 
@@ -231,10 +254,12 @@ def _read_text(data: str, path: str) -> str:
     try:
         return base64.b64decode(data, validate=True).decode("utf-8")
     except (binascii.Error, ValueError) as error:
-        raise UnsupportedContentError(f"{path}: the document is not UTF-8 text in base64") from error
+        raise UnsupportedContentError(
+            f"{path}: the document is not UTF-8 text in base64"
+        ) from error
 
 
-# --- messages of the model ------------------------------------------------------------------------
+# --- messages of the model ---------------------------------------------------------------------
 
 
 def _extras_of(block: AssistantBlock) -> dict[str, Any]:
@@ -250,14 +275,18 @@ def _foreign_fields(extras: dict[str, Any]) -> dict[str, Any]:
 class _AssistantWriter:
     """Encode one assistant message."""
 
-    def __init__(self, message: Assistant, at: int, path: str, pairs: _Turns, home: Issuer, notes: Notes) -> None:
+    def __init__(
+        self, message: Assistant, at: int, path: str, pairs: _Turns, home: Issuer, notes: Notes
+    ) -> None:
         self._message = message
         self._at = at
         self._path = path
         self._pairs = pairs
         self._home = home
         self._notes = notes
-        self._has_text = any(type(block) is Text and block.text.strip() for block in message.content)
+        self._has_text = any(
+            type(block) is Text and block.text.strip() for block in message.content
+        )
 
     def write(self) -> list[dict[str, Any]]:
         written: list[tuple[str, dict[str, Any]]] = []
@@ -268,7 +297,9 @@ class _AssistantWriter:
                 written.append((path, made))
         while written and written[-1][1]["type"] in ("thinking", "redacted_thinking"):
             path, _ = written.pop()  # the block after this thinking was truncated or dropped
-            self._notes.drop(path, "thinking_dropped", "the wire takes no turn that ends with thinking")
+            self._notes.drop(
+                path, "thinking_dropped", "the wire takes no turn that ends with thinking"
+            )
         return [made for _, made in written]
 
     def _block(self, block: AssistantBlock, index: int, path: str) -> dict[str, Any] | None:
@@ -295,7 +326,9 @@ class _AssistantWriter:
 
     def _text(self, block: Text, path: str) -> dict[str, Any] | None:
         if not block.text or not (self._has_text or block.text.strip()):
-            blank = Note("dropped", "blank_text_dropped", path, "the wire takes no blank text", loss=False)
+            blank = Note(
+                "dropped", "blank_text_dropped", path, "the wire takes no blank text", loss=False
+            )
             self._notes.items.append(blank)
             return None
         return {"type": "text", "text": block.text, **self._extras(block, path), **mark_of(block)}
@@ -312,11 +345,20 @@ class _AssistantWriter:
     def _call(self, block: ToolCall, call: Call, path: str) -> dict[str, Any] | None:
         sent = self._pairs.ids.get(call)
         if sent is None:
-            self._notes.drop(path, "dangling_call_dropped", "the wire takes no call without its result")
+            self._notes.drop(
+                path, "dangling_call_dropped", "the wire takes no call without its result"
+            )
             return None
         if sent != block.id:
-            self._notes.rewrite(path, "id_projected", "the wire does not take this id; call and result get another")
-        made = {"type": "tool_use", "id": sent, "name": block.name, "input": ordered_json(block.arguments)}
+            self._notes.rewrite(
+                path, "id_projected", "the wire does not take this id; call and result get another"
+            )
+        made = {
+            "type": "tool_use",
+            "id": sent,
+            "name": block.name,
+            "input": ordered_json(block.arguments),
+        }
         return {**made, **self._extras(block, path)}
 
     def _opaque(self, block: Opaque, path: str) -> dict[str, Any] | None:
@@ -328,7 +370,9 @@ class _AssistantWriter:
         own_id = block.data.get("id")
         served = isinstance(own_id, str) and own_id in self._pairs.served
         if str(block.data.get("type")).endswith("tool_use") and not served:
-            self._notes.drop(path, "dangling_call_dropped", "the provider's own call has no result")
+            self._notes.drop(
+                path, "dangling_call_dropped", "the provider's own call has no result"
+            )
             return None
         return dict(block.data)
 
@@ -339,5 +383,9 @@ class _AssistantWriter:
             return {}
         if extras and is_ours(state, self._home):
             return _foreign_fields(extras)
-        self._notes.drop(f"{path}.continuity", "continuity_dropped", "state of another issuer, or cut off, is not sent")
+        self._notes.drop(
+            f"{path}.continuity",
+            "continuity_dropped",
+            "state of another issuer, or cut off, is not sent",
+        )
         return {}

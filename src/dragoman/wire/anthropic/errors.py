@@ -25,7 +25,9 @@ from ..errors import Failure, Row, build_error, row
 
 
 def inband_error(failure: Failure) -> ProviderError:
-    """Return the error for an error object in a 200 reply, with the status that belongs to its ``error.type``."""
+    """Return the error for an error object in a 200 reply, with the status that belongs to its
+    ``error.type``.
+    """
     # llama.cpp sends the status as the code
     code = int(failure.code) if re.fullmatch(r"[45]\d\d", failure.code) else 500
     return build_error(_STATUSES.get(failure.kind, code), {}, failure, ROWS)
@@ -61,7 +63,11 @@ ROWS: tuple[Row, ...] = (
     row("400 413 422 500", r"context (window|length|size)", ContextOverflowError),
     # no credit: sent with the type of an invalid request
     _kind("billing_error", BillingError),
-    row("400 403 429", r"credit balance is too low|reached your specified API usage limits", QuotaExceededError),
+    row(
+        "400 403 429",
+        r"credit balance is too low|reached your specified API usage limits",
+        QuotaExceededError,
+    ),
     # rows by error.type
     _kind("(authentication_error|permission_error)", AuthenticationError),
     _kind("rate_limit_error", RateLimitError),
@@ -72,10 +78,20 @@ ROWS: tuple[Row, ...] = (
     _kind("(api_error|timeout_error)", UnavailableError),
     # unknown model, as reported by compatible servers
     row("503", r"loading (the )?model|model.{0,40}loading", ModelNotLoadedError),
-    row("400 404 409 500", r"model.{0,80}not (currently )?loaded|no models? (is )?loaded", ModelNotLoadedError),
-    row("400 404 422", r"model.{0,120}(not exist|not found)|invalid model name", InvalidModelError),
+    row(
+        "400 404 409 500",
+        r"model.{0,80}not (currently )?loaded|no models? (is )?loaded",
+        ModelNotLoadedError,
+    ),
+    row(
+        "400 404 422", r"model.{0,120}(not exist|not found)|invalid model name", InvalidModelError
+    ),
     # a content block that is unknown or not accepted by the model; llama.cpp reports it with a 500
-    row("400", r"content\.\d+.{0,60}(input tag|does not match any of the expected tags)", UnsupportedContentError),
+    row(
+        "400",
+        r"content\.\d+.{0,60}(input tag|does not match any of the expected tags)",
+        UnsupportedContentError,
+    ),
     row(
         "400 415 422 500 501",
         r"(image|document|pdf|audio|vision).{0,60}(not support|unsupported|not allowed)",
@@ -83,7 +99,8 @@ ROWS: tuple[Row, ...] = (
     ),
     row(
         "400 415 422 500 501",
-        r"(not support|unsupported).{0,60}(image|document|pdf|audio|vision|multimodal|content block)",
+        r"(not support|unsupported).{0,60}(image|document|pdf|audio|vision|multimodal"
+        r"|content block)",
         UnsupportedContentError,
     ),
     # overload, even if a proxy wraps the error of its upstream

@@ -1,7 +1,7 @@
 """Decode replies of this wire: events and bodies, including the deviations of compatible servers.
 
-A body is decoded as the equivalent events, so both forms share one path. Blocks are identified by ``index``
-and closed by their stop event; a stop that is late, repeated or missing is tolerated.
+A body is decoded as the equivalent events, so both forms share one path. Blocks are identified by
+``index`` and closed by their stop event; a stop that is late, repeated or missing is tolerated.
 """
 
 from __future__ import annotations
@@ -101,7 +101,8 @@ FINISH: dict[str, FinishReason] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
     "pause_turn": "stop",
-    "compaction": "stop",  # the client sends the reply back, as after pause_turn (case: anthropic/compaction)
+    # the client sends the reply back, as after pause_turn (case: anthropic/compaction)
+    "compaction": "stop",
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
     "tool_use": "tool_calls",
@@ -113,7 +114,9 @@ _KNOWN_FIELDS = frozenset({"type", "text", "thinking", "signature", "id", "name"
 class AnthropicDecoder(Decoder):
     """Decode events and bodies of this wire; ``answer`` is the tool whose input is the answer."""
 
-    def __init__(self, request: Request, out: Assembler, *, answer: str | None = None, keep_raw: bool = True) -> None:
+    def __init__(
+        self, request: Request, out: Assembler, *, answer: str | None = None, keep_raw: bool = True
+    ) -> None:
         super().__init__(request, out, keep_raw=keep_raw)
         self._answer = answer
         self._blocks: dict[Any, _Block] = {}
@@ -127,24 +130,34 @@ class AnthropicDecoder(Decoder):
 
     def frame(self, frame: Frame) -> None:
         data = frame.data.strip()
-        if data == b"[DONE]":  # the end mark of some proxies (case: anthropic/done-instead-of-stop)
+        # the end mark of some proxies (case: anthropic/done-instead-of-stop)
+        if data == b"[DONE]":
             self.done = True
             self.at_end() if self._stop_reason is None else self._finish()
         elif frame.event == b"error" and data and not data.startswith(b"{"):
             self._fail(None, data)
         elif data:
             event = _read_event(data)
-            kind = event.type if isinstance(event.type, str) else frame.event.decode("utf-8", "replace")
+            kind = (
+                event.type
+                if isinstance(event.type, str)
+                else frame.event.decode("utf-8", "replace")
+            )
             if kind == "content_block_delta":
                 self._read_delta(event, data)
-            elif kind == "error" or event.error:  # llama.cpp sends no type (case: anthropic/error-without-type)
+            # llama.cpp sends no type (case: anthropic/error-without-type)
+            elif kind == "error" or event.error:
                 self._fail(event.error, data)
             elif not self._read_rare(kind, event) and is_failure(data):
                 self._fail(None, data)
 
     def body(self, data: bytes) -> None:
         body = msgspec.convert(read_json(data.strip()), _Body)
-        if body.type == "error" or body.error or (body.content is body.stop_reason is None and is_failure(data)):
+        if (
+            body.type == "error"
+            or body.error
+            or (body.content is body.stop_reason is None and is_failure(data))
+        ):
             self._fail(body.error, data)
             return
         if not isinstance(body.content, list) and body.stop_reason is None:
@@ -155,7 +168,11 @@ class AnthropicDecoder(Decoder):
         blocks = body.content if isinstance(body.content, list) else []
         for at, block in enumerate(blocks):
             opened = self._open(at, block)
-            if opened.kind == "call" and at == len(blocks) - 1 and FINISH.get(str(body.stop_reason)) == "length":
+            if (
+                opened.kind == "call"
+                and at == len(blocks) - 1
+                and FINISH.get(str(body.stop_reason)) == "length"
+            ):
                 # max_tokens truncated this call; a body does not show where, so its input is
                 # unknown
                 opened.data["input"] = None
@@ -163,15 +180,22 @@ class AnthropicDecoder(Decoder):
         self._finish()
 
     def at_end(self) -> None:
-        self.interrupted()  # every server sends message_stop, so without it the reply is incomplete
+        # every server sends message_stop, so without it the reply is incomplete
+        self.interrupted()
 
     def facts(self) -> dict[str, Any]:
-        return {"stop_reason": self._stop_reason, "stop_sequence": self._stop_sequence, "usage": self._usage}
+        return {
+            "stop_reason": self._stop_reason,
+            "stop_sequence": self._stop_sequence,
+            "usage": self._usage,
+        }
 
     # --- the message
 
     def _read_rare(self, kind: str, event: _Event) -> bool:
-        """Decode an event that occurs once per message or block; return whether the event was of that kind."""
+        """Decode an event that occurs once per message or block; return whether the event was of
+        that kind.
+        """
         if kind == "content_block_start":
             self._start()
             self._open(event.index, event.content_block)
@@ -182,9 +206,10 @@ class AnthropicDecoder(Decoder):
             message = event.message if isinstance(event.message, dict) else {}
             self._start(message.get("model"))
             usage = message.get("usage")
-            # Proxies send zeros at the start, because clients require integers, and the counts or null at the
-            # end: the zeros are placeholders. aimock sends zeros at the start and only the output count at
-            # the end: then the zeros are counts (case: anthropic/usage-changed-at-end).
+            # Proxies send zeros at the start, because clients require integers, and the counts or
+            # null at the end: the zeros are placeholders. aimock sends zeros at the start and only
+            # the output count at the end: then the zeros are counts (case:
+            # anthropic/usage-changed-at-end).
             if isinstance(usage, dict) and not any(usage.values()):
                 self._zeros = usage
             else:
@@ -192,7 +217,10 @@ class AnthropicDecoder(Decoder):
         elif kind == "message_delta":
             self._start()
             if event.delta is not None and event.delta.stop_reason is not None:
-                self._stop_reason, self._stop_sequence = event.delta.stop_reason, event.delta.stop_sequence
+                self._stop_reason, self._stop_sequence = (
+                    event.delta.stop_reason,
+                    event.delta.stop_sequence,
+                )
             if isinstance(event.usage, dict) and "input_tokens" not in event.usage:
                 self._note_usage(self._zeros)
             self._note_usage(event.usage)
@@ -204,7 +232,8 @@ class AnthropicDecoder(Decoder):
         return True
 
     def _start(self, model: Any = None) -> None:
-        if not self.out.started:  # some proxies send message_start twice (case: anthropic/started-twice)
+        # some proxies send message_start twice (case: anthropic/started-twice)
+        if not self.out.started:
             self.out.start(model if isinstance(model, str) else None)
 
     def _fail(self, error: Any, data: bytes) -> None:
@@ -213,7 +242,9 @@ class AnthropicDecoder(Decoder):
     def _note_usage(self, record: Any) -> None:
         """Record usage. Counts are running totals, so the last reported one is used."""
         if isinstance(record, dict):
-            self._usage.update({name: value for name, value in record.items() if value is not None})
+            self._usage.update(
+                {name: value for name, value in record.items() if value is not None}
+            )
             self.out.usage(_read_usage(self._usage))
 
     def _finish(self) -> None:
@@ -237,8 +268,8 @@ class AnthropicDecoder(Decoder):
     def _open(self, index: Any, data: Any) -> _Block:
         if not isinstance(data, dict):
             raise InvalidResponseError("a content block is not an object")
-        # Calls may overlap (case: anthropic/calls-interleaved); any other block ends with the next start,
-        # because some servers never send its stop (case: anthropic/blocks-never-stopped).
+        # Calls may overlap (case: anthropic/calls-interleaved); any other block ends with the next
+        # start, because some servers never send its stop (case: anthropic/blocks-never-stopped).
         if self._current is not None:
             self._close(self._current)
         self._close_without_input()
@@ -258,7 +289,11 @@ class AnthropicDecoder(Decoder):
     def _kind_of(self, data: dict[str, Any]) -> _Kind:
         kind = data.get("type")
         if kind == "tool_use":
-            return "answer" if self._answer is not None and data.get("name") == self._answer else "call"
+            return (
+                "answer"
+                if self._answer is not None and data.get("name") == self._answer
+                else "call"
+            )
         if kind == "text":
             return "text"
         return "thinking" if kind == "thinking" else "opaque"
@@ -273,10 +308,15 @@ class AnthropicDecoder(Decoder):
         elif delta.type == "text_delta":
             self._add_fragment(self._find_block(event.index, block, "text", "text"), delta.text)
         elif delta.type == "thinking_delta":
-            self._add_fragment(self._find_block(event.index, block, "thinking", "thinking"), delta.thinking)
+            self._add_fragment(
+                self._find_block(event.index, block, "thinking", "thinking"), delta.thinking
+            )
         elif delta.type == "input_json_delta":
             kind: _Kind = "answer" if block is not None and block.kind == "answer" else "call"
-            self._add_fragment(self._find_block(event.index, block, kind, "tool_use"), _as_input(delta.partial_json))
+            self._add_fragment(
+                self._find_block(event.index, block, kind, "tool_use"),
+                _as_input(delta.partial_json),
+            )
         elif block is not None and delta.type == "signature_delta":
             self._note_signature(block, delta.signature)
         elif block is not None and delta.type == "citations_delta":
@@ -337,7 +377,8 @@ class AnthropicDecoder(Decoder):
             self.out.block_end(block.key)
         else:
             self._close_without_input()
-            # its input is {} if the reply continues or ends regularly, and unknown if the reply is truncated here
+            # its input is {} if the reply continues or ends regularly, and unknown if the reply is
+            # truncated here
             self._without_input = block
 
     def _close_without_input(self) -> None:
@@ -384,14 +425,20 @@ def _append(record: dict[str, Any], name: str, value: Any) -> None:
 
 def _extras(data: dict[str, Any]) -> dict[str, Any]:
     """Return the provider-specific fields of a block that are not empty."""
-    extras = {name: value for name, value in data.items() if name not in _KNOWN_FIELDS and value not in (None, [], "")}
+    extras = {
+        name: value
+        for name, value in data.items()
+        if name not in _KNOWN_FIELDS and value not in (None, [], "")
+    }
     if extras.get("caller") == {"type": "direct"}:  # the default of every call
         del extras["caller"]
     return extras
 
 
 def _as_input(value: Any) -> str:
-    """Return the input of a call as text; an object becomes JSON, and an empty object does not count as input yet."""
+    """Return the input of a call as text; an object becomes JSON, and an empty object does not
+    count as input yet.
+    """
     if isinstance(value, str):
         return value
     return msgspec.json.encode(value).decode() if value else ""

@@ -6,7 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from ...errors import InvalidRequestError, UnsupportedFeatureError
-from ...messages import ForceTool, Issuer, Message, Request, RuntimeConfig, System, Tool, ToolChoice, join_system
+from ...messages import (
+    ForceTool,
+    Issuer,
+    Message,
+    Request,
+    RuntimeConfig,
+    System,
+    Tool,
+    ToolChoice,
+    join_system,
+)
 from ..caching import note_unplaced, read_cache
 from ..codec import Notes
 from ..json import merge_extras, ordered_json
@@ -29,7 +39,12 @@ EFFORTS = ("low", "medium", "high", "xhigh")
 
 
 def write_request(
-    request: Request, home: Issuer, quirks: Quirks, path: _Path | None, limit: int | None, notes: Notes
+    request: Request,
+    home: Issuer,
+    quirks: Quirks,
+    path: _Path | None,
+    limit: int | None,
+    notes: Notes,
 ) -> dict[str, Any]:
     """Return the body of a request.
 
@@ -55,7 +70,9 @@ def write_request(
 
 
 def structured_path(request: Request, home: Issuer, quirks: Quirks) -> _Path | None:
-    """Return how the response schema is requested: in the wire's own field, by a forced tool, or in the prompt."""
+    """Return how the response schema is requested: in the wire's own field, by a forced tool, or
+    in the prompt.
+    """
     schema = request.response_schema
     if schema is None:
         return None
@@ -64,7 +81,9 @@ def structured_path(request: Request, home: Issuer, quirks: Quirks) -> _Path | N
     tools = bool(request.tools or request.server_tools) or "tools" in request.config.extras
     return (
         "prompt"
-        if quirks.structured == "prompt" or tools or _requests_thinking(request.config, home, quirks)
+        if quirks.structured == "prompt"
+        or tools
+        or _requests_thinking(request.config, home, quirks)
         else "tool"
     )
 
@@ -72,7 +91,9 @@ def structured_path(request: Request, home: Issuer, quirks: Quirks) -> _Path | N
 def _write_structure(
     body: dict[str, Any], request: Request, quirks: Quirks, path: _Path | None, notes: Notes
 ) -> str | None:
-    """Write the tools and the response schema; return the instruction for the system prompt if one is needed."""
+    """Write the tools and the response schema; return the instruction for the system prompt if one
+    is needed.
+    """
     schema = request.response_schema
     if schema is not None and path == "native":
         form = {"type": "json_schema", "schema": ordered_json(project_format(schema, notes))}
@@ -82,9 +103,13 @@ def _write_structure(
         return None
     _write_tools(body, request, quirks, notes)
     if request.server_tools:
-        theirs = write_server_tools(request.server_tools, _SERVER_TOOLS, lambda name: {"type": name})
+        theirs = write_server_tools(
+            request.server_tools, _SERVER_TOOLS, lambda name: {"type": name}
+        )
         body["tools"] = [*body.get("tools", ()), *theirs]
-    return schema_directive(schema, "anthropic") if schema is not None and path == "prompt" else None
+    return (
+        schema_directive(schema, "anthropic") if schema is not None and path == "prompt" else None
+    )
 
 
 def _write_config(body: dict[str, Any], config: RuntimeConfig, limit: int | None) -> None:
@@ -95,7 +120,9 @@ def _write_config(body: dict[str, Any], config: RuntimeConfig, limit: int | None
     if "max_tokens" not in config.extras or config.max_tokens is not None:
         tokens = limit if config.max_tokens is None else config.max_tokens
         if tokens is None:
-            raise InvalidRequestError("config.max_tokens: this wire requires it, and the model's limit is not known")
+            raise InvalidRequestError(
+                "config.max_tokens: this wire requires it, and the model's limit is not known"
+            )
         body["max_tokens"] = tokens
     for name in ("temperature", "top_p"):
         if (value := getattr(config, name)) is not None:
@@ -104,8 +131,12 @@ def _write_config(body: dict[str, Any], config: RuntimeConfig, limit: int | None
         body["stop_sequences"] = list(config.stop_sequences)
 
 
-def _write_reasoning(body: dict[str, Any], config: RuntimeConfig, home: Issuer, quirks: Quirks, notes: Notes) -> None:
-    """Write the reasoning setting: a budget in tokens, an effort if the model has one, or no thinking."""
+def _write_reasoning(
+    body: dict[str, Any], config: RuntimeConfig, home: Issuer, quirks: Quirks, notes: Notes
+) -> None:
+    """Write the reasoning setting: a budget in tokens, an effort if the model has one, or no
+    thinking.
+    """
     body |= _reasoning_fields(config, home, quirks, notes, body.get("max_tokens"))
 
 
@@ -115,7 +146,9 @@ def _reasoning_fields(
     reasoning = config.reasoning
     if quirks.effort and isinstance(reasoning, str) and reasoning not in ("off", "none"):
         if reasoning not in EFFORTS:
-            raise UnsupportedFeatureError(f"config.reasoning: this wire has the efforts {', '.join(EFFORTS)}")
+            raise UnsupportedFeatureError(
+                f"config.reasoning: this wire has the efforts {', '.join(EFFORTS)}"
+            )
         adaptive: dict[str, Any] = {"thinking": {"type": "adaptive"}} if quirks.adaptive else {}
         return {**adaptive, "output_config": {"effort": reasoning}}
     fields = reasoning_fields(config, quirks.reasoning, home, notes, room)
@@ -125,7 +158,8 @@ def _reasoning_fields(
         return {"thinking": {"type": "disabled"}}
     if type(reasoning) is not int:
         raise UnsupportedFeatureError(
-            "config.reasoning: this model is not known to take an effort; give a budget in tokens, or quirks.effort"
+            "config.reasoning: this model is not known to take an effort; give a budget in tokens,"
+            " or quirks.effort"
         )
     if reasoning < 0:
         raise InvalidRequestError("config.reasoning: a budget in tokens cannot be negative")
@@ -146,7 +180,11 @@ def _write_tools(body: dict[str, Any], request: Request, quirks: Quirks, notes: 
     if tools:
         body["tools"] = tools
     if tools and not quirks.parallel_tools and request.tool_choice != "none":
-        choice = {"type": "auto"} if request.tool_choice is None else _write_tool_choice(request.tool_choice)
+        choice = (
+            {"type": "auto"}
+            if request.tool_choice is None
+            else _write_tool_choice(request.tool_choice)
+        )
         body["tool_choice"] = {**choice, "disable_parallel_tool_use": True}
         return
     if request.tool_choice is None:
@@ -154,7 +192,11 @@ def _write_tools(body: dict[str, Any], request: Request, quirks: Quirks, notes: 
     if tools or "tools" in request.config.extras:
         body["tool_choice"] = _write_tool_choice(request.tool_choice)
     else:
-        notes.rewrite("tool_choice", "tool_choice_omitted", "there is no tool to choose, and the wire refuses a choice")
+        notes.rewrite(
+            "tool_choice",
+            "tool_choice_omitted",
+            "there is no tool to choose, and the wire refuses a choice",
+        )
 
 
 def _write_tool(tool: Tool, notes: Notes, path: str) -> dict[str, Any]:
@@ -168,7 +210,11 @@ def _write_tool(tool: Tool, notes: Notes, path: str) -> dict[str, Any]:
     else:
         projected = project_input(schema, notes, f"{path}.parameters")
         if tool.strict:
-            notes.drop(f"{path}.strict", "strict_dropped", "the parameters cannot be decoded strictly on this wire")
+            notes.drop(
+                f"{path}.strict",
+                "strict_dropped",
+                "the parameters cannot be decoded strictly on this wire",
+            )
     written["input_schema"] = ordered_json(projected)
     return written
 
@@ -192,10 +238,16 @@ def _answer_tool(body: dict[str, Any], schema: Mapping[str, Any], notes: Notes) 
     body["tool_choice"] = {"type": "tool", "name": name, "disable_parallel_tool_use": True}
 
 
-def _write_system(body: dict[str, Any], messages: Sequence[Message], system: str | None, directive: str | None) -> None:
-    """Return the system prompt as one string, or as blocks if a message is marked for the cache."""
+def _write_system(
+    body: dict[str, Any], messages: Sequence[Message], system: str | None, directive: str | None
+) -> None:
+    """Return the system prompt as one string, or as blocks if a message is marked for
+    the cache.
+    """
     if any(isinstance(message, System) and message.cache for message in messages):
-        blocks = [_write_instructions(message) for message in messages if isinstance(message, System)]
+        blocks = [
+            _write_instructions(message) for message in messages if isinstance(message, System)
+        ]
         body["system"] = [*blocks, *([{"type": "text", "text": directive}] if directive else [])]
     elif texts := [text for text in (system, directive) if text]:
         body["system"] = "\n\n".join(texts)
@@ -208,15 +260,21 @@ def _write_instructions(message: System) -> dict[str, Any]:
 def _add_extras(body: dict[str, Any], request: Request) -> None:
     """Merge the caller's extras into the fields that the codec sets.
 
-    The lists ``stop_sequences`` and ``tools`` are joined, ours first, so extras can add a server-side tool.
-    ``stream: false`` is ignored. Any other field that the codec sets must be equal, or the call is rejected;
-    other fields are sent unchanged.
+    The lists ``stop_sequences`` and ``tools`` are joined, ours first, so extras can add a
+    server-side tool. ``stream: false`` is ignored. Any other field that the codec sets must be
+    equal, or the call is rejected; other fields are sent unchanged.
     """
     extras = dict(request.config.extras)
     if "stream" in extras and not request.stream and extras.pop("stream") is not False:
-        raise InvalidRequestError("config.extras['stream'] contradicts this call; use stream() to stream")
+        raise InvalidRequestError(
+            "config.extras['stream'] contradicts this call; use stream() to stream"
+        )
     theirs = extras.get("tools")
-    if "tools" in body and isinstance(theirs, list | tuple) and all(isinstance(tool, Mapping) for tool in theirs):
+    if (
+        "tools" in body
+        and isinstance(theirs, list | tuple)
+        and all(isinstance(tool, Mapping) for tool in theirs)
+    ):
         body["tools"] = [*body["tools"], *[ordered_json(tool) for tool in theirs]]
         del extras["tools"]
     merge_extras(body, extras, lists=frozenset({"stop_sequences"}))

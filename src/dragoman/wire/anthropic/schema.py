@@ -1,11 +1,12 @@
 """Project JSON Schemas onto the subset that this wire accepts.
 
-``output_config.format`` compiles a schema into a grammar and rejects what it cannot compile. Every object
-must have ``additionalProperties: false``. Rejected are bounds of numbers and, by the documentation of the
-vendor and reports of users, lengths, counts other than ``minItems`` 0 or 1, most formats, ``oneOf``, free
-keys and recursion (case: anthropic/structured-projected). The ``input_schema`` of a tool only guides the
-model: it needs a ``type`` and no union at its root. Removed keywords are added to the description for the
-model, and the reply is still checked against the complete schema.
+``output_config.format`` compiles a schema into a grammar and rejects what it cannot compile. Every
+object must have ``additionalProperties: false``. Rejected are bounds of numbers and, by the
+documentation of the vendor and reports of users, lengths, counts other than ``minItems`` 0 or 1,
+most formats, ``oneOf``, free keys and recursion (case: anthropic/structured-projected). The
+``input_schema`` of a tool only guides the model: it needs a ``type`` and no union at its root.
+Removed keywords are added to the description for the model, and the reply is still checked against
+the complete schema.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ from typing import Any
 from ..codec import Notes
 from ..json import json_text
 
-_FORMATS = frozenset({"date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid"})
+_FORMATS = frozenset(
+    {"date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid"}
+)
 _KEPT = frozenset(
     {
-        "$defs", "$ref", "$schema", "additionalProperties", "allOf", "anyOf", "const", "default", "definitions",
+        "$defs", "$ref", "$schema", "additionalProperties", "allOf", "anyOf", "const", "default",
+        "definitions",
         "description", "enum", "items", "pattern", "properties", "required", "title", "type",
     }
 )  # fmt: skip
@@ -28,7 +32,9 @@ _UNIONS = ("allOf", "anyOf", "oneOf")
 
 
 def fits_format(schema: Mapping[str, Any]) -> bool:
-    """Return whether every value that the schema allows is still valid after ``project_format``."""
+    """Return whether every value that the schema allows is still valid after
+    ``project_format``.
+    """
     return _fits(schema, schema, {})
 
 
@@ -41,7 +47,10 @@ def _fits(node: Any, root: Mapping[str, Any], seen: dict[str, bool]) -> bool:
         return False
     if any(isinstance(part, Mapping) and "$ref" in part for part in node.get("allOf", ())):
         return False
-    parts = [*node.get("properties", {}).values(), *[part for word in _UNIONS for part in node.get(word, ())]]
+    parts = [
+        *node.get("properties", {}).values(),
+        *[part for word in _UNIONS for part in node.get(word, ())],
+    ]
     parts += [node["items"]] if "items" in node else []
     return all(_fits(part, root, seen) for part in parts)
 
@@ -57,7 +66,9 @@ def _fits_reference(reference: str, root: Mapping[str, Any], seen: dict[str, boo
 
 def _is_object(node: Mapping[str, Any]) -> bool:
     kind = node.get("type")
-    return "properties" in node or kind == "object" or (isinstance(kind, list) and "object" in kind)
+    return (
+        "properties" in node or kind == "object" or (isinstance(kind, list) and "object" in kind)
+    )
 
 
 def _is_open(node: Mapping[str, Any]) -> bool:
@@ -68,8 +79,12 @@ def _is_open(node: Mapping[str, Any]) -> bool:
     return free is not False or "patternProperties" in node
 
 
-def project_format(schema: Mapping[str, Any], notes: Notes, path: str = "response_schema") -> dict[str, Any]:
-    """Return the schema for ``output_config.format`` or a strict tool; each removed keyword is a loss."""
+def project_format(
+    schema: Mapping[str, Any], notes: Notes, path: str = "response_schema"
+) -> dict[str, Any]:
+    """Return the schema for ``output_config.format`` or a strict tool; each removed keyword is a
+    loss.
+    """
     written: dict[str, Any] = _project(schema, notes, path)
     return written
 
@@ -85,9 +100,14 @@ def _project(node: Any, notes: Notes, path: str) -> Any:
             notes.rewrite(f"{path}.oneOf", "schema_keyword_rewritten", "sent as anyOf", loss=True)
         elif not _is_kept(word, value):
             removed[word] = value
-            notes.drop(f"{path}.{word}", "schema_keyword_dropped", "not in the subset this wire compiles")
+            notes.drop(
+                f"{path}.{word}", "schema_keyword_dropped", "not in the subset this wire compiles"
+            )
         elif word in ("properties", "$defs", "definitions"):
-            written[word] = {name: _project(part, notes, f"{path}.{word}.{name}") for name, part in value.items()}
+            written[word] = {
+                name: _project(part, notes, f"{path}.{word}.{name}")
+                for name, part in value.items()
+            }
         elif word in _UNIONS:
             written[word] = _project_parts(value, notes, f"{path}.{word}")
         else:
@@ -111,7 +131,9 @@ def _describe_removed(written: dict[str, Any], removed: dict[str, Any]) -> dict[
     """Add the removed keywords to the description."""
     if removed:
         sentence = f"It must also satisfy {json_text(removed)}"
-        written["description"] = f"{written['description']} {sentence}" if "description" in written else sentence
+        written["description"] = (
+            f"{written['description']} {sentence}" if "description" in written else sentence
+        )
     return written
 
 
@@ -119,6 +141,10 @@ def project_input(schema: Mapping[str, Any], notes: Notes, path: str) -> dict[st
     """Return the schema for the input of a tool: an object at the root, without a union there."""
     removed = {word: schema[word] for word in _UNIONS if word in schema}
     for word in removed:
-        notes.drop(f"{path}.{word}", "schema_keyword_dropped", "the wire takes no union at the root of a tool")
+        notes.drop(
+            f"{path}.{word}",
+            "schema_keyword_dropped",
+            "the wire takes no union at the root of a tool",
+        )
     written = {"type": "object", **{word: schema[word] for word in schema if word not in removed}}
     return _describe_removed(written, removed)

@@ -29,7 +29,17 @@ from ...events import (
     ToolUseStart,
     Usage,
 )
-from ...messages import AssistantBlock, Audio, Image, Issuer, Opaque, RedactedThinking, Text, Thinking, ToolCall
+from ...messages import (
+    AssistantBlock,
+    Audio,
+    Image,
+    Issuer,
+    Opaque,
+    RedactedThinking,
+    Text,
+    Thinking,
+    ToolCall,
+)
 from ..codec import HttpReply
 from ..media import transcript_of
 from ..seal import is_from, seal, write_opaque
@@ -55,12 +65,18 @@ class AnthropicServer:
     wire: ClassVar[str] = "anthropic"
 
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
-        """Decode the body of a request. ``max_tokens`` is required, except for a token count (by ``path``)."""
+        """Decode the body of a request. ``max_tokens`` is required, except for a token count (by
+        ``path``).
+        """
         return read_request(body, counting=path.endswith("/count_tokens"))
 
     def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
         """Return an encoder for the reply, which is one body or a stream."""
-        return _StreamEncoder(asked.issuer) if asked.request.stream else BodyEncoder(_write_body, _hides_call)
+        return (
+            _StreamEncoder(asked.issuer)
+            if asked.request.stream
+            else BodyEncoder(_write_body, _hides_call)
+        )
 
     def error(self, error: ProviderError) -> HttpReply:
         """Return an error as status, headers and body."""
@@ -72,7 +88,7 @@ class AnthropicServer:
         return headers.get("x-api-key") or bearer_token(headers)
 
 
-# --- writing --------------------------------------------------------------------------------------
+# --- writing -----------------------------------------------------------------------------------
 
 
 # the vendor's server sends a ping after the start of every stream
@@ -98,7 +114,9 @@ class _StreamEncoder(ReplyEncoder):
             if event.content_block_index == self._block:
                 return self._before_text + encode_json(event.text) + self._after_text
             opening = self._open(event.content_block_index, {"type": "text", "text": ""})
-            self._before_text, self._after_text = split_at_text(self._delta({"type": "text_delta", "text": "\0"}))
+            self._before_text, self._after_text = split_at_text(
+                self._delta({"type": "text_delta", "text": "\0"})
+            )
             return opening + self.feed(event)
         self.note(event)
         if isinstance(event, ToolUseInputDelta):
@@ -106,7 +124,12 @@ class _StreamEncoder(ReplyEncoder):
         if isinstance(event, ThinkingDelta):
             return self._think(event)
         if isinstance(event, ToolUseStart):
-            block = {"type": "tool_use", "id": event.tool_use_id, "name": event.tool_name, "input": {}}
+            block = {
+                "type": "tool_use",
+                "id": event.tool_use_id,
+                "name": event.tool_name,
+                "input": {},
+            }
             return self._open(event.content_block_index, block)
         if isinstance(event, MessageStart):
             return named_frame({"type": "message_start", "message": _write_message(event)}) + _PING
@@ -121,15 +144,23 @@ class _StreamEncoder(ReplyEncoder):
 
     def write_error(self, error: ProviderError) -> bytes:
         complete = self.complete
-        usage = self._ending(complete, None) if complete is not None and complete.usage != Usage() else b""
+        usage = (
+            self._ending(complete, None)
+            if complete is not None and complete.usage != Usage()
+            else b""
+        )
         return usage + named_frame(_error_record(error))
 
     def _ending(self, complete: MessageComplete, reason: str | None) -> bytes:
         delta = {"stop_reason": reason, "stop_sequence": complete.stop_sequence}
-        return named_frame({"type": "message_delta", "delta": delta, "usage": _write_usage(complete.usage)})
+        return named_frame(
+            {"type": "message_delta", "delta": delta, "usage": _write_usage(complete.usage)}
+        )
 
     def _end_call(self, event: ToolUseEnd) -> bytes:
-        if event.problem in ("interrupted", "cancelled") or (event.problem and self.calls[-1].is_blank):
+        if event.problem in ("interrupted", "cancelled") or (
+            event.problem and self.calls[-1].is_blank
+        ):
             # the call is truncated or has no input; a stop event would make it look complete
             self._is_open = False
         return self._close()
@@ -137,7 +168,9 @@ class _StreamEncoder(ReplyEncoder):
     def _think(self, event: ThinkingDelta) -> bytes:
         written = b""
         if event.content_block_index != self._block:
-            written = self._open(event.content_block_index, {"type": "thinking", "thinking": "", "signature": ""})
+            written = self._open(
+                event.content_block_index, {"type": "thinking", "thinking": "", "signature": ""}
+            )
         if event.text:
             written += self._delta({"type": "thinking_delta", "thinking": event.text})
         if event.signature is not None:
@@ -148,7 +181,9 @@ class _StreamEncoder(ReplyEncoder):
     def _open(self, block: int, record: dict[str, Any]) -> bytes:
         closing = self._close()
         self._index, self._block, self._is_open = self._index + 1, block, True
-        return closing + named_frame({"type": "content_block_start", "index": self._index, "content_block": record})
+        return closing + named_frame(
+            {"type": "content_block_start", "index": self._index, "content_block": record}
+        )
 
     def _delta(self, delta: dict[str, Any]) -> bytes:
         return named_frame({"type": "content_block_delta", "index": self._index, "delta": delta})
@@ -165,7 +200,9 @@ def _write_body(reply: BodyEncoder, complete: MessageComplete) -> bytes:
     body = {
         **_write_message(reply.start),
         "model": reply.model,
-        "content": [_write_block(block) for block in complete.final_content if not _is_empty(block)],
+        "content": [
+            _write_block(block) for block in complete.final_content if not _is_empty(block)
+        ],
         "stop_reason": _stop_reason(reply, complete),
         "stop_sequence": complete.stop_sequence,
         "usage": _write_usage(complete.usage),
@@ -174,7 +211,9 @@ def _write_body(reply: BodyEncoder, complete: MessageComplete) -> bytes:
 
 
 def _write_message(start: MessageStart) -> dict[str, Any]:
-    """Return the message before its content. Usage is not known yet, but clients accept only integers there."""
+    """Return the message before its content. Usage is not known yet, but clients accept only
+    integers there.
+    """
     return {
         "id": start.message_id,
         "type": "message",
@@ -188,7 +227,8 @@ def _write_message(start: MessageStart) -> dict[str, Any]:
 
 
 def _hides_call(complete: MessageComplete) -> bool:
-    """Return whether a reply has a call that a body cannot express: an input must be an object on this wire.
+    """Return whether a reply has a call that a body cannot express: an input must be an object on
+    this wire.
 
     A call that the token limit truncated is sent with ``{}``; clients recognise it by the stop
     reason.
@@ -208,12 +248,22 @@ def _write_block(block: AssistantBlock) -> dict[str, Any]:
     if isinstance(block, Text):
         return {"type": "text", "text": block.text, **extras}
     if isinstance(block, Thinking):
-        signature = seal(state.signature, state.issuer, "anthropic") if state is not None and state.signature else ""
+        signature = (
+            seal(state.signature, state.issuer, "anthropic")
+            if state is not None and state.signature
+            else ""
+        )
         return {"type": "thinking", "thinking": block.text, "signature": signature, **extras}
     if isinstance(block, RedactedThinking):
         return {"type": "redacted_thinking", "data": block.data}
     if isinstance(block, ToolCall):
-        return {"type": "tool_use", "id": block.id, "name": block.name, "input": block.arguments or {}, **extras}
+        return {
+            "type": "tool_use",
+            "id": block.id,
+            "name": block.name,
+            "input": block.arguments or {},
+            **extras,
+        }
     if isinstance(block, Audio):
         return {"type": "text", "text": transcript_of(block)}
     return write_opaque(block, "anthropic")
@@ -245,10 +295,10 @@ def _write_usage(usage: Usage) -> dict[str, Any]:
     }
 
 
-# --- errors ---------------------------------------------------------------------------------------
+# --- errors ------------------------------------------------------------------------------------
 
-# The status if it is specific to this wire, the ``type`` by which clients recognise an error, and a prefix
-# of the message for clients that match it.
+# The status if it is specific to this wire, the ``type`` by which clients recognise an error, and
+# a prefix of the message for clients that match it.
 _ERRORS: dict[type[ProviderError], tuple[int | None, str, str]] = {
     AuthenticationError: (None, "authentication_error", ""),
     InvalidModelError: (None, "not_found_error", ""),

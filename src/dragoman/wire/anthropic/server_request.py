@@ -1,7 +1,7 @@
 """Decode requests of the Messages wire.
 
-A user turn contains tool results and text; in our values each result is a separate message. Opaque blocks
-are kept unchanged, for an endpoint of this wire.
+A user turn contains tool results and text; in our values each result is a separate message. Opaque
+blocks are kept unchanged, for an endpoint of this wire.
 """
 
 from __future__ import annotations
@@ -55,7 +55,10 @@ def read_request(body: bytes | dict[str, Any], *, counting: bool = False) -> Ask
     if limit is None and not counting:
         fields.refuse("max_tokens", "is required")
     stream = fields.flag("stream") or False
-    messages = [*_read_system(fields, losses), *_read_turns(fields.inners("messages", required=True), losses)]
+    messages = [
+        *_read_system(fields, losses),
+        *_read_turns(fields.inners("messages", required=True), losses),
+    ]
     tools = _read_tools(fields, losses)
     choice = _read_choice(fields, losses)
     schema, reasoning = _read_output(fields)
@@ -68,7 +71,9 @@ def read_request(body: bytes | dict[str, Any], *, counting: bool = False) -> Ask
         cache=_read_cache(fields, losses),
         extras=fields.rest(),
     )
-    return Asked(Request(messages, tools, config, schema, choice, model, stream=stream), losses.warnings)
+    return Asked(
+        Request(messages, tools, config, schema, choice, model, stream=stream), losses.warnings
+    )
 
 
 class _Losses(Losses):
@@ -92,11 +97,13 @@ class _Losses(Losses):
         self.drop_fields(record, ("cache_control",), _WHY)
 
 
-# --- settings -------------------------------------------------------------------------------------
+# --- settings ----------------------------------------------------------------------------------
 
 
 def _read_cache(fields: Fields, losses: _Losses) -> PromptCache | None:
-    """Return the cache setting: a mark at the root means ``auto``; marks of blocks are read elsewhere."""
+    """Return the cache setting: a mark at the root means ``auto``; marks of blocks are read
+    elsewhere.
+    """
     auto = losses.mark(fields)
     return PromptCache(auto, losses.ttl) if auto or losses.ttl else None
 
@@ -148,9 +155,15 @@ def _read_tools(fields: Fields, losses: _Losses) -> list[Tool]:
             theirs.append(record.data)
             continue
         losses.drop_mark(record)
-        losses.drop_fields(record, ("eager_input_streaming",), "not passed on; arguments are checked instead")
+        losses.drop_fields(
+            record, ("eager_input_streaming",), "not passed on; arguments are checked instead"
+        )
         strict = record.flag("strict")
-        name, described, schema = record.need_text("name"), record.text("description"), record.take("input_schema")
+        name, described, schema = (
+            record.need_text("name"),
+            record.text("description"),
+            record.take("input_schema"),
+        )
         if not isinstance(schema, dict):
             record.refuse("input_schema", "must be a JSON Schema")
         record.done()
@@ -175,7 +188,7 @@ def _read_choice(fields: Fields, losses: _Losses) -> ToolChoice | None:
     return choice
 
 
-# --- the conversation -----------------------------------------------------------------------------
+# --- the conversation --------------------------------------------------------------------------
 
 
 def _read_system(fields: Fields, losses: _Losses) -> list[System]:
@@ -251,7 +264,9 @@ def _read_result(record: Fields, losses: _Losses) -> ToolResult:
         record.refuse("content", "must be a string or a list of blocks")
     blocks = [_read_block(inner, losses) for inner in record.inners("content")]
     content = _plain(blocks)
-    return ToolResult(call_id, content, failed, mark or (isinstance(content, str) and blocks[0].cache))
+    return ToolResult(
+        call_id, content, failed, mark or (isinstance(content, str) and blocks[0].cache)
+    )
 
 
 def _read_block(record: Fields, losses: _Losses) -> UserBlock:
@@ -266,7 +281,9 @@ def _read_block(record: Fields, losses: _Losses) -> UserBlock:
         source, media_type = _read_source(record)
         block = Document(source, media_type or "application/pdf", record.text("title"), mark)
     else:
-        raise UnsupportedContentError(f"{record.at('type')}: content of type {quote(kind)} is not supported")
+        raise UnsupportedContentError(
+            f"{record.at('type')}: content of type {quote(kind)} is not supported"
+        )
     record.done()
     return block
 
@@ -283,7 +300,9 @@ def _read_source(record: Fields) -> tuple[Url | Inline, str | None]:
         data = source.need_text("data").encode("utf-8")
         found = Inline(base64.b64encode(data).decode()), source.text("media_type") or "text/plain"
     else:
-        raise UnsupportedContentError(f"{source.at('type')}: a source of type {quote(kind)} is not supported")
+        raise UnsupportedContentError(
+            f"{source.at('type')}: a source of type {quote(kind)} is not supported"
+        )
     source.done()
     return found
 
@@ -308,7 +327,11 @@ def _read_said(record: Fields, losses: _Losses) -> AssistantBlock:
         record.done()
         return RedactedThinking(data, Continuity(issuer=_ISSUER))
     if kind == "tool_use":
-        call_id, name, arguments = record.need_text("id"), record.need_text("name"), record.take("input")
+        call_id, name, arguments = (
+            record.need_text("id"),
+            record.need_text("name"),
+            record.take("input"),
+        )
         if not isinstance(arguments, dict):
             record.refuse("input", "must be an object")
         return ToolCall(call_id, name, arguments, _read_state(record))

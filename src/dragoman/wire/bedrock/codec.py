@@ -29,7 +29,9 @@ _JSON = {"content-type": "application/json", "accept": "application/json"}
 _STREAM = {"content-type": "application/json", "accept": "application/vnd.amazon.eventstream"}
 _NAMES_TOOL = re.compile(r"\btools?\b|toolChoice|toolConfig", re.IGNORECASE)
 # A cross-region profile has a prefix before the model's name: a region, or "global".
-_PROFILE = re.compile(r"^(global|us-gov|us|eu|apac|ap|jp|au|ca|sa)\.|:(application-)?inference-profile/")
+_PROFILE = re.compile(
+    r"^(global|us-gov|us|eu|apac|ap|jp|au|ca|sa)\.|:(application-)?inference-profile/"
+)
 
 
 class BedrockCodec(Endpoint[Quirks]):
@@ -38,17 +40,24 @@ class BedrockCodec(Endpoint[Quirks]):
     wire: ClassVar[str] = "bedrock"
     quirks_type = Quirks
 
-    def __init__(self, model: str, base_url: str, quirks: Quirks | None = None, **settings: Any) -> None:
+    def __init__(
+        self, model: str, base_url: str, quirks: Quirks | None = None, **settings: Any
+    ) -> None:
         super().__init__(model, base_url, quirks, **settings)
         self._url = join_url(base_url, "")  # raises for an invalid URL
 
     @classmethod
     def adapt(cls, quirks: Quirks, capabilities: Capabilities) -> Quirks:
-        """Return the quirks for a model whose capabilities are partly known: structured output needs tools."""
+        """Return the quirks for a model whose capabilities are partly known: structured output
+        needs tools.
+        """
         quirks = cls.adapt_reasoning(quirks, capabilities)
         if capabilities.known("supports_images") is False:
             quirks = replace(quirks, result_media="omit")
-        unable = (capabilities.known("supports_tools"), capabilities.known("supports_structured_output"))
+        unable = (
+            capabilities.known("supports_tools"),
+            capabilities.known("supports_structured_output"),
+        )
         return replace(quirks, structured="prompt") if False in unable else quirks
 
     def encode(self, request: Request) -> Encoded:
@@ -71,22 +80,30 @@ class BedrockCodec(Endpoint[Quirks]):
             answer = schema_name(request.response_schema or {})
         return BedrockDecoder(request, out, answer=answer, keep_raw=self._keep_raw)
 
-    def error(self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None) -> ProviderError:
+    def error(
+        self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None
+    ) -> ProviderError:
         """Return the error for an error reply."""
         return build_error(status, headers, read_refusal(body, headers), ROWS, now)
 
     def authorise(self, key: str) -> dict[str, str]:
-        """Return the API key as a bearer token. With ``auth: {type: aws}`` requests are signed instead."""
+        """Return the API key as a bearer token. With ``auth: {type: aws}`` requests are signed
+        instead.
+        """
         return {"authorization": f"Bearer {key}"}
 
     def learn(self, error: ProviderError, request: Request) -> BedrockCodec | None:
-        """Return a codec that puts the schema into the prompt, after an error about the forced answer tool."""
+        """Return a codec that puts the schema into the prompt, after an error about the forced
+        answer tool.
+        """
         said = error.provider_message or ""
         if error.status != 400 or not _NAMES_TOOL.search(said):
             return None
         if structured_path(request, self.home(request), self.quirks_for(request)) != "tool":
             return None
-        return self.taught_structure(request, about_field=is_about_field(said), structured="prompt")
+        return self.taught_structure(
+            request, about_field=is_about_field(said), structured="prompt"
+        )
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
         """Look up the model or the profile at the control plane, which is another host."""
@@ -94,5 +111,7 @@ class BedrockCodec(Endpoint[Quirks]):
         root = self._url.replace("://bedrock-runtime.", "://bedrock.", 1)
         reply = yield get_json(join_url(root, f"/{kind}/{quote(self.model, safe='')}"))
         if reply.status == 404:
-            raise InvalidModelError(f"the service does not have the model {self.model!r} here", status=404)
+            raise InvalidModelError(
+                f"the service does not have the model {self.model!r} here", status=404
+            )
         read_success(self, reply)  # pyright: ignore[reportArgumentType] - it takes Self for an invariant

@@ -1,4 +1,6 @@
-"""Classify errors of this wire: by the status, then by the name of the exception in a header, then by patterns."""
+"""Classify errors of this wire: by the status, then by the name of the exception in a header, then
+by patterns.
+"""
 
 from __future__ import annotations
 
@@ -34,24 +36,45 @@ _STATUSES = {
 ROWS: tuple[Row, ...] = (
     row("", r"^ServiceQuotaExceededException |tokens per day", QuotaExceededError),
     row("", r"^ModelNotReadyException ", ModelNotLoadedError),
-    row("400 413", r"(input|prompt) is too long|input tokens exceed|context (window|length)", ContextOverflowError),
-    row("400", r"model identifier is invalid|on-demand throughput|model.{0,80}not found", InvalidModelError),
+    row(
+        "400 413",
+        r"(input|prompt) is too long|input tokens exceed|context (window|length)",
+        ContextOverflowError,
+    ),
+    row(
+        "400",
+        r"model identifier is invalid|on-demand throughput|model.{0,80}not found",
+        InvalidModelError,
+    ),
     row("404", r"model|^ResourceNotFoundException ", InvalidModelError),
-    row("400", r"support.{0,40}(content block|s3Uri)|(image|document|video).{0,60}support", UnsupportedContentError),
+    row(
+        "400",
+        r"support.{0,40}(content block|s3Uri)|(image|document|video).{0,60}support",
+        UnsupportedContentError,
+    ),
     row("400", r"n.t support", UnsupportedFeatureError),
     row("429 500 503", r"overloaded|capacity|unable to process", OverloadedError),
 )
 
 
 def read_refusal(body: bytes, headers: Mapping[str, str] | None = None) -> Failure:
-    """Read an error reply. ``x-amzn-errortype``, or ``__type``, is ``ValidationException:http://...``."""
+    """Read an error reply. ``x-amzn-errortype``, or ``__type``, is
+    ``ValidationException:http://...``.
+    """
     failure = read_failure(body)
-    named = next((value for name, value in (headers or {}).items() if name.lower() == "x-amzn-errortype"), "")
+    named = next(
+        (value for name, value in (headers or {}).items() if name.lower() == "x-amzn-errortype"),
+        "",
+    )
     record = _read_record(body)
     # errors of the gateway in front of the service
     if not failure.message and isinstance(said := record.get("Message"), str):
         failure = replace(failure, message=said)
-    name = named or (record.get("__type") if isinstance(record.get("__type"), str) else "") or failure.code
+    name = (
+        named
+        or (record.get("__type") if isinstance(record.get("__type"), str) else "")
+        or failure.code
+    )
     return replace(failure, code=name.partition(":")[0].rpartition("#")[2])
 
 

@@ -1,7 +1,8 @@
 """Decode replies of this wire: messages of an event stream, and bodies.
 
-Blocks are read as on the anthropic wire: identified by index and closed by their stop event. Text and reasoning begin
-without a start event. The counts arrive after the stop reason, so a stream ends with ``metadata``.
+Blocks are read as on the anthropic wire: identified by index and closed by their stop event. Text
+and reasoning begin without a start event. The counts arrive after the stop reason, so a stream
+ends with ``metadata``.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ FINISH: dict[str, FinishReason] = {
 
 
 class BedrockDecoder(AnthropicDecoder):
-    """Decode messages and bodies of this wire; ``answer`` is the tool whose input is the answer."""
+    """Decode messages and bodies of this wire; ``answer`` is the tool whose input is
+    the answer.
+    """
 
     framing = EventStreamDecoder
 
@@ -87,7 +90,12 @@ class BedrockDecoder(AnthropicDecoder):
         output = body.get("output")
         message = output.get("message") if isinstance(output, dict) else None
         if not isinstance(message, dict):
-            if body.get("message") or body.get("Message") or body.get("error") or body.get("errors"):
+            if (
+                body.get("message")
+                or body.get("Message")
+                or body.get("error")
+                or body.get("errors")
+            ):
                 self.out.fail(foreign_error(read_failure(data)))
                 return
             raise InvalidResponseError("the reply has no message")
@@ -97,8 +105,13 @@ class BedrockDecoder(AnthropicDecoder):
         blocks = entries_of(message.get("content"))
         for at, block in enumerate(blocks):
             opened = self._open(at, _as_block(block))
-            if opened.kind == "call" and at == len(blocks) - 1 and FINISH.get(str(self._stop_reason)) == "length":
-                # the reply is truncated in this call; a body does not show where, so the input is unknown
+            if (
+                opened.kind == "call"
+                and at == len(blocks) - 1
+                and FINISH.get(str(self._stop_reason)) == "length"
+            ):
+                # the reply is truncated in this call; a body does not show where, so the input is
+                # unknown
                 opened.data["input"] = None
             self._close(opened)
         self._finish()
@@ -219,21 +232,38 @@ def _read_body(data: bytes) -> dict[str, Any] | None:
 
 
 def _as_block(block: dict[str, Any]) -> dict[str, Any]:
-    """Return a block in the form of the anthropic wire; an unknown block becomes opaque under its own name."""
+    """Return a block in the form of the anthropic wire; an unknown block becomes opaque under its
+    own name.
+    """
     if isinstance(text := block.get("text"), str):
         return {"type": "text", "text": text}
     call = block.get("toolUse")
     if isinstance(call, dict) and call.get("type") != "server_tool_use":
-        return {"type": "tool_use", "id": call.get("toolUseId"), "name": call.get("name"), "input": call.get("input")}
+        return {
+            "type": "tool_use",
+            "id": call.get("toolUseId"),
+            "name": call.get("name"),
+            "input": call.get("input"),
+        }
     if isinstance(cited := block.get("citationsContent"), dict):
-        text = "".join([part["text"] for part in entries_of(cited.get("content")) if isinstance(part.get("text"), str)])
+        text = "".join(
+            [
+                part["text"]
+                for part in entries_of(cited.get("content"))
+                if isinstance(part.get("text"), str)
+            ]
+        )
         return {"type": "text", "text": text, "citations": cited.get("citations")}
     if isinstance(thought := block.get("reasoningContent"), dict):
         if isinstance(hidden := thought.get("redactedContent"), str):
             return {"type": "redacted_thinking", "data": hidden}
         inner = thought.get("reasoningText")
         inner = inner if isinstance(inner, dict) else {}
-        return {"type": "thinking", "thinking": inner.get("text"), "signature": inner.get("signature")}
+        return {
+            "type": "thinking",
+            "thinking": inner.get("text"),
+            "signature": inner.get("signature"),
+        }
     name = next(iter(block), "unknown")
     return {"type": name, name: block.get(name)}
 
@@ -243,7 +273,11 @@ def _read_usage(record: dict[str, Any]) -> Usage:
 
     The input is the sum of three disjoint counts; the service's total includes all three.
     """
-    parts = [record.get("inputTokens"), record.get("cacheReadInputTokens", 0), record.get("cacheWriteInputTokens", 0)]
+    parts = [
+        record.get("inputTokens"),
+        record.get("cacheReadInputTokens", 0),
+        record.get("cacheWriteInputTokens", 0),
+    ]
     counts = [read_count(part) for part in parts]
     asked = None if None in counts else sum(count or 0 for count in counts)
     return Usage(

@@ -1,7 +1,8 @@
 """Encode requests of this wire.
 
-Turns follow the rules of the anthropic wire, so its writer arranges the conversation: pairs of calls and results, legal
-ids, and thinking to send back. Each block is then converted to Converse, where its type is the name of its only field.
+Turns follow the rules of the anthropic wire, so its writer arranges the conversation: pairs of
+calls and results, legal ids, and thinking to send back. Each block is then converted to Converse,
+where its type is the name of its only field.
 """
 
 from __future__ import annotations
@@ -71,7 +72,10 @@ AUDIO = {
     "audio/webm": "webm",
 }
 # The tools of Amazon's own models; any other name is sent unchanged.
-SERVER_TOOLS = {"web_search": {"name": "nova_grounding"}, "code_execution": {"name": "nova_code_interpreter"}}
+SERVER_TOOLS = {
+    "web_search": {"name": "nova_grounding"},
+    "code_execution": {"name": "nova_code_interpreter"},
+}
 _OBJECTS = frozenset({"inferenceConfig", "additionalModelRequestFields", "toolConfig"})
 
 
@@ -89,17 +93,25 @@ def _requests_thinking(config: RuntimeConfig, home: Issuer, quirks: Quirks) -> b
     """Return whether thinking is requested; then no tool can be forced."""
     asked = reasoning_fields(config, quirks.reasoning, home, Notes(), config.max_tokens) or {}
     given = config.extras.get("additionalModelRequestFields")
-    fields = {**asked.get("additionalModelRequestFields", {}), **(given if isinstance(given, Mapping) else {})}
+    fields = {
+        **asked.get("additionalModelRequestFields", {}),
+        **(given if isinstance(given, Mapping) else {}),
+    }
     thinking = fields.get("thinking")
     return isinstance(thinking, Mapping) and thinking.get("type") != "disabled"
 
 
-def write_request(request: Request, home: Issuer, quirks: Quirks, path: _Path | None, notes: Notes) -> dict[str, Any]:
+def write_request(
+    request: Request, home: Issuer, quirks: Quirks, path: _Path | None, notes: Notes
+) -> dict[str, Any]:
     """Return the body of a request; messages come last."""
     body: dict[str, Any] = {}
     if settings := _write_config(request.config):
         body["inferenceConfig"] = settings
-    body |= reasoning_fields(request.config, quirks.reasoning, home, notes, request.config.max_tokens) or {}
+    body |= (
+        reasoning_fields(request.config, quirks.reasoning, home, notes, request.config.max_tokens)
+        or {}
+    )
     cache = read_cache(request, default=quirks.cache == "auto")
     note_unplaced(cache, ("ttl",), notes)
     rules = TurnRules(result_media=quirks.result_media, cache=quirks.cache)
@@ -113,13 +125,19 @@ def write_request(request: Request, home: Issuer, quirks: Quirks, path: _Path | 
     return body
 
 
-def _draw(request: Request, home: Issuer, rules: TurnRules, path: _Path | None, notes: Notes) -> dict[str, Any]:
-    """Return tools, system prompt and turns in the form of the anthropic wire, for placing cache marks."""
+def _draw(
+    request: Request, home: Issuer, rules: TurnRules, path: _Path | None, notes: Notes
+) -> dict[str, Any]:
+    """Return tools, system prompt and turns in the form of the anthropic wire, for placing cache
+    marks.
+    """
     schema = request.response_schema
     tools = [_write_tool(tool, f"tools[{at}]", notes) for at, tool in enumerate(request.tools)]
     if schema is not None and path == "tool":
         about = "Give your whole answer as the input of this tool."
-        tools = [_write_tool(Tool(schema_name(schema), about, dict(schema)), "response_schema", notes)]
+        tools = [
+            _write_tool(Tool(schema_name(schema), about, dict(schema)), "response_schema", notes)
+        ]
     _, rest = join_system(request.messages)
     first = len(request.messages) - len(rest)
     leading = [each for each in request.messages[:first] if isinstance(each, System)]
@@ -136,13 +154,17 @@ def _write_config(config: RuntimeConfig) -> dict[str, Any]:
     for name in ("seed", "frequency_penalty", "presence_penalty"):
         if getattr(config, name) is not None:
             raise UnsupportedFeatureError(f"config.{name}: this wire has no such setting")
-    fields = {theirs: value for ours, theirs in _SETTINGS.items() if (value := getattr(config, ours)) is not None}
+    fields = {
+        theirs: value
+        for ours, theirs in _SETTINGS.items()
+        if (value := getattr(config, ours)) is not None
+    }
     if config.stop_sequences is not None:
         fields["stopSequences"] = list(config.stop_sequences)
     return fields
 
 
-# --- tools ----------------------------------------------------------------------------------------
+# --- tools -------------------------------------------------------------------------------------
 
 
 def _write_tool(tool: Tool, path: str, notes: Notes) -> dict[str, Any]:
@@ -154,26 +176,41 @@ def _write_tool(tool: Tool, path: str, notes: Notes) -> dict[str, Any]:
         schema = project_format(schema, notes, f"{path}.parameters")
         spec["strict"] = True
     elif tool.strict:
-        notes.drop(f"{path}.strict", "strict_dropped", "the parameters cannot be decoded strictly on this wire")
+        notes.drop(
+            f"{path}.strict",
+            "strict_dropped",
+            "the parameters cannot be decoded strictly on this wire",
+        )
     return {"toolSpec": {**spec, "inputSchema": {"json": ordered_json(schema)}}}
 
 
 def _write_tools(
-    body: dict[str, Any], request: Request, tools: list[dict[str, Any]], path: _Path | None, notes: Notes
+    body: dict[str, Any],
+    request: Request,
+    tools: list[dict[str, Any]],
+    path: _Path | None,
+    notes: Notes,
 ) -> None:
-    """Write the tools and the tool choice. The wire has no choice "none", so no tools are sent for it."""
+    """Write the tools and the tool choice. The wire has no choice "none", so no tools are sent for
+    it.
+    """
     choice = request.tool_choice
     if path == "tool":
         choice = ForceTool(tools[0]["toolSpec"]["name"])
     elif choice == "none" and tools:
-        notes.rewrite("tool_choice", "tools_omitted", "the wire cannot forbid a call; no tool is sent")
+        notes.rewrite(
+            "tool_choice", "tools_omitted", "the wire cannot forbid a call; no tool is sent"
+        )
         return
     if not tools:
         if choice is not None:
             notes.rewrite("tool_choice", "tool_choice_omitted", "there is no tool to choose")
         return
     listed = [each for tool in tools for each in _split_mark(tool)]
-    body["toolConfig"] = {"tools": listed, **({} if choice is None else {"toolChoice": _write_choice(choice)})}
+    body["toolConfig"] = {
+        "tools": listed,
+        **({} if choice is None else {"toolChoice": _write_choice(choice)}),
+    }
 
 
 def _write_choice(choice: ToolChoice) -> dict[str, Any]:
@@ -182,11 +219,13 @@ def _write_choice(choice: ToolChoice) -> dict[str, Any]:
     return {"any" if choice == "required" else "auto": {}}
 
 
-# --- blocks of users and tools --------------------------------------------------------------------
+# --- blocks of users and tools -----------------------------------------------------------------
 
 
 def _write_user_block(block: UserBlock, path: str, notes: Notes) -> dict[str, Any]:
-    """Return a block of the anthropic wire; a medium has its Converse form in the field ``converse``."""
+    """Return a block of the anthropic wire; a medium has its Converse form in the field
+    ``converse``.
+    """
     if isinstance(block, Text):
         return {"type": "text", "text": block.text, **mark_of(block)}
     if isinstance(block, Audio):
@@ -196,14 +235,21 @@ def _write_user_block(block: UserBlock, path: str, notes: Notes) -> dict[str, An
             notes.drop(f"{path}.detail", "detail_dropped", "this wire has no such hint")
         made: dict[str, Any] = {"image": _write_medium(block, IMAGES, path)}
     else:
-        name = re.sub(r"[^A-Za-z0-9 ()\[\]-]+", "-", block.name or "document").strip("-")[:200] or "document"
+        name = (
+            re.sub(r"[^A-Za-z0-9 ()\[\]-]+", "-", block.name or "document").strip("-")[:200]
+            or "document"
+        )
         if block.name is not None and name != block.name:
-            notes.rewrite(f"{path}.name", "name_projected", "the wire takes letters, digits and hyphens")
+            notes.rewrite(
+                f"{path}.name", "name_projected", "the wire takes letters, digits and hyphens"
+            )
         made = {"document": {"name": name, **_write_medium(block, DOCUMENTS, path)}}
     return {"type": "medium", "converse": made, **mark_of(block)}
 
 
-def _write_medium(block: Image | Document | Audio, kinds: Mapping[str, str], path: str) -> dict[str, Any]:
+def _write_medium(
+    block: Image | Document | Audio, kinds: Mapping[str, str], path: str
+) -> dict[str, Any]:
     kind, data = block.media_type, None
     if isinstance(block.source, Inline):
         data = block.source.base64_data
@@ -212,7 +258,9 @@ def _write_medium(block: Image | Document | Audio, kinds: Mapping[str, str], pat
     word = kinds.get(kind or "")
     if word is None:
         formats = ", ".join(dict.fromkeys(kinds.values()))
-        raise UnsupportedContentError(f"{path}: this wire takes {formats}, not {quote(kind or '')}")
+        raise UnsupportedContentError(
+            f"{path}: this wire takes {formats}, not {quote(kind or '')}"
+        )
     if data is not None:
         return {"format": word, "source": {"bytes": data}}
     if isinstance(block.source, Url) and block.source.url.startswith("s3://"):
@@ -220,13 +268,16 @@ def _write_medium(block: Image | Document | Audio, kinds: Mapping[str, str], pat
     raise UnsupportedContentError(f"{path}: this wire takes media inline, or from S3")
 
 
-# --- from the form of turns to Converse -----------------------------------------------------------
+# --- from the form of turns to Converse --------------------------------------------------------
 
 
 def _write_turn(turn: Mapping[str, Any]) -> dict[str, Any]:
     content = turn["content"]
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    return {"role": turn["role"], "content": [each for block in blocks for each in _write_block(block)]}
+    return {
+        "role": turn["role"],
+        "content": [each for block in blocks for each in _write_block(block)],
+    }
 
 
 def _split_mark(block: dict[str, Any]) -> list[dict[str, Any]]:
@@ -250,10 +301,18 @@ def _convert(kind: str, fields: dict[str, Any]) -> dict[str, Any]:
         return made
     if kind == "text":
         if citations := fields.get("citations"):
-            return {"citationsContent": {"content": [{"text": fields["text"]}], "citations": citations}}
+            return {
+                "citationsContent": {"content": [{"text": fields["text"]}], "citations": citations}
+            }
         return {"text": fields["text"]}
     if kind == "tool_use":
-        return {"toolUse": {"toolUseId": fields["id"], "name": fields["name"], "input": fields["input"]}}
+        return {
+            "toolUse": {
+                "toolUseId": fields["id"],
+                "name": fields["name"],
+                "input": fields["input"],
+            }
+        }
     if kind == "tool_result":
         return {"toolResult": _convert_result(fields)}
     if kind == "thinking":

@@ -68,14 +68,16 @@ class BedrockServer:
         """Return an error reply: a message, and the name of the exception in a header."""
         name, opening = find_class(error, _ERRORS)
         headers = {**headers_of(error), "x-amzn-errortype": name}
-        return HttpReply(status_of(error), headers, encode_json({"message": message_with(error, opening)}))
+        return HttpReply(
+            status_of(error), headers, encode_json({"message": message_with(error, opening)})
+        )
 
     def key(self, headers: Mapping[str, str]) -> str | None:
         """Return the bearer token."""
         return bearer_token(headers)
 
 
-# --- writing --------------------------------------------------------------------------------------
+# --- writing -----------------------------------------------------------------------------------
 
 
 class _StreamEncoder(ReplyEncoder):
@@ -95,12 +97,18 @@ class _StreamEncoder(ReplyEncoder):
         if isinstance(event, ToolUseStart):
             started = {"toolUse": {"toolUseId": event.tool_use_id, "name": event.tool_name}}
             opened = self._turn("call")
-            return opened + _event("contentBlockStart", {"start": started, "contentBlockIndex": self._index})
+            return opened + _event(
+                "contentBlockStart", {"start": started, "contentBlockIndex": self._index}
+            )
         if isinstance(event, ToolUseInputDelta):
             return self._delta({"toolUse": {"input": event.partial_json}})
         if isinstance(event, ToolUseEnd):
             return self._turn("")
-        return _event("messageStart", {"role": "assistant"}) if isinstance(event, MessageStart) else b""
+        return (
+            _event("messageStart", {"role": "assistant"})
+            if isinstance(event, MessageStart)
+            else b""
+        )
 
     def write_end(self, complete: MessageComplete) -> bytes:
         late = b"".join([self._late(block) for block in complete.final_content])
@@ -122,9 +130,15 @@ class _StreamEncoder(ReplyEncoder):
         return opened + text + self._delta({"reasoningContent": {"signature": event.signature}})
 
     def _late(self, block: AssistantBlock) -> bytes:
-        """Return the events for a block without deltas, which is sent last: redacted thinking or media."""
+        """Return the events for a block without deltas, which is sent last: redacted thinking or
+        media.
+        """
         if isinstance(block, RedactedThinking):
-            return self._turn("") + self._turn("hidden") + self._delta({"reasoningContent": _hidden(block)})
+            return (
+                self._turn("")
+                + self._turn("hidden")
+                + self._delta({"reasoningContent": _hidden(block)})
+            )
         if isinstance(block, Audio | Image):
             return self._turn("text") + self._delta({"text": describe_medium(block)})
         return b""
@@ -133,7 +147,9 @@ class _StreamEncoder(ReplyEncoder):
         """Close the open block and begin one of another type. Only a call has a start event."""
         if kind == self._open and kind != "call":
             return b""
-        ended = _event("contentBlockStop", {"contentBlockIndex": self._index}) if self._open else b""
+        ended = (
+            _event("contentBlockStop", {"contentBlockIndex": self._index}) if self._open else b""
+        )
         self._open = kind
         self._index += bool(kind)
         return ended
@@ -152,7 +168,10 @@ def _hidden(block: RedactedThinking) -> dict[str, str]:
 
 
 def _write_body(reply: BodyEncoder, complete: MessageComplete) -> bytes:
-    message = {"role": "assistant", "content": [each for block in complete.final_content for each in _write(block)]}
+    message = {
+        "role": "assistant",
+        "content": [each for block in complete.final_content for each in _write(block)],
+    }
     body = {
         "output": {"message": message},
         "stopReason": reply.finish_word(complete, FINISH),
@@ -165,8 +184,17 @@ def _write_body(reply: BodyEncoder, complete: MessageComplete) -> bytes:
 def _write(block: AssistantBlock) -> list[dict[str, Any]]:
     if isinstance(block, Text):
         state = block.continuity
-        cited = state.opaque.get("citations") if state is not None and isinstance(state.opaque, dict) else None
-        if cited and state is not None and state.issuer is not None and state.issuer.wire == "bedrock":
+        cited = (
+            state.opaque.get("citations")
+            if state is not None and isinstance(state.opaque, dict)
+            else None
+        )
+        if (
+            cited
+            and state is not None
+            and state.issuer is not None
+            and state.issuer.wire == "bedrock"
+        ):
             return [{"citationsContent": {"content": [{"text": block.text}], "citations": cited}}]
         return [{"text": block.text}]
     if isinstance(block, ToolCall):
@@ -183,10 +211,14 @@ def _write(block: AssistantBlock) -> list[dict[str, Any]]:
 
 
 def _write_usage(usage: Usage) -> dict[str, Any]:
-    """Write usage. Counts do not overlap on this wire: cached tokens are not part of the input count."""
+    """Write usage. Counts do not overlap on this wire: cached tokens are not part of the input
+    count.
+    """
     asked = usage.input_tokens
     if asked is not None:
-        asked = max(0, asked - (usage.cached_input_tokens or 0) - (usage.cache_creation_input_tokens or 0))
+        asked = max(
+            0, asked - (usage.cached_input_tokens or 0) - (usage.cache_creation_input_tokens or 0)
+        )
     return known(
         inputTokens=asked,
         outputTokens=usage.output_tokens,
@@ -200,7 +232,7 @@ def _hides_call(complete: MessageComplete) -> bool:
     return has_unreadable_call(complete.final_content)
 
 
-# --- errors ---------------------------------------------------------------------------------------
+# --- errors ------------------------------------------------------------------------------------
 
 _INVALID = "ValidationException"
 # The name of the exception, and a prefix of the message for clients that match it.

@@ -1,7 +1,7 @@
 """Decode requests of Converse.
 
-A cache point is a block after the block that it marks; in our values the mark is on the block. A user turn
-contains tool results and other blocks; in our values each result is a separate message.
+A cache point is a block after the block that it marks; in our values the mark is on the block. A
+user turn contains tool results and other blocks; in our values each result is a separate message.
 """
 
 from __future__ import annotations
@@ -55,11 +55,20 @@ def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
     head, found, mode = path.rpartition("/converse")
     model = head.partition("/model/")[2]
     if not found or not model or mode not in ("", "-stream"):
-        raise InvalidRequestError("the path must be /model/MODEL/converse or /model/MODEL/converse-stream")
+        raise InvalidRequestError(
+            "the path must be /model/MODEL/converse or /model/MODEL/converse-stream"
+        )
     fields, losses = read_body(body), _Losses()
-    fields.take("modelId")  # SDKs put the model id into the body as well; the one in the path is used
-    system = [System(each.need_text("text"), mark) for each, mark in losses.split(fields, "system")]
-    messages = [each for turn in fields.inners("messages", required=True) for each in _read_turn(turn, losses)]
+    # SDKs put the model id into the body as well; the one in the path is used
+    fields.take("modelId")
+    system = [
+        System(each.need_text("text"), mark) for each, mark in losses.split(fields, "system")
+    ]
+    messages = [
+        each
+        for turn in fields.inners("messages", required=True)
+        for each in _read_turn(turn, losses)
+    ]
     tools, theirs, choice = _read_tools(fields, losses)
     inner = fields.inner("inferenceConfig") or Fields({}, "inferenceConfig")
     config = RuntimeConfig(
@@ -72,7 +81,8 @@ def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
     )
     inner.done()
     asked = Request(
-        [*system, *messages], tools, config, None, choice, unquote(model), stream=bool(mode), server_tools=theirs
+        [*system, *messages], tools, config, None, choice, unquote(model), stream=bool(mode),
+        server_tools=theirs
     )  # fmt: skip
     return Asked(asked, losses.warnings)
 
@@ -82,7 +92,9 @@ class _Losses(Losses):
 
     ttl: Literal["1h"] | None = None
 
-    def split(self, holder: Fields, name: str, *, required: bool = False) -> list[tuple[Fields, bool]]:
+    def split(
+        self, holder: Fields, name: str, *, required: bool = False
+    ) -> list[tuple[Fields, bool]]:
         """Return the blocks of a list, each with whether a cache point follows it."""
         found: list[tuple[Fields, bool]] = []
         for record in holder.inners(name, required=required):
@@ -104,7 +116,7 @@ class _Losses(Losses):
         self.drop(record.where, "cache_point_dropped", _WHY)
 
 
-# --- tools ----------------------------------------------------------------------------------------
+# --- tools -------------------------------------------------------------------------------------
 
 
 _Tools: TypeAlias = tuple[tuple[Tool, ...], tuple[ServerTool, ...], ToolChoice | None]
@@ -124,7 +136,11 @@ def _read_tools(fields: Fields, losses: _Losses) -> _Tools:
             continue
         spec = record.need_inner("toolSpec")
         schema = spec.need_inner("inputSchema").take("json")
-        found.append(Tool(spec.need_text("name"), spec.text("description") or "", schema, spec.flag("strict")))
+        found.append(
+            Tool(
+                spec.need_text("name"), spec.text("description") or "", schema, spec.flag("strict")
+            )
+        )
         spec.done()
     choice = inner.inner("toolChoice")
     inner.done()
@@ -133,7 +149,9 @@ def _read_tools(fields: Fields, losses: _Losses) -> _Tools:
 
 def _read_server_tool(record: Fields) -> ServerTool:
     name = record.need_text("name")
-    portable = next((known for known, fields in SERVER_TOOLS.items() if fields["name"] == name), name)
+    portable = next(
+        (known for known, fields in SERVER_TOOLS.items() if fields["name"] == name), name
+    )
     return ServerTool(portable, record.rest())
 
 
@@ -145,7 +163,7 @@ def _read_choice(choice: Fields | None) -> ToolChoice | None:
     return "required" if "any" in choice else "auto"
 
 
-# --- the conversation -----------------------------------------------------------------------------
+# --- the conversation --------------------------------------------------------------------------
 
 
 def _read_turn(fields: Fields, losses: _Losses) -> list[Message]:
@@ -182,7 +200,9 @@ def _read_block(fields: Fields, losses: _Losses, *, mark: bool = False) -> UserB
         return Text(encode_json(fields.take("json")).decode(), cache=mark)
     kind = next(iter(fields.data), "")
     if kind not in ("image", "audio", "document"):
-        raise UnsupportedContentError(f"{fields.where}: content of type {quote(kind)} is not supported")
+        raise UnsupportedContentError(
+            f"{fields.where}: content of type {quote(kind)} is not supported"
+        )
     inner = fields.need_inner(kind)
     if kind == "audio":
         if mark:
@@ -202,7 +222,9 @@ def _read_source(fields: Fields) -> Inline | Url:
     if "text" in source:
         return Inline(base64.b64encode(source.need_text("text").encode("utf-8")).decode())
     if "content" in source:
-        raise UnsupportedContentError(f"{source.at('content')}: a document of several parts is not supported")
+        raise UnsupportedContentError(
+            f"{source.at('content')}: a document of several parts is not supported"
+        )
     return Inline(source.need_text("bytes"))
 
 
@@ -210,7 +232,9 @@ def _kind_of(fields: Fields, kinds: Mapping[str, str]) -> str:
     word = fields.choice("format", tuple(dict.fromkeys(kinds.values())))
     if word is None and "text" in (fields.inner("source") or ()):
         word = "txt"
-    return next(kind for kind, format_word in kinds.items() if format_word == (word or format_word))
+    return next(
+        kind for kind, format_word in kinds.items() if format_word == (word or format_word)
+    )
 
 
 def _read_spoken(fields: Fields, losses: _Losses, *, mark: bool) -> AssistantBlock:
@@ -227,7 +251,9 @@ def _read_spoken(fields: Fields, losses: _Losses, *, mark: bool) -> AssistantBlo
     if "toolUse" in fields:
         inner = fields.need_inner("toolUse")
         if inner.text("type") != "server_tool_use":
-            return ToolCall(inner.need_text("toolUseId"), inner.need_text("name"), inner.take("input") or {})
+            return ToolCall(
+                inner.need_text("toolUseId"), inner.need_text("name"), inner.take("input") or {}
+            )
     kind = next(iter(fields.data), "")
     return Opaque({"type": kind, kind: fields.take(kind)}, Continuity(issuer=_ISSUER))
 

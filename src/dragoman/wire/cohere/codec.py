@@ -28,12 +28,16 @@ _NAMES_FORMAT = re.compile(r"response_format|json_schema|json_object|schema", re
 
 
 class CohereCodec(Endpoint[Quirks]):
-    """The v2 chat wire for one model at one base URL; a version at the end of the URL is not needed."""
+    """The v2 chat wire for one model at one base URL; a version at the end of the URL is not
+    needed.
+    """
 
     wire: ClassVar[str] = "cohere"
     quirks_type = Quirks
 
-    def __init__(self, model: str, base_url: str, quirks: Quirks | None = None, **settings: Any) -> None:
+    def __init__(
+        self, model: str, base_url: str, quirks: Quirks | None = None, **settings: Any
+    ) -> None:
         super().__init__(model, base_url, quirks, **settings)
         join_url(base_url, "")  # raises for an invalid URL
         self._root = root_of(base_url)
@@ -55,13 +59,17 @@ class CohereCodec(Endpoint[Quirks]):
         request = rename_calls(request, notes)
         path = structured_path(request, quirks)
         body = write_request(request, self.home(request), quirks, path, notes)
-        return encode_post(f"{self._root}/v2/chat", body, notes, path, native=request.native.get(self.wire))
+        return encode_post(
+            f"{self._root}/v2/chat", body, notes, path, native=request.native.get(self.wire)
+        )
 
     def decoder(self, request: Request, out: Assembler) -> CohereDecoder:
         """Return a decoder for the reply, which is one body or a stream."""
         return CohereDecoder(request, out, keep_raw=self._keep_raw)
 
-    def error(self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None) -> ProviderError:
+    def error(
+        self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None
+    ) -> ProviderError:
         """Return the error for a reply with an error status."""
         return build_error(status, headers, read_failure(body), ROWS, now)
 
@@ -70,20 +78,28 @@ class CohereCodec(Endpoint[Quirks]):
         return {"authorization": f"Bearer {key}"}
 
     def learn(self, error: ProviderError, request: Request) -> CohereCodec | None:
-        """Return a codec that puts the schema into the prompt, after an error about the response format."""
+        """Return a codec that puts the schema into the prompt, after an error about the response
+        format.
+        """
         said = error.provider_message or ""
         if error.status not in (400, 422) or not _NAMES_FORMAT.search(said):
             return None
         if structured_path(request, self.quirks_for(request)) != "native":
             return None
-        return self.taught_structure(request, about_field=is_about_field(said), structured="prompt")
+        return self.taught_structure(
+            request, about_field=is_about_field(said), structured="prompt"
+        )
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
         """Check that the model exists and has a chat endpoint."""
         reply = yield get_json(f"{self._root}/v1/models/{quote(self.model, safe='')}")
         if reply.status == 404:
-            raise InvalidModelError(f"the server does not have the model {self.model!r}", status=404)
+            raise InvalidModelError(
+                f"the server does not have the model {self.model!r}", status=404
+            )
         data = read_success(self, reply)  # pyright: ignore[reportArgumentType] - it takes Self for an invariant
         uses = data.get("endpoints") if isinstance(data, dict) else None
         if isinstance(uses, list) and uses and "chat" not in uses:
-            raise InvalidModelError(f"the model {self.model!r} is not served for chat", status=reply.status)
+            raise InvalidModelError(
+                f"the model {self.model!r} is not served for chat", status=reply.status
+            )

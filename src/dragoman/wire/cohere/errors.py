@@ -1,4 +1,6 @@
-"""Classify errors of this wire. The body has a sentence and no code: the status decides first, then the message."""
+"""Classify errors of this wire. The body has a sentence and no code: the status decides first,
+then the message.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,11 @@ from ..errors import Failure, Row, build_error, row
 ROWS: tuple[Row, ...] = (
     # the only machine-readable reason of this wire, at the end of a stream
     row("", r"^INVALID_TOOL_GENERATION |invalid tool generation", MalformedToolCallError),
-    row("400 413 422", r"too many tokens|(prompt|input|request) is too (long|large)", ContextOverflowError),
+    row(
+        "400 413 422",
+        r"too many tokens|(prompt|input|request) is too (long|large)",
+        ContextOverflowError,
+    ),
     row("400 404 422", r"model.{0,120}(not found|not exist|was removed)", InvalidModelError),
     row("400 422", r"(image|document|audio).{0,40}not supported", UnsupportedContentError),
     row("400 422", r"not (supported|compatible) (for|with|by) ", UnsupportedFeatureError),

@@ -1,7 +1,8 @@
 """Decode replies of this wire: events and bodies.
 
-Events are named by ``type``. The index of a block is not unique: the text after a thought may have the same index, so
-only ``content-start`` begins a block. Every stream ends with ``message-end``, even a failed one.
+Events are named by ``type``. The index of a block is not unique: the text after a thought may have
+the same index, so only ``content-start`` begins a block. Every stream ends with ``message-end``,
+even a failed one.
 """
 
 from __future__ import annotations
@@ -83,14 +84,18 @@ class CohereDecoder(Decoder):
             self._fail(data)
             return
         event = _read_event(data)
-        kind = event.type if isinstance(event.type, str) else frame.event.decode("utf-8", "replace")
+        kind = (
+            event.type if isinstance(event.type, str) else frame.event.decode("utf-8", "replace")
+        )
         message = event.delta.message if event.delta is not None else None
         if kind == "content-delta" and message is not None:
             self._start()
             self._write(message.content)
         elif kind == "message-end":
             self._close(event.delta or _Delta())
-        elif event.error or (not self._read_rare(kind, event.index, message or _Message()) and is_failure(data)):
+        elif event.error or (
+            not self._read_rare(kind, event.index, message or _Message()) and is_failure(data)
+        ):
             self._fail(data)
 
     def body(self, data: bytes) -> None:
@@ -148,7 +153,9 @@ class CohereDecoder(Decoder):
         return True
 
     def _fail(self, data: bytes) -> None:
-        """Fail with an error that does not have the form of this wire, such as one from a proxy."""
+        """Fail with an error that does not have the form of this wire, such as one
+        from a proxy.
+        """
         self.out.fail(foreign_error(read_failure(data)))
 
     def _start(self) -> None:
@@ -181,20 +188,30 @@ class CohereDecoder(Decoder):
 
     def _cite(self, records: list[Any]) -> None:
         """Collect citations of the text; those of plans and thoughts are only in ``raw``."""
-        kept = [each for each in records if isinstance(each, dict) and each.get("type", _OF_TEXT) == _OF_TEXT]
+        kept = [
+            each
+            for each in records
+            if isinstance(each, dict) and each.get("type", _OF_TEXT) == _OF_TEXT
+        ]
         if kept:
             self._citations = [*self._citations, *kept]
             self.out.attach(Text, None, {"citations": self._citations}, key=LAST)
 
     def _write_parts(self, message: _Message) -> None:
         """Emit the parts of a body; a citation without an index belongs to the last text."""
-        content = message.content if isinstance(message.content, list) else [{"text": message.content}]
+        content = (
+            message.content if isinstance(message.content, list) else [{"text": message.content}]
+        )
         parts, records = entries_of(content), entries_of(message.citations)
         texts = [at for at, part in enumerate(parts) if isinstance(part.get("text"), str)]
         for at, part in enumerate(parts):
             self._citations = []
             self._write(part)
-            own = [each for each in records if each.get("content_index", texts[-1:] and texts[-1]) == at]
+            own = [
+                each
+                for each in records
+                if each.get("content_index", texts[-1:] and texts[-1]) == at
+            ]
             self._cite(own or (records if texts == [at] else []))
             self.out.block_end()
 
@@ -219,7 +236,9 @@ class CohereDecoder(Decoder):
             self._call(index, call)
             return
         function = call.get("function") if isinstance(call, dict) else None
-        self._input(self._calls[index], function.get("arguments") if isinstance(function, dict) else None)
+        self._input(
+            self._calls[index], function.get("arguments") if isinstance(function, dict) else None
+        )
 
     def _input(self, key: int, piece: Any) -> None:
         if piece is not None and not isinstance(piece, str):
@@ -235,7 +254,8 @@ class CohereDecoder(Decoder):
         if key in self._fed:
             self.out.block_end(key)
         else:
-            # its input is {} if the reply continues or ends regularly, and unknown if the reply is truncated here
+            # its input is {} if the reply continues or ends regularly, and unknown if the reply is
+            # truncated here
             self._empty = key
 
     def _settle(self) -> None:
@@ -250,7 +270,9 @@ class CohereDecoder(Decoder):
         self._end = {"finish_reason": end.finish_reason, "usage": end.usage}
         if isinstance(end.error, str) and end.error:
             self._count_tokens(end.usage)
-            self.out.fail(inband_error(end.error, end.error_type if isinstance(end.error_type, str) else ""))
+            self.out.fail(
+                inband_error(end.error, end.error_type if isinstance(end.error_type, str) else "")
+            )
         else:
             self._finish(end.finish_reason, end.usage)
         self.done = True
@@ -271,15 +293,21 @@ class CohereDecoder(Decoder):
     # --- version 1 of the API
 
     def _read_earlier(self, body: dict[str, Any]) -> None:
-        """Decode a reply of ``/v1/chat``, which proxies still send: one text, and calls with parameters."""
+        """Decode a reply of ``/v1/chat``, which proxies still send: one text, and calls with
+        parameters.
+        """
         self._start()
         text = body.get("text")
         self.out.text(text if isinstance(text, str) else "")
-        records = [{**each, "sources": _listed(each, body)} for each in entries_of(body.get("citations"))]
+        records = [
+            {**each, "sources": _listed(each, body)} for each in entries_of(body.get("citations"))
+        ]
         self._cite(records)
         self.out.block_end()
         for at, call in enumerate(entries_of(body.get("tool_calls"))):
-            self._call(at, {"function": {"name": call.get("name"), "arguments": call.get("parameters")}})
+            self._call(
+                at, {"function": {"name": call.get("name"), "arguments": call.get("parameters")}}
+            )
             self._stop(at)
         self._finish(body.get("finish_reason"), body.get("meta"))
 
@@ -297,19 +325,27 @@ def _read_event(data: bytes) -> _Event:
 
 
 def _read_body(data: bytes) -> dict[str, Any]:
-    """Return the object of a body. Version 1 streams lines, and its last line has the complete reply."""
+    """Return the object of a body. Version 1 streams lines, and its last line has the complete
+    reply.
+    """
     try:
         body = read_json(data)
     except ValueError:
         body = read_json(data.strip().rpartition(b"\n")[2])
-        body = body.get("response") if isinstance(body, dict) and body.get("event_type") == "stream-end" else None
+        body = (
+            body.get("response")
+            if isinstance(body, dict) and body.get("event_type") == "stream-end"
+            else None
+        )
     if not isinstance(body, dict):
         raise InvalidResponseError("the reply is not an object")
     return body
 
 
 def _listed(record: dict[str, Any], body: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the sources of a citation from version 1 of the API, which refers to documents by id."""
+    """Return the sources of a citation from version 1 of the API, which refers to
+    documents by id.
+    """
     ids = record.get("document_ids")
     known = {each.get("id"): each for each in entries_of(body.get("documents"))}
     found = [each for each in ids if isinstance(each, str)] if isinstance(ids, list) else []
@@ -317,7 +353,9 @@ def _listed(record: dict[str, Any], body: dict[str, Any]) -> list[dict[str, Any]
 
 
 def _read_usage(record: dict[str, Any]) -> Usage:
-    """Return the token counts, which include the server's prompt template, and the billed ones, which do not."""
+    """Return the token counts, which include the server's prompt template, and the billed ones,
+    which do not.
+    """
     tokens, units = record.get("tokens"), record.get("billed_units")
     billed = units if isinstance(units, dict) else {}
     counts = tokens if isinstance(tokens, dict) else billed

@@ -1,7 +1,7 @@
 """Encode requests of this wire.
 
-An assistant message has its plan, content and calls in three fields, so text after a call is sent before it. Documents
-are fields of the request, not of a message.
+An assistant message has its plan, content and calls in three fields, so text after a call is sent
+before it. Documents are fields of the request, not of a message.
 """
 
 from __future__ import annotations
@@ -58,15 +58,23 @@ _FIELDS = {
 
 
 def structured_path(request: Request, quirks: Quirks) -> Literal["native", "prompt"] | None:
-    """Return how the response schema is requested: ``response_format`` works only without tools and documents."""
+    """Return how the response schema is requested: ``response_format`` works only without tools
+    and documents.
+    """
     if request.response_schema is None:
         return None
-    beside = request.tools or "tools" in request.config.extras or "documents" in request.config.extras
+    beside = (
+        request.tools or "tools" in request.config.extras or "documents" in request.config.extras
+    )
     return "prompt" if beside or _has_documents(request.messages) else quirks.structured
 
 
-def write_request(request: Request, home: Issuer, quirks: Quirks, path: str | None, notes: Notes) -> dict[str, Any]:
-    """Return the body of a request; messages come last. ``path`` is how the response schema is requested."""
+def write_request(
+    request: Request, home: Issuer, quirks: Quirks, path: str | None, notes: Notes
+) -> dict[str, Any]:
+    """Return the body of a request; messages come last. ``path`` is how the response schema is
+    requested.
+    """
     body: dict[str, Any] = {"model": home.model, "stream": request.stream}
     body |= _write_config(request.config)
     body |= reasoning_fields(request.config, quirks.reasoning, home, notes) or {}
@@ -75,7 +83,10 @@ def write_request(request: Request, home: Issuer, quirks: Quirks, path: str | No
     write_server_tools(request.server_tools, {}, None)
     _write_tools(body, request, notes)
     if path == "native":
-        body["response_format"] = {"type": "json_object", "json_schema": ordered_json(request.response_schema)}
+        body["response_format"] = {
+            "type": "json_object",
+            "json_schema": ordered_json(request.response_schema),
+        }
     writer = _Writer(home, quirks, notes)
     messages = writer.write(request, path)
     if writer.documents:
@@ -86,14 +97,20 @@ def write_request(request: Request, home: Issuer, quirks: Quirks, path: str | No
 
 
 def _write_config(config: RuntimeConfig) -> dict[str, Any]:
-    fields = {theirs: value for ours, theirs in _FIELDS.items() if (value := getattr(config, ours)) is not None}
+    fields = {
+        theirs: value
+        for ours, theirs in _FIELDS.items()
+        if (value := getattr(config, ours)) is not None
+    }
     if config.stop_sequences is not None:
         fields["stop_sequences"] = list(config.stop_sequences)
     return fields
 
 
 def _write_tools(body: dict[str, Any], request: Request, notes: Notes) -> None:
-    """Write the tools and the tool choice. The wire cannot force one tool, so only that tool is sent."""
+    """Write the tools and the tool choice. The wire cannot force one tool, so only that tool is
+    sent.
+    """
     choice = request.tool_choice
     named = choice.name if isinstance(choice, ForceTool) else None
     tools = [tool for tool in request.tools if named in (None, tool.name)]
@@ -102,7 +119,10 @@ def _write_tools(body: dict[str, Any], request: Request, notes: Notes) -> None:
     if tools:
         if strict := all(tool.strict for tool in tools):
             body["strict_tools"] = True
-        body["tools"] = [_write_tool(tool, f"tools[{at}]", notes, strict=strict) for at, tool in enumerate(tools)]
+        body["tools"] = [
+            _write_tool(tool, f"tools[{at}]", notes, strict=strict)
+            for at, tool in enumerate(tools)
+        ]
     if choice not in (None, "auto"):
         if tools or "tools" in request.config.extras:
             body["tool_choice"] = "NONE" if choice == "none" else "REQUIRED"
@@ -113,13 +133,22 @@ def _write_tools(body: dict[str, Any], request: Request, notes: Notes) -> None:
 def _write_tool(tool: Tool, path: str, notes: Notes, *, strict: bool) -> dict[str, Any]:
     if not strict:
         note_strict(tool, path, notes)  # one switch applies to all tools
-    function = {"name": tool.name, "description": tool.description, "parameters": ordered_json(tool.parameters)}
+    function = {
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": ordered_json(tool.parameters),
+    }
     return {"type": "function", "function": function}
 
 
 def _has_documents(messages: Sequence[Message]) -> bool:
     blocks = [message.content for message in messages if isinstance(message, User)]
-    return any(isinstance(block, Document) for content in blocks if not isinstance(content, str) for block in content)
+    return any(
+        isinstance(block, Document)
+        for content in blocks
+        if not isinstance(content, str)
+        for block in content
+    )
 
 
 class _Writer:
@@ -127,7 +156,8 @@ class _Writer:
 
     def __init__(self, home: Issuer, quirks: Quirks, notes: Notes) -> None:
         self.documents: list[dict[str, Any]] = []
-        self._media: list[dict[str, Any]] = []  # images of the preceding tool results, which are sent after them
+        # images of the preceding tool results, which are sent after them
+        self._media: list[dict[str, Any]] = []
         self._home = home
         self._quirks = quirks
         self._notes = notes
@@ -146,7 +176,9 @@ class _Writer:
         return [*written, *self._take_media()]
 
     def _take_media(self) -> list[dict[str, Any]]:
-        """Return the user message with the images of the preceding tool results, if there are any."""
+        """Return the user message with the images of the preceding tool results, if
+        there are any.
+        """
         media, self._media = self._media, []
         return [{"role": "user", "content": media}] if media else []
 
@@ -159,7 +191,9 @@ class _Writer:
             return self._result(message, path)
         if isinstance(message.content, str):
             return {"role": "user", "content": message.content}
-        parts = [self._part(block, f"{path}.content[{at}]") for at, block in enumerate(message.content)]
+        parts = [
+            self._part(block, f"{path}.content[{at}]") for at, block in enumerate(message.content)
+        ]
         kept = [part for part in parts if part is not None]
         return {"role": "user", "content": kept or ""}
 
@@ -183,12 +217,17 @@ class _Writer:
             self._notes.rewrite(f"{path}.is_error", "is_error_dropped", why, loss=True)
         content: Any = message.content
         if not isinstance(content, str):
-            texts = [self._result_text(block, f"{path}.content[{at}]") for at, block in enumerate(content)]
+            texts = [
+                self._result_text(block, f"{path}.content[{at}]")
+                for at, block in enumerate(content)
+            ]
             content = [{"type": "text", "text": text} for text in texts] or ""
         return {"role": "tool", "tool_call_id": message.tool_call_id, "content": content}
 
     def _result_text(self, block: UserBlock, path: str) -> str:
-        """Return a block of a tool result as text; an image is numbered and sent after the results."""
+        """Return a block of a tool result as text; an image is numbered and sent after the
+        results.
+        """
         if isinstance(block, Text):
             return block.text
         name = f"image {len(self._media) // 2 + 1}"
@@ -201,7 +240,9 @@ class _Writer:
         for at, block in enumerate(message.content):
             self._block(turn, block, f"{path}.content[{at}]")
         if not (turn.parts or turn.calls or turn.plan):
-            self._notes.drop(path, "message_dropped", "nothing of the message can be sent on this wire")
+            self._notes.drop(
+                path, "message_dropped", "nothing of the message can be sent on this wire"
+            )
             return None
         return turn.write()
 
@@ -209,7 +250,9 @@ class _Writer:
         if isinstance(block, ToolCall):
             function = {"name": block.name, "arguments": json_text(block.arguments)}
             turn.calls.append({"id": block.id, "type": "function", "function": function})
-        elif isinstance(block, Thinking) and (block.continuity is None or block.continuity.replayable):
+        elif isinstance(block, Thinking) and (
+            block.continuity is None or block.continuity.replayable
+        ):
             self._think(turn, block, path)
         elif isinstance(block, Text | Audio):
             if turn.calls:
@@ -219,7 +262,9 @@ class _Writer:
             if said:
                 turn.parts.append({"type": "text", "text": said})
         else:
-            self._notes.drop(path, f"{block.__struct_config__.tag}_dropped", "this wire has no place for it")
+            self._notes.drop(
+                path, f"{block.__struct_config__.tag}_dropped", "this wire has no place for it"
+            )
         if isinstance(block, Text | ToolCall | Thinking) and block.continuity is not None:
             self._state(turn, block, path)
 
@@ -239,7 +284,11 @@ class _Writer:
         """
         state = block.continuity
         opaque = state.opaque if state is not None and is_ours(state, self._home) else None
-        if isinstance(block, Text) and isinstance(opaque, dict) and isinstance(opaque.get("citations"), list):
+        if (
+            isinstance(block, Text)
+            and isinstance(opaque, dict)
+            and isinstance(opaque.get("citations"), list)
+        ):
             turn.citations += opaque["citations"]
         elif opaque != PLAN:
             why = "opaque state of another issuer is not sent"
@@ -269,16 +318,22 @@ class _Turn:
 
 
 PLAN = {"tool_plan": True}
-"""The opaque state of a plan before calls. It marks thinking that is sent back in ``tool_plan``."""
+"""The opaque state of a plan before calls. It marks thinking that is sent back in
+``tool_plan``.
+"""
 
 
 def _write_document(block: Document, count: int, path: str) -> dict[str, Any]:
     if not isinstance(block.source, Inline) or not (block.media_type or "").startswith("text/"):
-        raise UnsupportedContentError(f"{path}: this wire takes documents of text inline, not {quote(_kind_of(block))}")
+        raise UnsupportedContentError(
+            f"{path}: this wire takes documents of text inline, not {quote(_kind_of(block))}"
+        )
     try:
         text = base64.b64decode(block.source.base64_data, validate=True).decode("utf-8")
     except (binascii.Error, ValueError) as error:
-        raise UnsupportedContentError(f"{path}: the document is not UTF-8 text in base64") from error
+        raise UnsupportedContentError(
+            f"{path}: the document is not UTF-8 text in base64"
+        ) from error
     titled = {} if block.name is None else {"title": block.name}
     return {"id": f"doc_{count}", "data": {**titled, "text": text}}
 

@@ -52,7 +52,16 @@ from ...validate.fields import Fields
 from ..codec import HttpReply
 from ..fields import Losses, read_body, read_media_url, read_stops
 from ..media import describe_medium
-from ..server import Asked, BodyEncoder, ReplyEncoder, bearer_token, encode_json, known, named_frame, split_at_text
+from ..server import (
+    Asked,
+    BodyEncoder,
+    ReplyEncoder,
+    bearer_token,
+    encode_json,
+    known,
+    named_frame,
+    split_at_text,
+)
 from ..server_errors import find_class, headers_of, message_with, status_of
 from .reply import FINISH
 from .request import PLAN
@@ -71,7 +80,9 @@ class CohereServer:
         tools = parse_tools(fields.items("tools"))
         choice = _read_choice(fields)
         schema = _read_format(fields)
-        losses.drop_fields(fields, ("strict_tools",), "which tools are strict is a setting of each tool here")
+        losses.drop_fields(
+            fields, ("strict_tools",), "which tools are strict is a setting of each tool here"
+        )
         config = RuntimeConfig(
             fields.number("temperature"),
             fields.whole("max_tokens"),
@@ -92,14 +103,16 @@ class CohereServer:
 
     def error(self, error: ProviderError) -> HttpReply:
         """Return an error as status, headers and a body with one sentence."""
-        return HttpReply(status_of(error), headers_of(error), encode_json({"message": _sentence(error)}))
+        return HttpReply(
+            status_of(error), headers_of(error), encode_json({"message": _sentence(error)})
+        )
 
     def key(self, headers: Mapping[str, str]) -> str | None:
         """Return the client's bearer token."""
         return bearer_token(headers)
 
 
-# --- reading --------------------------------------------------------------------------------------
+# --- reading -----------------------------------------------------------------------------------
 
 
 def _read_choice(fields: Fields) -> ToolChoice | None:
@@ -186,7 +199,9 @@ def _read_part(part: Fields) -> UserBlock:
 
 def _read_blocks(fields: Fields) -> list[AssistantBlock]:
     plan, citations = fields.text("tool_plan"), fields.items("citations")
-    blocks: list[AssistantBlock] = [Thinking(plan, Continuity(None, PLAN, Issuer("cohere")))] if plan else []
+    blocks: list[AssistantBlock] = (
+        [Thinking(plan, Continuity(None, PLAN, Issuer("cohere")))] if plan else []
+    )
     content = fields.take("content")
     if isinstance(content, str):
         blocks += [Text(content)] if content else []
@@ -203,7 +218,11 @@ def _read_blocks(fields: Fields) -> list[AssistantBlock]:
 
 def _read_spoken(part: Fields) -> AssistantBlock:
     kind = part.choice("type", ("text", "thinking"))
-    block = Thinking(part.need_text("thinking")) if kind == "thinking" else Text(part.need_text("text"))
+    block = (
+        Thinking(part.need_text("thinking"))
+        if kind == "thinking"
+        else Text(part.need_text("text"))
+    )
     part.done()
     return block
 
@@ -220,7 +239,7 @@ def _read_call(fields: Fields) -> ToolCall:
     return ToolCall(call_id, name, arguments)
 
 
-# --- writing --------------------------------------------------------------------------------------
+# --- writing -----------------------------------------------------------------------------------
 
 
 class _StreamEncoder(ReplyEncoder):
@@ -231,17 +250,25 @@ class _StreamEncoder(ReplyEncoder):
         self._index = -1  # the index of the block, and that of the call
         self._open = ""  # the type of the open content
         self._calls = -1
-        self._before_text, self._after_text = split_at_text(_content("content-delta", 0, text="\0"))
+        self._before_text, self._after_text = split_at_text(
+            _content("content-delta", 0, text="\0")
+        )
 
     def feed(self, event: Event) -> bytes:
         if type(event) is TextDelta:
             if not event.text:
                 return b""
-            return self._turn("text") + self._before_text + encode_json(event.text) + self._after_text
+            return (
+                self._turn("text") + self._before_text + encode_json(event.text) + self._after_text
+            )
         self.note(event)
         if isinstance(event, ThinkingDelta):
             text = event.text
-            return self._turn("thinking") + _content("content-delta", self._index, thinking=text) if text else b""
+            return (
+                self._turn("thinking") + _content("content-delta", self._index, thinking=text)
+                if text
+                else b""
+            )
         if isinstance(event, ToolUseStart):
             self._calls += 1
             function = {"name": event.tool_name, "arguments": ""}
@@ -255,12 +282,20 @@ class _StreamEncoder(ReplyEncoder):
 
     def write_end(self, complete: MessageComplete) -> bytes:
         spoken = b"".join(
-            [self._add_text(block) for block in complete.final_content if isinstance(block, Audio | Image)]
+            [
+                self._add_text(block)
+                for block in complete.final_content
+                if isinstance(block, Audio | Image)
+            ]
         )
-        cited = b"".join([_citation(at, record) for at, record in enumerate(_citations_of(complete))])
+        cited = b"".join(
+            [_citation(at, record) for at, record in enumerate(_citations_of(complete))]
+        )
         closed = self._turn("")
         word = self.finish_word(complete, FINISH)
-        return spoken + cited + closed + _end(finish_reason=word, usage=_write_usage(complete.usage))
+        return (
+            spoken + cited + closed + _end(finish_reason=word, usage=_write_usage(complete.usage))
+        )
 
     def write_error(self, error: ProviderError) -> bytes:
         usage = self.complete.usage if self.complete is not None else Usage()
@@ -269,7 +304,9 @@ class _StreamEncoder(ReplyEncoder):
         return self._turn("") + _end(finish_reason="ERROR", **end)
 
     def _add_text(self, block: Audio | Image) -> bytes:
-        return self._turn("text") + _content("content-delta", self._index, text=describe_medium(block))
+        return self._turn("text") + _content(
+            "content-delta", self._index, text=describe_medium(block)
+        )
 
     def _turn(self, kind: str) -> bytes:
         """Close the open content and begin other content."""
@@ -280,19 +317,31 @@ class _StreamEncoder(ReplyEncoder):
         if not kind:
             return ended
         self._index += 1
-        self._before_text, self._after_text = split_at_text(_content("content-delta", self._index, text="\0"))
+        self._before_text, self._after_text = split_at_text(
+            _content("content-delta", self._index, text="\0")
+        )
         return ended + _content("content-start", self._index, type=kind, **{kind: ""})
 
     def _call(self, kind: str, call: dict[str, Any]) -> bytes:
-        return named_frame({"type": kind, "index": self._calls, "delta": {"message": {"tool_calls": call}}})
+        return named_frame(
+            {"type": kind, "index": self._calls, "delta": {"message": {"tool_calls": call}}}
+        )
 
 
 _MALFORMED = "INVALID_TOOL_GENERATION"
 
 
 def _begin(event: MessageStart) -> bytes:
-    message = {"role": "assistant", "content": [], "tool_plan": "", "tool_calls": [], "citations": []}
-    return named_frame({"id": event.message_id, "type": "message-start", "delta": {"message": message}})
+    message = {
+        "role": "assistant",
+        "content": [],
+        "tool_plan": "",
+        "tool_calls": [],
+        "citations": [],
+    }
+    return named_frame(
+        {"id": event.message_id, "type": "message-start", "delta": {"message": message}}
+    )
 
 
 def _content(kind: str, index: int, **content: str) -> bytes:
@@ -300,7 +349,9 @@ def _content(kind: str, index: int, **content: str) -> bytes:
 
 
 def _citation(index: int, record: Any) -> bytes:
-    frame = named_frame({"type": "citation-start", "index": index, "delta": {"message": {"citations": record}}})
+    frame = named_frame(
+        {"type": "citation-start", "index": index, "delta": {"message": {"citations": record}}}
+    )
     return frame + named_frame({"type": "citation-end", "index": index})
 
 
@@ -331,10 +382,18 @@ def _write_body(reply: BodyEncoder, complete: MessageComplete) -> bytes:
         elif isinstance(block, ToolCall):
             names.append(block.name)
     calls = [
-        {"id": call.end.tool_use_id, "type": "function", "function": {"name": name, "arguments": call.arguments}}
+        {
+            "id": call.end.tool_use_id,
+            "type": "function",
+            "function": {"name": name, "arguments": call.arguments},
+        }
         for name, call in zip(names, reply.calls, strict=True)
     ]
-    message = known(content=content or None, tool_calls=calls or None, citations=_citations_of(complete) or None)
+    message = known(
+        content=content or None,
+        tool_calls=calls or None,
+        citations=_citations_of(complete) or None,
+    )
     body = {
         "id": complete.message_id,
         "message": {"role": "assistant", **message},
@@ -346,13 +405,19 @@ def _write_body(reply: BodyEncoder, complete: MessageComplete) -> bytes:
 
 def _write_usage(usage: Usage) -> dict[str, Any]:
     tokens = known(
-        input_tokens=usage.input_tokens, output_tokens=usage.output_tokens, reasoning_tokens=usage.reasoning_tokens
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        reasoning_tokens=usage.reasoning_tokens,
     )
-    billed = known(input_tokens=usage.billed_input_tokens, output_tokens=usage.billed_output_tokens)
-    return known(billed_units=billed or None, tokens=tokens, cached_tokens=usage.cached_input_tokens)
+    billed = known(
+        input_tokens=usage.billed_input_tokens, output_tokens=usage.billed_output_tokens
+    )
+    return known(
+        billed_units=billed or None, tokens=tokens, cached_tokens=usage.cached_input_tokens
+    )
 
 
-# --- errors ---------------------------------------------------------------------------------------
+# --- errors ------------------------------------------------------------------------------------
 
 # Prefixes of the message by which clients recognise an error: this wire has no error code.
 _OPENINGS: dict[type[ProviderError], str] = {

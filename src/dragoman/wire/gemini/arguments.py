@@ -9,7 +9,9 @@ from typing import Any
 from ...errors import MalformedToolCallError, quote
 
 # ``$.a.b[0]['a key']``: a name, an index, or a quoted name with escapes.
-_STEP = re.compile(r"""\.([^.\[\]]+)|\[(\d{1,9})\]|\[(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)")\]""")
+_STEP = re.compile(
+    r"""\.([^.\[\]]+)|\[(\d{1,9})\]|\[(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)")\]"""
+)
 _VALUES = ("stringValue", "numberValue", "boolValue", "nullValue")
 
 
@@ -31,7 +33,9 @@ class StreamedArguments:
         return self._value
 
     def add(self, piece: Any) -> None:
-        """Add one entry of ``partialArgs``; raise ``MalformedToolCallError`` if its path is invalid."""
+        """Add one entry of ``partialArgs``; raise ``MalformedToolCallError`` if its path is
+        invalid.
+        """
         path = piece.get("jsonPath") if isinstance(piece, dict) else None
         if not isinstance(path, str):
             raise MalformedToolCallError("a piece of a tool call's arguments has no path")
@@ -64,7 +68,9 @@ class StreamedArguments:
             holder[last] = value
 
     def _reach(self, steps: list[str | int]) -> tuple[Any, str | int]:
-        """Return the container that a path leads to, and the last step of the path; create missing containers."""
+        """Return the container that a path leads to, and the last step of the path; create missing
+        containers.
+        """
         node: Any = self._value
         for step, following in pairwise(steps):
             _check_step(node, step)
@@ -81,9 +87,15 @@ class StreamedArguments:
 
 def _check_step(node: Any, step: str | int) -> None:
     """Reject an index beyond the next element of a list: it would allocate memory for nothing."""
-    fits = isinstance(node, dict) if isinstance(step, str) else isinstance(node, list) and step <= len(node)
+    fits = (
+        isinstance(node, dict)
+        if isinstance(step, str)
+        else isinstance(node, list) and step <= len(node)
+    )
     if not fits:
-        raise MalformedToolCallError(f"a piece of a tool call's arguments has no place at {quote(step)}")
+        raise MalformedToolCallError(
+            f"a piece of a tool call's arguments has no place at {quote(step)}"
+        )
 
 
 def _read_path(path: str) -> list[str | int]:
@@ -96,5 +108,7 @@ def _read_path(path: str) -> list[str | int]:
         steps.append(int(index) if index is not None else text)
         at = match.end()
     if at != len(path) or not steps:
-        raise MalformedToolCallError("a piece of a tool call's arguments has a path that cannot be read")
+        raise MalformedToolCallError(
+            "a piece of a tool call's arguments has a path that cannot be read"
+        )
     return steps

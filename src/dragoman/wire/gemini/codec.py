@@ -7,7 +7,13 @@ from collections.abc import Generator, Mapping
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, quote, urlsplit
 
-from ...errors import InvalidModelError, InvalidRequestError, InvalidResponseError, ProviderError, cut
+from ...errors import (
+    InvalidModelError,
+    InvalidRequestError,
+    InvalidResponseError,
+    ProviderError,
+    cut,
+)
 from ...events import Assembler
 from ...messages import Request
 from ..codec import Encoded, Endpoint, HttpReply, HttpRequest, Notes, encode_post
@@ -35,7 +41,9 @@ class GeminiCodec(Endpoint[Quirks]):
     wire: ClassVar[str] = "gemini"
     quirks_type = Quirks
 
-    def __init__(self, model: str, base_url: str, quirks: Quirks | None = None, **settings: Any) -> None:
+    def __init__(
+        self, model: str, base_url: str, quirks: Quirks | None = None, **settings: Any
+    ) -> None:
         super().__init__(model, base_url, quirks, **settings)
         join_url(base_url, "")  # raises for an invalid URL
         parts = urlsplit(base_url)
@@ -62,7 +70,9 @@ class GeminiCodec(Endpoint[Quirks]):
         """Return a decoder for the reply, which is one body or a stream."""
         return GeminiDecoder(request, out, keep_raw=self._keep_raw)
 
-    def error(self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None) -> ProviderError:
+    def error(
+        self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None
+    ) -> ProviderError:
         """Return the error for a reply with an error status."""
         return build_error(status, headers, read_refusal(body), ROWS, now)
 
@@ -75,9 +85,14 @@ class GeminiCodec(Endpoint[Quirks]):
         if error.status not in (400, 422, 500, 501):
             return None
         said = error.provider_message or ""
-        if structured_path(request, self.quirks_for(request)) == "native" and _NAMES_SCHEMA.search(said):
+        if structured_path(request, self.quirks_for(request)) == "native" and _NAMES_SCHEMA.search(
+            said
+        ):
             if request.tools and _NAMES_PAIR.search(said):
-                detail = "the endpoint rejected structured output with tools: structured_with_tools='prompt'"
+                detail = (
+                    "the endpoint rejected structured output with tools: "
+                    "structured_with_tools='prompt'"
+                )
                 return self.taught(detail, structured_with_tools="prompt")
             about_field = bool(_NAMES_FIELD.search(said))
             return self.taught_structure(request, about_field=about_field, structured="prompt")
@@ -92,10 +107,14 @@ class GeminiCodec(Endpoint[Quirks]):
         reply = yield get_json(self.address(self.model, ""))
         record = read_success(self, reply)
         if not isinstance(record, dict):
-            raise InvalidResponseError("the model's record has an unknown form", status=reply.status)
+            raise InvalidResponseError(
+                "the model's record has an unknown form", status=reply.status
+            )
         methods = record.get("supportedGenerationMethods")
         if isinstance(methods, list) and methods and "generateContent" not in methods:
-            raise InvalidModelError(f"the model {self.model!r} does not generate content", status=reply.status)
+            raise InvalidModelError(
+                f"the model {self.model!r} does not generate content", status=reply.status
+            )
 
     # --- private
 
@@ -124,7 +143,9 @@ _NAMES_FIELD = re.compile(
 )
 _NAMES_PAIR = re.compile(r"function calling with a response mime type", re.IGNORECASE)
 _NAMES_PARAMETERS = re.compile(r"parameters_?json_?schema", re.IGNORECASE)
-_NAMES_ID = re.compile(r"""unknown name \W*id\W+ at '?[^']*function_?(call|response)""", re.IGNORECASE)
+_NAMES_ID = re.compile(
+    r"""unknown name \W*id\W+ at '?[^']*function_?(call|response)""", re.IGNORECASE
+)
 _NAMES_SIGNATURE = re.compile(r"missing a\W+thought_?signature", re.IGNORECASE)
 
 

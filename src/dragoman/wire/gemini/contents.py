@@ -1,7 +1,8 @@
 """Encode the conversation: turns of ``user`` and ``model``, each a list of parts.
 
-This wire pairs calls and results by position: the results follow the turn of their calls, in the same number and order.
-Results are moved there if necessary, and a call without a result (from a cancelled turn) is omitted.
+This wire pairs calls and results by position: the results follow the turn of their calls, in the
+same number and order. Results are moved there if necessary, and a call without a result (from a
+cancelled turn) is omitted.
 """
 
 from __future__ import annotations
@@ -39,20 +40,24 @@ from ..pairing import Call, Pairs
 from .quirks import Quirks
 from .reply import write_picture
 
-# An id that the assembler generated because the reply had none: a prefix and a ULID. The provider does not
-# know it, so it is not sent; calls and results are paired by order.
+# An id that the assembler generated because the reply had none: a prefix and a ULID. The provider
+# does not know it, so it is not sent; calls and results are paired by order.
 _MINTED = re.compile(r"call_[0-9A-HJKMNP-TV-Z]{26}")
 
 
 def write_contents(
     messages: Sequence[Message], first: int, target: Issuer, quirks: Quirks, notes: Notes
 ) -> list[dict[str, Any]]:
-    """Return the conversation without its system prompt; ``first`` is the index of its first message."""
+    """Return the conversation without its system prompt; ``first`` is the index of its first
+    message.
+    """
     return _Writer(messages, first, target, quirks, notes).write()
 
 
 class _Writer:
-    def __init__(self, messages: Sequence[Message], first: int, target: Issuer, quirks: Quirks, notes: Notes) -> None:
+    def __init__(
+        self, messages: Sequence[Message], first: int, target: Issuer, quirks: Quirks, notes: Notes
+    ) -> None:
         self._messages = messages
         self._first = first
         self._target = target
@@ -71,7 +76,9 @@ class _Writer:
             elif isinstance(message, Assistant):
                 self._write_turn(message, at)
             elif at not in self._pairs.answers:
-                self._notes.drop(self._path(at), "result_dropped", "the call it answers is not sent")
+                self._notes.drop(
+                    self._path(at), "result_dropped", "the call it answers is not sent"
+                )
         return self._contents
 
     def _path(self, at: int) -> str:
@@ -82,10 +89,16 @@ class _Writer:
     def _user_parts(self, content: str | Sequence[UserBlock], path: str) -> list[dict[str, Any]]:
         if isinstance(content, str):
             return [{"text": content}]
-        return [self._user_part(block, f"{path}.content[{at}]") for at, block in enumerate(content)]
+        return [
+            self._user_part(block, f"{path}.content[{at}]") for at, block in enumerate(content)
+        ]
 
     def _user_part(self, block: UserBlock, path: str) -> dict[str, Any]:
-        return {"text": block.text} if isinstance(block, Text) else _write_media(block, path, self._notes)
+        return (
+            {"text": block.text}
+            if isinstance(block, Text)
+            else _write_media(block, path, self._notes)
+        )
 
     # --- messages of the model, and the results of its calls
 
@@ -101,9 +114,15 @@ class _Writer:
                 calls.append((answer, block))
                 parts.append(self._write_call(block, where))
             else:
-                self._notes.drop(where, "dangling_call_dropped", "no result answers it, and the wire demands one")
+                self._notes.drop(
+                    where,
+                    "dangling_call_dropped",
+                    "no result answers it, and the wire demands one",
+                )
         if not parts:
-            self._notes.drop(path, "message_dropped", "nothing of the message can be sent on this wire")
+            self._notes.drop(
+                path, "message_dropped", "nothing of the message can be sent on this wire"
+            )
             return
         self._stand_in(parts, path)
         self._contents.append({"role": "model", "parts": parts})
@@ -125,20 +144,34 @@ class _Writer:
                 return [ordered_json(block.data)]
             if isinstance(block, Image):
                 return [ordered_json(write_picture(block))]
-        self._notes.drop(where, f"{block.__struct_config__.tag}_dropped", "only the model that made it takes it back")
+        self._notes.drop(
+            where,
+            f"{block.__struct_config__.tag}_dropped",
+            "only the model that made it takes it back",
+        )
         return []
 
     def _write_call(self, call: ToolCall, where: str) -> dict[str, Any]:
         if call.id in self._ids:
-            self._notes.rewrite(where, "id_projected", "the wire does not take this id; call and result get another")
+            self._notes.rewrite(
+                where,
+                "id_projected",
+                "the wire does not take this id; call and result get another",
+            )
         inner = {**self._id_of(call), "name": call.name, "args": ordered_json(call.arguments)}
         return {"functionCall": inner, **self._signature(call.continuity, where)}
 
-    def _write_results(self, calls: Sequence[tuple[int, ToolCall]], place: int) -> list[dict[str, Any]]:
+    def _write_results(
+        self, calls: Sequence[tuple[int, ToolCall]], place: int
+    ) -> list[dict[str, Any]]:
         parts = []
         for expected, (at, call) in enumerate(calls, place):
             if at != expected:
-                self._notes.rewrite(self._path(at), "result_moved", "results follow their calls, in the calls' order")
+                self._notes.rewrite(
+                    self._path(at),
+                    "result_moved",
+                    "results follow their calls, in the calls' order",
+                )
             result = self._messages[at]
             assert isinstance(result, ToolResult)
             parts.append(self._write_result(result, call, self._path(at)))
@@ -146,7 +179,13 @@ class _Writer:
 
     def _write_result(self, result: ToolResult, call: ToolCall, path: str) -> dict[str, Any]:
         omit = self._quirks.result_media == "omit"
-        result = fit_result(result, path, self._notes, lambda block, at: _write_media(block, at, Notes()), omit=omit)
+        result = fit_result(
+            result,
+            path,
+            self._notes,
+            lambda block, at: _write_media(block, at, Notes()),
+            omit=omit,
+        )
         note_state(result, path, self._notes)
         response = {"error" if result.is_error else "result": result.text}
         inner: dict[str, Any] = {**self._id_of(call), "name": call.name, "response": response}
@@ -176,20 +215,32 @@ class _Writer:
             return {}
         if state.signature is not None and is_welcome(state, self._target):
             return {"thoughtSignature": state.signature}
-        drop_state(state, "gemini", where, self._notes, "state that is cut off or another issuer's is not sent")
+        drop_state(
+            state,
+            "gemini",
+            where,
+            self._notes,
+            "state that is cut off or another issuer's is not sent",
+        )
         return {}
 
     def _stand_in(self, parts: list[Any], path: str) -> None:
-        """Put the placeholder signature on the first call of a turn whose calls have no signature."""
+        """Put the placeholder signature on the first call of a turn whose calls have
+        no signature.
+        """
         calls = [part for part in parts if isinstance(part, dict) and "functionCall" in part]
         placeholder = self._quirks.placeholder_signature
         if placeholder is None or not calls or any("thoughtSignature" in call for call in calls):
             return
         calls[0]["thoughtSignature"] = placeholder
-        self._notes.rewrite(path, "signature_placeholder", "the model demands a signature that these calls never had")
+        self._notes.rewrite(
+            path,
+            "signature_placeholder",
+            "the model demands a signature that these calls never had",
+        )
 
 
-# --- media ------------------------------------------------------------------------------------------
+# --- media -------------------------------------------------------------------------------------
 
 _SUFFIXES = {
     "aac": "audio/aac",
@@ -227,7 +278,9 @@ def _write_media(block: Image | Document | Audio, path: str, notes: Notes) -> di
     suffix = url.partition("?")[0].partition("#")[0].rpartition(".")[2].lower()
     media_type = block.media_type or _SUFFIXES.get(suffix)
     if not media_type:
-        raise UnsupportedContentError(f"{path}.media_type is required on this wire: the URL does not show it")
+        raise UnsupportedContentError(
+            f"{path}.media_type is required on this wire: the URL does not show it"
+        )
     return {"fileData": {"mimeType": media_type, "fileUri": url}}
 
 

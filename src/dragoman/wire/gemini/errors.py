@@ -34,8 +34,13 @@ def read_refusal(body: bytes | Mapping[str, Any]) -> Failure:
     record = data[0] if isinstance(data, list) and data else data
     record = record.get("error") if isinstance(record, dict) else None
     details = [detail for detail in _items(record, "details") if isinstance(detail, dict)]
-    reason = next((detail["reason"] for detail in details if isinstance(detail.get("reason"), str)), "")
-    delay = next((detail["retryDelay"] for detail in details if isinstance(detail.get("retryDelay"), str)), "")
+    reason = next(
+        (detail["reason"] for detail in details if isinstance(detail.get("reason"), str)), ""
+    )
+    delay = next(
+        (detail["retryDelay"] for detail in details if isinstance(detail.get("retryDelay"), str)),
+        "",
+    )
     return Failure(
         failure.message,
         reason or failure.kind or failure.code,
@@ -55,14 +60,20 @@ def _quotas(details: Iterable[dict[str, Any]]) -> list[str]:
     """Return the names of the exceeded quotas, which contain their period."""
     names = []
     for detail in details:
-        names += [violation.get("quotaId") for violation in _items(detail, "violations") if isinstance(violation, dict)]
+        names += [
+            violation.get("quotaId")
+            for violation in _items(detail, "violations")
+            if isinstance(violation, dict)
+        ]
         metadata = detail.get("metadata")
         names.append(metadata.get("quota_limit") if isinstance(metadata, dict) else None)
     return [name for name in names if isinstance(name, str)]
 
 
 def inband_error(error: Any) -> ProviderError:
-    """Return the error for an error object in a 200 reply: by code, by status name, else a server error."""
+    """Return the error for an error object in a 200 reply: by code, by status name, else a server
+    error.
+    """
     failure = read_refusal({"error": error})
     code = str(error.get("code")) if isinstance(error, dict) else ""
     if re.fullmatch(r"[45]\d\d", code):
@@ -93,7 +104,9 @@ ROWS: tuple[Row, ...] = (
     row("429", r"PerDay|per[_ ]day\b", QuotaExceededError),
     # A quota of 0: the plan does not include the model, so the error is not transient.
     row("429", r"\blimit: 0\b|credits? (are|is) depleted|spending cap", QuotaExceededError),
-    row("429 503", r"overloaded|high demand|MODEL_CAPACITY_EXHAUSTED|no capacity", OverloadedError),
+    row(
+        "429 503", r"overloaded|high demand|MODEL_CAPACITY_EXHAUSTED|no capacity", OverloadedError
+    ),
     # Cancelled by the server: a caller that cancels does not read the reply.
     row("499", r"", UnavailableError),
     row("503", r"model.{0,40}\bloading|\bloading.{0,20}model", ModelNotLoadedError),

@@ -1,4 +1,6 @@
-"""The two styles in which clients of the Gemini wire write names and base64; its API accepts both."""
+"""The two styles in which clients of the Gemini wire write names and base64; its API
+accepts both.
+"""
 
 from __future__ import annotations
 

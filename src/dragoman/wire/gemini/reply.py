@@ -1,4 +1,6 @@
-"""Decode replies of this wire: chunks, bodies and arrays of chunks, including the deviations of servers."""
+"""Decode replies of this wire: chunks, bodies and arrays of chunks, including the deviations of
+servers.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,18 @@ from msgspec import Struct
 
 from ...errors import InvalidResponseError
 from ...events import LAST, Assembler, FinishReason, Usage, read_json
-from ...messages import Audio, Continuity, Image, Inline, Issuer, Opaque, Request, Text, Thinking, ToolCall
+from ...messages import (
+    Audio,
+    Continuity,
+    Image,
+    Inline,
+    Issuer,
+    Opaque,
+    Request,
+    Text,
+    Thinking,
+    ToolCall,
+)
 from ...sse import Frame
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
@@ -75,11 +88,15 @@ def _read_frame(data: bytes) -> list[_Chunk]:
     except ValueError:
         if b"\n" not in data:
             raise
-        return [_read_chunk(line) for line in data.split(b"\n") if line.strip() not in (b"", b"[DONE]")]
+        return [
+            _read_chunk(line) for line in data.split(b"\n") if line.strip() not in (b"", b"[DONE]")
+        ]
 
 
 def _read_array(data: bytes) -> list[_Chunk]:
-    """Return the chunks of a stream that is one JSON array; the complete ones, if it was truncated."""
+    """Return the chunks of a stream that is one JSON array; the complete ones, if it was
+    truncated.
+    """
     try:
         return _arrays.decode(data)
     except msgspec.ValidationError:
@@ -99,19 +116,33 @@ def _read_array(data: bytes) -> list[_Chunk]:
 
 
 def _is_empty(chunk: _Chunk) -> bool:
-    return chunk.candidates is None and chunk.prompt_feedback is None and chunk.usage_metadata is None
+    return (
+        chunk.candidates is None and chunk.prompt_feedback is None and chunk.usage_metadata is None
+    )
 
 
 def _has_content(chunk: _Chunk) -> bool:
-    return any(candidate.content is not None and candidate.content.parts for candidate in chunk.candidates or ())
+    return any(
+        candidate.content is not None and candidate.content.parts
+        for candidate in chunk.candidates or ()
+    )
 
 
 # With ``enum-encoding=int`` enums are sent as numbers; these numbers are those of the Gemini API.
 _REASONS = (
-    "FINISH_REASON_UNSPECIFIED", "STOP", "MAX_TOKENS", "SAFETY", "RECITATION", "OTHER", "LANGUAGE", "BLOCKLIST",
-    "PROHIBITED_CONTENT", "SPII", "MALFORMED_FUNCTION_CALL", "IMAGE_SAFETY", "UNEXPECTED_TOOL_CALL",
+    "FINISH_REASON_UNSPECIFIED", "STOP", "MAX_TOKENS", "SAFETY", "RECITATION", "OTHER", "LANGUAGE",
+    "BLOCKLIST",
+    "PROHIBITED_CONTENT", "SPII", "MALFORMED_FUNCTION_CALL", "IMAGE_SAFETY",
+    "UNEXPECTED_TOOL_CALL",
 )  # fmt: skip
-_BLOCKS = ("BLOCK_REASON_UNSPECIFIED", "SAFETY", "OTHER", "BLOCKLIST", "PROHIBITED_CONTENT", "IMAGE_SAFETY")
+_BLOCKS = (
+    "BLOCK_REASON_UNSPECIFIED",
+    "SAFETY",
+    "OTHER",
+    "BLOCKLIST",
+    "PROHIBITED_CONTENT",
+    "IMAGE_SAFETY",
+)
 
 FINISH: dict[str, FinishReason] = {
     "STOP": "stop",
@@ -140,7 +171,9 @@ def _word(value: Any, numbered: Sequence[str]) -> str | None:
 _TEXTUAL = frozenset({"text", "thought", "thoughtSignature"})
 
 
-def read_medium(part: dict[str, Any], signature: str | None, issuer: Issuer | None = None) -> Audio | Image | None:
+def read_medium(
+    part: dict[str, Any], signature: str | None, issuer: Issuer | None = None
+) -> Audio | Image | None:
     """Return the audio or image of a part, or ``None`` for another part."""
     data = part.get("inlineData")
     if not isinstance(data, dict) or not isinstance(kind := data.get("mimeType"), str):
@@ -148,18 +181,32 @@ def read_medium(part: dict[str, Any], signature: str | None, issuer: Issuer | No
     if not isinstance(data.get("data"), str) or not data["data"]:
         return None
     if kind.startswith("image/"):
-        return Image(Inline(data["data"]), kind, continuity=Continuity(signature, _own_fields(part), issuer))
+        return Image(
+            Inline(data["data"]), kind, continuity=Continuity(signature, _own_fields(part), issuer)
+        )
     if not kind.startswith("audio/"):
         return None
     return Audio(
-        Inline(data["data"]), kind, continuity=None if signature is None else Continuity(signature, issuer=issuer)
+        Inline(data["data"]),
+        kind,
+        continuity=None if signature is None else Continuity(signature, issuer=issuer),
     )
 
 
 def _own_fields(part: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the other fields of a part with an image, which its issuer needs back; ``thought`` marks a draft."""
-    inner = {name: value for name, value in part["inlineData"].items() if name not in ("mimeType", "data")}
-    own = {name: value for name, value in part.items() if name not in ("inlineData", "thoughtSignature")}
+    """Return the other fields of a part with an image, which its issuer needs back; ``thought``
+    marks a draft.
+    """
+    inner = {
+        name: value
+        for name, value in part["inlineData"].items()
+        if name not in ("mimeType", "data")
+    }
+    own = {
+        name: value
+        for name, value in part.items()
+        if name not in ("inlineData", "thoughtSignature")
+    }
     return {**own, **({"inlineData": inner} if inner else {})} or None
 
 
@@ -230,7 +277,9 @@ class GeminiDecoder(Decoder):
         self._read(chunk)
         if self.out.error is None:
             if self._finish_raw is None and self._blocked is None and not _has_content(chunk):
-                raise InvalidResponseError("the reply has no candidate with content or a finish reason")
+                raise InvalidResponseError(
+                    "the reply has no candidate with content or a finish reason"
+                )
             self._finish()
 
     def at_end(self) -> None:
@@ -257,8 +306,9 @@ class GeminiDecoder(Decoder):
         if not self.out.started:
             self.out.start(chunk.model_version if isinstance(chunk.model_version, str) else None)
         for place, candidate in enumerate(chunk.candidates or ()):
-            # The index is often omitted. Further candidates are only in raw (case: gemini/several-candidates);
-            # those that the extras request were reported with the request.
+            # The index is often omitted. Further candidates are only in raw (case:
+            # gemini/several-candidates); those that the extras request were reported with the
+            # request.
             if (place if candidate.index is None else candidate.index) == 0:
                 self._read_candidate(candidate)
             else:
@@ -278,8 +328,9 @@ class GeminiDecoder(Decoder):
         if candidate.citation_metadata:
             self._sources["citationMetadata"] = candidate.citation_metadata
         word = _word(candidate.finish_reason, _REASONS)
-        # Servers send a finish reason on several chunks, even in the middle of a reply. The last one is used,
-        # except that STOP does not replace another reason (case: gemini/filtered-after-stop).
+        # Servers send a finish reason on several chunks, even in the middle of a reply. The last
+        # one is used, except that STOP does not replace another reason (case:
+        # gemini/filtered-after-stop).
         if word is not None and (self._finish_raw is None or word != "STOP"):
             self._finish_raw = word
 
@@ -334,7 +385,8 @@ class GeminiDecoder(Decoder):
         else:
             self.out.thinking(text)
             if not self._in_thought:
-                self.out.attach(Thinking)  # the block has no signature; its opaque state names only the issuer
+                # the block has no signature; its opaque state names only the issuer
+                self.out.attach(Thinking)
             self._in_thought = True
 
     # --- calls: complete in one part, or begun with a name and continued in parts without one
@@ -367,12 +419,16 @@ class GeminiDecoder(Decoder):
         self.out.block_end(key)
 
     def _close_empty(self) -> None:
-        """Close a call without arguments as complete, because another part or a regular end followed it."""
+        """Close a call without arguments as complete, because another part or a regular end
+        followed it.
+        """
         if self._empty is not None:
             self.out.block_end(self._empty)
             self._empty = None
 
-    def _continue_call(self, opened: _OpenCall, call: dict[str, Any], signature: str | None) -> None:
+    def _continue_call(
+        self, opened: _OpenCall, call: dict[str, Any], signature: str | None
+    ) -> None:
         if signature is not None:
             self.out.attach(ToolCall, signature, key=opened.key)
         pieces = call.get("partialArgs")
@@ -414,8 +470,13 @@ class GeminiDecoder(Decoder):
 
     def _note_usage(self, record: dict[str, Any]) -> None:
         """Record usage. Every chunk has running totals; the last value of each count is used."""
-        if self._usage is not None and (None in record.values() or not record.keys() >= self._usage.keys()):
-            record = {**self._usage, **{key: value for key, value in record.items() if value is not None}}
+        if self._usage is not None and (
+            None in record.values() or not record.keys() >= self._usage.keys()
+        ):
+            record = {
+                **self._usage,
+                **{key: value for key, value in record.items() if value is not None},
+            }
         self._usage = record
         self.out.usage(_read_usage(self._usage))
 
@@ -435,12 +496,17 @@ def _read_usage(record: dict[str, Any]) -> Usage:
     if tools and prompt is not None and total != prompt + (output or 0):
         # prompt tokens of server-side tools are input as well, and are part of the total
         prompt = _add(prompt, tools)
-    cached, thoughts = read_count(get("cachedContentTokenCount")), read_count(get("thoughtsTokenCount"))
+    cached, thoughts = (
+        read_count(get("cachedContentTokenCount")),
+        read_count(get("thoughtsTokenCount")),
+    )
     return Usage(prompt, output, cached, None, thoughts, total)
 
 
 def _add(one: Any, other: Any) -> int | None:
-    """Return the sum of two counts; a missing one is zero if the other is present: this wire omits zeros."""
+    """Return the sum of two counts; a missing one is zero if the other is present: this wire omits
+    zeros.
+    """
     if one is None or other is None:
         return read_count(one if other is None else other)
     counts = read_count(one), read_count(other)

@@ -1,4 +1,6 @@
-"""Encode requests of this wire: settings, tools and response schema; ``contents`` encodes the conversation."""
+"""Encode requests of this wire: settings, tools and response schema; ``contents`` encodes the
+conversation.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from ...errors import InvalidRequestError
-from ...messages import ForceTool, Issuer, Request, RuntimeConfig, ServerTool, Tool, ToolChoice, join_system
+from ...messages import (
+    ForceTool,
+    Issuer,
+    Request,
+    RuntimeConfig,
+    ServerTool,
+    Tool,
+    ToolChoice,
+    join_system,
+)
 from ..caching import note_unplaced, read_cache
 from ..codec import Notes
 from ..extras import note_raw_only
@@ -29,26 +40,37 @@ _NAMES = {
 }
 SETTINGS = frozenset(
     {
-        *_NAMES.values(), "topK", "candidateCount", "responseMimeType", "responseSchema", "responseJsonSchema",
-        "responseModalities", "speechConfig", "thinkingConfig", "mediaResolution", "imageConfig", "logprobs",
-        "responseLogprobs", "enableEnhancedCivicAnswers", "audioTimestamp", "routingConfig", "modelSelectionConfig",
+        *_NAMES.values(), "topK", "candidateCount", "responseMimeType", "responseSchema",
+        "responseJsonSchema",
+        "responseModalities", "speechConfig", "thinkingConfig", "mediaResolution", "imageConfig",
+        "logprobs",
+        "responseLogprobs", "enableEnhancedCivicAnswers", "audioTimestamp", "routingConfig",
+        "modelSelectionConfig",
     }
 )  # fmt: skip
-"""The fields of ``generationConfig``; extras of these names go there, and all others to the root."""
+"""The fields of ``generationConfig``; extras of these names go there, and all others
+to the root.
+"""
 LEVELS = ("minimal", "low", "medium", "high")
 _DYNAMIC = -1  # -1: the model decides how many tokens to think
 _MODES = {"auto": "AUTO", "required": "ANY", "none": "NONE"}
 
 
 def write_request(
-    request: Request, home: Issuer, quirks: Quirks, path: Literal["native", "prompt"] | None, notes: Notes
+    request: Request,
+    home: Issuer,
+    quirks: Quirks,
+    path: Literal["native", "prompt"] | None,
+    notes: Notes,
 ) -> dict[str, Any]:
     """Return the body of a request.
 
     Contents come last, so that the body of the next turn begins with the same bytes.
     """
     system, rest = join_system(request.messages)
-    directive = schema_directive(request.response_schema or {}, "gemini") if path == "prompt" else None
+    directive = (
+        schema_directive(request.response_schema or {}, "gemini") if path == "prompt" else None
+    )
     body: dict[str, Any] = {}
     if texts := [text for text in (system, directive) if text]:
         body["systemInstruction"] = {"parts": [{"text": "\n\n".join(texts)}]}
@@ -67,22 +89,29 @@ def write_request(
 
 
 def _write_cache(body: dict[str, Any], request: Request, notes: Notes) -> None:
-    """Write the handle of cached contents; without one the cache is automatic, and nothing is sent.
+    """Write the handle of cached contents; without one the cache is automatic, and nothing is
+    sent.
 
-    Cached contents have their own system prompt and tools, and the server rejects others with them.
+    Cached contents have their own system prompt and tools, and the server rejects others with
+    them.
     """
     cache = read_cache(request)
     note_unplaced(cache, ("handle",), notes)
     if cache is None or cache.handle is None:
         return
-    for name, path in (("systemInstruction", "messages[0]"), ("tools", "tools"), ("toolConfig", "tool_choice")):
+    for name, path in (
+        ("systemInstruction", "messages[0]"),
+        ("tools", "tools"),
+        ("toolConfig", "tool_choice"),
+    ):
         if body.pop(name, None) is not None:
             notes.drop(path, "cached_part_dropped", "the cached contents have their own")
     body["cachedContent"] = cache.handle
 
 
 def _add_extras(body: dict[str, Any], extras: Mapping[str, Any]) -> None:
-    """Add the caller's extras to the root of the body; a dotted name is a path. Tools are appended.
+    """Add the caller's extras to the root of the body; a dotted name is a path. Tools are
+    appended.
 
     Extras that are known settings are in ``generationConfig`` already.
     """
@@ -92,7 +121,9 @@ def _add_extras(body: dict[str, Any], extras: Mapping[str, Any]) -> None:
         head, *path = name.split(".")
         value = extras[name]
         if head == "contents":
-            raise InvalidRequestError("config.extras['contents'] contradicts a field that this call sets by itself")
+            raise InvalidRequestError(
+                "config.extras['contents'] contradicts a field that this call sets by itself"
+            )
         if name == "tools" and isinstance(value, list):
             body["tools"] = [*body.get("tools", ()), *[ordered_json(tool) for tool in value]]
         elif path:
@@ -109,7 +140,9 @@ def _join(ours: Any, theirs: Any, name: str, depth: int) -> None:
     Down to ``depth`` levels, objects that both have are merged.
     """
     if not isinstance(ours, dict) or not isinstance(theirs, Mapping):
-        raise InvalidRequestError(f"config.extras[{name!r}] contradicts a field that this call sets by itself")
+        raise InvalidRequestError(
+            f"config.extras[{name!r}] contradicts a field that this call sets by itself"
+        )
     for part, value in theirs.items():
         if depth > 1 or part in ours:
             _join(ours.setdefault(part, {}), value, name, depth - 1)
@@ -121,12 +154,18 @@ def structured_path(request: Request, quirks: Quirks) -> Literal["native", "prom
     """Return how the response schema is requested: in the wire's own field, or in the prompt."""
     if request.response_schema is None:
         return None
-    in_words = quirks.structured == "prompt" or (request.tools and quirks.structured_with_tools == "prompt")
+    in_words = quirks.structured == "prompt" or (
+        request.tools and quirks.structured_with_tools == "prompt"
+    )
     return "prompt" if in_words else "native"
 
 
 def _write_config(
-    config: RuntimeConfig, home: Issuer, quirks: Quirks, schema: Mapping[str, Any] | None, notes: Notes
+    config: RuntimeConfig,
+    home: Issuer,
+    quirks: Quirks,
+    schema: Mapping[str, Any] | None,
+    notes: Notes,
 ) -> dict[str, Any]:
     """Return ``generationConfig``: the caller's settings, the response schema, and extras."""
     written: dict[str, Any] = {
@@ -148,7 +187,9 @@ def _write_config(
     return written
 
 
-def _write_reasoning(config: RuntimeConfig, home: Issuer, quirks: Quirks, notes: Notes) -> dict[str, Any]:
+def _write_reasoning(
+    config: RuntimeConfig, home: Issuer, quirks: Quirks, notes: Notes
+) -> dict[str, Any]:
     reasoning = config.reasoning
     if reasoning in quirks.effort_budgets:
         return {"thinkingConfig": {"thinkingBudget": quirks.effort_budgets[str(reasoning)]}}
@@ -162,9 +203,13 @@ def _write_tools(request: Request, quirks: Quirks, notes: Notes) -> dict[str, An
     if not request.tools:
         if request.tool_choice is not None:
             # The server rejects a calling mode without tools.
-            notes.rewrite("tool_choice", "tool_choice_omitted", "without tools there is nothing to choose")
+            notes.rewrite(
+                "tool_choice", "tool_choice_omitted", "without tools there is nothing to choose"
+            )
         return {}
-    written: dict[str, Any] = {"tools": [{"functionDeclarations": _declare(request.tools, quirks, notes)}]}
+    written: dict[str, Any] = {
+        "tools": [{"functionDeclarations": _declare(request.tools, quirks, notes)}]
+    }
     if request.tool_choice is not None:
         written["toolConfig"] = {"functionCallingConfig": _write_choice(request.tool_choice)}
     return written
@@ -211,8 +256,13 @@ def _add_root(body: dict[str, Any], fields: Mapping[str, Any]) -> None:
     """Add the root fields of the quirks; their tools come after those of the caller."""
     for name in sorted(fields):
         if name == "tools" and isinstance(fields[name], list):
-            body["tools"] = [*body.get("tools", ()), *[ordered_json(tool) for tool in fields[name]]]
+            body["tools"] = [
+                *body.get("tools", ()),
+                *[ordered_json(tool) for tool in fields[name]],
+            ]
         elif name in body or name == "contents":
-            raise InvalidRequestError(f"quirks.body[{name!r}] contradicts a field that this call sets by itself")
+            raise InvalidRequestError(
+                f"quirks.body[{name!r}] contradicts a field that this call sets by itself"
+            )
         else:
             body[name] = ordered_json(fields[name])

@@ -1,8 +1,8 @@
 """Project JSON Schemas onto the subset that the older ``parameters`` field accepts.
 
-The subset is that of OpenAPI 3.0: no references, no closed objects, ``nullable`` in place of a type
-``null``, and enums of strings only. A keyword that is rewritten without loss is not reported; every omitted
-keyword is. The reply is still checked against the caller's complete schema.
+The subset is that of OpenAPI 3.0: no references, no closed objects, ``nullable`` in place of a
+type ``null``, and enums of strings only. A keyword that is rewritten without loss is not reported;
+every omitted keyword is. The reply is still checked against the caller's complete schema.
 """
 
 from __future__ import annotations
@@ -15,19 +15,27 @@ from ..codec import Notes
 
 _KEPT = frozenset(
     {
-        "default", "description", "example", "maxItems", "maxLength", "maxProperties", "maximum", "minItems",
-        "minLength", "minProperties", "minimum", "nullable", "pattern", "propertyOrdering", "required", "title",
+        "default", "description", "example", "maxItems", "maxLength", "maxProperties", "maximum",
+        "minItems",
+        "minLength", "minProperties", "minimum", "nullable", "pattern", "propertyOrdering",
+        "required", "title",
     }
 )  # fmt: skip
 _BOOKKEEPING = frozenset({"$schema", "$id", "$anchor", "$comment", "$defs", "definitions", "$ref"})
 # A bound for inlined references: two references at each of twenty levels would be a million
 # schemas.
 _MAX_REFERENCES = 1000
-_FORMATS = {"string": {"date-time", "enum"}, "integer": {"int32", "int64"}, "number": {"float", "double"}}
+_FORMATS = {
+    "string": {"date-time", "enum"},
+    "integer": {"int32", "int64"},
+    "number": {"float", "double"},
+}
 
 
 def project_schema(schema: Mapping[str, Any], path: str, notes: Notes) -> dict[str, Any]:
-    """Return the schema, reduced to the subset; notes about omitted keywords begin with ``path``."""
+    """Return the schema, reduced to the subset; notes about omitted keywords begin
+    with ``path``.
+    """
     return _Projector(schema, notes).project(schema, path, ())
 
 
@@ -47,7 +55,10 @@ class _Projector:
             target = self._find(reference)
             self._left -= 1
             if target is None or reference in above or self._left < 0:
-                self._note_loss(f"{path}.$ref", f"{reference} cannot be written out: any object is allowed there")
+                self._note_loss(
+                    f"{path}.$ref",
+                    f"{reference} cannot be written out: any object is allowed there",
+                )
                 return {"type": "object"}
             above = (*above, reference)
             schema = {**target, **{key: value for key, value in schema.items() if key != "$ref"}}
@@ -58,7 +69,9 @@ class _Projector:
         self._check_format(made, path)
         return made
 
-    def _keyword(self, made: dict[str, Any], key: str, value: Any, path: str, above: tuple[str, ...]) -> None:
+    def _keyword(
+        self, made: dict[str, Any], key: str, value: Any, path: str, above: tuple[str, ...]
+    ) -> None:
         where = f"{path}.{key}"
         if key in _KEPT or key == "format":
             made[key] = value
@@ -67,7 +80,10 @@ class _Projector:
         elif key in ("enum", "const"):
             self._enum(made, value if key == "enum" else [value], where)
         elif key == "properties" and isinstance(value, Mapping):
-            made[key] = {name: self.project(inner, f"{where}.{name}", above) for name, inner in value.items()}
+            made[key] = {
+                name: self.project(inner, f"{where}.{name}", above)
+                for name, inner in value.items()
+            }
         elif key == "items" and isinstance(value, Mapping | bool):
             made[key] = self.project(value, where, above)
         elif key in ("anyOf", "oneOf", "allOf") and isinstance(value, list):
@@ -76,7 +92,9 @@ class _Projector:
             self._note_loss(where, f"this field does not know {key}")
 
     def _type(self, made: dict[str, Any], value: Any) -> None:
-        kinds = [kind for kind in (value if isinstance(value, list) else [value]) if kind != "null"]
+        kinds = [
+            kind for kind in (value if isinstance(value, list) else [value]) if kind != "null"
+        ]
         if value == "null" or (isinstance(value, list) and "null" in value):
             made["nullable"] = True
         if len(kinds) == 1:
@@ -85,7 +103,9 @@ class _Projector:
             made["anyOf"] = [{"type": kind} for kind in kinds]
 
     def _enum(self, made: dict[str, Any], values: Any, where: str) -> None:
-        words = [value for value in values if value is not None] if isinstance(values, list) else None
+        words = (
+            [value for value in values if value is not None] if isinstance(values, list) else None
+        )
         if not words or not all(isinstance(word, str) for word in words):
             self._note_loss(where, "this field takes only texts as an enum")
             return
@@ -94,11 +114,24 @@ class _Projector:
         if len(words) < len(values):
             made["nullable"] = True
 
-    def _options(self, made: dict[str, Any], key: str, options: list[Any], where: str, above: tuple[str, ...]) -> None:
-        some = [option for option in options if not (isinstance(option, Mapping) and option.get("type") == "null")]
+    def _options(
+        self,
+        made: dict[str, Any],
+        key: str,
+        options: list[Any],
+        where: str,
+        above: tuple[str, ...],
+    ) -> None:
+        some = [
+            option
+            for option in options
+            if not (isinstance(option, Mapping) and option.get("type") == "null")
+        ]
         if len(some) < len(options):
             made["nullable"] = True
-        projected = [self.project(option, f"{where}[{at}]", above) for at, option in enumerate(some)]
+        projected = [
+            self.project(option, f"{where}[{at}]", above) for at, option in enumerate(some)
+        ]
         if len(projected) == 1:
             made.update({name: value for name, value in projected[0].items() if name not in made})
         elif key == "allOf" or "anyOf" in made:
@@ -110,7 +143,10 @@ class _Projector:
 
     def _check_format(self, made: dict[str, Any], path: str) -> None:
         if "format" in made and made["format"] not in _FORMATS.get(str(made.get("type")), ()):
-            self._note_loss(f"{path}.format", f"this field does not know the format {quote(made.pop('format'))}")
+            self._note_loss(
+                f"{path}.format",
+                f"this field does not know the format {quote(made.pop('format'))}",
+            )
 
     def _find(self, reference: str) -> Mapping[str, Any] | None:
         node: Any = self._root

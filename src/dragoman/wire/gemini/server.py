@@ -29,7 +29,18 @@ from ...events import (
     ToolUseStart,
     Usage,
 )
-from ...messages import AssistantBlock, Audio, Image, Inline, Issuer, Opaque, Text, Thinking, ToolCall, Url
+from ...messages import (
+    AssistantBlock,
+    Audio,
+    Image,
+    Inline,
+    Issuer,
+    Opaque,
+    Text,
+    Thinking,
+    ToolCall,
+    Url,
+)
 from ..codec import HttpReply
 from ..media import describe_picture
 from ..seal import is_from, seal
@@ -60,14 +71,22 @@ class GeminiServer:
 
     def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
         """Return an encoder for the reply, which is one body or a stream."""
-        return _StreamEncoder(asked.issuer) if asked.request.stream else BodyEncoder(_write_body, _hides_call)
+        return (
+            _StreamEncoder(asked.issuer)
+            if asked.request.stream
+            else BodyEncoder(_write_body, _hides_call)
+        )
 
     def error(self, error: ProviderError) -> HttpReply:
         """Return an error as status, headers and body."""
-        return HttpReply(status_of(error), headers_of(error), encode_json({"error": _error_record(error)}))
+        return HttpReply(
+            status_of(error), headers_of(error), encode_json({"error": _error_record(error)})
+        )
 
     def key(self, headers: Mapping[str, str]) -> str | None:
-        """Return the key from ``x-goog-api-key``, or a bearer token. The URL is ignored: proxies log URLs."""
+        """Return the key from ``x-goog-api-key``, or a bearer token. The URL is ignored: proxies
+        log URLs.
+        """
         return headers.get("x-goog-api-key") or bearer_token(headers)
 
 
@@ -82,7 +101,11 @@ class _StreamEncoder(ReplyEncoder):
 
     def feed(self, event: Event) -> bytes:
         if type(event) is TextDelta:
-            return self._before_text + encode_json(event.text) + self._after_text if event.text else b""
+            return (
+                self._before_text + encode_json(event.text) + self._after_text
+                if event.text
+                else b""
+            )
         self.note(event)
         if isinstance(event, ThinkingDelta):
             part = _write_thought(event.text, event.signature, self._issuer)
@@ -91,13 +114,20 @@ class _StreamEncoder(ReplyEncoder):
             self._name = event.tool_name
         elif isinstance(event, ToolUseEnd):
             # A call is sent when it is complete, because its input is an object on this wire.
-            is_cut = event.intent is None and event.problem not in ("unknown_tool", "invalid_arguments")
+            is_cut = event.intent is None and event.problem not in (
+                "unknown_tool",
+                "invalid_arguments",
+            )
             arguments = None if is_cut else event.final_input
-            return data_frame(_chunk(self, [_write_call(event.tool_use_id, self._name, arguments)]))
+            return data_frame(
+                _chunk(self, [_write_call(event.tool_use_id, self._name, arguments)])
+            )
         elif isinstance(event, MessageStart):
             # Nothing is sent before the first part: clients create an empty block for an empty
             # chunk.
-            self._before_text, self._after_text = split_at_text(data_frame(_chunk(self, [{"text": "\0"}])))
+            self._before_text, self._after_text = split_at_text(
+                data_frame(_chunk(self, [{"text": "\0"}]))
+            )
         return b""
 
     def hides_call(self, complete: MessageComplete) -> bool:
@@ -105,13 +135,19 @@ class _StreamEncoder(ReplyEncoder):
 
     def write_end(self, complete: MessageComplete) -> bytes:
         # Media and opaque parts are known only at the end of the message.
-        own = [block for block in complete.final_content if isinstance(block, Opaque | Audio | Image)]
+        own = [
+            block for block in complete.final_content if isinstance(block, Opaque | Audio | Image)
+        ]
         parts = [part for block in own if (part := _write_part(block)) is not None]
         return data_frame(_chunk(self, parts, _finish_reason(self, complete)))
 
     def write_error(self, error: ProviderError) -> bytes:
         complete = self.complete
-        usage = data_frame(_chunk(self, [])) if complete is not None and _write_usage(complete.usage) else b""
+        usage = (
+            data_frame(_chunk(self, []))
+            if complete is not None and _write_usage(complete.usage)
+            else b""
+        )
         return usage + data_frame({"error": _error_record(error)})
 
 
@@ -150,7 +186,9 @@ def _write_picture(block: Image) -> dict[str, Any]:
     return {"inlineData": inline, "thoughtSignature": signature}
 
 
-def _write_thought(text: str, signature: str | None, issuer: Issuer | None) -> dict[str, Any] | None:
+def _write_thought(
+    text: str, signature: str | None, issuer: Issuer | None
+) -> dict[str, Any] | None:
     if not text and signature is None:
         return None
     signed = {} if signature is None else {"thoughtSignature": seal(signature, issuer, "gemini")}
@@ -165,23 +203,33 @@ def _write_call(call_id: str, name: str, arguments: dict[str, Any] | None) -> di
     return {"functionCall": {**call, "args": arguments}}
 
 
-def _chunk(reply: ReplyEncoder, parts: list[dict[str, Any]], finish: str | None = None) -> dict[str, Any]:
+def _chunk(
+    reply: ReplyEncoder, parts: list[dict[str, Any]], finish: str | None = None
+) -> dict[str, Any]:
     start = reply.start
     assert start is not None
     candidate: dict[str, Any] = {"content": {"parts": parts, "role": "model"}, "index": 0}
     if finish is not None:
         candidate["finishReason"] = finish
-    chunk = {"modelVersion": start.model, "responseId": start.message_id, "candidates": [candidate]}
+    chunk = {
+        "modelVersion": start.model,
+        "responseId": start.message_id,
+        "candidates": [candidate],
+    }
     usage = _write_usage(reply.complete.usage) if reply.complete is not None else {}
     return {**chunk, "usageMetadata": usage} if usage else chunk
 
 
 def _finish_reason(reply: ReplyEncoder, complete: MessageComplete) -> str:
-    return "STOP" if complete.finish_reason == "tool_calls" else reply.finish_word(complete, FINISH)
+    return (
+        "STOP" if complete.finish_reason == "tool_calls" else reply.finish_word(complete, FINISH)
+    )
 
 
 def _hides_call(complete: MessageComplete) -> bool:
-    """Return whether a call has an input that is not an object, in a reply that the token limit did not truncate."""
+    """Return whether a call has an input that is not an object, in a reply that the token limit
+    did not truncate.
+    """
     return complete.finish_reason != "length" and has_unreadable_call(complete.final_content)
 
 
@@ -197,7 +245,7 @@ def _write_usage(usage: Usage) -> dict[str, Any]:
     )
 
 
-# --- errors ---------------------------------------------------------------------------------------
+# --- errors ------------------------------------------------------------------------------------
 
 # The status name by which clients recognise an error, and a prefix of the message for clients that
 # match it.
@@ -210,7 +258,10 @@ _ERRORS: dict[type[ProviderError], tuple[str, str]] = {
     RateLimitError: ("RESOURCE_EXHAUSTED", ""),
     OverloadedError: ("UNAVAILABLE", "overloaded: "),
     TimedOutError: ("DEADLINE_EXCEEDED", ""),
-    ContextOverflowError: ("INVALID_ARGUMENT", "the input token count exceeds the maximum number of tokens: "),
+    ContextOverflowError: (
+        "INVALID_ARGUMENT",
+        "the input token count exceeds the maximum number of tokens: ",
+    ),
     UnsupportedContentError: ("INVALID_ARGUMENT", "input modality is not supported: "),
     InvalidRequestError: ("INVALID_ARGUMENT", ""),
     ProviderError: ("INTERNAL", ""),
@@ -224,4 +275,8 @@ _STATUSES = {403: "PERMISSION_DENIED", 503: "UNAVAILABLE"}
 def _error_record(error: ProviderError) -> dict[str, Any]:
     word, opening = find_class(error, _ERRORS)
     status = status_of(error)
-    return {"code": status, "message": message_with(error, opening), "status": _STATUSES.get(status, word)}
+    return {
+        "code": status,
+        "message": message_with(error, opening),
+        "status": _STATUSES.get(status, word),
+    }

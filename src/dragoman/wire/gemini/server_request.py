@@ -1,7 +1,7 @@
 """Decode requests of the Gemini wire.
 
-The model and the mode are in the path. Calls may have no ids: then a result belongs to the first open call
-of the same name, and both get an id derived from their position.
+The model and the mode are in the path. Calls may have no ids: then a result belongs to the first
+open call of the same name, and both get an id derived from their position.
 """
 
 from __future__ import annotations
@@ -49,7 +49,12 @@ _ISSUER = Issuer("gemini")
 _VERBS = {"generateContent": False, "streamGenerateContent": True}
 # Root fields that our values have no field for; they become extras, unchanged.
 _ROOT = ("safetySettings", "labels", "serviceTier", "store")
-_MODES: dict[str, ToolChoice] = {"AUTO": "auto", "ANY": "required", "NONE": "none", "VALIDATED": "auto"}
+_MODES: dict[str, ToolChoice] = {
+    "AUTO": "auto",
+    "ANY": "required",
+    "NONE": "none",
+    "VALIDATED": "auto",
+}
 
 
 def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
@@ -57,18 +62,26 @@ def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
     _, found, name = path.rpartition("/models/")
     model, _, verb = name.rpartition(":")
     if not found or not model or verb not in _VERBS:
-        raise InvalidRequestError("the path must end with models/NAME:generateContent or :streamGenerateContent")
+        raise InvalidRequestError(
+            "the path must end with models/NAME:generateContent or :streamGenerateContent"
+        )
     # a body that is decoded already has camel-case names: see the gateway's policy
-    fields, losses = read_body(to_camel(read_body(body).data) if isinstance(body, bytes) else body), Losses()
+    fields, losses = (
+        read_body(to_camel(read_body(body).data) if isinstance(body, bytes) else body),
+        Losses(),
+    )
     messages = [*_read_system(fields), *_Reader().read(fields.inners("contents", required=True))]
     choice, allowed = _read_choice(fields)
     tools = [tool for tool in _read_tools(fields) if not allowed or tool.name in allowed]
     config, schema = _read_config(fields)
     fields.done()
-    return Asked(Request(messages, tools, config, schema, choice, model, stream=_VERBS[verb]), losses.warnings)
+    return Asked(
+        Request(messages, tools, config, schema, choice, model, stream=_VERBS[verb]),
+        losses.warnings,
+    )
 
 
-# --- settings -------------------------------------------------------------------------------------
+# --- settings ----------------------------------------------------------------------------------
 
 
 def _read_config(fields: Fields) -> tuple[RuntimeConfig, dict[str, Any] | None]:
@@ -99,9 +112,14 @@ def _read_extras(fields: Fields, inner: Fields) -> dict[str, Any]:
 
     Call it after the known settings are read.
     """
-    settings = {name if name in SETTINGS else f"generationConfig.{name}": value for name, value in inner.rest().items()}
+    settings = {
+        name if name in SETTINGS else f"generationConfig.{name}": value
+        for name, value in inner.rest().items()
+    }
     fields.take("model")  # a few clients repeat the name from the path
-    return settings | {name: value for name in _ROOT if (value := fields.take(name)) not in Fields.EMPTY}
+    return settings | {
+        name: value for name in _ROOT if (value := fields.take(name)) not in Fields.EMPTY
+    }
 
 
 def _read_cache(fields: Fields) -> PromptCache | None:
@@ -110,7 +128,9 @@ def _read_cache(fields: Fields) -> PromptCache | None:
 
 
 def _read_thinking(inner: Fields) -> str | int | None:
-    """Return the reasoning setting, a budget or a level; leave other thinking fields in the body."""
+    """Return the reasoning setting, a budget or a level; leave other thinking fields
+    in the body.
+    """
     thinking = inner.inner("thinkingConfig")
     if thinking is None:
         return None
@@ -144,7 +164,9 @@ def _read_tool(record: Fields) -> Tool:
 
 
 def _lower_types(schema: Any) -> Any:
-    """Return a schema with lower-case types; this wire writes them in upper case, such as STRING."""
+    """Return a schema with lower-case types; this wire writes them in upper case, such
+    as STRING.
+    """
     if isinstance(schema, list):
         return [_lower_types(item) for item in schema]
     if not isinstance(schema, dict):
@@ -171,7 +193,7 @@ def _read_choice(fields: Fields) -> tuple[ToolChoice | None, tuple[str, ...]]:
     return _MODES[mode], names
 
 
-# --- the conversation -----------------------------------------------------------------------------
+# --- the conversation --------------------------------------------------------------------------
 
 
 def _read_system(fields: Fields) -> list[System]:
@@ -233,7 +255,11 @@ class _Reader:
             return self._call(call, state)
         if "text" in record and not set(record.rest()) - {"text", "thought"}:
             text = record.need_text("text")
-            return Thinking(text, state or Continuity(issuer=_ISSUER)) if record.flag("thought") else Text(text, state)
+            return (
+                Thinking(text, state or Continuity(issuer=_ISSUER))
+                if record.flag("thought")
+                else Text(text, state)
+            )
         found = Continuity(issuer=_ISSUER) if state is None else state
         medium = read_medium(dict(record.data), found.signature or None, found.issuer)
         return medium or Opaque(record.data, Continuity(issuer=_ISSUER))
@@ -255,7 +281,14 @@ class _Reader:
         name, given, response = inner.need_text("name"), inner.text("id"), inner.take("response")
         media = inner.inners("parts")
         inner.done()
-        match = next((each for each in self._waiting if each[0] == given or (given is None and each[1] == name)), None)
+        match = next(
+            (
+                each
+                for each in self._waiting
+                if each[0] == given or (given is None and each[1] == name)
+            ),
+            None,
+        )
         if match is None:
             inner.refuse("name", "answers no call")
         self._waiting.remove(match)
@@ -268,7 +301,9 @@ class _Reader:
 
 
 def _response_text(response: Any) -> str:
-    """Return the text of a result, or its object as JSON: a result is an object of any shape on this wire."""
+    """Return the text of a result, or its object as JSON: a result is an object of any shape on
+    this wire.
+    """
     if isinstance(response, dict) and len(response) == 1:
         only = response.get("result", response.get("error", response.get("output")))
         if isinstance(only, str):
@@ -282,7 +317,9 @@ def _user(blocks: list[UserBlock]) -> User:
 
 
 def _finish_part(record: Fields) -> None:
-    """Reject unknown fields. Some SDKs write ``thought: false`` on every part, which is ignored."""
+    """Reject unknown fields. Some SDKs write ``thought: false`` on every part, which
+    is ignored.
+    """
     if record.flag("thought"):
         record.refuse("thought", "can be true in a part of the model only")
     record.done()
@@ -293,7 +330,10 @@ def _read_block(record: Fields) -> UserBlock:
     if "text" in record:
         block = Text(record.need_text("text"))
     elif (data := record.inner("inlineData")) is not None:
-        kind, source = data.need_text("mimeType"), Inline(to_standard_base64(data.need_text("data")))
+        kind, source = (
+            data.need_text("mimeType"),
+            Inline(to_standard_base64(data.need_text("data"))),
+        )
         data.done()
         block = _read_medium(source, kind)
     elif (file := record.inner("fileData")) is not None:

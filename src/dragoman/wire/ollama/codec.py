@@ -28,7 +28,9 @@ class OllamaCodec(Endpoint[Quirks]):
     wire: ClassVar[str] = "ollama"
     quirks_type = Quirks
 
-    def __init__(self, model: str, base_url: str, quirks: Quirks | None = None, **settings: Any) -> None:
+    def __init__(
+        self, model: str, base_url: str, quirks: Quirks | None = None, **settings: Any
+    ) -> None:
         super().__init__(model, base_url, quirks, **settings)
         join_url(base_url, "")  # raises for an invalid URL
         self._root = root_of(base_url).removesuffix("/api")
@@ -42,13 +44,17 @@ class OllamaCodec(Endpoint[Quirks]):
         request = rename_calls(request, notes)
         path = None if request.response_schema is None else quirks.structured
         body = write_request(request, self.home(request), quirks, path, notes)
-        return encode_post(f"{self._root}/api/chat", body, notes, path, _HEADERS, request.native.get(self.wire))
+        return encode_post(
+            f"{self._root}/api/chat", body, notes, path, _HEADERS, request.native.get(self.wire)
+        )
 
     def decoder(self, request: Request, out: Assembler) -> OllamaDecoder:
         """Return a decoder for the reply, which is one body or a stream."""
         return OllamaDecoder(request, out, keep_raw=self._keep_raw)
 
-    def error(self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None) -> ProviderError:
+    def error(
+        self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None
+    ) -> ProviderError:
         """Return the error for a reply that is not a success; this server sends one sentence."""
         return build_error(status, headers, read_failure(body), ROWS, now)
 
@@ -57,22 +63,30 @@ class OllamaCodec(Endpoint[Quirks]):
         return {"authorization": f"Bearer {key}"}
 
     def learn(self, error: ProviderError, request: Request) -> OllamaCodec | None:
-        """Return a codec that puts the schema into the prompt, after a 400 that names ``format``."""
+        """Return a codec that puts the schema into the prompt, after a 400 that names
+        ``format``.
+        """
         said = error.provider_message or ""
         if error.status != 400 or request.response_schema is None or "format" not in said:
             return None
         if self.quirks_for(request).structured == "prompt":
             return None
-        return self.taught_structure(request, about_field=is_about_field(said), structured="prompt")
+        return self.taught_structure(
+            request, about_field=is_about_field(said), structured="prompt"
+        )
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
         """Check that the server has the model, and that it is in memory."""
         tags = yield get_json(f"{self._root}/api/tags")
         if not _lists(read_success(self, tags), self.model):
-            raise InvalidModelError(f"the server does not have the model {self.model!r}", status=tags.status)
+            raise InvalidModelError(
+                f"the server does not have the model {self.model!r}", status=tags.status
+            )
         loaded = yield get_json(f"{self._root}/api/ps")
         if not _lists(read_success(self, loaded), self.model):
-            raise ModelNotLoadedError("the server has the model and has not loaded it", status=loaded.status)
+            raise ModelNotLoadedError(
+                "the server has the model and has not loaded it", status=loaded.status
+            )
 
 
 def _lists(data: Any, model: str) -> bool:

@@ -25,7 +25,9 @@ def to_chat(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find_load(body: bytes) -> str | None:
-    """Return the model that a request without a prompt asks to load; ``None`` for any other request."""
+    """Return the model that a request without a prompt asks to load; ``None`` for any other
+    request.
+    """
     if len(body) > _LONGEST_LOAD:
         return None
     fields = read_body(body)
@@ -37,13 +39,17 @@ def find_load(body: bytes) -> str | None:
 def write_load(model: str, path: str, created: int) -> bytes:
     """Return the answer to a request to load a model."""
     chat = path.endswith("/chat")
-    said: dict[str, Any] = {"message": {"role": "assistant", "content": ""}} if chat else {"response": ""}
+    said: dict[str, Any] = (
+        {"message": {"role": "assistant", "content": ""}} if chat else {"response": ""}
+    )
     head = {"model": model, "created_at": format_time(created)}
     return encode_json({**head, **said, "done": True, "done_reason": "load"}) + b"\n"
 
 
 class OllamaGenerateServer(OllamaServer):
-    """Decode a request that ``to_chat`` converted, and encode replies in the form of ``/api/generate``."""
+    """Decode a request that ``to_chat`` converted, and encode replies in the form of
+    ``/api/generate``.
+    """
 
     def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
         """Return an encoder for the reply, which is one body or a stream."""
@@ -77,7 +83,9 @@ class _StreamEncoder(ReplyEncoder):
 
 def _write_body(reply: BodyEncoder, complete: MessageComplete, at: str) -> bytes:
     text = "".join([block.text for block in complete.final_content if isinstance(block, Text)])
-    thoughts = "".join([block.text for block in complete.final_content if isinstance(block, Thinking)])
+    thoughts = "".join(
+        [block.text for block in complete.final_content if isinstance(block, Thinking)]
+    )
     thinking = {"thinking": thoughts} if thoughts else {}
     return _line(reply, at, text, **thinking, done=True, **end_fields(reply, complete))
 

@@ -17,8 +17,9 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     their place. ``omit`` is used for models that are known not to accept images."""
 
     num_ctx: int | None = None
-    """The context length to load the model with; without it the server uses its default and silently
-    truncates longer prompts."""
+    """The context length to load the model with; without it the server uses its default and
+    silently truncates longer prompts.
+    """
 
     keep_alive: str | None = None
     """How long the model stays in memory after a call, such as ``10m``."""
@@ -27,4 +28,6 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     """Whether ``format`` with a JSON Schema works."""
 
     reasoning: ReasoningStyle | None = None
-    """How ``config.reasoning`` is sent; by default ``catalog/reasoning.json`` decides by the model's name."""
+    """How ``config.reasoning`` is sent; by default ``catalog/reasoning.json`` decides by the
+    model's name.
+    """

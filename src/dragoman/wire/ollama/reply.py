@@ -44,7 +44,12 @@ class _Line(Struct):
 
 
 _lines = msgspec.json.Decoder(_Line)
-FINISH: dict[str, FinishReason] = {"stop": "stop", "length": "length", "load": "stop", "unload": "stop"}
+FINISH: dict[str, FinishReason] = {
+    "stop": "stop",
+    "length": "length",
+    "load": "stop",
+    "unload": "stop",
+}
 
 
 class OllamaDecoder(Decoder):
@@ -104,7 +109,9 @@ class OllamaDecoder(Decoder):
             self.out.block_end(key)
 
     def _close_empty(self) -> None:
-        """Close a call without arguments as complete, because another part or a regular end followed it."""
+        """Close a call without arguments as complete, because another part or a regular end
+        followed it.
+        """
         if self._empty is not None:
             self.out.block_end(self._empty)
             self._empty = None

@@ -46,8 +46,12 @@ _OPTIONS = {
 }
 
 
-def write_request(request: Request, home: Issuer, quirks: Quirks, path: str | None, notes: Notes) -> dict[str, Any]:
-    """Return the body of a request; messages come last. ``path`` is how the response schema is requested."""
+def write_request(
+    request: Request, home: Issuer, quirks: Quirks, path: str | None, notes: Notes
+) -> dict[str, Any]:
+    """Return the body of a request; messages come last. ``path`` is how the response schema is
+    requested.
+    """
     body: dict[str, Any] = {"model": home.model, "stream": request.stream}
     if quirks.keep_alive is not None:
         body["keep_alive"] = quirks.keep_alive
@@ -55,7 +59,9 @@ def write_request(request: Request, home: Issuer, quirks: Quirks, path: str | No
     note_unplaced(read_cache(request), (), notes)
     write_server_tools(request.server_tools, {}, None)
     if request.tools and request.tool_choice != "none":
-        body["tools"] = [_write_tool(tool, f"tools[{at}]", notes) for at, tool in enumerate(request.tools)]
+        body["tools"] = [
+            _write_tool(tool, f"tools[{at}]", notes) for at, tool in enumerate(request.tools)
+        ]
     if request.tool_choice not in (None, "auto", "none"):
         notes.drop("tool_choice", "tool_choice_dropped", "this wire cannot force a call")
     if path == "native":
@@ -70,12 +76,20 @@ def write_request(request: Request, home: Issuer, quirks: Quirks, path: str | No
 
 def _write_tool(tool: Tool, path: str, notes: Notes) -> dict[str, Any]:
     note_strict(tool, path, notes)
-    function = {"name": tool.name, "description": tool.description, "parameters": ordered_json(tool.parameters)}
+    function = {
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": ordered_json(tool.parameters),
+    }
     return {"type": "function", "function": function}
 
 
 def _write_options(config: RuntimeConfig, quirks: Quirks) -> dict[str, Any]:
-    options = {theirs: value for ours, theirs in _OPTIONS.items() if (value := getattr(config, ours)) is not None}
+    options = {
+        theirs: value
+        for ours, theirs in _OPTIONS.items()
+        if (value := getattr(config, ours)) is not None
+    }
     if config.stop_sequences is not None:
         options["stop"] = list(config.stop_sequences)
     if quirks.num_ctx is not None:
@@ -83,7 +97,9 @@ def _write_options(config: RuntimeConfig, quirks: Quirks) -> dict[str, Any]:
     return options
 
 
-def _write_messages(request: Request, path: str | None, quirks: Quirks, notes: Notes) -> list[dict[str, Any]]:
+def _write_messages(
+    request: Request, path: str | None, quirks: Quirks, notes: Notes
+) -> list[dict[str, Any]]:
     system, rest = join_system(request.messages)
     directive = schema_directive(request.response_schema or {}) if path == "prompt" else None
     said = "\n\n".join([part for part in (system, directive) if part])
@@ -96,14 +112,24 @@ def _write_messages(request: Request, path: str | None, quirks: Quirks, notes: N
             written.append({"role": "user", **_write_content(message.content, where, notes)})
         elif isinstance(message, ToolResult):
             written.append(_write_result(message, names, where, quirks, notes))
-        elif isinstance(message, Assistant) and (reply := _write_assistant(message, where, notes)) is not None:
+        elif (
+            isinstance(message, Assistant)
+            and (reply := _write_assistant(message, where, notes)) is not None
+        ):
             written.append(reply)
     return written
 
 
 def _names(messages: Sequence[Message]) -> dict[str, str]:
-    """Return the tool name of each result: calls have no ids on this wire, so name and order identify them."""
-    return {call.id: call.name for message in messages if isinstance(message, Assistant) for call in message.tool_calls}
+    """Return the tool name of each result: calls have no ids on this wire, so name and order
+    identify them.
+    """
+    return {
+        call.id: call.name
+        for message in messages
+        if isinstance(message, Assistant)
+        for call in message.tool_calls
+    }
 
 
 def _write_content(content: str | Sequence[UserBlock], path: str, notes: Notes) -> dict[str, Any]:
@@ -133,7 +159,12 @@ def _write_result(
 ) -> dict[str, Any]:
     message = fit_result(message, path, notes, _check_medium, omit=quirks.result_media == "omit")
     if message.is_error:
-        notes.rewrite(f"{path}.is_error", "is_error_dropped", "this wire cannot mark a result as an error", loss=True)
+        notes.rewrite(
+            f"{path}.is_error",
+            "is_error_dropped",
+            "this wire cannot mark a result as an error",
+            loss=True,
+        )
     note_state(message, path, notes)
     name = names[message.tool_call_id]
     return {"role": "tool", "tool_name": name, **_write_content(message.content, path, notes)}
@@ -145,18 +176,33 @@ def _write_assistant(message: Assistant, path: str, notes: Notes) -> dict[str, A
     for at, block in enumerate(message.content):
         where = f"{path}.content[{at}]"
         if isinstance(block, ToolCall):
-            calls.append({"function": {"name": block.name, "arguments": ordered_json(block.arguments)}})
+            calls.append(
+                {"function": {"name": block.name, "arguments": ordered_json(block.arguments)}}
+            )
         elif isinstance(block, Text):
             if calls:
-                notes.rewrite(where, "order_lost", "text after a tool call is sent before it on this wire", loss=True)
+                notes.rewrite(
+                    where,
+                    "order_lost",
+                    "text after a tool call is sent before it on this wire",
+                    loss=True,
+                )
         elif isinstance(block, Audio):
             written["content"] += transcribe(block, where, notes) or ""
-        elif isinstance(block, Thinking) and (block.continuity is None or block.continuity.replayable):
+        elif isinstance(block, Thinking) and (
+            block.continuity is None or block.continuity.replayable
+        ):
             written["thinking"] = written.get("thinking", "") + block.text
         else:
-            notes.drop(where, f"{block.__struct_config__.tag}_dropped", "this wire has no place for it")
+            notes.drop(
+                where, f"{block.__struct_config__.tag}_dropped", "this wire has no place for it"
+            )
         if isinstance(block, Text | ToolCall | Thinking) and block.continuity is not None:
-            notes.drop(f"{where}.continuity", "continuity_dropped", "opaque state of another issuer is not sent")
+            notes.drop(
+                f"{where}.continuity",
+                "continuity_dropped",
+                "opaque state of another issuer is not sent",
+            )
     if calls:
         written["tool_calls"] = calls
     if not calls and not written["content"] and "thinking" not in written:

@@ -1,7 +1,7 @@
 """Ollama's native wire, server side: one JSON object per line.
 
-Calls have no ids on this wire: a result belongs to the first open call of the same name, and both get an id
-derived from their position.
+Calls have no ids on this wire: a result belongs to the first open call of the same name, and both
+get an id derived from their position.
 """
 
 from __future__ import annotations
@@ -85,7 +85,11 @@ class OllamaServer:
         tools = parse_tools(fields.items("tools"))
         schema = _read_format(fields)
         config = _read_config(fields)
-        losses.drop_fields(fields, ("keep_alive",), "how long a model stays in memory is not a client's to say here")
+        losses.drop_fields(
+            fields,
+            ("keep_alive",),
+            "how long a model stays in memory is not a client's to say here",
+        )
         fields.done()
         request = Request(messages, tools, config, schema, None, model, stream=stream is not False)
         return Asked(request, losses.warnings)
@@ -99,7 +103,9 @@ class OllamaServer:
 
     def error(self, error: ProviderError) -> HttpReply:
         """Return an error as status, headers and a body with one sentence."""
-        return HttpReply(status_of(error), headers_of(error), encode_json({"error": _sentence(error)}))
+        return HttpReply(
+            status_of(error), headers_of(error), encode_json({"error": _sentence(error)})
+        )
 
     def key(self, headers: Mapping[str, str]) -> str | None:
         """Return the client's bearer token."""
@@ -111,7 +117,7 @@ def format_time(created: int) -> str:
     return datetime.fromtimestamp(created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-# --- reading --------------------------------------------------------------------------------------
+# --- reading -----------------------------------------------------------------------------------
 
 
 def _read_config(fields: Fields) -> RuntimeConfig:
@@ -130,7 +136,9 @@ def _read_config(fields: Fields) -> RuntimeConfig:
 
 
 def _read_think(fields: Fields) -> Effort | None:
-    """Return the reasoning setting; ``think`` is an effort, or a boolean for models without efforts."""
+    """Return the reasoning setting; ``think`` is an effort, or a boolean for models without
+    efforts.
+    """
     think = fields.take("think")
     if isinstance(think, bool):
         return "medium" if think else "none"
@@ -194,9 +202,16 @@ class _Reader:
 
     def _answered(self, fields: Fields) -> str:
         name, own = fields.text("tool_name"), fields.text("tool_call_id")
-        fitting = [each for each in self._waiting if own == each[1] or (own is None and name in (None, each[0]))]
+        fitting = [
+            each
+            for each in self._waiting
+            if own == each[1] or (own is None and name in (None, each[0]))
+        ]
         if not fitting:
-            fields.refuse("tool_name" if own is None else "tool_call_id", "names no call that waits for a result")
+            fields.refuse(
+                "tool_name" if own is None else "tool_call_id",
+                "names no call that waits for a result",
+            )
         self._waiting.remove(fitting[0])
         return fitting[0][1]
 
@@ -206,11 +221,19 @@ def _read_content(fields: Fields) -> str | tuple[UserBlock, ...]:
     if not images:
         return text
     blocks: list[UserBlock] = [Text(text)] if text else []
-    return (*blocks, *[_read_image(data, f"{fields.at('images')}[{at}]") for at, data in enumerate(images)])
+    return (
+        *blocks,
+        *[_read_image(data, f"{fields.at('images')}[{at}]") for at, data in enumerate(images)],
+    )
 
 
 # This wire has no media type; the first bytes of an image determine it.
-_KINDS = ((b"\x89PNG", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF8", "image/gif"), (b"RIFF", "image/webp"))
+_KINDS = (
+    (b"\x89PNG", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF8", "image/gif"),
+    (b"RIFF", "image/webp"),
+)
 
 
 def _read_image(data: Any, path: str) -> Image:
@@ -220,10 +243,12 @@ def _read_image(data: Any, path: str) -> Image:
         head = base64.b64decode(data[:16], validate=True)
     except (binascii.Error, ValueError):
         raise InvalidRequestError(f"{path} is not base64") from None
-    return Image(Inline(data), next((kind for first, kind in _KINDS if head.startswith(first)), "image/png"))
+    return Image(
+        Inline(data), next((kind for first, kind in _KINDS if head.startswith(first)), "image/png")
+    )
 
 
-# --- writing --------------------------------------------------------------------------------------
+# --- writing -----------------------------------------------------------------------------------
 
 
 class _StreamEncoder(ReplyEncoder):
@@ -237,10 +262,18 @@ class _StreamEncoder(ReplyEncoder):
 
     def feed(self, event: Event) -> bytes:
         if type(event) is TextDelta:
-            return self._before_text + encode_json(event.text) + self._after_text if event.text else b""
+            return (
+                self._before_text + encode_json(event.text) + self._after_text
+                if event.text
+                else b""
+            )
         self.note(event)
         if isinstance(event, ThinkingDelta):
-            return _line(self, self._at, {"content": "", "thinking": event.text}) if event.text else b""
+            return (
+                _line(self, self._at, {"content": "", "thinking": event.text})
+                if event.text
+                else b""
+            )
         if isinstance(event, ToolUseStart):
             self._name = event.tool_name
         elif isinstance(event, ToolUseEnd):
@@ -249,7 +282,9 @@ class _StreamEncoder(ReplyEncoder):
                 call = _write_call(event.tool_use_id, self._name, event.final_input)
                 return _line(self, self._at, {"content": "", "tool_calls": [call]})
         elif isinstance(event, MessageStart):
-            self._before_text, self._after_text = split_at_text(_line(self, self._at, {"content": "\0"}))
+            self._before_text, self._after_text = split_at_text(
+                _line(self, self._at, {"content": "\0"})
+            )
             return _line(self, self._at, {"content": ""})
         return b""
 
@@ -258,7 +293,11 @@ class _StreamEncoder(ReplyEncoder):
 
     def write_end(self, complete: MessageComplete) -> bytes:
         media = "".join(
-            [describe_medium(block) for block in complete.final_content if isinstance(block, Audio | Image)]
+            [
+                describe_medium(block)
+                for block in complete.final_content
+                if isinstance(block, Audio | Image)
+            ]
         )
         return _line(self, self._at, {"content": media}, **end_fields(self, complete))
 
@@ -294,11 +333,17 @@ def _write_call(call_id: str, name: str, arguments: dict[str, Any] | None) -> di
 
 
 def end_fields(reply: ReplyEncoder, complete: MessageComplete) -> dict[str, Any]:
-    """Return the finish reason and the token counts. This wire sends ``stop`` for calls as well, valid or not."""
-    called = complete.finish_reason == "tool_calls" or isinstance(reply.unsound, MalformedToolCallError)
+    """Return the finish reason and the token counts. This wire sends ``stop`` for calls as well,
+    valid or not.
+    """
+    called = complete.finish_reason == "tool_calls" or isinstance(
+        reply.unsound, MalformedToolCallError
+    )
     is_cut = complete.finish_reason == "length"
     word = "stop" if called and not is_cut else reply.finish_word(complete, FINISH)
-    counts = known(prompt_eval_count=complete.usage.input_tokens, eval_count=complete.usage.output_tokens)
+    counts = known(
+        prompt_eval_count=complete.usage.input_tokens, eval_count=complete.usage.output_tokens
+    )
     return {"done_reason": word, **counts}
 
 
@@ -306,7 +351,7 @@ def _hides_call(complete: MessageComplete) -> bool:
     return has_unreadable_call(complete.final_content)
 
 
-# --- errors ---------------------------------------------------------------------------------------
+# --- errors ------------------------------------------------------------------------------------
 
 # Prefixes of the message by which clients recognise an error: this wire has no error code.
 _OPENINGS: dict[type[ProviderError], str] = {

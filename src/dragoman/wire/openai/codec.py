@@ -31,7 +31,9 @@ class OpenAICodec(Endpoint[Quirks]):
     wire: ClassVar[str] = "openai"
     quirks_type = Quirks
 
-    def __init__(self, model: str, base_url: str, quirks: Quirks | None = None, **settings: Any) -> None:
+    def __init__(
+        self, model: str, base_url: str, quirks: Quirks | None = None, **settings: Any
+    ) -> None:
         super().__init__(model, base_url, quirks, **settings)
         self._url = join_url(base_url, "/chat/completions", default="/v1")
 
@@ -55,9 +57,17 @@ class OpenAICodec(Endpoint[Quirks]):
 
     def decoder(self, request: Request, out: Assembler) -> OpenAIDecoder:
         """Return a decoder for the reply, which is one body or a stream."""
-        return OpenAIDecoder(request, out, self.quirks, coerced=coerces(request, self.quirks), keep_raw=self._keep_raw)
+        return OpenAIDecoder(
+            request,
+            out,
+            self.quirks,
+            coerced=coerces(request, self.quirks),
+            keep_raw=self._keep_raw,
+        )
 
-    def error(self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None) -> ProviderError:
+    def error(
+        self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None
+    ) -> ProviderError:
         """Return the error for a reply with an error status."""
         return build_error(status, headers, read_failure(body), ROWS, now)
 
@@ -76,16 +86,26 @@ class OpenAICodec(Endpoint[Quirks]):
         if error.status not in (400, 404, 422, 500, 501):
             return None
         if request.stream and quirks.stream_usage and "stream_options" in said:
-            return self.taught("the endpoint refused stream_options: no usage in streams", stream_usage=False)
-        if structured_path(request, quirks) != "native" or not re.search(r"response_format|json_schema", said):
+            return self.taught(
+                "the endpoint refused stream_options: no usage in streams", stream_usage=False
+            )
+        if structured_path(request, quirks) != "native" or not re.search(
+            r"response_format|json_schema", said
+        ):
             return None
         about_field = is_about_field(said)
-        if quirks.strict_schemas and not about_field and strict_form(request.response_schema or {}):
+        if (
+            quirks.strict_schemas
+            and not about_field
+            and strict_form(request.response_schema or {})
+        ):
             return self.taught_structure(request, about_field=False, strict_schemas=False)
         return self.taught_structure(request, about_field=about_field, structured="prompt")
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
-        """Check readiness in the way that this kind of server supports; see ``Quirks.readiness``."""
+        """Check readiness in the way that this kind of server supports; see
+        ``Quirks.readiness``.
+        """
         kind: str = self.quirks.readiness
         if kind == "health":
             yield from self._ask_health()
@@ -107,27 +127,39 @@ class OpenAICodec(Endpoint[Quirks]):
         """Check that the model is listed and its state allows calls."""
         reply = yield get_json(join_url(self.base_url, "/models", default="/v1"))
         if reply.status == 404:
-            raise InvalidModelError("the server has no model list, so it cannot confirm the model", status=404)
+            raise InvalidModelError(
+                "the server has no model list, so it cannot confirm the model", status=404
+            )
         refuse_failure(self, reply)
         try:
             # mlx-lm sends an empty body when it is offline
             data = read_json(reply.body) if reply.body.strip() else []
         except ValueError as error:
-            raise InvalidResponseError("the server's model list is not JSON", status=reply.status) from error
+            raise InvalidResponseError(
+                "the server's model list is not JSON", status=reply.status
+            ) from error
         lists = [data.get("data"), data.get("models")] if isinstance(data, dict) else [data]
         entries = next((entries for entries in lists if isinstance(entries, list)), None)
         if entries is None:
-            raise InvalidResponseError("the server's model list has an unknown form", status=reply.status)
+            raise InvalidResponseError(
+                "the server's model list has an unknown form", status=reply.status
+            )
         known = entries_of(entries)
         mine = next((entry for entry in known if _is_named(entry, self.model)), None)
         if mine is None and not self.quirks.any_model and not serves_one_model(known):
-            raise InvalidModelError(f"the server does not list the model {self.model!r}", status=reply.status)
+            raise InvalidModelError(
+                f"the server does not list the model {self.model!r}", status=reply.status
+            )
         if mine is not None and (state := _unready_state(mine)) is not None:
-            raise ModelNotLoadedError(f"the server lists the model as {state}", status=reply.status)
+            raise ModelNotLoadedError(
+                f"the server lists the model as {state}", status=reply.status
+            )
         return mine or {}
 
     def _ask_key(self) -> Generator[HttpRequest, HttpReply, None]:
-        """Check the key at its own endpoint, free of charge: OpenRouter serves its model list without a key."""
+        """Check the key at its own endpoint, free of charge: OpenRouter serves its model list
+        without a key.
+        """
         reply = yield get_json(join_url(self.base_url, "/key", default="/v1"))
         if reply.status != 404:
             refuse_failure(self, reply)
@@ -144,16 +176,20 @@ class OpenAICodec(Endpoint[Quirks]):
         if reply.status == 200:
             entry = _find(reply.body, "data", self.model)
             if entry is not None and entry.get("state") != "loaded":
-                raise ModelNotLoadedError("the server knows the model and has not loaded it", status=200)
+                raise ModelNotLoadedError(
+                    "the server knows the model and has not loaded it", status=200
+                )
 
     def _ask_resident(self) -> Generator[HttpRequest, HttpReply, None]:
         reply = yield get_json(root_of(self.base_url) + "/api/ps")
         if reply.status == 200 and _find(reply.body, "models", self.model) is None:
-            raise ModelNotLoadedError("the server knows the model and has not loaded it", status=200)
+            raise ModelNotLoadedError(
+                "the server knows the model and has not loaded it", status=200
+            )
 
 
-# LM Studio and Ollama are recognised by ``owned_by`` in the model list; each reports loaded models at an
-# endpoint of its own.
+# LM Studio and Ollama are recognised by ``owned_by`` in the model list; each reports loaded models
+# at an endpoint of its own.
 _TELLING_OWNERS = {"organization_owner": "state", "library": "resident"}
 
 
@@ -175,7 +211,8 @@ def _is_named(entry: Mapping[str, Any], model: str) -> bool:
 # States in model lists of a model that cannot answer now: it is not in memory, or failed to load.
 _UNREADY = frozenset(
     {
-        "crashed", "error", "exited", "failed", "loading", "not loaded", "offline", "sleeping", "starting", "stopped",
+        "crashed", "error", "exited", "failed", "loading", "not loaded", "offline", "sleeping",
+        "starting", "stopped",
         "unavailable", "unloaded",
     }
 )  # fmt: skip

@@ -22,7 +22,9 @@ from ..errors import Failure, Row, build_error, row
 
 
 def inband_error(failure: Failure) -> ProviderError:
-    """Return the error for an error object in a 200 reply: by its status, by its message, else a server error."""
+    """Return the error for an error object in a 200 reply: by its status, by its message, else a
+    server error.
+    """
     if re.fullmatch(r"[45]\d\d", failure.code):
         return build_error(int(failure.code), {}, failure, ROWS)
     words = f"{failure.code} {failure.kind}"
@@ -34,10 +36,8 @@ _INBAND = (
     (re.compile(r"auth|api_?key|permission", re.I), 401),
     (re.compile(r"rate_?limit|throttl|too_many", re.I), 429),
     (re.compile(r"not_found", re.I), 404),
-    (
-        re.compile(r"invalid|bad_request|tool_use_failed", re.I),
-        400,
-    ),  # Groq: failed_generation (case: openai/event-error-at-once)
+    # Groq: failed_generation (case: openai/event-error-at-once)
+    (re.compile(r"invalid|bad_request|tool_use_failed", re.I), 400),
     (re.compile(r"content_filter", re.I), 400),  # Azure (case: openai/error-in-band-filter)
 )
 
@@ -46,10 +46,20 @@ ROWS: tuple[Row, ...] = (
     # context window exceeded, one pattern per server
     row("", r"context_length_exceeded|exceed_context_size", ContextOverflowError),
     row("", r"max_prompt_tokens_exceeded|maximum context length", ContextOverflowError),
-    row("400 413 422 500", r"prompt (is )?too long|too many (input )?tokens", ContextOverflowError),
-    row("400 413 422 500", r"context (window|length|size)|reduce the length of the messages", ContextOverflowError),
+    row(
+        "400 413 422 500", r"prompt (is )?too long|too many (input )?tokens", ContextOverflowError
+    ),
+    row(
+        "400 413 422 500",
+        r"context (window|length|size)|reduce the length of the messages",
+        ContextOverflowError,
+    ),
     row("400 413 422 500", r"exceeds?.{0,40}(context|max.{0,24}tokens)", ContextOverflowError),
-    row("400 413 422 500", r"(input|prompt).{0,60}(exceed|longer than|contains).{0,60}tokens", ContextOverflowError),
+    row(
+        "400 413 422 500",
+        r"(input|prompt).{0,60}(exceed|longer than|contains).{0,60}tokens",
+        ContextOverflowError,
+    ),
     # no credit
     row("", r"\bbilling_error\b|payment[_ ]required", BillingError),
     row("", r"insufficient_(quota|balance)|exceeded your current quota", QuotaExceededError),
@@ -64,11 +74,23 @@ ROWS: tuple[Row, ...] = (
     ),
     # unknown model
     row("503", r"loading (the )?model|model.{0,40}loading|model_not_loaded", ModelNotLoadedError),
-    row("400 404 409 500", r"model.{0,80}not (currently )?loaded|model_not_loaded", ModelNotLoadedError),
+    row(
+        "400 404 409 500",
+        r"model.{0,80}not (currently )?loaded|model_not_loaded",
+        ModelNotLoadedError,
+    ),
     row("400 404 409 500", r"no models? (is )?loaded", ModelNotLoadedError),
     row("400 404 422", r"model_not_found|invalid[_ ]model|DeploymentNotFound", InvalidModelError),
-    row("400 404 422", r"(model|deployment).{0,120}(not exist|not found|not available)", InvalidModelError),
-    row("400 404 422", r"(unknown|no such|unsupported) model\b|not a valid model", InvalidModelError),
+    row(
+        "400 404 422",
+        r"(model|deployment).{0,120}(not exist|not found|not available)",
+        InvalidModelError,
+    ),
+    row(
+        "400 404 422",
+        r"(unknown|no such|unsupported) model\b|not a valid model",
+        InvalidModelError,
+    ),
     row(
         "400 404",
         r"the model .{0,80}(decommissioned|deprecated)|not a chat model",
@@ -78,23 +100,35 @@ ROWS: tuple[Row, ...] = (
     row("400", r"supported API model names", InvalidModelError),
     row("400 404", r"cached snapshot folder|server is pinned to", InvalidModelError),
     # OpenRouter: no endpoint of the model supports the request; or no endpoint has the model
-    row("404", r"no endpoints found that support (image|audio|video|file)", UnsupportedContentError),
+    row(
+        "404", r"no endpoints found that support (image|audio|video|file)", UnsupportedContentError
+    ),
     row("404", r"no endpoints found that support", UnsupportedFeatureError),
     row("404", r"no endpoints found", InvalidModelError),
     # content that the model does not accept; llama.cpp reports it with a 500
     row(
         "400 404 415 422 500 501",
-        r"(image|audio|video|vision|multimodal).{0,60}(not support|unsupported|not allowed|not enabled)",
+        r"(image|audio|video|vision|multimodal).{0,60}(not support|unsupported|not allowed"
+        r"|not enabled)",
         UnsupportedContentError,
     ),
     row("400", r"not a multimodal model", UnsupportedContentError),
     row(
         "400 404 415 422 500 501",
-        r"(not support|unsupported|not accept).{0,60}(image|vision|audio|video|multimodal|media|mime type)",
+        r"(not support|unsupported"
+        r"|not accept).{0,60}(image|vision|audio|video|multimodal|media|mime type)",
         UnsupportedContentError,
     ),
-    row("400 415 422", r"(invalid|unknown|unsupported).{0,30}content (type|part|block)", UnsupportedContentError),
-    row("400 404 415 422 500", r"content part type|mmproj|image_url.{0,40}only", UnsupportedContentError),
+    row(
+        "400 415 422",
+        r"(invalid|unknown|unsupported).{0,30}content (type|part|block)",
+        UnsupportedContentError,
+    ),
+    row(
+        "400 404 415 422 500",
+        r"content part type|mmproj|image_url.{0,40}only",
+        UnsupportedContentError,
+    ),
     # content blocks where only text is accepted: Groq, DeepSeek, mlx-lm; llama-cpp-python fails
     # with a Python error
     row("400", r"content must be a string", UnsupportedContentError),

@@ -50,7 +50,11 @@ def place_marks(written: list[Any], notes: Notes, *, auto: bool) -> None:
                 mark_end(message)
     for part in _marked(written)[:-LIMIT]:
         del part[_KEY]
-        notes.drop("messages", "cache_mark_dropped", f"the wire takes {LIMIT} marks; the last ones are sent")
+        notes.drop(
+            "messages",
+            "cache_mark_dropped",
+            f"the wire takes {LIMIT} marks; the last ones are sent",
+        )
 
 
 def _role_of(message: Any) -> str:
@@ -61,4 +65,10 @@ def _role_of(message: Any) -> str:
 
 def _marked(written: list[Any]) -> list[dict[str, Any]]:
     contents = [message["content"] for message in written if isinstance(message, dict)]
-    return [part for content in contents if isinstance(content, list) for part in content if _KEY in part]
+    return [
+        part
+        for content in contents
+        if isinstance(content, list)
+        for part in content
+        if _KEY in part
+    ]

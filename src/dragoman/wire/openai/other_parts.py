@@ -6,7 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...events import LAST, Assembler
-from ...messages import AssistantBlock, Audio, Continuity, Image, Inline, Opaque, Request, Text, Url
+from ...messages import (
+    AssistantBlock,
+    Audio,
+    Continuity,
+    Image,
+    Inline,
+    Opaque,
+    Request,
+    Text,
+    Url,
+)
 from ...validate.data_url import read_data_url
 from ..media import write_annotations
 from ..urls import media_url
@@ -16,7 +26,9 @@ _TYPES = {"mp3": "audio/mpeg", "pcm16": "audio/pcm"}
 
 
 class OtherParts:
-    """Collect citations, images, audio and executed tools, and add them at the end of the message."""
+    """Collect citations, images, audio and executed tools, and add them at the end of
+    the message.
+    """
 
     def __init__(self, request: Request) -> None:
         asked = request.config.extras.get("audio")
@@ -32,8 +44,8 @@ class OtherParts:
     def note(self, citations: Any, results: Any, images: Any, questions: Any) -> None:
         """Record what a search found for the reply. Some servers repeat it with every chunk.
 
-        Perplexity sends the images and the related questions of a search, which are not parts of the answer
-        (case: openai/images-of-a-search).
+        Perplexity sends the images and the related questions of a search, which are not parts of
+        the answer (case: openai/images-of-a-search).
         """
         listed = {"citations": citations, "search_results": results}
         self._sources = {name: value for name, value in listed.items() if value} or self._sources
@@ -43,8 +55,8 @@ class OtherParts:
     def read(self, annotations: Any, images: Any, audio: Any, executed: Any = None) -> None:
         """Collect the parts of a delta or a message; join fragments of audio.
 
-        Groq sends a tool that it runs twice in a stream, with the same index: before and after it ran (case:
-        openai/tools-that-the-server-ran).
+        Groq sends a tool that it runs twice in a stream, with the same index: before and after it
+        ran (case: openai/tools-that-the-server-ran).
         """
         for at, tool in enumerate(executed if isinstance(executed, list) else ()):
             index = tool.get("index") if isinstance(tool, dict) else None
@@ -70,7 +82,9 @@ class OtherParts:
         if speech.get("data"):
             kind = _TYPES.get(str(self._format), f"audio/{self._format or 'wav'}")
             state = None if self._id is None else Continuity(opaque={"id": self._id})
-            out.whole(Audio(Inline(speech["data"]), kind, speech.get("transcript"), continuity=state))
+            out.whole(
+                Audio(Inline(speech["data"]), kind, speech.get("transcript"), continuity=state)
+            )
         elif speech.get("transcript"):
             out.text(speech["transcript"])
 
@@ -116,14 +130,18 @@ def write_pictures(blocks: Sequence[AssistantBlock]) -> list[dict[str, Any]]:
     The assistant message of OpenRouter has the same field ``images`` in requests and in replies.
     """
     return [
-        {"type": "image_url", "image_url": {"url": media_url(block)}} for block in blocks if isinstance(block, Image)
+        {"type": "image_url", "image_url": {"url": media_url(block)}}
+        for block in blocks
+        if isinstance(block, Image)
     ]
 
 
 def write_other_parts(blocks: Sequence[AssistantBlock]) -> dict[str, Any]:
     """Return the fields of a reply to a client that are not text: citations, images and audio."""
     annotations = [each for block in blocks for each in write_annotations(block, flat=False)]
-    spoken = [block for block in blocks if isinstance(block, Audio) and isinstance(block.source, Inline)]
+    spoken = [
+        block for block in blocks if isinstance(block, Audio) and isinstance(block.source, Inline)
+    ]
     fields: dict[str, Any] = {"annotations": annotations} if annotations else {}
     if pictures := write_pictures(blocks):
         fields["images"] = pictures
@@ -136,4 +154,9 @@ def _write_speech(block: Audio) -> dict[str, Any]:
     own = block.continuity.opaque if block.continuity is not None else None
     data = block.source.base64_data if isinstance(block.source, Inline) else ""
     given = own.get("id") if isinstance(own, dict) else None
-    return {"id": given or "audio", "data": data, "transcript": block.transcript or "", "expires_at": 0}
+    return {
+        "id": given or "audio",
+        "data": data,
+        "transcript": block.transcript or "",
+        "expires_at": 0,
+    }

@@ -1,4 +1,6 @@
-"""Decode replies of this wire: chunks and bodies, including the deviations of compatible servers."""
+"""Decode replies of this wire: chunks and bodies, including the deviations of
+compatible servers.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +90,8 @@ def _read_chunk(data: bytes) -> _Chunk:
 
 
 def _mend_calls(record: Any) -> bool:
-    """Remove invalid entries of ``tool_calls`` from choices that ended in an error; return whether there were any.
+    """Remove invalid entries of ``tool_calls`` from choices that ended in an error; return whether
+    there were any.
 
     A failed reply is returned with the parts that can be read; ``raw`` keeps the rest.
     """
@@ -96,12 +99,16 @@ def _mend_calls(record: Any) -> bool:
     choices = record.get("choices") if isinstance(record, dict) else None
     for choice in choices if isinstance(choices, list) else ():
         part = choice.get("message") if isinstance(choice, dict) else None
-        if not isinstance(part, dict) or not isinstance(finish := choice.get("finish_reason"), str):
+        if not isinstance(part, dict) or not isinstance(
+            finish := choice.get("finish_reason"), str
+        ):
             continue
         if _READ.get(finish, "error") != "error":
             continue
         calls = part.get("tool_calls")
-        part["tool_calls"] = [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else None
+        part["tool_calls"] = (
+            [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else None
+        )
         for call in part["tool_calls"] or ():
             if not isinstance(call.get("function"), dict):
                 call["function"] = None
@@ -142,13 +149,21 @@ class OpenAIDecoder(Decoder):
     """Decode chunks and bodies of this wire."""
 
     def __init__(
-        self, request: Request, out: Assembler, quirks: Quirks, *, coerced: bool = False, keep_raw: bool = True
+        self,
+        request: Request,
+        out: Assembler,
+        quirks: Quirks,
+        *,
+        coerced: bool = False,
+        keep_raw: bool = True,
     ) -> None:
         super().__init__(request, out, keep_raw=keep_raw)
         self.several = request.config.extras.get("n") not in (None, 1)
         self._quirks = quirks
         self._coerced: list[str] | None = [] if coerced else None
-        self._usage_key = quirks.usage_path.partition(".")[0].encode() if quirks.usage_path else None
+        self._usage_key = (
+            quirks.usage_path.partition(".")[0].encode() if quirks.usage_path else None
+        )
         self._usage: Usage | None = None
         self._usage_raw: Any = None
         self._finish_raw: str | None = None
@@ -163,11 +178,13 @@ class OpenAIDecoder(Decoder):
         # reasoning details that are not attached to a block yet
         self._details: list[Any] | None = [] if quirks.reasoning_details else None
         self._answering = False  # whether the last part was something other than thinking
-        # The index of the choice that is read: that of the first one. Some servers number their only choice
-        # from 1, or send no index (cases: openai/choice-numbered-from-one, openai/choice-index-absent).
+        # The index of the choice that is read: that of the first one. Some servers number their
+        # only choice from 1, or send no index (cases: openai/choice-numbered-from-one,
+        # openai/choice-index-absent).
         self._chosen: int | None = 0 if "n" in request.config.extras else None
         self._request = request
-        self._other_parts: OtherParts | None = None  # created on first use: most replies are only text
+        # created on first use: most replies are only text
+        self._other_parts: OtherParts | None = None
 
     def frame(self, frame: Frame) -> None:
         data = frame.data.strip()
@@ -181,7 +198,11 @@ class OpenAIDecoder(Decoder):
             self._fail(data)
             return
         chunk = _read_chunk(data)
-        if chunk.error or frame.event == b"error" or (chunk.choices is chunk.usage is None and is_failure(data)):
+        if (
+            chunk.error
+            or frame.event == b"error"
+            or (chunk.choices is chunk.usage is None and is_failure(data))
+        ):
             self._fail_with(chunk, data)
             return
         self._read(chunk, data)
@@ -203,8 +224,9 @@ class OpenAIDecoder(Decoder):
             self._finish()
 
     def at_end(self) -> None:
-        # Perplexity, Cerebras and others end the stream without [DONE]. A finish reason is accepted as the end mark;
-        # without one the reply counts as interrupted (cases: openai/no-done, openai/no-finish-and-no-done).
+        # Perplexity, Cerebras and others end the stream without [DONE]. A finish reason is
+        # accepted as the end mark; without one the reply counts as interrupted (cases:
+        # openai/no-done, openai/no-finish-and-no-done).
         if self._finish_raw is not None:
             self._finish()
         else:
@@ -225,7 +247,9 @@ class OpenAIDecoder(Decoder):
         self._fail(chunk.error or data)
 
     def _fail(self, error: Any) -> None:
-        self.out.fail(inband_error(read_failure({"error": error} if not isinstance(error, bytes) else error)))
+        self.out.fail(
+            inband_error(read_failure({"error": error} if not isinstance(error, bytes) else error))
+        )
 
     def _read(self, chunk: _Chunk, data: bytes) -> None:
         out = self.out
@@ -262,19 +286,21 @@ class OpenAIDecoder(Decoder):
     def _note_sources(self, chunk: _Chunk) -> None:
         if chunk.citations or chunk.search_results or chunk.images or chunk.related_questions:
             self._other_parts = self._other_parts or OtherParts(self._request)
-            self._other_parts.note(chunk.citations, chunk.search_results, chunk.images, chunk.related_questions)
+            self._other_parts.note(
+                chunk.citations, chunk.search_results, chunk.images, chunk.related_questions
+            )
 
     def _message_of(self, choice: _Choice) -> _Part | None:
-        # Perplexity sends the complete message so far next to each delta, and an empty delta next to the message of a
-        # body. A stream uses only the deltas, a body only the message (cases: openai/message-beside-delta,
-        # openai/delta-beside-message-unary).
+        # Perplexity sends the complete message so far next to each delta, and an empty delta next
+        # to the message of a body. A stream uses only the deltas, a body only the message (cases:
+        # openai/message-beside-delta, openai/delta-beside-message-unary).
         if self._whole:
             return choice.delta if choice.message is None else choice.message
         return None if self._streamed else choice.message
 
     def _read_part(self, part: _Part) -> None:
-        # The field of reasoning has two names. Baseten and vLLM send both with the same text, so only one is
-        # read (case: openai/both-reasoning-fields).
+        # The field of reasoning has two names. Baseten and vLLM send both with the same text, so
+        # only one is read (case: openai/both-reasoning-fields).
         thought = part.reasoning_content or part.reasoning
         if thought and isinstance(thought, str):
             self.out.thinking(thought)
@@ -301,21 +327,26 @@ class OpenAIDecoder(Decoder):
             self._other_parts.read(part.annotations, part.images, part.audio, part.executed_tools)
 
     def _note_details(self, part: _Part, details: list[Any]) -> None:
-        """Collect reasoning details, and attach them to the thinking block before the next block begins."""
+        """Collect reasoning details, and attach them to the thinking block before the next block
+        begins.
+        """
         if part.reasoning_content or part.reasoning:
             self._answering = False
         if isinstance(part.reasoning_details, list):
             details += part.reasoning_details
         if part.content or part.refusal or part.tool_calls or part.function_call:
-            # Details of Gemini models (through OpenRouter) arrive after the text or call that they sign.
-            # They are attached at the end of the message (case: openai/reasoning-details-after-the-text).
+            # Details of Gemini models (through OpenRouter) arrive after the text or call that they
+            # sign. They are attached at the end of the message (case:
+            # openai/reasoning-details-after-the-text).
             if not self._answering:
                 self._attach_details()
             self._answering = True
 
     def _attach_details(self) -> None:
         if self._details:
-            self.out.attach(Thinking, opaque=self._details if self._whole else _join_details(self._details))
+            self.out.attach(
+                Thinking, opaque=self._details if self._whole else _join_details(self._details)
+            )
             self._details = []
 
     def _text(self, piece: str) -> None:
@@ -325,8 +356,9 @@ class OpenAIDecoder(Decoder):
             self._coerced.append(piece)
 
     def _read_content(self, content: Any) -> None:
-        # Mistral sends a list of text and thinking parts (case: openai/content-as-a-list-with-thinking).
-        # Cloudflare sends an object, not a string, in JSON mode (case: openai/content-as-an-object).
+        # Mistral sends a list of text and thinking parts (case:
+        # openai/content-as-a-list-with-thinking). Cloudflare sends an object, not a string, in
+        # JSON mode (case: openai/content-as-an-object).
         if isinstance(content, list):
             for part in content:
                 self._read_content_part(part)
@@ -343,13 +375,21 @@ class OpenAIDecoder(Decoder):
                     if isinstance(piece, dict) and isinstance(text := piece.get("text"), str):
                         self.out.thinking(text)
                     elif piece:
-                        self.lose("thinking_in_raw", "content", "thinking that is not text is only in raw")
+                        self.lose(
+                            "thinking_in_raw",
+                            "content",
+                            "thinking that is not text is only in raw",
+                        )
                 return
             if isinstance(part.get("text"), str):
                 self._text(part["text"])
             if part.get("type") == "reference":
                 if not read_reference(part, self.out):
-                    self.lose("reference_in_raw", "content", "a reference without a text before it is only in raw")
+                    self.lose(
+                        "reference_in_raw",
+                        "content",
+                        "a reference without a text before it is only in raw",
+                    )
             elif part.get("type") == "image_url":
                 self._other_parts = self._other_parts or OtherParts(self._request)
                 self._other_parts.read(None, [part], None)
@@ -383,7 +423,9 @@ class OpenAIDecoder(Decoder):
             else:
                 held.fragments.append((self.out.offset, fragment))
 
-    def _find_call(self, index: int | str | None, call_id: str, name: str, brings: bool) -> _OpenCall | None:
+    def _find_call(
+        self, index: int | str | None, call_id: str, name: str, brings: bool
+    ) -> _OpenCall | None:
         """Return the call that a fragment continues, or ``None`` if it begins a new call."""
         held = self._last if index is None else self._by_index.get(index)
         if held is None:
@@ -392,11 +434,17 @@ class OpenAIDecoder(Decoder):
             held = held if call_id == held.id else self._by_id.get(call_id)
             # Some servers reuse one id for every call; then a new name means a new call (case:
             # openai/repeated-ids).
-            return None if held is not None and name and held.started and name != held.name else held
-        # Some servers send neither ids nor indices, or the index 0 for every call. Then a new call begins with
-        # another name, or with arguments after complete ones (cases: openai/missing-index-and-id,
-        # openai/index-always-0).
-        if name and held.started and (name != held.name or (brings and self.out.calls_are_complete(held.key))):
+            return (
+                None if held is not None and name and held.started and name != held.name else held
+            )
+        # Some servers send neither ids nor indices, or the index 0 for every call. Then a new call
+        # begins with another name, or with arguments after complete ones (cases:
+        # openai/missing-index-and-id, openai/index-always-0).
+        if (
+            name
+            and held.started
+            and (name != held.name or (brings and self.out.calls_are_complete(held.key)))
+        ):
             return None
         return held
 
@@ -422,8 +470,8 @@ class OpenAIDecoder(Decoder):
     # --- ends of the reply
 
     def _note_finish(self, choice: _Choice) -> None:
-        # OpenRouter may send two different finish reasons. The first one that is not "stop" is kept (case:
-        # openai/finish-repeated-and-different).
+        # OpenRouter may send two different finish reasons. The first one that is not "stop" is
+        # kept (case: openai/finish-repeated-and-different).
         if _READ.get(self._finish_raw or "", "stop") == "stop":
             self._finish_raw = str(choice.finish_reason)
         if isinstance(choice.native_finish_reason, str):
@@ -443,7 +491,8 @@ class OpenAIDecoder(Decoder):
         if not self.out.started:
             raise InvalidResponseError("the stream ended without a message")
         for call in self._calls:
-            if not call.started:  # a call without a name is emitted, and fails validation (case: openai/name-never)
+            # a call without a name is emitted, and fails validation (case: openai/name-never)
+            if not call.started:
                 self._start_call(call)
         if self._coerced:
             self._emit_coerced("".join(self._coerced))
@@ -468,9 +517,15 @@ class OpenAIDecoder(Decoder):
         return "tool_calls"
 
     def _emit_coerced(self, text: str) -> None:
-        """Emit a reply under ``tools="schema"``: a call, an answer, or plain text if it is neither."""
+        """Emit a reply under ``tools="schema"``: a call, an answer, or plain text if it is
+        neither.
+        """
         value = read_object(text)
-        if value is not None and isinstance(value.get("tool"), str) and isinstance(value.get("arguments"), dict):
+        if (
+            value is not None
+            and isinstance(value.get("tool"), str)
+            and isinstance(value.get("arguments"), dict)
+        ):
             self.out.tool_start("coerced", None, value["tool"])
             self.out.tool_input("coerced", json_text(value["arguments"]))
         elif value is not None and isinstance(value.get("answer"), str):
@@ -500,7 +555,9 @@ def _join_details(fragments: list[Any]) -> list[Any]:
         if isinstance(piece := fragment.get(field), str):
             pieces.append(piece)
         # The signature is empty in the first fragments and arrives with the last one.
-        entry.update({name: value for name, value in fragment.items() if value or name not in entry})
+        entry.update(
+            {name: value for name, value in fragment.items() if value or name not in entry}
+        )
     for field, entry, pieces in grown.values():
         if pieces:
             entry[field] = "".join(pieces)
@@ -517,7 +574,9 @@ def _place_of(choice: _Choice, at: int) -> int:
 
 def _has_content(choice: _Choice) -> bool:
     part = choice.message or choice.delta
-    return part is not None and bool(part.content or part.tool_calls or part.reasoning_content or part.reasoning)
+    return part is not None and bool(
+        part.content or part.tool_calls or part.reasoning_content or part.reasoning
+    )
 
 
 def _is_answer(choice: _Choice) -> bool:
@@ -544,18 +603,28 @@ def _read_usage(record: Any) -> Usage | None:
         return None
     counts, asked, made = _counts(record), _NONE, _NONE
     if len(counts) < len(record):
-        asked, made = _counts(record.get("prompt_tokens_details")), _counts(record.get("completion_tokens_details"))
+        asked, made = (
+            _counts(record.get("prompt_tokens_details")),
+            _counts(record.get("completion_tokens_details")),
+        )
     prompt, completion = counts.get("prompt_tokens"), counts.get("completion_tokens")
     total = counts.get("total_tokens")
     reasoning = made.get("reasoning_tokens", counts.get("reasoning_tokens"))
-    if reasoning and prompt is not None and completion is not None and total == prompt + completion + reasoning:
+    if (
+        reasoning
+        and prompt is not None
+        and completion is not None
+        and total == prompt + completion + reasoning
+    ):
         # xAI counts reasoning tokens in addition to completion tokens, not within them
         completion += reasoning
     cached = asked.get("cached_tokens")
     if cached is None and len(counts) > 3:  # usage with more than the three standard counts
         cached = next((counts[name] for name in _CACHED if name in counts), None)
     written = asked.get("cache_write_tokens", counts.get("cache_creation_input_tokens"))
-    return Usage(prompt, completion, cached, written, reasoning, total, stated_cost_usd=_read_cost(record))
+    return Usage(
+        prompt, completion, cached, written, reasoning, total, stated_cost_usd=_read_cost(record)
+    )
 
 
 def _read_cost(record: dict[str, Any]) -> Decimal | None:
@@ -571,5 +640,6 @@ _CACHED = (
     "prompt_cache_hit_tokens",  # DeepSeek (case: openai/006-usage-accounting-cache-hit-field)
     "cached_tokens",  # Together, Mistral (case: openai/006-usage-accounting-cached-at-the-top)
     "num_cached_tokens",
-    "cache_read_input_tokens",  # Databricks (case: openai/006-usage-accounting-cache-read-and-creation)
+    # Databricks (case: openai/006-usage-accounting-cache-read-and-creation)
+    "cache_read_input_tokens",
 )

@@ -1,4 +1,6 @@
-"""Encode requests of this wire: messages, tools, settings, and workarounds for what a server lacks."""
+"""Encode requests of this wire: messages, tools, settings, and workarounds for what a server
+lacks.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,11 @@ from .quirks import Quirks
 
 
 def write_request(
-    request: Request, home: Issuer, quirks: Quirks, path: Literal["native", "prompt"] | None, notes: Notes
+    request: Request,
+    home: Issuer,
+    quirks: Quirks,
+    path: Literal["native", "prompt"] | None,
+    notes: Notes,
 ) -> dict[str, Any]:
     """Return the body of a request.
 
@@ -105,7 +111,9 @@ def coerces(request: Request, quirks: Quirks) -> bool:
     return quirks.tools == "schema" and bool(request.tools) and request.tool_choice != "none"
 
 
-def _write_structure(body: dict[str, Any], request: Request, quirks: Quirks, path: str | None, notes: Notes) -> None:
+def _write_structure(
+    body: dict[str, Any], request: Request, quirks: Quirks, path: str | None, notes: Notes
+) -> None:
     if coerces(request, quirks):
         body["response_format"] = _response_format(_calls_schema(request), strict=False)
     elif quirks.tools == "native":
@@ -121,7 +129,9 @@ def _write_structure(body: dict[str, Any], request: Request, quirks: Quirks, pat
 
 
 def _add_directives(request: Request, quirks: Quirks, path: str | None) -> Sequence[Message]:
-    """Return the messages, with instructions added to a copy if the fields of the wire cannot be used."""
+    """Return the messages, with instructions added to a copy if the fields of the wire cannot be
+    used.
+    """
     directives = []
     if coerces(request, quirks):
         directives.append(_calls_directive(request.tools))
@@ -133,7 +143,9 @@ def _add_directives(request: Request, quirks: Quirks, path: str | None) -> Seque
     return (System("\n\n".join([*([system] if system else []), *directives])), *rest)
 
 
-def _write_config(body: dict[str, Any], config: RuntimeConfig, home: Issuer, quirks: Quirks, notes: Notes) -> None:
+def _write_config(
+    body: dict[str, Any], config: RuntimeConfig, home: Issuer, quirks: Quirks, notes: Notes
+) -> None:
     """Return the caller's settings under the names of this wire."""
     if config is NO_CONFIG:
         return
@@ -151,7 +163,8 @@ def _write_config(body: dict[str, Any], config: RuntimeConfig, home: Issuer, qui
         body["reasoning_effort"] = "none" if config.reasoning == "off" else config.reasoning
     elif config.reasoning is not None:
         raise UnsupportedFeatureError(
-            "config.reasoning: this wire takes an effort; a budget in tokens needs quirks.reasoning for this model"
+            "config.reasoning: this wire takes an effort; a budget in tokens needs "
+            "quirks.reasoning for this model"
         )
 
 
@@ -164,7 +177,9 @@ def _add_extras(body: dict[str, Any], request: Request) -> None:
     extras = request.config.extras
     if "stream" in extras and not request.stream:
         if extras["stream"] is not False:
-            raise InvalidRequestError("config.extras['stream'] contradicts this call; use stream() to stream")
+            raise InvalidRequestError(
+                "config.extras['stream'] contradicts this call; use stream() to stream"
+            )
         extras = {name: value for name, value in extras.items() if name != "stream"}
     merge_extras(body, extras, lists=frozenset({"stop"}), objects=_JOINED, coerce=True)
 
@@ -181,37 +196,54 @@ def _write_tool(tool: Tool, at: int, notes: Notes) -> dict[str, Any]:
 
 def _write_tool_choice(choice: Any) -> Any:
     """Return the tool choice in the form of this wire."""
-    return {"type": "function", "function": {"name": choice.name}} if isinstance(choice, ForceTool) else choice
+    return (
+        {"type": "function", "function": {"name": choice.name}}
+        if isinstance(choice, ForceTool)
+        else choice
+    )
 
 
 def _response_format(schema: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
-    """Return the field that requests a schema; strict, if that is enabled and the schema has a strict form."""
+    """Return the field that requests a schema; strict, if that is enabled and the schema has a
+    strict form.
+    """
     form = strict_form(schema) if strict else None
     written = ordered_json(schema if form is None else form)
     inner = {"name": schema_name(schema), "schema": written, "strict": form is not None}
     return {"type": "json_schema", "json_schema": inner}
 
 
-def _write_messages(messages: Sequence[Message], quirks: Quirks, notes: Notes, home: Issuer | None = None) -> list[Any]:
+def _write_messages(
+    messages: Sequence[Message], quirks: Quirks, notes: Notes, home: Issuer | None = None
+) -> list[Any]:
     """Return the messages in the form of this wire; opaque state of ``home`` is sent back."""
     system, rest = join_system(messages)
     first = len(messages) - len(rest)
-    written: list[Any] = [] if system is None else [{"role": quirks.system_role, "content": system}]
-    if quirks.cache_control and any(type(message) is System and message.cache for message in messages[:first]):
+    written: list[Any] = (
+        [] if system is None else [{"role": quirks.system_role, "content": system}]
+    )
+    if quirks.cache_control and any(
+        type(message) is System and message.cache for message in messages[:first]
+    ):
         mark_end(written[0])
     links: _Links | None = None  # most conversations have no calls
     for at, message in enumerate(rest, first):
         if links is not None and links.media and type(message) is not ToolResult:
             written.append(links.take_media())
-        # The two most frequent cases of a long history. Each reads ``content`` of one type only, so that the
-        # interpreter specialises the access.
+        # The two most frequent cases of a long history. Each reads ``content`` of one type only,
+        # so that the interpreter specialises the access.
         if type(message) is User:
             if type(message.content) is str and not message.cache:
-                written.append(message)  # the JSON of this value is already in the form of the wire
+                # the JSON of this value is already in the form of the wire
+                written.append(message)
                 continue
         elif type(message) is Assistant:
             content = message.content
-            if len(content) == 1 and type(block := content[0]) is Text and block.continuity is None:
+            if (
+                len(content) == 1
+                and type(block := content[0]) is Text
+                and block.continuity is None
+            ):
                 written.append(_Answer(block.text))
                 continue
         links = links or _Links(messages, quirks, home)
@@ -225,13 +257,16 @@ def _write_messages(messages: Sequence[Message], quirks: Quirks, notes: Notes, h
 
 
 class _Answer(Struct, tag="assistant", tag_field="role", gc=False):
-    """An assistant message with only text. A struct, because a dictionary takes twice as long to build."""
+    """An assistant message with only text. A struct, because a dictionary takes twice as long to
+    build.
+    """
 
     content: str
 
 
 class _Links:
-    """The ids of calls and results, which calls have a result, and the issuer that receives the request.
+    """The ids of calls and results, which calls have a result, and the issuer that receives the
+    request.
 
     It also holds media of tool results, which are sent after the results.
     """
@@ -239,7 +274,9 @@ class _Links:
     def __init__(self, messages: Sequence[Message], quirks: Quirks, home: Issuer | None) -> None:
         self.home = home
         self.ids = IdMap(quirks.id_rule, messages)
-        self.answered = {message.tool_call_id for message in messages if type(message) is ToolResult}
+        self.answered = {
+            message.tool_call_id for message in messages if type(message) is ToolResult
+        }
         self.media: list[dict[str, Any]] = []
 
     def take_media(self) -> dict[str, Any]:
@@ -248,7 +285,9 @@ class _Links:
         return {"role": "user", "content": media}
 
 
-def _write_message(message: Message, path: str, quirks: Quirks, links: _Links, notes: Notes) -> dict[str, Any] | None:
+def _write_message(
+    message: Message, path: str, quirks: Quirks, links: _Links, notes: Notes
+) -> dict[str, Any] | None:
     if type(message) is User:
         return _write_user(message, path, quirks, notes)
     if type(message) is Assistant:
@@ -282,7 +321,10 @@ def _write_block(block: UserBlock, path: str) -> dict[str, Any]:
     if isinstance(block, Audio):
         return {"type": "input_audio", "input_audio": _write_audio(block, path)}
     if isinstance(block.source, Inline):
-        return {"type": "file", "file": {"filename": block.name or "document", "file_data": media_url(block)}}
+        return {
+            "type": "file",
+            "file": {"filename": block.name or "document", "file_data": media_url(block)},
+        }
     raise UnsupportedContentError(f"{path}: this wire takes documents inline, not by URL")
 
 
@@ -301,7 +343,9 @@ def _write_audio(block: Audio, path: str) -> dict[str, str]:
         raise UnsupportedContentError(f"{path}: this wire takes audio inline, not by URL")
     form = AUDIO_FORMATS.get((block.media_type or "").lower())
     if form is None:
-        raise UnsupportedContentError(f"{path}.media_type: this wire takes WAV and MP3, not {quote(block.media_type)}")
+        raise UnsupportedContentError(
+            f"{path}.media_type: this wire takes WAV and MP3, not {quote(block.media_type)}"
+        )
     return {"data": block.source.base64_data, "format": form}
 
 
@@ -329,8 +373,12 @@ def _write_assistant(
 _Sorted: TypeAlias = tuple[list[str], list[str], list[dict[str, Any]], list[Any], list[Image]]
 
 
-def _sort_blocks(message: Assistant, path: str, quirks: Quirks, links: _Links, notes: Notes) -> _Sorted:
-    """Return the texts, thoughts, calls, details and images of a message; note what this wire cannot express."""
+def _sort_blocks(
+    message: Assistant, path: str, quirks: Quirks, links: _Links, notes: Notes
+) -> _Sorted:
+    """Return the texts, thoughts, calls, details and images of a message; note what this wire
+    cannot express.
+    """
     texts: list[str] = []
     thoughts: list[str] = []
     calls: list[dict[str, Any]] = []
@@ -340,45 +388,81 @@ def _sort_blocks(message: Assistant, path: str, quirks: Quirks, links: _Links, n
         where = f"{path}.content[{at}]"
         if type(block) is Text:
             if calls:
-                notes.rewrite(where, "order_lost", "text after a tool call is sent before it on this wire", loss=True)
+                notes.rewrite(
+                    where,
+                    "order_lost",
+                    "text after a tool call is sent before it on this wire",
+                    loss=True,
+                )
             texts.append(block.text)
         elif type(block) is ToolCall and block.id in links.answered:
             if block.id in links.ids:
-                notes.rewrite(where, "id_projected", "the wire does not take this id; call and result get another")
+                notes.rewrite(
+                    where,
+                    "id_projected",
+                    "the wire does not take this id; call and result get another",
+                )
             calls.append(_write_call(block, links.ids))
         elif type(block) is ToolCall:
-            # A call without a result, from a cancelled turn. Hosted servers reject any conversation that
-            # contains one, so it is not sent.
-            notes.drop(where, "dangling_call_dropped", "no result answers it, and the wire demands one")
+            # A call without a result, from a cancelled turn. Hosted servers reject any
+            # conversation that contains one, so it is not sent.
+            notes.drop(
+                where, "dangling_call_dropped", "no result answers it, and the wire demands one"
+            )
         elif type(block) is Thinking and (kept := _details_of(block, links.home)):
             details += kept
         elif type(block) is Thinking and quirks.send_reasoning and _may_return(block):
             thoughts.append(block.text)
-        elif type(block) is Image and links.home is not None and is_ours(block.continuity, links.home):
+        elif (
+            type(block) is Image
+            and links.home is not None
+            and is_ours(block.continuity, links.home)
+        ):
             pictures.append(block)
         elif type(block) is Audio:
             texts += [said] if (said := transcribe(block, where, notes)) else []
         else:
             _drop_block(block, where, notes)
         if type(block) in (Text, ToolCall) and block.continuity is not None:
-            drop_state(block.continuity, "openai", where, notes, "opaque state of another issuer is not sent")
+            drop_state(
+                block.continuity,
+                "openai",
+                where,
+                notes,
+                "opaque state of another issuer is not sent",
+            )
     return texts, thoughts, calls, details, pictures
 
 
 def _details_of(block: Thinking, home: Issuer | None) -> list[Any]:
     """Return the reasoning details of a thinking block, if it is sent back to its issuer."""
     state = block.continuity
-    if state is None or home is None or not is_ours(state, home) or not isinstance(state.opaque, list):
+    if (
+        state is None
+        or home is None
+        or not is_ours(state, home)
+        or not isinstance(state.opaque, list)
+    ):
         return []
     return [ordered_json(detail) for detail in state.opaque]
 
 
 def _drop_block(block: AssistantBlock, path: str, notes: Notes) -> None:
-    """Report a block that is not sent. Omitting a record of what this server ran itself is not a loss."""
+    """Report a block that is not sent. Omitting a record of what this server ran itself is not a
+    loss.
+    """
     state = block.continuity
-    is_record = type(block) is Opaque and state is not None and state.replayable and _is_of_wire(state)
-    why = "it is for the reader; the server does not take it back" if is_record else "this wire has no place for it"
-    notes.items.append(Note("dropped", f"{block.__struct_config__.tag}_dropped", path, why, loss=not is_record))
+    is_record = (
+        type(block) is Opaque and state is not None and state.replayable and _is_of_wire(state)
+    )
+    why = (
+        "it is for the reader; the server does not take it back"
+        if is_record
+        else "this wire has no place for it"
+    )
+    notes.items.append(
+        Note("dropped", f"{block.__struct_config__.tag}_dropped", path, why, loss=not is_record)
+    )
 
 
 def _is_of_wire(state: Continuity) -> bool:
@@ -393,20 +477,33 @@ def _may_return(block: Thinking) -> bool:
 
 def _write_call(call: ToolCall, ids: IdMap) -> dict[str, Any]:
     arguments = json_text(call.arguments)
-    return {"id": ids[call.id], "type": "function", "function": {"name": call.name, "arguments": arguments}}
+    return {
+        "id": ids[call.id],
+        "type": "function",
+        "function": {"name": call.name, "arguments": arguments},
+    }
 
 
-def _write_result(message: ToolResult, path: str, quirks: Quirks, links: _Links, notes: Notes) -> dict[str, Any]:
+def _write_result(
+    message: ToolResult, path: str, quirks: Quirks, links: _Links, notes: Notes
+) -> dict[str, Any]:
     ids = links.ids
     if isinstance(message.content, str):
         content = message.content
     else:
-        fitted = fit_result(message, path, notes, _write_block, omit=quirks.result_media != "after")
+        fitted = fit_result(
+            message, path, notes, _write_block, omit=quirks.result_media != "after"
+        )
         note_state(fitted, path, notes)
         places = [(block, f"{path}.content[{at}]") for at, block in enumerate(fitted.content)]
         content = "".join([_write_part(*place, links, notes) for place in places])
     if message.is_error:
-        notes.rewrite(f"{path}.is_error", "is_error_dropped", "this wire cannot mark a result as an error", loss=True)
+        notes.rewrite(
+            f"{path}.is_error",
+            "is_error_dropped",
+            "this wire cannot mark a result as an error",
+            loss=True,
+        )
     if message.tool_call_id in ids:
         notes.rewrite(f"{path}.tool_call_id", "id_projected", "as in the call it answers")
     if quirks.tools == "schema":
@@ -415,12 +512,18 @@ def _write_result(message: ToolResult, path: str, quirks: Quirks, links: _Links,
 
 
 def _write_part(block: Any, path: str, links: _Links, notes: Notes) -> str:
-    """Return a block of a tool result as text; a medium is numbered and sent in the message after the results."""
+    """Return a block of a tool result as text; a medium is numbered and sent in the message after
+    the results.
+    """
     if isinstance(block, Text):
         return block.text
     name = f"{block.__struct_config__.tag} {len(links.media) // 2 + 1}"
     links.media += [{"type": "text", "text": f"[{name}]"}, _write_block(block, path)]
-    notes.rewrite(path, f"{block.__struct_config__.tag}_moved", "sent as a message of the user after the results")
+    notes.rewrite(
+        path,
+        f"{block.__struct_config__.tag}_moved",
+        "sent as a message of the user after the results",
+    )
     return f"[{name}: in the message after the results]"
 
 
@@ -429,9 +532,15 @@ def _write_part(block: Any, path: str, links: _Links, notes: Notes) -> str:
 
 
 def _calls_schema(request: Request) -> dict[str, Any]:
-    """Return a schema whose instances are calls of the tools, or a plain answer if that is allowed."""
+    """Return a schema whose instances are calls of the tools, or a plain answer if that is
+    allowed.
+    """
     chosen = request.tool_choice
-    tools = [tool for tool in request.tools if not isinstance(chosen, ForceTool) or tool.name == chosen.name]
+    tools = [
+        tool
+        for tool in request.tools
+        if not isinstance(chosen, ForceTool) or tool.name == chosen.name
+    ]
     options: list[dict[str, Any]] = [
         {
             "type": "object",
@@ -443,13 +552,27 @@ def _calls_schema(request: Request) -> dict[str, Any]:
     ]
     if chosen in (None, "auto"):
         answer = {"answer": {"type": "string"}}
-        options.append({"type": "object", "properties": answer, "required": ["answer"], "additionalProperties": False})
+        options.append(
+            {
+                "type": "object",
+                "properties": answer,
+                "required": ["answer"],
+                "additionalProperties": False,
+            }
+        )
     return options[0] if len(options) == 1 else {"anyOf": options}
 
 
 def _calls_directive(tools: Sequence[Tool]) -> str:
-    """Return the instruction that requests a call in the prompt, for chat templates that ignore tools."""
-    listed = "\n".join([f"- {tool.name}: {tool.description} Arguments: {json_text(tool.parameters)}" for tool in tools])
+    """Return the instruction that requests a call in the prompt, for chat templates that ignore
+    tools.
+    """
+    listed = "\n".join(
+        [
+            f"- {tool.name}: {tool.description} Arguments: {json_text(tool.parameters)}"
+            for tool in tools
+        ]
+    )
     return (
         f"You can use these tools:\n{listed}\n"
         'Reply with JSON only: {"tool": NAME, "arguments": {...}} to use a tool, '

@@ -32,7 +32,19 @@ from ...events import (
     ToolUseStart,
     Usage,
 )
-from ...messages import EFFORTS, Effort, Image, Message, Request, RuntimeConfig, Text, Thinking, ToolCall, Url, User
+from ...messages import (
+    EFFORTS,
+    Effort,
+    Image,
+    Message,
+    Request,
+    RuntimeConfig,
+    Text,
+    Thinking,
+    ToolCall,
+    Url,
+    User,
+)
 from ...validate import parse_messages, parse_tool_choice, parse_tools
 from ...validate.fields import Fields
 from ..codec import HttpReply
@@ -63,7 +75,10 @@ class OpenAIServer:
         fields, losses = read_body(body), Losses()
         model, stream = fields.need_text("model"), fields.flag("stream") or False
         records = fields.items("messages", required=True) or ()
-        joined = [_drop_name(_join_system_parts(record, at), at, losses) for at, record in enumerate(records)]
+        joined = [
+            _drop_name(_join_system_parts(record, at), at, losses)
+            for at, record in enumerate(records)
+        ]
         messages = tuple([_inline_media(message) for message in parse_messages(joined)])
         if (fields.take("n") or 1) != 1:
             fields.refuse("n", "must be 1: a reply has one choice here")
@@ -72,7 +87,9 @@ class OpenAIServer:
         tools = fields.items("tools")
         choice = parse_tool_choice(fields.take("tool_choice"))
         config = _read_config(fields)
-        request = Request(messages, parse_tools(tools), config, schema, choice, model, stream=stream)
+        request = Request(
+            messages, parse_tools(tools), config, schema, choice, model, stream=stream
+        )
         return Asked(request, losses.warnings, usage)
 
     def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
@@ -83,14 +100,16 @@ class OpenAIServer:
 
     def error(self, error: ProviderError) -> HttpReply:
         """Return an error as status, headers and body."""
-        return HttpReply(status_of(error), headers_of(error), encode_json({"error": error_record(error)}))
+        return HttpReply(
+            status_of(error), headers_of(error), encode_json({"error": error_record(error)})
+        )
 
     def key(self, headers: Mapping[str, str]) -> str | None:
         """Return the client's bearer token."""
         return bearer_token(headers)
 
 
-# --- reading --------------------------------------------------------------------------------------
+# --- reading -----------------------------------------------------------------------------------
 
 
 def _join_system_parts(record: Any, at: int) -> Any:
@@ -115,10 +134,14 @@ def _drop_name(record: Any, at: int, losses: Losses) -> Any:
 
 
 def _inline_media(message: Message) -> Message:
-    """Return a message with its ``data:`` URLs decoded: other wires need the data and the media type separately."""
+    """Return a message with its ``data:`` URLs decoded: other wires need the data and the media
+    type separately.
+    """
     if not isinstance(message, User) or isinstance(message.content, str):
         return message
-    return User([_inline_image(block) if isinstance(block, Image) else block for block in message.content])
+    return User(
+        [_inline_image(block) if isinstance(block, Image) else block for block in message.content]
+    )
 
 
 def _inline_image(image: Image) -> Image:
@@ -155,7 +178,9 @@ def _read_format(fields: Fields, losses: Losses) -> dict[str, Any] | None:
     asked = inner.need_inner("json_schema")
     inner.done()
     asked.flag("strict")  # our codecs set strict themselves if the schema allows it
-    losses.drop_fields(asked, ["description"], "the description inside the schema is sent, this one is not")
+    losses.drop_fields(
+        asked, ["description"], "the description inside the schema is sent, this one is not"
+    )
     name = asked.need_text("name")
     schema = read_schema(asked.take("schema") or {}, name, asked.at("schema"), losses)
     asked.done()
@@ -181,7 +206,8 @@ def _read_config(fields: Fields) -> RuntimeConfig:
 
 
 def _read_reasoning(fields: Fields) -> Effort | int | None:
-    """Return the reasoning setting: an effort, or the object that routers use, with an effort, a budget or a switch.
+    """Return the reasoning setting: an effort, or the object that routers use, with an effort, a
+    budget or a switch.
 
     An object with other fields is left in the body, for an endpoint that understands it.
     """
@@ -200,7 +226,7 @@ def _read_reasoning(fields: Fields) -> Effort | int | None:
     return effort
 
 
-# --- writing --------------------------------------------------------------------------------------
+# --- writing -----------------------------------------------------------------------------------
 
 _DONE = b"data: [DONE]\n\n"
 
@@ -242,7 +268,11 @@ class _StreamEncoder(ReplyEncoder):
         return self._usage() + data_frame({"error": error_record(error)})
 
     def _usage(self) -> bytes:
-        usage = _write_usage(self.complete.usage) if self.complete is not None and self._with_usage else {}
+        usage = (
+            _write_usage(self.complete.usage)
+            if self.complete is not None and self._with_usage
+            else {}
+        )
         return data_frame({**self._head, "choices": [], "usage": usage}) if usage else b""
 
     def _begin(self, event: MessageStart) -> bytes:
@@ -267,7 +297,11 @@ def _write_body(reply: BodyEncoder, complete: MessageComplete, created: int) -> 
     blocks = complete.final_content
     names = [block.name for block in blocks if isinstance(block, ToolCall)]
     calls = [
-        {"id": call.end.tool_use_id, "type": "function", "function": {"name": name, "arguments": call.arguments}}
+        {
+            "id": call.end.tool_use_id,
+            "type": "function",
+            "function": {"name": name, "arguments": call.arguments},
+        }
         for name, call in zip(names, reply.calls, strict=True)
     ]
     text = "".join([block.text for block in blocks if isinstance(block, Text)])
@@ -284,7 +318,14 @@ def _write_body(reply: BodyEncoder, complete: MessageComplete, created: int) -> 
         "object": "chat.completion",
         "created": created,
         "model": reply.model,
-        "choices": [{"index": 0, "message": {**message, "refusal": None}, "logprobs": None, "finish_reason": finish}],
+        "choices": [
+            {
+                "index": 0,
+                "message": {**message, "refusal": None},
+                "logprobs": None,
+                "finish_reason": finish,
+            }
+        ],
         **({"usage": usage} if usage else {}),
     }
     return encode_json(body)
@@ -300,13 +341,14 @@ def _write_usage(usage: Usage) -> dict[str, Any]:
         completion_tokens=usage.output_tokens,
         total_tokens=total_tokens(usage),
         prompt_tokens_details=known(
-            cached_tokens=usage.cached_input_tokens, cache_write_tokens=usage.cache_creation_input_tokens
+            cached_tokens=usage.cached_input_tokens,
+            cache_write_tokens=usage.cache_creation_input_tokens,
         ),
         completion_tokens_details=known(reasoning_tokens=usage.reasoning_tokens),
     )
 
 
-# --- errors ---------------------------------------------------------------------------------------
+# --- errors ------------------------------------------------------------------------------------
 
 _INVALID = "invalid_request_error"
 # The ``type`` and ``code`` by which clients recognise an error, and a prefix of the message for
@@ -320,7 +362,11 @@ _ERRORS: dict[type[ProviderError], tuple[str, str | None, str]] = {
     RateLimitError: ("rate_limit_error", "rate_limit_exceeded", ""),
     OverloadedError: ("server_error", "overloaded", ""),
     # Proxies and agents recognise this error by the vendor's error message, not by the code.
-    ContextOverflowError: (_INVALID, "context_length_exceeded", "This model's maximum context length is exceeded: "),
+    ContextOverflowError: (
+        _INVALID,
+        "context_length_exceeded",
+        "This model's maximum context length is exceeded: ",
+    ),
     UnsupportedFeatureError: (_INVALID, "unsupported_parameter", ""),
     UnsupportedContentError: (_INVALID, "unsupported_content", "unsupported content block: "),
     InvalidRequestError: (_INVALID, None, ""),

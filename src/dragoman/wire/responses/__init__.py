@@ -1,7 +1,9 @@
-"""The Responses wire, used statelessly: each call sends the complete conversation, and the server stores nothing.
+"""The Responses wire, used statelessly: each call sends the complete conversation, and the server
+stores nothing.
 
-This folder knows one wire and nothing else. It is sans-IO: it opens no socket, does not sleep and does not log.
-Differences between servers and models of this wire are data: ``Quirks``, one documented field each.
+This folder knows one wire and nothing else. It is sans-IO: it opens no socket, does not sleep and
+does not log. Differences between servers and models of this wire are data: ``Quirks``, one
+documented field each.
 """
 
 from .codec import ResponsesCodec

@@ -32,7 +32,9 @@ class ResponsesCodec(Endpoint[Quirks]):
     wire: ClassVar[str] = "responses"
     quirks_type = Quirks
 
-    def __init__(self, model: str, base_url: str, quirks: Quirks | None = None, **settings: Any) -> None:
+    def __init__(
+        self, model: str, base_url: str, quirks: Quirks | None = None, **settings: Any
+    ) -> None:
         super().__init__(model, base_url, quirks, **settings)
         self._url = join_url(base_url, "/responses", default="/v1")
 
@@ -59,7 +61,9 @@ class ResponsesCodec(Endpoint[Quirks]):
         limit = request.config.max_tokens if self.quirks.silent_cut else None
         return ResponsesDecoder(request, out, limit=limit, keep_raw=self._keep_raw)
 
-    def error(self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None) -> ProviderError:
+    def error(
+        self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None
+    ) -> ProviderError:
         """Return the error for a reply with an error status."""
         return build_error(status, headers, read_error_body(body), ROWS, now)
 
@@ -78,33 +82,47 @@ class ResponsesCodec(Endpoint[Quirks]):
             return None
         if quirks.encrypted_reasoning and _NAMES_INCLUDE.search(said):
             return self.taught(
-                "the endpoint refused encrypted reasoning: it is not asked for", encrypted_reasoning=False
+                "the endpoint refused encrypted reasoning: it is not asked for",
+                encrypted_reasoning=False,
             )
         if self._has_strict_tools(request) and _NAMES_TOOL.search(said):
-            return self.taught("the endpoint refused a strict tool: tools are not strict", strict_tools=False)
+            return self.taught(
+                "the endpoint refused a strict tool: tools are not strict", strict_tools=False
+            )
         if structured_path(request, quirks) != "native" or not _NAMES_FORMAT.search(said):
             return None
         about_field = is_about_field(said)
-        if quirks.strict_schemas and not about_field and strict_form(request.response_schema or {}):
+        if (
+            quirks.strict_schemas
+            and not about_field
+            and strict_form(request.response_schema or {})
+        ):
             return self.taught_structure(request, about_field=False, strict_schemas=False)
         return self.taught_structure(request, about_field=about_field, structured="prompt")
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
-        """Check readiness as on the openai wire, which the same servers have; see ``Quirks.readiness``."""
+        """Check readiness as on the openai wire, which the same servers have; see
+        ``Quirks.readiness``.
+        """
         quirks = OpenAIQuirks(readiness=self.quirks.readiness, any_model=self.quirks.any_model)
         yield from OpenAICodec(self.model, self.base_url, quirks).ready()
 
     # --- private
 
     def _has_strict_tools(self, request: Request) -> bool:
-        return self.quirks.strict_tools and any(strict_form(tool.parameters) for tool in request.tools)
+        return self.quirks.strict_tools and any(
+            strict_form(tool.parameters) for tool in request.tools
+        )
 
 
 # The error "could not be verified" mentions encrypted content as well, but is about an item of the
 # conversation.
-_REFUSED = r"(?:un(?:supported|known|recogni[sz]ed)|not (?:supported|permitted|allowed)|invalid|extra)"
+_REFUSED = (
+    r"(?:un(?:supported|known|recogni[sz]ed)|not (?:supported|permitted|allowed)|invalid|extra)"
+)
 _NAMES_INCLUDE = re.compile(
-    rf"encrypted[_ ]content\W{{0,3}} is not supported|{_REFUSED}.{{0,60}}\binclude\b|\binclude\b.{{0,60}}{_REFUSED}",
+    r"encrypted[_ ]content\W{0,3} is not supported"
+    rf"|{_REFUSED}.{{0,60}}\binclude\b|\binclude\b.{{0,60}}{_REFUSED}",
     re.IGNORECASE,
 )
 _NAMES_TOOL = re.compile(r"invalid_function_parameters|invalid schema for function", re.IGNORECASE)

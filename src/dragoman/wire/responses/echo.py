@@ -1,4 +1,6 @@
-"""The fields of a request that its response repeats; clients use ``text.format`` to parse the answer."""
+"""The fields of a request that its response repeats; clients use ``text.format`` to parse the
+answer.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,24 @@ from collections.abc import Mapping
 from typing import Any
 
 _REPEATED = (
-    *("instructions", "max_output_tokens", "max_tool_calls", "metadata", "parallel_tool_calls", "prompt_cache_key"),
-    *("reasoning", "safety_identifier", "service_tier", "temperature", "text", "tool_choice", "tools", "top_logprobs"),
+    *(
+        "instructions",
+        "max_output_tokens",
+        "max_tool_calls",
+        "metadata",
+        "parallel_tool_calls",
+        "prompt_cache_key",
+    ),
+    *(
+        "reasoning",
+        "safety_identifier",
+        "service_tier",
+        "temperature",
+        "text",
+        "tool_choice",
+        "tools",
+        "top_logprobs",
+    ),
     *("top_p", "truncation", "user", "background", "previous_response_id", "conversation"),
 )
 
@@ -24,10 +42,13 @@ def write_echo(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def show_tools(tools: Any) -> list[Any]:
-    """Return the tools of a request as a response repeats them: with the fields that it requires."""
+    """Return the tools of a request as a response repeats them: with the fields that
+    it requires.
+    """
     if not isinstance(tools, list):
         return []
     required = {"parameters": None, "strict": None}
     return [
-        {**required, **tool} if isinstance(tool, dict) and tool.get("type") == "function" else tool for tool in tools
+        {**required, **tool} if isinstance(tool, dict) and tool.get("type") == "function" else tool
+        for tool in tools
     ]

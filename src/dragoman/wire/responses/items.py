@@ -1,8 +1,8 @@
 """Encode the conversation as input items of this wire.
 
-The server stores nothing, so an item is sent completely or not at all. The server rejects a call without
-its output, an output without its call, and reasoning without the item that follows it. Opaque items are
-sent back unchanged, and only to their issuer.
+The server stores nothing, so an item is sent completely or not at all. The server rejects a call
+without its output, an output without its call, and reasoning without the item that follows it.
+Opaque items are sent back unchanged, and only to their issuer.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from ..pairing import Call, Pairs
 from ..urls import media_url
 from .quirks import Quirks
 
-# Calls that run on the caller's side, under their own item types; the server requires an output for
-# each.
+# Calls that run on the caller's side, under their own item types; the server requires an output
+# for each.
 _CALLS = frozenset(
     {
         "apply_patch_call",
@@ -54,7 +54,9 @@ _CALLS = frozenset(
 def write_input(
     messages: Sequence[Message], first: int, home: Issuer, quirks: Quirks, notes: Notes
 ) -> list[dict[str, Any]]:
-    """Return the conversation without its system prompt; ``first`` is the index of its first message."""
+    """Return the conversation without its system prompt; ``first`` is the index of its first
+    message.
+    """
     writer = _Writer(_Items(messages, first, home, quirks.id_rule), home, quirks, notes)
     for at, message in enumerate(messages, first):
         if isinstance(message, User):
@@ -64,29 +66,37 @@ def write_input(
         elif isinstance(message, ToolResult):
             writer.result(message, at, f"messages[{at}]")
         else:
-            raise InvalidRequestError(f"messages[{at}]: a system message may only lead the conversation")
+            raise InvalidRequestError(
+                f"messages[{at}]: a system message may only lead the conversation"
+            )
     return writer.items
 
 
-# --- calls and their outputs ----------------------------------------------------------------------
+# --- calls and their outputs -------------------------------------------------------------------
 
 
 class _Items(Pairs):
     """The pairs of function calls and outputs, and the pairs of the issuer's other call types."""
 
-    def __init__(self, messages: Sequence[Message], first: int, home: Issuer, rule: IdRule | None) -> None:
+    def __init__(
+        self, messages: Sequence[Message], first: int, home: Issuer, rule: IdRule | None
+    ) -> None:
         super().__init__(messages, first, rule)
         # pairs of call_id and whether the item is an output
         self.own: set[tuple[str, bool]] = set()
         for message in messages:
             for block in message.content if isinstance(message, Assistant) else ():
-                if isinstance(block, Opaque) and isinstance(block.data, dict) and is_ours(block.continuity, home):
+                if (
+                    isinstance(block, Opaque)
+                    and isinstance(block.data, dict)
+                    and is_ours(block.continuity, home)
+                ):
                     kind, call_id = block.data.get("type"), block.data.get("call_id")
                     if isinstance(kind, str) and isinstance(call_id, str):
                         self.own.add((call_id, kind.endswith("_output")))
 
 
-# --- turns ----------------------------------------------------------------------------------------
+# --- turns -------------------------------------------------------------------------------------
 
 
 class _Writer:
@@ -113,7 +123,9 @@ class _Writer:
         message = fit_result(message, path, self._notes, _write_medium, omit=omit)
         call_id = self._pairs.ids[call]
         if call_id != message.tool_call_id:
-            self._notes.rewrite(f"{path}.tool_call_id", "id_projected", "as in the call it answers")
+            self._notes.rewrite(
+                f"{path}.tool_call_id", "id_projected", "as in the call it answers"
+            )
         if message.is_error:
             why = "this wire cannot mark a result as an error"
             self._notes.rewrite(f"{path}.is_error", "is_error_dropped", why, loss=True)
@@ -134,9 +146,13 @@ class _Writer:
         # The server answers 400 to reasoning without the item that follows it.
         while written and written[-1][1]["type"] == "reasoning":
             where, _ = written.pop()
-            self._notes.drop(where, "thinking_dropped", "what it led to was cut off or cannot be sent")
+            self._notes.drop(
+                where, "thinking_dropped", "what it led to was cut off or cannot be sent"
+            )
         if not written:
-            self._notes.drop(path, "message_dropped", "nothing of the message can be sent on this wire")
+            self._notes.drop(
+                path, "message_dropped", "nothing of the message can be sent on this wire"
+            )
         self.items += [item for _, item in written]
 
     def _block(self, block: AssistantBlock, call: Call, path: str) -> dict[str, Any] | None:
@@ -161,7 +177,9 @@ class _Writer:
 
     def _text(self, block: Text, path: str) -> dict[str, Any] | None:
         if not block.text:
-            self._notes.items.append(Note("dropped", "blank_text_dropped", path, "there is nothing in it", loss=False))
+            self._notes.items.append(
+                Note("dropped", "blank_text_dropped", path, "there is nothing in it", loss=False)
+            )
             return None
         own = self._own_fields(block, path)
         part: dict[str, Any] = {"type": "output_text", "text": block.text}
@@ -176,10 +194,14 @@ class _Writer:
     def _call(self, block: ToolCall, call: Call, path: str) -> dict[str, Any] | None:
         call_id = self._pairs.ids.get(call)
         if call_id is None:
-            self._notes.drop(path, "dangling_call_dropped", "the wire takes no call without its result")
+            self._notes.drop(
+                path, "dangling_call_dropped", "the wire takes no call without its result"
+            )
             return None
         if call_id != block.id:
-            self._notes.rewrite(path, "id_projected", "the wire does not take this id; call and result get another")
+            self._notes.rewrite(
+                path, "id_projected", "the wire does not take this id; call and result get another"
+            )
         item = {
             "type": "function_call",
             "call_id": call_id,
@@ -190,8 +212,14 @@ class _Writer:
 
     def _thinking(self, block: Thinking, path: str) -> dict[str, Any] | None:
         item = block.continuity.opaque if block.continuity is not None else None
-        if not isinstance(item, dict) or item.get("type") != "reasoning" or not is_ours(block.continuity, self._home):
-            return self._drop(block, path, "only the issuer of reasoning takes it back, whole and as it came")
+        if (
+            not isinstance(item, dict)
+            or item.get("type") != "reasoning"
+            or not is_ours(block.continuity, self._home)
+        ):
+            return self._drop(
+                block, path, "only the issuer of reasoning takes it back, whole and as it came"
+            )
         if item.get("status") in ("incomplete", "in_progress"):
             return self._drop(block, path, "the reasoning was cut off")
         if not item.get("encrypted_content") and self._quirks.send_reasoning == "encrypted":
@@ -206,7 +234,9 @@ class _Writer:
         is_output = kind.endswith("_output")
         paired = isinstance(call_id, str) and (is_output or kind in _CALLS)
         if paired and (call_id, not is_output) not in self._pairs.own:
-            self._notes.drop(path, "dangling_call_dropped", "the wire takes no call without its output")
+            self._notes.drop(
+                path, "dangling_call_dropped", "the wire takes no call without its output"
+            )
             return None
         return item
 
@@ -217,17 +247,25 @@ class _Writer:
             or not isinstance(block.source, Inline)
             or not is_ours(block.continuity, self._home)
         ):
-            return self._drop(block, path, "only the issuer of a picture takes it back as the model's own")
+            return self._drop(
+                block, path, "only the issuer of a picture takes it back as the model's own"
+            )
         return {**own, "result": block.source.base64_data}
 
     def _own_fields(self, block: Text | ToolCall, path: str) -> dict[str, Any]:
-        """Return the fields of a block that only its issuer understands, if it receives the request."""
+        """Return the fields of a block that only its issuer understands, if it receives the
+        request.
+        """
         state = block.continuity
         if state is None or (state.signature is None and state.opaque is None):
             return {}
         if isinstance(state.opaque, dict) and is_ours(state, self._home):
             return state.opaque
-        self._notes.drop(f"{path}.continuity", "continuity_dropped", "state of another issuer, or cut off, is not sent")
+        self._notes.drop(
+            f"{path}.continuity",
+            "continuity_dropped",
+            "state of another issuer, or cut off, is not sent",
+        )
         return {}
 
 
@@ -235,7 +273,9 @@ class _Writer:
 
 
 def _write_parts(content: Any, path: str, notes: Notes) -> list[dict[str, Any]]:
-    return [_write_block(block, f"{path}.content[{at}]", notes) for at, block in enumerate(content)]
+    return [
+        _write_block(block, f"{path}.content[{at}]", notes) for at, block in enumerate(content)
+    ]
 
 
 def _write_block(block: UserBlock, path: str, notes: Notes) -> dict[str, Any]:

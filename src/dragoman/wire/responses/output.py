@@ -1,8 +1,8 @@
 """The output items of a reply while it is decoded, and what was emitted of each.
 
-A stream adds items one by one, sends their fragments, and repeats each item complete once it is done; a
-body is the list of those that are done. One method serves both: ``end`` emits what the fragments of an
-item did not contain, and a body is a stream without fragments.
+A stream adds items one by one, sends their fragments, and repeats each item complete once it is
+done; a body is the list of those that are done. One method serves both: ``end`` emits what the
+fragments of an item did not contain, and a body is a stream without fragments.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ from ...messages import Continuity, Image, Inline, Issuer, Opaque, Text, Thinkin
 from ..json import json_text
 
 _BETWEEN = "\n\n"  # separator between the parts of one reasoning item
-_OWN_FIELDS = frozenset({"type", "id", "call_id", "name", "arguments", "status", "item_id", "output_index"})
+_OWN_FIELDS = frozenset(
+    {"type", "id", "call_id", "name", "arguments", "status", "item_id", "output_index"}
+)
 
 
 class Item:
     """One item of the output."""
 
     __slots__ = (
-        "call_id", "digest", "done", "given", "id", "key", "kind", "name", "part", "parts", "phase", "received",
+        "call_id", "digest", "done", "given", "id", "key", "kind", "name", "part", "parts",
+        "phase", "received",
         "started",
     )  # fmt: skip
 
@@ -72,8 +75,9 @@ class Output:
     def find(self, index: Any, item_id: Any, kind: str) -> Item | None:
         """Return the open item of an event: by its id, by its index, or the last one.
 
-        GitHub Copilot gives an item another id in every event (case: responses/ids-that-change-stream);
-        llama.cpp gives no index (case: responses/no-indices-stream).
+        GitHub Copilot gives an item another id in every event (case:
+        responses/ids-that-change-stream); llama.cpp gives no index (case:
+        responses/no-indices-stream).
         """
         named = self._by_id.get(item_id) if type(item_id) is str else None
         indexed = self._items.get(index) if type(index) is int else self._last
@@ -85,7 +89,9 @@ class Output:
         return None
 
     def find_announced(self, index: Any, item_id: str, kind: str) -> Item | None:
-        """Return the item of an event, if an earlier event announced it; another id means another item."""
+        """Return the item of an event, if an earlier event announced it; another id means another
+        item.
+        """
         item = self.find(index, item_id, kind)
         if item is None or (item.id and item_id != item.id) or (not item.id and item.key != index):
             return None
@@ -98,7 +104,9 @@ class Output:
     def open(self, index: Any, item_id: Any, kind: str) -> Item:
         """Add an item at ``index``, or after the last one if that place is taken or not given."""
         key = index if type(index) is int and index not in self._items else self._next
-        item = self._items[key] = self._last = Item(key, kind, item_id if type(item_id) is str else "")
+        item = self._items[key] = self._last = Item(
+            key, kind, item_id if type(item_id) is str else ""
+        )
         if item.id:
             self._by_id[item.id] = item
         self._next = max(self._next, key + 1)
@@ -135,7 +143,10 @@ class Output:
 
     def close_text(self, item: Item, part: Any) -> None:
         """Close the open text, with its citations and its phase as opaque state."""
-        own = {"annotations": part.get("annotations") if isinstance(part, dict) else None, "phase": item.phase}
+        own = {
+            "annotations": part.get("annotations") if isinstance(part, dict) else None,
+            "phase": item.phase,
+        }
         state = {name: value for name, value in own.items() if value}
         if state:
             self._out.attach(Text, opaque=state)
@@ -172,7 +183,9 @@ class Output:
     # --- the end of an item: emit what its fragments did not contain
 
     def end(self, item: Item, record: dict[str, Any]) -> None:
-        """Emit the parts of a finished item that no fragment contained; ``record`` is the complete item."""
+        """Emit the parts of a finished item that no fragment contained; ``record`` is the complete
+        item.
+        """
         item.done, item.digest = True, _digest(record)
         if item.kind == "message":
             self._end_message(item, record)
@@ -199,7 +212,9 @@ class Output:
             text = text_of(part)
             if text is None:
                 self._switch_to(None)
-                self._out.whole(Opaque({"type": "message", "role": "assistant", "content": [part]}))
+                self._out.whole(
+                    Opaque({"type": "message", "role": "assistant", "content": [part]})
+                )
                 continue
             self.refused = self.refused or (bool(text) and _is_refusal(part))
             self.add_text(item, self.open_part(item) if left else ("end", at), text[left:])
@@ -208,7 +223,9 @@ class Output:
                 self.close_text(item, part)
 
     def _end_reasoning(self, item: Item, record: dict[str, Any]) -> None:
-        parts = [part for channel in ("summary", "content") for part in list_of(record.get(channel))]
+        parts = [
+            part for channel in ("summary", "content") for part in list_of(record.get(channel))
+        ]
         whole = _BETWEEN.join([text for part in parts if (text := text_of(part))])
         rest = rest_of(item.received, whole)
         if item.received or whole or record.get("encrypted_content"):
@@ -222,15 +239,22 @@ class Output:
 
     def _end_call(self, item: Item, record: dict[str, Any]) -> None:
         item.name = item.name or string_of(record.get("name"))
-        item.call_id = item.call_id or string_of(record.get("call_id")) or string_of(record.get("id"))
+        item.call_id = (
+            item.call_id or string_of(record.get("call_id")) or string_of(record.get("id"))
+        )
         if not item.started:
             self._begin_call(item)
         self.end_arguments(item, record.get("arguments") or item.given)
-        own = {name: value for name, value in record.items() if name not in _OWN_FIELDS and value is not None}
+        own = {
+            name: value
+            for name, value in record.items()
+            if name not in _OWN_FIELDS and value is not None
+        }
         if own:
             self._out.attach(ToolCall, opaque=own, key=item.key)
         if record.get("status") == "incomplete":
-            # The call stays open. If it were closed without arguments, it would count as a call that needs none.
+            # The call stays open. If it were closed without arguments, it would count as a call
+            # that needs none.
             self.cut = True
         else:
             self._out.block_end(item.key)
@@ -244,16 +268,18 @@ class Output:
         if text.startswith(received):
             if text != received:
                 self.add_arguments(item, text[len(received) :])
-        elif text and (read_object(received) is None or read_object(received) != read_object(text)):
-            # The final arguments differ from the fragments. Both are emitted, so that they do not parse and
-            # the call fails (case: responses/arguments-differ-from-their-deltas-stream).
+        elif text and (
+            read_object(received) is None or read_object(received) != read_object(text)
+        ):
+            # The final arguments differ from the fragments. Both are emitted, so that they do not
+            # parse and the call fails (case: responses/arguments-differ-from-their-deltas-stream).
             self.add_arguments(item, text)
 
     def unfinished(self, output: list[Any]) -> Iterator[tuple[Item, dict[str, Any]]]:
         """Yield the items of the final list that are not done, whether or not they were announced.
 
-        An item is identified by its position, by its id, or by its content. The list may be empty although
-        items were streamed (chatgpt.com), or contain items that were not streamed.
+        An item is identified by its position, by its id, or by its content. The list may be empty
+        although items were streamed (chatgpt.com), or contain items that were not streamed.
         """
         records = {at: record for at, record in enumerate(output) if isinstance(record, dict)}
         left = dict(self._items)
@@ -261,9 +287,15 @@ class Output:
         for mark in _MARKS:
             marked = {mark(item.key, item.id, item.digest): item for item in left.values()}
             for at, record in records.items():
-                wanted = "" if at in found else mark(at, string_of(record.get("id")), _digest(record))
+                wanted = (
+                    "" if at in found else mark(at, string_of(record.get("id")), _digest(record))
+                )
                 item = marked.get(wanted) if wanted != "" else None
-                if item is not None and item.kind == kind_of(record) and left.pop(item.key, None) is not None:
+                if (
+                    item is not None
+                    and item.kind == kind_of(record)
+                    and left.pop(item.key, None) is not None
+                ):
                     found[at] = item
         for at, record in records.items():
             item = found.get(at) or self.open(at, record.get("id"), kind_of(record))

@@ -23,7 +23,9 @@ from .output import Item, Output, index_of, kind_of, list_of, rest_of, string_of
 
 
 class _Response(Struct):
-    """A response object: a complete body, or a field of some events. Only the used fields are decoded."""
+    """A response object: a complete body, or a field of some events. Only the used fields are
+    decoded.
+    """
 
     object: Any = None
     model: Any = None
@@ -89,7 +91,9 @@ _UNFINISHED = ("queued", "in_progress")
 class ResponsesDecoder(Decoder):
     """Decode events and bodies of this wire. A reply of ``limit`` tokens counts as truncated."""
 
-    def __init__(self, request: Request, out: Assembler, *, limit: int | None = None, keep_raw: bool = True) -> None:
+    def __init__(
+        self, request: Request, out: Assembler, *, limit: int | None = None, keep_raw: bool = True
+    ) -> None:
         super().__init__(request, out, keep_raw=keep_raw)
         self._limit = limit
         self._output = Output(out)
@@ -126,18 +130,24 @@ class ResponsesDecoder(Decoder):
         if not output and (response.error or (response.status is None and is_failure(data))):
             self._fail(response.error or read_json(data))
             return
-        if response.object not in (None, "response") and str(response.object).startswith("response."):
-            raise InvalidResponseError(f"the reply is a {cut(str(response.object))}, not a response")
+        if response.object not in (None, "response") and str(response.object).startswith(
+            "response."
+        ):
+            raise InvalidResponseError(
+                f"the reply is a {cut(str(response.object))}, not a response"
+            )
         if not isinstance(output, list) and response.status != "failed":
             raise InvalidResponseError("the reply has no output")
         if response.status in _UNFINISHED:
-            # The reply of background mode. A retry would only queue the call again, so the error is not
-            # transient (case: responses/status-queued).
+            # The reply of background mode. A retry would only queue the call again, so the error
+            # is not transient (case: responses/status-queued).
             raise InvalidResponseError(
                 f"the server answered before the reply was finished ({cut(str(response.status))})"
             )
         self._output.start(response.model)
-        self._settle(response, response.status if isinstance(response.status, str) else "completed")
+        self._settle(
+            response, response.status if isinstance(response.status, str) else "completed"
+        )
 
     def at_end(self) -> None:
         self.interrupted()
@@ -164,7 +174,10 @@ class ResponsesDecoder(Decoder):
         )
         item.phase = record.get("phase")
         if kind == "function_call":
-            item.name, item.call_id = string_of(record.get("name")), string_of(record.get("call_id")) or item_id
+            item.name, item.call_id = (
+                string_of(record.get("name")),
+                string_of(record.get("call_id")) or item_id,
+            )
             item.given = record.get("arguments")
             self._output.start_call(item)
 
@@ -185,7 +198,9 @@ class ResponsesDecoder(Decoder):
         return self._output.item_of(event.output_index, event.item_id, kind)
 
     def _text_delta(self, event: _Event) -> None:
-        self._output.add_text(self._item_of(event, "message"), index_of(event.content_index), event.delta)
+        self._output.add_text(
+            self._item_of(event, "message"), index_of(event.content_index), event.delta
+        )
 
     def _refusal_delta(self, event: _Event) -> None:
         self._output.refused = self._output.refused or bool(event.delta)
@@ -193,12 +208,16 @@ class ResponsesDecoder(Decoder):
 
     def _summary_delta(self, event: _Event) -> None:
         self._output.add_thought(
-            self._item_of(event, "reasoning"), ("summary", index_of(event.summary_index)), event.delta
+            self._item_of(event, "reasoning"),
+            ("summary", index_of(event.summary_index)),
+            event.delta,
         )
 
     def _thought_delta(self, event: _Event) -> None:
         self._output.add_thought(
-            self._item_of(event, "reasoning"), ("content", index_of(event.content_index)), event.delta
+            self._item_of(event, "reasoning"),
+            ("content", index_of(event.content_index)),
+            event.delta,
         )
 
     def _arguments_delta(self, event: _Event) -> None:
@@ -225,9 +244,13 @@ class ResponsesDecoder(Decoder):
     def _end(self, event: _Event) -> None:
         response = event.response or _Response()
         self._output.start(response.model)
-        # The name of the event has precedence: some servers send the status "in_progress" in the final event (case:
-        # responses/still-in-progress-at-the-end-stream).
-        status = response.status if response.status in ("incomplete", "failed", "cancelled") else _TERMINAL[event.type]
+        # The name of the event has precedence: some servers send the status "in_progress" in the
+        # final event (case: responses/still-in-progress-at-the-end-stream).
+        status = (
+            response.status
+            if response.status in ("incomplete", "failed", "cancelled")
+            else _TERMINAL[event.type]
+        )
         self._settle(response, status)
 
     # --- ends of the reply
@@ -242,12 +265,18 @@ class ResponsesDecoder(Decoder):
         if response.error or status == "failed":
             self._fail(response.error)
         elif status == "cancelled":
-            # The server cancelled the reply, not the caller: treated like a broken connection (case:
-            # responses/cancelled-stream).
-            self.out.fail(StreamInterruptedError("the server cancelled the reply before it was finished"))
+            # The server cancelled the reply, not the caller: treated like a broken connection
+            # (case: responses/cancelled-stream).
+            self.out.fail(
+                StreamInterruptedError("the server cancelled the reply before it was finished")
+            )
         else:
             details = response.incomplete_details
-            reason = details.get("reason") if isinstance(details, dict) and status == "incomplete" else None
+            reason = (
+                details.get("reason")
+                if isinstance(details, dict) and status == "incomplete"
+                else None
+            )
             self._finish(reason if isinstance(reason, str) else status)
 
     def _finish(self, word: str) -> None:
@@ -259,7 +288,11 @@ class ResponsesDecoder(Decoder):
         if self._output.refused:
             return "content_filter"
         reason = _READ.get(word, "error")
-        if reason == "stop" and self._limit is not None and (self._usage.output_tokens or 0) >= self._limit:
+        if (
+            reason == "stop"
+            and self._limit is not None
+            and (self._usage.output_tokens or 0) >= self._limit
+        ):
             return "length"
         if reason != "stop" or not self.out.has_calls:
             return reason
@@ -281,8 +314,9 @@ _READERS: dict[str, Callable[[ResponsesDecoder, _Event], None]] = {
     "response.function_call_arguments.done": ResponsesDecoder._arguments_done,
     **dict.fromkeys(_TERMINAL, ResponsesDecoder._end),
 }
-"""The handlers of events, by ``type``. Other events repeat these, or belong to items that are read when
-they are done."""
+"""The handlers of events, by ``type``. Other events repeat these, or belong to items that are read
+when they are done.
+"""
 
 
 def _read_usage(record: Any) -> Usage | None:

@@ -1,4 +1,6 @@
-"""Encode requests of this wire: settings, tools, response schema and extras; ``items`` encodes the conversation."""
+"""Encode requests of this wire: settings, tools, response schema and extras; ``items`` encodes the
+conversation.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,11 @@ _STATE = ("previous_response_id", "conversation", "background")
 
 
 def write_request(
-    request: Request, home: Issuer, quirks: Quirks, path: Literal["native", "prompt"] | None, notes: Notes
+    request: Request,
+    home: Issuer,
+    quirks: Quirks,
+    path: Literal["native", "prompt"] | None,
+    notes: Notes,
 ) -> dict[str, Any]:
     """Return the body of a request.
 
@@ -54,7 +60,12 @@ def structured_path(request: Request, quirks: Quirks) -> Literal["native", "prom
 
 
 def _write_structure(
-    body: dict[str, Any], request: Request, quirks: Quirks, path: str | None, system: str | None, notes: Notes
+    body: dict[str, Any],
+    request: Request,
+    quirks: Quirks,
+    path: str | None,
+    system: str | None,
+    notes: Notes,
 ) -> None:
     schema = request.response_schema
     instructions = [system] if system else []
@@ -63,11 +74,15 @@ def _write_structure(
     if instructions:
         body["instructions"] = "\n\n".join(instructions)
     if request.tools:
-        body["tools"] = [_write_tool(tool, at, quirks, notes) for at, tool in enumerate(request.tools)]
+        body["tools"] = [
+            _write_tool(tool, at, quirks, notes) for at, tool in enumerate(request.tools)
+        ]
         if not quirks.parallel_tools:
             body["parallel_tool_calls"] = False
     if request.server_tools:
-        theirs = write_server_tools(request.server_tools, _SERVER_TOOLS, lambda name: {"type": name})
+        theirs = write_server_tools(
+            request.server_tools, _SERVER_TOOLS, lambda name: {"type": name}
+        )
         body["tools"] = [*body.get("tools", ()), *theirs]
     if request.tool_choice is not None:
         body["tool_choice"] = _write_tool_choice(request.tool_choice)
@@ -75,7 +90,9 @@ def _write_structure(
         body["text"] = _text_format(schema, strict=quirks.strict_schemas)
 
 
-def _write_config(body: dict[str, Any], config: RuntimeConfig, home: Issuer, quirks: Quirks, notes: Notes) -> None:
+def _write_config(
+    body: dict[str, Any], config: RuntimeConfig, home: Issuer, quirks: Quirks, notes: Notes
+) -> None:
     """Return the caller's settings under the names of this wire."""
     for name in _NO_PLACE:
         if getattr(config, name) not in (None, ()):
@@ -88,13 +105,18 @@ def _write_config(body: dict[str, Any], config: RuntimeConfig, home: Issuer, qui
             body[name] = value
 
 
-def _write_reasoning(body: dict[str, Any], config: RuntimeConfig, home: Issuer, quirks: Quirks, notes: Notes) -> None:
+def _write_reasoning(
+    body: dict[str, Any], config: RuntimeConfig, home: Issuer, quirks: Quirks, notes: Notes
+) -> None:
     fields = reasoning_fields(config, quirks.reasoning, home, notes)
     if fields is None and isinstance(config.reasoning, str):
-        fields = {"reasoning": {"effort": "none" if config.reasoning == "off" else config.reasoning}}
+        fields = {
+            "reasoning": {"effort": "none" if config.reasoning == "off" else config.reasoning}
+        }
     elif fields is None and config.reasoning is not None:
         raise UnsupportedFeatureError(
-            "config.reasoning: this wire takes an effort; a budget in tokens needs quirks.reasoning for this model"
+            "config.reasoning: this wire takes an effort; a budget in tokens needs "
+            "quirks.reasoning for this model"
         )
     merge_fields(body, fields or {})
     if quirks.reasoning_summary is not None:
@@ -104,20 +126,28 @@ def _write_reasoning(body: dict[str, Any], config: RuntimeConfig, home: Issuer, 
 
 
 def _add_extras(body: dict[str, Any], request: Request) -> None:
-    """Merge the caller's extras into the fields that the codec sets; lists of ``include`` are joined."""
+    """Merge the caller's extras into the fields that the codec sets; lists of ``include`` are
+    joined.
+    """
     extras = request.config.extras
     for name in _STATE:
         if extras.get(name):
-            raise UnsupportedFeatureError(f"config.extras[{quote(name)}]: nothing is kept on the server between calls")
+            raise UnsupportedFeatureError(
+                f"config.extras[{quote(name)}]: nothing is kept on the server between calls"
+            )
     if "stream" in extras and not request.stream:
         if extras["stream"] is not False:
-            raise InvalidRequestError("config.extras['stream'] contradicts this call; use stream() to stream")
+            raise InvalidRequestError(
+                "config.extras['stream'] contradicts this call; use stream() to stream"
+            )
         extras = {name: value for name, value in extras.items() if name != "stream"}
     merge_extras(body, extras, lists=frozenset({"include"}), objects=frozenset({"reasoning"}))
 
 
 def _write_tool(tool: Tool, at: int, quirks: Quirks, notes: Notes) -> dict[str, Any]:
-    """Return a tool in the form of this wire. ``strict`` is always sent: hosted OpenAI defaults to true."""
+    """Return a tool in the form of this wire. ``strict`` is always sent: hosted OpenAI defaults to
+    true.
+    """
     strict, parameters = choose_strict(tool, f"tools[{at}]", notes, default=quirks.strict_tools)
     return {
         "type": "function",
@@ -134,7 +164,9 @@ def _write_tool_choice(choice: Any) -> Any:
 
 
 def _text_format(schema: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
-    """Return the field that requests a schema; strict, if that is enabled and the schema has a strict form."""
+    """Return the field that requests a schema; strict, if that is enabled and the schema has a
+    strict form.
+    """
     found = strict_form(schema) if strict else None
     form = {
         "type": "json_schema",

@@ -94,13 +94,18 @@ class _StreamEncoder(ReplyEncoder):
             return self._begin(event.content_block_index, "function_call", **call, arguments="")
         if isinstance(event, ToolUseInputDelta):
             if self._open is not None and self._open["type"] == "custom_tool_call":
-                return b""  # the input is a string inside the JSON arguments, readable once they are complete
-            return self._about_item("response.function_call_arguments.delta", delta=event.partial_json)
+                # the input is a string inside the JSON arguments, readable once they are complete
+                return b""
+            return self._about_item(
+                "response.function_call_arguments.delta", delta=event.partial_json
+            )
         if isinstance(event, ToolUseEnd):
             return self._end_call(event)
         if isinstance(event, MessageStart):
             opening = self._event("response.created", response=self._response("in_progress"))
-            return opening + self._event("response.in_progress", response=self._response("in_progress"))
+            return opening + self._event(
+                "response.in_progress", response=self._response("in_progress")
+            )
         return b""
 
     def write_end(self, complete: MessageComplete) -> bytes:
@@ -114,12 +119,19 @@ class _StreamEncoder(ReplyEncoder):
                 self._items.append(_write_picture(self, len(self._items), block))
                 written += self._added() + self._done()
             elif isinstance(block, Audio | Image):
-                written += self._add_text(_SPOKEN + len(self._items), describe_medium(block)) + self._close()
+                written += (
+                    self._add_text(_SPOKEN + len(self._items), describe_medium(block))
+                    + self._close()
+                )
         status, facts = _ending(self, complete)
-        return written + self._event(f"response.{status}", response=self._response(status, **facts))
+        return written + self._event(
+            f"response.{status}", response=self._response(status, **facts)
+        )
 
     def _cite(self, complete: MessageComplete) -> bytes:
-        """Add the citations of each text, which are known only at the end, to the item that the client has received."""
+        """Add the citations of each text, which are known only at the end, to the item that the
+        client has received.
+        """
         written = b""
         for number, block in enumerate(complete.final_content):
             at = self._texts.get(number)
@@ -141,13 +153,22 @@ class _StreamEncoder(ReplyEncoder):
 
     def write_error(self, error: ProviderError) -> bytes:
         record = error_record(error)
-        # The output is sent empty, because a truncated item would look complete. The vendor's SDK raises no
-        # exception for response.failed, but does for an error event that contains an object, so both are sent. The
-        # specification allows few codes; our own code is sent in an extra field.
+        # The output is sent empty, because a truncated item would look complete. The vendor's SDK
+        # raises no exception for response.failed, but does for an error event that contains an
+        # object, so both are sent. The specification allows few codes; our own code is sent in an
+        # extra field.
         code = record["code"] if record["code"] in _CODES else "server_error"
-        why = {"code": code, "message": record["message"], "type": record["code"] or record["type"]}
-        failed = self._event("response.failed", response=self._response("failed", error=why, output=[]))
-        return failed + self._event("error", code=record["code"], message=record["message"], param=None, error=record)
+        why = {
+            "code": code,
+            "message": record["message"],
+            "type": record["code"] or record["type"],
+        }
+        failed = self._event(
+            "response.failed", response=self._response("failed", error=why, output=[])
+        )
+        return failed + self._event(
+            "error", code=record["code"], message=record["message"], param=None, error=record
+        )
 
     # --- private
 
@@ -165,12 +186,18 @@ class _StreamEncoder(ReplyEncoder):
         if block == self._block:
             self._text.append(text)
             self._number += 1
-            return self._before_text + encode_json(text) + b',"sequence_number":%d}\n\n' % (self._number - 1)
+            return (
+                self._before_text
+                + encode_json(text)
+                + b',"sequence_number":%d}\n\n' % (self._number - 1)
+            )
         self._texts[block] = len(self._items)
         opening = self._begin(block, "message", role="assistant", content=[])
         part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
         opening += self._about_item("response.content_part.added", content_index=0, part=part)
-        frame = self._about_item("response.output_text.delta", content_index=0, logprobs=[], delta="\0")
+        frame = self._about_item(
+            "response.output_text.delta", content_index=0, logprobs=[], delta="\0"
+        )
         self._number -= 1  # a template frame for split_at_text, which is not sent
         self._before_text, _ = split_at_text(frame)
         return opening + self._add_text(block, text)
@@ -180,10 +207,14 @@ class _StreamEncoder(ReplyEncoder):
         if event.content_block_index != self._block or self._open is None:
             written = self._begin(event.content_block_index, "reasoning", summary=[])
             part = {"type": "summary_text", "text": ""}
-            written += self._about_item("response.reasoning_summary_part.added", summary_index=0, part=part)
+            written += self._about_item(
+                "response.reasoning_summary_part.added", summary_index=0, part=part
+            )
         if event.text:
             self._text.append(event.text)
-            written += self._about_item("response.reasoning_summary_text.delta", summary_index=0, delta=event.text)
+            written += self._about_item(
+                "response.reasoning_summary_text.delta", summary_index=0, delta=event.text
+            )
         return written
 
     def _end_call(self, event: ToolUseEnd) -> bytes:
@@ -191,8 +222,11 @@ class _StreamEncoder(ReplyEncoder):
         if item["type"] == "custom_tool_call":
             return self._end_custom(item, call)
         item["arguments"], item["status"] = call.arguments, "incomplete"
-        if event.intent is None and (event.problem in ("interrupted", "cancelled") or call.is_blank):
-            return b""  # the call is truncated or has no input; a done event would make it look complete
+        if event.intent is None and (
+            event.problem in ("interrupted", "cancelled") or call.is_blank
+        ):
+            # the call is truncated or has no input; a done event would make it look complete
+            return b""
         item["status"] = "completed"
         facts = {"arguments": item["arguments"], "name": item["name"]}
         return self._about_item("response.function_call_arguments.done", **facts) + self._done()
@@ -204,7 +238,11 @@ class _StreamEncoder(ReplyEncoder):
             return b""
         item["status"] = "completed"
         delta = self._about_item("response.custom_tool_call_input.delta", delta=item["input"])
-        return delta + self._about_item("response.custom_tool_call_input.done", input=item["input"]) + self._done()
+        return (
+            delta
+            + self._about_item("response.custom_tool_call_input.done", input=item["input"])
+            + self._done()
+        )
 
     def _close(self) -> bytes:
         item, self._open, self._block = self._open, None, -1
@@ -214,32 +252,51 @@ class _StreamEncoder(ReplyEncoder):
         if item["type"] == "reasoning":
             part: dict[str, Any] = {"type": "summary_text", "text": text}
             item["summary"] = [part]
-            done = self._about_item("response.reasoning_summary_text.done", summary_index=0, text=text)
-            done += self._about_item("response.reasoning_summary_part.done", summary_index=0, part=part)
+            done = self._about_item(
+                "response.reasoning_summary_text.done", summary_index=0, text=text
+            )
+            done += self._about_item(
+                "response.reasoning_summary_part.done", summary_index=0, part=part
+            )
         else:
             annotations, self._annotations = self._annotations, []
-            part = {"type": "output_text", "text": text, "annotations": annotations, "logprobs": []}
+            part = {
+                "type": "output_text",
+                "text": text,
+                "annotations": annotations,
+                "logprobs": [],
+            }
             item["content"], item["status"] = [part], "completed"
-            done = self._about_item("response.output_text.done", content_index=0, text=text, logprobs=[])
+            done = self._about_item(
+                "response.output_text.done", content_index=0, text=text, logprobs=[]
+            )
             done += self._about_item("response.content_part.done", content_index=0, part=part)
         return done + self._done()
 
     def _added(self) -> bytes:
-        return self._event("response.output_item.added", output_index=len(self._items) - 1, item=self._items[-1])
+        return self._event(
+            "response.output_item.added", output_index=len(self._items) - 1, item=self._items[-1]
+        )
 
     def _done(self) -> bytes:
-        return self._event("response.output_item.done", output_index=len(self._items) - 1, item=self._items[-1])
+        return self._event(
+            "response.output_item.done", output_index=len(self._items) - 1, item=self._items[-1]
+        )
 
     def _about_item(self, kind: str, **fields: Any) -> bytes:
         """Write an event about the last item."""
-        return self._event(kind, item_id=self._items[-1]["id"], output_index=len(self._items) - 1, **fields)
+        return self._event(
+            kind, item_id=self._items[-1]["id"], output_index=len(self._items) - 1, **fields
+        )
 
     def _event(self, kind: str, **fields: Any) -> bytes:
         number, self._number = self._number, self._number + 1
         return named_frame({"type": kind, **fields, "sequence_number": number})
 
 
-def _write_body(reply: BodyEncoder, complete: MessageComplete, asked: Asked, created: int) -> bytes:
+def _write_body(
+    reply: BodyEncoder, complete: MessageComplete, asked: Asked, created: int
+) -> bytes:
     items: list[dict[str, Any]] = []
     calls = iter(reply.calls)
     for block in complete.final_content:
@@ -268,14 +325,21 @@ def _write_body(reply: BodyEncoder, complete: MessageComplete, asked: Asked, cre
             items.append({**item, "status": "completed"})
         elif isinstance(block, Thinking):
             summary = [{"type": "summary_text", "text": block.text}]
-            items.append(own if own.get("type") == "reasoning" else _item(reply, at, "reasoning", summary=summary))
+            items.append(
+                own
+                if own.get("type") == "reasoning"
+                else _item(reply, at, "reasoning", summary=summary)
+            )
     status, facts = _ending(reply, complete)
     return encode_json({**_response(reply, status, items, asked, created), **facts})
 
 
 def _write_picture(reply: ReplyEncoder, at: int, block: Image) -> dict[str, Any]:
     """Return the item of a generated image: unchanged on this wire, else with its opaque state."""
-    own, data = _own_fields(block), block.source.base64_data if isinstance(block.source, Inline) else ""
+    own, data = (
+        _own_fields(block),
+        block.source.base64_data if isinstance(block.source, Inline) else "",
+    )
     if own:
         return {**own, "result": data}
     form = (block.media_type or "").removeprefix("image/")
@@ -284,7 +348,9 @@ def _write_picture(reply: ReplyEncoder, at: int, block: Image) -> dict[str, Any]
 
 
 def _state_of(block: Image) -> dict[str, Any]:
-    return {} if block.continuity is None else {"continuity": msgspec.to_builtins(block.continuity)}
+    return (
+        {} if block.continuity is None else {"continuity": msgspec.to_builtins(block.continuity)}
+    )
 
 
 def _ending(reply: ReplyEncoder, complete: MessageComplete) -> tuple[str, dict[str, Any]]:
@@ -365,7 +431,9 @@ _COUNTERS = [name for name in Usage.__struct_fields__ if name.endswith("_tokens"
 
 
 def _write_usage(usage: Usage) -> dict[str, Any]:
-    """Return the token counts. The specification requires the details, so an unknown count is sent as zero."""
+    """Return the token counts. The specification requires the details, so an unknown count is sent
+    as zero.
+    """
     if all(getattr(usage, name) is None for name in _COUNTERS):
         return {}
     return {

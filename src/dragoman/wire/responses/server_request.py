@@ -1,7 +1,7 @@
 """Decode requests of the Responses wire: settings, and items as messages.
 
-Consecutive items of the model become one assistant message. Opaque items are kept unchanged, for an
-endpoint of this wire.
+Consecutive items of the model become one assistant message. Opaque items are kept unchanged, for
+an endpoint of this wire.
 """
 
 from __future__ import annotations
@@ -63,11 +63,14 @@ def read_request(body: bytes | dict[str, Any]) -> Asked:
     schema = _read_format(fields, losses)
     config = _read_config(fields, losses)
     request = Request(messages, tools, config, schema, choice, model, stream=stream)
-    # a body that is decoded already was changed: see the gateway's policy, which repeats the original
-    return Asked(request, losses.warnings, echo=write_echo(fields.data) if isinstance(body, bytes) else {})
+    # a body that is decoded already was changed: see the gateway's policy, which repeats the
+    # original
+    return Asked(
+        request, losses.warnings, echo=write_echo(fields.data) if isinstance(body, bytes) else {}
+    )
 
 
-# --- settings -------------------------------------------------------------------------------------
+# --- settings ----------------------------------------------------------------------------------
 
 
 def _read_config(fields: Fields, losses: Losses) -> RuntimeConfig:
@@ -75,7 +78,9 @@ def _read_config(fields: Fields, losses: Losses) -> RuntimeConfig:
     reasoning = fields.inner("reasoning") or Fields({}, "reasoning")
     effort = reasoning.choice("effort", EFFORTS)
     losses.drop_fields(
-        reasoning, ("summary", "generate_summary"), "which thoughts are shown is a setting of the endpoint"
+        reasoning,
+        ("summary", "generate_summary"),
+        "which thoughts are shown is a setting of the endpoint",
     )
     reasoning.done()
     return RuntimeConfig(
@@ -109,7 +114,11 @@ def _read_tools(fields: Fields, losses: Losses) -> list[Tool]:
             theirs.append(record.data)
             continue
         strict = record.flag("strict")
-        name, described, schema = record.need_text("name"), record.text("description"), record.take("parameters")
+        name, described, schema = (
+            record.need_text("name"),
+            record.text("description"),
+            record.take("parameters"),
+        )
         if schema is not None and not isinstance(schema, dict):
             record.refuse("parameters", "must be a JSON Schema")
         record.done()
@@ -141,7 +150,9 @@ def _read_format(fields: Fields, losses: Losses) -> dict[str, Any] | None:
     kind = inner.text("type")
     if kind == "json_schema":
         inner.flag("strict")
-        losses.drop_fields(inner, ["description"], "the description inside the schema is sent, this one is not")
+        losses.drop_fields(
+            inner, ["description"], "the description inside the schema is sent, this one is not"
+        )
         name = inner.need_text("name")
         schema = read_schema(inner.take("schema"), name, "text.format.schema", losses)
         inner.done()
@@ -152,7 +163,7 @@ def _read_format(fields: Fields, losses: Losses) -> dict[str, Any] | None:
     return schema
 
 
-# --- items ----------------------------------------------------------------------------------------
+# --- items -------------------------------------------------------------------------------------
 
 
 def _read_instructions(fields: Fields) -> list[System]:
@@ -192,10 +203,16 @@ def _read_item(record: Fields, item: dict[str, Any]) -> Message | list[Assistant
     if kind == "reasoning":
         channels = [item.get("summary"), item.get("content")]
         parts = [part for channel in channels if isinstance(channel, list) for part in channel]
-        texts = [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
+        texts = [
+            part["text"]
+            for part in parts
+            if isinstance(part, dict) and isinstance(part.get("text"), str)
+        ]
         return [Thinking("\n\n".join(texts), Continuity(opaque=item, issuer=_ISSUER))]
     if kind == "item_reference":
-        raise InvalidRequestError(f"{record.at('type')}: an item cannot be referred to, nothing is kept here")
+        raise InvalidRequestError(
+            f"{record.at('type')}: an item cannot be referred to, nothing is kept here"
+        )
     if kind == "opaque" and isinstance(item.get("issuer"), dict):
         return [read_opaque(record)]
     if (picture := read_picture(item, _ISSUER)) is None:
@@ -218,10 +235,14 @@ def _read_message(record: Fields) -> Message | list[AssistantBlock]:
         return _read_said(content, record.at("content"), phase)
     record.done()
     if role in ("system", "developer"):
-        return System(content if isinstance(content, str) else "".join(_texts(content, record.at("content"))))
+        return System(
+            content if isinstance(content, str) else "".join(_texts(content, record.at("content")))
+        )
     if role != "user":
         record.refuse("role", "must be user, assistant, system or developer")
-    return User(content if isinstance(content, str) else _read_parts(content, record.at("content")))
+    return User(
+        content if isinstance(content, str) else _read_parts(content, record.at("content"))
+    )
 
 
 def _texts(content: list[Any], path: str) -> list[str]:
@@ -242,7 +263,9 @@ def _read_said(content: str | list[Any], path: str, phase: Any) -> list[Assistan
             record.done()
             continue
         if kind != "output_text":
-            raise UnsupportedContentError(f"{record.at('type')}: content of type {quote(kind)} is not supported")
+            raise UnsupportedContentError(
+                f"{record.at('type')}: content of type {quote(kind)} is not supported"
+            )
         text = record.need_text("text")
         own = {"annotations": record.take("annotations"), "phase": phase}
         record.take("logprobs")
@@ -253,14 +276,20 @@ def _read_said(content: str | list[Any], path: str, phase: Any) -> list[Assistan
 
 
 def _read_call(record: Fields) -> ToolCall:
-    call_id, name, text = record.need_text("call_id"), record.need_text("name"), record.need_text("arguments")
+    call_id, name, text = (
+        record.need_text("call_id"),
+        record.need_text("name"),
+        record.need_text("arguments"),
+    )
     arguments = read_object(text) if text.strip() else {}
     if arguments is None:
         record.refuse("arguments", "is not a JSON object")
     record.take("id")
     record.take("status")
     own = record.rest()
-    return ToolCall(call_id, name, arguments, Continuity(opaque=own, issuer=_ISSUER) if own else None)
+    return ToolCall(
+        call_id, name, arguments, Continuity(opaque=own, issuer=_ISSUER) if own else None
+    )
 
 
 def _read_result(record: Fields) -> ToolResult:
@@ -290,7 +319,9 @@ def _read_part(record: Fields) -> UserBlock:
     elif kind == "input_file":
         block = _read_file(record)
     else:
-        raise UnsupportedContentError(f"{record.at('type')}: content of type {quote(kind)} is not supported")
+        raise UnsupportedContentError(
+            f"{record.at('type')}: content of type {quote(kind)} is not supported"
+        )
     record.done()
     return block
 

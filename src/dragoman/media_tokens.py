@@ -1,0 +1,133 @@
+"""Token estimates of images, audio and documents.
+
+These are rules of thumb for a family of models. Rules of individual models are not known here.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable
+
+from .messages import Audio, Document, Image, Inline, Url
+from .validate.data_url import read_data_url
+
+__all__ = [
+    "ENCRYPTED_PER_TOKEN",
+    "RULES",
+    "estimate_audio",
+    "estimate_document",
+    "estimate_image",
+    "read_inline",
+    "read_size",
+]
+
+ENCRYPTED_PER_TOKEN = 6  # characters of base64 for a token of encrypted thinking
+_LOW_DETAIL = 85  # tokens
+# assumed size of an image at a URL, or of a format whose header is not read here
+_ASSUMED_SIZE = (1024, 1024)
+_DOCUMENT_PER_KB = 25  # tokens per KB of base64: a page of a thousand tokens is about 40 KB
+_LEAST_DOCUMENT = 500
+_AUDIO_PER_SECOND = 32  # tokens; some models count a third of this
+_ASSUMED_SECONDS = 60  # assumed length of audio at a URL
+
+
+def estimate_audio(block: Audio) -> float:
+    """Return the tokens of a recording by its size: speech as WAV has 32 KB a second, compressed 8
+    KB.
+    """
+    if not isinstance(block.source, Inline):
+        return float(_ASSUMED_SECONDS * _AUDIO_PER_SECOND)
+    size = len(block.source.base64_data) * 3 / 4
+    rate = 32_000 if (block.media_type or "").endswith("wav") else 8_000
+    return max(1.0, size / rate) * _AUDIO_PER_SECOND
+
+
+def estimate_document(data: str) -> float:
+    """Return the tokens of a document by the size of its base64 data."""
+    return max(_LEAST_DOCUMENT, _DOCUMENT_PER_KB * len(data) / 1000)
+
+
+def _by_tiles(width: int, height: int) -> float:
+    """Count as OpenAI documents it for GPT-4o: fit into 2048, short side into 768; 85, plus 170
+    per 512-pixel tile.
+    """
+    shrink = min(1.0, 2048 / max(width, height))
+    shrink *= min(1.0, 768 / (min(width, height) * shrink))
+    return 85 + 170 * math.ceil(width * shrink / 512) * math.ceil(height * shrink / 512)
+
+
+def _by_crops(width: int, height: int) -> float:
+    """Count as Google documents it for Gemini 2: 258 for a small image, or per 768-pixel tile of a
+    larger one.
+    """
+    return (
+        258.0
+        if max(width, height) <= 384
+        else 258.0 * math.ceil(width / 768) * math.ceil(height / 768)
+    )
+
+
+def _by_area(longest: int, most: int) -> Callable[[int, int], float]:
+    """Count as Anthropic documents it: one token per 750 pixels, after the image is scaled to the
+    longest side.
+    """
+
+    def count(width: int, height: int) -> float:
+        shrink = min(1.0, longest / max(width, height))
+        return min(most, width * height * shrink * shrink / 750)
+
+    return count
+
+
+RULES = {
+    "o200k": _by_tiles,
+    "cl100k": _by_tiles,
+    "gemini": _by_crops,
+    "claude": _by_area(1568, 1600),
+    "claude-4.7": _by_area(2576, 4784),
+}
+_ANY_PICTURE = _by_area(1568, 1600)
+
+
+def estimate_image(image: Image, family: str) -> float:
+    """Return the tokens of an image by its size, as the vendor of the family documents it."""
+    count = RULES.get(family, _ANY_PICTURE)
+    if image.detail == "low" and count is _by_tiles:
+        return _LOW_DETAIL
+    width, height = read_size(read_inline(image)) or _ASSUMED_SIZE
+    return count(max(1, width), max(1, height))
+
+
+def read_inline(block: Image | Document) -> str:
+    """Return the base64 data of a block; empty if it is at a URL."""
+    if isinstance(block.source, Url):
+        found = read_data_url(block.source.url)
+        return "" if found is None else found[1]
+    return block.source.base64_data
+
+
+def read_size(data: str) -> tuple[int, int] | None:
+    """Return width and height from the header of a PNG, GIF or JPEG."""
+    try:
+        head = base64.b64decode(data[:65536])  # a JPEG may have a thumbnail before its size
+    except ValueError:
+        return None
+    if head.startswith(b"\x89PNG\r\n\x1a\n") and len(head) >= 24:
+        return int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
+    if head.startswith(b"GIF8") and len(head) >= 10:
+        return int.from_bytes(head[6:8], "little"), int.from_bytes(head[8:10], "little")
+    return _read_jpeg_size(head) if head.startswith(b"\xff\xd8") else None
+
+
+def _read_jpeg_size(head: bytes) -> tuple[int, int] | None:
+    at = 2
+    while at + 9 <= len(head) and head[at] == 0xFF:
+        marker = head[at + 1]
+        # any start-of-frame marker
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            return int.from_bytes(head[at + 7 : at + 9], "big"), int.from_bytes(
+                head[at + 5 : at + 7], "big"
+            )
+        at += 2 + int.from_bytes(head[at + 2 : at + 4], "big")
+    return None
