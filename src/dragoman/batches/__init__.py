@@ -1,20 +1,21 @@
-"""Batches: call a model for every row of a file and write a file of results, restartable at any
-point.
+"""Batches: call a model for every row of a file, and write a file of results.
+
+A batch that was stopped at any point continues where it stopped when it is started again.
 
 ============  ==================================================================================
-``api``       ``batch()``
-``options``   its keywords
-``sources``   JSONL, CSV and Parquet files, read row by row
-``rows``      the shapes of a row, and the request it asks for
-``template``  prompts made of columns
+``api``       the function ``batch()``
+``options``   the keyword arguments of ``batch()``
+``sources``   read JSONL, CSV and Parquet files, row by row
+``rows``      the formats of an input row, and its conversion to a request
+``template``  build a prompt from the columns of a row
 ``job``       a batch as data, and its state file
 ``runner``    the local runner
-``remote``    the runner for batch APIs of providers
-``apis``      those APIs
+``remote``    the runner that uses the batch APIs of providers
+``apis``      clients of the batch APIs
 ``cluster``   the runner on Ray
-``parts``     the part files of its workers
-``output``    the output file, which is the checkpoint
-``results``   a row of the output
+``parts``     the part files that the workers on Ray write
+``output``    the output file, which is also the checkpoint
+``results``   the rows of the output
 ``spending``  budgets
 ============  ==================================================================================
 """

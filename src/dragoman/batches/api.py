@@ -29,9 +29,7 @@ from .template import Template
 
 
 class StrictError(ValueError):
-    """A batch with ``strict`` has invalid rows, so nothing was sent. ``rows`` has the first of
-    these rows.
-    """
+    """A batch with ``strict`` has invalid rows and is not sent; ``rows`` lists the first few."""
 
     def __init__(self, source: str, rows: list[Any]) -> None:
         shown = "\n".join(f"  {row}" for row in rows)
@@ -41,13 +39,14 @@ class StrictError(ValueError):
 
 
 class BatchReport(Struct, frozen=True, kw_only=True):
-    """The report of a batch, over all its runs.
+    """The report of a batch, which covers all runs of the batch.
 
-    ``rows`` counts the rows with a result, ``failed`` those whose result is an error, and ``bad``
-    those of them that were invalid; ``resumed`` counts rows that earlier runs finished, ``cached``
-    rows that the cache answered in this run. ``unpriced`` counts the rows of this run whose cost
-    is not known. ``problems`` names the first bad rows of this run. ``stopped`` is why the batch
-    ended early, such as ``"budget"``, or ``None``.
+    ``rows`` counts the rows with a result, ``failed`` the rows whose result is an error, and
+    ``bad`` the failed rows that were invalid. ``resumed`` counts the rows that earlier runs
+    finished, ``cached`` the rows of this run that the cache answered. ``unpriced`` counts the rows
+    of this run whose cost is not known. ``problems`` names the first bad rows of this run.
+    ``stopped`` is the reason why the batch ended early, such as ``"budget"``; ``None`` if it did
+    not.
     """
 
     out: str
@@ -71,11 +70,11 @@ async def batch(
     model: str | Provider,
     **options: Unpack[BatchOptions],
 ) -> BatchReport:
-    """Call a model for every row of a file and write a result for each. Nothing is executed.
+    """Call a model for every row of a file and write a result for each. No tool is executed.
 
     ``source`` is a JSONL, CSV or Parquet file, or an iterable of mappings. A row has ``prompt`` or
     ``messages``, and optionally ``id``, ``system``, ``tools``, ``response_schema`` and settings;
-    or it is a row of a provider's batch file; or it has any columns, from which ``template``
+    or it is a row of a provider's batch file; or it has arbitrary columns, from which ``template``
     builds the prompt. ``model`` is a name for ``connect``, with ``connection`` as its settings, or
     a provider.
 
@@ -207,8 +206,9 @@ class _Run:
         return runner
 
     def _recount(self, dropped: Decimal) -> None:
-        """Count the totals again from the output file: a worker that died saved rows without
-        reporting them.
+        """Count the totals again from the output file.
+
+        A worker that died may have saved rows without reporting them.
         """
         found, spent = count_saved(self._output.path), self._spent
         spent.rows, spent.failed, spent.bad, spent.tokens = (
@@ -258,7 +258,7 @@ def _measure(
 
 
 def _make_defaults(given: Options) -> Defaults:
-    """Check the settings that all rows share, and return them as plain values."""
+    """Check the settings that all rows share, and return them as plain data."""
     if given.template is not None:
         Template(given.template)
     settings = dict(given.settings)
@@ -284,8 +284,6 @@ def _check_price(provider: Provider, limits: Mapping[str, Decimal]) -> None:
 
 
 def _drop(file: StateFile, state: State) -> None:
-    """Remove the failed rows from the output, so that they are sent again; the state file keeps
-    their cost.
-    """
+    """Remove failed rows from the output, to send them again; the state file keeps their cost."""
     state.dropped_usd = str(EXACT.add(Decimal(state.dropped_usd), drop_failures(file.out)))
     file.save(state)

@@ -1,10 +1,10 @@
 """The runner on Ray: a Ray Data job whose actors call the model and write results to part files.
 
-The driver writes the rows that have no result to files, Ray Data reads them in parallel and hands
-them to a pool of asynchronous actors that grows and shrinks with the work. An actor syncs the
-results of a block before it returns the block. When an actor dies, Ray gives its block to another
-actor, which finds the finished rows in the part files; when the driver dies, the next run merges
-the part files first.
+The driver writes the rows that have no result to files, Ray Data reads them in parallel and passes
+them in blocks to a pool of asynchronous actors that grows and shrinks with the load. An actor
+syncs the results of a block to disk before it returns the block. When an actor dies, Ray gives its
+block to another actor, which finds the finished rows in the part files; when the driver dies, the
+next run merges the part files first.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _BLOCK = 200  # rows that an actor processes at a time
 
 
 class _Spooled(msgspec.Struct, array_like=True):
-    """A row on its way to an actor."""
+    """A row as the driver writes it to a file for the actors."""
 
     line: int
     id: str | None
@@ -52,7 +52,7 @@ _spooled = msgspec.json.Decoder(_Spooled)
 
 
 class ClusterRunner:
-    """Drive a batch on Ray from a separate thread."""
+    """Run a batch on Ray, controlled from a separate thread."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class ClusterRunner:
         merge(self._out, ordered=self._ordered)
 
     def _spool(self, done: Lines) -> list[Result]:
-        """Write the remaining rows to files in the folder; return the results of invalid rows."""
+        """Write the remaining rows to files; return the results of invalid rows."""
         for path in self._folder.glob("rows-*"):
             path.unlink()
         found: list[Result] = []
@@ -221,9 +221,7 @@ def _load_ray() -> tuple[Any, Any]:
 
 
 def _start(ray: Any, address: str | None, workers: int) -> None:
-    """Connect to a cluster, or start one on this machine with a CPU for each worker and one for
-    reading.
-    """
+    """Connect to a cluster, or start a local one with one CPU per worker and one for reading."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage statistics
     settings = {"log_to_driver": False, "logging_level": "ERROR"}
     if address is None:
@@ -233,7 +231,7 @@ def _start(ray: Any, address: str | None, workers: int) -> None:
 
 
 class Asker:
-    """The actor: process the rows of a block, and return when their results are on disk."""
+    """A Ray actor: process the rows of a block, and return when their results are on disk."""
 
     def __init__(self, job: Job, folder: str) -> None:
         self._job = job
@@ -291,7 +289,7 @@ class Asker:
         return result
 
     async def _sync(self) -> None:
-        """Wait until all results are on disk; raise the error if writing fails."""
+        """Wait until all results are on disk; raise the error if writing has failed."""
         assert self._begun is not None
         syncing = asyncio.create_task(self._output.sync())
         await asyncio.wait([syncing, self._begun], return_when=asyncio.FIRST_COMPLETED)
@@ -301,5 +299,5 @@ class Asker:
 
 
 def forget_parts(out: Path) -> None:
-    """Remove the part files of an output that is started from the beginning."""
+    """Remove the part files of an output that is to be written from the beginning."""
     shutil.rmtree(parts_of(out), ignore_errors=True)

@@ -1,6 +1,4 @@
-"""A batch as data: the model, its settings and its middleware. It can be sent to
-another process.
-"""
+"""A batch as data that can be sent to another process: the model, its settings, its middleware."""
 
 from __future__ import annotations
 
@@ -20,9 +18,7 @@ VERSION = 1
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """The rate limits of a batch; with ``redis`` they are shared by all processes that use the
-    same Redis.
-    """
+    """The rate limits of a batch. With ``redis``, all processes that use it share the limits."""
 
     requests_per_minute: float | None = None
     tokens_per_minute: float | None = None
@@ -45,7 +41,7 @@ class Job(Struct, frozen=True, kw_only=True):
     cache: Any = None
 
     def open(self, provider: Provider | None = None) -> Provider:
-        """Return the model wrapped in retries, rate limits and the cache."""
+        """Open the model, and wrap it in retries, rate limits and the cache."""
         model = connect(self.model, retries=0, **self.connection) if provider is None else provider
         limits = self.limits
         if limits.are_set:
@@ -62,9 +58,7 @@ class Job(Struct, frozen=True, kw_only=True):
         return model if self.cache is None else Cache(model, self.cache)
 
     def identify(self) -> str:
-        """Return a hash of everything that affects the replies; a restart must have
-        the same hash.
-        """
+        """Return a hash of everything that affects the replies; a restart must have the same."""
         facts = {
             "model": self.model,
             "connection": {name: self.connection.get(name) for name in ("base_url", "wire")},
@@ -74,8 +68,9 @@ class Job(Struct, frozen=True, kw_only=True):
 
 
 class State(Struct):
-    """The contents of ``OUT.state``, a file next to the output: what identifies the batch, and its
-    jobs at a provider.
+    """The contents of ``OUT.state``, the file next to the output.
+
+    They identify the batch and list its jobs at a provider.
     """
 
     version: int
@@ -86,16 +81,14 @@ class State(Struct):
 
 
 class StateFile:
-    """Reads and writes the state of a batch, atomically."""
+    """Read the state of a batch from its file, and write it atomically."""
 
     def __init__(self, out: Any) -> None:
         self.out = out
         self.path = out.with_name(out.name + ".state")
 
     def open(self, job: str, source: dict[str, Any], *, fresh: bool) -> State:
-        """Return the state of the batch; ``OutputError`` if the output belongs to
-        another batch.
-        """
+        """Return the batch's state; raise ``OutputError`` if the output is another batch's."""
         ahead = self.out.with_name(self.out.name + ".ahead")
         if fresh:
             for path in (self.out, ahead, self.path):
@@ -129,7 +122,5 @@ class StateFile:
 
 
 def _is_same(old: dict[str, Any], new: dict[str, Any]) -> bool:
-    """Return whether the input is unchanged; an input shorter than the compared head may have
-    grown.
-    """
+    """Return whether the input is the same as before; it may have grown."""
     return old == new or not old or old.get("length", 0) < new.get("length", 0)

@@ -15,8 +15,10 @@ from .sources import MAX_ROW_BYTES
 
 
 class BatchProgress(Struct, frozen=True):
-    """The progress of a batch. Counts cover all runs of the batch, ``seconds`` and ``rate`` (rows
-    per second) only this run.
+    """The progress of a batch.
+
+    The counts cover all runs of the batch; ``seconds`` and ``rate`` (rows per second) cover only
+    this run.
     """
 
     total: int | None
@@ -30,29 +32,28 @@ class BatchProgress(Struct, frozen=True):
 
 
 class BatchOptions(Settings, total=False):
-    """Keywords of ``batch``: these, and the settings of a call (``system``, ``temperature`` ...)
-    for all rows.
+    """Keyword arguments of ``batch``: these, and the settings of the calls (``temperature`` ...).
 
     ``template`` builds the prompt from columns; ``id_column`` is the column with the id of a row.
-    ``tools``, ``tool_choice`` and ``response_schema`` are those of ``complete``, for rows that
-    have none.
+    ``tools``, ``tool_choice`` and ``response_schema`` are those of ``complete``; they apply to
+    rows without their own.
 
     ``concurrency`` (16) is the number of simultaneous calls; ``order`` is the order of the results
-    (``"input"`` or ``"completed"``). ``retries`` (4) sends transient failures again;
-    ``requests_per_minute`` and ``tokens_per_minute`` are limits, shared by all processes that name
-    the same ``limits_redis``. ``budget`` is such as ``"usd=5"`` or ``{"rows": 100}`` and stops the
-    batch cleanly. ``cache`` answers identical rows once: the path of a SQLite file, a ``redis://``
-    URL or a ``Store``.
+    (``"input"`` or ``"completed"``). ``retries`` (4) is how often a call that failed transiently
+    is repeated; ``requests_per_minute`` and ``tokens_per_minute`` are limits, shared by all
+    processes that name the same ``limits_redis``. ``budget``, such as ``"usd=5"`` or ``{"rows":
+    100}``, stops the batch cleanly when it is used up. ``cache`` sends identical rows only once;
+    it is the path of a SQLite file, a ``redis://`` URL or a ``Store``.
 
-    ``strict`` refuses an input with bad rows before anything is sent, ``retry_failed`` asks again
-    for the failed rows of an earlier run, ``fresh`` deletes the output first, ``max_row_bytes``
-    bounds a row of the input. ``on="ray"`` runs the batch on Ray, on this machine or on the
+    ``strict`` rejects an input with invalid rows before anything is sent, ``retry_failed`` sends
+    the failed rows of an earlier run again, ``fresh`` deletes the output first, ``max_row_bytes``
+    limits the size of an input row. ``on="ray"`` runs the batch on Ray, on this machine or on the
     cluster at ``ray_address``, with up to ``workers`` (2) processes of ``concurrency`` calls each;
-    the folder of ``out`` must be one that all machines see. ``via="provider"`` uses the provider's
-    batch API, which costs half and takes up to a day; ``poll_seconds`` (10) is the first pause
-    between two questions for its state, and ``cancel`` stops its batches and fetches what is done.
-    ``connection`` are the settings of ``connect``, if ``model`` is a name. ``on_progress`` is
-    called after each sync.
+    all machines must have access to the folder of ``out``. ``via="provider"`` uses the provider's
+    batch API, which costs half and takes up to a day; ``poll_seconds`` (10) is the first interval
+    at which its state is polled, and ``cancel`` stops its batches and downloads the finished
+    answers. ``connection`` are the settings of ``connect``, if ``model`` is a name.
+    ``on_progress`` is called after each sync.
     """
 
     template: str | None
@@ -85,7 +86,7 @@ class BatchOptions(Settings, total=False):
 
 
 class Options(Struct, kw_only=True):
-    """The keywords of ``batch`` with their defaults; ``settings`` are those of the calls."""
+    """The keyword arguments of ``batch``, with their defaults; ``settings`` are for the calls."""
 
     template: str | None = None
     id_column: str | None = None
@@ -116,7 +117,7 @@ class Options(Struct, kw_only=True):
 
 
 def read_options(given: Mapping[str, Any]) -> Options:
-    """Check the keywords of ``batch``; ``ValueError`` names the one that is wrong."""
+    """Check the keyword arguments of ``batch``; ``ValueError`` names the invalid one."""
     names = set(Options.__struct_fields__) - {"settings"}
     own = {name: value for name, value in given.items() if name in names}
     settings = {name: value for name, value in given.items() if name not in names}

@@ -1,9 +1,9 @@
 """The output file, which is also the checkpoint: a row counts as finished only when it is on disk.
 
 Rows are appended to ``OUT`` and synced in groups. With results in input order, rows that finish
-before an earlier one are synced to ``OUT.ahead`` first, so that none of them is asked again after
-a crash. A restart reads both files, cuts off a last line that is not complete, and goes on with
-the rows that are in neither.
+before an earlier one are synced to ``OUT.ahead`` first, so that none of them is sent again after a
+crash. A restart reads both files, cuts off an incomplete last line, and continues with the rows
+that are in neither file.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _JOURNAL_BYTES = 64 * 1024 * 1024
 
 
 class OutputError(ValueError):
-    """The output file cannot be used: it is not of this batch, or another process writes it."""
+    """The output file cannot be used: it belongs to another batch or another process writes it."""
 
 
 class Lines:
-    """A set of line numbers, one bit each."""
+    """A set of line numbers, stored as one bit per line."""
 
     def __init__(self) -> None:
         self._bits = bytearray()
@@ -88,7 +88,7 @@ _saved = msgspec.json.Decoder(Saved)
 
 
 class Recovered(Struct):
-    """What an earlier run left: the line numbers of finished rows, and their totals."""
+    """The state that an earlier run left: the lines of its finished rows, and their totals."""
 
     done: Lines
     failed: int = 0
@@ -108,8 +108,9 @@ class Recovered(Struct):
 
 
 class Output:
-    """Append results to a file and sync them. Call ``begin`` when a row is taken and ``put`` with
-    its result.
+    """Append results to a file and sync them to disk.
+
+    Call ``begin`` when the processing of a row starts, and ``put`` with its result.
     """
 
     def __init__(self, path: Path, *, ordered: bool, concurrency: int) -> None:
@@ -162,15 +163,14 @@ class Output:
             await self._room.wait()
 
     def begin(self, line: int) -> None:
-        """Register a row, by its line number, when it is taken; this fixes its position in the
-        output.
-        """
+        """Register a row by its line number when it is taken; this fixes its output position."""
         if self.ordered:
             self._order.append(line)
 
     def skip(self, line: int) -> None:
-        """Skip a row that an earlier run finished; if its result is only in the journal, queue it
-        for the output.
+        """Skip a row that an earlier run finished.
+
+        If its result is only in the journal ``OUT.ahead``, queue it for the output.
         """
         if line in self._held:
             self._order.append(line)
@@ -190,13 +190,13 @@ class Output:
         self._dirty.set()
 
     def forget(self, line: int) -> None:
-        """Unregister a row that gets no result in this run."""
+        """Unregister a row that will not get a result in this run."""
         if self.ordered and line in self._order:
             self._order.remove(line)
             self._release()
 
     async def run(self, on_saved: Callable[[], None]) -> None:
-        """Write and sync results until ``close``."""
+        """Write results and sync them to disk until ``close`` is called."""
         loop = asyncio.get_running_loop()
         while True:
             await self._dirty.wait()
@@ -227,7 +227,7 @@ class Output:
         self._dirty.set()
 
     def release(self) -> None:
-        """Close the files and the lock."""
+        """Close the files, which also releases the lock."""
         self._thread.shutdown()
         for file in (self._file, self._journal):
             if file is not None:
@@ -241,7 +241,7 @@ class Output:
         return self._bytes > _HELD_BYTES or len(self._order) >= self._window
 
     def _release(self) -> None:
-        """Queue the results whose earlier rows are all finished for writing."""
+        """Queue for writing the results whose earlier rows are all finished."""
         order, held = self._order, self._held
         while order and order[0] in held:
             self._add(held.pop(order.popleft()))
@@ -257,8 +257,9 @@ class Output:
         return size > _JOURNAL_BYTES or (size > 0 and not self._held)
 
     def _save(self, ready: list[bytes], fresh: list[bytes], compact: list[bytes] | None) -> None:
-        """Write and sync in a thread. Rows are removed from the journal only after the output is
-        synced.
+        """Write results and sync them to disk, in a thread.
+
+        Rows are removed from the journal only after the output is synced.
         """
         assert self._file is not None
         if ready:
@@ -327,9 +328,7 @@ def lock(file: BinaryIO, path: Path) -> None:
 def _recover(
     file: BinaryIO, path: Path, recovered: Recovered, kept: dict[int, bytes] | None
 ) -> None:
-    """Read the rows of an earlier run, and cut off the incomplete line that a crash left at the
-    end of the file.
-    """
+    """Read the rows of an earlier run, and cut off the incomplete last line that a crash left."""
     end, damaged = 0, 0
     file.seek(0)
     for data, row in read_saved(file):
@@ -360,9 +359,7 @@ def count_saved(path: Path) -> Recovered:
 
 
 def read_saved(file: BinaryIO) -> Iterator[tuple[bytes, Saved | None]]:
-    """Read the results of a file from its current position; yield an invalid or incomplete line
-    without a result.
-    """
+    """Yield the results from a file's current position on; ``None`` for an invalid line."""
     for data in file:
         try:
             yield data, _saved.decode(data) if data.endswith(b"\n") else None
@@ -371,9 +368,7 @@ def read_saved(file: BinaryIO) -> Iterator[tuple[bytes, Saved | None]]:
 
 
 def drop_failures(path: Path) -> Decimal:
-    """Rewrite an output without its failed rows, so that they are processed again; return their
-    cost.
-    """
+    """Remove the failed rows from an output, so that they are sent again; return their cost."""
     cost = Decimal(0)
     for each in (path, path.with_name(path.name + ".ahead")):
         if not each.exists():

@@ -1,5 +1,4 @@
-"""Part files: each worker of a cluster appends its results to its own file, and the driver merges
-them.
+"""Part files: each worker of a cluster appends results to its own file; the driver merges them.
 
 They are in the folder ``OUT.parts``, which must be shared by all machines of a cluster.
 """
@@ -17,7 +16,7 @@ from .output import Lines, lock, read_saved, replace_file
 
 
 def parts_of(out: Path) -> Path:
-    """Return the folder of an output's parts."""
+    """Return the folder of an output's part files."""
     return out.with_name(out.name + ".parts")
 
 
@@ -32,12 +31,12 @@ def hold(out: Path) -> Iterator[None]:
 
 
 def list_parts(folder: Path) -> list[Path]:
-    """Return the part files of a folder."""
+    """Return the paths of the part files in a folder."""
     return sorted(folder.glob("part-*.jsonl"))
 
 
 class FinishedLines:
-    """The lines that any worker has finished; ``refresh`` reads new entries of the part files."""
+    """The lines that workers have finished; ``refresh`` reads new entries of the part files."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -45,9 +44,7 @@ class FinishedLines:
         self.lines = Lines()
 
     def refresh(self) -> Lines:
-        """Return the lines that are on disk now. An incomplete last line is read again
-        next time.
-        """
+        """Return the lines that are on disk now; read an incomplete last line again next time."""
         for path in list_parts(self._folder):
             with path.open("rb") as file:
                 file.seek(self._places.get(path, 0))
@@ -60,11 +57,11 @@ class FinishedLines:
 
 
 def merge(out: Path, *, ordered: bool) -> None:
-    """Merge the results of all parts into the output, by line or in order of completion, and
-    remove the parts.
+    """Merge the results of all part files into the output, and remove the part files.
 
-    The output is replaced when all of it is on disk, and the parts are removed after that, so a
-    crash at any point loses nothing. Where a line has two results, the first one stays.
+    Results are sorted by line if ``ordered`` is set. The output is replaced once the merged file
+    is on disk, and the part files are removed after that, so a crash at any point loses nothing.
+    If a line has two results, the first one is kept.
     """
     folder = parts_of(out)
     if not folder.exists():
@@ -79,9 +76,7 @@ def merge(out: Path, *, ordered: bool) -> None:
 
 
 def _read_merged(sources: list[Path], *, ordered: bool) -> Iterator[bytes]:
-    """Yield the results of several files. An index in a temporary database keeps
-    memory constant.
-    """
+    """Yield the results of several files, by line if ``ordered``, with an index on disk."""
     index = sqlite3.connect("", isolation_level=None, check_same_thread=False)
     files = [path.open("rb") for path in sources]
     try:

@@ -1,7 +1,8 @@
 """The runner for batch APIs: submit rows in chunks, and fetch the answers when they are done.
 
-The state file has the id of every batch, so a restart waits for them instead of submitting again.
-Keys of requests are derived from line numbers, and the input is read again to decode the answers.
+The state file has the id of every batch, so a restart waits for these batches instead of
+submitting the rows again. Keys of requests are derived from line numbers, and the input is read
+again to decode the answers.
 """
 
 from __future__ import annotations
@@ -33,9 +34,7 @@ Rows = Callable[[], Iterator[Row | BadRow | Skipped]]
 
 
 class Submitted(Struct):
-    """One batch at the provider: its id, the lines it covers, and whether its answers are on disk
-    (``over``).
-    """
+    """A batch at the provider: its id and lines; whether its answers are on disk (``over``)."""
 
     id: str
     first: int
@@ -44,7 +43,7 @@ class Submitted(Struct):
 
 
 class RemoteRunner:
-    """Submit the rows of a batch, wait, and put the answers into the output."""
+    """Submit the rows of a batch, wait, and write the answers to the output."""
 
     def __init__(
         self,
@@ -128,9 +127,7 @@ class RemoteRunner:
         return any(each.first <= line <= each.last for each in self._batches if not each.over)
 
     def _encode(self, row: Row) -> Asked | None:
-        """Return a row encoded for the wire; ``None`` for one that cannot be sent, which
-        ``_fetch_all`` reports.
-        """
+        """Return a row encoded for the wire; ``None`` if it cannot be sent."""
         try:
             check_request(row.request)
             return Asked(f"line-{row.line}", self._api.provider.codec.encode(row.request))
@@ -165,8 +162,9 @@ class RemoteRunner:
             chunk = {}
 
     async def _fetch(self, batch: Submitted, rows: dict[int, Row]) -> None:
-        """Wait for a batch and write its answers; rows without an answer failed, unless it was
-        cancelled.
+        """Wait for a batch and write its answers.
+
+        A row without an answer counts as failed, unless the batch was cancelled.
         """
         progress = await self._wait(batch.id)
         order = list(rows)

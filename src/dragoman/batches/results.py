@@ -1,6 +1,4 @@
-"""Write rows of the output: in our format, or in the provider's batch format that the input row
-uses.
-"""
+"""Write output rows: in our format, or in the provider's batch format if the input row uses it."""
 
 from __future__ import annotations
 
@@ -25,9 +23,7 @@ _encode = msgspec.json.Encoder(decimal_format="string").encode
 
 
 class Result(Struct, frozen=True):
-    """The result of one row: the line to write to the output, and its contribution to
-    the totals.
-    """
+    """The result of one row: its line in the output, and what it adds to the totals."""
 
     line: int
     data: bytes
@@ -40,7 +36,7 @@ class Result(Struct, frozen=True):
 
 
 def write_reply(row: Row, response: Response[Any], bill: Cost | Unpriced) -> Result:
-    """Return the result of a row that was answered."""
+    """Return the result of a row whose call succeeded."""
     price = bill.total
     facts: dict[str, Any] = {} if price is None else {"cost_usd": price}
     if response.cached:
@@ -81,7 +77,7 @@ def write_bad(row: BadRow) -> Result:
 
 
 def find_usage(error: Exception) -> Usage:
-    """Return the usage of a failed call, as far as it is known."""
+    """Return the token counts of a failed call, as far as they are known."""
     response = getattr(error, "response", None)
     if isinstance(response, Response):
         return response.usage
@@ -117,7 +113,7 @@ def _own_reply(row: Row, response: Response[Any]) -> dict[str, Any]:
 
 
 def _describe(error: Exception) -> dict[str, Any]:
-    """Return an error as an object, without the fields that are not known."""
+    """Return an error as an object, without its unknown fields."""
     if not isinstance(error, ProviderError):
         return {"category": "other", "kind": type(error).__name__, "message": str(error)}
     names = (

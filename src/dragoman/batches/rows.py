@@ -1,4 +1,4 @@
-"""One row of a batch: its formats, and the request that it contains."""
+"""One input row of a batch: its formats, and the request that it describes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Shape: TypeAlias = Literal["own", "openai", "responses", "anthropic", "gemini"]
 
 
 class Row(Struct, frozen=True):
-    """A valid row: its line, its id if it has one, and the request."""
+    """A valid row: its line number, its id if it has one, and its request."""
 
     line: int
     id: str | None
@@ -32,7 +32,7 @@ class Row(Struct, frozen=True):
 
 
 class BadRow(Struct, frozen=True):
-    """An invalid row, and the reason."""
+    """An invalid row, and the reason why it is invalid."""
 
     line: int
     id: str | None
@@ -44,7 +44,7 @@ class BadRow(Struct, frozen=True):
 
 
 class Defaults(Struct, frozen=True, kw_only=True):
-    """The default settings of rows. Plain data, so that it can be sent to other processes."""
+    """The settings of rows that do not set their own; plain data that other processes can read."""
 
     system: str | None = None
     tools: tuple[Tool, ...] = ()
@@ -73,9 +73,7 @@ _URLS: dict[str, Shape] = {"/v1/chat/completions": "openai", "/v1/responses": "r
 
 
 class RowParser:
-    """Read records as rows: in our format, in the batch format of a provider, or as columns for a
-    template.
-    """
+    """Parse records as rows: in our format, in a provider's batch format, or for a template."""
 
     def __init__(self, defaults: Defaults, model: str) -> None:
         self._defaults = defaults
@@ -83,7 +81,7 @@ class RowParser:
         self._template = None if defaults.template is None else Template(defaults.template)
 
     def name(self, record: Record) -> tuple[str | None, Shape]:
-        """Return the id of a record and its format; ``ValueError`` if the id is invalid."""
+        """Return the id and the format of a record; raise ``ValueError`` if the id is invalid."""
         if self._template is not None:
             return _read_id(record, self._defaults.id_column or "id"), "own"
         if "custom_id" in record and "params" in record:
@@ -95,8 +93,9 @@ class RowParser:
         return _read_id(record, self._defaults.id_column or "id"), "own"
 
     def parse(self, record: Record, shape: Shape) -> Request:
-        """Return the request that a record describes; ``ValueError`` or ``ProviderError`` if it is
-        invalid.
+        """Return the request that a record describes.
+
+        Raise ``ValueError`` or ``ProviderError`` if the record is invalid.
         """
         if shape != "own":
             return self._read_foreign(record, shape)
@@ -142,9 +141,7 @@ class RowParser:
         )
 
     def _read_foreign(self, record: Record, shape: Shape) -> Request:
-        """Read a row in a provider's batch format with the server codec of its wire; the batch
-        sets the model.
-        """
+        """Read a row in a provider's batch format, but use the model of the batch."""
         given = self._defaults
         name = {"anthropic": "params", "gemini": "request"}.get(shape, "body")
         if name == "body" and record.get("url") not in (None, *_URLS):
@@ -172,7 +169,7 @@ class RowParser:
 
 
 def _overlay(given: RuntimeConfig, own: RuntimeConfig) -> RuntimeConfig:
-    """Return the settings of the batch, overridden by those of a row."""
+    """Return the batch's settings, overridden by those of a row."""
     if given == NO_CONFIG:
         return own
     empty = RuntimeConfig()
@@ -216,9 +213,7 @@ def _read_metadata(record: Mapping[str, Any]) -> dict[str, str] | None:
 
 
 class SeenIds:
-    """The ids read so far, in a temporary SQLite database, so that memory does not grow with their
-    number.
-    """
+    """The ids read so far, kept in a temporary SQLite database, so that memory stays constant."""
 
     def __init__(self) -> None:
         self._database = sqlite3.connect("", isolation_level=None, check_same_thread=False)
@@ -232,7 +227,7 @@ class SeenIds:
             self._database.execute(statement)
 
     def add(self, name: str, line: int) -> int | None:
-        """Add an id; return the line that used it before, if one did."""
+        """Add an id; if it was added before, return the line that used it."""
         key = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).digest()
         added = self._database.execute("INSERT OR IGNORE INTO ids VALUES (?, ?)", (key, line))
         if added.rowcount:
@@ -246,7 +241,7 @@ class SeenIds:
 
 
 class Skipped(Struct, frozen=True):
-    """A row that has a result already."""
+    """A row that already has a result."""
 
     line: int
 
@@ -254,9 +249,7 @@ class Skipped(Struct, frozen=True):
 def read_rows(
     source: Source, parser: RowParser, done: Iterable[int] | Any = ()
 ) -> Iterator[Row | BadRow | Skipped]:
-    """Iterate over the rows of a source. For rows whose line is in ``done``, only the
-    id is read.
-    """
+    """Yield the rows of a source; of rows whose line is in ``done``, read only the id."""
     seen = SeenIds()
     try:
         for line, record in source:
@@ -284,7 +277,7 @@ def read_rows(
 
 
 def find_bad_rows(source: Source, parser: RowParser, limit: int) -> list[BadRow]:
-    """Return the first invalid rows of a source, including invalid requests; nothing is sent."""
+    """Return the first rows of a source that are invalid or have an invalid request."""
     found: list[BadRow] = []
     for row in read_rows(source, parser):
         if isinstance(row, Row):

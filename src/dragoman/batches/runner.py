@@ -1,4 +1,4 @@
-"""The local runner: one process, one event loop, a fixed number of calls in flight."""
+"""The local runner: one process and one event loop, with a fixed number of concurrent calls."""
 
 from __future__ import annotations
 
@@ -25,13 +25,11 @@ _BREATH = 200  # after this many rows without a call, other tasks get a turn
 
 
 class BatchError(RuntimeError):
-    """A batch cannot continue. Finished rows are on disk, and the same batch can be
-    started again.
-    """
+    """A batch cannot continue. Finished rows are on disk, and the batch can be started again."""
 
 
 class Caller:
-    """Call the model for one row and return the result; failures are results."""
+    """Call the model for one row and return the result; a failed call gives a result too."""
 
     def __init__(self, model: Provider, *, needs_price: bool = False) -> None:
         self.model = model
@@ -39,7 +37,7 @@ class Caller:
         self._sold: dict[tuple[str | None, str | None], PricedAs] = {}
 
     async def ask(self, row: Row) -> Result:
-        """Return the result of a row; a failure is a result as well."""
+        """Return the result of a row; a failed call gives a result too."""
         request = row.request
         try:
             response = await self.model.complete(
@@ -84,7 +82,7 @@ class Caller:
 
 
 class Runner:
-    """Take rows, call the model, and put results into the output."""
+    """Take rows from the source, call the model, and write results to the output."""
 
     def __init__(
         self,
@@ -108,8 +106,9 @@ class Runner:
         self.problems: list[str] = []
 
     async def run(self) -> None:
-        """Process rows until none is left or the budget is used up; even after an error, finished
-        rows are on disk.
+        """Process rows until none is left or the budget is used up.
+
+        Even after an error, the finished rows are on disk.
         """
         saving = asyncio.create_task(self._output.run(self._on_saved))
         workers = [asyncio.create_task(self._work()) for _ in range(self._concurrency)]
@@ -143,9 +142,7 @@ class Runner:
         self._settled.set()
 
     async def _take(self) -> Row | None:
-        """Return the next row to send; ``None`` at the end. Invalid rows passed on the way get an
-        error result.
-        """
+        """Return the next valid row, or ``None`` at the end; write errors for invalid rows."""
         output, passed = self._output, 0
         while not self._is_over:
             await output.wait_for_room()

@@ -22,9 +22,7 @@ _HEAD = 65_536  # bytes at the start of a file that identify it
 
 
 class Source(ABC):
-    """Rows with their line numbers. A source can be read several times and yields the same rows
-    each time.
-    """
+    """Rows with their line numbers. Reading a source again yields the same rows."""
 
     @abstractmethod
     def __iter__(self) -> Iterator[Read]: ...
@@ -34,14 +32,14 @@ class Source(ABC):
         """Return the approximate number of rows, for a progress bar; ``None`` if unknown."""
 
     def identify(self) -> dict[str, Any]:
-        """Return the data that identifies this input when a batch is resumed."""
+        """Return the data by which a resumed batch recognises its input."""
         return {}
 
 
 def open_source(
     source: str | os.PathLike[str] | Iterable[Mapping[str, Any]], max_row_bytes: int
 ) -> Source:
-    """Return the rows of a file, by the ending of its name, or of an iterable of mappings."""
+    """Return the rows of a file, read according to its suffix, or of an iterable of mappings."""
     if not isinstance(source, str | os.PathLike):
         return RowsSource(source)
     path = Path(source)
@@ -56,7 +54,7 @@ def open_source(
 
 
 class RowsSource(Source):
-    """Mappings from a list or a generator."""
+    """A source that reads mappings from a list or a generator."""
 
     def __init__(self, rows: Iterable[Mapping[str, Any]]) -> None:
         self._rows = rows
@@ -75,7 +73,7 @@ class RowsSource(Source):
 
 
 class FileSource(Source):
-    """Rows of a file. A file that grew by more rows is still the same input."""
+    """A source that reads a file. The input counts as unchanged if rows were only appended."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -95,7 +93,7 @@ class FileSource(Source):
 
 
 class JsonlSource(FileSource):
-    """A file with one JSON object on each line. Empty lines are skipped."""
+    """A source that reads one JSON object from each line of a file. Empty lines are skipped."""
 
     def __init__(self, path: Path, max_row_bytes: int) -> None:
         super().__init__(path)
@@ -131,8 +129,9 @@ def _decode(line: bytes) -> Record | str:
 
 
 class CsvSource(FileSource):
-    """A CSV or TSV file whose first line names the columns. A row's number is that of its last
-    line in the file.
+    """A CSV or TSV file whose first line names the columns.
+
+    A row is numbered by its last line in the file.
     """
 
     def __init__(self, path: Path, max_row_bytes: int, delimiter: str) -> None:
@@ -180,7 +179,7 @@ def _name_columns(names: list[str], values: list[str]) -> Record | str:
 
 
 class ParquetSource(FileSource):
-    """A Parquet file, through pyarrow (the extra ``parquet``). Rows are numbered from 1."""
+    """A Parquet file, read with pyarrow (the extra ``parquet``). Rows are numbered from 1."""
 
     def __iter__(self) -> Iterator[Read]:
         number = 0

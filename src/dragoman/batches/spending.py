@@ -1,4 +1,4 @@
-"""The budget of a batch, and its usage so far."""
+"""The budget of a batch, and what the batch has used so far."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KINDS = ("usd", "tokens", "rows")
 
 
 class Spent(Struct):
-    """Totals of a batch, over all its runs."""
+    """The totals of a batch: rows, tokens and cost over all its runs."""
 
     rows: int = 0
     failed: int = 0
@@ -28,8 +28,9 @@ class Spent(Struct):
 
 
 def parse_budget(budget: str | Mapping[str, Any] | None) -> dict[str, Decimal]:
-    """Read a budget: ``"usd=5"``, ``"usd=5,rows=1000"`` or a mapping; ``ValueError`` names what is
-    wrong.
+    """Parse a budget: ``"usd=5"``, ``"usd=5,rows=1000"`` or a mapping.
+
+    ``ValueError`` names the invalid part.
     """
     if budget is None:
         return {}
@@ -52,11 +53,11 @@ def parse_budget(budget: str | Mapping[str, Any] | None) -> dict[str, Decimal]:
 
 
 class Spending:
-    """Admit calls as long as the budget lasts.
+    """Admit calls until the budget is used up.
 
-    A call is admitted if the budget covers it and all calls in flight, each at the cost of the
-    most expensive row so far; the first call runs alone. So a budget is exceeded only when a row
-    costs more than any before it.
+    A call is admitted if the budget covers it and all calls in flight, each estimated at the cost
+    of the most expensive row so far; the first call runs alone. A budget is therefore exceeded
+    only when a row costs more than every row before it.
     """
 
     def __init__(self, limits: Mapping[str, Decimal], spent: Spent) -> None:
@@ -74,7 +75,7 @@ class Spending:
         return True
 
     def settle(self, result: Result | None) -> None:
-        """Count a call as ended, and add its result, if any, to the totals."""
+        """Count a call as ended, and add its result, if it has one, to the totals."""
         self.in_flight -= 1
         if result is not None:
             self.add(result)

@@ -1,4 +1,4 @@
-"""Prompt templates: ``"Translate into French: {text}"`` with the columns of a row."""
+"""Prompt templates such as ``"Translate into French: {text}"``, filled from a row's columns."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Template:
             self._parts.append((literal, name))
 
     def fill(self, row: Mapping[str, Any]) -> str:
-        """Return the prompt of a row; ``ValueError`` names a column that the row does not have."""
+        """Return the prompt for a row; ``ValueError`` names a column that the row lacks."""
         pieces: list[str] = []
         for literal, name in self._parts:
             pieces.append(literal)
@@ -47,9 +47,7 @@ class Template:
 
 
 def _show(value: Any) -> str:
-    """Return a value as text for a prompt: strings unchanged, ``None`` empty, anything else as
-    JSON.
-    """
+    """Return a value as text for a prompt: a string as it is, ``None`` as "", others as JSON."""
     if isinstance(value, str):
         return value
     return "" if value is None else msgspec.json.encode(value).decode()

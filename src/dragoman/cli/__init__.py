@@ -1,7 +1,7 @@
 """The command line: ``dragoman ask``, ``chat``, ``models``, ``plan`` and more.
 
-Exit codes: 0 success; 1 a bug; 2 invalid usage or an invalid file; 10 to 18 one per error category
-(see ``errors``); 130 interrupted.
+Exit codes: 0 success; 1 a bug; 2 invalid usage or an invalid file; 10 to 18 an error, with one
+code per error category (see ``errors``); 130 interrupted.
 """
 
 from __future__ import annotations

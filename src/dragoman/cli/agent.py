@@ -77,7 +77,10 @@ _READING = Rule("allow", side_effect=["none", "read"], name="reading")
 
 
 class _Agent(click.Command):
-    """A command with one subcommand. A group would parse the first word in a goal as a command."""
+    """A command with one subcommand, ``doctor``.
+
+    A Click group would parse the beginning of a goal as a subcommand.
+    """
 
     commands: ClassVar[dict[str, click.Command]] = {"doctor": doctor}
 
@@ -219,16 +222,15 @@ class _Agent(click.Command):
 def command(
     goal: str | None, workspace: Path, where: str | None, *, as_json: bool, **options: Any
 ) -> None:
-    """Let a model pursue GOAL with tools in a folder: read_file, list_files, search, edit_file and
-    bash.
+    """Let a model pursue GOAL with tools in a folder: read, list, search and edit files, run bash.
 
     Reading is allowed. Every other call asks for your approval, and is denied without a terminal.
     A RULE is a tool or a side effect (none, read, write, execute, network), optionally with a
     pattern for its command or its path: "write", "bash:pytest *", "edit_file:src/**". Every step
     is recorded in the log before it runs; see dragoman log and dragoman replay. At a terminal it
-    asks what is next after an answer; an empty line or Ctrl-D ends it. dragoman agent doctor shows
-    what confines commands on this machine. Exit codes: 0 it answered, 23 a budget is exhausted, 24
-    it failed, 130 interrupted.
+    asks for the next goal after an answer; an empty line or Ctrl-D ends the session. dragoman
+    agent doctor shows which sandbox confines commands on this machine. Exit codes: 0 the model
+    answered, 23 a budget is exhausted, 24 the session failed, 130 interrupted.
     """
     hide_memory()  # otherwise a command could read the keys of this process from /proc
     policy = _read_policy(
@@ -266,7 +268,7 @@ def command(
 
 
 def _open_model(options: dict[str, Any]) -> Provider:
-    """Open the named or the default model; raise if it is known not to support tools."""
+    """Open the named or the default model; raise an error if it is known to lack tool support."""
     model, base_url = options["model"], options["base_url"]
     if base_url is not None and model is None:
         raise click.UsageError("--base-url needs --model")
@@ -358,9 +360,7 @@ async def _open_session(
 def _add_approvers(
     log: EventLog, approver: Approver | None, options: dict[str, Any]
 ) -> Approver | None:
-    """Add the approvers that the options request: answers from another process, and a hook that
-    is asked first.
-    """
+    """Return the approver with those that options add: another process, and a hook asked first."""
     if options["await_approval"]:
         approver = RemoteApprover(log, approver)
     if options["hook"]:

@@ -77,20 +77,21 @@ class AgentView:
                     self.say("note", str(loss), "yellow")
 
     def say(self, word: str, text: str, colour: str | None = None) -> None:
-        """Print one line with a label."""
+        """Print one line that begins with a label."""
         self._break()
         click.echo(f"{click.style(f'{word:>9}', fg=colour)}  {legible(shorten(text, 300))}")
 
     def show_block(self, text: str, *, is_diff: bool = False) -> None:
-        """Print several indented lines, with a visible sign for every unprintable character."""
+        """Print indented lines, with a visible sign in place of each unprintable character."""
         self._break()
         for line in text.expandtabs(4).split("\n"):
             colour = _DIFF_COLOURS.get(line[:1]) if is_diff else None
             click.echo(f"{'':>9}  {click.style(make_printable(line), fg=colour)}")
 
     def note(self, text: str) -> None:
-        """Print a note; with ``--json``, on standard error, since standard output contains only
-        records.
+        """Print a note.
+
+        With ``--json`` it goes to standard error, since standard output contains only records.
         """
         if self.as_json:
             click.echo(legible(f"note: {text}"), err=True)
@@ -98,7 +99,7 @@ class AgentView:
             self.say("note", text, "yellow")
 
     def warn_of_sandbox(self, sandbox: Sandbox) -> None:
-        """Print a warning if commands are not confined; with ``--json`` the records contain it."""
+        """Warn if commands are not sandboxed; with ``--json``, the records contain the warning."""
         if sandbox.program is None and not self.as_json:
             self.note(f"commands are not confined: {sandbox.reason}; see dragoman agent doctor")
 

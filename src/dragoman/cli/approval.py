@@ -19,8 +19,9 @@ _COMPARED = 2_000  # maximum number of lines to compare
 
 
 def make_approver(view: AgentView, lines: Lines, *, always: bool = False) -> Approver | None:
-    """Return an approver that asks at the terminal, or ``None`` without one; ``always`` reads
-    standard input anyway.
+    """Return an approver that asks at the terminal, or ``None`` if there is no terminal.
+
+    With ``always``, it reads the answers from standard input even without a terminal.
     """
     if not always and not (sys.stdin.isatty() and sys.stderr.isatty()):
         return None
@@ -59,14 +60,12 @@ def _write_question(proposal: Proposal) -> str:
 
 
 def _edit(proposal: Proposal) -> str | None:
-    """Let the user edit the input in an editor; return it, or ``None`` if it was not saved."""
+    """Let the user edit the input in an editor; return the text, or ``None`` if unsaved."""
     return click.edit(json.dumps(proposal.input, ensure_ascii=False, indent=2), extension=".json")
 
 
 def _read_answer(answer: str, proposal: Proposal) -> Decision:
-    """Parse an answer: ``y``, ``a``, ``p``, ``c PREFIX`` or ``e JSON``; anything else is the
-    reason of a denial.
-    """
+    """Parse an answer: ``y``, ``a``, ``p``, ``c PREFIX``, ``e JSON``, or a reason for denial."""
     word, _, rest = answer.partition(" ")
     word = word.casefold()
     if answer.casefold() in ("y", "yes"):
@@ -96,7 +95,7 @@ def _read_object(text: str) -> dict[str, Any] | None:
 
 
 def _show_proposal(proposal: Proposal) -> str:
-    """Return the complete proposal: the located paths, every argument, and the changes."""
+    """Return the complete proposal as text: resolved paths, every argument, and the changes."""
     given = dict(proposal.input)
     if set(given) == {"command"}:
         return str(given["command"])
@@ -110,8 +109,9 @@ def _show_proposal(proposal: Proposal) -> str:
 
 
 def _show_changes(old: str, new: str) -> list[str]:
-    """Return the removed and added lines. Long texts are not compared, which would take quadratic
-    time.
+    """Return the removed and added lines of an edit.
+
+    Long texts are not compared, because that would take quadratic time.
     """
     before, after = old.splitlines(), new.splitlines()
     if len(before) + len(after) > _COMPARED:
@@ -125,7 +125,8 @@ def _show_changes(old: str, new: str) -> list[str]:
 class Lines:
     """Read the lines of standard input without blocking the event loop.
 
-    ``input`` in a thread is not used: Python crashes if it still waits when the program ends.
+    ``input`` in a thread is not used: Python crashes if that thread still waits when the program
+    ends.
     """
 
     def __init__(self) -> None:

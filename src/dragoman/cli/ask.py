@@ -140,7 +140,7 @@ def _read_pipe(*, asked: bool) -> str | None:
 def _sort_words(
     model: str | None, prompt: str | None, base_url: str | None, *, is_piped: bool
 ) -> tuple[str, str]:
-    """Return the model and the prompt; decide whether a single argument is MODEL or PROMPT."""
+    """Return the model and the prompt; decide whether a lone argument is MODEL or PROMPT."""
     if model is not None and prompt is None and base_url is None and not is_model_name(model):
         model, prompt = None, model
     if not is_piped and prompt in (None, "-"):
@@ -161,7 +161,7 @@ def _messages(
 
 
 def read_config(options: dict[str, Any]) -> RuntimeConfig:
-    """Return the settings; unknown keys of -o are sent to the provider unchanged."""
+    """Return the settings of the call; unknown keys of -o are sent to the provider unchanged."""
     given: dict[str, Any] = {name: options[name] for name in ("max_tokens", "temperature")}
     reasoning = options["reasoning"]
     given["reasoning"] = (
@@ -234,9 +234,7 @@ def _ask(
 
 
 def _try_tools(tools: list[Any] | None) -> list[Tool]:
-    """Return the parsed tools, or an empty list if they are invalid; the call itself reports the
-    mistake.
-    """
+    """Return the parsed tools, or an empty list if invalid, since the call reports the mistake."""
     try:
         return list(parse_tools(tools) or ())
     except (ValueError, ProviderError):
@@ -291,10 +289,10 @@ def _show_block(response: Response, *, as_json: bool) -> None:
 
 
 def _first_block(text: str) -> str:
-    """Return the content of the first closed fenced code block of Markdown, or the complete text
-    without one.
+    """Return the content of the first closed Markdown code block, or the text if there is none.
 
-    A closing line consists of at least as many of the characters that opened the block.
+    A block is closed by a line of the characters that opened it, at least as many as in the
+    opening line.
     """
     opening = ""
     lines: list[str] = []

@@ -14,9 +14,7 @@ _LARGEST = 20 * 1024 * 1024  # bytes; the maximum that providers accept for one 
 
 
 def read_attachment(place: str) -> Image | Document | Text:
-    """Return the block for a file or an ``http`` URL; a usage error explains why it cannot be
-    attached.
-    """
+    """Return the content block for a file or an ``http`` URL; a usage error gives the reason."""
     if place.startswith(("http://", "https://")):
         return _refer(place)
     path = Path(place).expanduser()

@@ -154,11 +154,13 @@ def command(
     dragoman batch words.csv out.jsonl --model local --template "Translate: {word}"
     dragoman batch big.jsonl out.jsonl --model openai:gpt-5-mini --budget usd=5 --rpm 500
 
-    IN is JSONL, CSV, TSV or Parquet. A row has "prompt" or "messages", and optionally "id" and settings; or it is a row
-    of a batch file of OpenAI, Anthropic or Gemini, and OUT is in the same shape; or it has any columns, for --template.
+    IN is JSONL, CSV, TSV or Parquet. A row has "prompt" or "messages", and optionally "id" and
+    settings; or it is a row of a batch file of OpenAI, Anthropic or Gemini, and OUT has the same
+    format; or it has arbitrary columns, for --template.
 
-    Stop it in any way and give the same command again: rows that are in OUT are not asked again. Rows that fail or
-    cannot be read are rows of OUT with an "error". Exit codes: 0 every row has a result, 23 the budget is used up.
+    You can stop the command in any way and run it again: rows that are in OUT are not sent again.
+    Rows that fail or cannot be read get an "error" in OUT. Exit codes: 0 every row has a result,
+    23 the budget is used up.
     """  # noqa: D301 - Click reads the backspace: what follows keeps its lines
     connection: dict[str, Any] = {} if timeout is None else {"timeouts": timeout}
     if base_url is not None:
@@ -222,7 +224,7 @@ def _read_options(
 
 
 def _settings(config: RuntimeConfig) -> dict[str, Any]:
-    """Return the settings that differ from their defaults."""
+    """Return the settings that differ from their default values."""
     return {
         name: value for name, value in asdict(config).items() if value != getattr(NO_CONFIG, name)
     }
@@ -232,9 +234,7 @@ def _settings(config: RuntimeConfig) -> dict[str, Any]:
 
 
 class _Progress:
-    """Show rows, rate, errors, cost and remaining time on standard error: a bar at a terminal,
-    lines elsewhere.
-    """
+    """Show a batch's progress on standard error: a bar at a terminal, plain lines elsewhere."""
 
     def __init__(self, name: str, *, quiet: bool) -> None:
         self._name = name

@@ -54,7 +54,7 @@ def _find_project(log: EventLog, session: str) -> str:
 
 
 class _Bill:
-    """The counts and costs of one group of calls."""
+    """The counts and the costs of one group of calls."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter(dict.fromkeys(_COUNTS, 0))

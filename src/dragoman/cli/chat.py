@@ -63,9 +63,9 @@ def command(
 
     Without MODEL, the model is $DRAGOMAN_MODEL, the default of models.yaml, or "local", the
     embedded one, which needs no key and no account. Lines that begin with a slash are commands;
-    /help lists them. Alt-Enter, or a backslash at the end of a line, begins another line; Enter
-    sends. Tool calls are shown and never executed. Chats are logged (dragoman log); --no-log and
-    dragoman log off turn that off.
+    /help lists them. Enter sends the text; Alt-Enter, or a backslash at the end of a line, begins
+    another line. Tool calls are shown and never executed. Chats are logged (dragoman log);
+    --no-log and dragoman log off turn that off.
     """
     # its warnings are shown in another form
     logging.getLogger("dragoman").addHandler(logging.NullHandler())
@@ -116,8 +116,10 @@ def _open(
     started: tuple[str, str | None, str],
     recording: Recording,
 ) -> SyncProvider:
-    """Open a model by name or address. The address that the command was started with is used for
-    its model and for names without a vendor.
+    """Open a model by name or address.
+
+    The address on the command line is used for the model named there and for names without a
+    vendor.
     """
     first, base_url, wire = started
     at_start = base_url is not None and (model == first or ":" not in model)
@@ -162,9 +164,7 @@ def _talk(talk: Conversation, reader: Reader, answer: Callable[[], None]) -> Pro
 
 
 class _Answer:
-    """Call the model of a conversation and show its reply; an interrupt stops it and keeps what
-    was received.
-    """
+    """Call the model and show its reply; an interrupt stops the reply but keeps what arrived."""
 
     def __init__(
         self,
@@ -219,8 +219,7 @@ class _Answer:
                 screen.close()
 
     def _show_end(self, screen: Screen, end: MessageComplete) -> None:
-        """Show the end of a reply, with one note per conversation instead of the warnings about
-        reasoning.
+        """Show the end of a reply; warn once per conversation that reasoning is not sent back.
 
         Most wires have no field for earlier reasoning, so every reply after the first would cause
         a warning.

@@ -107,10 +107,9 @@ def command(
     markdown: Path | None,
     save: Path | None,
 ) -> None:
-    """Check whether the server at URL keeps the contract of its wire, and find out what its model
-    can do.
+    """Check whether the server at URL conforms to its wire, and which features its model supports.
 
-    Some forty short calls are made, with a bound on tokens and time. Exits with 30 if a check
+    About forty short calls are made, limited in tokens and time. Exit code 30 means that a check
     failed.
     """
     with report_errors(), _progress(quiet=as_json) as progress:
@@ -189,9 +188,7 @@ def _write(report: Report, forms: dict[Path | None, Callable[[Report], str]]) ->
 
 
 def _show(report: Report) -> str:
-    """Return the report for a terminal, with text of the server made printable before colours are
-    added.
-    """
+    """Return the report for a terminal, coloured, with the server's text made printable."""
     marks = {status: chr(0xE000 + at) for at, status in enumerate(_COLOURS)}
     text = legible(write_text(report, paint=lambda text, status: f"{marks[status]}{text}\ue0ff"))
     end = click.style("|", fg="red").split("|")[1] if _wants_colour() else ""

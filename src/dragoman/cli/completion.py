@@ -11,7 +11,7 @@ from ..wire import CODECS
 
 
 class ModelName(click.ParamType):  # type: ignore[type-arg]  # generic only in newer versions
-    """A model name: an alias, ``vendor:model``, or ``local``."""
+    """The parameter type of a model name: an alias, ``vendor:model``, or ``local``."""
 
     name = "model"
 
@@ -46,9 +46,7 @@ def complete_wire(ctx: click.Context, param: click.Parameter, incomplete: str) -
 
 @add_completion_class
 class Bash(BashComplete):
-    """Bash completion for words with colons, which Bash splits and completes after the
-    last colon.
-    """
+    """Complete arguments that contain colons in Bash, which splits words at colons."""
 
     name = "bash"
     _before = ""

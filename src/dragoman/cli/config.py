@@ -41,10 +41,10 @@ def path(*, as_json: bool) -> None:
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @json_option("what was found")
 def check(file: Path | None, *, as_json: bool) -> None:
-    """Check FILE, by default your models.yaml, and print every mistake with its line; exit code 2
-    if there is one.
+    """Check FILE, by default your models.yaml, and print every mistake with its line.
 
-    Remarks point to settings that are valid but look unintended.
+    Exit code 2 means that there is a mistake. Remarks point to settings that are valid but look
+    unintended.
     """
     where = file or config_path()
     is_chosen = file is not None or bool(os.environ.get("DRAGOMAN_CONFIG"))

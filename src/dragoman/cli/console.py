@@ -23,9 +23,7 @@ _DELAY = 1.0  # seconds before a spinner appears
 
 
 def console(*, err: bool = False) -> Any:
-    """Return a ``rich`` console if the output is a terminal and ``rich`` is installed, else
-    ``None``.
-    """
+    """Return a ``rich`` console at a terminal where ``rich`` is installed, else ``None``."""
     stream = sys.stderr if err else sys.stdout
     if not stream.isatty() or os.environ.get("TERM") == "dumb":
         return None
@@ -42,9 +40,7 @@ def show_json(value: Any) -> None:
 
 
 def echo_json(text: str | bytes) -> None:
-    """Print a JSON text; at a terminal, escape the characters that the terminal would
-    interpret.
-    """
+    """Print JSON text; at a terminal, escape the characters that the terminal would interpret."""
     text = text.decode() if isinstance(text, bytes) else text
     click.echo(
         _escape_hidden(text, lambda character: f"\\u{ord(character):04x}")
@@ -56,7 +52,7 @@ def echo_json(text: str | bytes) -> None:
 def show_table(
     heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()
 ) -> None:
-    """Print rows under their headings; ``right`` names the numeric columns."""
+    """Print rows as a table with headings; ``right`` names the numeric columns."""
     screen = console()
     if screen is None:
         _show_plain_table(heads, rows, right)
@@ -86,10 +82,10 @@ def format_table(
     right: Sequence[str] = (),
     width: int | None = None,
 ) -> list[str]:
-    """Return rows under their headings as lines; ``right`` names the numeric columns.
+    """Return the lines of a table with headings; ``right`` names the numeric columns.
 
-    Columns are in order of importance: those at the end that do not fit ``width`` are omitted, and
-    no cell is wrapped. The first column always stays.
+    The columns are in order of importance: the last columns that do not fit into ``width`` are
+    omitted, and no cell is wrapped. The first column is always shown.
     """
     widths = [max(len(row[at]) for row in [heads, *rows]) for at in range(len(heads))]
     shown = len(heads)
@@ -105,9 +101,7 @@ def format_table(
 
 
 def show_pages(lines: Sequence[str], *, use_pager: bool = True) -> None:
-    """Print lines; if they exceed the terminal, through ``$PAGER`` unless that is empty or
-    ``cat``.
-    """
+    """Print lines; if there are more than fit, use ``$PAGER`` unless that is empty or ``cat``."""
     is_long = len(lines) >= shutil.get_terminal_size().lines
     is_watched = sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     if use_pager and is_long and is_watched and os.environ.get("PAGER", "less") not in ("", "cat"):
@@ -118,9 +112,7 @@ def show_pages(lines: Sequence[str], *, use_pager: bool = True) -> None:
 
 
 def legible(text: str, *, err: bool = False) -> str:
-    """Return text that is safe for a terminal: a model could otherwise move the cursor or set the
-    title.
-    """
+    """Return text without control characters, with which a model could manipulate the terminal."""
     if not (sys.stderr if err else sys.stdout).isatty():
         return text
     return _escape_hidden(text, lambda character: character.encode("unicode_escape").decode())
@@ -140,15 +132,13 @@ _DIRECTIONS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\
 
 
 def _is_hidden(character: str) -> bool:
-    """Return whether a terminal would interpret a character instead of showing it: C0, C1 and bidi
-    controls.
-    """
+    """Return whether a terminal interprets a character (C0, C1, bidi) instead of showing it."""
     return unicodedata.category(character) == "Cc" or character in _DIRECTIONS
 
 
 @contextlib.contextmanager
 def working(what: str) -> Iterator[Callable[[], None]]:
-    """Show a spinner while the block runs, after a second; the yielded function stops it early."""
+    """Show a spinner after a second while the block runs; the yielded function stops it early."""
     screen = console(err=True)
     if screen is None:
         yield lambda: None
@@ -178,7 +168,7 @@ def working(what: str) -> Iterator[Callable[[], None]]:
 
 
 class Bar:
-    """A progress bar on standard error, shown after a second."""
+    """A progress bar on standard error, which appears after a second."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -188,7 +178,7 @@ class Bar:
         self._is_shown = sys.stderr.isatty()
 
     def __call__(self, doing: str, done: int, total: int) -> None:
-        """Update the bar: the current step, and how much of it is done."""
+        """Show the current step, and how much of it is done."""
         if not self._is_shown or time.monotonic() - self._began < _DELAY:
             return
         screen = console(err=True)

@@ -93,7 +93,7 @@ class Conversation:
     # --- messages
 
     def ask(self, text: str) -> None:
-        """Add a question; unanswered tool calls are answered as not executed."""
+        """Add a question; answer open tool calls with the result that they were not executed."""
         self.before = len(self.messages)
         self.messages += [
             ToolResult(call.id, _NOT_RUN, is_error=True) for call in self._open_calls()
@@ -102,9 +102,7 @@ class Conversation:
         self._shown = []
 
     def answered(self, reply: Response | None) -> Assistant | None:
-        """Add the reply to the conversation and return the added part; if it is empty, remove the
-        question.
-        """
+        """Add the reply and return what was added; if the reply is empty, remove the question."""
         said = reply.message if reply is not None else Assistant(())
         if reply is not None:
             self.add_usage(reply.usage)
@@ -163,9 +161,7 @@ class Conversation:
         self._shown = []
 
     def _swap(self, rest: str) -> None:
-        """Show what the conversation loses with another model, and switch to it if the user
-        agrees.
-        """
+        """Show what the conversation loses with another model; switch if the user agrees."""
         name, _, address = rest.partition(" ")
         if not name:
             click.echo(f"{self.name}: {self.provider.model}", err=True)
@@ -264,9 +260,7 @@ class Conversation:
 
 
 def _accept(planned: SwapPlan) -> bool:
-    """Show what another model would not receive; if that is more than reasoning, ask the user to
-    agree.
-    """
+    """Show what another model would not receive; ask the user unless it is only reasoning."""
     show_plan(planned)
     if planned.refused is not None:
         return False
@@ -275,7 +269,7 @@ def _accept(planned: SwapPlan) -> bool:
 
 
 def _agree(question: str) -> bool:
-    """Ask the user to agree, at a terminal; without a terminal, return ``True``."""
+    """Ask the user at a terminal to agree; without a terminal, return ``True``."""
     if not sys.stdin.isatty():
         return True
     try:

@@ -144,7 +144,7 @@ class _Names:
 
 
 class _Use(Struct, frozen=True):
-    """The usage of one call that a file describes."""
+    """The usage of one call, as read from a file."""
 
     usage: Usage
     model: str
@@ -166,7 +166,7 @@ def _read_uses(path: str) -> Iterator[_Use]:
 
 
 def _read_documents(path: str) -> Iterator[tuple[int, Any]]:
-    """Yield the values of a file, one document or JSON Lines, with the line each begins on."""
+    """Yield the values of a file, JSON or JSON Lines, each with the line that it begins on."""
     if path == "-":
         yield from _split(sys.stdin.read(), path, lambda _: None)
         return
@@ -192,7 +192,7 @@ def _split(text: str, path: str, tell: Callable[[int], None]) -> Iterator[tuple[
 
 
 def _find_use(item: dict[str, Any], speakers: dict[str, str]) -> _Use | None:
-    """Return the call that an object describes, or ``None``."""
+    """Return the usage of the call that an object describes; ``None`` if it describes no call."""
     if item.get("type") == "message.start":
         speakers[str(item.get("request_id"))] = _name(item)
         return None
@@ -220,8 +220,9 @@ def _name(item: dict[str, Any]) -> str:
 
 
 def _read_usage(usage: dict[str, Any]) -> Usage:
-    """Read our counts or a provider's; cached tokens are added to the input where a provider
-    excludes them.
+    """Read token counts in our format or a provider's.
+
+    Cached tokens are added to the input tokens where a provider excludes them.
     """
     if "prompt_tokens" in usage:
         details = usage.get("prompt_tokens_details") or {}
@@ -266,7 +267,7 @@ def _read_time(when: Any, name: str) -> datetime:
 
 
 class _Sum:
-    """A sum of costs, and the calls without a known price."""
+    """A sum of costs, and the number of calls without a known price."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -320,7 +321,7 @@ class _Bill:
 
 
 def write_amount(amount: Decimal) -> str:
-    """Return an amount without exponent and trailing zeros."""
+    """Return an amount of money without an exponent and without trailing zeros."""
     return f"{amount.normalize(EXACT):f}"
 
 

@@ -25,7 +25,8 @@ from .console import show_json
 def doctor(workspace: Path, *, as_json: bool) -> None:
     """Try the protections of dragoman agent on this machine, and print which are active.
 
-    A missing one is shown with advice. Exit code 1 if any is missing. No model is called.
+    Advice is printed for each missing protection. Exit code 1 means that one is missing. No model
+    is called.
     """
     found = asyncio.run(list_protections(workspace))
     missing = [each for each in found if not each.active]

@@ -53,7 +53,8 @@ def command(
 ) -> None:
     """Turn TEXTS into vectors with MODEL: a vendor:model, an alias, or local.
 
-    Without TEXTS, each line of standard input is one. A long list is sent in several requests.
+    Without TEXTS, each line of standard input is one text. A long list is sent in several
+    requests.
     """
     given = [*texts, *read_lines(file, or_stdin=not texts)]
     if not given:
@@ -91,9 +92,7 @@ def _describe(found: Embeddings) -> dict[str, Any]:
 
 
 def _show(texts: list[str], found: Embeddings) -> Iterator[str]:
-    """Yield the start of each vector at a terminal, and complete vectors as JSON Lines
-    elsewhere.
-    """
+    """Yield the start of each vector at a terminal, and full vectors as JSON Lines elsewhere."""
     if not sys.stdout.isatty():
         yield from [json.dumps(row.tolist()) for row in found.vectors]
         return
@@ -117,9 +116,7 @@ def _write_file(path: Path, texts: list[str], found: Embeddings) -> None:
 
 
 def _npy_header(rows: int, columns: int) -> bytes:
-    """Return the header of a NumPy file, version 1.0: the data begins at a multiple of
-    64 bytes.
-    """
+    """Return the header of a NumPy file, padded to a multiple of 64 bytes."""
     text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {columns}), }}"
     padded = text + " " * (-(len(text) + 11) % 64) + "\n"
     return b"\x93NUMPY\x01\x00" + len(padded).to_bytes(2, "little") + padded.encode()

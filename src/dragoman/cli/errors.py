@@ -1,4 +1,4 @@
-"""Exit codes, and errors in a few clear lines."""
+"""Exit codes, and the display of errors in a few clear lines."""
 
 from __future__ import annotations
 
@@ -36,16 +36,14 @@ EXIT_CODES = {
 
 
 class WrongFile(click.ClickException):
-    """An invalid input file. Unlike ``UsageError`` it prints one line and no usage text."""
+    """An input file is invalid. Unlike ``UsageError``, this prints one line and no usage text."""
 
     exit_code = click.UsageError.exit_code
 
 
 @contextlib.contextmanager
 def report_errors(*, debug: bool = False, as_json: bool = False) -> Iterator[None]:
-    """Convert our errors to a few clear lines, or one JSON object on standard output, and an exit
-    code.
-    """
+    """Convert our errors to an exit code and a few clear lines, or one JSON object on stdout."""
     try:
         yield
     except ProviderError as error:
@@ -71,7 +69,7 @@ def report_errors(*, debug: bool = False, as_json: bool = False) -> Iterator[Non
 
 
 def name_options(error: ProviderError) -> ProviderError:
-    """Return the error with option names in its text instead of Python parameters."""
+    """Return the error with the names of options in its text instead of those of parameters."""
     error.message = _name_options(error.message)
     clauses = [clause for clause in error.advice.rstrip(".").split("; ") if "error." not in clause]
     advice, stop = _name_options("; ".join(clauses)), "." if error.advice.endswith(".") else ""
@@ -128,7 +126,7 @@ def _show_record(record: dict[str, Any]) -> None:
 
 
 def show_error(error: ProviderError) -> None:
-    """Print the category, the message and the advice."""
+    """Print the category, the message and the advice of an error."""
     name_options(error)
     click.echo(f"{click.style('error', fg='red')}: {error.category}", err=True)
     said, _, advice = str(error).rpartition(error.advice) if error.advice else (str(error), "", "")

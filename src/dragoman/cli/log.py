@@ -50,11 +50,11 @@ _SHOWN = 50  # sessions to show in a list for people
 
 @click.group("log")
 def command() -> None:
-    """Inspect the event log: what was proposed, allowed, run and observed, and what it cost."""
+    """Inspect the event log: what was proposed, allowed, executed and observed, and the cost."""
 
 
 def log_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the option for the location of the log."""
+    """Add the option that sets the location of the log."""
     return click.option(
         "--log",
         "where",
@@ -80,7 +80,7 @@ def open_log_at(where: str | None, *, readonly: bool = True) -> Iterator[EventLo
 
 
 def _open_patiently(place: str | Path, *, readonly: bool) -> EventLog:
-    """Open a log; if a chat is writing to it, wait briefly."""
+    """Open a log; if another process is writing to it, retry for a short time."""
     deadline = time.monotonic() + _PATIENCE
     while True:
         try:
@@ -297,10 +297,9 @@ def _line(record: LogRecord) -> str:
 def approve(
     session: str | None, intent: str | None, where: str | None, *, as_json: bool, **given: Any
 ) -> None:
-    """Answer a question of a session that runs in another process, such as dragoman agent
-    --await-approval.
+    """Decide about a call of a session in another process (dragoman agent --await-approval).
 
-    INTENT is the id of the proposal, or its prefix. Without one, the open questions are listed.
+    INTENT is the id of the proposal, or its prefix. Without INTENT, the open questions are listed.
     """
     with open_log_at(where) as log:
         session = find_session(log, session) if session is not None else None
@@ -370,9 +369,7 @@ def _read_decision(
 )
 @json_option("the findings")
 def verify(session: str | None, where: str | None, known: str | None, *, as_json: bool) -> None:
-    """Check every hash of SESSION, or of the complete log, and report the first broken link of
-    each session.
-    """
+    """Check every hash of SESSION or of the complete log; report each session's first bad link."""
     heads = _read_heads(known)
     with open_log_at(where) as log:
         if session is not None and session not in heads:
@@ -423,12 +420,11 @@ def _read_heads(path: str | None) -> dict[str, str]:
     help="Write SESSION as one HTML page to read; so does FILE.html.",
 )
 def export(session: str | None, where: str | None, output: str, *, as_html: bool) -> None:
-    """Write the records of SESSION, or of the complete log, as JSON Lines that can be verified by
-    themselves.
+    """Write the records of SESSION, or of the complete log, as JSON Lines that can be verified.
 
-    A file is written atomically, and the same records give the same bytes. With --html it is the
-    page of the trace viewer in one file, which needs no server and loads nothing; long texts are
-    truncated there.
+    A file is written atomically, and the same records give the same bytes. With --html, the output
+    is the page of the trace viewer in one file, which needs no server and loads nothing from the
+    network; long texts are truncated in it.
     """
     as_html = as_html or output.lower().endswith((".html", ".htm"))
     if as_html and session is None:
@@ -472,7 +468,7 @@ def take_over(source: str, session: str | None, where: str | None, *, as_json: b
     """Import the records of SOURCE, an export (*.jsonl) or another log, unchanged.
 
     SOURCE is verified first. Existing records are skipped, so that an import can be repeated; a
-    session that diverged here is rejected.
+    session whose records differ from those in this log is rejected.
     """
     with open_log_at(source) as other:
         if session is not None:
@@ -498,7 +494,7 @@ _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 def _read_age(ctx: click.Context, option: click.Parameter, value: str) -> datetime:
-    """Return the time that an age such as 90d, or a day such as 2026-01-31, refers to."""
+    """Return the time that an age, such as 90d, or a date, such as 2026-01-31, stands for."""
     if found := re.fullmatch(r"(\d{1,6})([mhdw])", value):
         return datetime.now(UTC) - timedelta(**{_UNITS[found[2]]: int(found[1])})
     try:
@@ -600,11 +596,10 @@ def show_cost(
     as_csv: bool,
     as_json: bool,
 ) -> None:
-    """Sum what the calls of SESSION, or of the complete log, cost: as recorded, and with the
-    prices of a table.
+    """Sum the cost of the calls of SESSION, or of the log: as recorded, and by a price table.
 
-    Each call is priced by the row valid on its day. An unknown cost never counts as zero. At a
-    terminal, a bar shows each group's share of the recorded cost.
+    Each call is priced with the row of the table that was valid on the day of the call. An unknown
+    cost never counts as zero. At a terminal, a bar shows each group's share of the recorded cost.
     """
     if only and prices is None:
         raise click.UsageError("--only needs --prices")
@@ -646,12 +641,11 @@ def show_cost(
 def view(
     session: str | None, where: str | None, *, approve: bool, by: str | None, **options: Any
 ) -> None:
-    """Show the log in a browser: sessions, timelines, decisions, costs, the hash chain. Ctrl-C
-    ends it.
+    """Show the log in a browser: sessions, timelines, decisions, costs and the hash chain.
 
-    The page is served on the loopback address only, at an address that is new each time. Keep it
-    secret: it gives access to the log, and with --approve to decisions about what sessions may
-    run.
+    Ctrl-C ends it. The page is served on the loopback address only, with a URL that is new each
+    time. Keep the URL secret: it gives access to the log, and with --approve to decisions about
+    what sessions may run.
     """
     if by is not None and not approve:
         raise click.UsageError("--by needs --approve")

@@ -1,4 +1,4 @@
-"""MCP servers of ``dragoman agent``: options, headers from the environment, and changed tools."""
+"""The MCP servers of ``dragoman agent``: options, HTTP headers, and approval of changed tools."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PINS = "mcp-tools.json"
 
 
 def mcp_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of MCP servers."""
+    """Add the options that configure MCP servers."""
     options = [
         click.option(
             "--mcp", "servers", multiple=True, metavar="COMMAND",
@@ -49,8 +49,9 @@ def mcp_options(command: Callable[..., Any]) -> Callable[..., Any]:
 async def open_servers(
     stack: AsyncExitStack, options: dict[str, Any], view: AgentView, lines: Lines | None
 ) -> list[ExecutableTool]:
-    """Open the MCP servers that the options name, and return their tools; ``lines`` reads the
-    user's decisions about changed tools.
+    """Open the MCP servers that the options name, and return their tools.
+
+    ``lines`` reads the user's decisions about changed tools.
     """
     targets = [_read_target(line) for line in options["servers"]]
     headers = read_headers(
@@ -79,7 +80,7 @@ def _read_target(line: str) -> str | list[str]:
 
 
 def find_origin(url: str) -> str:
-    """Return scheme, host and port of a URL."""
+    """Return the scheme, host and port of a URL."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2].lower()}"
 
@@ -87,9 +88,7 @@ def find_origin(url: str) -> str:
 def read_headers(
     urls: list[str], bearers: tuple[str, ...], headers: tuple[str, ...]
 ) -> dict[str, dict[str, str]]:
-    """Return the headers of each origin, with the values of the environment variables in the
-    options.
-    """
+    """Return the headers of each origin, with values read from environment variables."""
     origins = list(dict.fromkeys(map(find_origin, urls)))
     found: dict[str, dict[str, str]] = {}
     for option, text in [
@@ -130,8 +129,9 @@ def _find_pins() -> Path:
 
 
 def _make_accept(lines: Lines | None, *, always: bool) -> AcceptChange | None:
-    """Return the callback that decides about a changed tool: it accepts all of them, or asks the
-    user; ``None`` without a terminal.
+    """Return the callback that decides about a changed tool.
+
+    It accepts all of them or asks the user; it is ``None`` without a terminal.
     """
     if always:
         return lambda change: True

@@ -81,7 +81,7 @@ class _Models(click.Group):
 def command() -> None:
     """List models (dragoman models [NAME]), or update the catalogue.
 
-    Without a command, the options and the NAME are those of "list".
+    "dragoman models" without a subcommand does the same as "dragoman models list".
     """
 
 
@@ -126,13 +126,13 @@ def list_command(
 ) -> None:
     """List models: their capabilities, the source of each fact, and prices.
 
-    NAME is a model or an alias, shown with every fact and its source; or a pattern such as groq:*
-    or llama, and then a list. Prices are US dollars per million tokens; "?" means unknown, not no.
-    Local servers, such as Ollama, are queried for their models. A long list is shown through
-    $PAGER at a terminal.
+    If NAME is a model or an alias, each of its facts is shown with its source; if it is a pattern
+    such as groq:* or llama, the matching models are listed. Prices are US dollars per million
+    tokens; "?" means unknown; it does not mean no. Local servers, such as Ollama, are queried for
+    their models. A long list is shown through $PAGER at a terminal.
 
-    With --needs, --tier or a price, models that do not fit are omitted, and so are those with
-    unknown facts; --json then prints an object with models and excluded.
+    With --needs, --tier or a price, models that do not meet the condition, or for which it is
+    unknown, are omitted; --json then prints an object with models and excluded.
     """
     with report_errors():
         registry = load_registry()
@@ -215,9 +215,7 @@ class _Catalogue(Struct):
     found: dict[str, ModelEntry]
 
     def find(self, name: str | None) -> list[ModelEntry]:
-        """Return one model by name, else all that match a pattern; ``InvalidModelError`` suggests
-        close matches.
-        """
+        """Return the model with this name, or else all models that match it as a pattern."""
         names = [*self.found, *[each for each in self.registry.names() if each not in self.found]]
         if name is None:
             return [self.entry(each) for each in names]
@@ -241,14 +239,14 @@ class _Catalogue(Struct):
         return self.prices.find(entry.priced_as.model)
 
     def chats(self, entry: ModelEntry) -> bool:
-        """Return whether a model takes messages; false for models that embed or transcribe."""
+        """Return whether a model accepts messages, unlike embedding and transcription models."""
         if entry.adapter == "local":
             return True
         vendor = self.registry.adapter(entry.adapter).vendor
         return vendor is None or entry.wire_name not in vendor.not_chat
 
     def needs(self, entry: ModelEntry) -> str:
-        """Return what must be set before a model can be used, or an empty string."""
+        """Return what the user must set or install before using a model, or an empty string."""
         if entry.status == "configured":
             return ""
         if entry.adapter == "local":
@@ -302,7 +300,7 @@ class _Catalogue(Struct):
 
 
 def _local_entries() -> dict[str, ModelEntry]:
-    """Return the embedded model and the pulled ones."""
+    """Return the entries of the embedded model and of the downloaded ones."""
     entries = {}
     for at, model in enumerate(list_models()):
         if at > 0 and not model.is_present:
@@ -322,9 +320,7 @@ def _local_entries() -> dict[str, ModelEntry]:
 
 
 def _live_entries(registry: Registry, name: str | None, *, live: bool) -> dict[str, ModelEntry]:
-    """Return the models that local servers list; note the servers of models.yaml that do not
-    answer.
-    """
+    """Return the models that local servers list; note servers in models.yaml that are down."""
     own, others = registry.local_adapters() if live else ([], [])
     prefix, colon, rest = (name or "").partition(":")
     is_exact = bool(rest) and not any(sign in rest for sign in "*?[")
@@ -353,9 +349,7 @@ def _live_entries(registry: Registry, name: str | None, *, live: bool) -> dict[s
 
 
 def _is_chosen(vendor: str) -> bool:
-    """Return whether the user has set the environment variable for the address of a vendor's
-    server.
-    """
+    """Return whether the environment variable for the address of a vendor's server is set."""
     variable = load_vendor(vendor).base_url_env
     return bool(variable and os.environ.get(variable))
 

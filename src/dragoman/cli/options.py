@@ -1,4 +1,4 @@
-"""Options and arguments that several commands share, and the model they name."""
+"""Options and arguments that several commands share, and opening the model that they name."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def json_option(what: str) -> Callable[[_Command], _Command]:
 
 
 def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options for the address, the wire, the key and the timeout of a model."""
+    """Add the options for a model's address, wire, key and timeout."""
     options = [
         click.option(
             "--base-url",
@@ -62,9 +62,7 @@ def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def load_registry() -> Registry:
-    """Return the registry; report an invalid file in one line, with the position of
-    the mistake.
-    """
+    """Return the registry; report an invalid file in one line, with the mistake's position."""
     try:
         return Registry.load()
     except ConfigError as error:
@@ -72,9 +70,7 @@ def load_registry() -> Registry:
 
 
 def load_prices(path: str | None, *, only: bool = False) -> PriceTable:
-    """Return the default prices, overridden by those of a file; with ``only``, only those of the
-    file.
-    """
+    """Return the default prices, overridden by a file's; with ``only``, just the file's prices."""
     if path is None:
         return load_registry().prices()
     try:
@@ -90,9 +86,7 @@ def default_model() -> str | None:
 
 
 def choose_model() -> str:
-    """Return the model to use when none is given: from the environment, from models.yaml, or the
-    embedded one.
-    """
+    """Return the default model: from the environment, from models.yaml, or the embedded one."""
     chosen = default_model()
     if chosen:
         return chosen
@@ -127,8 +121,7 @@ def open_model(
     retries: int = 2,
     planning: bool = False,
 ) -> SyncProvider:
-    """Connect to the model that the options name: at an address, the embedded one, or by a name
-    of the registry.
+    """Connect to the model that the options name: the embedded one, an address or a registry name.
 
     Transient failures are retried, and each retry is printed.
     """
@@ -157,7 +150,7 @@ def _show_retry(error: ProviderError, attempt: int, wait: float) -> None:
 
 
 def read_json(path: str) -> Any:
-    """Return the content of a JSON file; a usage error names an invalid file."""
+    """Return the content of a JSON file; raise a usage error if the file is invalid."""
     try:
         with click.open_file(path, encoding="utf-8") as file:
             return json.load(file)

@@ -40,10 +40,10 @@ def command(
     everything: bool,
     as_json: bool,
 ) -> None:
-    """Show what would happen to the conversation in FILE on another model: kept, rewritten or
-    dropped.
+    """Show what another model would receive of the conversation in FILE.
 
-    FILE is a JSON list of messages. Nothing is sent and no key is needed.
+    Each part is kept, rewritten or dropped. FILE is a JSON list of messages. Nothing is sent and
+    no key is needed.
     """
     with report_errors():
         provider = open_model(model, base_url, wire, api_key_env, timeout, planning=True)
@@ -57,15 +57,13 @@ def command(
 
 
 def read_conversation(file: str) -> Any:
-    """Return the messages of a JSON file: a list, or an object with one."""
+    """Return the messages of a JSON file: a list of messages, or an object that contains one."""
     data = read_json(file)
     return data["messages"] if isinstance(data, dict) and "messages" in data else data
 
 
 def show_plan(planned: SwapPlan, *, everything: bool = False) -> None:
-    """Print the parts of a plan that are not kept, or all parts, and whether the conversation
-    fits.
-    """
+    """Print the parts of a plan that are not kept, or all parts, and whether the context fits."""
     items = [item for item in planned.items if everything or item.outcome != "kept"]
     width = max([len(item.path) for item in items], default=0)
     for item in items:

@@ -15,9 +15,7 @@ _INTERVAL = 2.0  # seconds between two plain lines
 
 
 class DownloadProgress:
-    """Show on standard error what is downloaded or verified, and how much is done; a context
-    manager.
-    """
+    """Show the progress of a download on standard error, until the context manager exits."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -73,9 +71,7 @@ def _make_bar(screen: Any) -> Any:
 
 
 def fetch_default_model(name: str) -> None:
-    """Download the default model before its first use, with progress; do nothing for
-    other names.
-    """
+    """Download the default model before its first use and show progress; ignore other names."""
     scheme, _, rest = name.partition(":")
     default = find_model(None)
     if (

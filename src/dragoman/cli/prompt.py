@@ -1,7 +1,8 @@
 """Read lines from the keyboard or a pipe, for ``chat``.
 
 At a terminal ``prompt_toolkit`` provides the editor if it is installed: several lines, bracketed
-paste, persistent history, and completion of commands. ``input`` is the fallback, also for pipes.
+paste, persistent history, and completion of commands. ``input`` is the fallback; it also reads
+pipes.
 """
 
 from __future__ import annotations
@@ -21,19 +22,15 @@ class Reader(Protocol):
     """The source of the user's questions and commands."""
 
     def read(self) -> str | None:
-        """Return the next line, stripped: ``None`` at the end of the input, an empty string after
-        Ctrl-C.
-        """
+        """Return the next line, stripped; ``None`` at the end of the input, "" after Ctrl-C."""
 
     def quiet(self) -> contextlib.AbstractContextManager[None]:
-        """Keep keys pressed during a reply for the next line, without echoing them."""
+        """Do not echo the keys pressed during a reply; keep them for the next line."""
         ...
 
 
 def open_reader(commands: Iterable[str]) -> Reader:
-    """Return the line editor at a terminal if ``prompt_toolkit`` is installed, else a plain
-    reader.
-    """
+    """Return the line editor at a terminal with ``prompt_toolkit``, elsewhere a plain reader."""
     names = list(commands)
     if not sys.stdin.isatty():
         return PlainReader()
@@ -52,7 +49,7 @@ def find_history() -> Path:
 
 
 class PlainReader:
-    """Read lines with ``input``."""
+    """Read lines with Python's ``input``."""
 
     def read(self) -> str | None:
         try:
@@ -68,8 +65,9 @@ class PlainReader:
 
 
 class LineEditor:
-    """An editor for one or more lines. Enter sends; Alt-Enter, or a backslash before Enter, starts
-    a new line.
+    """An editor for one or more lines.
+
+    Enter sends the text; Alt-Enter, or a backslash before Enter, starts a new line.
     """
 
     def __init__(self, commands: list[str]) -> None:
@@ -124,7 +122,7 @@ def _bind_keys() -> Any:
 
 
 def _open_history() -> Any:
-    """Open the history, readable by its owner only; in memory if no file can be written."""
+    """Open the history file, readable only by its owner; keep history in memory if that fails."""
     from prompt_toolkit.history import FileHistory, InMemoryHistory
 
     path = find_history()
@@ -158,8 +156,9 @@ def _bind_readline(commands: list[str]) -> None:
 
 @contextlib.contextmanager
 def _hide_keys(*, raw: bool) -> Iterator[None]:
-    """Stop the terminal from echoing keys. ``raw`` also passes keys such as Backspace and Enter
-    to the editor.
+    """Stop the terminal from echoing keys.
+
+    ``raw`` also passes keys such as Backspace and Enter to the editor.
     """
     if not sys.stdin.isatty():
         yield

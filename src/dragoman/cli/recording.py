@@ -1,8 +1,8 @@
 """Record the conversations of ``ask`` and ``chat`` in the event log.
 
 A separate thread writes the records while the model answers, and the log is open only while they
-are written, so that other commands can write it too. An unwritable log causes one note on standard
-error and never affects a reply.
+are written, so that other commands can write to it too. A log that cannot be written causes one
+note on standard error and never affects a reply.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _NOT_RUN = "shown, and not executed"
 
 
 def find_marker() -> Path:
-    """Return the marker file that turns logging off."""
+    """Return the path of the marker file that turns logging off."""
     return platformdirs.user_data_path("dragoman") / "log.off"
 
 
@@ -110,7 +110,7 @@ class WatchedProvider(Wrapper, Middleware):
 
 
 class Past(Struct):
-    """A recorded conversation, ready to be continued."""
+    """A recorded conversation that can be continued."""
 
     session: str
     messages: list[Message]
@@ -165,11 +165,11 @@ class Recording:
 
     @property
     def session(self) -> str | None:
-        """The id of the session, once it exists."""
+        """The id of the session, or ``None`` before the session exists."""
         return self._session.id if self._session is not None else None
 
     def watch(self, provider: SyncProvider) -> SyncProvider:
-        """Return a wrapped provider whose calls can be recorded."""
+        """Return a provider that wraps this one, so that its calls can be recorded."""
         return (
             provider if self._writer is None else SyncProvider(WatchedProvider(provider.provider))
         )
@@ -186,9 +186,7 @@ class Recording:
         config: RuntimeConfig | None = None,
         stream: bool = True,
     ) -> str:
-        """Record a question: the messages from index ``before`` on. Return the id of
-        the request.
-        """
+        """Record a question: the messages from index ``before`` on; return the request's id."""
         request_id = new_ulid()
         watched = provider.provider
         if self._writer is None or not isinstance(watched, WatchedProvider):
@@ -223,7 +221,7 @@ class Recording:
         kept: Assistant | None,
         count: int,
     ) -> None:
-        """Record how the call ended; without a response and an error, it was interrupted.
+        """Record how a call ended; one without a response or an error was interrupted.
 
         ``kept`` is the part of the reply that the conversation keeps, and ``count`` its current
         number of messages.
@@ -294,21 +292,19 @@ class Recording:
             self._past = None
 
     def resume(self, past: Past) -> None:
-        """Continue a recorded conversation; nothing is written before the next question."""
+        """Continue a recorded conversation; write nothing until the next question."""
         self._past, self._turn, self._recorded = past, past.turns, len(past.messages)
         self._session = _Session(past.session, past.seq, past.root)
 
     def restart(self) -> None:
-        """End the session; the next question begins another, with all earlier messages."""
+        """End the session; the next question begins a new session with all earlier messages."""
         self.finish("completed")
         self._session, self._past, self._turn, self._recorded = None, None, 0, 0
 
     def swap(
         self, before: SyncProvider, now: SyncProvider, line: str, losses: Sequence[LossWarning]
     ) -> None:
-        """Record that the conversation continues with another model because the user entered
-        ``line``.
-        """
+        """Record that the user switched the conversation to another model by entering ``line``."""
         old, new = f"{before.name}:{before.model}", f"{now.name}:{now.model}"
         self._routing = Routing("manual", new, line)
         self._metadata = read_place(line)
@@ -326,13 +322,13 @@ class Recording:
             self._write(SessionFinished(outcome, detail, self._turn))
 
     def close(self) -> None:
-        """Wait until all records are written, and report if any could not be."""
+        """Wait until all records are written, and report records that could not be written."""
         self.finish()
         if self._writer is not None:
             self._writer.close()
 
     def report(self) -> None:
-        """Print once why the log could not be written, if that is known."""
+        """Print once why the log could not be written, if there was a problem."""
         if self._writer is not None:
             self._writer.report()
 
@@ -359,14 +355,12 @@ class Recording:
 def open_recording(
     kind: Literal["chat", "ask"], metadata: dict[str, Any], *, off: bool
 ) -> Recording:
-    """Return the recording of a command: in the user's log, unless an option or ``log off``
-    disables it.
-    """
+    """Return the recording of a command; an option or ``log off`` disables it."""
     return Recording(kind, find_place() if is_logging() and not off else None, metadata)
 
 
 def read_past(log: EventLog, session: str) -> Past:
-    """Read a recorded conversation. An unanswered question is omitted, as ``chat`` removes it."""
+    """Read a recorded conversation. An unanswered question is omitted, as ``chat`` drops it."""
     records = list(log.read(session))
     state = reduce_records(records)
     messages: list[Message] = []
@@ -394,7 +388,7 @@ def read_past(log: EventLog, session: str) -> Past:
 
 
 def read_place(line: str) -> dict[str, Any]:
-    """Return the model and the address of a line such as ``/model m http://127.0.0.1:8080/v1``."""
+    """Return the model and the address in a line such as ``/model m http://127.0.0.1:8080/v1``."""
     words = line.split()
     if len(words) < 2 or words[0] != "/model":
         return {}
@@ -402,9 +396,7 @@ def read_place(line: str) -> dict[str, Any]:
 
 
 def make_metadata(model: str, base_url: str | None, wire: str) -> dict[str, Any]:
-    """Return what ``chat --continue`` needs to reopen the model; an address with a password is
-    omitted.
-    """
+    """Return what ``chat --continue`` needs to reopen the model; omit a URL with a password."""
     if base_url is None or "@" in base_url or "?" in base_url:
         return {"model": model}
     return {"model": model, "base_url": base_url, "wire": wire}
@@ -424,7 +416,7 @@ def _record(message: Message) -> MessageRecorded:
 
 
 def _rescue(reply: Reply | None) -> Response | None:
-    """Return the received part of an interrupted reply, if it has content or used tokens."""
+    """Return the received part of an interrupted reply; ``None`` if that is empty."""
     if reply is None:
         return None
     ends = [event for event in reply.cancel() if isinstance(event, MessageComplete)]
@@ -441,7 +433,7 @@ def _rescue(reply: Reply | None) -> Response | None:
 
 
 class _LogWriter:
-    """Append entries in order, in one thread; failed entries are retried with the next ones."""
+    """Append entries to the log in order, in one thread; retry a failed entry with the next."""
 
     def __init__(self, place: str | Path) -> None:
         self._place = place
@@ -459,8 +451,9 @@ class _LogWriter:
             self._last = self._thread.submit(self._flush)
 
     def report(self) -> None:
-        """Print the problem once. A locked log may become free later, so a lock is reported only
-        at the end.
+        """Print the problem once.
+
+        A locked log may become free later, so a lock is reported only at the end.
         """
         problem = self._problem
         if (

@@ -70,8 +70,8 @@ def command(
 ) -> None:
     """Show SESSION step by step from its log. Nothing is executed and no model is called.
 
-    The hash chain is verified first; of a broken one, the steps before the break are shown. A line
-    that begins with ! marks a contradiction of the evidence, such as a tool that ran without a
+    The hash chain is verified first; if it is broken, only the steps before the break are shown. A
+    line that begins with ! marks a contradiction in the records, such as a tool that ran without a
     decision.
 
     With --rerun, MODEL gets the goals and the recorded observations, and the first turn that
@@ -117,7 +117,7 @@ def _rerun(
 
 
 def _sound_steps(log: EventLog, session: str, report: ChainReport) -> Iterator[ReplayStep]:
-    """Yield the steps up to the first broken link."""
+    """Yield the steps before the first broken link of the hash chain."""
     end = report.first.seq if report.first is not None else None
     return (
         read_steps(log, session)
@@ -139,7 +139,7 @@ def _judge(report: ChainReport) -> None:
 
 
 def _show(steps: Iterator[ReplayStep], *, full: bool, pause: bool) -> bool:
-    """Print the steps; return false if the user left before the end."""
+    """Print the steps; return false if the user stopped before the end."""
     for step in steps:
         if step.type == "turn.started":
             click.echo()

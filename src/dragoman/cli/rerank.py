@@ -41,7 +41,7 @@ def command(
 ) -> None:
     """Order DOCUMENTS by their relevance to QUERY with MODEL, the best first.
 
-    Without DOCUMENTS, each line of standard input is one.
+    Without DOCUMENTS, each line of standard input is one document.
     """
     given = [*documents, *read_lines(file, or_stdin=not documents)]
     if not given:

@@ -19,7 +19,7 @@ from ..session import Session
 
 
 class Move(Struct, frozen=True):
-    """What a model did in one turn: its text, and the calls it proposed."""
+    """What a model did in one turn: its text and its proposed calls."""
 
     text: str
     calls: tuple[tuple[str, Any], ...] = ()
@@ -31,9 +31,7 @@ class Move(Struct, frozen=True):
 
 
 class Rerun(Struct, frozen=True):
-    """The result of a repeated run: the number of compared turns, and both moves in the turn that
-    differs, if any.
-    """
+    """The result of a repeated run: how many turns were compared, and both moves that differ."""
 
     session: str
     model: str
@@ -44,9 +42,7 @@ class Rerun(Struct, frozen=True):
 
 
 class _Run(Struct):
-    """A recorded run: each goal with the model's moves after it, and the calls that
-    were denied.
-    """
+    """A recorded run: each goal with the model's moves after it, and which calls were denied."""
 
     system: str | None = None
     config: RuntimeConfig = RuntimeConfig()
@@ -55,9 +51,7 @@ class _Run(Struct):
 
 
 async def rerun(log: EventLog, session: str, provider: Provider) -> Rerun:
-    """Send the goals and recorded observations of a run to another model; stop at the first
-    difference.
-    """
+    """Send a run's goals and recorded observations to another model until a reply differs."""
     run = _read_run(log, session)
     if not run.goals:
         raise click.UsageError(f"{session}: has no recorded goal, so it cannot be repeated")
@@ -91,7 +85,7 @@ async def rerun(log: EventLog, session: str, provider: Provider) -> Rerun:
 
 
 def show_rerun(found: Rerun) -> None:
-    """Print how far the models agree, and where they diverge."""
+    """Print how many turns are the same, and where the models diverge."""
     if found.recorded is None or found.made is None:
         click.echo(f"{found.model} does the same in all {found.turns} turns")
         return

@@ -1,4 +1,4 @@
-"""What ``dragoman embed`` and ``dragoman rerank`` share: options, input, and the model."""
+"""The options, input and model that ``dragoman embed`` and ``dragoman rerank`` share."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def retrieval_options(wires: Mapping[str, Any]) -> Callable[[Any], Any]:
 
 
 def read_lines(file: Any, *, or_stdin: bool) -> list[str]:
-    """Return the lines of a file, or of standard input without one; empty lines are omitted."""
+    """Return the lines of a file, or of standard input without a file; omit empty lines."""
     if file is None:
         if not or_stdin or sys.stdin.isatty():
             return []
@@ -66,7 +66,7 @@ def read_lines(file: Any, *, or_stdin: bool) -> list[str]:
 
 
 def open_retrieval(side: Literal["embed", "rerank"], model: str, options: dict[str, Any]) -> Any:
-    """Return the blocking embedder or reranker of the options; transient failures are retried."""
+    """Return the blocking embedder or reranker that the options name; retry transient failures."""
     settings: dict[str, Any] = {"keep_raw": False}
     if options["timeout"] is not None:
         settings["timeouts"] = options["timeout"]
@@ -92,6 +92,6 @@ def open_retrieval(side: Literal["embed", "rerank"], model: str, options: dict[s
 
 
 def show_warnings(warnings: Sequence[LossWarning]) -> None:
-    """Print the requested features that were not applied."""
+    """Print warnings about requested features that were not applied."""
     for warning in warnings:
         click.echo(legible(f"warning: {warning}"), err=True)

@@ -21,7 +21,7 @@ _PAUSE = 0.06  # seconds between two redraws
 
 
 class Screen(Protocol):
-    """An output that shows a reply as it arrives."""
+    """An output that shows the events of a reply as they arrive."""
 
     def show(self, event: Event) -> None:
         """Show an event of the reply."""
@@ -31,15 +31,13 @@ class Screen(Protocol):
 
 
 def open_screen() -> Screen:
-    """Return a screen for Markdown if the output is a terminal and ``rich`` is installed, else a
-    plain one.
-    """
+    """Return a Markdown screen at a terminal where ``rich`` is installed, else a plain one."""
     screen = console()
     return PlainScreen() if screen is None else MarkdownScreen(screen)
 
 
 def describe_call(event: ToolUseEnd) -> str:
-    """Return a proposal with its arguments, or why the call is invalid."""
+    """Return a proposed call with its arguments as text, or why the call is invalid."""
     if event.intent is None:
         return f"not a usable proposal: {event.problem}: {event.detail}"
     arguments = json.dumps(
@@ -50,8 +48,9 @@ def describe_call(event: ToolUseEnd) -> str:
 
 @contextlib.contextmanager
 def stop_on_interrupt(stream: SyncEventStream) -> Iterator[None]:
-    """Let Ctrl-C cancel the reply, which still ends with its closing events; a second Ctrl-C
-    interrupts the program.
+    """Let Ctrl-C cancel the reply, which still ends with its closing events.
+
+    A second Ctrl-C interrupts the program.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -70,7 +69,7 @@ def stop_on_interrupt(stream: SyncEventStream) -> Iterator[None]:
 
 
 class PlainScreen:
-    """Show text as it arrives; thinking is written to standard error."""
+    """Show text on standard output as it arrives, and thinking on standard error."""
 
     def __init__(self) -> None:
         self._column = 0  # cursor column, to know whether a line has begun
@@ -101,7 +100,7 @@ class PlainScreen:
 
 
 def show_ending(warnings: Sequence[LossWarning], finish_reason: str) -> None:
-    """Print the losses, and the finish reason if it is unusual."""
+    """Print warnings about lost content, and the finish reason if it is unusual."""
     for warning in warnings:
         click.echo(legible(f"warning: {warning}", err=True), err=True)
     if finish_reason not in ("stop", "tool_calls", "cancelled"):
@@ -111,8 +110,8 @@ def show_ending(warnings: Sequence[LossWarning], finish_reason: str) -> None:
 class MarkdownScreen:
     """Show Markdown at a terminal. Only the paragraph that is still growing is redrawn.
 
-    Finished blocks are printed permanently, so that a reply longer than the window scrolls as text
-    does.
+    Finished blocks are printed permanently, so that a reply longer than the window scrolls like
+    ordinary text.
     """
 
     def __init__(self, screen: Any) -> None:
@@ -160,9 +159,7 @@ class MarkdownScreen:
         self._live.stop()
 
     def _draw(self, kind: Any, text: str, **style: str) -> None:
-        """Redraw the growing block, at a limited rate: a fast model would otherwise cause constant
-        redraws.
-        """
+        """Redraw the growing block, at a limited rate even if the model is fast."""
         now = time.monotonic()
         if now - self._drawn >= _PAUSE:
             self._drawn = now
@@ -187,9 +184,7 @@ class MarkdownScreen:
 
 
 def find_end(text: str) -> int:
-    """Return where the last finished block of Markdown ends: after a blank line outside code
-    fences.
-    """
+    """Return where the last finished Markdown block ends: at a blank line outside code blocks."""
     end = at = 0
     fence = ""
     for line in text.splitlines(keepends=True):

@@ -273,10 +273,10 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Serve models to existing clients, over their own wires.
+    """Serve models to existing clients, each over the API that it uses.
 
-    Chat Completions at /v1/chat/completions, Responses at /v1/responses, Messages at /v1/messages,
-    and more.
+    Chat Completions is served at /v1/chat/completions, Responses at /v1/responses, Messages at
+    /v1/messages, and more.
     """
     if new_key is not None:
         _show_new_key(new_key, as_json=as_json)
@@ -310,7 +310,7 @@ def _read_bounds(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_admin(file: str | None) -> str | None:
-    """Return the hash of the admin key, read from a file; ``None`` without a file."""
+    """Return the hash of the admin key in a file, or ``None`` if no file is given."""
     if file is None:
         return None
     digest = Path(file).read_text(encoding="utf-8", errors="replace").strip()
@@ -326,9 +326,7 @@ def _needs_ledger(key: Key, redis: str | None) -> bool:
 
 
 def _check_state(ring: KeyRing, state: str | None, redis: str | None, workers: int) -> None:
-    """Check the options for limits: open the ledger once, to report a wrong location before the
-    first call.
-    """
+    """Check the options for limits; open the ledger once, to find a wrong location early."""
     if workers > 1 and state is None and any(_needs_ledger(key, redis) for key in ring.keys):
         raise click.UsageError(
             "--workers: keys with limits are counted together; give --state PLACE"
@@ -416,7 +414,7 @@ def _bound_connections(most: int, per_peer: int | None) -> dict[str, int]:
 def _fit_open_files(connections: int) -> int:
     """Raise the open-file limit as far as possible; return the number of connections that fit.
 
-    A call uses two: the client's connection and the one to the model's server.
+    A call uses two open files: the client's connection and the one to the model's server.
     """
     if sys.platform == "win32":  # has no such limit
         return connections
@@ -458,9 +456,7 @@ def _read_models(models: tuple[str, ...]) -> dict[str, str]:
 
 
 def _check(config: str | None, named: dict[str, str], keys: str | None) -> KeyRing:
-    """Find mistakes before the server starts, since a worker process could only crash because of
-    them.
-    """
+    """Find mistakes before the server starts: a worker process could only crash on them."""
     try:
         registry = Registry.load(config)
         for name, target in named.items():

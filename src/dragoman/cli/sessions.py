@@ -1,4 +1,4 @@
-"""Find and list sessions of the log: ids by prefix, ``last``, and one line for each."""
+"""Find sessions of the log by the prefix of an id or as ``last``, and list them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ def sort_sessions(log: EventLog, kind: str | None = None) -> list[SessionEntry]:
 
 
 def find_session(log: EventLog, word: str, *, kind: str | None = None) -> str:
-    """Return the session that an argument refers to: its id, a unique prefix of the id, or
-    ``last``.
+    """Return the session that an argument names: its id, a unique prefix of the id, or ``last``.
 
     The part of an id after the first underscore can be abbreviated too: ``01M7`` finds
     ``chat_01M7FV3Y``. With ``kind``, ``last`` is the newest session of that kind.
@@ -65,9 +64,7 @@ def show_cost(summary: Summary) -> str:
 
 
 def make_row(entry: SessionEntry, summary: Summary) -> list[str]:
-    """Return the table cells of a session: time, kind, model, cost, outcome, id, and the
-    beginning of its goal.
-    """
+    """Return the table cells of a session, such as its time, model, cost and goal."""
     return [
         f"{entry.updated:%Y-%m-%d %H:%M}", summary.kind or "", shorten(summary.model or "", 40),
         show_cost(summary),
@@ -89,7 +86,7 @@ def shorten_ids(
 
 
 def _find_prefix(session: str, names: list[str]) -> str:
-    """Return the shortest unique prefix of a session's id that has a minimum length."""
+    """Return the shortest unique prefix of a session's id, of at least a minimum length."""
     length = _SHORTEST
     while sum(name.startswith(session[:length]) for name in names) > 1 and length < len(session):
         length += 1
@@ -100,7 +97,7 @@ ROW = ["last record", "kind", "model", "cost", "outcome", "session", "begins wit
 
 
 def to_json(entry: SessionEntry, summary: Summary) -> dict[str, Any]:
-    """Return the data of a session that ``--json`` prints."""
+    """Return the data about a session that ``--json`` prints."""
     fields = {name: getattr(entry, name) for name in entry.__struct_fields__}
     return {**fields, **{name: getattr(summary, name) for name in summary.__struct_fields__}}
 

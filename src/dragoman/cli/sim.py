@@ -28,7 +28,7 @@ from .errors import report_errors
 def command(
     script: Path, host: str, port: int, seed: int | None, *, check: bool, as_json: bool
 ) -> None:
-    """Run a simulated model server scripted by SCRIPT, including faults, on every wire.
+    """Run a simulated model server whose replies and faults SCRIPT defines, on every wire.
 
     SCRIPT is a YAML file. Ctrl-C stops the server.
     """

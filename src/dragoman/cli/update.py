@@ -44,8 +44,8 @@ def update_command(source: str, *, dry_run: bool, force: bool, as_json: bool) ->
 
     FILE or URL is LiteLLM's model_prices_and_context_window.json, the api.json of models.dev, or
     OpenRouter's /api/v1/models. Its facts override the bundled catalogue and are overridden by
-    what you declare; prices are added for models without one. Exit code 2: the list is rejected,
-    and nothing was changed.
+    what you declare; prices are added for models without one. Exit code 2 means that the list was
+    rejected and nothing was changed.
     """
     with report_errors():
         try:
@@ -91,7 +91,7 @@ def _show(kind: str, found: Any) -> None:
 
 
 def _read_known() -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the known properties of the models in the bundled catalogue, by vendor and model."""
+    """Return what the bundled catalogue states about each model, by vendor and model."""
     known: dict[str, dict[str, dict[str, Any]]] = {}
     for vendor in vendor_names():
         models = load_vendor(vendor).models

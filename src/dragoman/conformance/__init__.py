@@ -1,4 +1,4 @@
-"""The conformance kit: test whether a codec, a provider or a server keeps the contract.
+"""The conformance kit: test whether a codec, a provider or a server fulfils its contract.
 
 ``suite(wire="openai")`` returns the cases of a wire and ``suite(make_provider)`` those of a
 provider, ``retrieval_suite(make_embedder)`` those of an embedder or a reranker, for
@@ -77,20 +77,20 @@ def suite(
     skip: Iterable[str] = (),
     **settings: Any,
 ) -> Sequence[CodecCase | CodecRule | ProviderCase]:
-    """Return the cases of a codec (``wire=``) or of a provider (``factory``); run each with
-    ``case.run()``.
+    """Return the cases of a codec or a provider; run each with ``case.run()``.
 
-    For a codec: ``codec`` is the class to test, by default ours, and ``cases`` a folder of your
-    own case files, with one folder per wire.
+    For a codec, give its ``wire``: ``codec`` is the class to test, by default ours, and ``cases``
+    a folder of your own case files, with one folder per wire.
 
-    For a provider: ``factory()`` returns a fresh one for each case, or an awaitable of one.
-    ``capabilities`` enable and disable cases: a feature known to be missing must be rejected
-    cleanly instead. ``failing`` and ``unready`` map an error class to a factory whose calls, or
-    whose ``ready()``, must raise it; ``breaking`` returns one whose stream breaks off after its
-    first text. ``settings`` are those of ``Kit``: ``prompt``, ``tool``, ``schema``, ``config``,
-    ``at_once``, ``seconds``.
+    For a provider, give ``factory``: ``factory()`` returns a new provider for each case, or an
+    awaitable of one. ``capabilities`` enable and disable cases: a feature known to be missing must
+    be rejected cleanly instead. ``failing`` and ``unready`` map an error class to a factory whose
+    calls, or whose ``ready()``, must raise it; ``breaking`` returns a provider whose stream breaks
+    off after its first text. ``settings`` are those of ``Kit``: ``prompt``, ``tool``, ``schema``,
+    ``config``, ``at_once``, ``seconds``.
 
-    ``skip`` omits cases by name, with ``*`` as a wildcard; a name that matches none is an error.
+    ``skip`` omits cases by name, with ``*`` as a wildcard; a name that matches no case is an
+    error.
     """
     if (factory is None) == (wire is None):
         raise ValueError("suite: give either a factory of providers or wire=")

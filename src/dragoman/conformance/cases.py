@@ -1,7 +1,6 @@
-"""Conformance cases as data: files named ``CASE.PART``, in one folder per wire. This module runs
-them.
+"""Run conformance cases that are stored as files named ``CASE.PART``, in one folder per wire.
 
-Every part is optional:
+A case consists of these parts, all of them optional:
 
 - ``request.json``: our ``Request``; ``default.request.json`` is used by the cases without one
 - ``wire.json``: the body that must be sent, equal as JSON (including JSON inside its strings) and
@@ -60,7 +59,7 @@ CodecType = type[Codec]
 
 @dataclass(frozen=True)
 class Options:
-    """The settings a case is run with."""
+    """The settings that a case is run with."""
 
     quirks: dict[str, Any] | None = None
     capabilities: dict[str, Any] = field(default_factory=dict)
@@ -81,14 +80,12 @@ class DecodedReply:
 
     @property
     def response(self) -> Response | None:
-        """The complete reply, if there were any events."""
+        """The complete reply, or ``None`` if there were no events."""
         return fold(self.events) if self.events else None
 
     @property
     def facts(self) -> tuple[Any, ...]:
-        """The data that must not depend on how the bytes were split: message, finish reason, usage
-        and error.
-        """
+        """The message, finish reason, usage and error, whatever pieces the bytes arrived in."""
         reply = self.response
         error = None if self.error is None else (type(self.error), self.error.message)
         if reply is None:
@@ -118,23 +115,23 @@ class CodecCase:
         return self.folder / self.wire / f"{self.name}.{part}"
 
     def part(self, part: str) -> bytes | None:
-        """Return the bytes of a part, or ``None``."""
+        """Return the bytes of a part, or ``None`` if the case does not have it."""
         path = self.path(part)
         return path.read_bytes() if path.exists() else None
 
     def json(self, part: str) -> Any:
-        """Return a part as JSON, or ``None``."""
+        """Return a part parsed as JSON, or ``None`` if the case does not have it."""
         data = self.part(part)
         return None if data is None else msgspec.json.decode(data)
 
     @cached_property
     def options(self) -> Options:
-        """The settings the case is run with."""
+        """The settings that the case is run with."""
         return msgspec.convert(self.json("options.json") or {}, Options, strict=True)
 
     @cached_property
     def reply(self) -> bytes | None:
-        """The bytes of the reply, if any."""
+        """The bytes of the reply, or ``None`` if the case has no reply."""
         if (lines := self.part("reply.frames")) is not None:
             return write_frames(lines)
         return next((data for part in REPLIES if (data := self.part(part)) is not None), None)
@@ -168,8 +165,9 @@ class CodecCase:
 
 
 def write_frames(lines: bytes) -> bytes:
-    """Return the bytes of a binary event stream; a name that ends with ``Exception`` makes an
-    exception message.
+    """Return the bytes of a binary event stream.
+
+    A name that ends with ``Exception`` gives an exception message.
     """
     return b"".join(
         [
@@ -226,7 +224,7 @@ def decode(
 ) -> DecodedReply:
     """Feed the pieces of a reply to a decoder and return the result.
 
-    With ``judged``, tool calls are checked against the offered tools, as a provider does.
+    With ``judged``, check tool calls against the offered tools, as a provider does.
     """
     decoder = open_decoder(codec, request, judged=judged)
     events: list[Event] = []
@@ -243,7 +241,7 @@ def decode(
 
 
 def open_decoder(codec: Codec, request: Request, *, judged: bool = True) -> Decoder:
-    """Return a decoder for the reply to a request, as a provider opens it."""
+    """Return a decoder for the reply to a request, set up as a provider would do it."""
     encoded = codec.encode(request)
     out = Assembler(
         request_id=request.request_id,
@@ -268,7 +266,7 @@ def cut_at_random(data: bytes, seed: object, longest: int = 40) -> Iterator[byte
 
 
 def bytewise(data: bytes) -> Iterator[bytes]:
-    """Yield the bytes one by one."""
+    """Yield the bytes one at a time."""
     return (data[at : at + 1] for at in range(len(data)))
 
 
@@ -278,9 +276,7 @@ def with_crlf(data: bytes) -> bytes:
 
 
 def with_between(data: bytes, insert: bytes) -> bytes:
-    """Return the same stream with ``insert`` (a comment or a keep-alive) after each of
-    its events.
-    """
+    """Return the same stream with ``insert``, such as a keep-alive, after each of its events."""
     mark = b"\xef\xbb\xbf" if data.startswith(b"\xef\xbb\xbf") else b""
     return (
         mark
@@ -296,8 +292,9 @@ _PLAIN = {"message_id": "M", "request_id": "R"}
 
 
 def plain_ids(value: Any, names: dict[str, str] | None = None, *, offsets: bool = True) -> Any:
-    """Replace ids in a JSON value that differ from run to run by fixed ones; without ``offsets``,
-    set byte offsets to 0.
+    """Replace ids that differ from run to run by fixed ones in a JSON value.
+
+    Without ``offsets``, also set byte offsets to 0.
     """
     names = {} if names is None else names
     if isinstance(value, list | tuple):
@@ -319,7 +316,7 @@ def plain_ids(value: Any, names: dict[str, str] | None = None, *, offsets: bool 
 
 
 def lines_of(heard: DecodedReply, *, offsets: bool = True) -> list[Any]:
-    """Return what ``events.jsonl`` must contain for this result."""
+    """Return the lines that ``events.jsonl`` must contain for this result."""
     names: dict[str, str] = {}
     lines = [
         plain_ids(msgspec.json.decode(encode_event(event)), names, offsets=offsets)
@@ -331,7 +328,7 @@ def lines_of(heard: DecodedReply, *, offsets: bool = True) -> list[Any]:
 
 
 def fold_of(heard: DecodedReply) -> dict[str, Any]:
-    """Return what ``folded.json`` must contain for this result."""
+    """Return the value that ``folded.json`` must contain for this result."""
     reply, error = heard.response, heard.error
     facts: dict[str, Any] = {"error": None if error is None else type(error).__name__}
     if reply is not None:
@@ -393,9 +390,7 @@ _objects = JSONDecoder()
 
 
 def _read_texts(value: Any) -> Any:
-    """Parse the JSON inside a body's strings: the order of keys in arguments and
-    schemas is free.
-    """
+    """Parse the JSON inside a body's strings, because its keys may be in any order."""
     if isinstance(value, dict):
         return {name: _read_texts(each) for name, each in value.items()}
     if isinstance(value, list):
@@ -415,9 +410,7 @@ def _read_texts(value: Any) -> Any:
 
 
 def check_reply(case: CodecCase, codec: Codec) -> None:
-    """Check that the codec decodes the reply to exactly the expected events, however its bytes are
-    split.
-    """
+    """Check that the codec decodes a reply to the expected events, however its bytes are split."""
     text = case.part("events.jsonl")
     if text is None:
         raise Violation(f"{case}: has a reply but no events.jsonl")
@@ -432,7 +425,7 @@ def check_reply(case: CodecCase, codec: Codec) -> None:
 
 
 def ways(case: CodecCase) -> dict[str, Iterable[bytes]]:
-    """Return the same reply split into pieces and padded in various ways, as it may arrive."""
+    """Return copies of a reply that are split into pieces and padded in various ways."""
     data = case.reply or b""
     found: dict[str, Iterable[bytes]] = {
         "whole": [data],
@@ -460,8 +453,9 @@ def check_error(case: CodecCase, codec: Codec) -> None:
 
 
 def describe(error: ProviderError, expected: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of an error that ``expected`` names; ``says``, a part of its message, is
-    compared separately.
+    """Return the fields of an error that ``expected`` names.
+
+    ``says``, a part of the message, is compared separately.
     """
     facts = {
         "error": type(error).__name__,
@@ -475,7 +469,7 @@ def describe(error: ProviderError, expected: dict[str, Any]) -> dict[str, Any]:
 
 
 def find_error(case: CodecCase, codec: Codec) -> ProviderError:
-    """Return the error that the reply of a case, or its invalid request, leads to."""
+    """Return the error that a case's reply leads to, or its invalid request."""
     options = case.options
     if case.reply is not None:
         return codec.error(options.status, options.headers, case.reply, options.now)
@@ -488,8 +482,10 @@ def find_error(case: CodecCase, codec: Codec) -> ProviderError:
 
 
 def check_ready(case: CodecCase, row: dict[str, Any], kind: CodecType | None = None) -> None:
-    """Run one readiness check, given as ``{name, model, quirks, replies: {PATH: {status, body}},
-    asked, error, category}``.
+    """Run one readiness check of ``ready.json``.
+
+    It has the form ``{name, model, quirks, replies: {PATH: {status, body}}, asked, error,
+    category}``.
     """
     kind = kind or case.kind or CODECS[case.wire]
     quirks = row.get("quirks", case.options.quirks)
@@ -509,8 +505,7 @@ def check_ready(case: CodecCase, row: dict[str, Any], kind: CodecType | None = N
 def ask_ready(
     codec: Codec, replies: dict[str, dict[str, Any]]
 ) -> tuple[list[str], ProviderError | None]:
-    """Run the codec's readiness check against canned replies; return the requested paths and the
-    error.
+    """Run a codec's readiness check on canned replies; return the requested paths and the error.
 
     A path without a reply gets status 404.
     """

@@ -1,5 +1,6 @@
-"""The checks for a live server. Each returns a text on what it found, or raises an outcome such as
-``Failed``.
+"""The checks for a live server.
+
+Each check returns a text about what it found, or raises an outcome such as ``Failed``.
 """
 
 from __future__ import annotations
@@ -40,19 +41,19 @@ from .server import Server
 
 
 class Failed(Exception):  # noqa: N818 - an outcome, not an error
-    """The server does not do what its wire specifies."""
+    """A check failed: the server does not do what its wire specifies."""
 
 
 class Unsupported(Exception):  # noqa: N818
-    """The server or its model lacks a feature that clients can do without."""
+    """The server or its model lacks a feature that clients do not need."""
 
 
 class NotApplicable(Exception):  # noqa: N818
-    """The check has no conclusive result on this server."""
+    """The check does not have a conclusive result on this server."""
 
 
 class Check(Struct, frozen=True):
-    """One check of a server. If it is ``optional``, a clean rejection is not a failure."""
+    """One check of a server. If it is ``optional``, the server may reject the request cleanly."""
 
     name: str
     title: str
@@ -61,7 +62,7 @@ class Check(Struct, frozen=True):
 
 
 CHECKS: list[Check] = []
-"""The checks, in the order they are run."""
+"""All checks, in the order in which they are run."""
 
 
 def _check(name: str, title: str, *, optional: bool = False) -> Callable[..., Any]:
@@ -383,8 +384,10 @@ _COLOUR = re.compile(
 
 @_check("images.inline", "sees a picture", optional=True)
 async def _images(server: Server) -> str:
-    """Ask for the colour of an image. Many servers accept an image and let the model guess, so
-    only a model that names the right colours has seen it.
+    """Ask for the colours of an image.
+
+    Many servers accept an image that the model cannot see and let it guess, so the check requires
+    the right colours.
     """
     for colour, square in _SQUARES.items():
         said = await _show(server, square)
@@ -482,8 +485,9 @@ async def _four(server: Server) -> str:
 
 @_check("cancel.stops", "stops when the client hangs up", optional=True)
 async def _cancel(server: Server) -> str:
-    """Measure whether a server stops generating after the client hangs up: if not, the next call
-    is much slower.
+    """Measure whether a server stops generating after the client disconnects.
+
+    If it does not, the next call is much slower.
     """
     for _ in range(3):
         before = min([await _timed(_short_answer(server)) for _ in range(3)])

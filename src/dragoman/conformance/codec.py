@@ -1,4 +1,4 @@
-"""Rules that every codec must keep, whatever its wire. They need no recorded reply."""
+"""Rules for the codecs of all wires. They are checked without a recorded reply."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Check = Callable[[Codec], None]
 
 @dataclass(frozen=True)
 class CodecRule:
-    """One rule that every codec must keep. ``run(MyCodec)`` tests a codec with it."""
+    """A rule that every codec must follow. ``run(MyCodec)`` tests a codec with it."""
 
     name: str
     check: Check
@@ -127,7 +127,7 @@ _SETTINGS: dict[str, Any] = {
 
 
 def _every_setting_is_sent_or_noted(codec: Codec) -> None:
-    """Check that every setting is sent, rejected or noted as a loss."""
+    """Check that every setting is sent, rejected or reported as lost."""
     plain = plain_request(stream=False)
     without = codec.encode(plain)
     for name, value in _SETTINGS.items():
@@ -318,4 +318,4 @@ RULES: dict[str, Check] = {
     "ready.asks-for-nothing-billed": _ready_asks_for_nothing_billed,
     "learn.only-from-refusals-it-knows": _learns_only_from_refusals_it_knows,
 }
-"""The rules by name."""
+"""All rules, indexed by name."""

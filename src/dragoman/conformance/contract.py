@@ -63,7 +63,7 @@ Check = Callable[[Kit], Awaitable[None]]
 
 
 def build_cases(kit: Kit) -> list[ProviderCase]:
-    """Return the cases that the kit's settings enable."""
+    """Return the cases that the settings of the kit enable."""
     checks: dict[str, Check] = dict(_ALWAYS)
     for flag, unless_known, wanted, refused in _SWITCHED:
         checks |= wanted if kit.allows(flag, unless_known=unless_known) else {}
@@ -105,9 +105,7 @@ async def _read_until_error(stream: EventStream) -> tuple[list[Event], ProviderE
 
 @contextlib.asynccontextmanager
 async def _refused(*kinds: type[ProviderError], what: str) -> AsyncIterator[None]:
-    """Return a context manager that expects one of these errors, raised before
-    anything is sent.
-    """
+    """Return a context manager that expects one of these errors before anything is sent."""
     try:
         yield
     except ProviderError as error:
@@ -234,7 +232,7 @@ async def _rejects_invalid_requests(kit: Kit) -> None:
 
 
 async def _call_either(method: Callable[..., Any], given: dict[str, Any]) -> Any:
-    """Call a method; a ``ValueError`` about the caller's arguments also counts as a rejection."""
+    """Call a method; accept a ``ValueError`` about the arguments as a rejection."""
     try:
         made = method(**given)
         return await made if asyncio.iscoroutine(made) else made
@@ -614,7 +612,7 @@ async def _many_at_once(kit: Kit) -> None:
 
 
 async def _calls_do_not_wait_for_each_other(kit: Kit) -> None:
-    """Keep one stream open while another runs from beginning to end."""
+    """Check that one stream can stay open while another runs from beginning to end."""
     async with kit.open() as provider, provider.stream(kit.prompt, config=kit.config) as waiting:
         await anext(waiting)
         await _read_events(provider.stream(kit.prompt, config=kit.config))

@@ -43,13 +43,13 @@ async def check_server(
     progress: Progress | None = None,
     transport: Transport | None = None,
 ) -> Report:
-    """Run every check against the server at ``url`` and report.
+    """Run every check against the server at ``url`` and return a report.
 
     ``seconds`` limits each call and ``budget`` the total time; no reply is longer than about twice
-    ``max_tokens``, except those that are cancelled at their first event. ``context`` is the
-    model's window, if the server does not report it. ``skip`` omits checks by name, with ``*`` as
-    a wildcard. Exchanges in the report are truncated and have no headers; they never contain the
-    key.
+    ``max_tokens``, except those that are cancelled at their first event. ``context`` is the size
+    of the model's context window, if the server does not report it. ``skip`` omits checks by name,
+    with ``*`` as a wildcard. Exchanges in the report are truncated and have no headers; they never
+    contain the key.
     """
     if wire is not None and wire not in CODECS:
         raise ValueError(f"unknown wire {wire!r}; one of {', '.join(sorted(CODECS))}")
@@ -85,7 +85,7 @@ def _choose(skip: Collection[str]) -> list[Check]:
 
 
 def _shown(url: str) -> str:
-    """Return the server's address without credentials and other parts that may be secret."""
+    """Return the server's address without credentials and other secret parts."""
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 

@@ -1,4 +1,4 @@
-"""Cases for every provider: they run against any implementation of ``Provider``."""
+"""Conformance cases for all providers: they test any implementation of ``Provider``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SCHEMA = {
 
 @dataclass(frozen=True)
 class Kit:
-    """The settings of the cases; see ``suite``."""
+    """The settings of the conformance cases for a provider; ``suite`` describes them."""
 
     factory: Factory
     capabilities: Capabilities = field(default_factory=Capabilities)
@@ -54,13 +54,13 @@ class Kit:
     seconds: float = 60.0
 
     def allows(self, flag: str, *, unless_known: bool = True) -> bool:
-        """Return whether a capability is enabled; if it is unknown, return ``unless_known``."""
+        """Return whether a capability is enabled; if that is unknown, return ``unless_known``."""
         value = self.capabilities.known(flag)
         return unless_known if value is None else bool(value)
 
     @contextlib.asynccontextmanager
     async def open(self, factory: Factory | None = None) -> AsyncIterator[Provider]:
-        """Return a context manager with a fresh provider, closed at the end."""
+        """Return a context manager that opens a new provider and closes it at the end."""
         made = (factory or self.factory)()
         provider = await made if inspect.isawaitable(made) else made
         if not isinstance(provider, Provider):
@@ -74,7 +74,7 @@ class Kit:
 
 
 class Spy:
-    """Count the calls that reach a provider; all of them go through ``open``."""
+    """Count the calls that reach a provider, by counting the calls of its ``open``."""
 
     def __init__(self, provider: Provider) -> None:
         self.calls = 0
@@ -88,9 +88,7 @@ class Spy:
 
 
 async def run_case(name: str, check: Callable[[Any], Awaitable[None]], kit: Any) -> None:
-    """Run the check of a case within the kit's time limit; turn every exception into
-    ``Violation``.
-    """
+    """Run a case's check within the time limit; turn every exception into ``Violation``."""
     try:
         async with asyncio.timeout(kit.seconds):
             # a copy, so that one case cannot change the settings of another
@@ -106,7 +104,7 @@ async def run_case(name: str, check: Callable[[Any], Awaitable[None]], kit: Any)
 
 
 def leave_out(cases: Iterable[CaseT], skip: Iterable[str]) -> list[CaseT]:
-    """Return the cases without those that ``skip`` names, with ``*`` as a wildcard."""
+    """Return the cases without those whose names match ``skip``, with ``*`` as a wildcard."""
     listed = list(cases)
     for pattern in skip:
         kept = [case for case in listed if not fnmatch.fnmatchcase(str(case), pattern)]
@@ -118,9 +116,7 @@ def leave_out(cases: Iterable[CaseT], skip: Iterable[str]) -> list[CaseT]:
 
 @dataclass(frozen=True)
 class ProviderCase:
-    """One case, bound to the provider under test. Use ``await case.run()`` or
-    ``case.run_sync()``.
-    """
+    """One case for the provider under test. Run ``await case.run()`` or ``case.run_sync()``."""
 
     name: str
     check: Callable[[Kit], Awaitable[None]]
@@ -134,5 +130,5 @@ class ProviderCase:
         await run_case(self.name, self.check, self.kit)
 
     def run_sync(self) -> None:
-        """Call ``run()`` in tests without an event loop."""
+        """Run the case in a test that has no event loop."""
         asyncio.run(self.run())

@@ -25,7 +25,7 @@ WORDS: dict[Status, str] = {
 
 
 class RecordedExchange(Struct, frozen=True, omit_defaults=True):
-    """A request and its reply, truncated and without headers, so without keys."""
+    """A request and its reply, truncated, without headers and therefore without keys."""
 
     method: str
     path: str
@@ -44,9 +44,7 @@ class CheckOutcome(Struct, frozen=True, omit_defaults=True):
     evidence: tuple[RecordedExchange, ...] = ()
     seconds: float = 0.0
     about: bool = True
-    """Whether the outcome shows something about the server; false after a lost connection, for
-    example.
-    """
+    """Whether the outcome shows anything about the server, unlike a lost connection."""
 
 
 class Report(Struct, Displayed, frozen=True):
@@ -84,9 +82,7 @@ class Report(Struct, Displayed, frozen=True):
         return msgspec.json.format(msgspec.json.encode(record), indent=2)
 
     def to_facts(self) -> bytes:
-        """Return the capabilities in the form that ``Capabilities.read`` and ``models.yaml``
-        accept.
-        """
+        """Return the capabilities as ``Capabilities.read`` and ``models.yaml`` accept them."""
         known = {
             name: fact for name, fact in msgspec.to_builtins(self.capabilities).items() if fact
         }
@@ -132,9 +128,7 @@ def write_text(report: Report, *, paint: Any = lambda text, status: text) -> str
 
 
 def write_markdown(report: Report) -> str:
-    """Return a Markdown page without times, so that two runs on the same server give the same
-    page.
-    """
+    """Return a Markdown page without times: runs on the same server give the same page."""
     lines = [
         f"# Check of {report.model} over the {report.wire} wire",
         "",

@@ -1,4 +1,4 @@
-"""A live server under test: send requests, and record its replies as evidence."""
+"""A live server under test: send requests to it, and record its replies as evidence."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _without_noise(data: bytes) -> bytes:
 
 
 class _RecordedStream(HttpStream):
-    """A reply whose beginning and end are recorded."""
+    """A reply of which the beginning and the end are recorded."""
 
     def __init__(self, reply: HttpStream) -> None:
         self._reply = reply
@@ -103,7 +103,7 @@ class _RecordedStream(HttpStream):
 
 
 class Server:
-    """One model of a live server. Every call is limited in tokens and in time."""
+    """One model of a live server. Every call to it is limited in tokens and in time."""
 
     def __init__(
         self,
@@ -144,13 +144,11 @@ class Server:
         )  # fmt: skip
 
     async def ask(self, messages: Any, **settings: Any) -> Response:
-        """Return a complete reply; temperature 0 and few tokens by default."""
+        """Call the model and return its reply; temperature 0 and few tokens by default."""
         return await self.provider.complete(messages, **self._bounded(settings))
 
     async def listen(self, messages: Any, **settings: Any) -> tuple[list[Event], Response]:
-        """Return the events of a streamed reply, after checking their order, and its complete
-        response.
-        """
+        """Return the events of a streamed reply, whose order is checked, and its response."""
         async with self.provider.stream(messages, **self._bounded(settings)) as stream:
             heard = [event async for event in stream]
         check_events(heard)
@@ -161,7 +159,7 @@ class Server:
         return {"config": given, **settings}
 
     async def post(self, change: Callable[[dict[str, Any]], Any]) -> HttpReply:
-        """Send a plain request whose body was altered by ``change``, which no codec would send."""
+        """Send a request whose body ``change`` has altered in a way that no codec does."""
         request = Request((User("Hello"),), config=RuntimeConfig(max_tokens=4), model=self.model)
         http = self.codec().encode(request).http
         body = change(msgspec.json.decode(http.body))
@@ -171,7 +169,7 @@ class Server:
         )
 
     async def ask_as(self, model: str | None = None, key: str | None = None) -> Response:
-        """Send a short prompt to another model or with another key."""
+        """Send a short prompt to another model, or with another key."""
         credentials = {name: value.reveal() or "" for name, value in self._credentials.items()}
         headers = self.codec().authorise(key) if key else credentials
         name = model or self.model
@@ -210,7 +208,7 @@ async def _get(
 
 
 async def find_wire(url: str, key: str | None, seconds: float) -> str:
-    """Return the wire that a server uses: by its address, else by which endpoint responds."""
+    """Return the wire that a server uses: by its URL, or else by which endpoint responds."""
     path = urlsplit(url).path
     if "v1beta" in path:
         return "gemini"

@@ -11,19 +11,17 @@ _MOST = 40  # maximum number of lines of a difference to show
 
 
 class Violation(AssertionError):  # noqa: N818 - it is not an error of the kit
-    """The contract is broken; the message names the violated part and shows the difference."""
+    """The contract is broken; the message names the broken part and shows the difference."""
 
 
 def demand(holds: bool, rule: str) -> None:
-    """Raise ``Violation`` unless the rule holds. This is not an ``assert``, which can be switched
-    off.
-    """
+    """Raise ``Violation`` unless the rule holds, even where Python runs without assertions."""
     if not holds:
         raise Violation(rule)
 
 
 def demand_same(found: Any, wanted: Any, what: str) -> None:
-    """Raise ``Violation`` with the difference unless both are equal."""
+    """Raise ``Violation`` with the difference unless both values are equal."""
     if found == wanted:
         return
     lines = difflib.unified_diff(_show(wanted), _show(found), "wanted", "found", lineterm="", n=1)

@@ -1,15 +1,13 @@
-"""Events, usage, the response they fold into, and the assembler, the only class that creates
-events.
+"""Events, token usage, the response that events fold into, and the assembler that creates them.
 
-A reply is a sequence of events that keeps these rules, whatever the wire did:
+A reply is a sequence of events that follows these rules, whatever the provider sent:
 
-1. ``message.start`` comes first, once.
-2. ``content_block_index`` never decreases; blocks come one after another.
-3. Every ``tool.use_start`` has exactly one ``tool.use_end``; fragments are literal.
-4. A ``tool.use_end`` has an ``intent`` only when its arguments arrived complete and parsed;
-   otherwise ``problem`` is the reason, and ``final_input`` the object that could be read, or
-   ``{}``.
-5. ``message.complete`` comes last, once, and its ``final_content`` is the sum of the deltas.
+1. ``message.start`` comes first, once. 2. ``content_block_index`` never decreases; blocks come one
+after another. 3. Every ``tool.use_start`` has exactly one ``tool.use_end``; fragments are passed
+on unchanged. 4. A ``tool.use_end`` has an ``intent`` only when its arguments arrived complete and
+parsed; otherwise ``problem`` is the reason, and ``final_input`` the object that could be read, or
+``{}``. 5. ``message.complete`` comes last, once, and its ``final_content`` is the sum of the
+deltas.
 
 Rule of this folder: no other code creates events. Wires call the methods of ``Assembler``, which
 alone decides indices, closing order and endings; ``Follower`` closes a message whose events came

@@ -40,16 +40,14 @@ Interruption = Literal["cancelled", "interrupted"]
 
 
 class Expected(Protocol):
-    """The caller's tools and schema, against which the assembler checks tool calls and structured
-    text.
-    """
+    """The caller's tools and schema, which tool calls and structured text must match."""
 
     @property
     def response_schema(self) -> dict[str, Any] | None:
-        """The schema that the final text must satisfy, if any."""
+        """The schema that the final text must match, or ``None``."""
 
     def tool_problem(self, name: str, arguments: dict[str, Any]) -> tuple[Problem, str] | None:
-        """Return why a call does not match the tools that the caller offered, or ``None``."""
+        """Return why a call does not match the caller's tools; ``None`` if it does."""
 
     def read_text(self, text: str) -> tuple[Any, str | None]:
         """Return the final text as parsed JSON, and the first violation of the schema, if any."""
@@ -57,18 +55,18 @@ class Expected(Protocol):
 
 
 class AssemblerError(RuntimeError):
-    """A wire called the methods of the assembler in an illegal order: a bug in that wire."""
+    """A wire called the methods of the assembler in an illegal order: the wire has a bug."""
 
 
 class Assembler:
-    """Create the events of one reply, in the order that the rules of this folder require.
+    """Create the events of one reply, in the order that the rules of this package require.
 
     A wire calls ``start``, then any of ``text``, ``thinking``, ``tool_start``, ``tool_input``,
     ``attach``, ``whole``, ``block_end`` and ``usage`` in the order in which the data arrives, then
     one of ``finish``, ``fail`` and ``cancel``. ``take()`` returns the events since the last call.
     After the end, ``error`` is the exception that the caller must receive, if any. A wire sets
-    ``offset`` to the byte position of what it decodes, and ``kept`` to the provider's bytes before
-    it ends the message.
+    ``offset`` to the byte position of what it decodes, and, before it ends the message, ``kept``
+    to the bytes that the provider sent.
 
     The states of a message; any call that the table does not list raises ``AssemblerError``:
 
@@ -91,7 +89,7 @@ class Assembler:
         complete   ``fail``, ``cancel``        complete   none
         =========  ==========================  =========  ============================================
 
-    ``blocks`` has the states of a block within an open message.
+    The module ``blocks`` describes the states of a block within an open message.
     """
 
     def __init__(
@@ -127,7 +125,7 @@ class Assembler:
 
     @property
     def response(self) -> Response | None:
-        """The reply, once the message is complete; ``None`` before."""
+        """The reply, or ``None`` as long as the message is not complete."""
         return fold([self.opening, self.complete]) if self.opening and self.complete else None
 
     @property
@@ -136,9 +134,7 @@ class Assembler:
         return bool(self._tools)
 
     def calls_are_complete(self, *keys: Any) -> bool:
-        """Return whether the arguments of the calls ``keys``, or of all calls, are complete JSON
-        objects.
-        """
+        """Return whether the arguments of these calls, or of all, are complete JSON objects."""
         return all(self._tools[key].is_complete() for key in keys or self._tools)
 
     def take(self) -> list[Event]:
@@ -166,7 +162,7 @@ class Assembler:
     # --- while the message is open
 
     def start(self, model: str | None = None) -> None:
-        """Begin the message."""
+        """Begin the message, and emit ``message.start``."""
         if self.opening is not None:
             raise AssemblerError("start called twice")
         if self.error is not None:
@@ -182,7 +178,7 @@ class Assembler:
         blocks.out.append(self.opening)
 
     def text(self, piece: str) -> None:
-        """Add text; after a call or thinking it opens a new block."""
+        """Add a fragment of text; after a call or thinking, it begins a new block."""
         if not piece:
             return
         blocks = self._blocks
@@ -198,7 +194,7 @@ class Assembler:
         block.content.append(piece)
 
     def thinking(self, piece: str) -> None:
-        """Add thinking."""
+        """Add a fragment of the model's thinking."""
         if not piece:
             return
         block = self._blocks.last
@@ -208,9 +204,7 @@ class Assembler:
         self._blocks.add(block, piece, self.offset)
 
     def tool_start(self, key: Any, call_id: str | None, name: str) -> None:
-        """Open a call; ``key`` is the wire's handle on it. A missing or repeated id is
-        replaced.
-        """
+        """Open a call, which the wire identifies by ``key``; replace a missing or repeated id."""
         if key in self._tools:
             raise AssemblerError(f"tool_start called twice for {key!r}")
         unique = call_id if call_id and call_id not in self._call_ids else "call_" + self._new_id()
@@ -220,7 +214,7 @@ class Assembler:
         self._close_ended()
 
     def tool_input(self, key: Any, fragment: str) -> None:
-        """Add a literal fragment of a call's arguments."""
+        """Add a fragment of a call's arguments, unchanged."""
         block = self._tools.get(key)
         if block is None:
             raise AssemblerError(f"tool_input for {key!r}, which was not started")
@@ -239,12 +233,12 @@ class Assembler:
     def attach(
         self, kind: type, signature: str | None = None, opaque: Any = None, *, key: Any = None
     ) -> None:
-        """Attach opaque state to the call ``key``, or to the open block of ``kind``.
+        """Attach the provider's opaque state to the call ``key`` or to the open block of ``kind``.
 
         If no block of ``kind`` is open, an empty one is opened. With the key ``LAST`` the state is
-        added to that of the last text, even if it has ended: sources arrive after the text that
-        they support. ``opaque`` may then be a function of that text and its state. A message
-        without text ignores them.
+        added to that of the last text, even if that text has ended, because citations arrive after
+        the text that they support. ``opaque`` may then be a function of that text and its state. A
+        message without text ignores the state.
         """
         self._refuse_late("attach")
         if key is LAST:
@@ -268,7 +262,7 @@ class Assembler:
             self._blocks.emit_signature(block)
 
     def whole(self, block: RedactedThinking | Opaque | Audio | Image) -> None:
-        """Add a complete block that has no deltas.
+        """Add a block that arrives complete, without deltas.
 
         Audio gets opaque state only if the provider sent some; every other block always gets it.
         """
@@ -279,7 +273,7 @@ class Assembler:
         self.block_end()
 
     def block_end(self, key: Any = None) -> None:
-        """Close the call ``key``, or without a key the open block, if any."""
+        """Close the call ``key``; without a key, close the open block, if there is one."""
         block = self._blocks.last if key is None else self._tools.get(key)
         if block is None and key is not None:
             raise AssemblerError(f"block_end for {key!r}, which was not started")
@@ -288,9 +282,7 @@ class Assembler:
             self._close_ended()
 
     def usage(self, usage: Usage) -> None:
-        """Set the token counts. Each call replaces the counts before; a wire merges partial counts
-        itself.
-        """
+        """Set the token counts, replacing earlier ones; a wire merges partial counts itself."""
         self._refuse_late("usage")
         self.reported = usage
 
@@ -299,8 +291,9 @@ class Assembler:
     def finish(
         self, reason: FinishReason, raw: str | None = None, stop_sequence: str | None = None
     ) -> None:
-        """End a complete reply. Invalid calls or structured text set ``error`` and never become an
-        intent.
+        """End a complete reply.
+
+        Invalid calls or structured text set ``error``, and never become an intent.
         """
         self._close_all(None, cut=reason not in ("stop", "tool_calls"))
         unsound = [block for block in self._tools.values() if block.problem is not None]
@@ -316,9 +309,7 @@ class Assembler:
         self._complete(reason, raw, stop_sequence, parsed)
 
     def fail(self, error: ProviderError) -> None:
-        """End an interrupted reply: close open blocks, finish with ``error``, keep the error to be
-        raised.
-        """
+        """End an interrupted reply: close open blocks, finish with ``error``, keep the error."""
         if self.complete is not None:
             return
         self.error = error
@@ -348,12 +339,12 @@ class Assembler:
             raise AssemblerError(f"{verb} after the end")
 
     def _close_ended(self) -> None:
-        """Emit the events that can be emitted now, up to the first block that is still open."""
+        """Emit all events that may be emitted now, up to the first block that is still open."""
         while (block := self._blocks.take_turn()) is not None:
             self._close(block)
 
     def _close_all(self, problem: Interruption | None, *, cut: bool = False) -> None:
-        """Close every block in order; ``cut`` means that the last one may be truncated."""
+        """Close every block in order; with ``cut``, the last one may be truncated."""
         if self.opening is None:
             raise AssemblerError("finish before start")
         if self.complete is not None:
@@ -423,9 +414,9 @@ class Assembler:
 
 
 def _hold_null(block: Block, fragment: str, nulls: list[Block], expected: Expected | None) -> str:
-    """Hold back the arguments ``null`` of a call; return the text to emit for this fragment.
+    """Hold back the arguments of a call if they are ``null``; return the text to emit now.
 
-    Groq sends ``null`` for a call of a tool without parameters. If the tool accepts ``{}``,
+    Groq sends ``null`` as the arguments of a tool without parameters. If the tool accepts ``{}``,
     ``null`` counts as no arguments and is not emitted. If more text follows it, ``null`` is
     emitted first, and the arguments are malformed.
     """
@@ -453,9 +444,7 @@ def _is_structured(expected: Expected | None) -> TypeGuard[Expected]:
 def _read_structured(
     expected: Expected, texts: list[str], reason: FinishReason, usage: Usage
 ) -> tuple[Any, StructuredOutputError | None]:
-    """Return the value of a structured reply, and the error if its text does not satisfy the
-    schema.
-    """
+    """Return the value of a structured reply, and the error if it does not match the schema."""
     text = "".join(texts)
     if not text and reason == "length":
         return None, None

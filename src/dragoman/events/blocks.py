@@ -1,5 +1,4 @@
-"""The blocks of a message under construction: their text, their order and the events of their
-turn.
+"""The blocks of a message under construction: their texts, their order and their events.
 
 Events of different blocks never interleave, although fragments of parallel calls may arrive
 interleaved. Each block therefore takes its turn, in the order in which the wire opened it:
@@ -51,14 +50,15 @@ _CHUNK = 4096  # a chunk of this many characters is closed and the next one begi
 LAST = object()
 """The key that stands for the last text of a message."""
 Citing: TypeAlias = Callable[[str, dict[str, Any]], dict[str, Any]]
-"""A function that returns the sources of a text, given the text so far and its opaque state."""
+"""A function from a text and its opaque state to the sources of the text."""
 
 
 class GrowingText:
-    """A text that arrives in fragments, held in chunks.
+    """A text that arrives in fragments and is stored in chunks.
 
     One string object per fragment would take ten times the memory of the text. One buffer that is
-    reallocated as it grows fragments the heap when many texts grow at once; chunks are not moved.
+    reallocated as it grows fragments the heap when many texts grow at once; chunks are never
+    moved.
     """
 
     __slots__ = ("_chunks", "_fragments")
@@ -77,7 +77,7 @@ class GrowingText:
             self._fragments.clear()
 
     def read(self) -> str:
-        """Return the text so far, and hold it as this one string."""
+        """Return the text so far, and store it as one string from now on."""
         text = "".join(self._chunks) + "".join(self._fragments)
         self._chunks = [text]
         self._fragments.clear()
@@ -112,13 +112,11 @@ class Block:
 
     @property
     def text(self) -> str:
-        """All fragments received so far."""
+        """The text of all fragments received so far."""
         return self.content.read() + "".join(self.waiting or ())
 
     def retract(self, events: Sequence[Event]) -> bool:
-        """Undo ``events``, the last ones of this block; return whether anything else of the block
-        was delivered.
-        """
+        """Undo the block's last events; return whether any other event of it was delivered."""
         hidden = 0
         for event in events:
             if isinstance(event, ToolUseStart):
@@ -140,9 +138,7 @@ class Block:
         return self.kind is ToolCall or bool(text or self.signatures)
 
     def is_complete(self) -> bool:
-        """Return whether another block may begin: after text always, after a call once its input
-        is an object.
-        """
+        """Return whether another block may begin: a call must first have a complete input."""
         if self.kind is not ToolCall:
             return True
         # Called for every fragment of interleaved calls. Looking at the last fragment first is a
@@ -152,9 +148,7 @@ class Block:
     def intent(
         self, intent_id: str, text: str, provider: str, model: str, request_id: str
     ) -> ToolIntent:
-        """Return the intent of a call whose arguments are complete; ``text`` is the arguments as
-        received.
-        """
+        """Return the intent of a call with complete arguments, which ``text`` contains."""
         return ToolIntent(
             id=intent_id,
             provider_call_id=self.provider_id,
@@ -197,7 +191,7 @@ class Blocks:
         return block
 
     def follow(self, kind: type, index: int) -> Block:
-        """Return block ``index`` of an existing stream, and mark all blocks before it as ended."""
+        """Return the block ``index`` of an existing stream; mark all earlier blocks as ended."""
         block = self.all[-1] if self.all else None
         if block is None or block.index != index:
             self.skip()
@@ -207,9 +201,7 @@ class Blocks:
         return block
 
     def cite(self, sources: dict[str, Any] | Citing, issuer: Issuer | None) -> None:
-        """Add the provider's own record of sources to the opaque state of the last
-        text, if any.
-        """
+        """Add the provider's record of sources to the opaque state of the last text, if any."""
         texts = [block for block in self.all if block.kind is Text]
         if texts:
             state = texts[-1].continuity or Continuity(issuer=issuer)
@@ -218,13 +210,11 @@ class Blocks:
             texts[-1].continuity = replace(state, opaque={**held, **found})
 
     def skip(self) -> None:
-        """Mark all blocks as ended, without emitting events."""
+        """Mark all blocks as ended without emitting events."""
         self._next, self.current = len(self.all), None
 
     def add(self, block: Block, piece: str, offset: int) -> None:
-        """Add a fragment that arrived at byte ``offset``: emit it, or keep it until the block's
-        turn.
-        """
+        """Emit a fragment that arrived at byte ``offset``, or keep it until the block's turn."""
         block.count += 1
         block.last = offset
         if not piece.isspace():
@@ -235,10 +225,10 @@ class Blocks:
             self._emit(block, piece)
 
     def take_turn(self, *, to_the_end: bool = False) -> Block | None:
-        """Give the next block its turn; return it if it has ended, so that the caller closes it
-        and calls again.
+        """Give the next block its turn; return the block if the caller must close it.
 
-        With ``to_the_end``, open blocks count as ended.
+        That is the case if the block has ended; the caller then calls this again. With
+        ``to_the_end``, open blocks count as ended.
         """
         if self._next == len(self.all):
             self.current = None
@@ -255,7 +245,7 @@ class Blocks:
         return block
 
     def _begin_turn(self, block: Block) -> None:
-        """Emit the fragments that a block collected while it waited."""
+        """Emit the fragments that a block received while it waited for its turn."""
         waiting, block.waiting = block.waiting or (), None
         if block.kind is ToolCall:
             start = ToolUseStart(
@@ -280,7 +270,7 @@ class Blocks:
             self.out.append(delta)
 
     def emit_signature(self, block: Block) -> None:
-        """Emit the signature of a thought, if it has one."""
+        """Emit the signature of a thinking block, if it has one."""
         if block.continuity is not None and block.continuity.signature is not None:
             signature = block.continuity.signature
             block.signatures.append(signature)
@@ -289,7 +279,7 @@ class Blocks:
             )
 
     def emit_end(self, block: Block, intent: ToolIntent | None) -> None:
-        """Emit the end of a call."""
+        """Emit the end of a tool call."""
         problem, detail = block.problem or (None, None)
         end = ToolUseEnd(
             self.message_id, self.request_id, block.index, block.call_id,
@@ -298,9 +288,7 @@ class Blocks:
         self.out.append(end)
 
     def retract(self, undelivered: Sequence[Event]) -> None:
-        """Undo the events ``undelivered``, and drop blocks that were still waiting for
-        their turn.
-        """
+        """Undo the events ``undelivered``, and drop the blocks that still wait for their turn."""
         kept = [block for block in self.all if block.waiting is None]
         if any(isinstance(event, MessageStart) for event in undelivered):
             kept = []

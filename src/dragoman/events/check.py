@@ -1,4 +1,4 @@
-"""Check any sequence of events against the rules of a stream."""
+"""Check whether a sequence of events follows the rules of a stream."""
 
 from __future__ import annotations
 
@@ -38,9 +38,7 @@ _encoder = msgspec.json.Encoder(order="deterministic")
 
 
 class StreamContractError(ValueError):
-    """A sequence of events breaks a rule: ``index`` is the position of the event, ``rule`` the
-    rule.
-    """
+    """A sequence of events breaks ``rule`` at the position ``index``."""
 
     def __init__(self, index: int, rule: str) -> None:
         super().__init__(f"event {index}: {rule}")
@@ -69,7 +67,7 @@ def check_events(events: Iterable[Event | UnknownEvent]) -> None:
 
 
 class _Summary(Struct):
-    """The content of one block, from its deltas or from the final message."""
+    """The content of one block, summarised from its deltas or from the final message."""
 
     kind: type[AssistantBlock]
     text: str = ""  # the text; for a call, its id
@@ -211,9 +209,7 @@ class _Checker:
 
 
 def _write(value: Any) -> bytes | None:
-    """Return a value as JSON, so that ``True``, ``1`` and ``1.0`` differ; ``None`` if it is not
-    JSON.
-    """
+    """Return a value as JSON, so that ``True``, ``1`` and ``1.0`` differ, or ``None``."""
     try:
         return _encoder.encode(value)
     except (TypeError, ValueError, RecursionError):

@@ -40,9 +40,10 @@ from .values import (
 
 
 class Follower(Assembler):
-    """Follow a stream of events, so that ``cut`` can close the message after any of them.
+    """Follow a stream of events, so that ``cut`` can close the message after each event.
 
-    It knows only what the events contain: no opaque state, and usage only at the end.
+    It knows only what the events contain: they have no opaque state, and token usage only at the
+    end.
     """
 
     def follow(self, event: Event) -> None:
@@ -71,9 +72,7 @@ class Follower(Assembler):
             self.kept, self.warnings = event.kept, event.warnings
 
     def _last_call(self) -> Block:
-        """Return the open call; for a stream that breaks the rules, a block that is not part of
-        the message.
-        """
+        """Return the open call; without one, return a block that is not part of the message."""
         blocks = self._blocks.all
         return blocks[-1] if blocks and blocks[-1].kind is ToolCall else Block(ToolCall, 0)
 
@@ -86,14 +85,14 @@ class Follower(Assembler):
 
 
 class RecordedAssembler(Assembler):
-    """Create the events of a recorded message, block by block, with the recorded end."""
+    """Create the events of a recorded message, block by block, including its recorded end."""
 
     def begin(self, message_id: str | None) -> None:
         """Begin the message with its recorded id."""
         self._begin(message_id or "msg_" + self._new_id())
 
     def block(self, recorded: Text | Thinking | RedactedThinking | Opaque | Audio | Image) -> None:
-        """Add a block other than a call."""
+        """Add a recorded block that is not a call."""
         block = self._open(type(recorded))
         block.continuity = recorded.continuity
         if not isinstance(recorded, Text | Thinking):
@@ -105,8 +104,9 @@ class RecordedAssembler(Assembler):
     def call(
         self, recorded: ToolCall, text: str, intent: ToolIntent | None, *, is_whole: bool
     ) -> None:
-        """Add a call with its literal arguments and its intent; a complete call without an intent
-        gets a new one.
+        """Add a recorded call with its literal arguments and its intent.
+
+        A complete call without an intent gets a new one.
         """
         block = self._open(ToolCall)
         block.name, block.call_id, block.provider_id = recorded.name, recorded.id, recorded.id
@@ -139,7 +139,7 @@ class RecordedAssembler(Assembler):
         *,
         paused: bool = False,
     ) -> None:
-        """End the message with the recorded end; ``error`` is the exception that followed it."""
+        """End the message as recorded; ``error`` is the exception that followed it."""
         self.reported, self.warnings, self.error = usage, tuple(warnings), error
         self._complete(reason, "pause_turn" if paused else None)
 
@@ -147,7 +147,7 @@ class RecordedAssembler(Assembler):
 def make_intent(
     start: ToolUseStart, text: str, end: ToolUseEnd, provider: str, model: str
 ) -> ToolIntent:
-    """Return the intent of a call without byte offsets, which events do not contain."""
+    """Return the intent of a call without byte offsets, since events do not contain them."""
     return ToolIntent(
         f"tu_{new_ulid()}",
         end.tool_use_id,

@@ -1,4 +1,4 @@
-"""Convert a stream to the events of an agent runtime: model events and proposed intents."""
+"""Convert a stream to the events that an agent runtime uses: model events and proposed intents."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class ModelReasoningDelta(Struct, frozen=True, tag="model.reasoning_delta"):
 
 
 class ToolIntentDelta(Struct, frozen=True, tag="tool_intent.delta"):
-    """A call that is still arriving: ``raw_input_text`` is the text of its arguments so far.
+    """A tool call that is still arriving: ``raw_input_text`` is the text of its arguments so far.
 
     ``provider_call_id`` is the ``tool_use_id`` of the stream: the provider's id, unless the call
-    came without one or with one that was used before. ``intent.provider_call_id`` is always the
-    provider's id, verbatim.
+    has none or has one that was used before. ``intent.provider_call_id`` is always the provider's
+    id, verbatim.
     """
 
     provider_call_id: str
@@ -81,7 +81,7 @@ class ModelFinished(Struct, frozen=True, tag="model.finished"):
 
 
 class ProviderErrorEvent(Struct, frozen=True, tag="provider.error"):
-    """The model call failed. This is never the failure of a tool."""
+    """The call to the model failed. A tool that fails does not cause this event."""
 
     kind: str
     retryable: bool
@@ -110,7 +110,7 @@ def to_model_events(events: AsyncIterable[Event | UnknownEvent]) -> AsyncIterato
 def to_model_events(
     events: Iterable[Event | UnknownEvent] | AsyncIterable[Event | UnknownEvent],
 ) -> Iterator[ModelEvent] | AsyncIterator[ModelEvent]:
-    """Convert a stream to model events; an error that it raises becomes ``provider.error``.
+    """Convert a stream to model events; an error raised by the stream becomes ``provider.error``.
 
     A call that was cancelled, cut off or malformed yields no ``tool_intent.proposed``. Events of
     unknown types are ignored.

@@ -1,4 +1,4 @@
-"""The values a reply is made of: events, usage, intents, and the response they fold into."""
+"""The values that a reply consists of: events, usage, intents, and the complete response."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ _PAUSES = frozenset({"pause_turn"})
 
 
 class Usage(Struct, frozen=True, omit_defaults=True):
-    """Token counts. ``None`` means not reported, which is not zero.
+    """Token counts. ``None`` means that a count was not reported; it does not mean zero.
 
     ``input_tokens`` counts every prompt token, cached and cache-written ones included, on every
     wire; the other input fields are subsets of it, so no token is billed twice.
     ``stated_cost_usd`` is the cost that the provider itself reported. ``from_cache`` is set when a
     ``Cache`` returned the reply: no call was made, and the counts are zero. ``search_units`` is
     what some rerankers bill in place of tokens. ``billed_input_tokens`` and
-    ``billed_output_tokens`` are the counts that the provider bills, if it reports them apart; they
-    exclude, for example, the provider's own prompt template.
+    ``billed_output_tokens`` are the counts that the provider bills, if it reports them separately;
+    they exclude, for example, the provider's own prompt template.
     """
 
     input_tokens: int | None = None
@@ -78,17 +78,17 @@ class Usage(Struct, frozen=True, omit_defaults=True):
 
     @property
     def prompt_tokens(self) -> int | None:
-        """``input_tokens`` under OpenArmature's name."""
+        """The value of ``input_tokens``, under the name that OpenArmature uses."""
         return self.input_tokens
 
     @property
     def completion_tokens(self) -> int | None:
-        """``output_tokens`` under OpenArmature's name."""
+        """The value of ``output_tokens``, under the name that OpenArmature uses."""
         return self.output_tokens
 
 
 class IntentSource(Struct, frozen=True):
-    """The provider, the model, the request and the block that an intent came from."""
+    """Where an intent came from: the provider, the model, the request and the block."""
 
     provider: str
     model: str
@@ -97,8 +97,7 @@ class IntentSource(Struct, frozen=True):
 
 
 class AssembledFrom(Struct, frozen=True):
-    """How an intent was assembled: the number of fragments, and the byte offsets at which they
-    were read.
+    """How an intent was assembled: the number of its fragments and their byte offsets.
 
     ``first_offset`` is where the call began, which on some wires is before its first fragment;
     ``last_offset`` is the offset of its last fragment.
@@ -123,10 +122,10 @@ class ToolIntent(Struct, frozen=True):
 
 
 class Raw:
-    """The provider's own bytes, decoded when ``value`` is read.
+    """The bytes that the provider sent, decoded when ``value`` is read.
 
-    A reply that is written as JSON omits them: it has ``{}`` in their place, and no ``value`` when
-    read back.
+    A reply that is written as JSON contains ``{}`` in place of these bytes; when it is read back,
+    it has no ``value``.
     """
 
     __slots__ = ("_pieces", "_value", "decode")
@@ -142,14 +141,14 @@ class Raw:
         self._value: Any = None
 
     def __post_init__(self) -> None:
-        """Initialise an instance that msgspec decodes: it calls this in place of ``__init__``."""
+        """Initialise an instance that msgspec has decoded, since msgspec skips ``__init__``."""
         self._pieces = self._value = None
 
     @property
     def value(self) -> Any:
         """The parsed JSON.
 
-        For a stream: ``{"chunks": [...]}``, with further fields that summarise its end.
+        For a stream it is ``{"chunks": [...]}``, with further fields that summarise its end.
         """
         if self._pieces is not None:
             self._value = self.decode(b"".join(self._pieces))
@@ -167,8 +166,7 @@ class Raw:
 
 
 class Sale:
-    """The price that applies to a call. ``find`` looks it up when the cost is computed, because
-    that takes time.
+    """The price of a call. ``find`` looks it up only when the cost is computed.
 
     It is not written as JSON; it uses the same attribute as ``Raw``.
     """
@@ -180,19 +178,15 @@ class Sale:
         self.find = find
 
     def __post_init__(self) -> None:
-        """Initialise an instance that msgspec decodes: it calls this in place of ``__init__``."""
+        """Initialise an instance that msgspec has decoded, since msgspec skips ``__init__``."""
         self.find = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the result of ``find``, which itself belongs to a provider and cannot
-        be pickled.
-        """
+        """Pickle the result of ``find``: the function itself cannot be pickled."""
         return Sale, (None if self.find is None else _Constant(self.find()),)
 
     def __eq__(self, other: object) -> bool:
-        """Compare equal to any price or ``None``, because the price is not part of the value of a
-        reply.
-        """
+        """Compare equal to any price or ``None``: the price is not part of a reply's value."""
         return other is None or isinstance(other, Sale)
 
     __hash__ = None  # type: ignore[assignment]
@@ -226,8 +220,7 @@ class Billed(Protocol):
 
 
 class Response(Struct, Displayed, Generic[Parsed], frozen=True):
-    """A complete reply: the message, its finish reason, its token counts, and the provider's own
-    JSON.
+    """A complete reply: the message, the finish reason, token counts, and the provider's own JSON.
 
     ``parsed`` is the structured value: an instance of the type given as ``response_schema``, or
     plain data for a JSON Schema.
@@ -260,24 +253,22 @@ class Response(Struct, Displayed, Generic[Parsed], frozen=True):
 
     @property
     def is_paused(self) -> bool:
-        """Whether the provider paused a long turn with its own tools; send the reply back to
-        continue it.
-        """
+        """Whether the provider paused a long turn; send the reply back to continue the turn."""
         return self.finish_reason == "stop" and self.finish_raw in _PAUSES
 
     @property
     def text(self) -> str:
-        """The message's text."""
+        """The text of the message."""
         return self.message.text
 
     @property
     def thinking(self) -> str:
-        """The message's thinking."""
+        """The thinking in the message."""
         return self.message.thinking
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
-        """The message's tool calls."""
+        """The tool calls in the message."""
         return self.message.tool_calls
 
     @property
@@ -344,7 +335,7 @@ class TextDelta(Struct, frozen=True, tag="text.delta", gc=False):
 
 
 class ThinkingDelta(Struct, frozen=True, tag="thinking.delta", gc=False):
-    """A fragment of thinking; ``signature`` comes with the last delta of a signed block."""
+    """A fragment of thinking; the last delta of a signed block also has its ``signature``."""
 
     message_id: str
     request_id: str
@@ -355,7 +346,7 @@ class ThinkingDelta(Struct, frozen=True, tag="thinking.delta", gc=False):
 
 
 class ToolUseStart(Struct, frozen=True, tag="tool.use_start", gc=False):
-    """The model began to propose a call."""
+    """The model began to propose a tool call."""
 
     message_id: str
     request_id: str
@@ -366,7 +357,7 @@ class ToolUseStart(Struct, frozen=True, tag="tool.use_start", gc=False):
 
 
 class ToolUseInputDelta(Struct, frozen=True, tag="tool.use_input_delta", gc=False):
-    """A literal fragment of the call's arguments; not parseable by itself."""
+    """A literal fragment of a call's arguments, which cannot be parsed by itself."""
 
     message_id: str
     request_id: str
@@ -377,7 +368,7 @@ class ToolUseInputDelta(Struct, frozen=True, tag="tool.use_input_delta", gc=Fals
 
 
 class ToolUseEnd(Struct, frozen=True, tag="tool.use_end"):
-    """The end of a call: an ``intent``, or the ``problem`` that prevented one."""
+    """The end of a call: it has an ``intent``, or the ``problem`` that prevented one."""
 
     message_id: str
     request_id: str
@@ -391,7 +382,7 @@ class ToolUseEnd(Struct, frozen=True, tag="tool.use_end"):
 
 
 class MessageComplete(Struct, frozen=True, tag="message.complete"):
-    """The end of the reply. ``final_content`` is authoritative."""
+    """The end of the reply. ``final_content`` is the complete and authoritative content."""
 
     message_id: str
     request_id: str
@@ -409,7 +400,7 @@ class MessageComplete(Struct, frozen=True, tag="message.complete"):
 
 
 class UnknownEvent(Struct, frozen=True):
-    """An event of a type this version does not know, as it was read."""
+    """An event whose type is not known to this version, with its data as it was read."""
 
     type: str
     data: dict[str, Any]
@@ -430,8 +421,9 @@ _TYPES = frozenset(kind.type for kind in Event.__args__)
 
 
 def encode_event(event: Event | UnknownEvent) -> bytes:
-    """Write an event as JSON; an event of an unknown type as it was read. The raw bytes of the
-    reply are omitted.
+    """Write an event as JSON, without the raw bytes of the reply.
+
+    An event of an unknown type is written as it was read.
     """
     if type(event) is MessageComplete and event.kept is not None:
         event = replace(event, kept=None)
@@ -442,14 +434,12 @@ def encode_event(event: Event | UnknownEvent) -> bytes:
 
 @cache
 def _event_decoder() -> msgspec.json.Decoder[Any]:
-    """Return the decoder, built on first use: it is slow to build, and most programs decode no
-    events.
-    """
+    """Return the decoder. It is built on first use, since most programs do not decode events."""
     return msgspec.json.Decoder(Event)
 
 
 def decode_event(data: bytes | str) -> Event | UnknownEvent:
-    """Read an event from JSON; one of an unknown ``type`` becomes an ``UnknownEvent``."""
+    """Read an event from JSON; an event of an unknown ``type`` becomes an ``UnknownEvent``."""
     try:
         return cast("Event", _event_decoder().decode(data))
     except msgspec.ValidationError:
@@ -470,10 +460,10 @@ _ESCAPES = re.compile(
 
 
 def read_json(data: bytes | str) -> Any:
-    """Decode JSON with strict syntax and lenient text; raise ``ValueError`` on anything else.
+    """Decode JSON: syntax errors raise ``ValueError``, but damaged characters are tolerated.
 
-    Models emit halves of surrogate pairs and servers pass damaged UTF-8 on; both
-    become U+FFFD here instead of an error or of text that no encoder accepts later.
+    Models emit halves of surrogate pairs, and servers forward damaged UTF-8. Both become U+FFFD
+    here, since they would otherwise cause an error, now or when the text is encoded again.
     """
     # Raise outside of ``except``: the decoder's exception, which quotes the text, would stay
     # attached as context.
@@ -513,7 +503,7 @@ def _read_float(digits: str) -> float:
 
 
 def read_object(text: str) -> dict[str, Any] | None:
-    """Decode a JSON object, or ``None`` when the text is anything else."""
+    """Decode a JSON object; return ``None`` if the text is anything else."""
     try:
         value = read_json(text)
     except ValueError:

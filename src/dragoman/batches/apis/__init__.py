@@ -1,4 +1,4 @@
-"""The batch APIs of providers, by the wire that they belong to."""
+"""The batch APIs of providers, selected by the wire that the provider uses."""
 
 from ...errors import UnsupportedFeatureError
 from ...middleware import walk
@@ -19,9 +19,7 @@ APIS: dict[str, type[BatchApi]] = {
 
 
 def open_api(model: Provider) -> BatchApi:
-    """Return the batch API of a model's provider; reject a model without one, or with
-    fallbacks.
-    """
+    """Return the batch API for a model; reject a model with fallbacks or without a batch API."""
     inside = [each for each in walk(model) if isinstance(each, HttpProvider)]
     wires = [each.codec.wire for each in inside]
     if len(inside) != 1 or wires[0] not in APIS:

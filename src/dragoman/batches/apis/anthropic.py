@@ -29,7 +29,7 @@ _STATUS = {
 
 
 class AnthropicBatches(BatchApi):
-    """Message batches."""
+    """Submit, poll and download Anthropic's message batches."""
 
     async def submit(self, tag: str, requests: Sequence[Asked]) -> str:
         body = {"requests": [{"custom_id": each.key, "params": each.body} for each in requests]}

@@ -17,9 +17,7 @@ from ...wire import Encoded, HttpRequest
 
 
 class Asked(Struct, frozen=True):
-    """One request of a batch: the key that identifies its answer, and the request encoded for the
-    wire.
-    """
+    """One request of a batch, encoded for the wire, and the key that identifies its answer."""
 
     key: str
     encoded: Encoded
@@ -31,10 +29,9 @@ class Asked(Struct, frozen=True):
 
 
 class Answered(Struct, frozen=True):
-    """The answer to one request: its key, or its position if the API omits the key; a status and a
-    body.
+    """The answer to one request: its key, or its position if it has no key; a status and a body.
 
-    ``lost`` is why there is no answer: the batch expired or was cancelled first.
+    ``lost`` is the reason if there is no answer: the batch expired or was cancelled before.
     """
 
     key: str | None
@@ -45,8 +42,9 @@ class Answered(Struct, frozen=True):
 
 
 class Progress(Struct, frozen=True):
-    """The state of a batch at its provider; ``refusal`` is why it was rejected, ``record`` the
-    API's reply.
+    """The state of a batch at its provider.
+
+    ``refusal`` is the reason if the provider rejected the batch; ``record`` is the API's reply.
     """
 
     is_over: bool
@@ -56,13 +54,14 @@ class Progress(Struct, frozen=True):
 
 
 class BatchApi(ABC):
-    """One provider's batch API. The key and the address are those of the provider."""
+    """One provider's batch API. It uses the key and the address of that provider."""
 
     max_rows: ClassVar[int] = 10_000
     max_bytes: ClassVar[int] = 16_000_000
     discount: ClassVar[Decimal] = Decimal("0.5")
-    """The price of a call in a batch, as a fraction of its usual price. All three providers
-    document one half.
+    """The price of a call in a batch, as a fraction of its usual price.
+
+    All three providers document one half.
     """
 
     def __init__(self, provider: HttpProvider) -> None:
@@ -73,7 +72,7 @@ class BatchApi(ABC):
 
     @abstractmethod
     async def submit(self, tag: str, requests: Sequence[Asked]) -> str:
-        """Send requests as one batch and return its id; ``tag`` names it at the provider."""
+        """Send requests as one batch named ``tag`` and return the id that the provider assigns."""
 
     @abstractmethod
     async def poll(self, batch_id: str) -> Progress:
@@ -85,7 +84,7 @@ class BatchApi(ABC):
 
     @abstractmethod
     def download(self, batch_id: str, progress: Progress) -> AsyncIterator[Answered]:
-        """Iterate over the answers of a batch that has ended."""
+        """Yield the answers of a batch that has ended."""
 
     # --- for subclasses
 
@@ -101,7 +100,7 @@ class BatchApi(ABC):
         return await self._exchange(HttpRequest("GET", url, self._headers()))
 
     async def lines(self, url: str) -> AsyncIterator[Any]:
-        """Download JSON lines from an address and yield each as it arrives."""
+        """Download JSON lines from an address and yield each line as it arrives."""
         rest = b""
         async for chunk in self.provider.fetch(HttpRequest("GET", url, self._headers())):
             *whole, rest = (rest + chunk).split(b"\n")

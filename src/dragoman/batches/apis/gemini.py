@@ -1,5 +1,4 @@
-"""Gemini's batch API: requests go in one body, and the state of the batch holds the answers at the
-end.
+"""Gemini's batch API: requests go in one body; the state of a finished batch has the answers.
 
 https://ai.google.dev/api/batch-api
 """
@@ -19,7 +18,7 @@ _STATUS = {3: 400, 5: 404, 7: 403, 8: 429, 9: 400, 13: 500, 14: 503, 16: 401}
 
 
 class GeminiBatches(BatchApi):
-    """Batches of ``generateContent``."""
+    """Submit, poll and download batches of ``generateContent`` requests."""
 
     max_bytes = 15_000_000  # a batch with its requests inline may have 20 MB
 

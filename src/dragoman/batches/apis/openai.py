@@ -18,7 +18,7 @@ _LOST = {"batch_expired": "expired", "batch_cancelled": "cancelled"}
 
 
 class OpenAIBatches(BatchApi):
-    """Batches of Chat Completions and of Responses."""
+    """Submit, poll and download batches of Chat Completions and Responses requests."""
 
     def __init__(self, provider: Any) -> None:
         super().__init__(provider)

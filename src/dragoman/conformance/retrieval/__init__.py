@@ -1,6 +1,4 @@
-"""The conformance kit for embedders and rerankers: cases of wires and of models, and checks of
-live servers.
-"""
+"""The conformance kit for embedders and rerankers: test wires, models and live servers."""
 
 from .cases import CASES, RetrievalCase, find_retrieval_cases
 from .contract import RetrievalKit, RetrievalModelCase, find_cosine, retrieval_suite

@@ -1,4 +1,4 @@
-"""Cases of retrieval wires as data: one JSON file per case, in a folder per operation and wire.
+"""Run the cases of retrieval wires: one JSON file per case, in a folder per operation and wire.
 
 A case has ``base_url``, ``model``, ``quirks`` and ``prefixes``, as for ``connect_embedder``; the
 ``request``; the ``url`` and ``body`` that must be sent; ``status``, ``headers`` and ``reply`` (or

@@ -1,6 +1,4 @@
-"""Cases for every embedder and reranker: they run against any implementation of ``Embedder`` and
-``Reranker``.
-"""
+"""Conformance cases for all embedders and rerankers, whatever their implementation."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ _NEAR = 0.999
 
 @dataclass(frozen=True)
 class RetrievalKit:
-    """The settings of the cases; see ``retrieval_suite``."""
+    """The settings of the cases for an embedder or a reranker; see ``retrieval_suite``."""
 
     factory: Factory
     failing: Mapping[type[ProviderError], Factory] = field(default_factory=dict)
@@ -45,7 +43,7 @@ class RetrievalKit:
 
     @contextlib.asynccontextmanager
     async def open(self, factory: Factory | None = None) -> AsyncIterator[Any]:
-        """Return a context manager with a fresh model, closed at the end."""
+        """Return a context manager that opens a new model and closes it at the end."""
         made = (factory or self.factory)()
         model = await made if inspect.isawaitable(made) else made
         if not isinstance(model, Embedder | Reranker):
@@ -61,7 +59,7 @@ class RetrievalKit:
 
 @dataclass(frozen=True)
 class RetrievalModelCase:
-    """One case, bound to the model under test. Use ``await case.run()`` or ``case.run_sync()``."""
+    """One case for the model under test. Run ``await case.run()`` or ``case.run_sync()``."""
 
     name: str
     check: Callable[[RetrievalKit], Awaitable[None]]
@@ -75,7 +73,7 @@ class RetrievalModelCase:
         await run_case(self.name, self.check, self.kit)
 
     def run_sync(self) -> None:
-        """Call ``run()`` in tests without an event loop."""
+        """Run the case in a test that has no event loop."""
         asyncio.run(self.run())
 
 
@@ -88,7 +86,7 @@ def retrieval_suite(
 ) -> list[RetrievalModelCase]:
     """Return the cases of an embedder or a reranker; run each with ``case.run()``.
 
-    ``factory()`` returns a fresh model for each case, or an awaitable of one. ``failing`` maps an
+    ``factory()`` returns a new model for each case, or an awaitable of one. ``failing`` maps an
     error class to a factory whose calls must raise it. ``settings`` are those of ``RetrievalKit``:
     ``texts`` (at least five), ``query``, ``at_once``, ``seconds``. ``skip`` omits cases by name,
     with ``*`` as a wildcard.
@@ -107,7 +105,7 @@ def retrieval_suite(
 async def _ask(
     model: Any, kit: RetrievalKit, texts: Sequence[str] | None = None, **settings: Any
 ) -> Any:
-    """Call the model: ``embed`` for an embedder, ``rerank`` for a reranker."""
+    """Call ``embed`` of an embedder or ``rerank`` of a reranker, and return the answer."""
     given = list(kit.texts if texts is None else texts)
     if isinstance(model, Embedder):
         return await model.embed(given, **settings)
@@ -156,9 +154,7 @@ def _demand_usage(usage: Usage) -> None:
 
 
 def _demand_near(found: Any, wanted: Any, what: str) -> None:
-    """Check that two answers are nearly equal: vectors by cosine, rankings by the order of
-    documents.
-    """
+    """Check that two answers are nearly equal: vectors by their angle, rankings by their order."""
     if isinstance(wanted, Embeddings):
         for at, (one, other) in enumerate(zip(found.vectors, wanted.vectors, strict=True)):
             demand(find_cosine(one, other) >= _NEAR, f"{what}: the vector of text {at} differs")

@@ -37,8 +37,9 @@ async def check_retrieval_server(
     by: str = "dragoman",
     **settings: Any,
 ) -> Report:
-    """Run every check of an operation against the server at ``url`` and report. It makes about ten
-    short calls.
+    """Run every check of an operation against the server at ``url`` and return a report.
+
+    This makes about ten short calls.
     """
     bind: Any = bind_embedder if operation == "embed" else bind_reranker
     bound = bind(
