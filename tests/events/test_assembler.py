@@ -136,7 +136,7 @@ def end(out: Assembler, ending: Any) -> None:
 
 
 @given(some.verbs(), endings, st.booleans())
-def test_any_order_of_calls_gives_a_valid_stream(
+def test_any_order_of_assembler_calls_gives_a_valid_stream(
     verbs: list[some.Verb], ending: str, by_and_by: bool
 ) -> None:
     out = make()
@@ -229,7 +229,9 @@ def test_one_block_is_open_at_a_time(verbs: list[some.Verb]) -> None:
 
 
 @given(some.verbs(), endings)
-def test_stream_cut_anywhere_is_closed_validly(verbs: list[some.Verb], ending: str) -> None:
+def test_stream_cut_at_any_point_can_be_closed_with_valid_events(
+    verbs: list[some.Verb], ending: str
+) -> None:
     out = say(make(), verbs)
     end(out, ending)
     events = out.take()
@@ -400,7 +402,9 @@ SCRIPTS: dict[str, tuple[list[some.Verb], list[Any]]] = {
 
 
 @pytest.mark.parametrize(("verbs", "heard"), SCRIPTS.values(), ids=SCRIPTS)
-def test_scripted_streams(verbs: list[some.Verb], heard: list[Any]) -> None:
+def test_scripted_assembler_calls_emit_the_expected_events(
+    verbs: list[some.Verb], heard: list[Any]
+) -> None:
     out = say(make(), verbs)
     out.finish("stop", "eos", "###")
     events = out.take()
@@ -447,7 +451,7 @@ def test_every_event_has_its_message_and_request_id() -> None:
 
 
 @pytest.mark.parametrize(("said", "model"), [(None, "m1"), ("", "m1"), ("m1-2024", "m1-2024")])
-def test_model_is_the_one_that_answers(said: str | None, model: str) -> None:
+def test_reply_names_the_model_that_the_server_reports(said: str | None, model: str) -> None:
     out = Assembler(model="m1")
     assert not out.started
     out.start(said)
@@ -483,7 +487,7 @@ def test_last_event_has_the_complete_message() -> None:
     assert (response.raw, response.text, response.provider) == ("x", "hi", "acme")
 
 
-def test_opaque_state_is_attached_to_its_block() -> None:
+def test_opaque_provider_state_is_attached_to_its_content_block() -> None:
     out = make()
     out.thinking("a")
     out.attach(Thinking, "sig")
@@ -527,7 +531,7 @@ def test_intent_records_its_origin() -> None:
     )
 
 
-def test_a_repeated_id_stays_verbatim_in_the_intent() -> None:
+def test_intent_keeps_a_call_id_that_the_provider_used_twice() -> None:
     out = make()
     for key in (0, 1):
         out.tool_start(key, "same", "any")
@@ -543,7 +547,7 @@ def test_a_repeated_id_stays_verbatim_in_the_intent() -> None:
     ]
 
 
-def test_state_queries_for_wires() -> None:
+def test_assembler_reports_whether_tool_calls_are_complete() -> None:
     out = make()
     assert not out.has_calls
     assert out.calls_are_complete()
@@ -561,7 +565,7 @@ def test_state_queries_for_wires() -> None:
 
 
 @pytest.mark.parametrize("verb", ["text", "thinking", "tool_input"])
-def test_many_fragments_are_all_kept(verb: str) -> None:
+def test_no_fragment_of_a_long_reply_is_lost(verb: str) -> None:
     out = make()
     pieces = ['{"a":"', *map(str, range(1000)), '"}']
     if verb == "tool_input":
@@ -645,7 +649,7 @@ UNSOUND: list[tuple[Call, str, Problem, dict[str, Any] | None, str]] = [
 
 
 @pytest.mark.parametrize(("call", "reason", "problem", "arguments", "message"), UNSOUND)
-def test_invalid_calls_have_their_problem(
+def test_invalid_call_is_reported_with_its_problem(
     call: Call, reason: Any, problem: str, arguments: dict[str, Any] | None, message: str
 ) -> None:
     out = make()
@@ -664,7 +668,7 @@ def test_invalid_calls_have_their_problem(
     assert fold(events).tool_calls == (ToolCall("x", call[0], arguments),)
 
 
-def test_null_means_no_arguments() -> None:
+def test_null_arguments_are_read_as_an_empty_object() -> None:
     out = make()
     out.tool_start(0, "x", "any")
     out.tool_input(0, "null")
@@ -677,7 +681,7 @@ def test_null_means_no_arguments() -> None:
     assert not [event for event in events if isinstance(event, ToolUseInputDelta)]
 
 
-def test_null_followed_by_more_is_malformed() -> None:
+def test_arguments_that_continue_after_null_are_malformed() -> None:
     out = make()
     out.tool_start(0, "x", "any")
     for fragment in ("null", '{"a"', ":1}"):
@@ -710,7 +714,7 @@ def test_arguments_after_the_end_of_a_call_are_malformed() -> None:
     assert fold(events).finish_reason == "error"
 
 
-def test_more_arguments_for_a_waiting_call_make_no_intent() -> None:
+def test_arguments_after_the_end_of_a_queued_call_are_malformed() -> None:
     out = make()
     out.tool_start(0, "x", "any")
     out.tool_start(1, "y", "any")
@@ -738,7 +742,7 @@ def test_truncated_reply_keeps_its_complete_calls() -> None:
 
 
 @pytest.mark.parametrize("reason", ["error", "cancelled"])
-def test_degraded_reply_is_reported_unchanged(reason: Any) -> None:
+def test_finish_reason_of_a_failed_reply_is_reported_unchanged(reason: Any) -> None:
     out = make()
     out.tool_start(0, "x", "any")
     out.tool_input(0, '{"a":')
@@ -750,7 +754,7 @@ def test_degraded_reply_is_reported_unchanged(reason: Any) -> None:
     assert ends(events)[0].intent is None
 
 
-def test_any_object_is_valid_without_expectations() -> None:
+def test_any_tool_call_is_valid_without_tool_definitions() -> None:
     out = Assembler()
     out.start()
     out.tool_start(0, "x", "unheard-of")
@@ -779,7 +783,7 @@ def structured(text: str, reason: Any, *, call: bool = False, expected: Any = No
     return out
 
 
-def test_structured_text_is_parsed() -> None:
+def test_structured_output_is_parsed_from_the_text() -> None:
     out = structured("[1]", "stop")
     assert out.error is None
     assert fold(out.take()).parsed == [1]
@@ -789,7 +793,9 @@ def test_structured_text_is_parsed() -> None:
     ("texts", "parsed"),
     [(["[1, ", "2]"], [1, 2]), (["Looking.", "[3]"], [3]), (["no", "nor this"], None)],
 )
-def test_structured_text_in_pieces_is_parsed(texts: list[str], parsed: Any) -> None:
+def test_structured_output_is_parsed_from_several_text_blocks(
+    texts: list[str], parsed: Any
+) -> None:
     out = Assembler(expected=Structured())
     out.start()
     for text in texts:
@@ -801,7 +807,7 @@ def test_structured_text_in_pieces_is_parsed(texts: list[str], parsed: Any) -> N
 
 
 @pytest.mark.parametrize(("text", "reason"), [("no", "stop"), ("", "stop"), ("no", "length")])
-def test_invalid_structured_text_raises(text: str, reason: str) -> None:
+def test_invalid_structured_output_raises_an_error(text: str, reason: str) -> None:
     out = structured(text, reason)
     assert isinstance(out.error, StructuredOutputError)
     cut = "the reply was cut off at the token limit (max_tokens) after 2 output tokens"
@@ -829,7 +835,7 @@ def test_invalid_structured_text_raises(text: str, reason: str) -> None:
         ("no", "stop", False, Expected()),
     ],
 )
-def test_unrequested_structured_text_is_not_parsed(
+def test_text_is_not_parsed_unless_a_complete_structured_reply_was_requested(
     text: str, reason: str, call: bool, expected: Any
 ) -> None:
     out = structured(text, reason, call=call, expected=expected)
@@ -851,7 +857,9 @@ OPEN: list[some.Verb] = [
     ("ending", "reason", "problem"),
     [("fail", "error", "interrupted"), ("cancel", "cancelled", "cancelled")],
 )
-def test_open_calls_are_closed_without_an_intent(ending: str, reason: str, problem: str) -> None:
+def test_call_that_is_open_when_a_stream_breaks_gets_no_intent(
+    ending: str, reason: str, problem: str
+) -> None:
     out = say(make(), OPEN)
     end(out, ending)
     events = out.take()
@@ -865,7 +873,7 @@ def test_open_calls_are_closed_without_an_intent(ending: str, reason: str, probl
 
 
 @pytest.mark.parametrize("ending", ["fail", "cancel"])
-def test_state_of_a_broken_reply_is_not_replayable(ending: str) -> None:
+def test_provider_state_of_a_broken_reply_is_marked_as_not_replayable(ending: str) -> None:
     out = make()
     out.whole(RedactedThinking("secret"))
     out.whole(Opaque({"type": "search"}, Continuity(opaque=7)))
@@ -895,7 +903,7 @@ def test_state_of_a_broken_reply_is_not_replayable(ending: str) -> None:
 
 
 @pytest.mark.parametrize("ending", ["fail", "cancel"])
-def test_truncated_signed_text_is_marked(ending: str) -> None:
+def test_truncated_signed_text_is_marked_as_not_replayable(ending: str) -> None:
     out = make()
     out.text("cut")
     out.attach(Text, "sig", 5)
@@ -905,14 +913,14 @@ def test_truncated_signed_text_is_marked(ending: str) -> None:
     )
 
 
-def test_failure_before_the_start_emits_nothing() -> None:
+def test_failure_before_the_message_starts_emits_no_events() -> None:
     out = Assembler()
     error = StreamInterruptedError("cut")
     out.fail(error)
     assert (out.take(), out.error, out.complete, out.response) == ([], error, None, None)
 
 
-def test_failure_has_the_partial_reply() -> None:
+def test_error_carries_the_partial_reply() -> None:
     out = make()
     out.text("half")
     out.fail(StreamInterruptedError("cut"))
@@ -921,7 +929,7 @@ def test_failure_has_the_partial_reply() -> None:
     assert out.error.response.text == "half"
 
 
-def test_cancelling_before_the_start_makes_a_complete_stream() -> None:
+def test_cancelling_before_the_message_starts_emits_a_valid_stream() -> None:
     out = Assembler(request_id="req")
     out.cancel()
     events = out.take()
@@ -930,7 +938,7 @@ def test_cancelling_before_the_start_makes_a_complete_stream() -> None:
 
 
 @pytest.mark.parametrize("ending", ["stop", "fail", "cancel"])
-def test_first_ending_is_final(ending: str) -> None:
+def test_failing_or_cancelling_an_ended_message_changes_nothing(ending: str) -> None:
     out = make()
     end(out, ending)
     error, complete = out.error, out.complete
@@ -970,7 +978,7 @@ AFTER: list[tuple[some.Verb, str]] = [
 ]
 
 
-def test_nothing_begins_after_a_failure() -> None:
+def test_message_cannot_start_after_a_failure() -> None:
     out = Assembler(request_id="r", model="m", provider="p")
     out.fail(StreamInterruptedError("it broke"))
     with pytest.raises(AssemblerError, match="start after the failure"):
@@ -978,7 +986,9 @@ def test_nothing_begins_after_a_failure() -> None:
 
 
 @pytest.mark.parametrize(("verb", "message"), BEFORE)
-def test_illegal_calls_before_the_start(verb: some.Verb, message: str) -> None:
+def test_assembler_calls_before_the_message_starts_are_rejected(
+    verb: some.Verb, message: str
+) -> None:
     out = Assembler()
     with pytest.raises(AssemblerError, match=f"^{message}$"):
         say(out, [verb])
@@ -986,7 +996,9 @@ def test_illegal_calls_before_the_start(verb: some.Verb, message: str) -> None:
 
 
 @pytest.mark.parametrize(("verb", "message"), DURING)
-def test_illegal_calls_during_a_message(verb: some.Verb, message: str) -> None:
+def test_illegal_assembler_calls_during_a_message_are_rejected(
+    verb: some.Verb, message: str
+) -> None:
     out = say(make(), OPEN)
     heard = out.take()
     with pytest.raises(AssemblerError, match=f"^{message}$"):
@@ -997,7 +1009,9 @@ def test_illegal_calls_during_a_message(verb: some.Verb, message: str) -> None:
 
 @pytest.mark.parametrize("ending", ["stop", "fail", "cancel"])
 @pytest.mark.parametrize(("verb", "message"), AFTER)
-def test_illegal_calls_after_the_end(verb: some.Verb, message: str, ending: str) -> None:
+def test_assembler_calls_after_the_message_ends_are_rejected(
+    verb: some.Verb, message: str, ending: str
+) -> None:
     out = say(make(), OPEN)
     end(out, ending)
     complete = out.complete
@@ -1017,7 +1031,7 @@ def followed(events: Iterable[Event]) -> Follower:
     return follower
 
 
-def test_stream_cut_before_its_start_is_complete() -> None:
+def test_stream_cut_before_its_first_event_gets_a_start_and_an_end() -> None:
     start, complete = followed([]).cut()
     assert isinstance(start, MessageStart)
     assert start == MessageStart(start.message_id, "req", "m1", "acme")
@@ -1025,13 +1039,13 @@ def test_stream_cut_before_its_start_is_complete() -> None:
     assert complete == MessageComplete(start.message_id, "req", "cancelled", (), model="m1")
 
 
-def test_opening_is_the_received_start() -> None:
+def test_follower_keeps_the_start_event_it_received() -> None:
     start = MessageStart("msg", "req", "m1")
     assert followed([TextDelta("msg", "req", 0, "a")]).opening is None
     assert followed([start, TextDelta("msg", "req", 0, "a")]).opening == start
 
 
-def test_state_after_a_signature_keeps_the_signature() -> None:
+def test_attaching_provider_state_keeps_an_earlier_signature() -> None:
     out = make()
     out.thinking("a")
     out.attach(Thinking, "sig")
@@ -1046,7 +1060,7 @@ def test_state_after_a_signature_keeps_the_signature() -> None:
     assert fold(events).message.content == (Thinking("a", Continuity("sig", "state", ISSUER)),)
 
 
-def test_truncated_thinking_keeps_its_signature_and_is_marked() -> None:
+def test_truncated_thinking_keeps_its_signature_and_is_not_replayable() -> None:
     out = make()
     say(
         out,
@@ -1067,7 +1081,7 @@ def test_truncated_thinking_keeps_its_signature_and_is_marked() -> None:
     )
 
 
-def test_unknown_events_end_nothing() -> None:
+def test_unknown_events_do_not_end_a_text_block() -> None:
     start, unknown = MessageStart("msg", "req", "m1"), UnknownEvent("citation.delta", {})
     heard: list[Any] = [start, unknown, TextDelta("msg", "req", 0, "a"), unknown]
     [complete] = followed(heard).cut()
@@ -1117,7 +1131,7 @@ def test_truncated_call_is_closed_without_an_intent(
         ("weather", "", {}),
     ],
 )
-def test_ended_calls_stay_unchanged(
+def test_calls_that_ended_before_a_cut_stay_unchanged(
     name: str, text: str, arguments: dict[str, Any] | None
 ) -> None:
     out = make()
@@ -1130,7 +1144,7 @@ def test_ended_calls_stay_unchanged(
     assert complete.final_content == (ToolCall("x", name, arguments), Text("b"))
 
 
-def test_end_without_a_start_adds_nothing() -> None:
+def test_end_of_a_call_that_never_started_adds_no_content() -> None:
     start = MessageStart("msg", "req", "m1")
     follower = followed([start, ToolUseEnd("msg", "req", 0, "x", {}, None, "cancelled")])
     assert follower.cut() == [MessageComplete("msg", "req", "cancelled", (), model="m1")]
@@ -1141,7 +1155,7 @@ def test_end_without_a_start_adds_nothing() -> None:
 
 
 @given(some.verbs(), st.sampled_from(["stop", "fail", "open"]), st.data())
-def test_assembler_and_follower_close_a_stream_alike(
+def test_assembler_and_follower_close_a_cut_stream_in_the_same_way(
     verbs: list[some.Verb], ending: str, data: st.DataObject
 ) -> None:
     out = say(make(), verbs)
@@ -1225,7 +1239,9 @@ HEARD: dict[int, tuple[AssistantBlock, ...]] = {
 
 
 @pytest.mark.parametrize(("at", "content"), HEARD.items())
-def test_delivered_events_stay_unchanged(at: int, content: tuple[AssistantBlock, ...]) -> None:
+def test_cutting_a_stream_does_not_change_delivered_events(
+    at: int, content: tuple[AssistantBlock, ...]
+) -> None:
     out = all_kinds()
     events = out.take()
     assert len(events) == 12
@@ -1243,7 +1259,7 @@ def test_delivered_events_stay_unchanged(at: int, content: tuple[AssistantBlock,
     assert out.response == fold([events[0], *closing])
 
 
-def test_completely_delivered_reply_stays_complete() -> None:
+def test_cutting_a_completely_delivered_reply_changes_nothing() -> None:
     out = all_kinds()
     complete, _ = out.complete, out.take()
     assert out.cut() == []
@@ -1255,7 +1271,7 @@ def test_undelivered_events_are_removed_from_the_reply() -> None:
     assert brief(out.cut()) == ["start", "cancelled"]
 
 
-def test_undelivered_waiting_blocks_are_removed() -> None:
+def test_queued_blocks_that_were_not_delivered_are_removed() -> None:
     out = make()
     out.tool_start(0, "x", "any")
     out.text("later")
@@ -1266,7 +1282,7 @@ def test_undelivered_waiting_blocks_are_removed() -> None:
     assert fold(closing).message.content == (ToolCall("x", "any", None),)
 
 
-def test_undelivered_failure_is_removed() -> None:
+def test_failure_that_was_not_delivered_is_removed() -> None:
     out = make()
     out.text("a")
     heard = out.take()
@@ -1276,7 +1292,7 @@ def test_undelivered_failure_is_removed() -> None:
     assert (fold(closing).finish_reason, fold(closing).text, out.error) == ("cancelled", "a", None)
 
 
-def test_follower_of_an_empty_assembler() -> None:
+def test_cutting_a_message_that_never_started_emits_a_start_and_an_end() -> None:
     out = Assembler(
         request_id="req", model="m1", provider="acme", warnings=[LossWarning("c", "p", "d")]
     )
@@ -1286,7 +1302,7 @@ def test_follower_of_an_empty_assembler() -> None:
     assert fold([start, complete]).warnings == (LossWarning("c", "p", "d"),)
 
 
-def test_number_of_blocks_is_limited() -> None:
+def test_number_of_content_blocks_is_limited() -> None:
     out = make()
     for number in range(4_000):
         out.tool_start(number, "same id", "t")

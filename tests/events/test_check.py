@@ -195,7 +195,7 @@ SOUND: dict[str, list[Event]] = {
 
 
 @pytest.mark.parametrize("events", SOUND.values(), ids=SOUND)
-def test_valid_streams_pass(events: list[Event]) -> None:
+def test_valid_event_streams_pass_the_check(events: list[Event]) -> None:
     check_events(events)
     check_events(iter(events))
 
@@ -427,7 +427,7 @@ BROKEN: list[tuple[str, int, list[Event]]] = [
 
 
 @pytest.mark.parametrize(("rule", "index", "events"), BROKEN)
-def test_invalid_streams_raise(rule: str, index: int, events: list[Event]) -> None:
+def test_invalid_event_streams_fail_the_check(rule: str, index: int, events: list[Event]) -> None:
     with pytest.raises(StreamContractError) as caught:
         check_events(events)
     assert (caught.value.rule, caught.value.index) == (rule, index)
@@ -438,7 +438,7 @@ def is_pair(node: ast.AST) -> TypeGuard[ast.Call]:
     return isinstance(node, ast.Call) and len(node.args) == 2
 
 
-def test_every_rule_is_broken_by_a_case() -> None:
+def test_every_rule_of_the_stream_check_has_a_failing_case() -> None:
     """The rules are the error texts in the checker's source."""
     second = [
         node.args[1] for node in ast.walk(ast.parse(inspect.getsource(check))) if is_pair(node)
@@ -464,7 +464,7 @@ def test_unknown_events_are_ignored() -> None:
         check_events([unknown, START, unknown])
 
 
-def test_the_first_broken_rule_is_named() -> None:
+def test_error_names_the_first_broken_rule() -> None:
     with pytest.raises(StreamContractError) as caught:
         check_events([START, text(1, "a"), text(0, "b"), START])
     assert caught.value.index == 2

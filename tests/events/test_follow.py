@@ -92,7 +92,7 @@ def test_recorded_message_is_rebuilt() -> None:
     assert over.intent == replace(INTENT, source=replace(INTENT.source, request_id="req"))
 
 
-def test_a_recorded_message_ends_with_its_error() -> None:
+def test_error_of_a_recorded_message_carries_the_partial_reply() -> None:
     error = StreamInterruptedError("lost")
     out = record(error)
     assert out.error is error
@@ -133,7 +133,7 @@ def test_a_recorded_message_can_be_cancelled_after_each_event(at: int) -> None:
     )
 
 
-def test_follower_has_the_state_after_the_last_event() -> None:
+def test_follower_knows_usage_and_warnings_after_the_last_event() -> None:
     kept, warning = Raw([b"{}"], bytes.decode), LossWarning("c", "p", "d")
     follower = Follower()
     follower.follow(MessageStart("msg", "req", "m1", "acme"))
@@ -145,7 +145,7 @@ def test_follower_has_the_state_after_the_last_event() -> None:
     assert follower.cut() == []
 
 
-def test_fragments_without_a_call_are_not_part_of_the_message() -> None:
+def test_argument_fragments_without_a_call_are_ignored() -> None:
     follower = Follower()
     follower.follow(MessageStart("msg", "req", "m1"))
     follower.follow(TextDelta("msg", "req", 0, "a"))
@@ -155,7 +155,7 @@ def test_fragments_without_a_call_are_not_part_of_the_message() -> None:
     assert complete.final_content == (Text("a"),)
 
 
-def test_raw_can_be_read_while_it_grows() -> None:
+def test_raw_reply_can_be_read_while_its_bytes_arrive() -> None:
     pieces = [b"a"]
     raw = Raw(pieces, bytes.decode)
     assert raw.peek() == "a"
@@ -163,7 +163,7 @@ def test_raw_can_be_read_while_it_grows() -> None:
     assert raw.peek() == raw.value == raw.peek() == "ab"
 
 
-def test_call_that_its_provider_rejected_keeps_its_intent() -> None:
+def test_intent_can_be_made_from_a_call_that_its_provider_rejected() -> None:
     start = ToolUseStart("m", "req", 2, "call_1", "fly")
     end = ToolUseEnd(
         "m", "req", 2, "call_1", {"to": "Oslo"}, problem="unknown_tool", detail="no such tool"
@@ -180,7 +180,7 @@ def test_call_that_its_provider_rejected_keeps_its_intent() -> None:
     assert make_intent(start, "", end, "acme", "m1").assembled_from == AssembledFrom(0, 0, 0)
 
 
-def test_recorded_pause_is_a_pause() -> None:
+def test_rebuilt_message_is_paused_if_the_recorded_one_was() -> None:
     for paused in (True, False):
         out = RecordedAssembler(request_id="req", model="m1", provider="acme")
         out.begin("msg_1")

@@ -70,7 +70,7 @@ async def both_ways(events: list[Event], error: Exception | None = None) -> list
     return first
 
 
-async def test_sequence_matches_the_contract() -> None:
+async def test_model_events_have_the_order_of_the_adapter_contract() -> None:
     events = await both_ways(reply())
     *rest, proposed, finished = events
     assert rest == [
@@ -98,7 +98,7 @@ async def test_sequence_matches_the_contract() -> None:
     ]
 
 
-def test_each_event_is_json_with_its_type() -> None:
+def test_each_model_event_is_encoded_as_json_with_its_type() -> None:
     for event in to_model_events(stream(reply(), ProviderError("no"))):
         written = msgspec.json.encode(event)
         assert json.loads(written)["type"] == event.type
@@ -106,7 +106,7 @@ def test_each_event_is_json_with_its_type() -> None:
 
 
 @pytest.mark.parametrize("ending", ["fail", "cancel", "length"])
-async def test_truncated_call_is_not_proposed(ending: str) -> None:
+async def test_truncated_tool_call_is_not_proposed(ending: str) -> None:
     out = Assembler()
     out.start()
     out.tool_start(0, "call_1", "bash")
@@ -141,7 +141,7 @@ async def test_error_that_is_not_transient_is_not_retryable() -> None:
     ]
 
 
-async def test_other_exceptions_are_not_converted() -> None:
+async def test_exceptions_that_are_not_provider_errors_are_raised_unchanged() -> None:
     with pytest.raises(KeyError):
         list(to_model_events(stream([], KeyError("bug"))))
     with pytest.raises(KeyError):
@@ -168,7 +168,7 @@ def test_each_intent_is_proposed_once(verbs: list[some.Verb]) -> None:
     assert {type(event) for event in projected} <= set(get_args(ModelEvent))
 
 
-async def test_delta_has_its_own_calls_arguments_and_the_stream_id() -> None:
+async def test_each_tool_delta_has_the_id_and_arguments_of_its_own_call() -> None:
     out = Assembler()
     out.start()
     for key in (0, 1):
@@ -200,7 +200,7 @@ def names_of(value: Any) -> set[str]:
     return {name for name in dir(value) if not name.startswith("_")}
 
 
-def test_module_cannot_run_a_tool() -> None:
+def test_events_have_no_method_that_runs_a_tool() -> None:
     events = [*to_model_events(reply()), *reply()]
     assert not [
         name for event in events for name in names_of(event) if "exec" in name or "run" in name

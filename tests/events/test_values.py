@@ -48,7 +48,7 @@ def test_every_event_class_is_tested() -> None:
     assert set(some.EVENTS) == set(get_args(Event))
 
 
-def test_event_types_match_the_contract() -> None:
+def test_event_types_have_the_names_of_the_adapter_contract() -> None:
     assert [kind.type for kind in get_args(Event)] == [
         "message.start",
         "text.delta",
@@ -67,7 +67,7 @@ def test_raw_bytes_are_not_serialised() -> None:
     assert event.kept.value == "secret"
 
 
-def test_unknown_fields_are_tolerated() -> None:
+def test_unknown_fields_of_an_event_are_ignored() -> None:
     written = b'{"type":"text.delta","message_id":"m","request_id":"r","content_block_index":0,"text":"a","new":1}'
     assert decode_event(written) == TextDelta("m", "r", 0, "a")
 
@@ -75,7 +75,7 @@ def test_unknown_fields_are_tolerated() -> None:
 @pytest.mark.parametrize(
     "data", [b'{"type":"citation.delta","n":1}', '{"type":"citation.delta","n":1}']
 )
-def test_unknown_types_are_tolerated(data: bytes | str) -> None:
+def test_unknown_event_types_are_decoded_without_an_error(data: bytes | str) -> None:
     assert decode_event(data) == UnknownEvent("citation.delta", {"type": "citation.delta", "n": 1})
 
 
@@ -88,13 +88,13 @@ def test_unknown_types_are_tolerated(data: bytes | str) -> None:
         b'{"type":"future.thing"}',
     ],
 )
-def test_unknown_types_are_written_as_they_were_read(data: bytes) -> None:
+def test_unknown_events_are_encoded_exactly_as_they_were_read(data: bytes) -> None:
     event = decode_event(data)
     assert encode_event(event) == data
     assert decode_event(encode_event(event)) == event
 
 
-def test_an_unknown_type_made_by_hand_has_its_type() -> None:
+def test_unknown_event_made_in_code_is_encoded_with_its_type() -> None:
     assert json.loads(encode_event(UnknownEvent("future.thing", {"x": 1}))) == {
         "type": "future.thing",
         "x": 1,
@@ -137,7 +137,7 @@ def test_events_are_immutable(kind: type[msgspec.Struct]) -> None:
 
 
 @given(some.json_values)
-def test_valid_json_is_read_unchanged(value: Any) -> None:
+def test_valid_json_is_parsed_without_changes(value: Any) -> None:
     assert (
         read_json(json.dumps(value))
         == read_json(json.dumps(value, ensure_ascii=False).encode())
@@ -165,7 +165,7 @@ DAMAGED: list[tuple[bytes | str, Any]] = [
 
 
 @pytest.mark.parametrize(("data", "value"), DAMAGED)
-def test_damaged_text_is_repaired(data: bytes | str, value: Any) -> None:
+def test_damaged_json_is_repaired(data: bytes | str, value: Any) -> None:
     assert read_json(data) == value
     msgspec.json.encode(read_json(data))  # what was read can be encoded again
 
@@ -192,13 +192,13 @@ REFUSED: list[tuple[bytes | str, str]] = [
 
 
 @pytest.mark.parametrize(("data", "reason"), REFUSED)
-def test_unrepairable_text_is_a_value_error(data: bytes | str, reason: str) -> None:
+def test_unrepairable_json_raises_a_value_error(data: bytes | str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         read_json(data)
 
 
 @given(st.binary(max_size=40) | st.text(max_size=40).map(lambda text: '"' + text))
-def test_only_value_errors_escape(data: bytes | str) -> None:
+def test_parsing_any_bytes_as_json_raises_only_value_errors(data: bytes | str) -> None:
     try:
         value = read_json(data)
     except ValueError:
@@ -210,14 +210,14 @@ def test_only_value_errors_escape(data: bytes | str) -> None:
     ("text", "value"),
     [('{"a":1}', {"a": 1}), ("{}", {}), ("[]", None), ("null", None), ("{", None), ("", None)],
 )
-def test_read_object_accepts_objects_only(text: str, value: Any) -> None:
+def test_read_object_returns_none_unless_the_text_is_a_json_object(text: str, value: Any) -> None:
     assert read_object(text) == value
 
 
 # --- raw ---------------------------------------------------------------------------------------
 
 
-def test_raw_is_decoded_lazily_and_once() -> None:
+def test_raw_reply_is_decoded_once_on_first_use() -> None:
     seen: list[bytes] = []
 
     def decode(data: bytes) -> Any:
@@ -230,7 +230,7 @@ def test_raw_is_decoded_lazily_and_once() -> None:
     assert seen == [b'{"a":1}']
 
 
-def test_raw_compares_by_content() -> None:
+def test_raw_replies_with_the_same_content_are_equal() -> None:
     raw = Raw([b"[1]"], json.loads)
     assert raw == Raw([b"[", b"1]"], json.loads)
     assert raw != Raw([b"[2]"], json.loads)
@@ -254,7 +254,7 @@ def test_raw_bytes_are_replaced_by_a_placeholder_in_json() -> None:
 # --- usage and response ------------------------------------------------------------------------
 
 
-def test_usage_has_both_names_of_its_fields() -> None:
+def test_usage_offers_prompt_and_completion_tokens_as_aliases() -> None:
     usage = Usage(7, 5)
     assert (usage.prompt_tokens, usage.completion_tokens) == (7, 5)
     assert (Usage().prompt_tokens, Usage().completion_tokens, Usage().estimated) == (
@@ -291,7 +291,7 @@ COMPLETE = MessageComplete(
 )
 
 
-def test_fold_keeps_everything() -> None:
+def test_folded_response_keeps_every_field_of_the_events() -> None:
     response = fold([START, TextDelta("msg", "req", 0, "hi"), COMPLETE])
     assert response == Response(
         message=Assistant("hi", tool_calls=[CALL]),
@@ -311,7 +311,7 @@ def test_fold_keeps_everything() -> None:
     assert (response.text, response.tool_calls, response.raw) == ("hi", (CALL,), [1])
 
 
-def test_fold_of_the_last_event_alone() -> None:
+def test_folded_response_has_no_provider_if_no_event_names_one() -> None:
     assert fold([COMPLETE]).provider is None
     assert fold([MessageStart("msg", "req", "m"), COMPLETE]).provider is None
 
@@ -322,7 +322,7 @@ def test_fold_of_an_incomplete_stream_is_rejected(half: list[Event]) -> None:
         fold(half)
 
 
-def test_raw_is_none_when_not_kept() -> None:
+def test_raw_reply_is_none_if_it_was_not_kept() -> None:
     assert Response(Assistant("hi"), "stop").raw is None
 
 

@@ -52,7 +52,7 @@ async def get(
         return answer.status, answer.headers, await answer.text()
 
 
-async def test_page_is_off_by_default() -> None:
+async def test_admin_page_is_off_by_default() -> None:
     async with serving(create_app({"fast": priced(reply("Hello"))}, keys=KEYS)) as url:
         assert (await get(f"{url}/admin", basic(ADMIN)))[0] == 404
 
@@ -69,7 +69,7 @@ REFUSED: list[tuple[dict[str, str], int]] = [
 ]
 
 
-async def test_only_the_admin_key_opens_the_page() -> None:
+async def test_only_the_admin_key_opens_the_admin_page() -> None:
     async with serving(
         create_app({"fast": priced(reply("Hello"))}, keys=KEYS, admin=DIGEST)
     ) as url:
@@ -85,7 +85,7 @@ async def test_only_the_admin_key_opens_the_page() -> None:
         assert status == 401  # an admin key is not a client's
 
 
-async def test_page_shows_usage_and_requests_under_way() -> None:
+async def test_admin_page_shows_usage_and_running_requests() -> None:
     gate = asyncio.Event()
     model = priced(reply("Hello", usage=USED), lambda request: [gate, *reply("Hello")(request)])
     async with serving(create_app({"fast": model}, keys=KEYS, admin=DIGEST)) as url:
@@ -114,7 +114,7 @@ async def test_page_shows_usage_and_requests_under_way() -> None:
     assert "access-control-allow-origin" not in headers
 
 
-async def test_page_shows_unavailable_upstreams() -> None:
+async def test_admin_page_shows_unavailable_upstreams() -> None:
     def fail(request: Any) -> Any:
         raise AuthenticationError("no", status=401)
 
@@ -134,7 +134,7 @@ async def test_page_shows_unavailable_upstreams() -> None:
 
 
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
-async def test_usage_of_all_processes_is_added(
+async def test_usage_of_all_processes_is_summed(
     store: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     place = (
@@ -155,7 +155,7 @@ async def test_usage_of_all_processes_is_added(
         book.close()
 
 
-async def test_usage_that_cannot_be_written_is_kept(own_postgres: Any) -> None:
+async def test_usage_is_written_once_the_database_is_available_again(own_postgres: Any) -> None:
     book = UsageBook(own_postgres.url)
     own_postgres.stop()
     for status in (200, 200, 500):
@@ -168,14 +168,16 @@ async def test_usage_that_cannot_be_written_is_kept(own_postgres: Any) -> None:
     book.close()
 
 
-def test_charts_are_plain_svg() -> None:
+def test_charts_are_drawn_as_svg_with_escaped_labels() -> None:
     drawn = draw_chart([("<a>", 1.0), ("b", 0.0)], "dollars")
     assert "&lt;a&gt; UTC: 1 dollars" in drawn
     assert drawn.count("<rect") == 2
     assert "<rect" not in draw_chart([], "dollars")
 
 
-def test_admin_file_must_have_a_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_admin_key_file_must_contain_a_hash_rather_than_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(
         "dragoman.gateway.supervisor.run", lambda *args, **kwargs: pytest.fail("it listens")
     )
@@ -187,7 +189,7 @@ def test_admin_file_must_have_a_hash(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert ADMIN not in done.output
 
 
-async def test_models_in_use_are_described_without_addresses() -> None:
+async def test_admin_page_names_models_without_their_addresses() -> None:
     model = connect("m", base_url="http://127.0.0.1:1/v1?key=secret", name="up")
     app = create_app({"fast": model}, admin=DIGEST)
     assert app.state.service.models.describe_upstreams({"fast": "timeout"}) == [

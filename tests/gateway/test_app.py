@@ -170,7 +170,9 @@ async def test_endless_request_head_times_out(before: bytes) -> None:
         (b"origin: https://evil.test\r\n", b"403"),
     ],
 )
-async def test_content_type_may_be_missing_on_the_ollama_wire(more: bytes, status: bytes) -> None:
+async def test_programs_may_omit_the_content_type_on_the_ollama_wire(
+    more: bytes, status: bytes
+) -> None:
     body = b'{"model": "fast", "messages": [{"role": "user", "content": "Hi"}], "stream": false}'
     head = (
         b"POST /api/chat HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n%scontent-length: "
@@ -234,7 +236,7 @@ async def test_local_programs_can_use_a_gateway_without_keys(headers: dict[str, 
 @pytest.mark.parametrize(
     "field", ["base_url", "api_base", "api_key", "extra_headers", "extra_body"]
 )
-async def test_destination_is_not_taken_from_the_request(field: str) -> None:
+async def test_request_cannot_choose_the_upstream_address(field: str) -> None:
     model = Listed("Hello", repeat=True)
     async with serving(create_app({"fast": model})) as url:
         status, _, said = await post(
@@ -248,7 +250,9 @@ async def test_destination_is_not_taken_from_the_request(field: str) -> None:
 @pytest.mark.parametrize(
     "name", ["local", "local:/etc/passwd", "openai:gpt-x", "../fast", "", "slow"]
 )
-async def test_model_name_is_only_looked_up(name: str, tmp_path: Path) -> None:
+async def test_unknown_model_names_are_never_opened_as_providers(
+    name: str, tmp_path: Path
+) -> None:
     registry = Registry.load(_write(tmp_path / "models.yaml", "models: {}\n"))
     async with serving(create_app(registry)) as url:
         status, _, _ = await post(f"{url}/v1/chat/completions", {**BODY, "model": name})
@@ -274,7 +278,7 @@ async def test_invalid_request_reaches_no_provider() -> None:
 # --- limits ------------------------------------------------------------------------------------
 
 
-async def test_rate_limits_of_a_key_hold() -> None:
+async def test_calls_over_the_rate_limit_of_a_key_are_rejected() -> None:
     model = Listed("Hello", repeat=True)
     keys = KeyRing([Key("ann", hash_key(ANN), requests_per_minute=2)])
     async with serving(create_app({"fast": model}, keys=keys)) as url:
@@ -284,7 +288,7 @@ async def test_rate_limits_of_a_key_hold() -> None:
     assert len(model.requests) == 2
 
 
-async def test_budget_of_a_key_holds() -> None:
+async def test_calls_over_the_budget_of_a_key_are_rejected() -> None:
     used = Usage(input_tokens=100_000, output_tokens=0, total_tokens=100_000)
     model = Listed(
         reply("Hello", usage=used), name="anthropic", model="claude-sonnet-4-5", repeat=True
@@ -306,7 +310,7 @@ async def test_budget_of_a_key_holds() -> None:
     assert len(model.requests) == 2
 
 
-async def test_concurrency_limit_of_a_key_holds() -> None:
+async def test_calls_over_the_concurrency_limit_of_a_key_are_rejected() -> None:
     gate = asyncio.Event()
     model = Listed(lambda request: [gate, *reply("Hello")(request)], repeat=True)
     keys = KeyRing([Key("ann", hash_key(ANN), max_concurrency=1)])
@@ -322,7 +326,7 @@ async def test_concurrency_limit_of_a_key_holds() -> None:
         assert (await post(f"{url}/v1/chat/completions", BODY, bearer(ANN)))[0] == 200
 
 
-def test_leases_are_shared_by_processes_and_end_with_them(tmp_path: Path) -> None:
+def test_concurrency_leases_are_shared_by_processes_and_end_with_them(tmp_path: Path) -> None:
     key = Key("ann", "x", max_concurrency=3)
     now = [600.0]
     ledgers = [Ledger(tmp_path / "used.db", clock=lambda: now[0]) for _ in range(4)]
@@ -357,7 +361,7 @@ def test_several_workers_with_limited_keys_need_a_shared_ledger(tmp_path: Path) 
         create_app({"fast": Listed("Hello")}, keys=keys, workers=4, ledger=Ledger())
 
 
-async def test_later_limit_that_cannot_be_enforced_disables_its_key(tmp_path: Path) -> None:
+async def test_key_is_disabled_if_its_new_limit_cannot_be_enforced(tmp_path: Path) -> None:
     file = _write(tmp_path / "keys.yaml", f"keys:\n  ann:\n    hash: {hash_key(ANN)}\n")
     model = Listed("Hello", repeat=True)
     async with serving(create_app({"fast": model}, keys=KeyRing.load(file), workers=4)) as url:
@@ -369,7 +373,7 @@ async def test_later_limit_that_cannot_be_enforced_disables_its_key(tmp_path: Pa
     assert len(model.requests) == 1
 
 
-def test_processes_with_a_shared_ledger_count_together(tmp_path: Path) -> None:
+def test_processes_that_share_a_ledger_share_the_rate_limits(tmp_path: Path) -> None:
     key = Key("ann", "x", requests_per_minute=2, tokens_per_minute=100)
     now = [600.0]
     one, two = [Ledger(tmp_path / "used.db", clock=lambda: now[0]) for _ in range(2)]
@@ -481,7 +485,9 @@ def test_invalid_key_file_is_rejected(text: str, complaint: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize(("path", "body"), PATHS)
-async def test_client_hang_up_stops_the_call_at_once(path: str, body: dict[str, Any]) -> None:
+async def test_upstream_call_stops_at_once_when_the_client_hangs_up(
+    path: str, body: dict[str, Any]
+) -> None:
     """The fastest of five attempts is compared, because a busy machine delays single ones."""
     forever = asyncio.Event()
     model = Listed(lambda request: [*reply("Hello")(request)[:2], forever], repeat=True)
@@ -590,7 +596,7 @@ async def test_access_log_contains_neither_content_nor_keys(
         assert text not in caplog.text
 
 
-async def test_pages_are_served() -> None:
+async def test_gateway_serves_health_readiness_metrics_and_model_lists() -> None:
     broken = Listed(UnavailableError("down"))
     async with (
         serving(create_app({"fast": Listed("Hello")}, keys=KEYS)) as url,
@@ -772,7 +778,7 @@ async def test_the_gemini_wire_is_served(stream: bool) -> None:
         assert status == 401
 
 
-async def test_native_fields_reach_a_provider_on_the_same_wire() -> None:
+async def test_vendor_specific_fields_reach_a_provider_on_the_same_wire() -> None:
     seen: list[Any] = []
 
     async def handler(connection: Connection) -> None:

@@ -454,7 +454,7 @@ async def test_anthropic_counts_tokens_and_lists_models() -> None:
 # --- clients with the simulator ----------------------------------------------------------------
 
 
-async def test_both_clients_work_with_the_simulator() -> None:
+async def test_openai_and_anthropic_clients_work_with_the_simulator() -> None:
     model = ScriptedProvider(
         ScriptRule(
             Answer(
@@ -493,7 +493,7 @@ async def test_both_clients_work_with_the_simulator() -> None:
 # --- one client, several models ----------------------------------------------------------------
 
 
-async def test_one_client_reaches_any_model_by_name() -> None:
+async def test_one_client_can_call_every_model_by_its_name() -> None:
     models: dict[str, Provider] = {"one": Listed("First."), "two": Listed("Second.")}
     async with (
         serving(create_app(models)) as url,

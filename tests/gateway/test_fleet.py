@@ -66,7 +66,7 @@ class Upstream:
 @pytest.mark.skipif(
     "DRAGOMAN_EXHAUSTIVE" not in os.environ, reason="five processes for ten seconds"
 )
-async def test_limits_hold_over_four_workers_and_two_hundred_clients(
+async def test_limits_hold_with_four_workers_and_two_hundred_clients(
     tmp_path: Path, postgres_url: str, redis_url: str
 ) -> None:
     store = KeyStore(postgres_url)

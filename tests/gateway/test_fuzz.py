@@ -48,7 +48,7 @@ def check(response: Any) -> None:
 
 @SCHEMA.parametrize()
 @BOUNDS
-def test_openapi_description_matches_the_behaviour(case: Any) -> None:
+def test_responses_match_the_openapi_description(case: Any) -> None:
     response = case.call()
     check(response)
     assert str(response.status_code) in SCHEMA.raw_schema["paths"][case.path][case.method.lower()][
@@ -152,7 +152,7 @@ async def send(app: Any, path: str, body: bytes, headers: dict[str, str]) -> Ans
     return Answer(start["status"], found, b"".join([message["body"] for message in rest]))
 
 
-def test_every_route_is_described() -> None:
+def test_every_route_has_an_openapi_description() -> None:
     described = SCHEMA.raw_schema["paths"]
     for route in PLAIN.routes:
         pattern = re.sub(r"\{\w+(:path)?\}", ".+", route.path)
@@ -166,7 +166,7 @@ def test_every_route_is_described() -> None:
 @pytest.mark.parametrize("path", [*PATHS, *BESIDE])
 @given(body=bodies.map(lambda body: json.dumps(body).encode()) | st.binary(max_size=40))
 @settings(BOUNDS, max_examples=200 if EXHAUSTIVE else 10)
-def test_any_body_is_answered_or_rejected(path: str, body: bytes) -> None:
+def test_any_request_body_is_answered_or_rejected(path: str, body: bytes) -> None:
     response = run_watched(send(PLAIN, path, body, {}))
     check(response)
     assert response.status_code in (200, 400, 404), response.content

@@ -57,7 +57,7 @@ def configure(folder: Path, strategy: str, *urls: str) -> Registry:
 
 
 @pytest.mark.parametrize("strategy", ["fallback", "least_busy"])
-async def test_group_survives_a_dying_upstream_under_load(
+async def test_model_group_keeps_answering_when_an_upstream_dies_under_load(
     strategy: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     headers: list[Any] = []

@@ -61,7 +61,7 @@ TOO_LARGE: list[tuple[str, bytes]] = [
 
 
 @pytest.mark.parametrize(("name", "sent"), TOO_LARGE, ids=[name for name, _ in TOO_LARGE])
-async def test_oversized_head_gets_431(name: str, sent: bytes) -> None:
+async def test_oversized_request_head_gets_status_431(name: str, sent: bytes) -> None:
     async with serving(app()) as url:
         answer = await raw(url, sent)
         assert statuses(answer) == [431], name
@@ -85,7 +85,7 @@ TRAILERS: list[tuple[str, bytes]] = [
 
 
 @pytest.mark.parametrize(("name", "sent"), TRAILERS, ids=[name for name, _ in TRAILERS])
-async def test_trailers_are_limited(name: str, sent: bytes) -> None:
+async def test_size_of_request_trailers_is_limited(name: str, sent: bytes) -> None:
     model = Listed("Hello", repeat=True)
     async with serving(app(model)) as url:
         reader, writer = await _connect(url)
@@ -97,7 +97,7 @@ async def test_trailers_are_limited(name: str, sent: bytes) -> None:
     assert model.requests == []
 
 
-async def test_a_trailer_is_not_a_header() -> None:
+async def test_key_in_a_request_trailer_is_not_accepted() -> None:
     chunks = b"%x\r\n" % len(DATA) + DATA + b"\r\n0\r\n" + OURS + b"\r\n"
     async with serving(app()) as url:
         head = b"connection: close\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -135,7 +135,7 @@ async def test_hang_up_ends_the_running_call_even_with_a_queued_request() -> Non
 
 
 @pytest.mark.parametrize("garbage", [b"\0\0\0", b"x" * 100_000, b"GET /" + b"a" * 100_000])
-async def test_pipelined_data_does_not_break_the_reply(garbage: bytes) -> None:
+async def test_data_sent_after_a_request_does_not_break_its_reply(garbage: bytes) -> None:
     async with serving(app()) as url:
         reader, writer = await _connect(url)
         writer.write(call(STREAM) + garbage)
@@ -391,7 +391,7 @@ async def _connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter
     return await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
 
 
-async def test_bodies_in_flight_share_a_memory_budget() -> None:
+async def test_request_bodies_in_flight_share_a_memory_budget() -> None:
     made = app(body_bytes=100_000, bodies_bytes=250_000, body_seconds=20)
     service = made.state.service
     head = POST + b"connection: close\r\n"
@@ -415,7 +415,7 @@ async def test_bodies_in_flight_share_a_memory_budget() -> None:
         assert statuses(await raw(url, call(DATA + b" " * 20_000, head))) == [200]
 
 
-async def test_body_counts_until_it_is_decoded() -> None:
+async def test_request_body_counts_towards_the_memory_budget_until_it_is_decoded() -> None:
     seen: list[int] = []
 
     def answer(request: Any) -> str:

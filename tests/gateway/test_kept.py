@@ -76,7 +76,7 @@ async def test_conversation_continues_by_the_previous_response_id(tmp_path: Path
     ]
 
 
-async def test_items_are_referenced_by_id(tmp_path: Path) -> None:
+async def test_stored_items_can_be_referenced_by_id(tmp_path: Path) -> None:
     tools: Any = [{"type": "function", "name": "weather", "parameters": CITY}]
     async with stored(tmp_path, speak(call, finish="tool_calls"), "Rain.") as (client, model, _):
         first = await client.responses.create(model="fast", input="Weather?", tools=tools)
@@ -103,7 +103,7 @@ async def test_response_with_store_false_is_not_stored(tmp_path: Path) -> None:
             await client.responses.retrieve(made.id)
 
 
-async def test_conversations_are_stored(tmp_path: Path) -> None:
+async def test_stored_conversation_is_continued_by_its_id(tmp_path: Path) -> None:
     async with stored(tmp_path, "One.", "Two.") as (client, model, _):
         talk = await client.conversations.create(
             items=[{"role": "user", "content": "I am Ann.", "type": "message"}]
@@ -190,7 +190,7 @@ async def test_each_key_finds_only_its_own_responses(tmp_path: Path) -> None:
         assert (await hers.responses.retrieve(made.id)).id == made.id
 
 
-async def test_missing_store_is_reported_with_advice() -> None:
+async def test_error_explains_how_to_configure_the_missing_response_store() -> None:
     model = Listed("Hi", repeat=True)
     async with (
         serving(create_app({"fast": model})) as url,

@@ -181,7 +181,7 @@ async def test_calls_that_could_not_be_counted_are_reported(
 
 
 @pytest.mark.usefixtures("quick")
-async def test_full_disk_rejects_calls_and_loses_nothing(tmp_path: Path) -> None:
+async def test_full_disk_rejects_new_calls_and_loses_no_usage(tmp_path: Path) -> None:
     path = tmp_path / "used.db"
     ledger = Ledger(path)
     pages = ledger._base.run("pragma page_count")[0][0]
@@ -278,7 +278,7 @@ async def test_call_that_the_provider_rejects_is_not_charged(error: ProviderErro
 
 
 @pytest.mark.parametrize("status", [400, 429, 500])
-async def test_rejection_by_the_codec_is_not_charged(status: int) -> None:
+async def test_call_that_the_upstream_rejects_over_http_is_not_charged(status: int) -> None:
     async def handler(connection: Connection) -> None:
         connection.reply(status, b'{"error": {"message": "no"}}')
 

@@ -612,7 +612,7 @@ async def run(bench: Bench, each: Any, wires: tuple[str, ...]) -> dict[tuple[str
 @pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning")
 @pytest.mark.parametrize("each", CLIENTS, ids=lambda each: each.name)
-async def test_every_supported_combination_of_wires_passes(each: Any) -> None:
+async def test_every_supported_combination_of_client_and_upstream_wire_works(each: Any) -> None:
     at = CLIENTS.index(each)
     wires = UPSTREAMS if EXHAUSTIVE else (WIRES[at], UPSTREAMS[(at + 2) % len(UPSTREAMS)])
     async with gateway() as bench:

@@ -217,7 +217,7 @@ async def ask_and_leave(app: Any, models: list[Billing], stream: bool) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(stack=st.sampled_from(sorted(STACKS)), first=outcomes, second=outcomes)
-async def test_clients_that_leave_are_billed_the_same_everywhere(
+async def test_ledger_log_and_observer_agree_on_the_cost_of_abandoned_calls(
     stack: str, first: list[tuple[str, Usage]], second: list[tuple[str, Usage]]
 ) -> None:
     observed: list[Any] = []
@@ -258,7 +258,7 @@ usages = st.builds(Usage, *COUNTS)
     replies=st.lists(st.tuples(st.booleans(), usages), min_size=1, max_size=8),
     with_fallback=st.booleans(),
 )
-async def test_replies_that_violate_the_schema_are_billed(
+async def test_replies_that_violate_the_requested_schema_are_billed(
     replies: list[tuple[bool, Usage]], with_fallback: bool
 ) -> None:
     observed: list[Any] = []
@@ -306,7 +306,7 @@ async def test_replies_that_violate_the_schema_are_billed(
 # --- records in the log ------------------------------------------------------------------------
 
 
-async def test_a_call_is_logged_without_content(tmp_path: Path) -> None:
+async def test_a_call_is_logged_without_content_by_default(tmp_path: Path) -> None:
     reply = speak(lambda out: out.text("An answer."), usage=Usage(100_000, 1_000))
     model = Listed(
         OverloadedError("secret prompt is wrong"), reply, name="anthropic", model=SONNET
@@ -341,7 +341,7 @@ async def test_a_call_is_logged_without_content(tmp_path: Path) -> None:
         assert hidden not in text
 
 
-async def test_content_is_logged_on_request(tmp_path: Path) -> None:
+async def test_content_is_logged_if_requested(tmp_path: Path) -> None:
     async with SqliteLog(tmp_path / "log.db") as log:
         app = create_app({"fast": Listed("An answer.")}, keys=KEYS, log=log, log_content=True)
         async with serving(app) as url:

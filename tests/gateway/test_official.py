@@ -58,7 +58,7 @@ def stream_faults(path: str, text: str) -> list[str]:
     return list(check_reply(form_of(path), 200, "text/event-stream", text.encode()))
 
 
-def test_a_correct_reply_has_no_faults() -> None:
+def test_a_correct_reply_matches_the_vendors_schema() -> None:
     assert faults("/v1/chat/completions", CHAT) == []
     assert (
         faults(
@@ -73,7 +73,7 @@ def test_a_correct_reply_has_no_faults() -> None:
     assert faults("/api/chat", json.loads(write_reply("ollama", "Hi"))) == []
 
 
-def test_a_missing_field_that_may_be_null_is_a_fault() -> None:
+def test_a_missing_field_violates_the_schema_even_if_it_may_be_null() -> None:
     choice = {name: value for name, value in CHAT["choices"][0].items() if name != "logprobs"}
     (fault,) = faults("/v1/chat/completions", {**CHAT, "choices": [choice]})
     assert '"logprobs" is a required property' in fault
@@ -88,11 +88,13 @@ def test_a_missing_field_that_may_be_null_is_a_fault() -> None:
         ({"usage": {"prompt_tokens": 1}}, "completion_tokens"),
     ],
 )
-def test_value_of_the_wrong_type_is_a_fault(change: dict[str, Any], text: str) -> None:
+def test_value_of_the_wrong_type_violates_the_vendors_schema(
+    change: dict[str, Any], text: str
+) -> None:
     assert text in "\n".join(faults("/v1/chat/completions", CHAT | change))
 
 
-def test_an_unknown_gemini_field_is_a_fault() -> None:
+def test_an_unknown_field_violates_the_gemini_schema() -> None:
     record = {**json.loads(write_reply("gemini", "Hi")), "candidateTokens": 5}
     assert "candidateTokens" in "\n".join(faults("/v1/models/m:generateContent", record))
 
@@ -107,11 +109,11 @@ def test_an_unknown_gemini_field_is_a_fault() -> None:
         "/api/generate",
     ],
 )
-def test_error_that_violates_the_documented_shape_is_a_fault(path: str) -> None:
+def test_error_of_another_shape_violates_the_vendors_schema(path: str) -> None:
     assert faults(path, {"detail": "Not Found"}, 404)
 
 
-def test_an_error_of_the_documented_shape_has_no_faults() -> None:
+def test_an_error_of_the_documented_shape_matches_the_vendors_schema() -> None:
     error = {"message": "m", "type": "t", "param": None, "code": None}
     assert faults("/v1/responses", {"error": error}, 400) == []
     assert (
@@ -132,7 +134,7 @@ def test_an_error_of_the_documented_shape_has_no_faults() -> None:
     )
 
 
-def test_the_events_of_a_stream_are_checked() -> None:
+def test_stream_events_are_checked_against_the_vendors_schema() -> None:
     right = f"event: {EVENT['type']}\ndata: {json.dumps(EVENT)}\n\n"
     assert stream_faults("/v1/responses", right) == []
     assert stream_faults("/v1/responses", right.replace('"Hi"', "5"))
@@ -145,7 +147,7 @@ def test_the_events_of_a_stream_are_checked() -> None:
     assert stream_faults("/v1/messages", 'event: ping\ndata: {"type":"ping"}\n\n') == []
 
 
-async def test_a_faulty_reply_fails_the_test_that_serves_it() -> None:
+async def test_a_gateway_reply_that_violates_the_schema_fails_its_test() -> None:
     async def answer(asked: Request) -> JSONResponse:
         return JSONResponse({"choices": []})
 

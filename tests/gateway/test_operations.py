@@ -41,7 +41,7 @@ async def get(url: str, headers: dict[str, str] | None = None) -> tuple[int, Any
 # --- readiness ---------------------------------------------------------------------------------
 
 
-async def test_ready_without_a_key_names_no_models() -> None:
+async def test_readiness_reply_names_no_models_without_a_key() -> None:
     good = Listed(reply("Hello"), repeat=True)
     async with serving(create_app({"fast": good}, keys=KEYS)) as url:
         assert (await get(f"{url}/ready"))[0] == 401
@@ -64,7 +64,7 @@ async def test_ready_without_a_key_names_no_models() -> None:
 # --- the configuration -------------------------------------------------------------------------
 
 
-async def test_reload_changes_models_and_drops_no_stream() -> None:
+async def test_reloading_the_configuration_changes_models_and_drops_no_stream() -> None:
     gate = asyncio.Event()
     old = Listed(
         lambda request: [*reply("old")(request)[:2], gate, *reply("old")(request)[2:]], repeat=True
@@ -108,7 +108,7 @@ def monitor(model: Listed, name: str, closed: list[str]) -> None:
     model.close = close  # type: ignore[method-assign]
 
 
-async def test_real_process_reloads_and_drains_on_signals(tmp_path: Path) -> None:
+async def test_real_process_reloads_and_finishes_running_calls_on_signals(tmp_path: Path) -> None:
     go = asyncio.Event()
 
     async def slow(connection: Connection) -> None:
@@ -183,7 +183,7 @@ def test_only_valid_traceparent_headers_are_read(header: str, is_valid: bool) ->
     assert (read_parent({"traceparent": header}) is not None) == is_valid
 
 
-async def test_trace_context_is_passed_on_without_spans() -> None:
+async def test_trace_context_is_forwarded_even_if_no_spans_are_recorded() -> None:
     async with serve(answering("Hello")) as upstream:
         model = connect("m", base_url=f"{upstream.url}/v1", api_key="k")
         async with serving(create_app({"fast": model})) as url:
@@ -199,7 +199,7 @@ async def test_trace_context_is_passed_on_without_spans() -> None:
     assert not any("traceparent" in each or "tracestate" in each for each in others)
 
 
-async def test_request_and_its_attempts_have_spans() -> None:
+async def test_request_and_each_of_its_attempts_have_a_span() -> None:
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))

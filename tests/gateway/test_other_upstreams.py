@@ -20,7 +20,7 @@ TOOL = {
 
 
 @pytest.mark.parametrize("wire", ["bedrock", "cohere"])
-async def test_chat_works_with_an_upstream_of_another_wire(wire: str) -> None:
+async def test_openai_chat_works_with_bedrock_and_cohere_upstreams(wire: str) -> None:
     script = ScriptedProvider(
         ScriptRule(Answer(tool_calls=[Call("look", {"city": "Oslo"})]), RequestMatch(text="call")),
         ScriptRule(match=RequestMatch(text="slow"), fault=Fault(429, "slow down")),

@@ -98,7 +98,7 @@ def limited(client: str, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.exhaustive
-async def test_default_value_is_neither_rejected_nor_reported() -> None:
+async def test_field_with_its_default_value_is_neither_rejected_nor_reported() -> None:
     async with bench() as gateway:
         for at, (client, fields) in enumerate(DEFAULTS):
             for model in models_for(client, at):
@@ -298,7 +298,7 @@ def holds(sent: Any, wanted: Any) -> bool:
     return bool(sent == wanted)
 
 
-async def test_settings_are_mapped_or_reported() -> None:
+async def test_settings_are_translated_for_the_upstream_or_reported_as_lost() -> None:
     async with bench() as gateway:
         for client, fields, wanted in MAPPED:
             for model, expected in wanted.items():
@@ -425,7 +425,7 @@ async def test_options_that_a_provider_lacks_are_reported() -> None:
         assert gateway.seen[0]["tools"] == [SEARCHING]
 
 
-def test_two_wires_share_a_tool_only_without_options() -> None:
+def test_hosted_tool_with_options_is_not_mapped_if_two_wires_must_support_it() -> None:
     asked = Hosted("web_search", {"allowed_domains": ["a"]})
     assert fit_hosted(asked, {"anthropic", "responses"}, beside_functions=False) is None
     plain = fit_hosted(
@@ -470,7 +470,7 @@ async def test_meaning_changing_settings_are_rejected_on_other_wires() -> None:
                 assert (name in message, repr(model) in message) == (True, True), message
 
 
-async def test_key_or_model_can_reject_every_loss() -> None:
+async def test_on_loss_reject_turns_every_lost_field_into_an_error() -> None:
     async with bench(on_loss="reject") as gateway:
         for client, fields in (
             ("openai", {"user": "u"}),
@@ -486,7 +486,7 @@ async def test_key_or_model_can_reject_every_loss() -> None:
         assert status == 200
 
 
-async def test_keys_reject_losses_by_their_own_setting() -> None:
+async def test_lost_fields_are_rejected_only_for_keys_set_to_reject_them() -> None:
     secret, digest = new_key()
     lenient, other = new_key()
     ring = KeyRing([Key("strict", digest, on_loss="reject"), Key("lenient", other)])
@@ -509,7 +509,7 @@ async def test_keys_reject_losses_by_their_own_setting() -> None:
         assert (status, "tool_choice" in str(said)) == (400, True)
 
 
-async def test_destination_is_never_taken_from_the_request() -> None:
+async def test_request_cannot_choose_the_upstream_address_on_any_wire() -> None:
     async with bench() as gateway:
         for client in WIRES:
             for name in NEVER if client == "openai" else NEVER[:1]:
@@ -518,7 +518,7 @@ async def test_destination_is_never_taken_from_the_request() -> None:
                 assert name in str(said)
 
 
-async def test_warnings_are_counted_by_code() -> None:
+async def test_metrics_count_loss_warnings_by_code() -> None:
     async with bench() as gateway, aiohttp.ClientSession() as http:
         await gateway.ask("openai", "gemini", {"made_up": 1, "user": "u"})
         async with http.get(f"{gateway.url}/metrics") as reply:

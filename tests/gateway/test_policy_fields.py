@@ -106,7 +106,7 @@ def check(
 
 
 @pytest.mark.exhaustive
-async def test_every_field_is_sent_reported_or_rejected() -> None:
+async def test_every_request_field_is_sent_reported_or_rejected() -> None:
     async with bench() as gateway:
         for at, (client, field, rule) in enumerate(CASES):
             beside = limited(client, BESIDE.get(field, {}).get(client, {}))

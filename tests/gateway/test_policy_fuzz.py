@@ -262,7 +262,7 @@ def mutate(body: Any, dice: random.Random) -> Any:
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("wire", WIRES)
-def test_any_body_is_read_or_rejected(wire: str) -> None:
+def test_mutated_request_bodies_are_parsed_or_rejected(wire: str) -> None:
     dice = random.Random(20)
     codecs = {each: connect("m", wire=each, base_url="http://127.0.0.1:9") for each in WIRES}
     read = 0

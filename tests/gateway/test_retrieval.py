@@ -73,7 +73,7 @@ async def test_openai_client_works() -> None:
             )
 
 
-async def test_openai_client_parses_our_errors() -> None:
+async def test_openai_client_parses_the_errors_of_the_gateway() -> None:
     async with gateway(RateLimitError("slow", retry_after=3), InvalidRequestError("no")) as (
         url,
         _,
@@ -127,7 +127,7 @@ async def test_ollama_client_works() -> None:
         await client._client.aclose()  # noqa: SLF001 - the client has no close() of its own
 
 
-async def test_gemini_wire_and_v1_rerank_work() -> None:
+async def test_gemini_embeddings_and_the_v1_rerank_route_work() -> None:
     async with gateway() as (url, embedder, _), aiohttp.ClientSession() as session:
         one = {
             "content": {"parts": [{"text": "a red fox"}]},
@@ -159,7 +159,7 @@ async def test_gemini_wire_and_v1_rerank_work() -> None:
         assert "speed" in (await wrong.json())["message"]
 
 
-async def test_our_clients_work_through_the_gateway() -> None:
+async def test_dragoman_embedders_and_rerankers_work_through_the_gateway() -> None:
     async with gateway() as (url, _, _):
         async with connect_embedder("vectors", base_url=url, wire="cohere") as embedder:
             assert len((await embedder.embed(TEXTS)).vectors) == 2
@@ -167,7 +167,7 @@ async def test_our_clients_work_through_the_gateway() -> None:
             assert (await reranker.rerank("red fox", TEXTS)).results[0].index == 0
 
 
-async def test_keys_limits_and_records_apply(
+async def test_embedding_calls_are_subject_to_keys_budgets_and_logging(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     keys = KeyRing([
@@ -214,7 +214,7 @@ async def test_keys_limits_and_records_apply(
     assert "llm.call_completed" in [line["type"] for line in lines]
 
 
-async def test_a_registry_serves_embedders(
+async def test_gateway_serves_embedders_of_a_model_registry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with SimServer(ScriptedProvider("Hi.")) as server:

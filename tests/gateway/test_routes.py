@@ -35,7 +35,7 @@ HELLO = {"contents": [{"parts": [{"text": "Hi"}]}]}
         "/v1beta1/projects/p/locations/l/publishers/google/models",
     ],
 )
-async def test_gemini_addresses_are_served(prefix: str) -> None:
+async def test_gateway_serves_the_gemini_routes(prefix: str) -> None:
     async with bench() as gateway:
         status, _, said = await gateway.post(f"{prefix}/openai:generateContent", HELLO)
         assert (status, said["candidates"][0]["content"]["parts"][0]["text"]) == (
@@ -119,7 +119,7 @@ async def use_gemini(client: google.genai.Client, gateway: Bench) -> None:
     assert (caught.value.code, caught.value.status) == (404, "NOT_FOUND")
 
 
-async def test_gemini_keys_are_accepted_in_every_place() -> None:
+async def test_gemini_route_accepts_the_key_in_headers_and_in_the_url() -> None:
     secret, digest = new_key()
     expired, other = new_key()
     ring = KeyRing([Key("a", digest), Key("b", other, expires=date.today() - timedelta(days=1))])
@@ -155,7 +155,7 @@ async def test_a_key_in_the_url_is_not_logged(
     assert secret not in caplog.text + json.dumps(said) + "".join(capfd.readouterr())
 
 
-async def test_forbidden_has_its_own_error_code() -> None:
+async def test_status_403_has_its_own_gemini_error_code() -> None:
     model = Listed(AuthenticationError("no", status=403))
     async with (
         serving(create_app({"m": model})) as url,
@@ -168,7 +168,7 @@ async def test_forbidden_has_its_own_error_code() -> None:
         )
 
 
-async def test_unserved_address_explains_itself_in_the_clients_format() -> None:
+async def test_error_for_an_unserved_route_gives_advice_in_the_clients_format() -> None:
     async with bench() as gateway:
         for path, wanted in (
             ("/v1/completions", "/v1/chat/completions"),
@@ -238,7 +238,7 @@ async def test_replies_have_a_request_id_and_rate_limit_headers() -> None:
         assert headers["x-request-id"]
 
 
-async def test_allowed_origins_may_call() -> None:
+async def test_web_pages_of_allowed_origins_may_call_the_gateway() -> None:
     origin = "https://app.example"
     async with bench(cors=[origin]) as gateway, aiohttp.ClientSession() as http:
         asked = {

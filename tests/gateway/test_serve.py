@@ -122,7 +122,7 @@ async def test_running_reply_is_finished_before_the_process_ends(tmp_path: Path)
     assert "canary" not in said
 
 
-async def test_several_workers_share_a_keys_limit(tmp_path: Path) -> None:
+async def test_several_workers_share_the_limit_of_a_key(tmp_path: Path) -> None:
     async def handler(connection: Connection) -> None:
         connection.reply(200, completion())
 
@@ -171,7 +171,7 @@ async def test_several_workers_share_a_keys_limit(tmp_path: Path) -> None:
         ["--max-connections-per-peer", "3"],
     ],
 )
-async def test_options_limit_connections(options: list[str], tmp_path: Path) -> None:
+async def test_command_line_options_limit_connections(options: list[str], tmp_path: Path) -> None:
     config = write_config(tmp_path, "http://127.0.0.1:1")
     async with running("--config", config, *options) as (url, _):
         # the connection that found out whether it is up is closed by then
@@ -226,7 +226,7 @@ REFUSED: list[tuple[list[str], str]] = [
 
 
 @pytest.mark.parametrize(("options", "complaint"), REFUSED)
-def test_invalid_options_prevent_the_start(
+def test_gateway_does_not_start_with_invalid_options(
     options: list[str], complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(

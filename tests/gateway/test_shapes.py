@@ -175,7 +175,7 @@ SHAPES: list[tuple[str, str, Any, str]] = [
 
 
 @pytest.mark.exhaustive
-async def test_native_fields_reach_their_own_wire_unchanged_and_are_reported_on_others() -> None:
+async def test_vendor_specific_fields_are_sent_on_their_own_wire_and_reported_on_others() -> None:
     async with bench() as gateway:
         for at, (client, field, value, warning) in enumerate(SHAPES):
             fields: dict[str, Any] = {field: value}
@@ -191,7 +191,7 @@ async def test_native_fields_reach_their_own_wire_unchanged_and_are_reported_on_
                     assert warning in shown, where
 
 
-async def test_tool_keeps_native_fields_on_its_own_wire() -> None:
+async def test_tool_keeps_vendor_specific_fields_on_its_own_wire() -> None:
     closed = {"type": "object", "properties": {}, "additionalProperties": False, "required": []}
     function = {"name": "f", "description": "d", "parameters": closed, "strict": True}
     strict: Any = [{"type": "function", "function": function}]
@@ -216,7 +216,7 @@ async def test_instructions_are_not_sent_twice_on_the_same_wire() -> None:
         assert gateway.seen[0]["messages"][0]["content"].split() == ["First.", "Be", "brief."]
 
 
-async def test_gemini_accepts_both_field_styles_both_base64_alphabets_and_single_objects() -> None:
+async def test_gemini_route_accepts_snake_case_url_safe_base64_and_single_objects() -> None:
     snake = {
         "system_instruction": {"parts": {"text": "S"}},
         "contents": {
@@ -261,7 +261,7 @@ async def test_gemini_accepts_both_field_styles_both_base64_alphabets_and_single
         assert gateway.seen[0]["generationConfig"]["topK"] == 3
 
 
-async def test_a_schema_of_the_gemini_dialect_becomes_json_schema() -> None:
+async def test_schema_in_the_gemini_dialect_is_converted_to_json_schema() -> None:
     schema = {
         "type": "OBJECT",
         "properties": {

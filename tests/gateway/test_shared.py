@@ -78,7 +78,9 @@ async def settle(
 # --- one suite ---------------------------------------------------------------------------------
 
 
-async def test_rate_limit_windows_slide_and_are_shared(open_ledger: Open, clock: Clock) -> None:
+async def test_rate_limits_slide_and_are_shared_by_processes(
+    open_ledger: Open, clock: Clock
+) -> None:
     key = Key(next(_names), "h", requests_per_minute=2, tokens_per_minute=100)
     one, two = open_ledger(), open_ledger()
     await one.admit(key, 60)
@@ -100,7 +102,9 @@ async def test_rate_limit_windows_slide_and_are_shared(open_ledger: Open, clock:
     await two.admit(key, 60)
 
 
-async def test_concurrency_slots_are_shared_and_expire(open_ledger: Open, clock: Clock) -> None:
+async def test_concurrency_slots_are_shared_by_processes_and_expire(
+    open_ledger: Open, clock: Clock
+) -> None:
     key = Key(next(_names), "h", max_concurrency=2)
     one, two = open_ledger(), open_ledger()
     first = await one.admit(key, 60)
@@ -116,7 +120,9 @@ async def test_concurrency_slots_are_shared_and_expire(open_ledger: Open, clock:
 
 
 @pytest.mark.parametrize("budget", ["budget_usd", "budget_usd_month", "team_budget_usd_month"])
-async def test_budgets_are_shared(open_ledger: Open, clock: Clock, budget: str) -> None:
+async def test_budgets_are_shared_by_processes(
+    open_ledger: Open, clock: Clock, budget: str
+) -> None:
     team: dict[str, Any] = {"team": "core"} if budget.startswith("team") else {}
     names = [next(_names) for _ in range(2)] if team else [next(_names)] * 2
     keys = [Key(name, "h", **{budget: Decimal("0.3")}, **team) for name in names]
@@ -147,7 +153,7 @@ async def test_call_over_budget_is_not_counted_as_a_request(open_ledger: Open) -
     )
 
 
-async def test_racing_calls_get_exactly_the_limit(open_ledger: Open) -> None:
+async def test_concurrent_calls_are_admitted_exactly_up_to_the_limit(open_ledger: Open) -> None:
     key = Key(next(_names), "h", requests_per_minute=25, max_concurrency=30)
     ledgers = [open_ledger() for _ in range(3)]
     results = await asyncio.gather(
@@ -160,7 +166,7 @@ async def test_racing_calls_get_exactly_the_limit(open_ledger: Open) -> None:
 # --- files of earlier versions -----------------------------------------------------------------
 
 
-def test_costs_of_a_file_of_the_first_version_still_count(tmp_path: Path) -> None:
+def test_ledger_reads_costs_from_a_file_of_the_first_version(tmp_path: Path) -> None:
     path = tmp_path / "used.db"
     with sqlite3.connect(path) as base:
         base.execute("create table spent (key text primary key, usd text not null)")
@@ -183,7 +189,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-async def test_budget_fails_closed_without_postgres_and_recovers(
+async def test_calls_with_a_budget_are_rejected_while_postgres_is_unavailable(
     own_postgres: OwnDatabase,
 ) -> None:
     key = Key("ann", "h", budget_usd=Decimal(1), max_concurrency=5)
@@ -218,7 +224,7 @@ async def test_budget_fails_closed_without_postgres_and_recovers(
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("policy", get_args(Policy))
-async def test_failure_policy_applies_without_redis_until_it_recovers(
+async def test_configured_failure_policy_applies_while_redis_is_unavailable(
     policy: Policy, own_redis: OwnRedis
 ) -> None:
     key = Key("ann", "h", requests_per_minute=3, max_concurrency=10)
@@ -274,7 +280,7 @@ async def test_slot_that_redis_grants_after_the_timeout_is_freed(
 
 
 @pytest.mark.usefixtures("quick")
-async def test_call_cancelled_while_redis_admits_it_leaves_no_slot(redis_url: str) -> None:
+async def test_call_cancelled_while_redis_admits_it_holds_no_slot(redis_url: str) -> None:
     key = Key(next(_names), "h", requests_per_minute=1, max_concurrency=1)
     ledger = LedgerWriter(Ledger(), RedisLimits(redis_url, clock=lambda: 600.0))
     await ledger.admit(Key(next(_names), "h", max_concurrency=1), 60)  # the connection is open

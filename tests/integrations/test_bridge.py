@@ -132,7 +132,7 @@ async def test_provider_over_an_sdk_passes_the_contract(case: Any) -> None:
     await case.run()
 
 
-async def test_every_piece_becomes_a_part_of_the_reply() -> None:
+async def test_every_piece_that_the_sdk_yields_becomes_part_of_the_reply() -> None:
     async def read(request: Request) -> AsyncGenerator[Piece, None]:
         yield LossWarning("x_dropped", "config.x", "no place for it")
         yield Thinking("Let me see.")
@@ -163,7 +163,7 @@ async def test_an_empty_stream_is_an_empty_reply() -> None:
     assert (reply.text, reply.finish_reason) == ("", "stop")
 
 
-async def test_failures_are_retried_and_closing_is_passed_on() -> None:
+async def test_bridge_works_with_retries_and_closes_the_sdk_client() -> None:
     closed: list[int] = []
     calls: list[int] = []
 
@@ -322,7 +322,7 @@ async def test_provider_over_a_langchain_model_passes_the_contract(case: Any) ->
     await case.run()
 
 
-async def test_chunks_of_langchain_are_joined() -> None:
+async def test_langchain_chunks_are_joined() -> None:
     usage: Any = {
         "input_tokens": 9,
         "output_tokens": 0,
@@ -426,7 +426,7 @@ async def test_tool_choices_survive_both_translations(framework: str, choice: An
     )
 
 
-async def test_invalid_calls_of_langchain_are_errors() -> None:
+async def test_invalid_tool_calls_of_langchain_raise_an_error() -> None:
     broken = AIMessage(
         "", invalid_tool_calls=[invalid_tool_call(name="look", args="{oops", id="c1")]
     )

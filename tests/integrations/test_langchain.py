@@ -146,7 +146,7 @@ THINK_AND_CALL = call('{"river": "Rhine"}')
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_provider_state_is_sent_back(streamed: bool) -> None:
+def test_opaque_provider_state_is_sent_back_in_the_next_request(streamed: bool) -> None:
     provider = Listed(THINK_AND_CALL, "It is 25 m deep.")
     model = ChatDragoman(provider=provider).bind_tools([depth])
     question: list[Any] = [SystemMessage("Be brief."), HumanMessage("How deep is the Rhine?")]
@@ -167,7 +167,7 @@ def test_provider_state_is_sent_back(streamed: bool) -> None:
     assert (sent.text, sent.continuity.signature) == ("Let me look.", "sig")
 
 
-def test_an_edited_reply_is_sent_as_edited() -> None:
+def test_a_reply_that_the_caller_edited_is_sent_with_the_edits() -> None:
     provider = Listed(THINK_AND_CALL, "Done.")
     model = ChatDragoman(provider=provider).bind_tools([depth])
     first = model.invoke("How deep is the Rhine?")
@@ -178,7 +178,7 @@ def test_an_edited_reply_is_sent_as_edited() -> None:
     assert all(type(block) is not Thinking or block.continuity is None for block in sent.content)
 
 
-def test_calls_that_violate_the_schema_reach_the_framework() -> None:
+def test_tool_calls_that_violate_the_schema_are_passed_to_langchain() -> None:
     model = ChatDragoman(provider=Listed(call('{"lake": 1}'), "Sorry.")).bind_tools([depth])
     found = model.invoke("Hi.")
     assert found.tool_calls[0]["args"] == {"lake": 1}

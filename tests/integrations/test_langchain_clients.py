@@ -144,7 +144,9 @@ def depth(river: str) -> int:
         ("ollama", "openai"),
     ],
 )
-def test_tokens_are_counted_for_a_slice(client: str, wire: str, url: str) -> None:
+def test_langchain_clients_work_with_a_few_combinations_of_wires(
+    client: str, wire: str, url: str
+) -> None:
     model = make(client, wire, url)
     assert model.invoke("Hello").text
     assert "".join([chunk.text for chunk in model.stream("Hello")])

@@ -96,7 +96,7 @@ def test_text_prefixes_replace_the_input_type(server: SimServer) -> None:
     assert [*seen(server)[-1].texts] == ["query: Rhine"]
 
 
-async def test_no_texts_give_no_vectors_without_a_call() -> None:
+async def test_embedding_an_empty_list_sends_no_request() -> None:
     embedder = SimulatedEmbedder()
     model = DragomanEmbeddings(embedder=embedder)
     assert (model.embed_documents([]), await model.aembed_documents([]), embedder.requests) == (
@@ -106,7 +106,7 @@ async def test_no_texts_give_no_vectors_without_a_call() -> None:
     )
 
 
-async def test_an_opened_embedder_is_used_and_its_errors_are_raised() -> None:
+async def test_embedder_that_is_already_open_is_used_and_its_errors_are_raised() -> None:
     model = DragomanEmbeddings(embedder=SimulatedEmbedder(RateLimitError("slow down"), None))
     with pytest.raises(RateLimitError):
         await model.aembed_query("a")
@@ -133,12 +133,12 @@ def test_connections_are_closed_with_the_event_loop(server: SimServer) -> None:
     assert found[0] == found[1]
 
 
-def test_keys_are_not_shown() -> None:
+def test_repr_does_not_contain_the_api_key() -> None:
     model = DragomanEmbeddings(model="m", api_key=SecretStr("hidden"))
     assert "hidden" not in repr(model)
 
 
-def test_frameworks_share_one_class_of_warnings() -> None:
+def test_all_integrations_share_one_warning_class() -> None:
     known = {
         module.DragomanLossWarning for module in (dragoman.integrations, langchain, pydantic_ai)
     }

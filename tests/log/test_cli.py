@@ -79,7 +79,7 @@ def test_show_prints_the_records(path: Path) -> None:
     ]
 
 
-def test_record_cannot_control_the_terminal(path: Path) -> None:
+def test_control_characters_in_a_record_are_not_printed(path: Path) -> None:
     with SqliteLog(path) as log:
         log.append_sync(
             "evil", SessionStarted("\x1b[2J\x1b]0;owned\x07 \u202egnp.exe\r\n" + "x" * 1_000_000)
@@ -100,14 +100,14 @@ def test_unknown_session_is_reported(path: Path, words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("words", [["show"], ["verify"], ["export"], ["cost"]])
-def test_session_is_found_by_prefix_and_as_last(path: Path, words: list[str]) -> None:
+def test_session_is_found_by_a_prefix_or_by_the_name_last(path: Path, words: list[str]) -> None:
     exact = run(*words, "look", "--log", str(path))
     assert exact.exit_code == 0
     for name in ("lo", "last"):
         assert run(*words, name, "--log", str(path)).stdout == exact.stdout
 
 
-def test_prefix_may_omit_the_kind_and_an_ambiguous_one_lists_candidates(path: Path) -> None:
+def test_session_is_found_by_part_of_its_id_and_ambiguity_is_reported(path: Path) -> None:
     with SqliteLog(path) as log:
         for name in ("chat_01AB", "ask_01AC"):
             log.append_sync(name, SessionStarted(f"question of {name}", kind="chat"))
@@ -120,7 +120,7 @@ def test_prefix_may_omit_the_kind_and_an_ambiguous_one_lists_candidates(path: Pa
     assert "question of ask_01AC" in replayed.stdout
 
 
-def test_ids_are_short_at_a_terminal_and_can_be_used_as_shown(tmp_path: Path) -> None:
+def test_shortened_session_ids_can_be_used_as_arguments(tmp_path: Path) -> None:
     path = tmp_path / "log.db"
     names = [
         "chat_01M7GF3N03RFWHZMXNHT3N77NK",
@@ -142,7 +142,7 @@ def test_ids_are_short_at_a_terminal_and_can_be_used_as_shown(tmp_path: Path) ->
         assert run("show", word, "--log", str(path)).exit_code == 0
 
 
-def test_writer_waits_for_a_chat_that_writes_a_few_records(path: Path) -> None:
+def test_prune_command_waits_for_another_writer_that_ends_soon(path: Path) -> None:
     log = SqliteLog(path)
     closing = threading.Timer(0.3, log.close)
     closing.start()
@@ -151,7 +151,7 @@ def test_writer_waits_for_a_chat_that_writes_a_few_records(path: Path) -> None:
     closing.join()
 
 
-def test_last_session_of_an_empty_log_is_reported(tmp_path: Path) -> None:
+def test_asking_for_the_last_session_of_an_empty_log_is_an_error(tmp_path: Path) -> None:
     SqliteLog(tmp_path / "log.db").close()
     found = run("show", "last", "--log", str(tmp_path / "log.db"))
     assert (found.exit_code, "the log has no session yet" in found.stderr) == (2, True)
@@ -223,7 +223,9 @@ def test_verify_names_the_first_broken_link(path: Path) -> None:
     assert run("verify", "look", "--log", str(path)).exit_code == 0
 
 
-def test_verify_finds_a_truncated_chain_by_known_hashes(path: Path, tmp_path: Path) -> None:
+def test_verify_detects_a_truncated_chain_by_hashes_noted_earlier(
+    path: Path, tmp_path: Path
+) -> None:
     heads = tmp_path / "heads.json"
     heads.write_text(run("list", "--log", str(path), "--json").stdout)
     assert run("verify", "--log", str(path), "--known", str(heads)).exit_code == 0
@@ -248,7 +250,9 @@ def test_verify_finds_a_truncated_chain_by_known_hashes(path: Path, tmp_path: Pa
         (b"SQLite format 3\0", "cut off"),
     ],
 )
-def test_unusable_log_is_reported(tmp_path: Path, content: bytes | None, words: str) -> None:
+def test_error_names_a_log_that_cannot_be_opened(
+    tmp_path: Path, content: bytes | None, words: str
+) -> None:
     path = tmp_path / "log.db"
     if content is not None:
         path.write_bytes(content)
@@ -312,7 +316,7 @@ def test_prune_removes_old_sessions(path: Path) -> None:
         assert run("prune", "--older-than", age, "--yes", "--log", str(path)).exit_code == 2
 
 
-def test_log_in_use_is_readable_and_not_pruned(path: Path) -> None:
+def test_log_that_is_being_written_can_be_verified_and_is_not_pruned(path: Path) -> None:
     with SqliteLog(path):
         assert run("verify", "--log", str(path)).exit_code == 0
         result = run("prune", "--older-than", "2099-01-01", "--yes", "--log", str(path))
@@ -369,7 +373,7 @@ def test_cost_uses_another_price_table(path: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("by", ["model", "day", "provider", "session", "key", "project"])
-def test_every_grouping_has_the_same_total(by: str, path: Path) -> None:
+def test_cost_total_does_not_depend_on_the_grouping(by: str, path: Path) -> None:
     rows = json.loads(run("cost", "--by", by, "--log", str(path), "--json").stdout)[f"{by}s"]
     whole = json.loads(run("cost", "--log", str(path), "--json").stdout)["models"]
     for name in ("recorded_usd", "repriced_usd", "calls", "cached_input_tokens"):
@@ -411,7 +415,9 @@ def test_bars_are_proportional_to_costs(capsys: pytest.CaptureFixture[str]) -> N
 # --- places ------------------------------------------------------------------------------------
 
 
-def test_log_location_is_resolved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_log_path_comes_from_the_option_or_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("DRAGOMAN_LOG", str(tmp_path / "mine.db"))
     assert find_place() == tmp_path / "mine.db"
     assert find_place("other.db") == Path("other.db")
@@ -433,7 +439,7 @@ def test_log_location_is_resolved(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         "postgresql://db/logs?password=a@hunter2secret",
     ],
 )
-def test_location_is_shown_without_its_password(address: str) -> None:
+def test_log_url_is_shown_without_its_password(address: str) -> None:
     assert "hunter2secret" not in name_place(address)
     assert name_place("log.db") == "log.db"
     assert (

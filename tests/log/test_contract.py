@@ -180,7 +180,7 @@ def test_an_unknown_type_is_read_and_verified(open_store: Open) -> None:
         assert log.verify().ok
 
 
-def test_unknown_field_is_kept(open_store: Open) -> None:
+def test_unknown_field_of_a_stored_record_is_kept(open_store: Open) -> None:
     with open_store() as log:
         log._write(
             [
@@ -287,7 +287,7 @@ def test_exported_chain_can_be_verified_with_a_hash_function_alone(open_store: O
     ]
 
 
-def test_record_format_is_that_of_version_one() -> None:
+def test_bytes_of_a_record_match_format_version_one() -> None:
     """A change of one of these bytes, here or in a dependency, would break every existing log."""
     record = LogRecord(
         "agent", "", "01M7EJSHEJRBEPVWKBS3Y5E4R0", None,
@@ -306,7 +306,7 @@ def test_record_format_is_that_of_version_one() -> None:
     )
 
 
-def test_genesis_differs_by_session() -> None:
+def test_first_hash_of_a_chain_depends_on_the_session() -> None:
     assert genesis("a") != genesis("b")
     assert genesis("a") == hashlib.sha256(b"dragoman.log/1 a").hexdigest()
 
@@ -338,7 +338,7 @@ def test_a_failed_export_leaves_no_file(
     assert list(folder.iterdir()) == []
 
 
-def test_truncated_chain_is_detected_by_a_known_hash(open_store: Open) -> None:
+def test_truncated_chain_is_detected_by_a_hash_noted_earlier(open_store: Open) -> None:
     with open_store() as log:
         for number in range(3):
             log.append_sync("s1", TurnStarted(number))
@@ -357,7 +357,7 @@ def test_truncated_chain_is_detected_by_a_known_hash(open_store: Open) -> None:
     )
 
 
-def test_unknown_session_is_not_counted(open_store: Open) -> None:
+def test_verifying_an_unknown_session_reports_zero_records(open_store: Open) -> None:
     with open_store() as log:
         report = log.verify("none")
     assert (report.ok, report.sessions, report.records, report.first) == (True, 0, 0, None)
@@ -367,7 +367,7 @@ def test_unknown_session_is_not_counted(open_store: Open) -> None:
 # --- retention ---------------------------------------------------------------------------------
 
 
-def test_retention_removes_complete_sessions_and_records_it(open_store: Open) -> None:
+def test_pruning_removes_old_sessions_and_records_the_removal(open_store: Open) -> None:
     with open_store() as log:
         old = [log.append_sync("old", TurnStarted(number)) for number in range(3)]
         log.append_sync("going on", TurnStarted(1))
@@ -389,7 +389,7 @@ def test_retention_removes_complete_sessions_and_records_it(open_store: Open) ->
         assert log.verify().ok
 
 
-def test_retention_requires_a_time_zone(open_store: Open) -> None:
+def test_pruning_requires_a_time_with_a_time_zone(open_store: Open) -> None:
     with (
         open_store() as log,
         pytest.raises(InvalidRecordError, match="older_than: the time has no time zone"),
@@ -448,7 +448,7 @@ async def test_closed_log_raises(open_store: Open) -> None:
         await log.append("s1", TurnStarted(2))
 
 
-def test_closing_writes_what_is_queued(open_store: Open) -> None:
+def test_closing_a_log_writes_the_queued_records(open_store: Open) -> None:
     log = open_store()
     futures = [log._offer(draft_record("s1", TurnStarted(number))) for number in range(100)]
     log.close()
@@ -475,14 +475,14 @@ def test_forked_child_must_open_its_own_log(tmp_path: Path) -> None:
         assert log.append_sync("s1", TurnStarted(3)).seq == 2
 
 
-def test_hashing_a_record_again_gives_its_hash(open_store: Open) -> None:
+def test_stored_hash_of_a_record_can_be_computed_from_the_record(open_store: Open) -> None:
     with open_store() as log:
         record = log.append_sync("s1", SessionStarted(goal="x"))
         assert hash_record(record) == record.hash
         assert log.verify("s1").ok
 
 
-def test_reprs_contain_nothing_private(open_store: Open) -> None:
+def test_repr_of_a_log_or_record_contains_no_private_data(open_store: Open) -> None:
     with open_store() as log:
         record = log.append_sync("s1", SessionStarted(goal="my secret goal"))
         assert "secret" not in repr(record)
@@ -622,7 +622,7 @@ def test_broken_chain_is_not_imported(open_store: Open, other: SqliteLog) -> Non
     assert log.sessions() == ()
 
 
-def test_administrative_records_are_not_imported(open_store: Open, other: SqliteLog) -> None:
+def test_records_of_pruning_are_not_imported(open_store: Open, other: SqliteLog) -> None:
     other.retain(timedelta(0))
     other.append_sync("c", TurnStarted(1))
     log = open_store()

@@ -60,12 +60,12 @@ def kill_again_and_again(where: str, opener: Callable[[], EventLog], kills: int)
     assert len(acknowledged) > 2 * kills
 
 
-def test_killing_the_writer_loses_nothing_acknowledged(tmp_path: Path) -> None:
+def test_killing_the_writer_loses_no_acknowledged_record(tmp_path: Path) -> None:
     path = tmp_path / "log.db"
     kill_again_and_again(str(path), lambda: SqliteLog(path), KILLS)
 
 
-def test_killing_a_writer_to_postgres_loses_nothing_acknowledged(conninfo: str) -> None:
+def test_killing_a_postgres_writer_loses_no_acknowledged_record(conninfo: str) -> None:
     # open_log recognises PostgreSQL by the URL scheme, so the connection string is converted to a
     # URL
     parts = psycopg.conninfo.conninfo_to_dict(conninfo)
@@ -98,7 +98,7 @@ def run_out_of_room(process: subprocess.Popen[str]) -> tuple[list[str], set[str]
     }
 
 
-def test_file_size_limit_loses_nothing_acknowledged(tmp_path: Path) -> None:
+def test_no_acknowledged_record_is_lost_at_the_file_size_limit(tmp_path: Path) -> None:
     path = tmp_path / "log.db"
     acknowledged, errors = run_out_of_room(start(str(path), "4", limit=300_000))
     assert errors <= {"LogStorageError", "LogFullError"}
@@ -108,7 +108,7 @@ def test_file_size_limit_loses_nothing_acknowledged(tmp_path: Path) -> None:
         assert log.append_sync("s0", TurnStarted(1)).seq > 1
 
 
-def test_a_full_disk_loses_nothing_acknowledged(tmp_path: Path) -> None:
+def test_no_acknowledged_record_is_lost_on_a_full_disk(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     # A small disk of its own, seen by the child alone, that is copied out before it vanishes.
@@ -141,7 +141,7 @@ def test_a_full_disk_loses_nothing_acknowledged(tmp_path: Path) -> None:
         check(log, acknowledged)
 
 
-def test_full_log_continues_once_there_is_space(tmp_path: Path) -> None:
+def test_appending_works_again_once_the_disk_has_space(tmp_path: Path) -> None:
     with SqliteLog(tmp_path / "log.db") as log:
         log._connection.execute("PRAGMA max_page_count = 20")
         acknowledged: list[str] = []
@@ -163,7 +163,7 @@ def test_full_log_continues_once_there_is_space(tmp_path: Path) -> None:
         assert log.verify().ok
 
 
-def test_failed_group_stores_nothing(tmp_path: Path) -> None:
+def test_failed_group_commit_stores_no_record(tmp_path: Path) -> None:
     with SqliteLog(tmp_path / "log.db") as log:
         log.append_sync("s0", TurnStarted(0))
         log._connection.execute("PRAGMA max_page_count = 20")

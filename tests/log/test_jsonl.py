@@ -35,7 +35,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "log.jsonl"
 
 
-def test_export_reads_like_the_log(path: Path) -> None:
+def test_exported_file_can_be_read_like_the_log(path: Path) -> None:
     with (
         open_log(path, readonly=True) as export,
         SqliteLog(path.with_name("log.db"), readonly=True) as log,
@@ -104,7 +104,7 @@ def test_removed_duplicated_and_moved_lines_are_detected(path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"{}\n", b"no\n", b'{"session": "s", "seq": "x"}\n', b"\xff\n", b"[1]\n"]
 )
-def test_invalid_export_is_rejected_by_line(path: Path, content: bytes) -> None:
+def test_error_names_the_line_of_an_invalid_export(path: Path, content: bytes) -> None:
     path.write_bytes(path.read_bytes() + content)
     with pytest.raises(
         LogCorruptError, match=rf"log\.jsonl, line {len(STORY) + 9}: is not a record"

@@ -60,7 +60,7 @@ async def test_conflict_does_not_affect_other_appends_of_its_group_commit(
     assert log.verify().ok
 
 
-async def test_one_of_many_concurrent_appends_wins(conninfo: str) -> None:
+async def test_exactly_one_of_several_concurrent_appends_succeeds(conninfo: str) -> None:
     async with PostgresLog(conninfo) as one, PostgresLog(conninfo) as two:
         for seq in range(20):
             results = await asyncio.gather(
@@ -75,7 +75,9 @@ async def test_one_of_many_concurrent_appends_wins(conninfo: str) -> None:
         assert one.verify().records == 20
 
 
-async def test_held_session_is_rejected_until_released(open_store: Open) -> None:
+async def test_session_in_use_cannot_be_opened_again_until_it_is_released(
+    open_store: Open,
+) -> None:
     log = open_store()
     async with log.hold("s1"):
         with pytest.raises(LogLockedError, match="'s1' is still running"):
@@ -87,7 +89,7 @@ async def test_held_session_is_rejected_until_released(open_store: Open) -> None
         pass
 
 
-async def test_lease_belongs_to_the_later_runner_after_a_takeover(open_store: Open) -> None:
+async def test_taken_over_lease_belongs_to_the_process_that_took_it(open_store: Open) -> None:
     log = open_store()
     async with log.hold("s1"):
         later = log.hold("s1", takeover=True)
@@ -100,7 +102,7 @@ async def test_lease_belongs_to_the_later_runner_after_a_takeover(open_store: Op
         pass
 
 
-async def test_a_lease_ends_with_a_closed_log(open_store: Open) -> None:
+async def test_closing_a_log_ends_its_leases(open_store: Open) -> None:
     log = open_store()
     async with log.hold("s1"):
         log.close()
@@ -113,7 +115,7 @@ async def test_a_lease_ends_with_a_closed_log(open_store: Open) -> None:
                 pass
 
 
-async def test_other_processes_see_the_lease(conninfo: str) -> None:
+async def test_session_lease_excludes_other_processes(conninfo: str) -> None:
     async with PostgresLog(conninfo) as one, PostgresLog(conninfo) as two:
         first = one.hold("s1")
         await first.__aenter__()

@@ -33,7 +33,7 @@ from dragoman.middleware.observe import EventsDropped
 from .samples import INTENT, SAMPLES
 
 
-def test_every_type_of_the_catalogue_has_a_sample_and_its_defaults() -> None:
+def test_every_record_type_has_its_default_actor_and_sensitivity() -> None:
     assert {kind for kind, *_ in SAMPLES} == set(CATALOGUE)
     assert {entry.payload for entry in CATALOGUE.values()} == set(get_args(Payload))
     for kind, payload, actor, sensitivity in SAMPLES:
@@ -46,7 +46,7 @@ def test_every_type_of_the_catalogue_has_a_sample_and_its_defaults() -> None:
 
 
 @pytest.mark.parametrize(("kind", "payload"), [(kind, payload) for kind, payload, *_ in SAMPLES])
-def test_payload_round_trips(kind: str, payload: Any) -> None:
+def test_payload_is_decoded_to_the_value_that_was_encoded(kind: str, payload: Any) -> None:
     _, data = encode_payload(payload)
     assert decode_payload(kind, data) == payload
     assert parse_payload(kind, msgspec.json.decode(data)) == payload
@@ -83,13 +83,13 @@ def test_payload_round_trips(kind: str, payload: Any) -> None:
          "payload of tool_intent.proposed: status: Invalid enum"),
     ],
 )  # fmt: skip
-def test_invalid_payload_is_rejected_by_field(payload: Any, complaint: str) -> None:
+def test_error_names_the_invalid_field_of_a_payload(payload: Any, complaint: str) -> None:
     with pytest.raises(InvalidRecordError) as caught:
         encode_payload(payload)
     assert str(caught.value).startswith(complaint)
 
 
-def test_deep_nesting_is_rejected() -> None:
+def test_deeply_nested_payload_is_rejected() -> None:
     loop: dict[str, Any] = {}
     loop["x"] = loop
     with pytest.raises(InvalidRecordError, match="nested too deeply"):
@@ -97,7 +97,7 @@ def test_deep_nesting_is_rejected() -> None:
 
 
 @pytest.mark.parametrize("stranger", [Text("x"), {"type": "turn.started"}, "turn.started", None])
-def test_other_objects_are_rejected_as_payload(stranger: Any) -> None:
+def test_objects_that_are_not_payloads_are_rejected(stranger: Any) -> None:
     with pytest.raises(
         UnknownTypeError, match=f"payload: {type(stranger).__name__} is not the payload of any"
     ):
@@ -128,7 +128,7 @@ def test_other_objects_are_rejected_as_payload(stranger: Any) -> None:
         ),
     ],
 )
-def test_invalid_plain_data_is_rejected_by_field(
+def test_error_names_the_invalid_field_of_plain_data(
     kind: str, data: dict[str, Any], error: type[Exception], words: str
 ) -> None:
     with pytest.raises(error) as caught:
@@ -162,7 +162,7 @@ OBSERVED: list[Any] = [
 
 
 @pytest.mark.parametrize("event", OBSERVED, ids=lambda event: event.type)
-def test_log_stores_call_events_without_content_and_envelope(event: Any) -> None:
+def test_call_events_are_stored_without_content_and_session_id(event: Any) -> None:
     entry, data = encode_payload(event)
     stored = msgspec.json.decode(data)
     assert entry.type == event.type
@@ -173,7 +173,7 @@ def test_log_stores_call_events_without_content_and_envelope(event: Any) -> None
     assert decode_payload(entry.type, data) == msgspec.structs.replace(event, **fields)
 
 
-def test_unknown_event_type_is_rejected() -> None:
+def test_event_without_a_record_type_is_rejected() -> None:
     with pytest.raises(
         UnknownTypeError, match="EventsDropped is not the payload of any event type"
     ):
@@ -238,7 +238,7 @@ ENDED: dict[str, Any] = {
 }
 
 
-def test_a_cost_is_an_exact_number() -> None:
+def test_a_cost_is_stored_as_an_exact_decimal_number() -> None:
     cost = Decimal("0.004750000000000000000001")
     _, data = encode_payload(
         CallCompleted(
@@ -261,7 +261,7 @@ def test_a_key_in_an_error_message_is_hidden() -> None:
     assert b"Incorrect API key provided: [hidden]" in data
 
 
-def test_unknown_counts_are_omitted_not_zero() -> None:
+def test_unknown_token_counts_are_omitted_rather_than_stored_as_zero() -> None:
     _, data = encode_payload(
         CallCompleted(
             model="m", provider="p", stop_reason="end_turn", latency_ms=1.0, input_tokens=0

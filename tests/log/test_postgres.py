@@ -76,7 +76,7 @@ def test_two_writers_do_not_deadlock(conninfo: str) -> None:
         assert (report.sessions, report.records) == (20, 600)
 
 
-def test_unique_key_stops_a_writer_without_the_lock(
+def test_unique_key_rejects_a_record_written_without_the_lock(
     conninfo: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from dragoman.log import postgres as module
@@ -135,7 +135,7 @@ def test_role_without_write_permission_gets_a_read_only_error(conninfo: str) -> 
         assert log.verify().records == 1
 
 
-def test_reader_cannot_write_and_sees_a_snapshot(conninfo: str) -> None:
+def test_read_transaction_cannot_write_and_reads_a_snapshot(conninfo: str) -> None:
     with PostgresLog(conninfo) as log:
         log.append_sync("s1", TurnStarted(1))
         with log._view() as view:
@@ -153,7 +153,7 @@ def test_database_without_a_log_is_rejected_for_reading(conninfo: str) -> None:
 
 
 @pytest.mark.parametrize("readonly", [False, True])
-def test_newer_version_is_rejected(conninfo: str, readonly: bool) -> None:
+def test_postgres_log_of_a_newer_version_is_rejected(conninfo: str, readonly: bool) -> None:
     PostgresLog(conninfo).close()
     with psycopg.connect(conninfo) as connection:
         connection.execute("INSERT INTO dragoman_log_version VALUES (99)")
@@ -184,7 +184,7 @@ def test_processes_that_start_together_create_the_tables_once(conninfo: str) -> 
         log.close()
 
 
-def test_retention_and_appends_do_not_fork_a_chain(conninfo: str) -> None:
+def test_pruning_during_appends_does_not_break_a_chain(conninfo: str) -> None:
     with PostgresLog(conninfo) as one, PostgresLog(conninfo) as two:
         for _ in range(10):
             for payload in WRITABLE[:5]:

@@ -22,7 +22,7 @@ def to_url(conninfo: str) -> str:
     return f"postgresql:///{parts['dbname']}?{query}"
 
 
-async def test_values_are_visible_to_their_owner_only(conninfo: str) -> None:
+async def test_stored_responses_are_visible_to_their_owner_only(conninfo: str) -> None:
     store, other = ResponseStore(to_url(conninfo)), ResponseStore(to_url(conninfo))
     await store.put("ann", "response", [("r1", {"a": 1}), ("r2", {"a": [2]})])
     await store.put("ann", "response", [("r1", {"a": 3})])

@@ -72,13 +72,15 @@ def test_writer_in_another_process_is_rejected_until_the_first_ends(path: Path) 
     SqliteLog(path).close()
 
 
-def test_another_path_of_the_same_file_is_rejected(path: Path, tmp_path: Path) -> None:
+def test_second_writer_by_another_path_to_the_same_file_is_rejected(
+    path: Path, tmp_path: Path
+) -> None:
     (tmp_path / "other").symlink_to(tmp_path, target_is_directory=True)
     with SqliteLog(path), pytest.raises(LogLockedError):
         SqliteLog(tmp_path / "other" / "log.db")
 
 
-def test_failed_opening_releases_the_lock(tmp_path: Path) -> None:
+def test_lock_is_released_if_opening_the_log_fails(tmp_path: Path) -> None:
     path = tmp_path / "log.db"
     path.write_bytes(b"this is no database, and long enough to tell" * 100)
     for _ in range(2):
@@ -156,7 +158,7 @@ def test_missing_log_is_not_created_for_reading(tmp_path: Path) -> None:
 # --- groups ------------------------------------------------------------------------------------
 
 
-async def test_many_callers_share_a_commit(tmp_path: Path) -> None:
+async def test_records_of_many_callers_are_written_in_one_commit(tmp_path: Path) -> None:
     class Counting(SqliteLog):
         groups: list[int] = []
 
@@ -198,7 +200,7 @@ def test_truncated_file_is_detected(path: Path, keep: float, readonly: bool) -> 
         list(log.read("s1"))
 
 
-def test_hole_in_the_file_is_located(path: Path) -> None:
+def test_verification_locates_a_zeroed_page_of_the_file(path: Path) -> None:
     with SqliteLog(path, readonly=True) as log:
         records = list(log.read("s1"))
     data = bytearray(path.read_bytes())
@@ -220,7 +222,7 @@ def test_hole_in_the_file_is_located(path: Path) -> None:
             list(log.read("s1"))
 
 
-def test_unlistable_sessions_are_reported_by_verify(path: Path) -> None:
+def test_verify_reports_a_log_whose_sessions_cannot_be_listed(path: Path) -> None:
     connection = sqlite3.connect(path)
     root = connection.execute(
         "SELECT rootpage FROM sqlite_master WHERE name = 'records_chain'"
@@ -390,7 +392,7 @@ def test_pruned_records_are_erased_from_the_disk(tmp_path: Path) -> None:
         assert log.verify().ok
 
 
-def test_failed_retention_removes_nothing(path: Path) -> None:
+def test_failed_pruning_removes_no_record(path: Path) -> None:
     with SqliteLog(path) as log:
         log._connection.execute(
             "CREATE TEMP TRIGGER refuse BEFORE INSERT ON main.records BEGIN SELECT raise(ABORT, "

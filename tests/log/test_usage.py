@@ -51,7 +51,7 @@ async def record(folder: str, usages: list[Usage], table: PriceTable) -> SqliteL
 
 @settings(max_examples=15, deadline=None)
 @given(usages=st.lists(usages, min_size=1, max_size=4), first=tables, second=tables)
-async def test_repricing_equals_pricing_with_that_table(
+async def test_repriced_cost_equals_the_cost_recorded_with_the_same_table(
     usages: list[Usage], first: tuple[Decimal, ...], second: tuple[Decimal, ...]
 ) -> None:
     one, two = make_table("one", *first), make_table("two", *second)

@@ -52,7 +52,7 @@ def fill(writer: Writer, gate: Gate, size: int) -> tuple[list[Future[Any]], Futu
 @pytest.mark.parametrize(
     ("size", "most"), [(2, 1024), (20 * 1024 * 1024, 3), (100 * 1024 * 1024, 1)]
 )
-def test_the_queue_is_bounded_in_records_and_bytes(size: int, most: int) -> None:
+def test_writer_queue_is_limited_in_records_and_bytes(size: int, most: int) -> None:
     gate = Gate()
     writer = Writer(gate, lambda: None)
     taken, waiting = fill(writer, gate, size)
@@ -87,7 +87,7 @@ async def test_appends_wait_for_space_without_blocking_the_event_loop(tmp_path: 
         assert sorted(record.seq for record in records) == list(range(1, 3001))
 
 
-def test_an_unexpected_failure_reaches_every_waiter_and_stops_the_writer() -> None:
+def test_an_unexpected_failure_fails_all_queued_appends_and_stops_the_writer() -> None:
     def fail(_: Sequence[Draft]) -> list[LogRecord]:
         raise MemoryError("boom")
 
@@ -103,7 +103,7 @@ def test_an_unexpected_failure_reaches_every_waiter_and_stops_the_writer() -> No
     writer.close()
 
 
-def test_nonfatal_failure_affects_only_its_group() -> None:
+def test_failure_that_is_not_fatal_affects_only_its_group_commit() -> None:
     outcomes = iter([True, False])
 
     def write(drafts: Sequence[Draft]) -> list[LogRecord]:
@@ -117,7 +117,7 @@ def test_nonfatal_failure_affects_only_its_group() -> None:
     writer.close()
 
 
-def test_tasks_keep_their_order_among_appends() -> None:
+def test_other_tasks_of_the_writer_run_in_order_with_appends() -> None:
     gate = Gate()
     order: list[object] = []
     writer = Writer(gate, lambda: order.append("finished"))
@@ -138,7 +138,7 @@ def test_tasks_keep_their_order_among_appends() -> None:
         writer.offer(draft())
 
 
-def test_closing_first_writes_what_is_queued() -> None:
+def test_closing_the_writer_first_writes_the_queued_records() -> None:
     gate = Gate()
     writer = Writer(gate, lambda: None)
     first = writer.offer(draft())[1]
@@ -155,7 +155,7 @@ def test_closing_first_writes_what_is_queued() -> None:
     assert [future.result(timeout=0).seq for future in rest] == [1, 1, 1]
 
 
-def test_closing_raises_its_own_failure() -> None:
+def test_failure_to_close_the_writer_is_raised() -> None:
     def fail() -> None:
         raise LogStorageError("the last sync failed")
 

@@ -84,7 +84,7 @@ def test_five_failures_in_a_row_within_two_minutes_open_the_circuit(
     assert machine.events == ([told] if unavailable else [])
 
 
-def test_success_resets_the_count() -> None:
+def test_success_resets_the_failure_count_of_a_circuit() -> None:
     machine = Machine()
     machine.fails(4)
     machine.succeed()
@@ -161,7 +161,7 @@ def test_success_in_between_resets_network_errors() -> None:
     assert machine.events == []
 
 
-def test_single_network_errors_count_as_failures() -> None:
+def test_single_network_errors_count_towards_opening_the_circuit() -> None:
     machine = Machine()
     machine.fail("m", NetworkError("x"))
     machine.fails(4, 0.0)
@@ -179,7 +179,9 @@ def test_single_network_errors_count_as_failures() -> None:
         UnsupportedFeatureError,
     ],
 )  # fmt: skip
-def test_unrelated_errors_never_count(kind: type[ProviderError]) -> None:
+def test_errors_that_do_not_indicate_an_outage_never_open_the_circuit(
+    kind: type[ProviderError],
+) -> None:
     machine = Machine()
     machine.fails(4, 0.0)
     for _ in range(20):
@@ -192,13 +194,13 @@ def test_unrelated_errors_never_count(kind: type[ProviderError]) -> None:
 @pytest.mark.parametrize(
     "kind", [RateLimitError, OverloadedError, ModelNotLoadedError, UnavailableError]
 )
-def test_transient_errors_count_as_failures(kind: type[ProviderError]) -> None:
+def test_transient_errors_count_towards_opening_the_circuit(kind: type[ProviderError]) -> None:
     machine = Machine()
     machine.fails(5, 0.0, error=kind("x"))
     assert len(machine.events) == 1
 
 
-def test_one_probe_is_allowed_after_five_minutes() -> None:
+def test_one_probe_call_is_allowed_after_five_minutes() -> None:
     machine = Machine()
     machine.fails(5, 0.0)
     for wait in (0.0, 299.9):
@@ -269,7 +271,7 @@ def test_provider_probe_is_shared_by_all_its_models() -> None:
     assert machine.availability.admit("p", "a") is not None
 
 
-def test_probe_stays_unique_when_its_provider_recovers() -> None:
+def test_recovery_of_a_provider_does_not_admit_a_second_probe() -> None:
     machine = Machine()
     early = machine.availability.admit("p", "other")
     machine.fails(5, 0.0)
@@ -284,7 +286,7 @@ def test_probe_stays_unique_when_its_provider_recovers() -> None:
     assert machine.availability.is_available("p", "m")
 
 
-def test_success_clears_its_model_and_provider_only() -> None:
+def test_success_marks_only_its_own_model_and_provider_as_available() -> None:
     machine = Machine()
     for model in "abc":
         machine.fails(5, 0.0, model)
@@ -298,7 +300,7 @@ def test_success_clears_its_model_and_provider_only() -> None:
     assert not machine.availability.is_available("p", "b")
 
 
-def test_result_of_an_earlier_call_updates_the_state() -> None:
+def test_result_of_a_call_that_began_before_the_outage_updates_the_state() -> None:
     machine = Machine()
     early, late = (machine.availability.admit("p", "m") for _ in range(2))
     machine.fails(5, 0.0)
@@ -312,7 +314,7 @@ def test_result_of_an_earlier_call_updates_the_state() -> None:
     assert machine.availability.admit("p", "m") is not None
 
 
-def test_failing_listener_breaks_nothing() -> None:
+def test_failing_event_listener_does_not_affect_calls() -> None:
     def listen(_: object) -> None:
         raise RuntimeError("a listener's own fault")
 
@@ -405,7 +407,9 @@ class Oracle:
 
 @settings(max_examples=400, deadline=None)
 @given(STEPS)
-def test_unavailable_target_receives_at_most_one_probe(steps: list[tuple[Any, ...]]) -> None:
+def test_unavailable_model_receives_at_most_one_probe_at_a_time(
+    steps: list[tuple[Any, ...]],
+) -> None:
     machine, oracle = Machine(), Oracle()
     under_way: list[tuple[Admission, tuple[str, str]]] = []
     probing: dict[Any, Admission] = {}

@@ -35,7 +35,7 @@ class Kept(Store):
         self.entries[key] = value
 
 
-async def test_hit_is_marked_free_and_equals_the_reply() -> None:
+async def test_cached_reply_equals_the_original_and_costs_nothing() -> None:
     inner = Listed("Rhine", "Oder")
     inner.priced_as = "openai:gpt-5"
     model = Cache(inner, Kept())
@@ -53,7 +53,7 @@ async def test_hit_is_marked_free_and_equals_the_reply() -> None:
     assert (await model.complete("Name another river.")).text == "Oder"
 
 
-async def test_a_stream_and_a_complete_reply_share_an_entry() -> None:
+async def test_a_stream_and_a_complete_reply_share_a_cache_entry() -> None:
     inner = Listed("Rhine")
     model = Cache(inner, Kept())
     await model.complete("Hi")
@@ -64,7 +64,7 @@ async def test_a_stream_and_a_complete_reply_share_an_entry() -> None:
     assert len(inner.requests) == 1
 
 
-async def test_structured_reply_and_tool_calls_round_trip() -> None:
+async def test_structured_replies_and_tool_calls_are_cached() -> None:
     inner = Listed('{"n": 3}')
     model = Cache(inner, Kept())
     for _ in range(2):
@@ -81,7 +81,7 @@ NEVER_STORED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", NEVER_STORED)
-async def test_failures_are_never_stored(name: str) -> None:
+async def test_failed_calls_are_never_cached(name: str) -> None:
     store = Kept()
     model = Cache(Listed(NEVER_STORED[name]), store)
     try:
@@ -91,7 +91,7 @@ async def test_failures_are_never_stored(name: str) -> None:
     assert store.entries == {}
 
 
-async def test_a_cancelled_reply_is_never_stored() -> None:
+async def test_a_cancelled_reply_is_never_cached() -> None:
     store = Kept()
     model = Cache(Listed("one two three"), store)
     stream = model.stream("Hi")
@@ -122,7 +122,7 @@ async def test_identical_calls_at_the_same_time_are_sent_once() -> None:
     assert sorted(reply.cached for reply in replies) == [False] + [True] * 19
 
 
-async def test_next_identical_call_is_sent_when_the_first_fails() -> None:
+async def test_waiting_identical_call_is_sent_if_the_first_one_fails() -> None:
     inner = Listed(RateLimitError("later"), "Rhine", repeat=True)
     model = Cache(inner, Kept())
     replies = await asyncio.gather(
@@ -132,7 +132,7 @@ async def test_next_identical_call_is_sent_when_the_first_fails() -> None:
     assert len(inner.requests) == 2
 
 
-async def test_different_providers_and_settings_do_not_share_an_entry() -> None:
+async def test_different_providers_and_settings_do_not_share_a_cache_entry() -> None:
     store = Kept()
     assert (await Cache(Listed("a", name="x"), store).complete("Hi")).text == "a"
     assert (await Cache(Listed("b", name="y"), store).complete("Hi")).text == "b"
@@ -152,7 +152,7 @@ class Broken(Store):
 
 
 @pytest.mark.parametrize("garbage", [b"", b"{}", b"[1]", b'[{"type": "later"}]', b"[]"])
-async def test_failing_store_does_not_fail_the_call(garbage: bytes) -> None:
+async def test_failing_cache_store_does_not_fail_the_call(garbage: bytes) -> None:
     assert (await Cache(Listed("a"), Broken()).complete("Hi")).text == "a"
     store = Kept()
     await Cache(Listed("a"), store).complete("Hi")
@@ -160,7 +160,7 @@ async def test_failing_store_does_not_fail_the_call(garbage: bytes) -> None:
     assert (await Cache(Listed("b"), store).complete("Hi")).text == "b"
 
 
-async def test_hit_does_not_reach_inner_layers() -> None:
+async def test_cached_reply_is_returned_without_calling_inner_layers() -> None:
     seen: list[Any] = []
     model = Cache(Retry(Observe(Listed("a"), seen.append)), Kept())
     await model.complete("Hi")
@@ -196,7 +196,7 @@ async def open_one(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
         await store.close()
 
 
-async def test_store_shares_entries_with_other_instances(open_one: Open) -> None:
+async def test_cache_store_shares_entries_with_other_instances(open_one: Open) -> None:
     store, other = open_one(), open_one()
     assert await store.get("a") is None
     await store.put("a", b"\x00one")
@@ -204,7 +204,7 @@ async def test_store_shares_entries_with_other_instances(open_one: Open) -> None
     assert await other.get("a") == b"\x00two"
 
 
-async def test_a_store_evicts_the_least_recently_used(open_one: Open) -> None:
+async def test_a_cache_store_evicts_the_least_recently_used_entry(open_one: Open) -> None:
     store = open_one(max_bytes=10)
     for key in "abcd":
         await store.put(key, b"1234")
@@ -217,7 +217,7 @@ async def test_a_store_evicts_the_least_recently_used(open_one: Open) -> None:
     assert [await store.get(key) for key in "cde"] == [None, None, b"1234567890"]
 
 
-async def test_an_entry_expires(open_one: Open) -> None:
+async def test_a_cache_entry_expires(open_one: Open) -> None:
     store = open_one(ttl=0.05)
     await store.put("a", b"1")
     async with asyncio.timeout(10):
@@ -249,7 +249,7 @@ def test_error_names_an_invalid_limit(settings: dict[str, Any]) -> None:
         SqliteStore("x.db", **settings)
 
 
-async def test_path_is_accepted_as_a_store(tmp_path: Path) -> None:
+async def test_path_is_accepted_as_a_cache_store(tmp_path: Path) -> None:
     for text, is_cached in (("a", False), ("b", True)):
         model = Cache(Listed(text), tmp_path / "cache.db")
         response = await model.complete("Hi")

@@ -111,7 +111,7 @@ async def test_recorded_events_are_replayed(tmp_path: Path, case: str, stream: b
         assert str(failed_again) == str(failed)
 
 
-async def test_replayed_intent_belongs_to_the_replaying_call(tmp_path: Path) -> None:
+async def test_replayed_intent_has_the_request_id_of_the_replaying_call(tmp_path: Path) -> None:
     answer, facts = ANSWERS["thinking and a call"]
     await collect(Record(Listed(answer), tmp_path / "c").events(request(**facts)))
     again = request(**facts)
@@ -155,7 +155,7 @@ def every_error() -> list[ProviderError]:
 
 
 @pytest.mark.parametrize("error", every_error(), ids=lambda error: type(error).__name__)
-async def test_errors_are_replayed(tmp_path: Path, error: ProviderError) -> None:
+async def test_recorded_errors_are_replayed(tmp_path: Path, error: ProviderError) -> None:
     error.quotable = False
     await collect(Record(Listed(error), tmp_path / "c").events(request()))
     again = request()
@@ -222,7 +222,7 @@ async def test_timing_is_recorded_and_replayed_on_request(tmp_path: Path) -> Non
         assert playing.slept == pytest.approx(slept)
 
 
-async def test_slow_reader_does_not_wait_twice(tmp_path: Path) -> None:
+async def test_replay_delays_overlap_with_the_time_a_slow_reader_takes(tmp_path: Path) -> None:
     clock = Clock()
 
     def slow(asked: Any) -> Any:
@@ -243,7 +243,7 @@ async def test_slow_reader_does_not_wait_twice(tmp_path: Path) -> None:
 # --- modes -------------------------------------------------------------------------------------
 
 
-async def test_once_mode_records_then_replays(tmp_path: Path) -> None:
+async def test_once_mode_records_the_first_call_and_replays_later_ones(tmp_path: Path) -> None:
     inner = Listed("first", "second")
     assert (await Record(inner, tmp_path / "c").complete("hi")).text == "first"
     assert (await Record(inner, tmp_path / "c").complete("hi")).text == "first"
@@ -253,7 +253,7 @@ async def test_once_mode_records_then_replays(tmp_path: Path) -> None:
     assert len(inner.requests) == 1
 
 
-async def test_replay_mode_sends_nothing(tmp_path: Path) -> None:
+async def test_replay_mode_sends_no_requests(tmp_path: Path) -> None:
     inner = Listed("never asked")
     with pytest.raises(CassetteMiss, match="there is no call on this cassette"):
         await Record(inner, tmp_path / "missing", "replay").complete("hi")
@@ -282,7 +282,7 @@ async def test_off_mode_passes_calls_through(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_ready_is_forwarded_unless_replaying(tmp_path: Path) -> None:
+async def test_readiness_check_is_forwarded_except_in_replay_mode(tmp_path: Path) -> None:
     for mode, asks in (("record", True), ("once", True), ("off", True), ("replay", False)):
         model = Record(Listed(UnavailableError("down")), tmp_path / "c", mode)  # type: ignore[arg-type]
         if asks:
@@ -306,7 +306,7 @@ async def test_incomplete_call_is_not_recorded(
     assert not (tmp_path / "c").exists()
 
 
-async def test_reader_that_stops_at_the_end_has_a_recording(tmp_path: Path) -> None:
+async def test_call_is_recorded_even_if_the_reader_stops_at_the_last_event(tmp_path: Path) -> None:
     source = Record(Listed(ANSWERS["structured and wrong"][0]), tmp_path / "c").events(
         request(response_schema=SCHEMA)
     )
@@ -323,7 +323,7 @@ async def test_reader_that_stops_at_the_end_has_a_recording(tmp_path: Path) -> N
 # --- keys and misses ---------------------------------------------------------------------------
 
 
-def test_key_depends_only_on_what_changes_the_reply() -> None:
+def test_cassette_key_depends_only_on_what_changes_the_reply() -> None:
     base = request("hi", config={"temperature": 1.0})
     same = [
         request("hi", config=RuntimeConfig(temperature=1)),
@@ -348,14 +348,16 @@ def test_key_depends_only_on_what_changes_the_reply() -> None:
         st.text(max_size=5), st.integers() | st.text(max_size=5), min_size=2, max_size=6
     )
 )
-def test_the_order_of_keys_does_not_matter(extras: dict[str, Any]) -> None:
+def test_cassette_key_does_not_depend_on_the_order_of_settings(extras: dict[str, Any]) -> None:
     turned = dict(reversed(extras.items()))
     assert request_key(request(config=RuntimeConfig(extras=extras))) == request_key(
         request(config=RuntimeConfig(extras=turned))
     )
 
 
-async def test_a_miss_shows_the_nearest_recorded_request(tmp_path: Path) -> None:
+async def test_error_for_an_unrecorded_request_shows_the_nearest_recorded_one(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "c"
     model = Record(Listed("x", repeat=True), path)
     for text in ("What is the time?", "Name a river in France.", "Another question altogether?"):
@@ -378,7 +380,7 @@ async def test_a_miss_shows_the_nearest_recorded_request(tmp_path: Path) -> None
     assert not isinstance(caught.value, ProviderError)
 
 
-async def test_miss_with_an_image_stays_readable(tmp_path: Path) -> None:
+async def test_error_for_an_unrecorded_request_omits_image_data(tmp_path: Path) -> None:
     picture = {
         "type": "image",
         "source": {"type": "inline", "base64_data": "A" * 100_000},
@@ -452,7 +454,7 @@ NAMED = [
 
 
 @pytest.mark.parametrize("name", NAMED)
-async def test_values_of_secret_fields_are_hidden_and_still_matched(
+async def test_hidden_values_of_secret_fields_still_distinguish_requests(
     tmp_path: Path, name: str
 ) -> None:
     path = tmp_path / "c"
@@ -470,7 +472,7 @@ async def test_values_of_secret_fields_are_hidden_and_still_matched(
         assert (error, heard[-1].final_content[0].text) == (None, "ok")  # type: ignore[union-attr]
 
 
-async def test_secret_in_content_is_hidden_and_part_of_the_key(tmp_path: Path) -> None:
+async def test_hidden_secrets_in_content_still_distinguish_requests(tmp_path: Path) -> None:
     path = tmp_path / "c"
     called = lambda secret: request(
         [
@@ -491,7 +493,9 @@ async def test_secret_in_content_is_hidden_and_part_of_the_key(tmp_path: Path) -
     "extras",
     [{"max_tokens": 5}, {"eos_token": "</s>"}, {"prompt_cache_key": "abcd"}, {"secret": {}}],
 )
-def test_settings_with_secret_sounding_names_are_part_of_the_key(extras: dict[str, Any]) -> None:
+def test_settings_whose_names_resemble_secrets_are_part_of_the_cassette_key(
+    extras: dict[str, Any],
+) -> None:
     assert request_key(request(config={"extras": extras})) != request_key(
         request(config={"extras": {}})
     )
@@ -501,7 +505,7 @@ def test_settings_with_secret_sounding_names_are_part_of_the_key(extras: dict[st
         assert request_key(request(config={"extras": extras})) != request_key(other)
 
 
-async def test_reply_is_stored_verbatim(tmp_path: Path) -> None:
+async def test_cassette_stores_the_reply_unchanged(tmp_path: Path) -> None:
     said = f"the key is {CANARY}, and Bearer abcdefgh12345678"
     await collect(Record(Listed(said), tmp_path / "c").events(request()))
     heard, _ = await collect(Record(Listed(), tmp_path / "c").events(request()))
@@ -629,7 +633,7 @@ async def test_error_locates_a_damaged_cassette_line(
     assert re.search(match, str(error))
 
 
-async def test_continuity_is_part_of_the_key(tmp_path: Path) -> None:
+async def test_opaque_provider_state_is_part_of_the_cassette_key(tmp_path: Path) -> None:
     state = Continuity("sig", {"a": [1, 2.5]}, Issuer("anthropic", "v", "m"))
     messages = [User("a"), Assistant([Thinking("t", state)]), User("b")]
     await Record(Listed("x"), tmp_path / "c").complete(messages)
@@ -641,6 +645,6 @@ async def test_continuity_is_part_of_the_key(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["all", "", None])
-def test_error_names_an_unknown_mode(tmp_path: Path, mode: Any) -> None:
+def test_error_names_an_unknown_cassette_mode(tmp_path: Path, mode: Any) -> None:
     with pytest.raises(ValueError, match="mode must be one of replay, record, once, off"):
         Record(Listed(), tmp_path / "c", mode)

@@ -75,7 +75,7 @@ async def test_first_candidate_answers_and_no_other_is_called() -> None:
 
 @pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("stream", [False, True])
-async def test_errors_that_lead_to_the_next_candidate(
+async def test_only_certain_errors_lead_to_the_next_candidate(
     kind: type[ProviderError], stream: bool
 ) -> None:
     a, b, model, told = pair(kind("no"))
@@ -114,7 +114,7 @@ async def test_no_fallback_after_the_first_event(stream: bool) -> None:
     assert (len(a.requests), len(b.requests), told) == (1, 0, [])
 
 
-async def test_last_error_lists_the_others_when_all_fail() -> None:
+async def test_error_lists_the_failures_of_all_candidates() -> None:
     a = Listed(RateLimitError("slow", provider="a", model="m"), name="a")
     b = Listed(AuthenticationError("key", provider="b", model="m"), name="b")
     c = Listed(UnavailableError("down", provider="c", model="m"), name="c")
@@ -126,7 +126,7 @@ async def test_last_error_lists_the_others_when_all_fail() -> None:
     assert second.startswith("before that, b:m: auth: b/m: key")
 
 
-async def test_final_error_lists_the_earlier_ones() -> None:
+async def test_error_that_ends_the_fallback_lists_earlier_failures() -> None:
     _, _, model, _ = pair(UnavailableError("down"), InvalidRequestError("bad"))
     with pytest.raises(InvalidRequestError) as caught:
         await model.complete("hi")
@@ -174,7 +174,7 @@ async def test_candidate_that_lacks_a_capability_is_skipped(
     assert [event.reason for event in told] == [reason]
 
 
-async def test_skip_reasons_are_in_the_order_of_the_contract() -> None:
+async def test_several_reasons_to_skip_a_candidate_are_reported_in_a_fixed_order() -> None:
     lacks = {
         "supports_structured_output": False,
         "supports_system_prompt": False,
@@ -217,7 +217,7 @@ async def test_skip_reasons_are_in_the_order_of_the_contract() -> None:
     ]
 
 
-async def test_unknown_capabilities_never_block() -> None:
+async def test_candidate_with_unknown_capabilities_is_not_skipped() -> None:
     a, _, model, told = pair(reply("{}"))
     await model.complete([System("s"), *IMAGE], [TOOL], response_schema={"type": "object"})
     assert (len(a.requests), told) == (1, [])
@@ -248,7 +248,7 @@ async def test_unconfigured_candidate_is_never_called_even_inside_other_layers()
 # --- availability ------------------------------------------------------------------------------
 
 
-async def test_dead_candidate_is_skipped_probed_and_restored() -> None:
+async def test_failing_candidate_is_skipped_probed_and_used_again() -> None:
     clock = Clock()
     a, b = (
         Listed(UnavailableError("down"), name="a", repeat=True),
@@ -276,7 +276,7 @@ async def test_dead_candidate_is_skipped_probed_and_restored() -> None:
     assert told[-1].downtime_seconds == 600
 
 
-async def test_other_calls_use_the_next_candidate_during_a_probe() -> None:
+async def test_other_calls_use_the_next_candidate_while_one_is_probed() -> None:
     clock, gate = Clock(), asyncio.Event()
     a, b = Listed(AuthenticationError("key"), name="a"), Listed("b", name="b", repeat=True)
     model = Fallback([a, b], clock=clock)
@@ -308,7 +308,7 @@ async def test_cancelled_probe_allows_another_probe() -> None:
     assert (await model.complete("hi")).text == "a"
 
 
-async def test_probe_skipped_for_a_missing_capability_allows_another_probe() -> None:
+async def test_probe_is_repeated_if_the_candidate_lacked_a_capability() -> None:
     clock = Clock()
     a = Listed(AuthenticationError("key"), "a", name="a", capabilities={"supports_tools": False})
     model = Fallback([a, Listed("b", name="b", repeat=True)], clock=clock)
@@ -318,7 +318,7 @@ async def test_probe_skipped_for_a_missing_capability_allows_another_probe() -> 
     assert (await model.complete("hi")).text == "a"
 
 
-async def test_an_exhausted_retry_counts_once() -> None:
+async def test_exhausted_retries_count_as_one_failure() -> None:
     clock = Clock()
     a, b = (
         Listed(UnavailableError("down"), name="a", repeat=True),
@@ -331,7 +331,7 @@ async def test_an_exhausted_retry_counts_once() -> None:
     assert model.availability.is_available("a", "m")
 
 
-async def test_failures_after_the_first_event_count() -> None:
+async def test_failures_after_the_first_event_make_a_candidate_unavailable() -> None:
     a = Listed(*[broken("x", UnavailableError("down")) for _ in range(5)], name="a")
     model = Fallback([a, Listed("b", name="b")], clock=Clock())
     for _ in range(5):
@@ -355,7 +355,7 @@ async def test_error_has_retry_after_when_all_candidates_are_unavailable() -> No
     assert (len(a.requests), len(b.requests)) == (1, 1)
 
 
-async def test_availability_can_be_shared() -> None:
+async def test_availability_can_be_shared_by_several_fallbacks() -> None:
     clock, told = Clock(), []
     availability = Availability(told.append, clock=clock)
     one, two = (Listed(AuthenticationError("key"), name="a"), Listed(name="a"))
@@ -368,7 +368,7 @@ async def test_availability_can_be_shared() -> None:
 # --- evidence ----------------------------------------------------------------------------------
 
 
-def test_events_have_the_names_of_the_contract() -> None:
+def test_routing_events_are_encoded_with_the_names_of_the_adapter_contract() -> None:
     switched = RoutingSwitched("a:m", "b:m", "rate_limit", "rate_limit", "r1")
     assert msgspec.json.decode(msgspec.json.encode(switched)) == {
         "type": "routing.switched",
@@ -401,7 +401,9 @@ def test_events_have_the_names_of_the_contract() -> None:
     )
 
 
-async def test_failing_listener_breaks_nothing(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failing_event_listener_does_not_affect_calls(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     def listen(_: object) -> None:
         raise RuntimeError("a listener's own fault")
 
@@ -445,7 +447,7 @@ def test_error_names_invalid_candidates(candidates: Any, match: str) -> None:
         Fallback(candidates)
 
 
-async def test_ready_when_one_candidate_is_ready() -> None:
+async def test_fallback_is_ready_if_one_candidate_is_ready() -> None:
     a, b = Listed(NetworkError("gone"), name="a"), Listed("fine", name="b")
     await Fallback([a, b]).ready()
     with pytest.raises(NetworkError, match="gone too") as caught:

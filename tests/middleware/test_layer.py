@@ -155,7 +155,7 @@ async def test_a_stream_that_breaks_after_its_first_event_is_sent_once(tmp_path:
     check_events(heard)
 
 
-async def test_layer_internals_are_not_sent(tmp_path: Path) -> None:
+async def test_internal_metadata_of_middleware_is_not_sent(tmp_path: Path) -> None:
     async with serve(answering()) as server:
         model = stacked(server.base_url, Clock(), tmp_path, [])
         await model.complete("hi")
@@ -163,7 +163,9 @@ async def test_layer_internals_are_not_sent(tmp_path: Path) -> None:
         assert b"dragoman" not in server.requests[0].body
 
 
-async def test_abandoned_stream_hangs_up_through_all_layers(tmp_path: Path) -> None:
+async def test_abandoning_a_stream_closes_the_connection_through_all_layers(
+    tmp_path: Path,
+) -> None:
     async def handler(connection: Connection) -> None:
         connection.begin_stream()
         connection.chunk(chunk("Hello"))
@@ -217,7 +219,7 @@ def layers(inner: Provider, tmp_path: Path) -> list[Middleware]:
     ]
 
 
-async def test_layer_forwards_everything_it_does_not_change(tmp_path: Path) -> None:
+async def test_middleware_forwards_everything_it_does_not_change(tmp_path: Path) -> None:
     inner = Listed(
         UnavailableError("not ready"),
         name="n",
@@ -241,7 +243,7 @@ async def test_layer_forwards_everything_it_does_not_change(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("mode", ["aclose", "cancel", "stream"])
-async def test_every_layer_closes_its_source_when_the_reader_stops(
+async def test_every_middleware_closes_its_inner_stream_when_the_reader_stops(
     tmp_path: Path, mode: str
 ) -> None:
     for make in range(4):
@@ -266,7 +268,7 @@ async def test_every_layer_closes_its_source_when_the_reader_stops(
         await layer.close()
 
 
-def test_a_stack_describes_itself(tmp_path: Path) -> None:
+def test_description_of_a_middleware_stack_lists_its_layers(tmp_path: Path) -> None:
     def tell(_: object) -> None: ...
 
     provider = connect(
@@ -316,7 +318,7 @@ def test_documented_example_prints_the_documented_output(
     assert capsys.readouterr().out.startswith("Fallback(" + printed.rstrip())
 
 
-async def test_custom_layer_needs_one_method() -> None:
+async def test_custom_middleware_needs_only_one_method() -> None:
     class Shouting(Middleware):
         def events(self, request: Any) -> Any:
             return self.inner.events(build_request(request.messages[0].content.upper()))
@@ -328,7 +330,7 @@ async def test_custom_layer_needs_one_method() -> None:
     assert describe(model) == "Shouting()\nListed listed:m"
 
 
-def test_describe_shows_objects_by_class_only() -> None:
+def test_description_shows_objects_by_their_class_only() -> None:
     class Secretive:
         def __call__(self, *_: object) -> None: ...
 
@@ -363,7 +365,7 @@ async def _growth(run: Any) -> int:
 
 
 @pytest.mark.exhaustive
-async def test_long_run_with_faults_balances_and_does_not_leak(
+async def test_every_attempt_of_a_long_run_with_faults_is_accounted_for(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Every attempt is one request, one start and one end; every retry one wait; every switch one

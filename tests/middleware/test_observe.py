@@ -125,12 +125,14 @@ async def test_successful_call_is_reported() -> None:
         ),
     ],
 )
-async def test_every_finish_reason_has_a_stop_reason(answer: Any, stop_reason: str) -> None:
+async def test_every_finish_reason_is_reported_as_a_stop_reason(
+    answer: Any, stop_reason: str
+) -> None:
     told, _ = await watch(Listed(answer), build_request("hi", [TOOL]))
     assert told[-1].stop_reason == stop_reason
 
 
-async def test_unknown_counts_stay_none() -> None:
+async def test_unknown_token_counts_are_reported_as_none() -> None:
     told, _ = await watch(Listed(reply("x", usage=Usage())))
     assert (told[-1].input_tokens, told[-1].output_tokens, told[-1].cost_usd) == (None, None, None)
 
@@ -181,7 +183,9 @@ async def test_reply_that_breaks_off_is_reported() -> None:
 @pytest.mark.parametrize(
     ("finish", "error_class"), [("error", "other"), ("cancelled", "cancelled")]
 )
-async def test_reply_with_an_error_finish_is_reported(finish: str, error_class: str) -> None:
+async def test_reply_with_the_finish_reason_error_is_reported(
+    finish: str, error_class: str
+) -> None:
     told, error = await watch(Listed(reply("half", finish=finish)))
     assert error is None
     assert (told[1].type, told[1].error_class) == ("llm.call_failed", error_class)
@@ -225,7 +229,7 @@ async def _exhaust(stream: Any) -> None:
         pass
 
 
-async def test_call_is_completed_when_the_reader_stops_after_the_end() -> None:
+async def test_call_is_reported_as_completed_if_the_reader_stops_at_the_last_event() -> None:
     told: list[Any] = []
     model = Observe(Listed("hello"), told.append)
     source = model.events(build_request("hi"))
@@ -237,7 +241,7 @@ async def test_call_is_completed_when_the_reader_stops_after_the_end() -> None:
     assert told[-1].type == "llm.call_completed"
 
 
-async def test_latency_is_measured() -> None:
+async def test_latency_and_time_to_first_event_are_measured() -> None:
     clock = Clock()
 
     def slow(request: Request) -> Iterator[Any]:
@@ -277,7 +281,7 @@ async def test_observer_outside_a_fallback_names_the_answering_candidate() -> No
     assert [event.provider for event in told] == ["fallback", "listed"]
 
 
-async def test_calls_of_workers_are_marked() -> None:
+async def test_calls_made_by_a_worker_are_marked_in_their_events() -> None:
     request = msgspec.structs.replace(
         build_request("hi"), metadata={IS_WORKER: "true", "dragoman.attempt": "odd"}
     )
@@ -304,12 +308,12 @@ async def test_price_is_looked_up_by_the_full_name() -> None:
 
 
 @pytest.mark.parametrize("price", [lambda *_: None, lambda *_: 1 / 0])
-async def test_missing_price_gives_no_cost_and_no_lost_event(price: Any) -> None:
+async def test_call_without_a_known_price_is_reported_without_a_cost(price: Any) -> None:
     told, _ = await watch(Listed("x"), price=price)
     assert told[1].cost_usd is None
 
 
-async def test_an_estimate_that_fails_loses_no_event() -> None:
+async def test_call_is_reported_even_if_the_token_estimate_fails() -> None:
     class Innumerate(Listed):
         def estimate_input_tokens(self, *_: Any) -> int:
             raise ValueError("cannot count")
@@ -328,7 +332,7 @@ async def test_content_is_reported_only_on_request() -> None:
     assert told[1].content[0].text == "a private answer"
 
 
-def test_events_use_the_contracts_names() -> None:
+def test_call_events_are_encoded_with_the_names_of_the_adapter_contract() -> None:
     started = CallStarted(model="m", provider="p", request_id="r", estimated_input_tokens=3)
     assert msgspec.to_builtins(started) == {
         "type": "llm.call_started",
@@ -408,7 +412,7 @@ def test_secrets_and_personal_data_are_removed(text: str, secret: str) -> None:
         "passwords are refused",
     ],
 )
-def test_useful_text_is_kept(text: str) -> None:
+def test_redaction_keeps_text_that_is_not_secret(text: str) -> None:
     assert redact(text) == text
 
 
@@ -507,7 +511,7 @@ async def test_subscribers_run_in_the_context_of_the_call() -> None:
 
 
 @pytest.mark.parametrize("kind", ["plain", "coroutine", "cancelled", "deaf"])
-async def test_failing_subscriber_is_reported_once_and_breaks_nothing(
+async def test_failing_subscriber_is_reported_once_and_does_not_affect_calls(
     kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     told: list[Any] = []
@@ -536,7 +540,7 @@ async def test_failing_subscriber_is_reported_once_and_breaks_nothing(
     assert caplog.text.count("an observer failed") == 1
 
 
-async def test_any_awaitable_is_awaited() -> None:
+async def test_awaitable_returned_by_a_subscriber_is_awaited() -> None:
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     told: list[Any] = []
     model = Observe(Listed("x"), lambda _: done, told.append)
@@ -581,7 +585,7 @@ async def test_slow_plain_subscriber_does_not_slow_a_call() -> None:
     await model.close()
 
 
-async def test_overflow_is_counted_reported_and_logged_once(
+async def test_events_dropped_by_a_full_queue_are_counted_and_reported(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     gate = asyncio.Event()
@@ -606,7 +610,7 @@ async def test_overflow_is_counted_reported_and_logged_once(
     assert model.dropped == dropped
 
 
-async def test_nothing_keeps_running_after_close() -> None:
+async def test_no_task_keeps_running_after_the_observer_is_closed() -> None:
     model = Observe(Listed("x"), lambda _: None)
     await model.complete("hi")
     await model.close()
@@ -614,7 +618,7 @@ async def test_nothing_keeps_running_after_close() -> None:
     assert model.inner.closed == 1  # type: ignore[attr-defined]
 
 
-async def test_nothing_runs_without_events() -> None:
+async def test_observer_runs_no_task_while_there_are_no_events() -> None:
     model = Observe(Listed("x"), lambda _: None)
     await model.flush()
     await model.complete("hi")
@@ -623,7 +627,7 @@ async def test_nothing_runs_without_events() -> None:
     await model.flush()
 
 
-async def test_hanging_subscriber_is_abandoned_at_close(
+async def test_closing_does_not_wait_for_a_hanging_subscriber(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("dragoman.middleware.observe.FLUSH_SECONDS", 0.01)
@@ -663,7 +667,7 @@ def test_one_observer_works_in_two_event_loops() -> None:
     assert len(told) == 4
 
 
-async def test_failing_inner_close_loses_no_event() -> None:
+async def test_no_event_is_lost_if_closing_the_inner_provider_fails() -> None:
     class Stuck(Listed):
         async def close(self) -> None:
             raise RuntimeError("stuck")

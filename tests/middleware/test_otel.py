@@ -85,7 +85,7 @@ async def call(sdk: Sdk, provider: Listed, request: Request, **settings: Any) ->
     await model.close()
 
 
-async def test_span_has_request_and_usage(sdk: Sdk) -> None:
+async def test_span_has_the_attributes_of_the_request_and_its_usage(sdk: Sdk) -> None:
     config = RuntimeConfig(0.5, 100, 0.9, 7, 0.1, 0.2, ["END"], "low", {"private": 1})
     request = replace(
         build_request("hello", None, config, model="m", stream=True), session_id="s1"
@@ -130,7 +130,7 @@ async def test_span_has_request_and_usage(sdk: Sdk) -> None:
 NEWER = {"gen_ai.usage.cache_write.input_tokens", "gen_ai.request.reasoning.level"}
 
 
-def test_names_are_those_of_the_conventions() -> None:
+def test_attribute_names_follow_the_opentelemetry_conventions() -> None:
     modules = [
         gen_ai_attributes,
         gen_ai_metrics,
@@ -167,7 +167,9 @@ async def test_span_and_metrics_name_the_server(sdk: Sdk) -> None:
     )
 
 
-async def test_unknown_values_are_omitted(sdk: Sdk, caplog: pytest.LogCaptureFixture) -> None:
+async def test_unknown_values_are_omitted_from_spans(
+    sdk: Sdk, caplog: pytest.LogCaptureFixture
+) -> None:
     await call(
         sdk, Listed(reply("x", usage=Usage(output_tokens=3))), build_request("hello", model="m")
     )
@@ -201,7 +203,7 @@ async def test_each_attempt_has_a_span_with_its_error(sdk: Sdk) -> None:
     assert "sk-abc" not in description
 
 
-async def test_span_has_the_calls_time_and_parent(sdk: Sdk) -> None:
+async def test_span_has_the_time_and_the_parent_of_its_call(sdk: Sdk) -> None:
     clock = Clock()
 
     def slow(request: Request) -> Any:
@@ -220,7 +222,7 @@ async def test_span_has_the_calls_time_and_parent(sdk: Sdk) -> None:
     assert span.parent.span_id == parent.get_span_context().span_id
 
 
-async def test_both_metrics_are_recorded(sdk: Sdk) -> None:
+async def test_duration_and_token_metrics_are_recorded(sdk: Sdk) -> None:
     await call(
         sdk,
         Listed(UnavailableError("down"), reply("x", usage=Usage(20, 7))),
@@ -253,7 +255,7 @@ async def test_both_metrics_are_recorded(sdk: Sdk) -> None:
     assert points[0].explicit_bounds[-1] == pytest.approx(81.92)
 
 
-async def test_content_is_off_by_default_and_complete_on_request(sdk: Sdk) -> None:
+async def test_spans_contain_message_content_only_on_request(sdk: Sdk) -> None:
     messages = [
         System("be private"),
         User([Text("a private question"), Image(Url("https://example.org/private.png"))]),
@@ -294,20 +296,22 @@ async def test_content_is_off_by_default_and_complete_on_request(sdk: Sdk) -> No
     ]
 
 
-async def test_content_of_a_failed_call_is_recorded(sdk: Sdk) -> None:
+async def test_span_of_a_failed_call_contains_the_requested_content(sdk: Sdk) -> None:
     await call(sdk, Listed(ValueError("bug")), build_request("a question"), include_content=True)
     said = sdk.spans[0].attributes or {}
     assert json.loads(str(said["gen_ai.input.messages"]))[0]["parts"][0]["content"] == "a question"
     assert "gen_ai.output.messages" not in said
 
 
-async def test_api_without_an_sdk_does_nothing() -> None:
+async def test_calls_work_if_no_opentelemetry_sdk_is_configured() -> None:
     model = Observe(Listed("x"), OpenTelemetry())
     assert (await model.complete("hi")).text == "x"
     await model.close()
 
 
-def test_missing_extra_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_for_a_missing_extra_names_the_package_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     with pytest.raises(ImportError, match=r"dragoman\[otel\]"):
         OpenTelemetry()

@@ -84,7 +84,7 @@ class Queue:
 # --- the limiter -------------------------------------------------------------------------------
 
 
-async def test_bucket_allows_a_minutes_burst_and_then_one_by_one() -> None:
+async def test_token_bucket_allows_a_burst_and_then_a_steady_rate() -> None:
     queue = Queue(requests_per_minute=6)
     for number in range(9):
         queue.ask(str(number))
@@ -94,7 +94,7 @@ async def test_bucket_allows_a_minutes_burst_and_then_one_by_one() -> None:
     assert queue.passed[6:] == [("6", 10), ("7", 20), ("8", 30)]
 
 
-async def test_smaller_burst_is_configurable() -> None:
+async def test_burst_of_a_rate_limit_is_configurable() -> None:
     queue = Queue(requests_per_minute=60, burst_seconds=2)
     for number in range(4):
         queue.ask(str(number))
@@ -102,7 +102,7 @@ async def test_smaller_burst_is_configurable() -> None:
     assert [at for _, at in queue.passed] == [0, 0, 1, 2]
 
 
-async def test_calls_wait_for_tokens() -> None:
+async def test_calls_wait_until_the_token_bucket_has_enough_tokens() -> None:
     queue = Queue(tokens_per_minute=600)
     queue.ask("a", 500)
     queue.ask("b", 200)
@@ -110,7 +110,7 @@ async def test_calls_wait_for_tokens() -> None:
     assert queue.passed == [("a", 0), ("b", 10)]
 
 
-async def test_waiters_are_served_in_order() -> None:
+async def test_waiting_calls_are_admitted_in_order() -> None:
     queue = Queue(tokens_per_minute=600)
     queue.ask("a", 600)
     queue.ask("big", 500)
@@ -121,7 +121,7 @@ async def test_waiters_are_served_in_order() -> None:
     assert queue.passed[1:] == [("big", 50), ("small", pytest.approx(50.1))]
 
 
-async def test_call_larger_than_the_bucket_waits_for_a_full_one_and_leaves_a_deficit() -> None:
+async def test_call_larger_than_the_bucket_waits_until_it_is_full() -> None:
     queue = Queue(tokens_per_minute=600)
     queue.ask("a", 60)
     queue.ask("huge", 1200)
@@ -134,7 +134,9 @@ async def test_call_larger_than_the_bucket_waits_for_a_full_one_and_leaves_a_def
     ("spent", "next_at"),
     [(None, 60.0), (600, 60.0), (100, 10.0), (0, 0.0), (1200, 120.0)],
 )
-async def test_estimate_is_corrected_by_the_usage(spent: int | None, next_at: float) -> None:
+async def test_estimated_tokens_are_corrected_by_the_reported_usage(
+    spent: int | None, next_at: float
+) -> None:
     queue = Queue(tokens_per_minute=600)
     queue.ask("a", 600)
     queue.ask("b", 600)
@@ -144,7 +146,7 @@ async def test_estimate_is_corrected_by_the_usage(spent: int | None, next_at: fl
     assert queue.passed == [("a", 0), ("b", pytest.approx(next_at))]
 
 
-async def test_refund_wakes_a_waiter() -> None:
+async def test_returned_tokens_let_a_waiting_call_proceed() -> None:
     queue = Queue(tokens_per_minute=600)
     queue.ask("a", 600)
     queue.ask("b", 300)
@@ -154,7 +156,7 @@ async def test_refund_wakes_a_waiter() -> None:
     assert queue.passed == [("a", 0), ("b", 10)]
 
 
-async def test_concurrency_is_limited() -> None:
+async def test_number_of_concurrent_calls_is_limited() -> None:
     queue = Queue(max_concurrency=2)
     for name in "abcd":
         queue.ask(name)
@@ -171,7 +173,7 @@ async def test_concurrency_is_limited() -> None:
 
 
 @pytest.mark.parametrize("victims", ["b", "c", "bc", "bcd"])
-async def test_cancelled_waiter_takes_nothing(victims: str) -> None:
+async def test_cancelled_waiting_call_consumes_no_tokens_and_no_slot(victims: str) -> None:
     queue = Queue(requests_per_minute=1, max_concurrency=1)
     for name in "abcde":
         queue.ask(name)
@@ -189,7 +191,7 @@ async def test_cancelled_waiter_takes_nothing(victims: str) -> None:
     assert (queue.limiter.running, queue.limiter.waiting) == (0, 0)
 
 
-async def test_cancelling_a_waiter_at_its_turn_wakes_the_next() -> None:
+async def test_next_call_proceeds_if_the_one_whose_turn_it_is_is_cancelled() -> None:
     queue = Queue(max_concurrency=1)
     for name in "abc":
         queue.ask(name)
@@ -207,7 +209,7 @@ async def test_cancelling_a_waiter_at_its_turn_wakes_the_next() -> None:
     st.floats(1, 60),
     st.lists(st.tuples(st.floats(0, 30), st.integers(0, 2000)), min_size=1, max_size=30),
 )
-def test_no_window_exceeds_the_bucket_plus_the_refill(
+def test_calls_never_exceed_the_burst_plus_the_refill_rate(
     per_minute: float, burst: float, calls: list[tuple[float, int]]
 ) -> None:
     passed = asyncio.run(_let_through(per_minute, burst, calls))
@@ -355,7 +357,7 @@ async def test_call_cancelled_in_the_queue_is_not_sent_and_loses_no_slot() -> No
     assert len(inner.requests) == 2
 
 
-async def test_a_provider_and_a_model_limit_stack() -> None:
+async def test_limits_of_a_provider_and_of_a_model_both_apply() -> None:
     everybody = Limiter(max_concurrency=3)
     gate = asyncio.Event()
     inners = [
@@ -373,7 +375,7 @@ async def test_a_provider_and_a_model_limit_stack() -> None:
     assert (everybody.running, everybody.waiting) == (0, 0)
 
 
-async def test_reservation_is_returned_when_a_later_limiter_fails() -> None:
+async def test_reserved_tokens_are_returned_if_a_later_limiter_fails() -> None:
     two, one = Watched(max_concurrency=1), Watched(tokens_per_minute=1000)
     held = await two.acquire()
     model = RateLimit(fixed("x"), limiter=[one, two])
@@ -389,7 +391,7 @@ async def test_reservation_is_returned_when_a_later_limiter_fails() -> None:
     assert two.running == 0
 
 
-async def test_two_orders_of_the_same_limiters_do_not_deadlock() -> None:
+async def test_limiters_listed_in_different_orders_do_not_deadlock() -> None:
     one, two = Limiter(max_concurrency=1), Limiter(max_concurrency=1)
     forward = RateLimit(Listed("f", repeat=True), limiter=[one, two])
     backward = RateLimit(Listed("b", repeat=True), limiter=[two, one])
@@ -407,7 +409,7 @@ async def test_every_retry_is_rate_limited() -> None:
     assert limiter.log == [0, 0, 0, 0, 0, 15]
 
 
-async def test_interrupted_settlement_does_not_block_the_others() -> None:
+async def test_cancelling_the_release_of_one_limiter_still_releases_the_others() -> None:
     class Interrupted(Watched):
         async def settle(self, lease: Any, spent: int | None) -> None:
             raise asyncio.CancelledError
@@ -435,7 +437,7 @@ def test_error_names_an_invalid_setting(settings: dict[str, Any], match: str) ->
         RateLimit(Listed(), limiter=[twice, twice])
 
 
-def test_limiter_describes_itself() -> None:
+def test_description_of_a_rate_limit_shows_its_limits() -> None:
     shared = Limiter(tokens_per_minute=1e5)
     assert (
         describe(RateLimit(Listed(), 60)) == "RateLimit(requests_per_minute=60)\nListed listed:m"

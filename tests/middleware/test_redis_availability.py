@@ -49,7 +49,7 @@ async def settle(*shared: RedisAvailability) -> None:
 @pytest.mark.parametrize(
     ("error", "failures"), [(UnavailableError("down"), 2), (AuthenticationError("key"), 1)]
 )
-async def test_state_and_recovery_are_shared_between_processes(
+async def test_availability_is_shared_between_processes_through_redis(
     make: Make, error: Exception, failures: int
 ) -> None:
     clock = Clock()
@@ -73,7 +73,9 @@ async def test_state_and_recovery_are_shared_between_processes(
     assert there.is_available("a", "m")
 
 
-async def test_each_process_continues_without_redis(caplog: pytest.LogCaptureFixture) -> None:
+async def test_fallback_keeps_working_while_redis_is_unavailable(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     lost = RedisAvailability("redis://127.0.0.1:1/0", thresholds=Thresholds(failures=1))
     a, b = (
         Listed(UnavailableError("down"), name="a", repeat=True),
@@ -88,7 +90,9 @@ async def test_each_process_continues_without_redis(caplog: pytest.LogCaptureFix
     assert "availability is not shared" in caplog.text
 
 
-async def test_limits_and_availability_work_over_redis(tmp_path: Path, redis_url: str) -> None:
+async def test_configured_limits_and_availability_use_redis(
+    tmp_path: Path, redis_url: str
+) -> None:
     async with serve(fail) as bad, serve(answer) as good:
         more = f"availability: {{failures: 1}}\nredis: {redis_url}\n"
         group = "candidates: [a:m, {model: b:m, rate_limit: {requests_per_minute: 100}}]"

@@ -66,7 +66,7 @@ async def wait_of(limiter: RedisLimiter, tokens: int = 0) -> float:
     return 0.0
 
 
-async def test_requests_of_all_processes_are_counted_together(make: Make) -> None:
+async def test_rate_limit_counts_the_requests_of_all_processes(make: Make) -> None:
     one, two = (
         make(requests_per_minute=3, poll_seconds=60),
         make(requests_per_minute=3, poll_seconds=60),
@@ -76,13 +76,13 @@ async def test_requests_of_all_processes_are_counted_together(make: Make) -> Non
     assert await wait_of(two) == pytest.approx(20, abs=1)
 
 
-async def test_keys_are_counted_separately(make: Make) -> None:
+async def test_limits_with_different_redis_keys_are_separate(make: Make) -> None:
     assert await wait_of(make(requests_per_minute=1)) == 0
     assert await wait_of(make(requests_per_minute=1, key="another")) == 0
 
 
 @pytest.mark.parametrize(("spent", "wait"), [(None, 60), (600, 60), (100, 10), (0, 0), (1200, 60)])
-async def test_estimate_is_corrected_by_the_usage(
+async def test_estimated_tokens_are_corrected_by_the_reported_usage(
     make: Make, spent: int | None, wait: float
 ) -> None:
     one, two = (
@@ -94,20 +94,20 @@ async def test_estimate_is_corrected_by_the_usage(
     assert await wait_of(two, 600) == pytest.approx(wait, abs=1)
 
 
-async def test_wait_after_an_overdraft_is_polled(make: Make) -> None:
+async def test_limiter_asks_redis_again_while_it_waits_for_tokens(make: Make) -> None:
     limiter = make(tokens_per_minute=600, poll_seconds=0.5)
     await limiter.settle(await limiter.acquire(600), 1200)
     # polled again, because another process may release something
     assert await wait_of(limiter, 600) == 0.5
 
 
-async def test_call_larger_than_the_bucket_passes_a_full_one(make: Make) -> None:
+async def test_call_larger_than_the_bucket_is_admitted_if_the_bucket_is_full(make: Make) -> None:
     limiter = make(tokens_per_minute=600, poll_seconds=60)
     assert await wait_of(limiter, 1000) == 0
     assert await wait_of(limiter, 1) == pytest.approx(40.1, abs=1)
 
 
-async def test_slots_are_shared_and_released(make: Make) -> None:
+async def test_concurrency_slots_are_shared_between_processes_and_released(make: Make) -> None:
     one, two = make(max_concurrency=2), make(max_concurrency=2)
     first = await one.acquire()
     second = await two.acquire()
@@ -117,14 +117,14 @@ async def test_slots_are_shared_and_released(make: Make) -> None:
     await one.settle(first, None)
 
 
-async def test_slots_of_a_dead_process_are_reclaimed(make: Make) -> None:
+async def test_concurrency_slots_of_a_dead_process_are_reclaimed(make: Make) -> None:
     limiter = make(max_concurrency=1, lease_seconds=0.05, poll_seconds=0.02)
     await limiter.acquire()
     # The first lease is never settled, so it must expire.
     await asyncio.wait_for(limiter.acquire(), 5)
 
 
-async def test_waiters_of_a_process_are_served_in_order(make: Make) -> None:
+async def test_waiting_calls_of_one_process_are_admitted_in_order(make: Make) -> None:
     limiter = make(max_concurrency=1, poll_seconds=0.005)
     order: list[int] = []
 
@@ -186,7 +186,7 @@ async def test_call_cancelled_at_any_moment_loses_no_slot_and_no_tokens(
     await limiter.settle(lease, 0)
 
 
-async def test_call_cancelled_while_redis_grants_it_loses_nothing(make: Make) -> None:
+async def test_call_cancelled_while_redis_admits_it_loses_no_slot(make: Make) -> None:
     limiter = make(tokens_per_minute=100, max_concurrency=1, poll_seconds=0.005)
     asked, go_on = asyncio.Event(), asyncio.Event()
     really = limiter._ask
@@ -208,7 +208,7 @@ async def test_call_cancelled_while_redis_grants_it_loses_nothing(make: Make) ->
     await asyncio.wait_for(limiter.acquire(100), 5)
 
 
-async def test_call_cancelled_while_redis_denies_it_loses_nothing(
+async def test_call_cancelled_while_redis_rejects_it_loses_no_slot(
     make: Make, redis_url: str
 ) -> None:
     limiter = make(max_concurrency=1, tokens_per_minute=100)
@@ -226,7 +226,7 @@ async def test_call_cancelled_while_redis_denies_it_loses_nothing(
         assert await redis.zcard(limiter._keys[1]) == 1
 
 
-async def test_call_cancelled_while_settling_loses_nothing(make: Make) -> None:
+async def test_call_cancelled_while_its_slot_is_released_loses_no_slot(make: Make) -> None:
     limiter = make(max_concurrency=1, poll_seconds=0.005)
     lease = await limiter.acquire()
     settling = asyncio.ensure_future(limiter.settle(lease, None))
@@ -237,7 +237,7 @@ async def test_call_cancelled_while_settling_loses_nothing(make: Make) -> None:
     await asyncio.wait_for(limiter.acquire(), 5)
 
 
-async def test_redis_limiter_works_with_a_local_one(make: Make) -> None:
+async def test_redis_limiter_works_together_with_a_local_limiter(make: Make) -> None:
     shared = make(max_concurrency=1, poll_seconds=0.005)
     gate = asyncio.Event()
     models = [
@@ -262,7 +262,7 @@ async def test_redis_limiter_works_with_a_local_one(make: Make) -> None:
     assert models[1].inner.requests == []  # type: ignore[attr-defined]
 
 
-async def test_many_processes_share_one_bucket(redis_url: str) -> None:
+async def test_many_processes_share_one_token_bucket(redis_url: str) -> None:
     script = """
         import asyncio, sys
         from dragoman.middleware import RedisLimiter
@@ -299,7 +299,7 @@ async def test_many_processes_share_one_bucket(redis_url: str) -> None:
     assert sum(passed) == 20
 
 
-async def test_redis_keys_expire(make: Make, redis_url: str) -> None:
+async def test_unused_redis_keys_expire(make: Make, redis_url: str) -> None:
     limiter = make(requests_per_minute=60, max_concurrency=5, lease_seconds=10)
     await limiter.acquire()
     async with Redis.from_url(redis_url) as redis:
@@ -308,7 +308,7 @@ async def test_redis_keys_expire(make: Make, redis_url: str) -> None:
     assert 0 < leases <= 71
 
 
-async def test_calls_fail_clearly_without_redis() -> None:
+async def test_error_names_redis_if_it_is_unavailable() -> None:
     limiter = RedisLimiter("redis://:hunter2@127.0.0.1:1/0", "k", max_concurrency=1)
     inner = Listed("never asked")
     with pytest.raises(LimiterUnavailableError) as caught:
@@ -320,7 +320,7 @@ async def test_calls_fail_clearly_without_redis() -> None:
     await limiter.close()
 
 
-async def test_all_callers_fail_together_when_redis_hangs(
+async def test_all_waiting_calls_fail_after_one_timeout_if_redis_hangs(
     make: Make, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One timeout covers all waiting callers, and no slot is lost."""
@@ -349,7 +349,7 @@ async def test_all_callers_fail_together_when_redis_hangs(
         ] == ["ok"] * 6
 
 
-async def test_lost_settlement_does_not_fail_the_call(
+async def test_call_succeeds_even_if_its_slot_cannot_be_released_in_redis(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     limiter = make(max_concurrency=1)
@@ -363,7 +363,7 @@ async def test_lost_settlement_does_not_fail_the_call(
     assert "could not be settled" in caplog.text
 
 
-async def test_client_of_the_caller_is_not_closed(redis_url: str) -> None:
+async def test_redis_client_passed_by_the_caller_is_not_closed(redis_url: str) -> None:
     async with Redis.from_url(redis_url) as client:
         async with RedisLimiter(client, "mine", max_concurrency=1) as limiter:
             await limiter.settle(await limiter.acquire(), None)
@@ -393,20 +393,24 @@ def test_error_names_an_invalid_setting(settings: dict[str, Any], field: str) ->
 @pytest.mark.parametrize(
     "make", [lambda url: RedisLimiter(url, "k", 1), RedisAvailability, RedisStore]
 )
-def test_a_url_that_cannot_be_read_is_not_quoted(make: Callable[[str], object], url: str) -> None:
+def test_error_does_not_quote_an_invalid_redis_url(
+    make: Callable[[str], object], url: str
+) -> None:
     with pytest.raises(ValueError, match="percent-encoded") as caught:
         make(url)
     assert caught.value.__context__ is None
     assert "PASS" not in str(caught.value)
 
 
-def test_missing_extra_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_for_a_missing_extra_names_the_package_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "redis.asyncio", None)
     with pytest.raises(ImportError, match=r"dragoman\[redis\]"):
         RedisLimiter("redis://127.0.0.1:1/0", "k", max_concurrency=1)
 
 
-async def test_only_the_redis_clock_is_used(make: Make) -> None:
+async def test_limiter_uses_only_the_clock_of_redis(make: Make) -> None:
     limiter = make(requests_per_minute=60, clock=Clock(1e12), poll_seconds=60, burst_seconds=1)
     assert await wait_of(limiter) == 0
     assert 0 < await wait_of(limiter) <= 1

@@ -47,7 +47,7 @@ def retry(provider: Listed, clock: Clock, draw: float = 0.5, **settings: Any) ->
 
 @pytest.mark.parametrize("max_retries", [0, 1, 2, 5])
 @pytest.mark.parametrize("stream", [False, True])
-async def test_total_attempts_are_one_more_than_max_retries(
+async def test_number_of_attempts_is_one_more_than_max_retries(
     max_retries: int, stream: bool
 ) -> None:
     provider, clock = Listed(lambda _: UnavailableError("down"), repeat=True), Clock()
@@ -86,7 +86,7 @@ async def test_first_success_ends_the_retries() -> None:
     st.lists(st.sampled_from(["ok", "transient", "fatal"]), min_size=8, max_size=8),
     st.integers(0, 6),
 )
-def test_number_of_attempts_for_any_sequence_of_outcomes(
+def test_retries_stop_at_the_first_success_permanent_error_or_limit(
     outcomes: list[str], max_retries: int
 ) -> None:
     made = {"ok": "fine", "transient": UnavailableError("t"), "fatal": InvalidRequestError("f")}
@@ -145,7 +145,7 @@ async def test_backoff_doubles_with_jitter_up_to_thirty_seconds(
         (None, [1.0]),
     ],
 )
-async def test_retry_after_is_honoured_exactly(
+async def test_wait_between_attempts_is_exactly_the_retry_after(
     kind: type[ProviderError], retry_after: float | None, slept: list[float]
 ) -> None:
     provider, clock = Listed(kind("slow", retry_after=retry_after), "ok"), Clock()
@@ -154,7 +154,7 @@ async def test_retry_after_is_honoured_exactly(
 
 
 @pytest.mark.parametrize("retry_after", [60.001, 3600.0, math.inf])
-async def test_long_retry_after_fails_at_once_with_its_value(retry_after: float) -> None:
+async def test_retry_after_longer_than_the_limit_is_raised_at_once(retry_after: float) -> None:
     provider, clock = Listed(RateLimitError("slow", retry_after=retry_after)), Clock()
     with pytest.raises(RateLimitError) as caught:
         await retry(provider, clock).complete("hi")
@@ -190,7 +190,7 @@ async def test_error_names_an_invalid_backoff(wait: Any) -> None:
         (100, 4, [1.0, 2.0, 4.0]),
     ],
 )
-async def test_no_attempt_begins_and_no_wait_ends_after_the_deadline(
+async def test_no_attempt_begins_after_the_deadline(
     deadline: float, attempts: int, slept: list[float]
 ) -> None:
     provider, clock = Listed(lambda _: UnavailableError("down"), repeat=True), Clock()
@@ -217,7 +217,7 @@ async def test_time_spent_in_attempts_counts_towards_the_deadline() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_no_retry_after_the_first_event(stream: bool) -> None:
+async def test_stream_is_not_retried_after_its_first_event(stream: bool) -> None:
     provider, clock = Listed(broken("half", StreamInterruptedError("cut")), "whole"), Clock()
     heard, error = await collect(retry(provider, clock).events(build_request("hi", stream=stream)))
     assert isinstance(error, StreamInterruptedError)
@@ -241,7 +241,7 @@ async def test_events_are_passed_on_immediately() -> None:
 # --- callbacks of the caller -------------------------------------------------------------------
 
 
-async def test_classifier_replaces_the_rule_even_after_the_end_of_complete() -> None:
+async def test_custom_classifier_decides_which_errors_are_retried() -> None:
     tool = Tool(
         "add", "", {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     )
@@ -290,7 +290,7 @@ async def test_failing_on_retry_does_not_break_the_call(caplog: pytest.LogCaptur
     assert caplog.text.count("on_retry failed") == 2
 
 
-async def test_each_attempt_has_its_number_and_reason() -> None:
+async def test_each_attempt_carries_its_number_and_the_retry_reason() -> None:
     provider, clock = Listed(UnavailableError("1"), UnavailableError("2"), "ok"), Clock()
     request = build_request("hi")
     await collect(retry(provider, clock).events(request))
@@ -324,7 +324,7 @@ BASE = RuntimeConfig(temperature=0.0, max_tokens=10, seed=7, extras={"a": 1, "b"
         ),
     ],
 )
-async def test_overrides_change_only_the_retries(
+async def test_per_attempt_overrides_do_not_change_the_first_attempt(
     overrides: Any, temperatures: list[float], max_tokens: list[int], extras: list[dict[str, Any]]
 ) -> None:
     provider, clock = Listed(*[UnavailableError("down") for _ in range(3)], "ok"), Clock()
@@ -342,7 +342,7 @@ async def test_overrides_change_only_the_retries(
 # --- reask: correcting a rejected answer -------------------------------------------------------
 
 
-async def test_reask_sends_the_answer_and_the_callers_text() -> None:
+async def test_reask_sends_the_rejected_answer_and_the_callers_correction() -> None:
     provider, clock = Listed(reply("not json"), reply('{"n": "x"}'), reply('{"n": 3}')), Clock()
     asked: list[str] = []
 
@@ -374,7 +374,7 @@ async def test_reask_sends_the_answer_and_the_callers_text() -> None:
     assert messages == (User("a number"),)
 
 
-async def test_reask_shares_the_budget_and_skips_the_last_attempt() -> None:
+async def test_corrections_count_as_retries_and_none_is_built_after_the_last_attempt() -> None:
     provider, clock = Listed(*[reply("not json")] * 3), Clock()
     built: list[object] = []
     model = retry(provider, clock, reask=lambda error: built.append(error) or "again")
@@ -385,7 +385,7 @@ async def test_reask_shares_the_budget_and_skips_the_last_attempt() -> None:
     assert caught.value.response.text == "not json"
 
 
-async def test_transient_failure_in_between_appends_nothing() -> None:
+async def test_transient_failure_adds_no_correction_to_the_messages() -> None:
     answers = (reply("bad"), UnavailableError("down"), reply('{"n": 1}'))
     provider, clock = Listed(*answers), Clock()
     answer = await retry(provider, clock, reask=lambda _: "again").complete(
@@ -436,7 +436,7 @@ async def test_invalid_answer_is_raised_without_reask() -> None:
     assert len(provider.requests) == 1
 
 
-async def test_empty_answer_adds_no_assistant_message() -> None:
+async def test_correction_of_an_empty_answer_adds_no_assistant_message() -> None:
     provider, clock = Listed(speak(usage=USAGE), reply('{"n": 1}')), Clock()
     await retry(provider, clock, reask=lambda _: "say something").complete(
         "hi", response_schema=SCHEMA
@@ -445,13 +445,13 @@ async def test_empty_answer_adds_no_assistant_message() -> None:
 
 
 @pytest.mark.parametrize("text", ["", None, 3])
-async def test_error_names_an_empty_reask(text: Any) -> None:
+async def test_error_names_a_reask_function_that_returns_no_text(text: Any) -> None:
     provider, clock = Listed(reply("bad")), Clock()
     with pytest.raises(ValueError, match="reask"):
         await retry(provider, clock, reask=lambda _: text).complete("hi", response_schema=SCHEMA)
 
 
-async def test_reask_and_overrides_compose() -> None:
+async def test_reask_and_per_attempt_overrides_work_together() -> None:
     provider, clock = Listed(reply("bad"), reply('{"n": 1}')), Clock()
     model = retry(
         provider, clock, reask=lambda _: "again", per_attempt_override=[{"temperature": 0.9}]
@@ -551,12 +551,12 @@ def test_nested_retries_are_rejected() -> None:
             Retry(wrapped)
 
 
-def test_a_provider_is_required() -> None:
+def test_retry_requires_a_provider() -> None:
     with pytest.raises(TypeError, match="Retry: provider must be a Provider, not str"):
         Retry("openai:m")  # type: ignore[arg-type]
 
 
-async def test_other_exceptions_are_not_retried() -> None:
+async def test_exceptions_that_are_not_provider_errors_are_not_retried() -> None:
     provider, clock = Listed(ZeroDivisionError("bug"), "never asked"), Clock()
     with pytest.raises(ZeroDivisionError):
         await retry(provider, clock, classifier=lambda _: True).complete("hi")

@@ -27,7 +27,7 @@ def keys(*answers: object) -> tuple[list[Listed], KeyRotation, Clock]:
 
 
 @pytest.mark.parametrize("kind", [AuthenticationError, RateLimitError, QuotaExceededError])
-async def test_next_key_is_used_and_kept(kind: type[ProviderError]) -> None:
+async def test_next_api_key_is_used_after_a_failure_and_kept(kind: type[ProviderError]) -> None:
     (a, b), model, clock = keys(kind("no"), "from b")
     for _ in range(3):
         assert (await model.complete("hi")).text == "from b"
@@ -38,7 +38,7 @@ async def test_next_key_is_used_and_kept(kind: type[ProviderError]) -> None:
     assert (await model.complete("hi")).text == "from a"
 
 
-async def test_failed_attempt_is_recorded() -> None:
+async def test_attempt_with_a_failed_api_key_is_recorded() -> None:
     _, model, _ = keys(RateLimitError("slow down", status=429), "from b")
     reply = model.open(build_request("hi", model="m"))
     while await reply.next():
@@ -46,7 +46,7 @@ async def test_failed_attempt_is_recorded() -> None:
     assert [record.type for record in reply.history] == ["llm.call_failed", "llm.call_started"]
 
 
-async def test_key_rests_for_the_retry_after() -> None:
+async def test_api_key_is_not_used_until_its_retry_after_has_passed() -> None:
     (a, b), model, clock = keys(RateLimitError("slow", retry_after=20), "from b")
     await model.complete("hi")
     b.answers = [UnavailableError("down")]
@@ -61,7 +61,7 @@ async def test_key_rests_for_the_retry_after() -> None:
     assert (await model.complete("hi")).text == "from a"
 
 
-async def test_when_all_keys_fail_the_last_error_is_raised(
+async def test_last_error_is_raised_if_all_api_keys_fail(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -76,21 +76,21 @@ async def test_when_all_keys_fail_the_last_error_is_raised(
 
 
 @pytest.mark.parametrize("answer", [InvalidRequestError("bad"), UnavailableError("down")])
-async def test_other_errors_do_not_switch_the_key(answer: ProviderError) -> None:
+async def test_errors_unrelated_to_the_api_key_do_not_switch_it(answer: ProviderError) -> None:
     (_, b), model, _ = keys(answer, "from b")
     with pytest.raises(type(answer)):
         await model.complete("hi")
     assert not b.requests
 
 
-async def test_no_rotation_after_the_first_event() -> None:
+async def test_api_key_is_not_switched_after_the_first_event() -> None:
     (_, b), model, _ = keys(broken("half", RateLimitError("slow")), "from b")
     _, error = await collect(model.events(build_request("hi")))
     assert isinstance(error, RateLimitError)
     assert not b.requests
 
 
-def test_invalid_keys_are_rejected() -> None:
+def test_key_rotation_rejects_invalid_providers() -> None:
     _, model, _ = keys("a", "b")
     assert (model.name, model.model, describe(model).splitlines()[0]) == (
         "listed",

@@ -29,14 +29,14 @@ def named(*names: str, **settings: Any) -> list[Listed]:
 
 
 @pytest.mark.parametrize("weights", [[3, 1], [1, 1, 1], [70, 20, 9, 1], [0.5, 0.25, 0.25]])
-def test_weighted_shares_over_ten_thousand_calls(weights: list[float]) -> None:
+def test_weighted_strategy_distributes_calls_by_weight(weights: list[float]) -> None:
     strategy = make_strategy("weighted", len(weights), weights)
     served = Counter([strategy.order([], range(len(weights)), REQUEST)[0] for _ in range(10_000)])
     for number, weight in enumerate(weights):
         assert served[number] == pytest.approx(10_000 * weight / sum(weights), rel=0.02)
 
 
-async def test_share_of_an_unavailable_candidate_is_redistributed() -> None:
+async def test_calls_of_an_unavailable_candidate_go_to_the_others() -> None:
     a, b, c = named("a", "b", "c")
     model = Fallback([a, b, c], strategy="weighted", weights=[2, 1, 1], clock=Clock())
     for _ in range(400):
@@ -52,7 +52,7 @@ async def test_share_of_an_unavailable_candidate_is_redistributed() -> None:
     assert "strategy='weighted', weights=[2, 1, 1]" in describe(model)
 
 
-async def test_least_busy_prefers_the_idle_candidate() -> None:
+async def test_least_busy_strategy_prefers_the_idle_candidate() -> None:
     gate = asyncio.Event()
     a, b = Listed([gate], name="a"), Listed("b", name="b", repeat=True)
     model = Fallback([a, b], strategy="least_busy")
@@ -68,7 +68,7 @@ async def test_least_busy_prefers_the_idle_candidate() -> None:
     assert (await model.complete("hi")).text == "a"  # a cancelled call no longer counts
 
 
-async def test_lowest_latency_prefers_the_fast_and_retests_the_slow() -> None:
+async def test_lowest_latency_strategy_prefers_the_fastest_and_retests_the_others() -> None:
     clock = Clock()
     slow, fast = named("slow", "fast")
 
@@ -91,7 +91,7 @@ async def test_lowest_latency_prefers_the_fast_and_retests_the_slow() -> None:
     assert len(slow.requests) > len(fast.requests)  # the strategy measured it as fast
 
 
-async def test_cheapest_compares_price_and_size() -> None:
+async def test_cheapest_strategy_compares_the_price_of_each_request() -> None:
     short, long, unknown = named("short", "long", "unknown")
 
     def row(name: str, paid: str, paid_out: str) -> PriceRow:
@@ -109,7 +109,7 @@ async def test_cheapest_compares_price_and_size() -> None:
     assert len(unknown.requests) == 1
 
 
-async def test_unavailable_candidates_come_last() -> None:
+async def test_every_strategy_tries_unavailable_candidates_last() -> None:
     a, b = named("a", "b")
     model = Fallback([NotConfigured("x", "m", "no key"), a, b], strategy="weighted")
     for _ in range(10):
@@ -117,7 +117,7 @@ async def test_unavailable_candidates_come_last() -> None:
     assert (len(a.requests), len(b.requests)) == (5, 5)
 
 
-async def test_thresholds_are_configurable() -> None:
+async def test_thresholds_of_the_circuit_breaker_are_configurable() -> None:
     clock = Clock()
     a, b = Listed(UnavailableError("down"), name="a", repeat=True), *named("b")
     availability = Availability(None, Thresholds(failures=2, quiet_seconds=10), clock=clock)
@@ -183,7 +183,9 @@ def simulate(name: str, *, calls: int = 5000, rate: float = 40.0) -> list[float]
 @pytest.mark.parametrize(
     ("rate", "gain"), [(9.0, 1.8), (40.0, 20.0)], ids=["half load", "overload of the slow one"]
 )
-def test_balancing_beats_round_robin_with_one_slow_upstream(rate: float, gain: float) -> None:
+def test_load_balancing_beats_round_robin_if_one_upstream_is_slow(
+    rate: float, gain: float
+) -> None:
     found = {
         name: simulate(name, rate=rate) for name in ("weighted", "least_busy", "lowest_latency")
     }

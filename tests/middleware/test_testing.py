@@ -68,7 +68,9 @@ def test_calls_are_recorded_once_and_then_replayed(pytester: pytest.Pytester) ->
     second.stdout.fnmatch_lines(["*asked 0 times*"])
 
 
-def test_replay_sends_nothing_and_off_writes_nothing(pytester: pytest.Pytester) -> None:
+def test_replay_mode_sends_no_requests_and_off_mode_writes_no_cassettes(
+    pytester: pytest.Pytester,
+) -> None:
     pytester.makepyfile(test_river=TEST)
     missing = run(pytester, "--dragoman-cassettes=replay")
     missing.assert_outcomes(failed=2, passed=1)

@@ -178,7 +178,9 @@ def layers() -> list[tuple[str, Around]]:
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("wire", CODECS)
-async def test_a_layer_changes_nothing(wire: str, count: Callable[[str, int], None]) -> None:
+async def test_middleware_does_not_change_the_events_of_a_provider(
+    wire: str, count: Callable[[str, int], None]
+) -> None:
     assert CASES[wire]
     for case in CASES[wire]:
         for place, chunks, cancel_after in places(case):
@@ -191,7 +193,7 @@ async def test_a_layer_changes_nothing(wire: str, count: Callable[[str, int], No
                 count("calls compared with bare ones", 1)
 
 
-async def test_a_cancelled_call_keeps_its_usage_through_a_layer() -> None:
+async def test_a_cancelled_call_keeps_its_usage_behind_middleware() -> None:
     """Regression: a cancelled call behind a Retry lost the 100,000 tokens that the provider had
     reported.
     """

@@ -11,7 +11,7 @@ from ..cli.terminal import Terminal
 from .tiny import write_model
 
 
-def test_chat_with_a_real_model(tmp_path: Path) -> None:
+def test_chat_command_answers_with_a_real_model(tmp_path: Path) -> None:
     model = write_model(tmp_path / "tiny.gguf")
     with Terminal("chat", f"local:{model}") as terminal:
         terminal.see(">")

@@ -37,7 +37,7 @@ FOUND = {
 }
 
 
-def test_documented_report_matches_a_real_server(
+def test_documented_check_report_matches_a_real_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = LocalServer(write_model(tmp_path / "tiny.gguf"), alias="tiny")

@@ -17,7 +17,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("model") / "tiny.gguf")
 
 
-async def test_the_local_server_embeds(tiny: Path) -> None:
+async def test_the_local_server_returns_embeddings(tiny: Path) -> None:
     async with LocalEmbedder(tiny) as embedder:
         await embedder.ready()
         found = await embedder.embed(["one", "two", "one"])
@@ -30,7 +30,7 @@ async def test_the_local_server_embeds(tiny: Path) -> None:
         assert embedder.priced_as.model.startswith("local:")
 
 
-async def test_text_that_is_too_long_is_rejected(tiny: Path) -> None:
+async def test_text_too_long_for_the_embedding_model_is_rejected(tiny: Path) -> None:
     server = LocalServer(tiny, alias="tiny", context=256, parallel=1, embeds=True)
     try:
         url = server.start()

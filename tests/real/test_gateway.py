@@ -67,7 +67,7 @@ async def check_count(url: str, model: str) -> None:
     )
 
 
-async def test_gateway_in_front_of_a_real_server(tmp_path: Path) -> None:
+async def test_gateway_works_in_front_of_a_real_server(tmp_path: Path) -> None:
     server = LocalServer(write_model(tmp_path / "tiny.gguf"), alias="tiny", context=512)
     upstream = server.start()
     try:
@@ -85,6 +85,6 @@ async def test_gateway_in_front_of_a_real_server(tmp_path: Path) -> None:
 @pytest.mark.skipif(
     not find_model(None).path.exists(), reason="the embedded model's weights are not here"
 )
-async def test_gateway_in_front_of_the_embedded_model() -> None:
+async def test_gateway_works_in_front_of_the_embedded_model() -> None:
     async with serving(create_app({"small": connect("local")})) as url:
         await ask_both(url, "small", structured=False)  # structured output is slow on this model

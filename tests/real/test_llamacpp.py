@@ -124,7 +124,7 @@ async def test_wrong_key_is_rejected(server: tuple[str, str]) -> None:
             assert caught.value.status == 401
 
 
-async def test_hundred_sequential_calls_succeed(model: Provider) -> None:
+async def test_one_hundred_sequential_calls_succeed(model: Provider) -> None:
     """Alternate streams and complete replies: no call uses a half-closed connection."""
     async with model:
         for turn in range(50):
@@ -191,7 +191,7 @@ async def test_the_embedded_model_knows_the_capital_of_france() -> None:
     assert {reply.finish_reason for reply in replies} == {"stop"}
 
 
-async def test_the_server_computes_with_one_thread(tiny: Path) -> None:
+async def test_the_local_server_uses_one_thread_by_default(tiny: Path) -> None:
     """llama.cpp threads wait for each other in busy loops: ten times slower on a busy machine."""
     running: dict[int | None, int] = {}
     for threads in (None, 1, 5):
@@ -240,7 +240,7 @@ CONVERSATION = {
 }
 
 
-async def test_chat_template_option_replaces_the_one_in_the_file(tiny: Path) -> None:
+async def test_chat_template_option_replaces_the_template_in_the_model_file(tiny: Path) -> None:
     plain, fenced = (
         LocalServer(tiny, context=512),
         LocalServer(tiny, context=512, template=TEMPLATE, key=""),
@@ -290,7 +290,7 @@ async def test_a_small_model_calls_a_tool_and_uses_its_result() -> None:
         assert (greeting.tool_calls, greeting.finish_reason) == ((), "stop")
 
 
-async def test_model_that_was_not_pulled_has_advice(
+async def test_error_for_a_model_that_was_not_pulled_gives_advice(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("DRAGOMAN_CACHE", str(tmp_path))
@@ -303,7 +303,7 @@ async def test_model_that_was_not_pulled_has_advice(
     assert not caught.value.transient  # so that Retry does not wait for it
 
 
-async def test_users_model_file_works_and_a_missing_one_is_reported(
+async def test_model_file_of_the_user_works_and_a_missing_file_is_reported(
     tiny: Path, tmp_path: Path
 ) -> None:
     async with connect(f"local:{tiny}") as model:
@@ -318,7 +318,7 @@ async def test_users_model_file_works_and_a_missing_one_is_reported(
             await model.complete("Hi")
 
 
-def test_the_server_ends_with_its_parent(tiny: Path) -> None:
+def test_the_local_server_ends_with_its_parent_process(tiny: Path) -> None:
     script = (
         "import sys, time; from dragoman.local import LocalServer\ns = "
         f"LocalServer({str(tiny)!r}); s.start(); print(s._process.pid, flush=True); "
@@ -345,7 +345,9 @@ def _runs(pid: int) -> bool:
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
-def test_missing_extra_has_a_clear_hint(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_for_a_missing_extra_names_the_package_to_install(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(LocalServerError, match=r"dragoman\[local\]"):
         LocalServer(tiny).start()

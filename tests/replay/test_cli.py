@@ -54,7 +54,7 @@ def test_replay_prints_json(path: Path) -> None:
     assert '"command": "make test"' in run("fix", "--log", str(path), "--full").stdout
 
 
-def test_unexplained_steps_are_marked(path: Path) -> None:
+def test_replay_marks_steps_that_lack_a_decision(path: Path) -> None:
     with SqliteLog(path) as log:
         tell(
             log,
@@ -65,7 +65,7 @@ def test_unexplained_steps_are_marked(path: Path) -> None:
     assert shown.count("! it ran without a decision") == 2
 
 
-def test_broken_chain_is_shown_up_to_the_break(path: Path) -> None:
+def test_replay_shows_a_broken_chain_up_to_the_break(path: Path) -> None:
     connection = sqlite3.connect(path)
     connection.execute("UPDATE records SET payload = '{}' WHERE session = 'fix' AND seq = 8")
     connection.commit()
@@ -104,7 +104,7 @@ def test_two_runs_are_compared(path: Path, tmp_path: Path) -> None:
     ] * 2
 
 
-def test_control_characters_are_not_printed(path: Path) -> None:
+def test_control_characters_in_a_run_are_not_printed(path: Path) -> None:
     with SqliteLog(path) as log:
         log.append_sync("evil", ToolObserved("tu", "bash", "\x1b[2J\x9b31m\u202e"))
     shown = run("evil", "--log", str(path), "--full").stdout

@@ -44,7 +44,7 @@ def test_differences_between_values_are_listed_by_path(a: Any, b: Any, words: li
 
 @settings(max_examples=50, deadline=None)
 @given(a=json_values, b=json_values)
-def test_values_differ_exactly_when_unequal(a: Any, b: Any) -> None:
+def test_differences_are_found_exactly_between_unequal_values(a: Any, b: Any) -> None:
     assert list(find_differences(a, a)) == []
     if a != b:
         assert list(find_differences(a, b))
@@ -62,11 +62,11 @@ def rename(payload: Payload) -> Payload:
     return payload
 
 
-def test_ids_and_durations_are_ignored() -> None:
+def test_comparing_two_runs_ignores_ids_and_durations() -> None:
     assert compare_runs(steps(STORY), steps([rename(payload) for payload in STORY])) == ()
 
 
-def test_additional_step_is_one_difference() -> None:
+def test_additional_step_is_reported_as_one_difference() -> None:
     extra = MessageRecorded(Assistant("By the way ..."), request_id="r9")
     [change] = compare_runs(steps(STORY), steps([*STORY[:10], extra, *STORY[10:]]))
     assert (change.kind, change.a, change.b is not None and change.b.title) == (
@@ -78,7 +78,7 @@ def test_additional_step_is_one_difference() -> None:
     assert change.kind == "only_a"
 
 
-def test_changed_step_names_the_path() -> None:
+def test_difference_of_a_changed_step_names_the_path() -> None:
     other = [
         (
             ToolObserved("tu_1", "bash", "expected 4, received 6\n", True, exit_code=2)
@@ -95,7 +95,7 @@ def test_changed_step_names_the_path() -> None:
     ]
 
 
-def test_different_proposal_is_a_change() -> None:
+def test_different_tool_proposal_is_reported_as_a_change() -> None:
     other = [
         (
             intent(3, "edit_file", {**EDIT, "new": "a * b"})
@@ -117,7 +117,7 @@ def test_long_runs_are_compared() -> None:
     assert [change.kind for change in changes] == ["only_a", "only_b"]
 
 
-def test_concurrent_steps_have_no_order() -> None:
+def test_order_of_concurrent_steps_is_not_compared() -> None:
     def seen(number: int) -> ToolObserved:
         return ToolObserved(f"tu_{number}", "look", str(number))
 

@@ -67,7 +67,7 @@ async def ask(provider: ReplayProvider, count: int, tools: Sequence[Tool] = TOOL
     return await provider.complete(MESSAGES[:count], tools)
 
 
-async def test_same_run_gets_the_same_replies(log: EventLog) -> None:
+async def test_repeated_run_receives_the_recorded_replies(log: EventLog) -> None:
     tell(log)
     provider = ReplayProvider(log, "fix")
     assert (provider.name, provider.model) == ("anthropic", "claude-sonnet-4-6")
@@ -87,7 +87,7 @@ async def test_same_run_gets_the_same_replies(log: EventLog) -> None:
     assert provider.remaining == 0
 
 
-async def test_stream_is_valid_and_intents_keep_their_ids(log: EventLog) -> None:
+async def test_replayed_stream_is_valid_and_intents_keep_their_ids(log: EventLog) -> None:
     tell(log)
     stream = ReplayProvider(log, "fix").stream(MESSAGES[:1], TOOLS, request_id="again")
     events = [event async for event in stream]
@@ -110,7 +110,7 @@ async def test_stream_is_valid_and_intents_keep_their_ids(log: EventLog) -> None
         ([User(GOAL[:-1] + "!")], TOOLS, "messages[0].content"),
     ],
 )
-async def test_mismatch_names_the_first_difference(
+async def test_error_names_the_first_difference_from_the_recorded_request(
     log: EventLog, messages: list[Message], tools: list[Tool], words: str
 ) -> None:
     tell(log)
@@ -124,7 +124,7 @@ async def test_mismatch_names_the_first_difference(
     assert (await ask(provider, 1)).message == MESSAGES[1]
 
 
-async def test_different_observation_is_a_mismatch(log: EventLog) -> None:
+async def test_replay_rejects_a_request_with_another_tool_result(log: EventLog) -> None:
     tell(log)
     provider = ReplayProvider(log, "fix")
     await ask(provider, 1)
@@ -136,7 +136,7 @@ async def test_different_observation_is_a_mismatch(log: EventLog) -> None:
     assert caught.value.difference.path == "messages[2].content"
 
 
-async def test_additional_call_is_a_mismatch(log: EventLog) -> None:
+async def test_replay_rejects_a_call_that_was_not_recorded(log: EventLog) -> None:
     log.append_sync("one", MessageRecorded(User("Hi")))
     log.append_sync(
         "one", MessageRecorded(Assistant("Hello"), request_id="r1", finish_reason="stop")
@@ -209,7 +209,7 @@ async def test_externally_cancelled_call_is_not_replayed_as_a_reply(
     assert (await provider.complete("Hi")).text == "Hello"
 
 
-async def test_partial_reply_is_replayed_partially(log: EventLog) -> None:
+async def test_partial_reply_is_replayed_as_far_as_it_was_recorded(log: EventLog) -> None:
     half = Assistant([Text("I will"), ToolCall("c", "bash", None)])
     log.append_sync("s", MessageRecorded(User("Hi")))
     log.append_sync("s", MessageRecorded(half, "m", "p", "r1", "error", in_context=False))
@@ -250,7 +250,7 @@ def writable(message: Assistant) -> bool:
     max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(message=assistants.filter(lambda message: distinct(message) and writable(message)))
-async def test_any_recorded_reply_round_trips(message: Assistant, log: EventLog) -> None:
+async def test_any_recorded_reply_is_replayed_unchanged(message: Assistant, log: EventLog) -> None:
     session = f"s{len(log.sessions())}"
     log.append_sync(session, MessageRecorded(User("Hi")))
     # A reply with a call that could not be read never ends with tool_calls.
@@ -265,7 +265,9 @@ async def test_any_recorded_reply_round_trips(message: Assistant, log: EventLog)
     assert events[-1].final_content == message.content
 
 
-async def test_replay_has_no_side_effects(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_replaying_a_run_has_no_side_effects(
+    log: EventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tell(log)
 
     def bomb(*_: Any, **__: Any) -> Any:

@@ -85,7 +85,7 @@ async def record(log: Any, **settings: Any) -> str:
     return session.id
 
 
-async def test_recorded_tools_return_observations_and_run_nothing() -> None:
+async def test_recorded_tools_return_recorded_results_and_run_nothing() -> None:
     log = MemoryLog()
     await record(log)
     before = list(ran)
@@ -108,7 +108,7 @@ async def test_recorded_tools_return_observations_and_run_nothing() -> None:
     assert ran == before
 
 
-async def test_rerun_with_recorded_tools_is_the_same_run() -> None:
+async def test_rerun_with_recorded_tools_equals_the_recorded_run() -> None:
     log = MemoryLog()
     await record(log)
     before = list(ran)
@@ -133,7 +133,7 @@ async def test_rerun_with_recorded_tools_is_the_same_run() -> None:
     assert places <= {"side_effect", "context", "definitions", "tool_digests"}
 
 
-async def test_edited_call_is_found_by_its_proposed_and_its_executed_input() -> None:
+async def test_recorded_tool_finds_an_edited_call_by_its_proposed_or_edited_input() -> None:
     log = MemoryLog()
     asking = Policy()
     provider = Listed(propose(call("write", word="a")), "Done.")
@@ -146,7 +146,7 @@ async def test_edited_call_is_found_by_its_proposed_and_its_executed_input() -> 
     assert (await again["write"].execute({"word": "b"})).content == "written 1"
 
 
-async def test_run_without_definitions_has_tools_that_accept_anything() -> None:
+async def test_recorded_tools_accept_any_input_if_no_definitions_were_recorded() -> None:
     log = MemoryLog()
     tell(log, "fix")
     again = {each.name: each for each in recorded_tools(log, "fix")}
@@ -155,7 +155,7 @@ async def test_run_without_definitions_has_tools_that_accept_anything() -> None:
         await again["bash"].execute({"command": "rm -rf /"})
 
 
-async def test_shortened_run_is_replayed_by_a_session_that_sends_everything() -> None:
+async def test_run_with_shortened_context_can_be_replayed_without_shortening() -> None:
     log = MemoryLog()
     context = DropOldToolResults(window=1_500, keep=1, share=0.5, target=0.3)
 
@@ -228,7 +228,7 @@ async def test_another_model_can_rerun_a_recorded_session(
     assert ran == before
 
 
-def test_a_rerun_needs_a_goal(tmp_path: Path) -> None:
+def test_a_session_without_a_goal_cannot_be_rerun(tmp_path: Path) -> None:
     place = tmp_path / "log.db"
     with SqliteLog(place) as log:
         log.append_sync("empty", SessionStarted("Go"))
@@ -242,7 +242,7 @@ def test_a_rerun_needs_a_goal(tmp_path: Path) -> None:
 # --- words -------------------------------------------------------------------------------------
 
 
-def test_started_call_is_not_reported_as_closed_without_running() -> None:
+def test_call_that_was_started_is_not_reported_as_never_run() -> None:
     log = MemoryLog()
     begun = [*LEFT_OPEN[:-1], ToolStarted("tu_1", "bash", {"command": "make test"}), LEFT_OPEN[-1]]
     tell(log, "begun", begun)

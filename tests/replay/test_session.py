@@ -102,7 +102,7 @@ async def run(provider: Provider, log: SqliteLog, name: str, **settings: Any) ->
     ).run("Go")
 
 
-async def test_rerun_from_its_log_is_the_same_run(log: SqliteLog) -> None:
+async def test_rerun_from_a_log_equals_the_recorded_run(log: SqliteLog) -> None:
     first = await run(Listed(*answers()), log, "first")
     assert (first.outcome, first.text) == ("completed", "Done.")
     done = list(ran)
@@ -116,7 +116,7 @@ async def test_rerun_from_its_log_is_the_same_run(log: SqliteLog) -> None:
     assert log.verify().ok
 
 
-async def test_divergence_is_located(log: SqliteLog) -> None:
+async def test_first_difference_between_a_rerun_and_its_log_is_located(log: SqliteLog) -> None:
     await run(Listed(*answers()), log, "first")
     stricter = Session(
         ReplayProvider(log, "first"),
@@ -133,7 +133,7 @@ async def test_divergence_is_located(log: SqliteLog) -> None:
     assert caught.value.difference.path.startswith("messages[3].")
 
 
-async def test_failure_is_replayed(log: SqliteLog) -> None:
+async def test_recorded_provider_error_is_raised_again(log: SqliteLog) -> None:
     with pytest.raises(RateLimitError):
         await run(Listed(RateLimitError("slow down", status=429)), log, "first")
     with pytest.raises(RateLimitError) as caught:
@@ -142,7 +142,7 @@ async def test_failure_is_replayed(log: SqliteLog) -> None:
     assert compare_runs(read_steps(log, "first"), read_steps(log, "second")) == ()
 
 
-async def test_cancelled_call_is_skipped(log: SqliteLog) -> None:
+async def test_replay_skips_a_cancelled_call(log: SqliteLog) -> None:
     never = asyncio.Event()
     session = Session(Listed([never]), TOOLS, POLICY, log, session_id="first")
     task = asyncio.create_task(session.run("Go"))
@@ -204,7 +204,7 @@ def test_replay_cannot_reach_a_tool() -> None:
     assert done.stdout == "[]\n"
 
 
-async def test_native_reply_is_kept_on_request(log: SqliteLog) -> None:
+async def test_raw_reply_is_recorded_if_requested(log: SqliteLog) -> None:
     with Background(answering("Hello")) as server:
         for keep in (False, True):
             provider = connect("m", base_url=server.base_url)
@@ -221,7 +221,7 @@ async def test_native_reply_is_kept_on_request(log: SqliteLog) -> None:
     assert compare_runs(read_steps(log, "keep False"), read_steps(log, "keep True")) == ()
 
 
-async def test_reply_that_cannot_be_recorded_is_noted(log: SqliteLog) -> None:
+async def test_record_explains_why_a_raw_reply_could_not_be_kept(log: SqliteLog) -> None:
     def odd(request: Any) -> list[Any]:
         *events, last = reply("Hello")(request)
         return [*events, replace(last, kept=Raw([b'{"text": "\\ud800"}'], json.loads))]

@@ -41,7 +41,7 @@ def record(payload: Any) -> LogRecord:
     return link_record(draft_record(session, payload), None)
 
 
-def test_steps_are_in_order_and_grouped_by_proposal(log: EventLog) -> None:
+def test_steps_are_in_order_and_grouped_by_tool_proposal(log: EventLog) -> None:
     tell(log)
     steps = list(read_steps(log, "fix"))
     assert [step.seq for step in steps] == list(range(1, len(STORY) + 1))
@@ -64,7 +64,7 @@ def test_steps_are_in_order_and_grouped_by_proposal(log: EventLog) -> None:
     )
 
 
-def test_totals_are_summed(log: EventLog) -> None:
+def test_totals_of_a_session_are_summed(log: EventLog) -> None:
     tell(log)
     assert count_totals(log, "fix") == Totals(
         goal=GOAL, outcome="completed", turns=4, calls=4, failed_calls=1, input_tokens=5600,
@@ -76,14 +76,14 @@ def test_totals_are_summed(log: EventLog) -> None:
 
 
 @pytest.mark.parametrize(("kind", "payload"), [(kind, payload) for kind, payload, *_ in SAMPLES])
-def test_every_type_has_its_own_summary(kind: str, payload: Any) -> None:
+def test_every_record_type_has_a_readable_summary(kind: str, payload: Any) -> None:
     words = describe(record(payload))
     assert 3 < len(words) <= 160
     assert words.isprintable()
     assert not words.startswith("{"), "this is the payload and no words"
 
 
-def test_every_type_of_the_catalogue_is_summarised() -> None:
+def test_summaries_are_tested_for_every_record_type() -> None:
     assert {kind for kind, *_ in SAMPLES} == set(CATALOGUE)
 
 
@@ -118,7 +118,9 @@ ODD: list[tuple[list[Any], list[str]]] = [
 
 
 @pytest.mark.parametrize(("payloads", "notes"), ODD)
-def test_unexplained_steps_are_noted(payloads: list[Any], notes: list[str]) -> None:
+def test_steps_that_lack_a_proposal_or_a_decision_have_a_note(
+    payloads: list[Any], notes: list[str]
+) -> None:
     steps = to_steps([record(payload) for payload in payloads])
     assert [note for step in steps for note in step.notes] == notes
 
@@ -134,11 +136,11 @@ def test_unexplained_steps_are_noted(payloads: list[Any], notes: list[str]) -> N
         ("", ""),
     ],
 )
-def test_summary_is_one_line(text: str, short: str) -> None:
+def test_summary_of_a_record_is_one_line(text: str, short: str) -> None:
     assert shorten(text, 10) == short
 
 
-def test_second_end_of_a_step_is_noted(log: EventLog) -> None:
+def test_step_that_ends_twice_has_a_note(log: EventLog) -> None:
     for payload in (
         SessionStarted("Go."),
         intent(1, "pay", {}),

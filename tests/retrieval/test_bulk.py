@@ -38,7 +38,7 @@ def url() -> Iterator[str]:
         server.communicate()
 
 
-async def test_cpu_time_is_a_fifth_of_the_openai_client(url: str) -> None:
+async def test_embedding_takes_a_fifth_of_the_cpu_time_of_the_openai_client(url: str) -> None:
     async def ours() -> int:
         quirks = {"encoding_format": "base64"}
         async with connect_embedder(
@@ -92,7 +92,7 @@ async def test_memory_does_not_grow_with_the_number_of_texts() -> None:
     assert await peak(4000) < 2 * await peak(400)
 
 
-async def test_split_call_stores_each_vector_once() -> None:
+async def test_embeddings_of_a_split_call_are_stored_only_once() -> None:
     embedder = Wide(batch_size=50, dimensions=256)
     texts = [f"text {number}" for number in range(2000)]
     await embedder.embed(texts[:100])
@@ -105,7 +105,7 @@ async def test_split_call_stores_each_vector_once() -> None:
     assert peak < 1.7 * size
 
 
-async def test_any_iterable_is_batched() -> None:
+async def test_texts_from_any_iterable_are_embedded_in_batches() -> None:
     embedder = SimulatedEmbedder(batch_size=3)
     sizes = [len(part.vectors) async for part in embedder.embed_batches(iter("abcdefg"), size=100)]
     assert sizes == [3, 3, 1]

@@ -15,11 +15,11 @@ CASES = find_retrieval_cases()
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_case_passes(case: RetrievalCase) -> None:
+def test_conformance_case_for_retrieval_passes(case: RetrievalCase) -> None:
     case.run()
 
 
-def test_every_wire_has_cases() -> None:
+def test_every_retrieval_wire_has_conformance_cases() -> None:
     found = {(case.operation, case.wire) for case in CASES}
     assert found == {("embed", wire) for wire in EMBED_CODECS} | {
         ("rerank", wire) for wire in RERANK_CODECS
@@ -46,7 +46,7 @@ WRONG: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("change", WRONG, ids=lambda change: next(iter(change)))
-def test_failing_case_is_found(change: dict[str, Any]) -> None:
+def test_wrong_expectation_makes_a_conformance_case_fail(change: dict[str, Any]) -> None:
     (case,) = [case for case in CASES if str(case) == "embed/openai/numbers"]
     with pytest.raises(Violation):
         replace(case, data={**case.data, **change}).run()

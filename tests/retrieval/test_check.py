@@ -18,7 +18,7 @@ from dragoman.sim import ScriptedProvider, SimServer, SimulatedEmbedder, Simulat
 
 
 @pytest.mark.parametrize("wire", ["openai", "cohere", "tei"])
-async def test_correct_server_passes(wire: str) -> None:
+async def test_correct_embedding_server_passes_the_check(wire: str) -> None:
     with SimServer(ScriptedProvider("Hi.")) as server:
         base = {"openai": "/v1", "cohere": "", "tei": "/tei"}[wire]
         report = await check_retrieval_server(server.url + base, "sim", "embed", wire)
@@ -46,7 +46,7 @@ class Greedy(SimulatedReranker):
         return replace(found, results=found.results[:1])
 
 
-async def test_wrong_servers_are_found() -> None:
+async def test_check_detects_faulty_embedding_servers() -> None:
     with SimServer(ScriptedProvider("Hi."), embedder=Shuffled(), reranker=Greedy()) as server:
         url = f"{server.url}/v1"
         found = {
@@ -59,7 +59,7 @@ async def test_wrong_servers_are_found() -> None:
         assert {each.name: each.status for each in report.outcomes}["rerank.scores"] == "fail"
 
 
-def test_check_command(tmp_path: Path) -> None:
+def test_check_command_tests_an_embedding_server(tmp_path: Path) -> None:
     with SimServer(ScriptedProvider("Hi.")) as server:
         words = ["check", f"{server.url}/v1", "--model", "sim", "--operation", "embed", "--json"]
         done = CliRunner().invoke(main, [*words, "--save", str(tmp_path / "found.json")])

@@ -152,12 +152,12 @@ async def test_large_call_is_split_and_reassembled_in_order() -> None:
     assert found.latency_ms is not None
 
 
-async def test_total_tokens_are_known_only_if_every_part_reports_them() -> None:
+async def test_total_tokens_are_known_only_if_every_request_reports_them() -> None:
     found = await Lengths(usage=[1, None, 3]).embed(["a"] * 5)
     assert found.usage == Usage()
 
 
-async def test_failing_part_keeps_the_earlier_results() -> None:
+async def test_error_of_a_split_call_carries_the_earlier_results() -> None:
     embedder = Lengths(2, RateLimitError("slow down"))
     with pytest.raises(RateLimitError) as caught:
         await embedder.embed(["a"] * 7)
@@ -171,7 +171,7 @@ async def test_failing_part_keeps_the_earlier_results() -> None:
     assert len(embedder.requests) == 3
 
 
-async def test_failure_of_the_first_part_has_no_partial_result() -> None:
+async def test_error_of_the_first_request_has_no_partial_result() -> None:
     with pytest.raises(RateLimitError) as caught:
         await Lengths(0, RateLimitError("slow down")).embed(["a"] * 3)
     assert caught.value.response is None
@@ -192,7 +192,7 @@ async def test_vectors_of_one_call_have_the_same_length() -> None:
     assert len(caught.value.response.vectors) == 2
 
 
-async def test_rankings_of_parts_are_merged() -> None:
+async def test_rankings_of_a_split_call_are_merged() -> None:
     reranker = Scores()
     found = await reranker.rerank("q", ["3", "1", "9", "8", "2", "7", "5"], top_k=3)
     assert [(each.index, each.relevance_score) for each in found.results] == [
@@ -245,7 +245,7 @@ def _reply(*rows: Sequence[float], status: int = 200) -> tuple[int, dict[str, st
     return status, {}, [msgspec.json.encode({"data": data, "usage": {"prompt_tokens": 1}})]
 
 
-async def test_raw_of_a_split_call_is_a_list_of_replies() -> None:
+async def test_raw_field_of_a_split_call_is_a_list_of_replies() -> None:
     transport = FixtureTransport(_reply([1.0]), _reply([2.0]))
     found = await connect_embedder(
         "m", base_url="http://host", transport=transport, batch_size=1
@@ -254,13 +254,13 @@ async def test_raw_of_a_split_call_is_a_list_of_replies() -> None:
     assert found.vectors.tolist() == [[1.0], [2.0]]
 
 
-async def test_raw_of_one_request_is_its_reply() -> None:
+async def test_raw_field_of_one_request_is_its_reply() -> None:
     transport = FixtureTransport(_reply([1.0]))
     found = await connect_embedder("m", base_url="http://host", transport=transport).embed(["a"])
     assert found.raw["usage"] == {"prompt_tokens": 1}
 
 
-async def test_raw_is_not_kept_when_turned_off() -> None:
+async def test_raw_reply_is_not_kept_if_turned_off() -> None:
     transport = FixtureTransport(_reply([1.0]))
     embedder = connect_embedder("m", base_url="http://host", transport=transport, keep_raw=False)
     assert (await embedder.embed(["a"])).raw is None
@@ -282,7 +282,7 @@ async def test_secrets_and_texts_stay_out_of_errors() -> None:
     assert caught.value.model == "m"
 
 
-async def test_losses_can_be_rejected() -> None:
+async def test_call_is_rejected_if_a_lost_setting_must_raise() -> None:
     transport = FixtureTransport(_reply([1.0]))
     embedder = connect_embedder("m", base_url="http://host", transport=transport, on_loss="reject")
     with pytest.raises(UnsupportedFeatureError, match="input_type"):
@@ -290,7 +290,7 @@ async def test_losses_can_be_rejected() -> None:
     assert transport.requests == []
 
 
-async def test_loss_found_in_the_reply_keeps_the_result() -> None:
+async def test_error_for_a_loss_found_in_the_reply_carries_the_result() -> None:
     transport = FixtureTransport(_reply([1.0]))
     embedder = connect_embedder("m", base_url="http://host", transport=transport, on_loss="reject")
     with pytest.raises(UnsupportedFeatureError, match="dimensions") as caught:
@@ -341,7 +341,7 @@ def test_invalid_settings_are_rejected() -> None:
 # --- cancelling --------------------------------------------------------------------------------
 
 
-async def test_cancelled_call_keeps_the_earlier_results() -> None:
+async def test_cancelled_split_call_keeps_the_earlier_results() -> None:
     class Stuck(Lengths):
         async def answer(self, request: EmbedRequest) -> Embeddings:
             if self.requests:
@@ -366,7 +366,7 @@ async def test_cancelled_call_keeps_the_earlier_results() -> None:
 # --- vectors -----------------------------------------------------------------------------------
 
 
-def test_vectors_are_a_compact_sequence() -> None:
+def test_vectors_behave_as_an_immutable_sequence_of_float_rows() -> None:
     vectors = Vectors.of([[1, 2], [3, 4], [5, 6]])
     assert (len(vectors), vectors.dimensions) == (3, 2)
     assert vectors[1].tolist() == vectors[-2].tolist() == [3, 4]
@@ -393,7 +393,7 @@ def test_vectors_are_a_compact_sequence() -> None:
     assert repr(vectors) == "<Vectors 3 of 2 float32>"
 
 
-def test_numpy_shares_the_memory() -> None:
+def test_numpy_array_shares_the_memory_of_the_vectors() -> None:
     numpy = pytest.importorskip("numpy")
     vectors = Vectors.of([[1, 2], [3, 4]])
     matrix = numpy.asarray(vectors)
@@ -407,7 +407,7 @@ def test_numpy_shares_the_memory() -> None:
         numpy.array(vectors, dtype="float64", copy=False)
 
 
-def test_numpy_is_not_imported() -> None:
+def test_using_vectors_does_not_import_numpy() -> None:
     code = (
         "import sys, dragoman; dragoman.Vectors.of([[1.0]]).tolist(); dragoman.connect_embedder; "
         "sys.exit('numpy' in sys.modules)"

@@ -24,13 +24,13 @@ MODELS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("kind", MODELS)
-async def test_bundled_models_pass(kind: str) -> None:
+async def test_simulated_models_pass_the_retrieval_test_suite(kind: str) -> None:
     for case in retrieval_suite(MODELS[kind], failing=FAILING):
         await case.run()
 
 
 @pytest.mark.exhaustive
-async def test_every_wire_passes() -> None:
+async def test_every_wire_passes_the_retrieval_test_suite() -> None:
     with SimServer(ScriptedProvider("Hi.")) as server:
         for connect, wires in (
             (server.connect_embedder, EMBED_CODECS),
@@ -136,14 +136,14 @@ WRONG: dict[str, tuple[str, Callable[[], Any]]] = {
 
 
 @pytest.mark.parametrize("mistake", WRONG)
-async def test_a_broken_rule_is_found(mistake: str) -> None:
+async def test_the_retrieval_test_suite_detects_each_broken_rule(mistake: str) -> None:
     name, factory = WRONG[mistake]
     (case,) = [case for case in retrieval_suite(factory) if str(case) == name]
     with pytest.raises(Violation, match=name):
         await case.run()
 
 
-async def test_errors_are_compared_by_class() -> None:
+async def test_the_retrieval_test_suite_compares_errors_by_class() -> None:
     (case,) = [case for case in retrieval_suite(SimulatedEmbedder,
                                                 failing={RateLimitError: SimulatedEmbedder})
         if str(case) == "calls.errors"]  # fmt: skip
@@ -151,7 +151,7 @@ async def test_errors_are_compared_by_class() -> None:
         await case.run()
 
 
-def test_cases_can_be_skipped_and_run_without_a_loop() -> None:
+def test_test_suite_cases_can_be_skipped_and_run_without_an_event_loop() -> None:
     cases = retrieval_suite(SimulatedEmbedder, skip=["calls.*"], seconds=30.0)
     assert {str(case).partition(".")[0] for case in cases} == {"answer"}
     cases[0].run_sync()

@@ -89,7 +89,7 @@ slept: list[float] = []
 # --- retry -------------------------------------------------------------------------------------
 
 
-async def test_retry_repeats_only_the_failed_part() -> None:
+async def test_retry_repeats_only_the_failed_request_of_a_split_call() -> None:
     slept.clear()
     inner = Plain(None, OverloadedError("busy"), None)
     embedder: Any = Retry(inner, sleep=_no_sleep, random=lambda: 0.5)  # type: ignore[arg-type]
@@ -130,7 +130,7 @@ def test_nested_retries_are_rejected() -> None:
 # --- fallback ----------------------------------------------------------------------------------
 
 
-async def test_fallback_uses_another_server_of_the_model() -> None:
+async def test_fallback_uses_another_server_of_the_same_model() -> None:
     seen: list[Any] = []
     first, second = Plain(RateLimitError("slow"), name="a"), Plain(name="b")
     embedder: Any = Fallback([first, second], on_event=seen.append)  # type: ignore[list-item]
@@ -144,7 +144,7 @@ async def test_fallback_uses_another_server_of_the_model() -> None:
     assert second.closed
 
 
-def test_fallback_rejects_different_models() -> None:
+def test_fallback_rejects_servers_of_different_embedding_models() -> None:
     for candidates, message in [
         (
             [Plain(), Plain(name="b", model="other")],
@@ -182,7 +182,7 @@ async def test_a_rate_limit_counts_the_requests_that_are_sent() -> None:
     assert now[0] == pytest.approx(60.0)
 
 
-async def test_token_limit_is_settled_by_usage() -> None:
+async def test_reserved_tokens_are_corrected_by_the_reported_usage() -> None:
     embedder: Any = RateLimit(Plain(), tokens_per_minute=1000, max_concurrency=1)  # type: ignore[arg-type]
     await embedder.embed(["some words"])
     ranker: Any = RateLimit(Ranks(OverloadedError("x")), tokens_per_minute=1000)  # type: ignore[arg-type]
@@ -194,7 +194,7 @@ async def test_token_limit_is_settled_by_usage() -> None:
 # --- observe -----------------------------------------------------------------------------------
 
 
-async def test_every_request_is_one_record() -> None:
+async def test_every_request_is_reported_as_one_event() -> None:
     seen: list[Any] = []
     inner = Plain(None, OverloadedError("busy"))
     inner.priced_as = PriceRow("p", Match(equals=("m",)), Decimal(2), Decimal(0))
@@ -219,7 +219,7 @@ async def test_every_request_is_one_record() -> None:
     assert (done.request_id, done.session_id, done.texts) == ("r", "s", None)
 
 
-async def test_content_is_recorded_only_on_request() -> None:
+async def test_content_is_reported_only_on_request() -> None:
     seen: list[Any] = []
     reranker: Any = Observe(Ranks(), seen.append, include_content=True)  # type: ignore[arg-type]
     await reranker.rerank("q", ["a", "b"], top_k=1, return_documents=False)
@@ -230,7 +230,7 @@ async def test_content_is_recorded_only_on_request() -> None:
     assert done.settings == {"return_documents": False}
 
 
-async def test_a_cancelled_request_is_recorded() -> None:
+async def test_a_cancelled_request_is_reported() -> None:
     class Stuck(Plain):
         async def answer(self, request: EmbedRequest) -> Embeddings:
             await asyncio.Event().wait()
@@ -305,7 +305,7 @@ async def test_cache_sends_only_missing_texts(tmp_path: Path) -> None:
     assert inner.closed
 
 
-async def test_a_cache_keeps_rankings(tmp_path: Path) -> None:
+async def test_cached_rankings_are_returned_without_a_request(tmp_path: Path) -> None:
     inner = Ranks()
     reranker: Any = Cache(inner, tmp_path / "cache.db")  # type: ignore[arg-type]
     first = await reranker.rerank("q", ["a", "b"])
@@ -319,7 +319,7 @@ async def test_a_cache_keeps_rankings(tmp_path: Path) -> None:
 # --- stacks ------------------------------------------------------------------------------------
 
 
-async def test_stack_describes_itself_and_forwards_everything() -> None:
+async def test_middleware_around_an_embedder_describes_itself_and_forwards_everything() -> None:
     inner = Plain()
     stack: Any = Retry(RateLimit(Observe(inner), requests_per_minute=60))  # type: ignore[arg-type]
     assert describe(stack).splitlines() == [

@@ -62,7 +62,7 @@ async def test_embedder_is_opened_by_name(name: str, url: str) -> None:
     assert found.provider == name.partition(":")[0]
 
 
-async def test_base64_is_requested_where_it_is_known_to_work() -> None:
+async def test_base64_vectors_are_requested_from_vendors_known_to_support_them() -> None:
     transport = FixtureTransport(_vectors(), _vectors())
     await connect_embedder("openai:text-embedding-3-small", transport=transport).embed(["a"])
     assert msgspec.json.decode(transport.requests[0].body)["encoding_format"] == "base64"
@@ -96,7 +96,7 @@ def test_vendor_without_embeddings_is_rejected() -> None:
         connect_reranker("google:gemini-embedding-001")
 
 
-def test_vendor_without_chat_is_rejected_for_chat() -> None:
+def test_vendor_without_chat_models_is_rejected_for_chat() -> None:
     with pytest.raises(InvalidModelError, match="is not a chat model") as caught:
         connect("voyage:voyage-3.5")
     assert "connect_embedder" in str(caught.value)
@@ -108,7 +108,7 @@ def test_missing_key_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
         connect_reranker("cohere:rerank-v3.5")
 
 
-def test_unknown_name_explains_valid_names() -> None:
+def test_error_for_an_unknown_name_explains_valid_names() -> None:
     with pytest.raises(InvalidModelError, match="vendor:model"):
         connect_embedder("nonsense")
 
@@ -163,7 +163,7 @@ def test_mistakes_in_models_yaml_are_located(tmp_path: Path, text: str, message:
 # --- money -------------------------------------------------------------------------------------
 
 
-async def test_embedding_is_priced() -> None:
+async def test_embedding_cost_is_computed() -> None:
     transport = FixtureTransport(_vectors())
     found = await connect_embedder("openai:text-embedding-3-small", transport=transport).embed(
         ["a"]
@@ -171,7 +171,7 @@ async def test_embedding_is_priced() -> None:
     assert cost(found).total == Decimal("0.00002")
 
 
-async def test_reranker_is_priced_by_searches() -> None:
+async def test_reranking_is_priced_by_the_number_of_searches() -> None:
     body = {
         "results": [{"index": 0, "relevance_score": 1}],
         "meta": {"billed_units": {"search_units": 3}},
@@ -183,13 +183,13 @@ async def test_reranker_is_priced_by_searches() -> None:
     assert bill.parts == {"search": Decimal("0.006")}
 
 
-def test_unreported_searches_have_no_price() -> None:
+def test_reranking_has_no_cost_if_the_number_of_searches_is_unknown() -> None:
     bill = cost(Usage(input_tokens=5), "cohere:rerank-v3.5")
     assert not bill
     assert "search_units" in bill.reason
 
 
-def test_own_price_row_is_used(tmp_path: Path) -> None:
+def test_price_per_search_of_a_custom_price_table_is_used(tmp_path: Path) -> None:
     path = tmp_path / "prices.yaml"
     path.write_text("rows:\n  - {provider: x, match: {equals: [r]}, search: '1.5'}\n")
     assert cost(Usage(search_units=2), "x:r", table=PriceTable.load(path)).total == Decimal(

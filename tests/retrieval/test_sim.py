@@ -65,7 +65,7 @@ async def test_rerank_works_over_a_socket(server: SimServer, wire: str) -> None:
 
 
 @pytest.mark.parametrize("wire", sorted(EMBED_CODECS))
-async def test_errors_keep_their_class(wire: str) -> None:
+async def test_simulated_errors_are_raised_with_the_same_class(wire: str) -> None:
     errors = (
         RateLimitError("slow", retry_after=2),
         OverloadedError("the model is overloaded"),
@@ -98,7 +98,7 @@ async def test_a_simulated_reranker_returns_documents() -> None:
 # --- blocking ----------------------------------------------------------------------------------
 
 
-def test_blocking_clients_work(server: SimServer) -> None:
+def test_synchronous_clients_work(server: SimServer) -> None:
     base_url = f"{server.url}/v1"
     with dragoman.sync.connect_embedder("sim", base_url=base_url) as embedder:
         embedder.ready()

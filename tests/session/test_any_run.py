@@ -122,7 +122,9 @@ async def play(turns: list[Any], answer_yes: Any, window: int, folder: Path) -> 
 
 @settings(max_examples=30)
 @given(turns, st.sampled_from(["yes", "no", "edit"]), st.sampled_from([60, 120, 100_000]))
-def test_evidence_of_any_run_is_complete(turns: list[Any], said: str, window: int) -> None:
+def test_evidence_in_the_log_of_any_run_is_complete(
+    turns: list[Any], said: str, window: int
+) -> None:
     """A context policy may omit much or nothing, and an approver may edit the proposals."""
 
     def decide(proposal: Proposal, verdict: Verdict) -> Decision:

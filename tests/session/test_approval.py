@@ -77,7 +77,7 @@ async def run(
 # --- edits -------------------------------------------------------------------------------------
 
 
-async def test_edit_keeps_the_proposed_and_the_executed_input() -> None:
+async def test_edited_approval_records_the_proposed_and_the_executed_input() -> None:
     provider = commands("pytest -x")
     records = await run(
         provider, lambda p, v: Decision(True, "ann", "faster", input={"command": "pytest -q"})
@@ -141,13 +141,13 @@ async def count_questions(provider: Listed, decision: Decision) -> int:
     return len(asked)
 
 
-async def test_session_scope_allows_the_tool() -> None:
+async def test_approval_with_session_scope_allows_all_calls_of_the_tool() -> None:
     assert (
         await count_questions(commands("a", "b", "c"), Decision(True, "ann", scope="session")) == 1
     )
 
 
-async def test_path_scope_allows_the_path() -> None:
+async def test_approval_with_path_scope_allows_later_calls_on_the_path() -> None:
     given = [("a.txt", "1"), ("a.txt", "2"), ("b.txt", "3"), ("a.txt", "4")]
     calls = [
         propose(call("edit_file", call_id=f"c{at}", path=p, text=t))
@@ -156,7 +156,7 @@ async def test_path_scope_allows_the_path() -> None:
     assert await count_questions(Listed(*calls, "Done."), Decision(True, "ann", scope="path")) == 2
 
 
-async def test_prefix_scope_allows_single_commands_with_the_prefix() -> None:
+async def test_approval_with_prefix_scope_allows_single_commands_with_the_prefix() -> None:
     provider = commands(
         "git status", "git log", "git status; curl x", "gitx", "git status $(x)", "git diff"
     )
@@ -168,7 +168,7 @@ async def test_prefix_scope_allows_single_commands_with_the_prefix() -> None:
     )
 
 
-async def test_inapplicable_scope_allows_one_call() -> None:
+async def test_approval_with_a_scope_that_does_not_apply_allows_one_call() -> None:
     assert await count_questions(commands("a", "b"), Decision(True, "ann", scope="path")) == 2
     assert (
         await count_questions(commands("a;b", "a;b"), Decision(True, "ann", scope="prefix")) == 2
@@ -181,7 +181,7 @@ async def test_inapplicable_scope_allows_one_call() -> None:
     )
 
 
-async def test_scope_of_an_edited_approval_does_not_repeat_the_edit() -> None:
+async def test_later_calls_allowed_by_an_edited_approval_are_not_edited() -> None:
     records = await run(
         commands("a", "b"),
         lambda p, v: Decision(True, "ann", scope="session", input={"command": "edited"}),
@@ -193,7 +193,7 @@ async def test_scope_of_an_edited_approval_does_not_repeat_the_edit() -> None:
     ]
 
 
-async def test_scope_does_not_override_a_denial() -> None:
+async def test_earlier_approval_does_not_override_a_rule_that_denies() -> None:
     records = await run(
         commands("ls", "rm x"), lambda p, v: Decision(True, "ann", scope="session")
     )
@@ -210,7 +210,7 @@ def program(tmp_path: Path, text: str) -> list[str]:
     return [sys.executable, str(path)]
 
 
-async def test_hook_program_decides(tmp_path: Path) -> None:
+async def test_hook_program_can_allow_or_deny_a_call(tmp_path: Path) -> None:
     text = (
         "print(json.dumps({'allowed': asked['input']['command'] == 'ls', 'reason': "
         "asked['tool_name']}))"
@@ -223,7 +223,7 @@ async def test_hook_program_decides(tmp_path: Path) -> None:
     assert of(records, "permission.denied")[0].reason == "bash"
 
 
-async def test_hook_function_decides_edits_or_defers() -> None:
+async def test_hook_function_can_allow_deny_edit_or_defer() -> None:
     async def check(asked: dict[str, Any]) -> Any:
         json.dumps(asked)
         assert (asked["side_effect"], asked["paths"], asked["session"][:8]) == (
@@ -245,7 +245,7 @@ async def test_hook_function_decides_edits_or_defers() -> None:
     ]
 
 
-async def test_deferred_decision_without_an_approver_is_a_denial() -> None:
+async def test_call_is_denied_if_a_hook_defers_and_there_is_no_approver() -> None:
     records = await run(commands("ls"), hook(lambda asked: None))
     assert of(records, "permission.denied")[0].by == "nobody"
 
@@ -260,13 +260,15 @@ async def test_deferred_decision_without_an_approver_is_a_denial() -> None:
         ("print(json.dumps('yes'))", "Expected `object`"),
     ],
 )
-async def test_failing_hook_program_denies(tmp_path: Path, text: str, why: str) -> None:
+async def test_call_is_denied_if_the_hook_program_fails(
+    tmp_path: Path, text: str, why: str
+) -> None:
     records = await run(commands("ls"), hook(program(tmp_path, text)))
     assert ran == []
     assert why in of(records, "permission.denied")[0].reason
 
 
-async def test_hook_with_a_timeout_or_an_error_denies(tmp_path: Path) -> None:
+async def test_call_is_denied_if_the_hook_times_out_or_raises(tmp_path: Path) -> None:
     async def slow(asked: dict[str, Any]) -> bool:
         await asyncio.Event().wait()
         return True
@@ -296,7 +298,7 @@ async def until_asked(log: EventLog) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["memory", "file"])
-async def test_another_process_answers(kind: str, tmp_path: Path) -> None:
+async def test_another_process_can_answer_a_permission_request(kind: str, tmp_path: Path) -> None:
     log: EventLog = MemoryLog() if kind == "memory" else SqliteLog(tmp_path / "log.db")
     with log:
         session = Session(
@@ -327,7 +329,7 @@ async def test_another_process_answers(kind: str, tmp_path: Path) -> None:
         check_evidence(records)
 
 
-async def test_first_answer_counts() -> None:
+async def test_first_answer_to_a_permission_request_decides() -> None:
     async def never(proposal: Proposal, verdict: Verdict) -> bool:
         await asyncio.Event().wait()
         return True
@@ -346,7 +348,9 @@ async def test_first_answer_counts() -> None:
     assert ran == ["ls", "make"]
 
 
-async def test_log_approve_answers_from_another_process(tmp_path: Path) -> None:
+async def test_log_approve_command_answers_a_permission_request_of_another_process(
+    tmp_path: Path,
+) -> None:
     place = tmp_path / "log.db"
     words = [sys.executable, "-m", "dragoman", "log", "approve", "--log", str(place)]
 

@@ -53,7 +53,7 @@ class Named(Listed):
             yield replace(event, provider=self.name) if isinstance(event, MessageStart) else event
 
 
-async def test_three_attempts_are_three_starts_two_failures_and_an_end(log: SqliteLog) -> None:
+async def test_every_attempt_of_a_retried_call_is_recorded(log: SqliteLog) -> None:
     limited = BUSY(
         "busy",
         status=529,
@@ -130,14 +130,16 @@ async def test_session_turn_and_metadata_reach_request_and_observer(log: SqliteL
     assert {(event.session_id, event.turn_id) for event in observed} == {(session.id, "t1")}
 
 
-async def test_call_accepts_session_and_metadata() -> None:
+async def test_complete_and_stream_accept_a_session_id_and_metadata() -> None:
     model = Named("One.", "Two.")
     await model.complete("Hi.", session_id="s", metadata={"a": "b"})
     _ = [event async for event in model.stream("Hi.", session_id="s", metadata={"a": "b"})]
     assert [(each.session_id, each.metadata) for each in model.requests] == [("s", {"a": "b"})] * 2
 
 
-async def test_request_id_and_limits_of_a_success_are_recorded(log: SqliteLog) -> None:
+async def test_request_id_and_rate_limits_of_a_successful_call_are_recorded(
+    log: SqliteLog,
+) -> None:
     headers = {
         "content-type": "application/json",
         "x-request-id": "req_7",
@@ -221,7 +223,7 @@ STACKS: dict[str, Any] = {
 
 @settings(max_examples=25, deadline=None)
 @given(stack=st.sampled_from(sorted(STACKS)), first=outcomes, second=outcomes)
-async def test_all_cost_totals_agree(
+async def test_session_log_and_observer_agree_on_the_total_cost(
     stack: str, first: list[tuple[str, Usage]], second: list[tuple[str, Usage]]
 ) -> None:
     observed: list[Any] = []

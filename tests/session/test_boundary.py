@@ -57,7 +57,7 @@ def test_lower_layers_do_not_import_the_session() -> None:
     assert not {path: layers & set(CORE) for path, layers in found.items() if layers & set(CORE)}
 
 
-def test_import_search_finds_an_indirect_import() -> None:
+def test_search_for_imports_finds_indirect_imports() -> None:
     assert all("tools" in layers for layers in reachable(["session"]).values() if layers)
     assert "tools" in reachable(["session"])["session/session.py"]
 

@@ -60,7 +60,7 @@ async def test_budget_ends_a_session_cleanly(
     check_evidence(records)
 
 
-async def test_time_budget_ends_any_activity(log: SqliteLog) -> None:
+async def test_time_budget_ends_a_running_call(log: SqliteLog) -> None:
     session = Session(Listed([asyncio.Event()]), (), ALL, log, budget=Budget(seconds=0.5))
     outcome = await session.run("Go.")
     assert (outcome.outcome, outcome.detail) == ("exhausted", "the time of 0.5 s is used up")
@@ -77,7 +77,7 @@ async def test_cost_budget_rejects_a_model_without_a_price(log: SqliteLog) -> No
     assert not log.sessions()
 
 
-async def test_a_cost_that_turns_out_unknown_ends_the_session(log: SqliteLog) -> None:
+async def test_session_with_a_cost_budget_ends_if_a_cost_is_unknown(log: SqliteLog) -> None:
     uncounted = lambda usage, model: (
         price(usage, model) if usage.output_tokens is not None else Unpriced("not counted")
     )

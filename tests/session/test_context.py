@@ -134,7 +134,9 @@ def encode(wire: str, request: Request) -> tuple[str, Any]:
 
 
 @pytest.mark.parametrize(("name", "reply"), [("both", None), ("both", 2_000), ("window", 2_000)])
-async def test_prefix_stays_identical_between_projections(name: str, reply: int | None) -> None:
+async def test_sent_messages_keep_the_same_prefix_between_shortenings(
+    name: str, reply: int | None
+) -> None:
     """Prompt caches match prefixes, so each shortening leaves room for further turns."""
 
     @tool(side_effect="read")
@@ -168,14 +170,14 @@ async def test_prefix_stays_identical_between_projections(name: str, reply: int 
         assert len(moved) == len(projected)
 
 
-async def test_same_task_is_rejected_without_a_policy() -> None:
+async def test_long_task_overflows_the_context_window_without_a_context_policy() -> None:
     for context in (None, KeepAll()):
         session = Session(short(), [read_page], ALL, MemoryLog(), context=context)
         with pytest.raises(ContextOverflowError):
             await session.run("Read all pages.")
 
 
-async def test_placeholder_of_a_result_explains_how_to_read_it_again() -> None:
+async def test_placeholder_for_an_omitted_result_explains_how_to_read_it_again() -> None:
     provider = short()
     await Session(provider, [read_page], ALL, MemoryLog(), context=DropOldToolResults()).run(
         "Read."
@@ -188,7 +190,7 @@ async def test_placeholder_of_a_result_explains_how_to_read_it_again() -> None:
     )
 
 
-async def test_placeholder_of_a_write_does_not_suggest_repeating_it() -> None:
+async def test_placeholder_for_an_omitted_write_does_not_suggest_repeating_it() -> None:
     @tool(side_effect="write")
     def pay(number: int) -> str:
         """Pay."""
@@ -241,7 +243,9 @@ def pages(count: int) -> list[Any]:
     return [propose(call("read_page", call_id=f"c{at}", number=at)) for at in range(count)]
 
 
-async def test_overflow_is_shortened_and_retried_once(log: SqliteLog) -> None:
+async def test_context_is_shortened_and_the_call_repeated_once_after_an_overflow(
+    log: SqliteLog,
+) -> None:
     provider = Narrow(4_000, *pages(12), "Done.")
     session = Session(provider, [read_page], ALL, log, context=[DropOldToolResults(), Window()])
     assert (await session.run("Read.")).text == "Done."
@@ -340,7 +344,7 @@ async def test_the_sessions_own_model_writes_the_summary_by_default(log: SqliteL
     assert of(list(log.read(session.id)), "context.summarised")[0].provider == "sim"
 
 
-async def test_turns_are_omitted_without_a_summary(log: SqliteLog) -> None:
+async def test_old_turns_are_omitted_if_no_summary_can_be_written(log: SqliteLog) -> None:
     writer = Listed(OverloadedError("busy"), repeat=True, name="cheap")
     session = Session(short(), [read_page], ALL, log, context=Summarise(writer, keep=1))
     assert (await session.run("Read all pages.")).outcome == "completed"
@@ -386,7 +390,7 @@ class DropPairs(ContextPolicy, frozen=True):
         )
 
 
-async def test_custom_policy_is_used(log: SqliteLog) -> None:
+async def test_custom_context_policy_is_used(log: SqliteLog) -> None:
     provider = short()
     session = Session(provider, [read_page], ALL, log, context=DropPairs(share=0.6, target=0.1))
     assert (await session.run("Read all pages.")).outcome == "completed"
@@ -398,12 +402,12 @@ async def test_custom_policy_is_used(log: SqliteLog) -> None:
     "wrong",
     [{"share": 0.0}, {"share": 1.5}, {"share": 0.4, "target": 0.5}, {"window": 0}, {"target": 0}],
 )
-def test_invalid_limits_are_rejected(wrong: dict[str, Any]) -> None:
+def test_invalid_limits_of_a_context_policy_are_rejected(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="context"):
         Window(**wrong)
 
 
-async def test_space_for_the_reply_is_reserved(log: SqliteLog) -> None:
+async def test_context_policy_reserves_space_for_the_reply(log: SqliteLog) -> None:
     provider = short()
     config = RuntimeConfig(max_tokens=1_500)
     session = Session(provider, [read_page], ALL, log, context=DropOldToolResults(), config=config)
@@ -463,7 +467,9 @@ class CountedLog(MemoryLog):
         return await super().append(*arguments, **facts)
 
 
-async def test_cost_per_turn_stays_constant(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_work_per_turn_does_not_grow_with_the_length_of_a_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Count records read and written, and messages renamed and estimated, in each tenth of a long
     run.
     """

@@ -69,7 +69,7 @@ async def test_session_needs_only_a_provider_and_tools() -> None:
 
 
 @pytest.mark.parametrize("policy", [Policy(), Policy([])])
-async def test_custom_policy_is_not_extended(policy: Policy) -> None:
+async def test_custom_permission_policy_is_not_extended_with_default_rules(policy: Policy) -> None:
     model = ScriptedProvider(CALL, "I may not.")
     await Session(model, [length], policy).run("How long is the Rhine?")
     result = model.requests[1].messages[-1]
@@ -77,13 +77,13 @@ async def test_custom_policy_is_not_extended(policy: Policy) -> None:
     assert result.text.startswith("Not run: permission denied")
 
 
-async def test_plain_function_is_not_run_without_a_policy() -> None:
+async def test_function_without_a_declared_side_effect_is_not_run_without_a_policy() -> None:
     model = ScriptedProvider(Answer(tool_calls=[Call("delete", {"path": "x"})]), "I may not.")
     outcome = await Session(model, [delete]).run("Delete x.")
     assert outcome.text == "I may not."
 
 
-async def test_log_path_creates_a_file(tmp_path: Any) -> None:
+async def test_session_with_a_log_path_writes_a_file(tmp_path: Any) -> None:
     async with Session(ScriptedProvider("Hello."), log=tmp_path / "log.db") as session:
         assert isinstance(session.log, SqliteLog)
         assert "memory" not in repr(session)
@@ -92,7 +92,7 @@ async def test_log_path_creates_a_file(tmp_path: Any) -> None:
 # --- structured answers ------------------------------------------------------------------------
 
 
-async def test_schema_is_requested_at_once_without_tools() -> None:
+async def test_output_schema_is_sent_in_the_first_request_if_there_are_no_tools() -> None:
     model = ScriptedProvider('{"name": "Rhine", "km": 1230}')
     outcome = await Session(model, output=River).run("The longest river in Germany?")
     assert outcome.output == River("Rhine", 1230)
@@ -100,7 +100,7 @@ async def test_schema_is_requested_at_once_without_tools() -> None:
     assert model.requests[0].response_schema is not None
 
 
-async def test_schema_is_requested_in_the_final_turn_with_tools() -> None:
+async def test_output_schema_is_sent_only_in_the_final_turn_if_there_are_tools() -> None:
     model = ScriptedProvider(CALL, "It is 1230 km.", '{"name": "Rhine", "km": 1230}')
     session = Session(model, [length], output=River)
     outcome = await session.run("How long is the Rhine?")
@@ -146,7 +146,7 @@ async def test_repeated_invalid_output_ends_with_an_error_or_the_budget() -> Non
         assert outcome.output
 
 
-async def test_second_goal_has_its_own_output() -> None:
+async def test_second_goal_of_a_session_gets_its_own_structured_output() -> None:
     model = ScriptedProvider(
         "Well.", '{"name": "Rhine", "km": 1230}', "Well.", '{"name": "Elbe", "km": 1094}'
     )
@@ -161,7 +161,7 @@ async def test_second_goal_has_its_own_output() -> None:
     ]
 
 
-async def test_output_is_none_without_a_schema() -> None:
+async def test_output_of_a_session_is_none_without_a_schema() -> None:
     outcome = await Session(ScriptedProvider("Hello.")).run("Hi")
     with pytest.raises(SessionError, match="was not given output="):
         assert outcome.output

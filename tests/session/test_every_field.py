@@ -474,7 +474,7 @@ async def run_corpus() -> set[tuple[type, str]]:
     return written
 
 
-async def test_every_field_is_written() -> None:
+async def test_every_field_of_every_record_type_is_written_by_a_run() -> None:
     written = await run_corpus()
     missing = [
         f"{struct.__name__}.{field.name}"

@@ -86,7 +86,7 @@ async def test_session_can_be_resumed_after_every_record() -> None:
         ran.clear()
 
 
-async def test_call_that_ran_later_is_answered_with_its_result() -> None:
+async def test_call_that_ran_after_the_resumed_record_keeps_its_result() -> None:
     log = MemoryLog()
     records = await record(log)
     at = next(
@@ -103,7 +103,7 @@ async def test_call_that_ran_later_is_answered_with_its_result() -> None:
     assert f"going back to record {at}" in describe(resumed)
 
 
-async def test_unknown_record_is_rejected() -> None:
+async def test_resuming_or_forking_at_an_unknown_record_is_rejected() -> None:
     log = MemoryLog()
     length = len(await record(log))
     for at in (0, length + 1):
@@ -115,7 +115,7 @@ async def test_unknown_record_is_rejected() -> None:
         await Session.fork(Listed(), [note], ALL, log, "s1", new_id="s1")
 
 
-async def test_session_can_be_resumed_at_a_record_twice() -> None:
+async def test_session_can_be_resumed_twice_at_the_same_record() -> None:
     log = MemoryLog()
     await record(log)
     for at, goal in ((3, "Second."), (3, "Third."), (len(list(log.read("s1"))), "Fourth.")):
@@ -155,7 +155,7 @@ async def test_session_can_be_forked_after_every_record() -> None:
     assert log.verify().ok
 
 
-async def test_fork_knows_which_calls_had_run() -> None:
+async def test_forked_session_reports_which_calls_had_run() -> None:
     log = MemoryLog()
     records = await record(log)
     seqs = {
@@ -221,14 +221,14 @@ async def test_follow_up_goal_runs_in_the_same_run() -> None:
     check_evidence(records)
 
 
-async def test_follow_up_of_an_idle_session_is_its_next_goal() -> None:
+async def test_follow_up_to_an_idle_session_is_its_next_goal() -> None:
     session = Session(Listed("One.", "Two."), [note], ALL, MemoryLog())
     await session.run("First.")
     session.follow_up("Second.")
     assert (await session.run()).text == "Two."
 
 
-async def test_goal_during_a_run_waits_for_the_answer() -> None:
+async def test_goal_added_during_a_run_is_sent_after_the_answer() -> None:
     log = MemoryLog()
     provider = Listed(propose(call("note", text="a")), "One.", "Two.")
     session = Session(

@@ -65,12 +65,12 @@ async def test_a_budget_counts_failed_calls(log: SqliteLog) -> None:
     assert (outcome.outcome, outcome.spent.cost_usd) == ("exhausted", 2 * PRICE)
 
 
-async def test_filtered_reply_is_charged(log: SqliteLog) -> None:
+async def test_reply_blocked_by_a_content_filter_is_charged(log: SqliteLog) -> None:
     session = Session(sonnet(FILTERED), (), ALL, log)
     assert (await session.run("Go.")).spent.cost_usd == PRICE
 
 
-async def test_observe_prices_failed_calls(log: SqliteLog) -> None:
+async def test_observer_reports_the_cost_of_failed_calls(log: SqliteLog) -> None:
     observed: list[Any] = []
     provider = Observe(sonnet(WRONG, DONE), observed.append)
     session = Session(provider, [look], ALL, log)
@@ -80,7 +80,7 @@ async def test_observe_prices_failed_calls(log: SqliteLog) -> None:
     assert seen == [PRICE, PRICE]
 
 
-async def test_rejected_call_costs_zero_not_unknown(log: SqliteLog) -> None:
+async def test_cost_of_a_rejected_call_is_zero_rather_than_unknown(log: SqliteLog) -> None:
     session = Session(
         sonnet(dragoman.RateLimitError("no"), DONE), (), ALL, log, budget=Budget(cost_usd=1)
     )
@@ -212,7 +212,7 @@ def answering() -> FixtureTransport:
 
 
 @pytest.mark.parametrize("named", ["ws", "work:claude-sonnet-4-6"])
-async def test_adapter_with_a_custom_name_is_priced(
+async def test_provider_with_a_custom_name_is_priced(
     named: str, log: SqliteLog, tmp_path: Path
 ) -> None:
     observed: list[Any] = []
@@ -232,7 +232,7 @@ async def test_adapter_with_a_custom_name_is_priced(
     assert (use.model, use.old) == ("anthropic:claude-sonnet-4-6", PRICE)
 
 
-async def test_a_local_adapter_is_free(log: SqliteLog, tmp_path: Path) -> None:
+async def test_a_local_provider_is_free(log: SqliteLog, tmp_path: Path) -> None:
     provider = registry(tmp_path, "adapters: {lab: {type: vllm}}").provider("lab:gpt-4o")
     assert provider.priced_as.cost(LARGE).total == 0
 
@@ -261,7 +261,7 @@ def test_vendor_address_is_priced_as_the_vendor() -> None:
         (PricedAs(f"anthropic:{SONNET}"), PRICE),
     ],
 )
-def test_user_can_set_the_price_row(given: Any, total: Decimal) -> None:
+def test_price_of_a_provider_can_be_set_by_the_user(given: Any, total: Decimal) -> None:
     provider: Provider = Listed(name="x", model=SONNET)
     provider.priced_as = given
     assert provider.priced_as.cost(LARGE).total == total
@@ -278,7 +278,9 @@ def test_invalid_price_name_is_rejected(wrong: Any) -> None:
 OWN = "rows:\n- {provider: anthropic, match: {starts_with: [claude]}, input: 1, output: 1}\n"
 
 
-async def test_price_table_of_the_file_is_used(log: SqliteLog, tmp_path: Path) -> None:
+async def test_price_table_named_in_the_models_file_is_used(
+    log: SqliteLog, tmp_path: Path
+) -> None:
     (tmp_path / "own.yaml").write_text(OWN)
     models = registry(tmp_path, WORK + "prices: own.yaml\n")
     provider = models.open("ws", transport=answering())
@@ -287,7 +289,7 @@ async def test_price_table_of_the_file_is_used(log: SqliteLog, tmp_path: Path) -
     assert models.prices().find(f"anthropic:{SONNET}").input == 1  # type: ignore[union-attr]
 
 
-def test_price_table_of_the_environment_is_used(
+def test_price_table_named_in_the_environment_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "own.yaml").write_text(OWN)

@@ -125,7 +125,9 @@ async def run(log: SqliteLog, cache: Any) -> tuple[CachingServer, list[Any]]:
     return server, [call.usage for call in calls]  # type: ignore[union-attr]
 
 
-async def test_agent_pays_for_its_history_once(log: SqliteLog) -> None:
+async def test_agent_pays_for_each_token_of_its_history_once_with_the_prompt_cache(
+    log: SqliteLog,
+) -> None:
     server, usages = await run(log, "auto")
     assert len(usages) == TURNS
     assert [usage.input_tokens for usage in usages] == server.prompts
@@ -135,7 +137,9 @@ async def test_agent_pays_for_its_history_once(log: SqliteLog) -> None:
         assert usage.cached_input_tokens == before.input_tokens
 
 
-async def test_agent_pays_every_turn_without_the_cache(log: SqliteLog) -> None:
+async def test_agent_pays_for_its_history_in_every_turn_without_the_prompt_cache(
+    log: SqliteLog,
+) -> None:
     server, usages = await run(log, None)
     assert sum(usage.cached_input_tokens for usage in usages) == 0
     assert (
@@ -143,7 +147,7 @@ async def test_agent_pays_every_turn_without_the_cache(log: SqliteLog) -> None:
     )
 
 
-async def test_saving_is_shown_in_the_cost(log: SqliteLog, tmp_path: Any) -> None:
+async def test_prompt_cache_reduces_the_reported_cost(log: SqliteLog, tmp_path: Any) -> None:
     _, cached = await run(log, "auto")
     _, plain = await run(log, None)
     bills = [sum((cost(usage,
@@ -153,7 +157,9 @@ async def test_saving_is_shown_in_the_cost(log: SqliteLog, tmp_path: Any) -> Non
 
 
 @pytest.mark.parametrize("cache", ["auto", None])
-async def test_log_cost_shows_the_cached_share(log: SqliteLog, cache: Any) -> None:
+async def test_log_cost_command_shows_the_share_of_cached_tokens(
+    log: SqliteLog, cache: Any
+) -> None:
     _, usages = await run(log, cache)
     result = CliRunner().invoke(main, ["log", "cost", "--log", str(log.path), "--json"])
     assert result.exit_code == 0, result.output

@@ -98,7 +98,7 @@ STEPS = ["tool_intent.proposed", "tool_intent.rejected"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_records_are_the_same_for_every_provider(kind: str) -> None:
+async def test_records_of_rejected_calls_are_the_same_for_every_provider(kind: str) -> None:
     log = MemoryLog()
     session = Session(KINDS[kind](), [look], ALL, log, config=CONFIG)
     assert (await session.run("Go.")).text == "Done."
@@ -138,7 +138,9 @@ async def test_records_are_the_same_for_every_provider(kind: str) -> None:
 
 
 @pytest.mark.parametrize("corrections", [0, 1, 4])
-async def test_number_of_corrections_is_configurable(log: SqliteLog, corrections: int) -> None:
+async def test_number_of_times_a_model_may_correct_its_calls_is_configurable(
+    log: SqliteLog, corrections: int
+) -> None:
     session = Session(
         Listed(propose(call("fly")), repeat=True), [look], ALL, log, corrections=corrections
     )
@@ -151,13 +153,13 @@ async def test_number_of_corrections_is_configurable(log: SqliteLog, corrections
     check_evidence(records)
 
 
-async def test_reply_with_a_valid_call_resets_the_count(log: SqliteLog) -> None:
+async def test_reply_with_a_valid_call_resets_the_number_of_corrections(log: SqliteLog) -> None:
     bad, good = propose(call("fly")), propose(call("look", word="ox"), call("fly", call_id="2"))
     session = Session(Listed(bad, bad, good, bad, bad, "Done."), [look], ALL, log)
     assert (await session.run("Go.")).outcome == "completed"
 
 
-async def test_complete_raises_on_an_unusable_call() -> None:
+async def test_complete_raises_an_error_for_an_invalid_tool_call() -> None:
     for provider in (simulated(), Listed(propose(say_calls))):
         with pytest.raises(MalformedToolCallError):
             await provider.complete("Go.", [look.description])
@@ -169,7 +171,7 @@ async def test_a_call_without_a_name_never_becomes_an_intent(log: SqliteLog) -> 
     assert not of(list(log.read(session.id)), "tool_intent.proposed")
 
 
-async def test_a_stream_without_checks_reports_intents() -> None:
+async def test_a_stream_that_does_not_check_calls_reports_all_of_them_as_intents() -> None:
     stream = simulated().stream("Go.", [look.description], check_calls=False)
     ends = [event async for event in stream if isinstance(event, ToolUseEnd)]
     assert [end.problem for end in ends] == [None, None, None]

@@ -77,7 +77,7 @@ def cut(story: Story, length: int, path: Path) -> SqliteLog:
 LENGTH = 39
 
 
-def test_complete_run_has_the_expected_number_of_records(story: Story) -> None:
+def test_complete_run_writes_the_expected_number_of_records(story: Story) -> None:
     assert len(story.records) == LENGTH
 
 
@@ -107,7 +107,7 @@ async def test_session_is_resumed_after_every_record(
             check_request(build_request(asked.messages, [], None, None, None, model="m"))
 
 
-async def test_finished_calls_are_shown_and_uncertain_ones_reported_after_resuming(
+async def test_resumed_model_sees_finished_results_and_which_calls_are_uncertain(
     tmp_path: Path, story: Story
 ) -> None:
     observed = next(r.seq for r in story.records if r.type == "tool.observed")
@@ -130,7 +130,7 @@ async def test_finished_calls_are_shown_and_uncertain_ones_reported_after_resumi
         assert last.text.startswith("Interrupted, and what it did is not known")
 
 
-async def test_state_from_the_log_equals_the_sessions_state(tmp_path: Path) -> None:
+async def test_session_state_can_be_rebuilt_from_the_log(tmp_path: Path) -> None:
     with SqliteLog(tmp_path / "log.db") as log:
         session = Session(script(), [look, note], ALL, log, session_id="s1")
         for _ in range(3):
@@ -190,7 +190,9 @@ async def test_resuming_with_another_provider_is_recorded(tmp_path: Path, story:
         assert types(list(log.read("s1")))[-1] == "session.finished"
 
 
-async def test_open_intents_are_closed_by_hand(tmp_path: Path, story: Story) -> None:
+async def test_open_intents_can_be_closed_without_running_them(
+    tmp_path: Path, story: Story
+) -> None:
     ran.clear()
     proposed = next(r.seq for r in story.records if r.type == "llm.call_completed")
     with cut(story, proposed, tmp_path / "cut.db") as log:
@@ -212,7 +214,7 @@ async def test_open_intents_are_closed_by_hand(tmp_path: Path, story: Story) -> 
 @pytest.mark.parametrize(
     ("kind", "started"), [("tool.started", True), ("tool_intent.validated", False)]
 )
-async def test_closed_intent_records_whether_it_had_started(
+async def test_closed_intent_records_whether_its_tool_had_started(
     kind: str, started: bool, tmp_path: Path, story: Story
 ) -> None:
     length = [record.seq for record in story.records if record.type == kind][-1]

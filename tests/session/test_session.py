@@ -88,7 +88,7 @@ async def test_records_of_a_run_match_the_documentation(log: SqliteLog) -> None:
     assert not [step.notes for step in to_steps(records) if step.notes]
 
 
-async def test_each_record_has_actor_and_payload(log: SqliteLog) -> None:
+async def test_each_record_has_its_actor_and_payload(log: SqliteLog) -> None:
     two = propose(call("look", call_id="a", word="ox"), call("note", call_id="b", text="!"))
     policy = Policy([Rule("allow", side_effect=["read"], name="reading")])
     yes = lambda proposal, verdict: Decision(True, "ann", "go on", scope="session")
@@ -120,7 +120,7 @@ async def test_each_record_has_actor_and_payload(log: SqliteLog) -> None:
     ]  # fmt: skip
 
 
-async def test_nothing_runs_before_its_record_is_on_disk(log: SqliteLog) -> None:
+async def test_no_tool_runs_before_its_record_is_on_disk(log: SqliteLog) -> None:
     seen: list[list[str]] = []
 
     @tool(side_effect="none")
@@ -139,7 +139,7 @@ async def test_nothing_runs_before_its_record_is_on_disk(log: SqliteLog) -> None
     ]
 
 
-async def test_unwritable_log_stops_everything(
+async def test_session_stops_if_the_log_cannot_be_written(
     log: SqliteLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = Session(Listed(propose(call("look", word="ox")), "Done."), [look], ALL, log)
@@ -156,7 +156,7 @@ async def test_unwritable_log_stops_everything(
     assert ran == []
 
 
-async def test_model_receives_projected_messages_and_descriptions_only(log: SqliteLog) -> None:
+async def test_model_receives_only_messages_and_tool_descriptions(log: SqliteLog) -> None:
     provider = Listed(propose(call("look", word="ox"), words="Hm."), "Done.")
     session = Session(
         provider,
@@ -178,7 +178,7 @@ async def test_model_receives_projected_messages_and_descriptions_only(log: Sqli
     assert session.messages[-1] == Assistant("Done.")
 
 
-async def test_recorded_message_adds_ids_routing_and_cost(log: SqliteLog) -> None:
+async def test_recorded_message_contains_ids_routing_and_cost(log: SqliteLog) -> None:
     row = PriceRow(
         provider="listed", match=Match(equals=("m",)), input=Decimal(3), output=Decimal(15)
     )
@@ -199,7 +199,7 @@ async def test_recorded_message_adds_ids_routing_and_cost(log: SqliteLog) -> Non
     assert session.state.spent.cost_usd == Decimal("0.000210")
 
 
-async def test_unknown_price_is_recorded_and_is_not_zero(log: SqliteLog) -> None:
+async def test_unknown_price_is_recorded_as_unknown_rather_than_zero(log: SqliteLog) -> None:
     session = Session(Listed("Done."), (), ALL, log)
     outcome = await session.run("Go.")
     [_, said] = of(list(log.read(session.id)), "message.recorded")
@@ -215,7 +215,7 @@ async def test_unknown_price_is_recorded_and_is_not_zero(log: SqliteLog) -> None
 @pytest.mark.parametrize(
     ("effects", "together"), [(("read", "none"), True), (("read", "write"), False)]
 )
-async def test_calls_run_concurrently_only_if_all_of_them_read(
+async def test_tool_calls_run_concurrently_only_if_all_of_them_only_read(
     log: SqliteLog, effects: Any, together: bool
 ) -> None:
     inside = 0
@@ -248,7 +248,7 @@ async def test_calls_run_concurrently_only_if_all_of_them_read(
     check_evidence(list(log.read(session.id)))
 
 
-async def test_unrecordable_call_stops_its_siblings(
+async def test_call_that_cannot_be_recorded_stops_the_concurrent_ones(
     log: SqliteLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append = log.append
@@ -268,7 +268,9 @@ async def test_unrecordable_call_stops_its_siblings(
 # --- failures ---------------------------------------------------------
 
 
-async def test_denial_is_a_decision_and_not_a_tool_error(log: SqliteLog) -> None:
+async def test_denied_call_is_recorded_as_a_decision_rather_than_a_tool_error(
+    log: SqliteLog,
+) -> None:
     provider = Listed(propose(call("note", text="rm -rf /")), "I may not.")
     session = Session(
         provider, [note], Policy([Rule("deny", tool="note", reason="no notes")]), log
@@ -286,7 +288,7 @@ async def test_denial_is_a_decision_and_not_a_tool_error(log: SqliteLog) -> None
     )
 
 
-async def test_nothing_runs_without_a_rule_or_an_approver(log: SqliteLog) -> None:
+async def test_no_tool_runs_without_a_rule_or_an_approver(log: SqliteLog) -> None:
     session = Session(Listed(propose(call("look", word="ox")), "Oh."), [look], None, log)
     await session.run("Go.")
     [denied] = of(list(log.read(session.id)), "permission.denied")
@@ -294,7 +296,7 @@ async def test_nothing_runs_without_a_rule_or_an_approver(log: SqliteLog) -> Non
     assert ran == []
 
 
-async def test_exception_of_a_tool_is_its_error_result(log: SqliteLog) -> None:
+async def test_exception_raised_by_a_tool_becomes_its_error_result(log: SqliteLog) -> None:
     @tool(side_effect="read")
     def fail() -> None:
         raise ValueError("no such thing")
@@ -305,7 +307,7 @@ async def test_exception_of_a_tool_is_its_error_result(log: SqliteLog) -> None:
     assert (seen.content, seen.is_error) == ("ValueError: no such thing", True)
 
 
-async def test_timed_out_tool_failed_without_an_observation(log: SqliteLog) -> None:
+async def test_tool_that_times_out_is_recorded_as_failed_without_a_result(log: SqliteLog) -> None:
     @tool(side_effect="read", timeout=0.01)
     async def hang() -> None:
         await asyncio.Event().wait()
@@ -319,7 +321,7 @@ async def test_timed_out_tool_failed_without_an_observation(log: SqliteLog) -> N
     assert session.messages[-2].is_error  # type: ignore[union-attr]
 
 
-async def test_unrecordable_result_is_not_passed_on(log: SqliteLog) -> None:
+async def test_result_that_cannot_be_recorded_is_not_sent_to_the_model(log: SqliteLog) -> None:
     @tool(side_effect="read")
     def odd() -> Any:
         return dragoman.tools.Observation("fine", details={"x": float("nan")})
@@ -349,7 +351,7 @@ async def test_provider_error_is_recorded_and_the_session_can_continue(log: Sqli
     check_evidence(list(log.read(session.id)))
 
 
-async def test_invalid_call_is_requested_again(log: SqliteLog) -> None:
+async def test_model_is_asked_again_after_an_invalid_tool_call(log: SqliteLog) -> None:
     def bad(out: Any) -> None:
         out.tool_start(1, "call_9", "look")
         out.tool_input(1, '{"word": "o')
@@ -379,7 +381,9 @@ async def test_session_ends_after_too_many_invalid_calls(log: SqliteLog) -> None
     assert types(list(log.read(session.id))).count("tool_intent.rejected") == 3
 
 
-async def test_unvalidated_intent_is_validated_by_the_session(log: SqliteLog) -> None:
+async def test_session_validates_intents_that_the_provider_did_not_validate(
+    log: SqliteLog,
+) -> None:
     """A third-party provider proposes a tool that was not offered."""
 
     def unchecked(request: Any) -> Any:
@@ -403,7 +407,7 @@ async def test_unvalidated_intent_is_validated_by_the_session(log: SqliteLog) ->
     ("finish", "outcome"),
     [("stop", "completed"), ("length", "exhausted"), ("content_filter", "failed")],
 )
-async def test_last_finish_reason_decides_the_outcome(
+async def test_finish_reason_of_the_last_reply_decides_the_outcome(
     log: SqliteLog, finish: str, outcome: str
 ) -> None:
     session = Session(Listed(reply("So.", finish=finish)), (), ALL, log)
@@ -440,7 +444,7 @@ async def test_calls_of_a_filtered_or_failed_reply_are_not_run(
 # --- other models ------------------------------------------------------------------------------
 
 
-async def test_swap_is_planned_recorded_and_keeps_call_ids_apart(log: SqliteLog) -> None:
+async def test_model_swap_is_recorded_and_keeps_call_ids_unique(log: SqliteLog) -> None:
     one = Listed(propose(call("look", word="ox")), name="one", model="m1")
     two = Listed(propose(call("look", word="ass")), name="two", model="m2")
     session = Session(one, [look], ALL, log)
@@ -472,7 +476,7 @@ async def test_swap_is_planned_recorded_and_keeps_call_ids_apart(log: SqliteLog)
     assert [each.routing.mode for each in said] == ["default", "manual", "manual"]
 
 
-async def test_swap_reports_losses_or_is_rejected(log: SqliteLog) -> None:
+async def test_model_swap_reports_losses_or_is_rejected(log: SqliteLog) -> None:
     from dragoman.transport import FixtureTransport
 
     thinking = lambda out: out.thinking("hm")
@@ -512,7 +516,7 @@ async def test_observer_and_session_record_the_same_stop_reason(log: SqliteLog) 
     assert completed.stop_reason == observed[-1].stop_reason == "stop_sequence"
 
 
-async def test_fallback_records_its_choice(log: SqliteLog) -> None:
+async def test_session_records_which_candidate_a_fallback_chose(log: SqliteLog) -> None:
     bad, good = Listed(RateLimitError("no"), name="bad"), Listed("Done.", name="good", model="g")
     good.answers = [lambda request: [*_spoken_by("good", request)]]
     session = Session(Fallback([bad, good]), (), ALL, log)
@@ -544,7 +548,7 @@ async def test_availability_changes_are_recorded_with_their_call(log: SqliteLog)
     assert [each.provider for each in recovered] == ["bad"]
 
 
-async def test_fallback_without_subscribers_records_its_choice(log: SqliteLog) -> None:
+async def test_session_records_a_fallback_switch_without_subscribers(log: SqliteLog) -> None:
     bad, good = Listed(RateLimitError("no"), name="bad"), Listed(name="good", model="g")
     good.answers = [lambda request: [*_spoken_by("good", request)]]
     session = Session(Fallback([bad, good]), (), ALL, log)
@@ -578,7 +582,7 @@ async def test_finished_session_needs_another_goal(log: SqliteLog) -> None:
     assert types(records).count("session.started") == 1
 
 
-async def test_new_session_needs_a_goal_and_a_unique_name(log: SqliteLog) -> None:
+async def test_new_session_needs_a_goal_and_a_unique_id(log: SqliteLog) -> None:
     with pytest.raises(SessionError, match="needs a goal"):
         await Session(Listed(), (), ALL, log).run()
     with pytest.raises(ValueError, match="goal: is empty"):
@@ -610,7 +614,9 @@ async def test_concurrent_runs_of_a_session_are_rejected(log: SqliteLog) -> None
     assert (await running).outcome == "cancelled"
 
 
-async def test_subscribers_receive_everything_and_cannot_break_a_run(log: SqliteLog) -> None:
+async def test_failing_subscribers_receive_every_event_and_do_not_affect_the_run(
+    log: SqliteLog,
+) -> None:
     heard: list[Any] = []
 
     def bad(event: Any) -> None:
@@ -632,7 +638,7 @@ async def test_a_session_opens_a_log_by_its_path(tmp_path: Path) -> None:
         assert types(list(log.read("s1")))[0] == "session.started"
 
 
-async def test_error_before_sending_is_recorded(log: SqliteLog) -> None:
+async def test_error_raised_before_a_request_is_sent_is_recorded(log: SqliteLog) -> None:
     session = Session(Listed(capabilities={"supports_tools": False}), [look], ALL, log)
     with pytest.raises(ProviderError):
         await session.run("Go.")
@@ -660,7 +666,7 @@ async def test_call_record_has_the_number_of_attempts(log: SqliteLog) -> None:
     assert [each.attempt for each in of(records, "llm.call_completed")] == [1]
 
 
-async def test_attempts_of_two_sessions_are_separate(log: SqliteLog) -> None:
+async def test_attempts_of_two_sessions_are_counted_separately(log: SqliteLog) -> None:
     clock = Clock()
     tried = Session(Retry(Listed(RateLimitError("busy"), "Yes."), sleep=clock.sleep), [], ALL, log)
     other = Session(Retry(Listed("No."), sleep=clock.sleep), [], ALL, log)

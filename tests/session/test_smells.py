@@ -52,7 +52,7 @@ async def run_over_a_wire(log: SqliteLog) -> tuple[Session, FixtureTransport]:
     return session, transport
 
 
-def test_1_execute_does_not_appear_in_an_adapter() -> None:
+def test_adapters_contain_no_code_that_executes_tools() -> None:
     below = [
         module for module in PRESENT if module.layer in ("wire", "transport", "provider", "events")
     ]
@@ -60,7 +60,7 @@ def test_1_execute_does_not_appear_in_an_adapter() -> None:
     assert executors(below) == []
 
 
-async def test_2_an_adapter_holds_no_messages(log: SqliteLog) -> None:
+async def test_an_adapter_keeps_no_messages_between_calls(log: SqliteLog) -> None:
     """Every object that a provider references is searched in
     ``test_keeps_provider_request_scoped``.
     """
@@ -70,14 +70,14 @@ async def test_2_an_adapter_holds_no_messages(log: SqliteLog) -> None:
     assert len(json.loads(transport.requests[1].body)["messages"]) == 3
 
 
-async def test_3_an_adapter_does_not_run_the_agent_loop(log: SqliteLog) -> None:
+async def test_an_adapter_does_not_run_the_agent_loop(log: SqliteLog) -> None:
     transport = FixtureTransport((200, STREAM, [CALL]))
     model = dragoman.connect("m", base_url="http://127.0.0.1:9/v1", transport=transport)
     _ = [event async for event in model.stream("Go.", [look.description])]
     assert len(transport.requests) == 1
 
 
-async def test_4_raw_chunks_are_not_core_events(log: SqliteLog, tmp_path: Path) -> None:
+async def test_raw_chunks_of_a_stream_are_not_logged(log: SqliteLog, tmp_path: Path) -> None:
     await run_over_a_wire(log)
     log.export(tmp_path / "all.jsonl")
     text = (tmp_path / "all.jsonl").read_text()
@@ -86,7 +86,7 @@ async def test_4_raw_chunks_are_not_core_events(log: SqliteLog, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("wire", sorted(CODECS))
-async def test_5_an_adapter_does_not_truncate_a_tool_result(wire: str) -> None:
+async def test_an_adapter_does_not_truncate_a_tool_result(wire: str) -> None:
     whole = "line of output\n" * 20_000
     messages = [
         User("Go."),
@@ -101,7 +101,7 @@ async def test_5_an_adapter_does_not_truncate_a_tool_result(wire: str) -> None:
     assert json.dumps(whole)[1:-1].encode() in transport.requests[0].body
 
 
-async def test_6_a_fallback_keeps_the_evidence_of_its_choice(log: SqliteLog) -> None:
+async def test_a_fallback_switch_is_recorded_with_its_reason(log: SqliteLog) -> None:
     def reach(name: str, transport: FixtureTransport) -> dragoman.Provider:
         return dragoman.connect(
             "m", base_url="http://127.0.0.1:9/v1", transport=transport, name=name
@@ -137,7 +137,7 @@ async def test_6_a_fallback_keeps_the_evidence_of_its_choice(log: SqliteLog) -> 
     assert list(replies[-1].routing.passed_over) == ["full:m"]
 
 
-async def test_6_a_healthy_fallback_leaves_no_false_evidence(log: SqliteLog) -> None:
+async def test_a_fallback_that_does_not_switch_records_no_switch(log: SqliteLog) -> None:
     """It records no switch and no failure, and its cost can be limited."""
     transport = FixtureTransport((200, STREAM, [ANSWER]))
     first = dragoman.connect(
@@ -151,7 +151,7 @@ async def test_6_a_healthy_fallback_leaves_no_false_evidence(log: SqliteLog) -> 
     assert not {"routing.switched", "llm.call_failed", "routing.provider_unavailable"} & set(found)
 
 
-def test_7_no_private_field_of_a_provider_reaches_core_or_cli() -> None:
+def test_provider_specific_fields_do_not_appear_in_session_or_cli_code() -> None:
     private = re.compile(
         r"\b(tool_use_id|toolu_|functionCall|function_call|tool_choice_mode|thoughtSignature|logprobs)\b"
     )

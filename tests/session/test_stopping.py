@@ -70,7 +70,7 @@ async def count_records(log: SqliteLog) -> int:
 TOTAL = 40
 
 
-async def test_run_has_the_expected_number_of_records(log: SqliteLog) -> None:
+async def test_uninterrupted_run_writes_the_expected_number_of_records(log: SqliteLog) -> None:
     assert await count_records(log) == TOTAL
     assert ran == ["a", "b", "c", "d"]
 
@@ -79,7 +79,7 @@ async def test_run_has_the_expected_number_of_records(log: SqliteLog) -> None:
     ("at", "outer"),
     [*[(at, False) for at in range(1, TOTAL + 1)], *[(at, True) for at in range(1, TOTAL + 1, 3)]],
 )
-async def test_session_can_be_stopped_after_every_record(
+async def test_session_can_be_stopped_after_each_of_its_records(
     log: SqliteLog, at: int, outer: bool
 ) -> None:
     running: list[asyncio.Task[Any]] = []
@@ -165,7 +165,9 @@ async def test_cancelling_during_an_approval_closes_the_intent(log: SqliteLog) -
     check_evidence(records)
 
 
-async def test_uninterruptible_thread_is_reported_as_running(log: SqliteLog) -> None:
+async def test_tool_thread_that_cannot_be_stopped_is_reported_as_still_running(
+    log: SqliteLog,
+) -> None:
     begun, end = threading.Event(), threading.Event()
 
     @tool(side_effect="none")
@@ -187,7 +189,7 @@ async def test_uninterruptible_thread_is_reported_as_running(log: SqliteLog) -> 
     assert results[0].is_error
 
 
-async def test_cancelling_twice_or_when_idle_is_harmless(log: SqliteLog) -> None:
+async def test_cancelling_a_session_twice_or_while_idle_is_harmless(log: SqliteLog) -> None:
     gate = asyncio.Event()
     session = Session(Listed([gate]), (), READS, log)
     assert await session.cancel() is False
@@ -200,7 +202,7 @@ async def test_cancelling_twice_or_when_idle_is_harmless(log: SqliteLog) -> None
     assert await session.cancel() is False
 
 
-async def test_cancelling_twice_from_outside_records_once(log: SqliteLog) -> None:
+async def test_task_that_is_cancelled_twice_records_one_cancellation(log: SqliteLog) -> None:
     session = Session(Listed([asyncio.Event()]), (), READS, log)
     running = asyncio.ensure_future(session.run("Go."))
     while session.state.call is None:
@@ -215,7 +217,7 @@ async def test_cancelling_twice_from_outside_records_once(log: SqliteLog) -> Non
     check_evidence(records)
 
 
-async def test_closing_open_intents_by_hand(log: SqliteLog) -> None:
+async def test_closing_open_intents_of_a_finished_session_does_nothing(log: SqliteLog) -> None:
     session = make(log)
     await session.run("Go.")
     assert await session.close_open_intents("there are none") == ()

@@ -144,7 +144,9 @@ async def test_agent_fixes_a_failing_test(
     assert started.context["sandbox"].startswith(("bubblewrap", "none ("))
 
 
-async def test_same_story_is_denied_without_an_approver(log: SqliteLog, workspace: Path) -> None:
+async def test_edit_of_a_file_is_denied_without_an_approver(
+    log: SqliteLog, workspace: Path
+) -> None:
     policy = Policy([Rule("allow", side_effect=["none", "read", "execute"])])
     session = Session(simulated(), workspace_tools(workspace), policy, log)
     await session.run(GOAL)
@@ -158,7 +160,9 @@ async def test_same_story_is_denied_without_an_approver(log: SqliteLog, workspac
     assert "Not run: permission denied" in shown[3].text
 
 
-async def test_replayed_intent_gets_its_own_id(log: SqliteLog, workspace: Path) -> None:
+async def test_intents_have_unique_ids_even_if_a_provider_repeats_them(
+    log: SqliteLog, workspace: Path
+) -> None:
     policy = Policy([Rule("allow", side_effect=["read"])])
     answer = Answer(tool_calls=[Call("read_file", {"path": "add.py"})])
     for goal in ("First.", "Second."):  # the simulator uses the same ids for each run

@@ -69,7 +69,7 @@ def calling(*calls: Call) -> Answer:
     return Answer(tool_calls=list(calls), usage=Usage(10, 5))
 
 
-async def test_agent_calls_and_tools_are_one_tree(watched: Any) -> None:
+async def test_spans_of_agent_calls_and_tools_form_one_tree(watched: Any) -> None:
     run = watched(
         calling(Call("look", {"place": "here"}, id="c1")),
         Answer("Green.", usage=Usage(20, 2)),
@@ -122,7 +122,7 @@ async def test_each_run_has_a_span_of_its_own(watched: Any) -> None:
     assert [span.name for span in run.exporter.get_finished_spans()].count("invoke_agent") == 2
 
 
-async def test_content_of_tools_is_off_by_default_and_complete_on_request(watched: Any) -> None:
+async def test_spans_contain_tool_input_and_output_only_on_request(watched: Any) -> None:
     call = Call("look", {"place": "a secret"})
     spans = await finish(watched(calling(call), "Done."))
     assert "secret" not in str([dict(span.attributes) for span in spans.values()])
@@ -137,7 +137,7 @@ async def finish(run: Watched) -> dict[str, ReadableSpan]:
     return await run.spans()
 
 
-async def test_failures_set_the_error_status_of_their_span(watched: Any) -> None:
+async def test_failures_set_the_error_status_of_their_spans(watched: Any) -> None:
     spans = await finish(watched(calling(Call("look", {"place": "nowhere"})), "Sorry."))
     used = spans["execute_tool look"]
     assert used.status.status_code == StatusCode.ERROR
@@ -163,7 +163,7 @@ async def test_a_call_that_was_denied_has_no_span(watched: Any) -> None:
     assert spans["invoke_agent"].attributes["dragoman.outcome"] == "completed"
 
 
-async def test_calls_of_old_sessions_are_forgotten() -> None:
+async def test_telemetry_keeps_a_limited_number_of_parent_spans() -> None:
     telemetry = OpenTelemetry(TracerProvider())
     for number in range(1002):
         telemetry.adopt(str(number), Context())

@@ -59,7 +59,7 @@ DONE = {
 
 @pytest.mark.parametrize("wire", sorted(CALLS))
 @pytest.mark.parametrize("name", RESULTS)
-async def test_session_continues_after_any_tool_result(
+async def test_session_continues_after_any_kind_of_tool_result(
     name: str, wire: str, tmp_path: Path
 ) -> None:
     @tool(side_effect="read")

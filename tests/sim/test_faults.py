@@ -37,7 +37,7 @@ def mangler(**fault: Any) -> Mangler:
     return Mangler(Fault(**fault), random.Random(1))
 
 
-def test_bytes_are_cut_where_the_fault_specifies() -> None:
+def test_fault_cuts_the_bytes_at_the_given_position() -> None:
     cut = mangler(cut_at=5)
     assert (cut.feed(b"abc").data, cut.feed(b"defg")) == (b"abc", type(cut.end())(b"de", "cut"))
     assert cut.cut
@@ -48,7 +48,7 @@ def test_bytes_are_cut_where_the_fault_specifies() -> None:
 
 
 @given(st.binary(max_size=60), st.integers(0, 70), st.lists(st.integers(0, 60), max_size=4))
-def test_garbage_is_inserted_once(data: bytes, at: int, cuts: list[int]) -> None:
+def test_garbage_fault_inserts_its_bytes_once(data: bytes, at: int, cuts: list[int]) -> None:
     edges = sorted({0, len(data), *[cut for cut in cuts if cut < len(data)]})
     pieces = [data[a:b] for a, b in itertools.pairwise(edges)]
     one = mangler(garbage_at=at, garbage=9)
@@ -58,7 +58,7 @@ def test_garbage_is_inserted_once(data: bytes, at: int, cuts: list[int]) -> None
     assert sent == data[:place] + noise + data[place:]
 
 
-def test_every_nth_chunk_is_sent_twice() -> None:
+def test_duplicate_fault_sends_every_nth_chunk_twice() -> None:
     one = mangler(duplicate=2)
     sent = (
         one.feed(b"data: 1\n\n").data
@@ -91,7 +91,7 @@ async def test_interleaved_calls_decode_to_the_same_calls(wire: str) -> None:
     assert heard.text == wanted.text
 
 
-def test_fragments_are_interleaved() -> None:
+def test_fault_interleaves_the_fragments_of_several_calls() -> None:
     def frame(index: int, text: str) -> bytes:
         return b'data: {"choices":[{"delta":{"tool_calls":[{"index":%d,"t":"%s"}]}}]}\n\n' % (
             index,
@@ -136,7 +136,7 @@ FAULTS: list[tuple[Fault, type[ProviderError] | None]] = [
 
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize(("fault", "kind"), FAULTS)
-async def test_client_receives_the_fault(
+async def test_each_fault_is_raised_by_the_client_as_its_error_class(
     wire: str, fault: Fault, kind: type[ProviderError] | None
 ) -> None:
     model = ScriptedProvider(ScriptRule(TEXT, fault=fault), wire=wire)
@@ -147,13 +147,13 @@ async def test_client_receives_the_fault(
         assert "".join([getattr(event, "text", "") for event in events]) == TEXT
 
 
-async def test_body_with_garbage_is_rejected() -> None:
+async def test_reply_body_with_inserted_garbage_is_rejected() -> None:
     model = ScriptedProvider(ScriptRule(TEXT, fault=Fault(garbage_at=30)))
     with pytest.raises(InvalidResponseError):
         await model.complete("x")
 
 
-async def test_scripted_error_passes_through_the_bytes() -> None:
+async def test_scripted_error_is_raised_even_after_encoding_to_bytes() -> None:
     model = ScriptedProvider(
         ScriptRule(TEXT, fault=Fault(error="OverloadedError", after=2, drip=5))
     )
@@ -163,7 +163,7 @@ async def test_scripted_error_passes_through_the_bytes() -> None:
     assert events[-1].finish_reason == "error"  # type: ignore[union-attr]
 
 
-def test_unservable_wire_is_rejected() -> None:
+def test_wire_that_cannot_be_simulated_is_rejected() -> None:
     with pytest.raises(ValueError, match="wire must be one that can be served"):
         ScriptedProvider("x", wire="morse")
 
@@ -183,7 +183,7 @@ BYTES = st.builds(
 
 
 @given(ANSWERS, BYTES, st.sampled_from(WIRES), st.booleans(), st.integers(0, 9))
-async def test_any_fault_keeps_the_stream_valid(
+async def test_events_of_a_stream_with_any_fault_are_valid(
     answer: Answer, fault: Fault, wire: str, stream: bool, seed: int
 ) -> None:
     model = ScriptedProvider(

@@ -48,7 +48,7 @@ TOOLS = [Tool("search"), Tool("read")]
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
 
-async def test_each_entry_answers_one_call_and_the_last_the_rest() -> None:
+async def test_last_scripted_answer_is_repeated_for_further_calls() -> None:
     model = ScriptedProvider(RateLimitError("slow", retry_after=2.0), "one", Answer("two"))
     with pytest.raises(RateLimitError) as caught:
         await model.complete("a")
@@ -79,7 +79,7 @@ async def test_scripted_error_is_copied_for_every_call() -> None:
     assert (given.request_id, given.provider, given.__notes__) == (None, None, ["from the start"])
 
 
-async def test_contents_of_an_answer_arrive_in_order() -> None:
+async def test_content_blocks_of_a_scripted_answer_arrive_in_order() -> None:
     said = [
         Thinking("so ", Continuity("signed")),
         Call("search", {"q": "Ä"}, "c1"),
@@ -117,7 +117,7 @@ async def test_contents_of_an_answer_arrive_in_order() -> None:
     )
 
 
-async def test_usage_is_counted_unless_given() -> None:
+async def test_token_usage_is_counted_unless_the_script_gives_it() -> None:
     counted = (
         await ScriptedProvider(Answer("four words and more", thinking="hm")).complete("hello")
     ).usage
@@ -167,7 +167,7 @@ MATCHES: list[tuple[RequestMatch, tuple[Any, ...], dict[str, Any], bool]] = [
 
 
 @pytest.mark.parametrize(("match", "messages", "facts", "fits"), MATCHES)
-def test_requests_are_matched(
+def test_rules_match_requests_by_their_fields(
     match: RequestMatch, messages: tuple[Any, ...], facts: dict[str, Any], fits: bool
 ) -> None:
     assert match.fits(Request(messages, **facts)) is fits
@@ -183,7 +183,7 @@ async def test_unmatched_request_lists_the_rules_without_the_prompt() -> None:
     assert "secret" not in str(caught.value)
 
 
-async def test_rule_answers_a_limited_number_of_times() -> None:
+async def test_scripted_rule_answers_a_limited_number_of_times() -> None:
     model = ScriptedProvider(ScriptRule("once", times=1), ScriptRule("twice", times=2), "after")
     assert [(await model.complete("a")).text for _ in range(4)] == [
         "once",
@@ -193,7 +193,7 @@ async def test_rule_answers_a_limited_number_of_times() -> None:
     ]
 
 
-async def test_random_choices_depend_only_on_the_seed() -> None:
+async def test_random_choices_of_a_script_depend_only_on_the_seed() -> None:
     async def run(seed: int) -> list[str]:
         model = ScriptedProvider(ScriptRule("heads", chance=0.5), "tails", seed=seed)
         return [(await model.complete("a")).text for _ in range(40)]
@@ -229,7 +229,7 @@ STATUSES = [
 
 
 @pytest.mark.parametrize(("fault", "kind"), STATUSES)
-async def test_rejections_are_raised_before_any_event(
+async def test_scripted_rejections_are_raised_before_any_event(
     fault: Fault, kind: type[ProviderError]
 ) -> None:
     events, error = await collect(ScriptedProvider(ScriptRule("never", fault=fault)).stream("x"))
@@ -251,14 +251,14 @@ async def test_an_error_after_some_pieces_ends_the_message_and_is_raised() -> No
     assert error.response.text == "one two three"
 
 
-async def test_fault_after_the_last_piece_occurs() -> None:
+async def test_fault_scripted_after_the_last_piece_occurs_at_the_end() -> None:
     model = ScriptedProvider(ScriptRule("one", fault=Fault(error="OverloadedError", after=99)))
     events, error = await collect(model.stream("x"))
     assert fold(events).finish_reason == "error"
     assert isinstance(error, OverloadedError)
 
 
-async def test_delays_are_applied() -> None:
+async def test_scripted_delays_are_applied() -> None:
     clock = Clock()
     answer = Answer("one two three", delay=5, pace=0.5)
     model = ScriptedProvider(ScriptRule(answer, fault=Fault(stall=9, after=2)), sleep=clock.sleep)
@@ -291,7 +291,7 @@ async def test_malformed_arguments_never_become_an_intent() -> None:
         await model.complete("x", tools=TOOLS)
 
 
-async def test_structured_output_is_validated() -> None:
+async def test_scripted_structured_output_is_validated() -> None:
     model = ScriptedProvider('{"n": 3}', '{"n": "three"}')
     reply = await model.complete("x", response_schema=SCHEMA)
     assert (reply.parsed, reply.structured_path) == ({"n": 3}, "native")
@@ -328,7 +328,7 @@ WRONG: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("make", "complaint"), WRONG)
-def test_invalid_values_are_rejected_by_name(make: Any, complaint: str) -> None:
+def test_error_names_an_invalid_value_of_a_script(make: Any, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         make()
 
@@ -393,7 +393,7 @@ async def test_any_script_gives_a_valid_stream_or_one_error(
             assert (fold(events).finish_reason == "error") <= (error is not None or rules != [])
 
 
-async def test_documented_fields_exist(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_documented_script_fields_exist(capsys: pytest.CaptureFixture[str]) -> None:
     page = (Path(__file__).parents[2] / "docs/howto/simulate.md").read_text()
     example = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0]
     scope: dict[str, Any] = {}

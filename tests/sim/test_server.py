@@ -56,7 +56,7 @@ Sim = Callable[..., SimServer]
 
 
 @pytest.mark.parametrize("wire", WIRES)
-async def test_complete_answer_arrives(dragoman_sim: Sim, wire: str) -> None:
+async def test_client_receives_the_complete_scripted_answer(dragoman_sim: Sim, wire: str) -> None:
     answer = Answer(
         TEXT,
         tool_calls=[Call("search", {"q": "a"}, "call_1"), Call("search", {"q": "b"}, "call_2")],
@@ -102,7 +102,9 @@ FAULTS: dict[str, Row] = {  # what a whole reply raises, and what a stream
 
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("name", FAULTS)
-async def test_faults_occur_over_a_socket(dragoman_sim: Sim, wire: str, name: str) -> None:
+async def test_scripted_faults_occur_over_a_socket(
+    dragoman_sim: Sim, wire: str, name: str
+) -> None:
     fault, whole, streamed = FAULTS[name]
     sim = dragoman_sim(ScriptRule(TEXT, fault=fault))
     limits = {"first_event": 0.15, "idle": 0.15, "total": 0.3} if "stall" in name else None
@@ -128,7 +130,7 @@ async def test_faults_occur_over_a_socket(dragoman_sim: Sim, wire: str, name: st
         assert fold(events).text == TEXT
 
 
-async def test_same_seed_gives_the_same_faults() -> None:
+async def test_the_same_seed_gives_the_same_faults() -> None:
     async def run(seed: int) -> list[Any]:
         with serve(ScriptRule("one", chance=0.5), "two", seed=seed) as sim:
             async with sim.connect() as model:
@@ -145,7 +147,7 @@ async def test_duplicate_chunks_are_sent_twice(dragoman_sim: Sim) -> None:
     assert fold(events).text == "one two two three"
 
 
-async def test_unlisted_model_is_rejected(dragoman_sim: Sim) -> None:
+async def test_request_for_an_unlisted_model_is_rejected(dragoman_sim: Sim) -> None:
     script = Script(
         [ScriptRule("a", RequestMatch(model="first")), ScriptRule("b")], models=["first", "second"]
     )
@@ -171,7 +173,7 @@ async def test_listed_model_is_ready_on_every_wire(dragoman_sim: Sim, wire: str)
             await missing.complete("x", **SETTINGS)
 
 
-async def test_unmatched_request_is_an_error_response(dragoman_sim: Sim) -> None:
+async def test_unmatched_request_gets_an_error_response(dragoman_sim: Sim) -> None:
     sim = dragoman_sim(ScriptRule("a", RequestMatch(text="zebra")))
     async with sim.connect() as model:
         with pytest.raises(InvalidRequestError, match="no rule of the script"):
@@ -194,7 +196,7 @@ async def test_a_client_that_hangs_up_ends_the_reply(dragoman_sim: Sim) -> None:
     assert await asyncio.to_thread(ended.wait, 2)
 
 
-def test_other_endpoints_are_served(dragoman_sim: Sim) -> None:
+def test_simulator_serves_health_model_lists_and_token_counts(dragoman_sim: Sim) -> None:
     sim = dragoman_sim("x")
     line = http.client.HTTPConnection(sim.url.removeprefix("http://"), timeout=5)
 
@@ -220,7 +222,7 @@ def test_other_endpoints_are_served(dragoman_sim: Sim) -> None:
     line.close()
 
 
-def test_vendor_clients_work(dragoman_sim: Sim) -> None:
+def test_vendor_client_libraries_work_with_the_simulator(dragoman_sim: Sim) -> None:
     sim = dragoman_sim(ScriptRule(fault=Fault(status=503), times=1), Answer(TEXT))
     chat = openai.OpenAI(base_url=sim.base_urls["openai"], api_key="x", max_retries=1)
     said = chat.chat.completions.create(model="sim", messages=[{"role": "user", "content": "hi"}])
@@ -239,12 +241,12 @@ def test_vendor_clients_work(dragoman_sim: Sim) -> None:
     assert len(sim.requests) == 4
 
 
-def test_port_in_use_raises() -> None:
+def test_starting_on_a_port_in_use_raises_an_error() -> None:
     with serve("x") as first, pytest.raises(OSError):
         serve("y", port=int(first.url.rpartition(":")[2])).start()
 
 
-def test_server_can_be_restarted() -> None:
+def test_simulator_server_can_be_restarted() -> None:
     server = serve(ScriptedProvider("x"))
     first = server.start()
     assert server.start() == first
@@ -269,7 +271,7 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-def test_command_serves(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sim_command_serves_a_script(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[str] = []
 
     def wait(server: SimServer) -> None:
@@ -288,7 +290,7 @@ def test_command_serves(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert heard == ["hello", "hello"]
 
 
-def test_command_with_check_only_reads(script: Path) -> None:
+def test_sim_command_with_check_only_validates_the_script(script: Path) -> None:
     assert (
         CliRunner()
         .invoke(main, ["sim", str(script), "--check"])
@@ -298,14 +300,14 @@ def test_command_with_check_only_reads(script: Path) -> None:
     assert json.loads(told.output) == {"rules": 1, "model": "m", "seed": 0}
 
 
-def test_command_reports_invalid_scripts(script: Path) -> None:
+def test_sim_command_reports_invalid_scripts(script: Path) -> None:
     script.write_text("rules:\n  - replly: x\n")
     result = CliRunner().invoke(main, ["sim", str(script)])
     assert result.exit_code == 2
     assert f"{script}:2: rules[0].replly: unknown key; did you mean reply?" in result.output
 
 
-def test_command_reports_a_port_in_use(script: Path) -> None:
+def test_sim_command_reports_a_port_in_use(script: Path) -> None:
     with serve("x") as other:
         result = CliRunner().invoke(
             main, ["sim", str(script), "--port", other.url.rpartition(":")[2]]

@@ -62,7 +62,7 @@ def write(folder: Path, text: str) -> Path:
     return path
 
 
-def test_every_field_is_read(tmp_path: Path) -> None:
+def test_every_field_of_a_yaml_script_is_read(tmp_path: Path) -> None:
     script = read_script(write(tmp_path, WHOLE))
     assert (script.seed, script.model, script.served) == (7, "sim-1", ("sim-1", "sim-2"))
     assert script.capabilities == {"supports_images": False}
@@ -98,7 +98,7 @@ def test_every_field_is_read(tmp_path: Path) -> None:
     assert rest[-1].name == "rules[4]"
 
 
-async def test_provider_is_made_from_a_file(tmp_path: Path) -> None:
+async def test_scripted_provider_is_created_from_a_yaml_file(tmp_path: Path) -> None:
     model = ScriptedProvider.from_file(write(tmp_path, "model: m\nrules:\n  - reply: hello\n"))
     assert (model.model, (await model.complete("x", tools=[Tool("get")])).text) == ("m", "hello")
 
@@ -159,7 +159,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("text", "line", "complaint"), WRONG)
-def test_mistakes_are_named_with_file_and_line(
+def test_error_names_the_file_and_line_of_a_mistake(
     tmp_path: Path, text: str, line: int, complaint: str
 ) -> None:
     path = write(tmp_path, text)
@@ -169,7 +169,7 @@ def test_mistakes_are_named_with_file_and_line(
     assert "\n" not in str(caught.value)
 
 
-def test_missing_file_is_reported(tmp_path: Path) -> None:
+def test_error_names_a_missing_script_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         read_script(tmp_path / "none.yaml")
 

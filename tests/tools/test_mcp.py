@@ -45,7 +45,7 @@ async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[McpServer]:
     await server.close()
 
 
-async def test_tools_of_a_server_are_called(server: McpServer, tmp_path: Path) -> None:
+async def test_tools_of_an_mcp_server_are_called(server: McpServer, tmp_path: Path) -> None:
     """One server for all calls that do not end it, because starting one takes a second."""
     await check_calls(server)
     await check_session(server, tmp_path)
@@ -81,7 +81,7 @@ async def check_calls(server: McpServer) -> None:
     assert "left out here" in str(seen.content)
 
 
-async def test_vanished_server_is_a_failure_without_an_observation(server: McpServer) -> None:
+async def test_tool_call_fails_if_the_mcp_server_has_ended(server: McpServer) -> None:
     box = Toolbox(server.tools)
     with pytest.raises(ToolFailure) as caught:
         await box.execute("vanish", {})
@@ -90,7 +90,7 @@ async def test_vanished_server_is_a_failure_without_an_observation(server: McpSe
         await box.execute("add", {"a": 1, "b": 1})
 
 
-async def test_server_at_a_url_receives_its_token(caplog: pytest.LogCaptureFixture) -> None:
+async def test_mcp_server_at_a_url_receives_its_token(caplog: pytest.LogCaptureFixture) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -167,7 +167,7 @@ def test_headers_that_cannot_be_sent_safely_are_refused(
     assert TOKEN not in str(caught.value)
 
 
-def test_label_of_a_server_contains_neither_user_nor_query() -> None:
+def test_label_of_an_mcp_server_omits_credentials_and_query() -> None:
     assert (
         McpServer("https://ann:pw@mcp.example.com:8443/a?key=k").label
         == "https://mcp.example.com:8443/a"
@@ -181,7 +181,7 @@ def _answers(port: int) -> bool:
 
 
 @pytest.mark.parametrize("target", [[*COMMAND, "--broken"], ["/no/such/server"]])
-async def test_server_that_does_not_start_is_reported(target: list[str]) -> None:
+async def test_error_names_an_mcp_server_that_does_not_start(target: list[str]) -> None:
     with pytest.raises(ToolFailure) as caught:
         async with McpServer(target):
             pass
@@ -193,7 +193,7 @@ async def test_server_that_does_not_start_is_reported(target: list[str]) -> None
     ("target", "said"),
     [("python server.py", "must be a URL, or a list"), ([], "must not be empty")],
 )
-def test_invalid_target_is_rejected(target: object, said: str) -> None:
+def test_invalid_address_of_an_mcp_server_is_rejected(target: object, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         McpServer(target)  # type: ignore[arg-type]
 
@@ -210,7 +210,7 @@ async def check_session(server: McpServer, tmp_path: Path) -> None:
         assert of(records, "tool.started")[0].context["remote_name"] == "add"
 
 
-def test_the_extra_is_loaded_only_when_a_server_is_opened() -> None:
+def test_the_mcp_package_is_imported_only_when_a_server_is_opened() -> None:
     program = "import sys, dragoman.session, dragoman.tools; print('mcp' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -222,7 +222,7 @@ def test_the_extra_is_loaded_only_when_a_server_is_opened() -> None:
     assert done.stdout.strip() == "False"
 
 
-async def test_missing_extra_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_error_names_the_extra_that_mcp_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mcp", None)
     with pytest.raises(ToolFailure, match=r"pip install 'dragoman\[mcp\]'"):
         await McpServer(COMMAND).open()

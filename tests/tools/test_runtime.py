@@ -52,7 +52,7 @@ async def run(made: FunctionTool | ProcessTool, **arguments: Any) -> Observation
 # --- functions ---------------------------------------------------------------------------------
 
 
-async def test_function_receives_values_of_its_types() -> None:
+async def test_arguments_are_converted_to_the_types_of_the_function() -> None:
     seen = await run(FunctionTool(add), point={"x": 1, "y": 2}, by=3)
     assert (seen.content, seen.is_error) == ("6", False)
     assert seen.duration_ms is not None
@@ -74,7 +74,7 @@ def test_arguments_are_validated_before_anything_runs(arguments: Any, complaint:
     assert complaint in rejection[1]
 
 
-async def test_partial_keeps_its_bound_arguments() -> None:
+async def test_tool_made_from_a_partial_keeps_its_bound_arguments() -> None:
     made = FunctionTool(partial(add, by=3))
     assert (await run(made, point={"x": 1})).content == "4"
     rejection = Toolbox([made]).validate("add", {"point": {"x": 1}, "by": 5})
@@ -82,7 +82,7 @@ async def test_partial_keeps_its_bound_arguments() -> None:
     assert "unknown argument 'by'" in rejection[1]
 
 
-async def test_callable_object_is_a_tool() -> None:
+async def test_callable_object_can_be_a_tool() -> None:
     class Counter:
         """Count."""
 
@@ -114,11 +114,13 @@ RETURNS: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize(("value", "content"), RETURNS)
-async def test_return_value_is_passed_on_unchanged(value: Any, content: Any) -> None:
+async def test_return_value_of_a_function_becomes_the_tool_result(
+    value: Any, content: Any
+) -> None:
     assert (await run(FunctionTool(lambda: value, name="f"))).content == content
 
 
-async def test_return_value_that_is_not_json_fails() -> None:
+async def test_return_value_that_cannot_be_encoded_as_json_is_an_error() -> None:
     with pytest.raises(ToolFailure) as caught:
         await run(FunctionTool(lambda: object(), name="f"))
     assert caught.value.kind == "unreadable"
@@ -140,12 +142,14 @@ def end_early() -> None:
         (end_early, "RuntimeError: it raised StopIteration"),
     ],
 )
-async def test_exception_of_a_function_is_an_error_result(function: Any, said: str) -> None:
+async def test_exception_raised_by_a_function_becomes_an_error_result(
+    function: Any, said: str
+) -> None:
     seen = await run(FunctionTool(function, name="f"))
     assert (seen.content, seen.is_error) == (said, True)
 
 
-async def test_plain_function_does_not_block_the_event_loop() -> None:
+async def test_synchronous_function_does_not_block_the_event_loop() -> None:
     inside = threading.Event()
     turn = asyncio.Event()
 
@@ -161,7 +165,7 @@ async def test_plain_function_does_not_block_the_event_loop() -> None:
     assert (await running).content == "dragoman-tool"
 
 
-async def test_timeout_is_a_failure() -> None:
+async def test_tool_that_exceeds_its_timeout_fails() -> None:
     stop = threading.Event()
 
     async def politely() -> None:
@@ -179,7 +183,7 @@ async def test_timeout_is_a_failure() -> None:
     stop.set()
 
 
-async def test_timeout_error_of_the_tool_is_an_error_result() -> None:
+async def test_timeout_error_raised_by_a_tool_becomes_an_error_result() -> None:
     async def slow() -> None:
         raise TimeoutError("the database")
 
@@ -241,7 +245,7 @@ def test_long_text_is_marked_where_it_is_truncated(text: str, limit: int) -> Non
         assert len(head) + len(tail) + missing == len(text)
 
 
-def test_truncation_marks_match_the_original() -> None:
+def test_truncated_output_reports_the_hash_and_size_of_the_original() -> None:
     whole = "x" * 5000
     seen = limit_output(Observation(whole), 1000)
     assert seen.truncated
@@ -251,14 +255,14 @@ def test_truncation_marks_match_the_original() -> None:
     assert limit_output(short, 1000) is short
 
 
-def test_lone_surrogate_is_replaced_and_noted() -> None:
+def test_lone_surrogate_in_output_is_replaced_and_counted() -> None:
     seen = limit_output(Observation("a\ud800b"), 1000)
     assert seen.content == "a?b"
     assert seen.details == {"replaced_characters": 1}
     assert not seen.truncated
 
 
-def test_blocks_share_a_limit_and_media_are_never_truncated() -> None:
+def test_text_blocks_share_one_output_limit_and_media_are_never_truncated() -> None:
     small, large = (
         Image(Inline("A" * 12), "image/png"),
         Image(Inline("A" * 9_000_000), "image/png"),
@@ -337,7 +341,7 @@ async def test_program_does_not_receive_our_keys(monkeypatch: pytest.MonkeyPatch
         (None, "word: is required"),
     ],
 )
-def test_argument_is_not_parsed_as_an_option(word: Any, complaint: str) -> None:
+def test_program_argument_cannot_be_parsed_as_an_option(word: Any, complaint: str) -> None:
     box = Toolbox([program("pass", "{word}")])
     assert box.validate("p", {} if word is None else {"word": word}) == (
         "invalid_arguments",
@@ -360,7 +364,7 @@ def test_invalid_command_is_rejected(command: Any, complaint: str) -> None:
         ProcessTool(Tool("p", "", SCHEMA), command)
 
 
-async def test_missing_program_is_reported() -> None:
+async def test_error_names_a_program_that_does_not_exist() -> None:
     with pytest.raises(ToolFailure) as caught:
         await run(ProcessTool(Tool("p"), ["/no/such/program"]))
     assert (caught.value.kind, caught.value.message) == (
@@ -410,7 +414,7 @@ async def test_no_process_keeps_running_after_a_timeout_or_cancel(
     await gone(int(sign.read_text()))
 
 
-async def test_background_program_does_not_delay_the_result() -> None:
+async def test_background_process_of_a_program_does_not_delay_the_result() -> None:
     shell = "sleep 600 & echo $!"
     done = await asyncio.wait_for(run_process(["/bin/sh", "-c", shell]), 20)
     assert done.exit_code == 0

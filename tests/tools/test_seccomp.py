@@ -40,7 +40,7 @@ def run(program: bytes, number: int, arch: int, first: int = 0, second: int = 0)
 
 
 @pytest.mark.parametrize("machine", ARCHES)
-def test_filter_blocks_exactly_the_listed_calls(machine: str) -> None:
+def test_seccomp_filter_blocks_exactly_the_listed_system_calls(machine: str) -> None:
     program, arch = build_filter(machine), ARCHES[machine]
     assert program is not None
     assert len(program) < 4096  # the program must fit into the buffer of a pipe
@@ -54,7 +54,7 @@ def test_filter_blocks_exactly_the_listed_calls(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", ARCHES)
-def test_arguments_decide_for_clone_and_ioctl(machine: str) -> None:
+def test_seccomp_filter_checks_the_arguments_of_clone_and_ioctl(machine: str) -> None:
     program, arch = build_filter(machine), ARCHES[machine]
     assert program is not None
     _, clone, _, ioctl = NUMBERS[machine]
@@ -70,7 +70,7 @@ def test_arguments_decide_for_clone_and_ioctl(machine: str) -> None:
     assert run(program, ioctl, arch, second=0x541C) == EPERM
 
 
-def test_other_architectures_are_rejected() -> None:
+def test_seccomp_filter_rejects_other_architectures() -> None:
     for machine, other in (
         ("x86_64", 0x40000003),
         ("x86_64", ARCHES["aarch64"]),

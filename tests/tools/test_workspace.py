@@ -109,7 +109,7 @@ parts = st.lists(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
 @given(parts)
-def test_no_path_reads_outside_the_workspace(root: Path, parts: list[str]) -> None:
+def test_no_path_can_be_used_to_read_outside_the_workspace(root: Path, parts: list[str]) -> None:
     workspace = Workspace(root)
     try:
         data = workspace.read("/".join(parts))
@@ -120,14 +120,16 @@ def test_no_path_reads_outside_the_workspace(root: Path, parts: list[str]) -> No
     assert located.read_bytes() == data
 
 
-async def test_links_are_listed_and_not_followed(root: Path) -> None:
+async def test_symbolic_links_are_listed_and_not_followed(root: Path) -> None:
     seen = await call(root, "list_files")
     assert "link (link, not followed)" in str(seen.content)
     assert "secret.txt" not in str(seen.content)
     assert str((await call(root, "search", text="secret")).content) == "(none)"
 
 
-async def test_special_files_are_not_opened(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pipes_and_sockets_are_not_opened(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     os.mkfifo(root / "pipe")
     monkeypatch.chdir(root)  # the path of a Unix socket is limited to about 100 bytes
     with socket.socket(socket.AF_UNIX) as listening:
@@ -138,7 +140,7 @@ async def test_special_files_are_not_opened(root: Path, monkeypatch: pytest.Monk
         assert (await call(root, "read_file", path="sock")).is_error
 
 
-def test_missing_folder_is_rejected(root: Path) -> None:
+def test_workspace_in_a_missing_folder_is_rejected(root: Path) -> None:
     with pytest.raises(ValueError, match=r"workspace: .* is not a folder"):
         Workspace(root / "a.txt")
 
@@ -154,7 +156,7 @@ async def test_file_is_read_by_lines(root: Path) -> None:
     assert seen.details == {"lines": 3, "bytes": 14}
 
 
-async def test_truncated_file_is_marked(root: Path) -> None:
+async def test_result_states_which_lines_of_a_long_file_it_contains(root: Path) -> None:
     (root / "long.txt").write_text("".join([f"{number}\n" for number in range(2500)]))
     seen = await call(root, "read_file", path="long.txt")
     assert str(seen.content).endswith("\n[lines 1 to 2000 of 2500]")
@@ -164,7 +166,7 @@ async def test_truncated_file_is_marked(root: Path) -> None:
     assert not (await call(root, "read_file", path="long.txt", lines=5)).truncated
 
 
-async def test_only_line_feeds_end_a_line(root: Path) -> None:
+async def test_only_line_feed_characters_end_a_line(root: Path) -> None:
     (root / "odd.txt").write_bytes("a\fb\u2028c\x85d\r\n\ne".encode())
     seen = await call(root, "read_file", path="odd.txt")
     assert seen.content == "     1\ta\fb\u2028c\x85d\r\n     2\t\n     3\te"
@@ -241,7 +243,7 @@ async def test_long_line_is_truncated_around_the_match(root: Path, line: str, sh
     assert seen.truncated == (line != shown)
 
 
-async def test_files_that_are_not_searched_are_counted(root: Path) -> None:
+async def test_result_of_a_search_counts_the_files_it_skipped(root: Path) -> None:
     (root / "bin").write_bytes(b"two\xff")
     seen = await call(root, "search", text="two")
     assert (seen.content, seen.details) == ("a.txt:2: two", {"skipped_files": 1})
@@ -274,7 +276,7 @@ async def test_ambiguous_edit_changes_nothing(root: Path, old: str, count: int) 
     assert (root / "a.txt").read_text() == before
 
 
-async def test_new_file_never_overwrites(root: Path) -> None:
+async def test_creating_a_file_never_overwrites_an_existing_one(root: Path) -> None:
     seen = await call(root, "edit_file", path="new/folder/x.txt", old="", new="héllo")
     assert seen.content == "made new/folder/x.txt: 6 bytes"
     assert (root / "new/folder/x.txt").read_text() == "héllo"
@@ -285,7 +287,7 @@ async def test_new_file_never_overwrites(root: Path) -> None:
     assert not list(root.glob(".a.txt*"))
 
 
-async def test_hard_link_outside_is_not_written_through(root: Path) -> None:
+async def test_editing_a_hard_link_does_not_change_the_file_outside(root: Path) -> None:
     outside = root.parent / "outside" / "secret.txt"
     os.link(outside, root / "hard.txt")
     await call(root, "edit_file", path="hard.txt", old="secret", new="X")
@@ -336,7 +338,7 @@ async def test_files_below_a_thousand_nested_folders_are_found(nested: Path) -> 
     assert (await call(nested, "list_files")).content == f"{'d/' * 1010}bottom.txt"
 
 
-async def test_folders_beyond_the_depth_are_listed_and_not_entered(
+async def test_folders_beyond_the_depth_limit_are_listed_and_not_entered(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dragoman.tools.workspace.MAX_DEPTH", 1)
@@ -345,7 +347,7 @@ async def test_folders_beyond_the_depth_are_listed_and_not_entered(
     ).content == "src/b.py\nsrc/deep/ (not entered)"
 
 
-def test_side_effects_and_paths_are_declared(root: Path) -> None:
+def test_workspace_tools_declare_their_side_effects_and_paths(root: Path) -> None:
     tools = {tool.name: tool for tool in workspace_tools(root)}
     assert {name: tool.side_effect for name, tool in tools.items()} == {
         "read_file": "read",
@@ -378,7 +380,7 @@ async def test_command_runs_in_the_workspace_without_our_keys(
     ).content == "rejected: command: must not contain a NUL"
 
 
-def test_missing_bubblewrap_is_recorded(root: Path) -> None:
+def test_missing_bubblewrap_is_recorded_with_the_command(root: Path) -> None:
     bare = BashTool(Workspace(root), sandbox=Sandbox(None, "bubblewrap is not installed"))
     assert bare.context() == {
         "cwd": str(root),
@@ -414,7 +416,7 @@ def test_bubblewrap_allows_only_the_workspace_and_no_network(root: Path) -> None
         (None, "none (bubblewrap is not installed)"),
     ],
 )
-def test_bubblewrap_is_tried_before_use(
+def test_bubblewrap_is_used_only_if_a_trial_run_succeeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, label: str
 ) -> None:
     if script is not None:

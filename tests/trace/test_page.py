@@ -44,7 +44,7 @@ def open_page(watched: Watched, url: str, session: str = "") -> Page:
     return watched.page
 
 
-def test_page_shows_a_session_from_proposal_to_observation(
+def test_page_shows_a_tool_call_from_proposal_to_result(
     watched: Watched, log: SqliteLog, url: str
 ) -> None:
     tell(log, "look", LEFT_OPEN)
@@ -86,7 +86,9 @@ def test_page_shows_a_session_from_proposal_to_observation(
     assert all(asked.startswith((url, "data:")) for asked in watched.asked)
 
 
-def test_text_is_shown_before_the_proposals(watched: Watched, log: SqliteLog, url: str) -> None:
+def test_text_of_a_reply_is_shown_before_its_tool_proposals(
+    watched: Watched, log: SqliteLog, url: str
+) -> None:
     # A session records intents as they come, then the message, then the end of the call.
     tell(
         log,
@@ -101,7 +103,7 @@ def test_text_is_shown_before_the_proposals(watched: Watched, log: SqliteLog, ur
     assert watched.complaints == []
 
 
-def test_raw_record_and_exchange_are_shown_on_demand(
+def test_raw_records_and_raw_replies_are_shown_on_request(
     watched: Watched, log: SqliteLog, url: str
 ) -> None:
     tell(log, "fix")
@@ -186,7 +188,9 @@ def test_records_can_be_filtered_by_tools_and_evidence_problems(
     assert shown.count() > 10
 
 
-def test_broken_chain_is_located(watched: Watched, log: SqliteLog, url: str) -> None:
+def test_page_shows_where_the_hash_chain_is_broken(
+    watched: Watched, log: SqliteLog, url: str
+) -> None:
     tell(log, "fix")
     log.close()
     connection = sqlite3.connect(log.path)
@@ -201,7 +205,9 @@ def test_broken_chain_is_located(watched: Watched, log: SqliteLog, url: str) -> 
         expect(page.locator("#chain")).to_have_class("chip bad")
 
 
-def test_running_session_is_followed(watched: Watched, log: SqliteLog, url: str) -> None:
+def test_page_shows_new_records_of_a_running_session(
+    watched: Watched, log: SqliteLog, url: str
+) -> None:
     tell(log, "live", STORY[:8])
     watched.page.clock.install()
     page = open_page(watched, url, "live")
@@ -216,7 +222,7 @@ def test_running_session_is_followed(watched: Watched, log: SqliteLog, url: str)
     expect(page.locator("#outcome")).to_have_text("cancelled")
 
 
-def test_long_session_is_paged(watched: Watched, log: SqliteLog, url: str) -> None:
+def test_long_session_is_loaded_in_pages(watched: Watched, log: SqliteLog, url: str) -> None:
     for _ in range(2):
         tell(log, "long", [MessageRecorded(User(f"line {number}")) for number in range(200)])
     page = open_page(watched, url, "long")
@@ -285,7 +291,9 @@ def test_log_contents_are_shown_and_never_executed(
     assert all(asked.startswith((url, "data:")) for asked in watched.asked)
 
 
-def test_content_security_policy_blocks_markup(watched: Watched, log: SqliteLog, url: str) -> None:
+def test_content_security_policy_blocks_inserted_markup_and_remote_images(
+    watched: Watched, log: SqliteLog, url: str
+) -> None:
     tell(log)
     page = open_page(watched, url)
     assert (
@@ -425,7 +433,9 @@ def test_markdown_diffs_and_json_are_rendered(watched: Watched, log: SqliteLog, 
     assert all(asked.startswith((url, "data:")) for asked in watched.asked)
 
 
-def test_bars_show_when_and_how_long(watched: Watched, log: SqliteLog, url: str) -> None:
+def test_bars_show_when_a_call_began_and_how_long_it_took(
+    watched: Watched, log: SqliteLog, url: str
+) -> None:
     tell(log, "fix")
     page = open_page(watched, url, "fix")
     bars = page.locator("li.call .track i").all()
@@ -532,7 +542,9 @@ def test_the_page_is_accessible(watched: Watched, log: SqliteLog) -> None:
 # --- decisions ---------------------------------------------------------------------------------
 
 
-def test_a_person_decides_on_the_page(watched: Watched, log: SqliteLog, url: str) -> None:
+def test_a_person_can_allow_or_deny_a_call_on_the_page(
+    watched: Watched, log: SqliteLog, url: str
+) -> None:
     ran: list[str] = []
 
     @tool(side_effect="execute")

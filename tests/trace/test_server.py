@@ -93,7 +93,7 @@ def test_foreign_host_header_is_rejected(log: SqliteLog, url: str, host: str) ->
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
-def test_server_is_read_only(url: str, method: str) -> None:
+def test_trace_server_rejects_methods_that_write(url: str, method: str) -> None:
     assert ask(url + "api/sessions", method)[0] in (404, 405)
 
 
@@ -123,7 +123,7 @@ def test_every_response_has_security_headers(url: str, path: str) -> None:
     assert "access-control-allow-origin" not in headers
 
 
-def test_server_listens_on_loopback_only(url: str) -> None:
+def test_trace_server_listens_on_loopback_only(url: str) -> None:
     assert url.startswith("http://127.0.0.1:")
 
 
@@ -156,7 +156,7 @@ def test_invalid_requests_are_rejected(
     assert words in json.loads(body)["error"]
 
 
-def test_damaged_log_is_reported(log: SqliteLog, url: str) -> None:
+def test_error_is_reported_if_the_log_cannot_be_read(log: SqliteLog, url: str) -> None:
     tell(log)
     log.close()
     got, body, _ = ask(url + "api/sessions")
@@ -177,7 +177,7 @@ def test_page_loads_nothing_external() -> None:
 # --- reading -----------------------------------------------------------------------------------
 
 
-def test_pages_equal_the_complete_session(log: SqliteLog) -> None:
+def test_pages_of_a_session_together_equal_the_complete_session(log: SqliteLog) -> None:
     tell(log, "odd", STORY[:7] + STORY[8:] + STORY)
     reader, fresh = Reader(log), Reader(log)
     whole = [(step.seq, step.intent, list(step.notes)) for step in read_steps(log, "odd")]
@@ -199,7 +199,7 @@ def test_pages_equal_the_complete_session(log: SqliteLog) -> None:
     ] == whole[7:14]
 
 
-def test_sessions_are_found_and_counted(log: SqliteLog) -> None:
+def test_session_list_can_be_searched_and_counts_matches(log: SqliteLog) -> None:
     tell(log, "fix")
     tell(log, "look", LEFT_OPEN)
     reader = Reader(log)
@@ -210,7 +210,7 @@ def test_sessions_are_found_and_counted(log: SqliteLog) -> None:
     assert reader.check_chain("fix") == {"ok": True, "records": len(STORY), "break": None}
 
 
-def test_huge_record_is_truncated_and_available_in_full(log: SqliteLog) -> None:
+def test_huge_record_is_truncated_and_can_be_requested_in_full(log: SqliteLog) -> None:
     log.append_sync("big", ToolObserved("tu", "bash", "x" * 3_000_000))
     reader = Reader(log)
     [step] = reader.read_page("big")["steps"]
@@ -243,14 +243,14 @@ def test_long_values_are_truncated_with_a_mark(value: Any, words: str) -> None:
     assert words in json.dumps(trim(value), ensure_ascii=False)
 
 
-def test_deep_values_are_truncated_with_a_mark() -> None:
+def test_deeply_nested_values_are_truncated_with_a_mark() -> None:
     deep: Any = "x"
     for _ in range(200):
         deep = [deep]
     assert "nested more deeply" in json.dumps(trim(deep))
 
 
-def test_server_hides_its_address(log: SqliteLog) -> None:
+def test_repr_of_the_trace_server_hides_its_address(log: SqliteLog) -> None:
     assert repr(TraceServer(log)) == "<TraceServer>"
 
 
@@ -304,7 +304,7 @@ def test_sessions_are_sorted_and_filtered_as_requested(
     assert [row["session"] for row in Reader(log).list_sessions(wanted)["sessions"]] == names
 
 
-def test_a_session_that_grows_is_summarised_again(log: SqliteLog) -> None:
+def test_summary_of_a_session_is_updated_when_it_grows(log: SqliteLog) -> None:
     tell(log, "fix", STORY[:-1])
     reader = Reader(log)
     assert reader.list_sessions()["sessions"][0]["outcome"] is None
@@ -343,7 +343,9 @@ def approving(log: SqliteLog) -> Iterator[str]:
         yield url
 
 
-def test_an_answer_is_recorded_once(log: SqliteLog, approving: str) -> None:
+def test_an_answer_to_a_permission_request_is_recorded_once(
+    log: SqliteLog, approving: str
+) -> None:
     [question] = json.loads(ask(approving + "api/questions")[1])["questions"]
     assert (question["session"], question["intent_id"], question["input"]) == ("fix", "tu_3", EDIT)
     assert send(approving) == (200, '{"intent":"tu_3","allowed":true,"by":"ann","seq":1}')
@@ -367,7 +369,7 @@ def test_an_answer_is_recorded_once(log: SqliteLog, approving: str) -> None:
         (415, {"Content_Type": "text/plain"}),
     ],
 )
-def test_an_answer_from_another_page_is_refused(
+def test_an_answer_sent_by_another_web_page_is_rejected(
     log: SqliteLog, approving: str, status: int, headers: dict[str, str]
 ) -> None:
     assert send(approving, **headers)[0] == status  # type: ignore[arg-type]
@@ -386,14 +388,14 @@ def test_an_answer_from_another_page_is_refused(
         {**ALLOW, "input": ["x"]},
     ],
 )
-def test_invalid_answer_is_rejected(
+def test_invalid_answer_to_a_permission_request_is_rejected(
     log: SqliteLog, approving: str, answer: dict[str, Any]
 ) -> None:
     assert send(approving, answer)[0] == 400
     assert not log.path.with_name("log.db.answers").exists()
 
 
-def test_without_permission_the_page_decides_nothing(log: SqliteLog, url: str) -> None:
+def test_permission_requests_cannot_be_answered_unless_enabled(log: SqliteLog, url: str) -> None:
     tell(log, "fix", STORY[:ASKED])
     assert json.loads(ask(url + "api/questions")[1]) == {"approve": False, "questions": []}
     assert send(url)[0] in (404, 405)
@@ -402,7 +404,7 @@ def test_without_permission_the_page_decides_nothing(log: SqliteLog, url: str) -
 # --- the command -------------------------------------------------------------------------------
 
 
-def test_command_serves_until_interrupted(log: SqliteLog) -> None:
+def test_trace_command_serves_until_interrupted(log: SqliteLog) -> None:
     log.append_sync("a b", MessageRecorded(User("Hi")))
     command = [
         sys.executable,
@@ -437,7 +439,7 @@ def test_command_serves_until_interrupted(log: SqliteLog) -> None:
     assert "Traceback" not in complaints
 
 
-def test_the_command_writes_a_session_as_one_page(log: SqliteLog, tmp_path: Path) -> None:
+def test_trace_command_exports_a_session_as_one_page(log: SqliteLog, tmp_path: Path) -> None:
     tell(log)
     run = CliRunner().invoke
     page = tmp_path / "run.html"

@@ -11,7 +11,7 @@ from dragoman.transport.clock import Clock
 
 
 @pytest.mark.parametrize(("stream", "timers"), [(False, 1), (True, 2)])
-async def test_only_the_first_event_of_a_stream_restarts_the_timer(
+async def test_only_the_first_event_of_a_stream_restarts_the_timeout(
     stream: bool, timers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A complete call has one deadline, ``total``, which events do not move."""

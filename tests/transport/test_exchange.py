@@ -61,7 +61,7 @@ async def _collect(model: Provider) -> tuple[list[Any], Exception | None]:
 # --- the four deadlines ------------------------------------------------------------------------
 
 
-async def test_connect_deadline_holds() -> None:
+async def test_opening_a_connection_fails_at_the_connect_timeout() -> None:
     # A listener with a full backlog accepts no connection.
     with socket.socket() as listener, contextlib.ExitStack() as fillers:
         listener.bind(("127.0.0.1", 0))
@@ -80,7 +80,7 @@ async def test_connect_deadline_holds() -> None:
     assert caught.value.transient
 
 
-async def test_connect_deadline_covers_the_dns_lookup(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connect_timeout_covers_the_dns_lookup(monkeypatch: pytest.MonkeyPatch) -> None:
     async def never(*_: object, **__: object) -> None:
         await asyncio.Event().wait()
 
@@ -144,7 +144,7 @@ async def drip(connection: Connection) -> None:
         (silent, {"total": 0.15}, "total", None),
     ],
 )
-async def test_stream_deadlines_hold(
+async def test_stream_ends_with_an_error_at_each_of_its_timeouts(
     handler: Any, timeouts: dict[str, float], which: str, text: str | None
 ) -> None:
     async with (
@@ -163,7 +163,7 @@ async def test_stream_deadlines_hold(
         assert error.response.text.startswith(text)
 
 
-async def test_broken_chunk_is_reported_at_once() -> None:
+async def test_invalid_chunk_size_is_reported_at_once() -> None:
     """The HTTP library itself would keep waiting after an invalid chunk size."""
     async with (
         serve(broken_framing) as server,
@@ -179,7 +179,7 @@ async def test_broken_chunk_is_reported_at_once() -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_waiting_calls_fail_when_the_provider_is_closed(stream: bool) -> None:
+async def test_calls_that_wait_for_a_reply_fail_when_the_provider_is_closed(stream: bool) -> None:
     async def half(connection: Connection) -> None:
         if stream:
             connection.begin_stream()
@@ -278,7 +278,7 @@ async def test_decompression_bomb_is_rejected(
     assert 0 < read < MAX_RATIO * len(bomb) + 1024 * 1024
 
 
-async def test_long_compressed_reply_is_read() -> None:
+async def test_long_compressed_reply_is_accepted() -> None:
     text = "".join(f"{number:x} " for number in range(400_000))
 
     async def reply(connection: Connection) -> None:
@@ -289,7 +289,7 @@ async def test_long_compressed_reply_is_read() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_compressed_comments_extend_no_deadline_and_do_not_block(
+async def test_compressed_comments_neither_extend_a_timeout_nor_block_the_event_loop(
     stream: bool, bomb: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dragoman.transport.body.MAX_RATIO", 10_000)
@@ -314,7 +314,7 @@ async def test_compressed_comments_extend_no_deadline_and_do_not_block(
     assert (asked == "identity") is stream
 
 
-async def test_total_deadline_of_an_unstreamed_reply_holds() -> None:
+async def test_complete_call_fails_at_the_total_timeout() -> None:
     async def half(connection: Connection) -> None:
         connection.head(200, {"content-length": "1000"})
         connection.send(b'{"cho')
@@ -370,7 +370,7 @@ async def test_slow_reader_causes_no_idle_timeout() -> None:
     assert texts[-1] == "message.complete"
 
 
-async def test_deadlines_can_be_turned_off() -> None:
+async def test_timeouts_can_be_turned_off() -> None:
     off = Timeouts(None, None, None, None)
     async with (
         serve(answering()) as server,
@@ -381,7 +381,7 @@ async def test_deadlines_can_be_turned_off() -> None:
 
 
 @pytest.mark.parametrize("value", [0, -1, float("nan"), True, "1"])
-def test_invalid_deadlines_are_rejected(value: Any) -> None:
+def test_invalid_timeouts_are_rejected(value: Any) -> None:
     with pytest.raises(ValueError, match=r"timeouts\.idle"):
         Timeouts(idle=value)
 
@@ -412,7 +412,9 @@ async def short_body(connection: Connection) -> None:
         (short_body, StreamInterruptedError),
     ],
 )
-async def test_failures_below_http_are_network_errors(handler: Any, kind: type[Exception]) -> None:
+async def test_broken_http_replies_raise_the_right_error_class(
+    handler: Any, kind: type[Exception]
+) -> None:
     async with serve(handler) as server, connect("m", base_url=server.base_url) as model:
         with pytest.raises(kind) as caught:
             await model.complete("Hi")
@@ -440,7 +442,7 @@ async def test_refused_connection_and_unknown_host_are_reported() -> None:
             await model.complete("Hi")
 
 
-async def test_hint_is_given_only_if_no_server_answers() -> None:
+async def test_hint_is_shown_only_if_no_server_can_be_reached() -> None:
     async with bind("m", "http://127.0.0.1:1/v1", hint="Is it running?") as model:
         with pytest.raises(NetworkError) as caught:
             await model.complete("Hi")
@@ -507,7 +509,7 @@ async def test_compressed_replies_are_decoded() -> None:
         assert (await model.complete("Hi")).text == "zipped"
 
 
-async def test_large_body_is_read_and_an_endless_one_rejected(
+async def test_large_reply_is_read_and_an_endless_one_is_rejected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def large(connection: Connection) -> None:
@@ -528,7 +530,7 @@ async def test_large_body_is_read_and_an_endless_one_rejected(
         await asyncio.wait_for(server.closed.wait(), 5)
 
 
-async def test_error_page_is_read_up_to_a_limit() -> None:
+async def test_body_of_an_error_response_is_read_up_to_a_limit() -> None:
     async def endless(connection: Connection) -> None:
         connection.head(500, {"transfer-encoding": "chunked"})
         while True:
@@ -544,7 +546,7 @@ async def test_error_page_is_read_up_to_a_limit() -> None:
 # --- connections -------------------------------------------------------------------------------
 
 
-async def test_connections_are_reused_and_streams_close_theirs() -> None:
+async def test_complete_calls_reuse_a_connection_and_streams_close_theirs() -> None:
     connections: set[int] = set()
     inner = answering()
 
@@ -658,7 +660,7 @@ async def test_proxy_variables_are_used_unless_excluded(
 # --- the small parts ---------------------------------------------------------------------------
 
 
-def test_secret_has_a_safe_repr() -> None:
+def test_repr_of_a_secret_does_not_contain_it() -> None:
     secret = Secret("sk-canary-1234567890")
     assert "canary" not in f"{secret} {secret!r} {[secret]} {vars}"
     assert bool(secret)

@@ -236,7 +236,7 @@ REFUSED: dict[str, tuple[bytes, type[Exception]]] = {
 
 @pytest.mark.parametrize("pieces", [1, 0], ids=["at once", "byte by byte"])
 @pytest.mark.parametrize("name", ACCEPTED)
-async def test_valid_replies_are_accepted(name: str, pieces: int) -> None:
+async def test_valid_http_replies_are_accepted(name: str, pieces: int) -> None:
     data, body, kept = ACCEPTED[name]
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -259,7 +259,7 @@ async def test_valid_replies_are_accepted(name: str, pieces: int) -> None:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("name", REFUSED)
-async def test_invalid_replies_are_rejected(name: str, stream: bool) -> None:
+async def test_invalid_http_replies_are_rejected(name: str, stream: bool) -> None:
     data, kind = REFUSED[name]
     ended = "end of file" in name
 
@@ -283,7 +283,7 @@ async def test_invalid_replies_are_rejected(name: str, stream: bool) -> None:
 @pytest.mark.parametrize(
     ("status", "rest"), [(204, b""), (304, b""), (304, b"content-length: 5\r\n")]
 )
-async def test_statuses_that_have_no_body_are_read(status: int, rest: bytes) -> None:
+async def test_replies_with_a_status_that_has_no_body_are_read(status: int, rest: bytes) -> None:
     reply = b"HTTP/1.1 %d X\r\n%b\r\n" % (status, rest)
     transport = HttpTransport()
     async with listen(replying(reply)) as server:
@@ -293,7 +293,7 @@ async def test_statuses_that_have_no_body_are_read(status: int, rest: bytes) -> 
         await transport.close()
 
 
-async def test_headers_are_joined_and_lower_case() -> None:
+async def test_repeated_reply_headers_are_joined_and_names_are_lower_case() -> None:
     reply = TWO + b"X-A: 1\r\nx-a:  2 \r\nRetry-After: 7\r\n\r\nhi"
     transport = HttpTransport()
     async with listen(replying(reply)) as server:
@@ -305,7 +305,7 @@ async def test_headers_are_joined_and_lower_case() -> None:
 # --- replies at the wrong time -----------------------------------------------------------------
 
 
-async def test_reply_before_the_request_is_complete() -> None:
+async def test_reply_that_arrives_before_the_request_is_sent_is_read() -> None:
     """A server that is full replies 503 as soon as a connection is open, and closes it."""
 
     async def handler(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -321,7 +321,7 @@ async def test_reply_before_the_request_is_complete() -> None:
 
 
 @pytest.mark.parametrize("size", [JOINED_BODY, JOINED_BODY + 1, 600_000])
-async def test_body_follows_the_head_whole(size: int) -> None:
+async def test_request_body_is_sent_completely_after_the_head(size: int) -> None:
     """A large body is written after the head, a small one together with it."""
     body, received = bytes(range(256)) * (size // 256 + 1), b""
 
@@ -337,7 +337,7 @@ async def test_body_follows_the_head_whole(size: int) -> None:
     assert received == body[:size]
 
 
-async def test_early_reply_ends_the_call_and_the_connection() -> None:
+async def test_reply_sent_before_the_server_read_the_body_ends_the_call() -> None:
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 413 Too large\r\ncontent-length: 2\r\n\r\nno")
@@ -442,7 +442,7 @@ async def _leave_early(
     return count, idle
 
 
-async def test_connection_is_drained_after_the_end() -> None:
+async def test_rest_of_a_reply_is_read_so_that_its_connection_can_be_reused() -> None:
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
             await read_request(reader)
@@ -505,7 +505,7 @@ DAMAGED: dict[str, tuple[bytes, bytes, str]] = {
 
 
 @pytest.mark.parametrize("name", CODINGS)
-async def test_content_codings_are_decoded(name: str) -> None:
+async def test_content_encodings_are_decoded(name: str) -> None:
     coding, data, text = CODINGS[name]
     head = OK + b"content-encoding: %b\r\ncontent-length: %d\r\n\r\n" % (coding, len(data))
     transport = HttpTransport()
@@ -517,7 +517,7 @@ async def test_content_codings_are_decoded(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DAMAGED)
-async def test_damaged_codings_raise(name: str) -> None:
+async def test_damaged_compressed_bodies_raise_an_error(name: str) -> None:
     coding, data, complaint = DAMAGED[name]
     head = OK + b"content-encoding: %b\r\ncontent-length: %d\r\n\r\n" % (coding, len(data))
     transport = HttpTransport()
@@ -527,7 +527,7 @@ async def test_damaged_codings_raise(name: str) -> None:
         await transport.close()
 
 
-def test_state_table_is_complete() -> None:
+def test_documented_state_table_of_a_connection_is_complete() -> None:
     rules = (connection.__doc__ or "").split("\n========  ")[2:3]
     rows = [re.split(r"  +", line) for line in rules[0].splitlines()[1:]]
     named = {state for row in rows for state in (row[0], row[2])}

@@ -25,7 +25,7 @@ from examples import httpx_transport
 from examples.httpx_transport import HttpxTransport
 
 
-async def test_replies_and_streams_work(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_httpx_transport_of_the_example_works(capsys: pytest.CaptureFixture[str]) -> None:
     async with serve(answering("Hello")) as server:
         async with connect(
             "m", base_url=server.base_url, api_key="k-1234", transport=HttpxTransport()
@@ -62,7 +62,7 @@ async def stall(connection: Connection) -> None:
     await asyncio.Event().wait()
 
 
-async def test_failures_are_provider_errors() -> None:
+async def test_httpx_transport_of_the_example_raises_provider_errors() -> None:
     expected = [
         (refuse, AuthenticationError, "no"),
         (redirect, Exception, "307"),

@@ -25,7 +25,7 @@ REPLY = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"
 Make = Callable[..., Transport]
 
 
-async def test_most_recent_connection_is_used_first() -> None:
+async def test_most_recently_used_connection_is_reused_first() -> None:
     waiting: list[asyncio.StreamWriter] = []
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -57,7 +57,7 @@ async def test_most_recent_connection_is_used_first() -> None:
         await transport.close()
 
 
-async def test_idle_connections_are_closed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idle_connections_are_closed_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "PLAIN_SECONDS", 0.1)
     transport = HttpTransport()
     async with listen(replying(REPLY)) as server:
@@ -111,7 +111,7 @@ async def test_connection_limit_makes_calls_wait() -> None:
         HttpTransport(connections=0)
 
 
-async def test_waiting_for_a_connection_ends_with_the_connect_deadline() -> None:
+async def test_waiting_for_a_connection_ends_at_the_connect_timeout() -> None:
     async def mute(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         await reader.read()
 
@@ -131,13 +131,13 @@ async def test_waiting_for_a_connection_ends_with_the_connect_deadline() -> None
 # --- read-ahead and backpressure ---------------------------------------------------------------
 
 
-def test_many_streams_read_less_ahead() -> None:
+def test_read_ahead_buffer_shrinks_with_the_number_of_streams() -> None:
     assert share_ahead(1) >= 4 * share_ahead(40)
     assert share_ahead(100_000) >= 4096
 
 
 @pytest.mark.parametrize("way", ["close", "cancel", "drop"])
-async def test_ended_streams_are_not_counted(way: str, make_transport: Make) -> None:
+async def test_ended_streams_do_not_count_as_open(way: str, make_transport: Make) -> None:
     async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
@@ -303,7 +303,7 @@ async def _sent(
     return first, {name.lower(): value for name, value in fields}
 
 
-async def test_request_head_is_written() -> None:
+async def test_request_line_and_headers_are_written_correctly() -> None:
     headers = {"Content-Type": "application/json", "User-Agent": "mine/1", "accept": "text/x"}
     first, fields = await _sent(
         HttpTransport(), "/v1/a%20b?x=1&y=ü#part", headers, Authorization="Bearer k"

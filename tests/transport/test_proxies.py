@@ -81,7 +81,7 @@ async def tinyproxy(folder: Path, *, password: str = "") -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize("password", ["", "s3cret-word"], ids=["open", "with a password"])
-async def test_real_proxy_works(
+async def test_calls_work_through_a_real_proxy(
     password: str, authority: Authority, tmp_path: Path, make_transport: Make
 ) -> None:
     heads: list[bytes] = []
@@ -145,7 +145,7 @@ def tunnelling(
 
 
 @pytest.mark.parametrize("secure", [False, True], ids=["http proxy", "https proxy"])
-async def test_tunnel_works(secure: bool, authority: Authority) -> None:
+async def test_calls_work_through_a_proxy_tunnel(secure: bool, authority: Authority) -> None:
     heads: list[bytes] = []
     context = server_context(authority.issue("127.0.0.1"))
     async with (
@@ -166,7 +166,9 @@ async def test_tunnel_works(secure: bool, authority: Authority) -> None:
     assert b"proxy-authorization: Basic " + base64.b64encode(b"ann:p@ss") in head
 
 
-async def test_the_certificate_inside_a_tunnel_is_that_of_the_server(authority: Authority) -> None:
+async def test_the_certificate_of_the_server_is_checked_inside_a_proxy_tunnel(
+    authority: Authority,
+) -> None:
     async with (
         listen(tunnelling([])) as proxy,
         listen(replying(REPLY), ssl=server_context(authority.issue("other.test"))) as server,
@@ -196,7 +198,7 @@ async def test_proxy_that_does_not_answer_http_is_reported() -> None:
             await transport.close()
 
 
-async def test_the_connect_deadline_covers_the_proxy() -> None:
+async def test_the_connect_timeout_covers_the_proxy() -> None:
     async def mute(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         await reader.read()
 
@@ -251,7 +253,9 @@ def test_no_proxy_rules_are_applied(
     assert found is None or found.origin == "http://proxy.test:3128"
 
 
-def test_proxy_variables_by_scheme_and_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxy_variable_of_a_scheme_overrides_the_general_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("ALL_PROXY", "all.test:1")
     monkeypatch.setenv("http_proxy", "http://plain.test:2")
     for url, origin in [

@@ -143,7 +143,9 @@ def measure_memory() -> int:
 @pytest.mark.skipif(
     not Path("/proc/self/fd").is_dir(), reason="counts open files as Linux lists them"
 )
-async def test_many_calls_leak_nothing(count: Callable[[str, int], None]) -> None:
+async def test_many_calls_leak_no_memory_tasks_or_sockets(
+    count: Callable[[str, int], None],
+) -> None:
     dice = random.Random(7)
     files, tasks = open_files(), len(asyncio.all_tasks())
     transport = HttpTransport()

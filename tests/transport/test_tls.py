@@ -41,7 +41,7 @@ async def test_trusted_certificate_is_accepted(authority: Authority, make_transp
         assert server.connections <= 4
 
 
-async def test_streams_over_tls_reuse_their_connection(authority: Authority) -> None:
+async def test_streams_over_tls_reuse_one_connection(authority: Authority) -> None:
     transport = HttpTransport(ca=authority.path)
     async with listen(replying(REPLY), ssl=server_context(authority.issue("127.0.0.1"))) as server:
         for stream in (True, False, True):
@@ -50,7 +50,7 @@ async def test_streams_over_tls_reuse_their_connection(authority: Authority) -> 
         await transport.close()
 
 
-async def test_only_known_authorities_are_trusted_by_default(
+async def test_only_known_certificate_authorities_are_trusted_by_default(
     authority: Authority, make_transport: Make
 ) -> None:
     async with listen(replying(REPLY), ssl=server_context(authority.issue("127.0.0.1"))) as server:
@@ -94,7 +94,7 @@ def _matches(pattern: str, text: str) -> bool:
     return any(each in text.lower() for each in pattern.split("|"))
 
 
-async def test_removed_authority_is_no_longer_trusted(
+async def test_removed_certificate_authority_is_no_longer_trusted(
     authority: Authority, stranger: Authority, make_transport: Make
 ) -> None:
     async with listen(replying(REPLY), ssl=server_context(authority.issue("127.0.0.1"))) as server:
@@ -105,7 +105,7 @@ async def test_removed_authority_is_no_longer_trusted(
 
 
 @pytest.mark.parametrize("revoked", [True, False])
-async def test_revocation_lists_of_the_authority_are_applied(
+async def test_certificate_revocation_lists_are_applied(
     authority: Authority, revoked: bool
 ) -> None:
     mine, other = authority.issue("127.0.0.1"), authority.issue("127.0.0.1")
@@ -250,13 +250,13 @@ async def _read_until_eof(
             await transport.close()
 
 
-async def test_body_until_eof_needs_close_notify(authority: Authority) -> None:
+async def test_tls_reply_without_a_length_must_end_with_close_notify(authority: Authority) -> None:
     assert await _read_until_eof(HttpTransport(ca=authority.path), authority, notify=True) == b"hi"
     with pytest.raises(StreamInterruptedError):
         await _read_until_eof(HttpTransport(ca=authority.path), authority, notify=False)
 
 
-async def test_closing_sends_close_notify(authority: Authority) -> None:
+async def test_closing_a_tls_connection_sends_close_notify(authority: Authority) -> None:
     ends: list[bytes] = []
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -278,7 +278,7 @@ async def test_closing_sends_close_notify(authority: Authority) -> None:
     assert ends == [b"", b"close_notify"]
 
 
-async def test_cancelling_the_handshake_closes_the_socket() -> None:
+async def test_cancelling_the_tls_handshake_closes_the_socket() -> None:
     async def mute(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         await reader.read()
 

@@ -20,5 +20,5 @@ DATA_URLS = [
 
 
 @pytest.mark.parametrize(("url", "percent_encoded", "expected"), DATA_URLS)
-def test_data_urls_are_read(url: str, percent_encoded: bool, expected: object) -> None:
+def test_data_urls_are_parsed(url: str, percent_encoded: bool, expected: object) -> None:
     assert read_data_url(url, percent_encoded=percent_encoded) == expected

@@ -45,7 +45,7 @@ READS: list[tuple[dict[str, Any], Read, Any]] = [
 
 
 @pytest.mark.parametrize(("data", "read", "expected"), READS)
-def test_a_field_of_the_right_kind_is_returned(
+def test_a_field_of_the_expected_type_is_returned(
     data: dict[str, Any], read: Read, expected: Any
 ) -> None:
     assert read(Fields(data, "m")) == expected
@@ -93,20 +93,20 @@ PROBLEMS: list[tuple[Any, Read, str]] = [
 
 
 @pytest.mark.parametrize(("data", "read", "expected"), PROBLEMS)
-def test_a_problem_is_named_with_its_path(data: Any, read: Read, expected: str) -> None:
+def test_error_names_the_path_of_an_invalid_field(data: Any, read: Read, expected: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         read(Fields(data, "m"))
     assert expected in str(caught.value)
 
 
-def test_the_root_has_no_path() -> None:
+def test_error_about_the_whole_body_names_no_path() -> None:
     with pytest.raises(InvalidRequestError, match=r"^the body must be an object, not a list"):
         Fields([])
     with pytest.raises(InvalidRequestError, match=r"^a must be a string, not an integer"):
         Fields({"a": 5}).text("a")
 
 
-def test_field_added_by_put_is_known() -> None:
+def test_field_set_by_put_is_among_the_remaining_fields() -> None:
     given = {"a": [1, 2]}
     fields = Fields(given)
     fields.put("a", fields.data["a"][1:])
@@ -126,7 +126,7 @@ class _Collecting(Fields):
         self.problems.append(f"{name}: {problem}")
 
 
-def test_a_subclass_may_collect_problems_and_read_on() -> None:
+def test_a_subclass_may_collect_problems_instead_of_raising_the_first() -> None:
     fields = _Collecting({"a": 5, "b": "z", "c": "x", "d": [1], "e": 6})
     assert fields.get("a", str, "default") == "default"
     assert (fields.choice("b", ("x",)), fields.items("c"), fields.texts("d")) == (None, None, None)

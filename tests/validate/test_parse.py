@@ -287,7 +287,9 @@ READ: dict[str, tuple[Any, list[Message]]] = {
 
 
 @pytest.mark.parametrize(("given", "messages"), READ.values(), ids=READ)
-def test_message_formats_are_read(given: Any, messages: list[Message]) -> None:
+def test_messages_of_every_supported_format_are_parsed(
+    given: Any, messages: list[Message]
+) -> None:
     before = (
         copy.deepcopy(given)
         if not isinstance(given, list) or MappingProxyType not in map(type, given)
@@ -298,7 +300,7 @@ def test_message_formats_are_read(given: Any, messages: list[Message]) -> None:
 
 
 @given(st.lists(some.messages, max_size=4))
-def test_our_own_records_are_read_without_loss(messages: list[Message]) -> None:
+def test_encoded_messages_are_parsed_without_loss(messages: list[Message]) -> None:
     assert parse_messages(msgspec.to_builtins(messages)) == tuple(messages)
     assert parse_messages(msgspec.json.decode(msgspec.json.encode(messages))) == tuple(messages)
 
@@ -557,7 +559,7 @@ records = st.dictionaries(st.sampled_from(["role", "content", "tool_calls"]), so
 
 
 @given(some.json_values | st.lists(records))
-def test_any_json_is_read_or_rejected(given: Any) -> None:
+def test_any_json_is_parsed_as_messages_or_rejected(given: Any) -> None:
     outcome: Any
     try:
         outcome = parse_messages(given)
@@ -591,7 +593,7 @@ TOOLS: list[tuple[Any, list[Tool]]] = [
 
 
 @pytest.mark.parametrize(("given", "tools"), TOOLS)
-def test_tools_are_read(given: Any, tools: list[Tool]) -> None:
+def test_tools_of_every_supported_format_are_parsed(given: Any, tools: list[Tool]) -> None:
     assert parse_tools(given) == tuple(tools)
 
 
@@ -638,7 +640,7 @@ def test_invalid_tools_are_rejected(given: Any, message: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [5, None, ["function"]])
-def test_tool_type_that_is_not_a_string_is_read_as_a_function(kind: Any) -> None:
+def test_tool_whose_type_is_not_a_string_is_parsed_as_a_function(kind: Any) -> None:
     assert parse_tools([{"type": kind, "function": {"name": "t"}}]) == (Tool("t"),)
 
 
@@ -658,7 +660,7 @@ CONFIGS: list[tuple[Any, RuntimeConfig]] = [
 
 
 @pytest.mark.parametrize(("given", "config"), CONFIGS)
-def test_config_is_read(given: Any, config: RuntimeConfig) -> None:
+def test_settings_of_a_call_are_parsed(given: Any, config: RuntimeConfig) -> None:
     assert parse_config(given) == config
 
 
@@ -678,14 +680,14 @@ CONFIGS_REFUSED: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("given", "message"), CONFIGS_REFUSED)
-def test_invalid_config_is_rejected(given: Any, message: str) -> None:
+def test_invalid_settings_of_a_call_are_rejected(given: Any, message: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         parse_config(given)
     assert caught.value.message == message
 
 
 @given(some.configs)
-def test_settings_are_read_from_a_mapping(config: RuntimeConfig) -> None:
+def test_settings_of_a_call_can_be_read_from_a_mapping(config: RuntimeConfig) -> None:
     assert parse_config(msgspec.to_builtins(config)) == config
 
 
@@ -703,7 +705,7 @@ CHOICES: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize(("given", "choice"), CHOICES)
-def test_tool_choice_is_read(given: Any, choice: Any) -> None:
+def test_tool_choice_is_parsed(given: Any, choice: Any) -> None:
     assert parse_tool_choice(given) == choice
 
 
@@ -746,7 +748,7 @@ class AnswerModel(BaseModel):
     n: int
 
 
-def test_call_arguments_are_read() -> None:
+def test_arguments_of_a_call_become_a_request() -> None:
     made = build_request(
         "hi",
         [{"name": "t"}],
@@ -769,27 +771,27 @@ def test_call_arguments_are_read() -> None:
     )
 
 
-def test_call_with_messages_alone_is_read() -> None:
+def test_call_with_messages_alone_becomes_a_request() -> None:
     first, second = build_request("hi"), build_request("hi")
     assert first == Request((User("hi"),), request_id=first.request_id)
     assert len(first.request_id) == 26
     assert first.request_id < second.request_id
 
 
-def test_schema_is_copied() -> None:
+def test_schema_passed_by_the_caller_is_copied() -> None:
     schema = {"type": "object"}
     assert build_request("hi", response_schema=schema).response_schema is not schema
 
 
 @pytest.mark.parametrize("kind", [Answer, AnswerModel])
-def test_schema_of_a_type_is_made(kind: type) -> None:
+def test_schema_is_generated_from_a_python_type(kind: type) -> None:
     schema = build_request("hi", response_schema=kind).response_schema
     assert schema is not None
     assert schema["properties"]["n"]["type"] == "integer"
 
 
 @pytest.mark.parametrize("kind", [5, "text", object(), object])
-def test_type_without_a_schema_is_rejected(kind: Any) -> None:
+def test_type_that_has_no_json_schema_is_rejected(kind: Any) -> None:
     with pytest.raises(
         InvalidRequestError,
         match="response_schema must be a JSON Schema or a type that has one, not",

@@ -59,11 +59,11 @@ CASES = [
 
 
 @pytest.mark.parametrize(("text", "expected"), CASES)
-def test_prefix_of_a_value_is_parsed(text: str, expected: list[Any]) -> None:
+def test_incomplete_json_is_parsed_as_far_as_it_goes(text: str, expected: list[Any]) -> None:
     assert values(ANY_OBJECT, text) == expected
 
 
-def test_each_value_is_returned_once() -> None:
+def test_each_partial_value_is_returned_once() -> None:
     assert values(ANY_OBJECT, "{", " ", '"a', '": ', '"x', "y", '"', ", ", "}") == [
         {},
         {"a": "x"},
@@ -94,7 +94,7 @@ def begins(part: Any, entire: Any) -> bool:
 @given(
     st.dictionaries(st.text(max_size=4), json_values, max_size=4), st.booleans(), st.integers(1, 7)
 )
-def test_every_prefix_grows_into_the_value(
+def test_partial_values_grow_into_the_complete_value(
     value: dict[str, Any], ascii_only: bool, size: int
 ) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only)
@@ -119,7 +119,7 @@ SCHEMA = {
 }
 
 
-def test_finished_parts_match_the_schema() -> None:
+def test_partial_value_is_returned_only_if_its_finished_parts_match_the_schema() -> None:
     # the text may still become "river"
     assert values(SCHEMA, '{"kind": "riv') == [{"kind": "riv"}]
     assert values(SCHEMA, '{"in": [{"code": 1}, {') == [{"in": [{"code": 1}, {}]}]
@@ -128,7 +128,7 @@ def test_finished_parts_match_the_schema() -> None:
     assert values(SCHEMA, '{"in": [{}, ') == []
 
 
-def test_schema_with_unions_is_checked_at_the_end_only() -> None:
+def test_schema_with_unions_is_checked_only_when_the_value_is_complete() -> None:
     node = {"anyOf": [{"$ref": "#/$defs/n"}, {"$ref": "#/$defs/n"}, {"type": "null"}]}
     tree = {
         "$defs": {
@@ -140,13 +140,13 @@ def test_schema_with_unions_is_checked_at_the_end_only() -> None:
     assert values(tree, '{"b": "x", ') == [{"b": "x"}]
 
 
-def test_text_before_the_answer_is_skipped() -> None:
+def test_text_before_the_json_answer_is_skipped() -> None:
     value = PartialValue(build_request("?", response_schema=ANY_OBJECT))
     assert value.feed(delta("Let me see.")) == []
     assert value.feed(delta('{"a": "x', 1)) == [{"a": "x"}]
 
 
-def test_wrapped_types_are_unwrapped() -> None:
+def test_value_of_a_type_that_is_not_an_object_is_unwrapped() -> None:
     assert values(list[int], "{", '"value": [1, 2, 3') == [[1, 2]]
     assert values(str, '{"value": "Rh') == ["Rh"]
 
@@ -157,12 +157,12 @@ def test_partial_objects_need_a_schema() -> None:
 
 
 @pytest.mark.parametrize("number", ["1e999", "1" + "0" * 5000])
-def test_unverifiable_numbers_are_not_shown(number: str) -> None:
+def test_partial_value_with_a_huge_number_is_not_returned(number: str) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     assert values(schema, f'{{"a": {number}, ') == []
 
 
-def test_deeply_nested_value_is_not_shown() -> None:
+def test_deeply_nested_partial_value_is_not_returned() -> None:
     assert (
         values({"type": "object", "properties": {"a": {"type": "integer"}}}, '{"a": ' + "[" * 600)
         == []

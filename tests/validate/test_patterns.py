@@ -31,7 +31,7 @@ LOOKAHEAD = "(?=(a+)+$)b"
         ("^[a-z]{2,}$", "ab", "a"),
     ],
 )
-def test_patterns_match_as_before(pattern: str, good: str, bad: str) -> None:
+def test_schema_patterns_match_the_expected_strings(pattern: str, good: str, bad: str) -> None:
     schema = {"type": "object", "properties": {"x": {"pattern": pattern}}}
     assert check(schema, {"x": good}) is None
     assert check(schema, {"x": 5}) is None  # a pattern applies to strings only
@@ -42,27 +42,27 @@ def test_patterns_match_as_before(pattern: str, good: str, bad: str) -> None:
 
 
 @pytest.mark.parametrize(("pattern", "length"), [(HEAVY, 2_000_000), (LOOKAHEAD, 300_000)])
-def test_strings_too_long_for_a_pattern_are_errors(pattern: str, length: int) -> None:
+def test_strings_too_long_for_a_pattern_are_rejected(pattern: str, length: int) -> None:
     error = check({"type": "string", "pattern": pattern}, "a" * length)
     assert error is not None
     assert f"a string of {length} characters is too long for the pattern" in error
 
 
-def test_strings_of_one_value_share_the_steps() -> None:
+def test_strings_of_one_value_share_the_limit_of_matching_steps() -> None:
     schema = {"type": "array", "items": {"pattern": HEAVY + "|^a*$"}}
     assert check(schema, ["a" * 20_000] * 2) is None
     assert "too long" in str(check(schema, ["a" * 20_000] * 20))
 
 
 @pytest.mark.parametrize("pattern", [HEAVY, LOOKAHEAD])
-def test_property_names_are_bounded_too(pattern: str) -> None:
+def test_property_names_too_long_for_a_pattern_are_rejected(pattern: str) -> None:
     schema = {"patternProperties": {f"^short$|{pattern}": {"type": "integer"}}}
     assert "not of type" in str(check(schema, [{"short": "x"}][0]))
     assert check(schema, {"inner": [{"other": 1}]}) is None
     assert "property names are too long" in str(check(schema, {"a" * 100_000: 1}))
 
 
-def test_light_patterns_of_names_take_any_length() -> None:
+def test_cheap_patterns_accept_property_names_of_any_length() -> None:
     assert check({"patternProperties": {"^a": {"type": "integer"}}}, {"a" * 100_000: 1}) is None
 
 
@@ -89,7 +89,7 @@ def test_patterns_that_cost_too_much_to_compile_are_rejected(
         compile_schema(schema, "parameters")
 
 
-def test_unfinished_values_are_metered() -> None:
+def test_patterns_are_checked_in_the_finished_parts_of_a_partial_value() -> None:
     schema = compile_schema({"properties": {"x": {"pattern": "^b{20}$"}, "y": {}}}, "parameters")
     assert has_final_error(schema, {"x": "a", "y": ""}, ["y"])
     assert not has_final_error(schema, {"x": "b" * 20, "y": ""}, ["y"])
@@ -99,5 +99,5 @@ def test_unfinished_values_are_metered() -> None:
     ("pattern", "weight"),
     [("a", 1), ("a{3}", 3), ("(a{1,10}){2,5}", 50), ("a{7,}", 7), ("a{0}", 1)],
 )
-def test_weight_is_the_product_of_repetitions(pattern: str, weight: int) -> None:
+def test_weight_of_a_pattern_is_the_product_of_its_repetitions(pattern: str, weight: int) -> None:
     assert weigh(pattern) == weight

@@ -51,7 +51,7 @@ CALLS: list[tuple[Expectation, str, dict[str, Any], tuple[str, str] | None]] = [
 
 
 @pytest.mark.parametrize(("expected", "name", "arguments", "problem"), CALLS)
-def test_tool_problems_are_found(
+def test_invalid_tool_calls_are_described(
     expected: Expectation, name: str, arguments: dict[str, Any], problem: tuple[str, str] | None
 ) -> None:
     assert expected.tool_problem(name, arguments) == problem
@@ -70,17 +70,19 @@ TEXTS: list[tuple[str, Any, str | None]] = [
 
 
 @pytest.mark.parametrize(("text", "value", "wrong"), TEXTS)
-def test_text_is_parsed(text: str, value: Any, wrong: str | None) -> None:
+def test_structured_output_is_parsed_and_validated(
+    text: str, value: Any, wrong: str | None
+) -> None:
     read, said = OFFERED.read_text(text)
     assert read == value
     assert said == wrong or (said is not None and wrong is not None and said.startswith(wrong))
 
 
-def test_schema_comes_from_the_request() -> None:
+def test_expected_schema_is_taken_from_the_request() -> None:
     assert (OFFERED.response_schema, BARE.response_schema) == (SCHEMA, None)
 
 
-def test_without_checks_every_call_with_a_name_is_accepted() -> None:
+def test_every_call_with_a_name_is_accepted_if_checks_are_off() -> None:
     unchecked = Expectation(Request([User("u")], [WEATHER], check_calls=False))
     assert unchecked.tool_problem("weather", {"city": 7}) is None
     assert unchecked.tool_problem("fly", {}) is None

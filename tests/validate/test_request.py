@@ -323,7 +323,7 @@ def test_invalid_requests_are_rejected(request_: Request, message: str) -> None:
 
 
 @given(st.lists(some.messages, max_size=5), st.lists(some.tools, max_size=2), some.tool_choices)
-def test_any_values_are_accepted_or_rejected(
+def test_any_request_is_accepted_or_rejected_with_an_error(
     messages: list[Any], tools: list[Tool], choice: Any
 ) -> None:
     outcome = ""
@@ -386,7 +386,7 @@ def test_requests_beyond_known_capabilities_are_rejected(
 
 
 @given(st.sets(st.integers(0, 4)))
-def test_first_reason_in_the_contracts_order_is_raised(which: set[int]) -> None:
+def test_first_of_several_reasons_to_reject_a_request_is_reported(which: set[int]) -> None:
     facts = {name: value for at in which for name, value in DECLINED[at][0].items()}
     found = find_refusal(EVERYTHING, Capabilities.of(facts), 1000)
     order = list(get_args(Refusal))
@@ -395,7 +395,7 @@ def test_first_reason_in_the_contracts_order_is_raised(which: set[int]) -> None:
 
 
 @pytest.mark.parametrize("value", [True, None])
-def test_true_or_unknown_capabilities_do_not_reject(value: bool | None) -> None:
+def test_supported_or_unknown_capabilities_do_not_reject_a_request(value: bool | None) -> None:
     facts = {
         name: value for facts, *_ in DECLINED for name in facts if name.startswith("supports")
     }
@@ -422,7 +422,7 @@ NOTHING = Capabilities.of(
 
 
 @pytest.mark.parametrize("messages", [[U], [U, Assistant([Opaque(1)]), User([Text("u")])]])
-def test_only_used_features_are_checked(messages: Sequence[Any]) -> None:
+def test_only_features_that_a_request_uses_are_checked(messages: Sequence[Any]) -> None:
     assert find_refusal(Request(messages), NOTHING) is None
 
 
@@ -494,7 +494,7 @@ def nest(levels: int) -> Any:
         ),
     ],
 )
-def test_nesting_depth_is_limited(make: Any, path: str) -> None:
+def test_nesting_depth_of_requests_is_limited(make: Any, path: str) -> None:
     check_request(make(nest(126)))
     for levels in (128, 5000):
         with pytest.raises(InvalidRequestError) as caught:
@@ -508,7 +508,7 @@ def test_non_finite_settings_are_rejected(value: Any) -> None:
         check_request(Request((User("a"),), config=RuntimeConfig(temperature=value)))
 
 
-def test_history_is_accepted_even_if_the_tools_changed() -> None:
+def test_earlier_tool_calls_are_accepted_even_if_the_tools_changed() -> None:
     check_request(req(U, BAD_CALL, R, tools=[Tool("f", "", NUMBER)]), history=False)
 
 

@@ -55,7 +55,7 @@ PLACES = ["$ref", "$dynamicRef"]
 
 
 @pytest.mark.parametrize("keyword", PLACES)
-def test_no_url_is_fetched(server: Server, keyword: str) -> None:
+def test_checking_a_schema_fetches_no_url(server: Server, keyword: str) -> None:
     url = f"http://127.0.0.1:{server.server_port}/integer.json"
     for planted in (
         {keyword: url},
@@ -74,7 +74,7 @@ def test_no_url_is_fetched(server: Server, keyword: str) -> None:
     assert server.hits == 0
 
 
-def test_unused_test_server_would_have_answered(server: Server) -> None:
+def test_test_server_for_schema_urls_answers_requests(server: Server) -> None:
     import urllib.request
 
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -83,7 +83,7 @@ def test_unused_test_server_would_have_answered(server: Server) -> None:
     assert server.hits == 1
 
 
-def test_no_file_is_read(tmp_path: Path) -> None:
+def test_checking_a_schema_reads_no_file(tmp_path: Path) -> None:
     path = tmp_path / "integer.json"
     path.write_text('{"type": "integer"}')
     for uri in (path.as_uri(), f"{path.as_uri()}#", f"file://localhost{path}"):
@@ -153,7 +153,7 @@ def test_equal_schemas_are_compiled_once() -> None:
     assert compile_schema({"type": "object", "title": "twice", "properties": {}}, "a") is not one
 
 
-def test_the_cache_is_bounded() -> None:
+def test_the_cache_of_compiled_schemas_is_limited() -> None:
     first = compile_schema({"const": "first"}, "p")
     assert compile_schema({"const": "first"}, "p") is first
     for number in range(20):
@@ -169,7 +169,7 @@ def test_the_cache_is_bounded() -> None:
     )
 
 
-def test_changed_schema_is_compiled_again() -> None:
+def test_modified_schema_is_compiled_again() -> None:
     changing: dict[str, Any] = {"type": "object", "required": ["a"]}
     assert first_error(compile_schema(changing, "p"), {}) is not None
     changing["required"] = []
@@ -197,11 +197,11 @@ WRONG: list[tuple[Any, Any, str | None]] = [
 
 
 @pytest.mark.parametrize(("given", "value", "message"), WRONG)
-def test_first_error_is_described(given: Any, value: Any, message: str | None) -> None:
+def test_validation_error_is_described(given: Any, value: Any, message: str | None) -> None:
     assert first_error(compile_schema(given, "p"), value) == message
 
 
-def test_only_the_first_error_is_reported() -> None:
+def test_only_the_first_validation_error_is_reported() -> None:
     validator = compile_schema({"properties": {"a": {"type": "null"}, "b": {"type": "null"}}}, "p")
     assert first_error(validator, {"a": 1, "b": 1}) in (
         '1 is not of type "null" at /a',
@@ -299,7 +299,7 @@ def test_dangling_references_are_rejected(name: str) -> None:
         compile_schema(LOOPS[name], "here")
 
 
-def test_other_schema_limits() -> None:
+def test_schemas_that_are_too_deep_or_too_long_are_rejected() -> None:
     with pytest.raises(InvalidRequestError, match="nested more than 128 levels deep"):
         compile_schema({"const": json.loads("[" * 200 + "]" * 200)}, "here")
     with pytest.raises(InvalidRequestError, match="longer than 262144 bytes"):
@@ -357,7 +357,7 @@ def test_recursive_schemas_take_little_time(
         assert wrong == "it does not satisfy the schema, and is nested too deeply to say where"
 
 
-def test_values_too_large_for_a_schema_are_not_checked() -> None:
+def test_values_too_large_for_a_schema_are_rejected_without_checking() -> None:
     compiled = compile_schema(
         {"type": "object", "properties": {"a": {"items": {"allOf": [{}] * 9_000}}}}, "p"
     )
@@ -379,7 +379,7 @@ def test_deeply_nested_values_are_invalid() -> None:
     assert first_error(compiled, {"city": 10**5000}) is not None
 
 
-def test_references_resolve_as_in_the_validator() -> None:
+def test_references_resolve_as_in_the_jsonschema_library() -> None:
     for given in (
         {
             "$ref": "#/properties/a/items/0",
