@@ -172,7 +172,9 @@ def test_final_content_is_the_sum_of_the_deltas(verbs: list[some.Verb], ending: 
 
 
 @given(some.verbs(), endings)
-def test_only_complete_valid_calls_become_intents(verbs: list[some.Verb], ending: str) -> None:
+def test_only_complete_and_valid_tool_calls_become_intents(
+    verbs: list[some.Verb], ending: str
+) -> None:
     out = say(make(), verbs)
     end(out, ending)
     events = out.take()
@@ -219,7 +221,7 @@ def late_in(verbs: list[some.Verb]) -> bool:
 
 
 @given(some.verbs())
-def test_one_block_is_open_at_a_time(verbs: list[some.Verb]) -> None:
+def test_only_one_content_block_is_open_at_a_time(verbs: list[some.Verb]) -> None:
     out = say(make(), verbs)
     out.finish("stop")
     places = [

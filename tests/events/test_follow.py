@@ -76,7 +76,7 @@ def record(
     return out
 
 
-def test_recorded_message_is_rebuilt() -> None:
+def test_recorded_message_is_converted_back_to_events() -> None:
     events = record().take()
     check_events(events)
     response = fold(events)
@@ -100,7 +100,7 @@ def test_error_of_a_recorded_message_carries_the_partial_reply() -> None:
     assert error.response.message.content == CONTENT
 
 
-def test_complete_call_without_an_intent_gets_one() -> None:
+def test_complete_call_recorded_without_an_intent_gets_one() -> None:
     [over] = [event for event in record(intent=None).take() if isinstance(event, ToolUseEnd)]
     assert over.intent is not None
     assert (over.intent.input, over.intent.raw_input_text) == ({"a": 1}, '{"a":  1}')

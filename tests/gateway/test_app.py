@@ -132,7 +132,7 @@ async def test_oversized_body_is_rejected_before_it_is_read() -> None:
     assert model.requests == []
 
 
-async def test_slow_body_is_rejected() -> None:
+async def test_request_body_that_arrives_too_slowly_is_rejected() -> None:
     model = Listed("Hello", repeat=True)
     async with serving(create_app({"fast": model}, bounds=Bounds(body_seconds=0.2))) as url:
         said = await raw(url, head(HOST, JSON, length=500) + b'{"model":')
@@ -547,7 +547,7 @@ async def test_killed_upstream_ends_every_stream_with_an_error(
         assert "message" in json.loads(last)["error"]
 
 
-async def test_reply_past_the_deadline_ends_with_an_error() -> None:
+async def test_reply_that_exceeds_the_deadline_ends_with_an_error() -> None:
     forever = asyncio.Event()
     model = Listed(lambda request: [*reply("Hello")(request)[:2], forever], repeat=True)
     async with serving(create_app({"fast": model}, bounds=Bounds(reply_seconds=0.2))) as url:
@@ -756,7 +756,7 @@ async def test_invalid_content_length_is_a_client_error(length: str) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_the_gemini_wire_is_served(stream: bool) -> None:
+async def test_gateway_serves_the_gemini_wire(stream: bool) -> None:
     body = {"contents": [{"role": "user", "parts": [{"text": "Hello"}]}]}
     verb = "streamGenerateContent?alt=sse" if stream else "generateContent"
     async with serving(

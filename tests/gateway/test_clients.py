@@ -87,7 +87,7 @@ def think(out: Assembler) -> None:
 # --- openai ------------------------------------------------------------------------------------
 
 
-async def test_openai_client_completes() -> None:
+async def test_openai_client_receives_a_complete_reply() -> None:
     async with openai_client(reply("Bonjour", usage=USAGE)) as (client, model):
         made = await client.chat.completions.create(
             model="fast",
@@ -105,7 +105,7 @@ async def test_openai_client_completes() -> None:
     assert model.requests[0].model == "m"
 
 
-async def test_openai_client_streams() -> None:
+async def test_openai_client_receives_a_streamed_reply() -> None:
     async with openai_client(reply("Bonjour", usage=USAGE)) as (client, _):
         stream = await client.chat.completions.create(
             model="fast", messages=HELLO, stream=True, stream_options={"include_usage": True}
@@ -120,7 +120,7 @@ async def test_openai_client_streams() -> None:
     assert chunks[-1].usage.completion_tokens == 5
 
 
-async def test_openai_streams_tool_calls_and_takes_results() -> None:
+async def test_openai_client_streams_tool_calls_and_sends_their_results() -> None:
     tools: Any = [{"type": "function", "function": {"name": "weather", "parameters": CITY}}]
     async with openai_client(speak(two_calls, finish="tool_calls"), "Rain.") as (client, model):
         async with client.chat.completions.stream(
@@ -186,7 +186,7 @@ OPENAI_ERRORS: list[tuple[ProviderError, type[openai.APIStatusError]]] = [
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("error", "expected"), OPENAI_ERRORS)
-async def test_openai_client_raises_its_own_errors(
+async def test_errors_are_raised_as_the_classes_of_the_openai_client(
     error: ProviderError, expected: type[openai.APIStatusError], stream: bool
 ) -> None:
     async with openai_client(error) as (client, _):
@@ -197,7 +197,7 @@ async def test_openai_client_raises_its_own_errors(
         assert caught.value.response.headers["retry-after"] == "7"
 
 
-async def test_openai_retries_transient_errors_only() -> None:
+async def test_openai_client_retries_transient_errors_only() -> None:
     async with openai_client(
         RateLimitError("slow", retry_after=0.01),
         OverloadedError("busy", retry_after=0.01),
@@ -213,7 +213,7 @@ async def test_openai_retries_transient_errors_only() -> None:
         assert len(model.requests) == 4
 
 
-async def test_openai_stream_that_breaks_off_raises() -> None:
+async def test_openai_client_raises_an_error_if_the_stream_breaks_off() -> None:
     async with openai_client(broken("Bonj", StreamInterruptedError("cut"))) as (client, _):
         stream = await client.chat.completions.create(model="fast", messages=HELLO, stream=True)
         heard = []
@@ -240,7 +240,7 @@ async def test_openai_client_lists_models() -> None:
 # --- openai, the newer wire --------------------------------------------------------------------
 
 
-async def test_responses_client_completes() -> None:
+async def test_responses_client_receives_a_complete_reply() -> None:
     async with openai_client(speak(think, usage=USAGE)) as (client, model):
         made = await client.responses.create(
             model="fast", instructions="Be terse.", input="Hello", max_output_tokens=7, store=False
@@ -252,7 +252,7 @@ async def test_responses_client_completes() -> None:
     assert model.requests[0].messages == (System("Be terse."), User("Hello"))
 
 
-async def test_responses_streams_tool_calls_and_takes_results() -> None:
+async def test_responses_client_streams_tool_calls_and_sends_their_results() -> None:
     tools: Any = [{"type": "function", "name": "weather", "parameters": CITY, "strict": False}]
     async with openai_client(speak(two_calls, finish="tool_calls"), "Rain.") as (client, model):
         async with client.responses.stream(model="fast", input="Hello", tools=tools) as stream:
@@ -295,7 +295,7 @@ async def test_responses_client_parses_structured_output_and_sends_images() -> N
     )
 
 
-async def test_responses_client_raises_its_own_errors() -> None:
+async def test_errors_are_raised_as_the_classes_of_the_responses_client() -> None:
     cut = broken("Bonj", StreamInterruptedError("cut"))
     async with openai_client(RateLimitError("slow", retry_after=7), cut) as (client, _):
         with pytest.raises(openai.RateLimitError):
@@ -319,7 +319,7 @@ async def test_responses_client_raises_its_own_errors() -> None:
 # --- anthropic ---------------------------------------------------------------------------------
 
 
-async def test_anthropic_client_completes() -> None:
+async def test_anthropic_client_receives_a_complete_reply() -> None:
     async with anthropic_client(speak(think, usage=USAGE)) as (client, model):
         made = await client.messages.create(
             model="fast", max_tokens=7, system="Be terse.", messages=HELLO
@@ -335,7 +335,7 @@ async def test_anthropic_client_completes() -> None:
     assert model.requests[0].messages == (System("Be terse."), User("Hello"))
 
 
-async def test_anthropic_client_streams() -> None:
+async def test_anthropic_client_receives_a_streamed_reply() -> None:
     answer = speak(think, usage=USAGE, stop_sequence="END")
     async with (
         anthropic_client(answer) as (client, _),
@@ -350,7 +350,7 @@ async def test_anthropic_client_streams() -> None:
     assert (made.usage.input_tokens, made.usage.output_tokens) == (6, 5)
 
 
-async def test_anthropic_streams_tool_calls_and_takes_results() -> None:
+async def test_anthropic_client_streams_tool_calls_and_sends_their_results() -> None:
     tools: Any = [{"name": "weather", "input_schema": CITY}]
     async with anthropic_client(speak(call, finish="tool_calls"), "Rain.") as (client, model):
         async with client.messages.stream(
@@ -407,7 +407,7 @@ ANTHROPIC_ERRORS: list[tuple[ProviderError, type[anthropic.APIStatusError]]] = [
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("error", "expected"), ANTHROPIC_ERRORS)
-async def test_anthropic_client_raises_its_own_errors(
+async def test_errors_are_raised_as_the_classes_of_the_anthropic_client(
     error: ProviderError, expected: type[anthropic.APIStatusError], stream: bool
 ) -> None:
     async with anthropic_client(error) as (client, _):
@@ -416,7 +416,7 @@ async def test_anthropic_client_raises_its_own_errors(
     assert error.message in str(caught.value)
 
 
-async def test_anthropic_retries_transient_errors_only() -> None:
+async def test_anthropic_client_retries_transient_errors_only() -> None:
     slow = OverloadedError("busy", retry_after=0.01)
     async with anthropic_client(slow, slow, "Yes", retries=2) as (client, model):
         made = await client.messages.create(model="fast", max_tokens=7, messages=HELLO)
@@ -428,7 +428,7 @@ async def test_anthropic_retries_transient_errors_only() -> None:
         assert len(model.requests) == 4
 
 
-async def test_anthropic_stream_that_breaks_off_raises() -> None:
+async def test_anthropic_client_raises_an_error_if_the_stream_breaks_off() -> None:
     async with anthropic_client(broken("Bonj", StreamInterruptedError("cut"))) as (client, _):
         heard = []
         caught: Exception | None = None
@@ -444,7 +444,7 @@ async def test_anthropic_stream_that_breaks_off_raises() -> None:
     assert "cut" in str(caught)
 
 
-async def test_anthropic_counts_tokens_and_lists_models() -> None:
+async def test_anthropic_client_counts_tokens_and_lists_models() -> None:
     async with anthropic_client() as (client, model):
         counted = await client.messages.count_tokens(model="fast", messages=HELLO)
         assert counted.input_tokens == model.estimate_input_tokens("Hello")
@@ -518,7 +518,7 @@ async def ollama_client(*answers: Any) -> AsyncIterator[tuple[ollama.AsyncClient
             await client._client.aclose()  # noqa: SLF001 - the client has no close() of its own
 
 
-async def test_ollama_client_completes() -> None:
+async def test_ollama_client_receives_a_complete_reply() -> None:
     async with ollama_client(speak(think, usage=USAGE)) as (client, model):
         made = await client.chat(
             "fast", HELLO, think=True, options={"num_predict": 7, "seed": 3}, keep_alive="5m"
@@ -532,7 +532,7 @@ async def test_ollama_client_completes() -> None:
     assert (config.max_tokens, config.seed, config.reasoning) == (7, 3, "medium")
 
 
-async def test_ollama_client_streams() -> None:
+async def test_ollama_client_receives_a_streamed_reply() -> None:
     async with ollama_client(reply("Bonjour", usage=USAGE)) as (client, model):
         parts = [part async for part in await client.chat("fast", HELLO, stream=True)]
     assert "".join([part.message.content or "" for part in parts]) == "Bonjour"
@@ -541,7 +541,7 @@ async def test_ollama_client_streams() -> None:
     assert model.requests[0].stream
 
 
-async def test_ollama_calls_tools_and_takes_results() -> None:
+async def test_ollama_client_receives_tool_calls_and_sends_their_results() -> None:
     tools: Any = [
         {
             "type": "function",
@@ -621,14 +621,14 @@ async def collect(client: ollama.AsyncClient, parts: list[str], *, stream: bool)
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_ollama_client_raises_its_own_errors(stream: bool) -> None:
+async def test_errors_are_raised_as_the_classes_of_the_ollama_client(stream: bool) -> None:
     async with ollama_client(RateLimitError("slow down", retry_after=2)) as (client, _):
         with pytest.raises(ollama.ResponseError, match="slow down") as caught:
             await collect(client, [], stream=stream)
     assert caught.value.status_code == 429
 
 
-async def test_ollama_truncated_stream_raises() -> None:
+async def test_ollama_client_raises_an_error_if_the_stream_is_truncated() -> None:
     async with ollama_client(broken("Bon", StreamInterruptedError("cut"))) as (client, _):
         parts: list[str] = []
         with pytest.raises(ollama.ResponseError, match="cut"):

@@ -33,7 +33,7 @@ WANTED = {"anthropic": 41, "responses": 42, "gemini": 43, "openai": 4}
 
 
 @pytest.mark.parametrize("can_count", [True, False])
-async def test_a_count_is_exact_or_reported_as_an_estimate(can_count: bool) -> None:
+async def test_a_token_count_is_exact_or_reported_as_an_estimate(can_count: bool) -> None:
     async def handler(connection: Connection) -> None:
         path = connection.seen.path
         found = [reply for end, reply in COUNTS.items() if path.endswith(end) and can_count]

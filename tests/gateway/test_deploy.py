@@ -43,7 +43,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("place", COMMANDS)
-def test_every_documented_option_exists(place: str) -> None:
+def test_every_documented_gateway_option_exists(place: str) -> None:
     name, *options = COMMANDS[place]
     context = click.Context(main)
     command = main.get_command(context, name)
@@ -78,7 +78,7 @@ def test_compose_file_defines_every_service_and_confines_the_gateways() -> None:
             ), source
 
 
-def test_kubernetes_manifests_define_probes_and_a_long_enough_drain() -> None:
+def test_kubernetes_manifests_define_probes_and_allow_enough_time_to_shut_down() -> None:
     wanted = {
         "Deployment",
         "Service",
@@ -165,7 +165,7 @@ async def test_gateways_of_the_compose_file_share_keys_limits_and_log(
 # --- TLS ---------------------------------------------------------------------------------------
 
 
-async def test_the_gateway_serves_tls(tmp_path: Path) -> None:
+async def test_gateway_can_serve_tls(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     cert, key = authority.issue("127.0.0.1")
     trusted = ssl.create_default_context(cafile=authority.path)

@@ -105,7 +105,7 @@ async def test_key_in_a_request_trailer_is_not_accepted() -> None:
         assert statuses(await raw(url, POST + OURS + head + chunks)) == [200]
 
 
-async def test_pipelined_requests_are_limited() -> None:
+async def test_number_of_pipelined_requests_is_limited() -> None:
     """The running request and the queued ones are answered in order; the last closes the
     connection.
     """
@@ -119,7 +119,7 @@ async def test_pipelined_requests_are_limited() -> None:
         )
 
 
-async def test_hang_up_ends_the_running_call_even_with_a_queued_request() -> None:
+async def test_hanging_up_ends_the_running_call_even_with_a_queued_request() -> None:
     forever = asyncio.Event()
     model = Listed(lambda request: [*reply("Hello")(request)[:2], forever], repeat=True)
     async with serving(app(model)) as url:
@@ -267,7 +267,7 @@ async def test_unread_reply_does_not_keep_a_closed_connection_open() -> None:
             assert len(await _rest(client)) < 10_000_000
 
 
-async def test_long_reply_is_sent_completely_before_closing(
+async def test_long_reply_is_sent_completely_before_the_connection_closes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Invalid bytes follow the request, so the server closes after the reply; the client reads
@@ -313,7 +313,7 @@ async def test_number_of_connections_is_limited(bounds: dict[str, int]) -> None:
             writer.close()
 
 
-def test_ipv6_peers_are_counted_by_network() -> None:
+def test_ipv6_clients_are_counted_by_network() -> None:
     assert _network_of("10.0.0.1") == "10.0.0.1"
     assert _network_of("::ffff:10.0.0.1") == "10.0.0.1"
     assert (
@@ -360,7 +360,7 @@ async def test_client_that_closes_before_the_reply_stops_the_call(data: bytes) -
                 await asyncio.sleep(0.01)
 
 
-async def test_http_1_0_gets_no_chunked_encoding() -> None:
+async def test_http_1_0_client_gets_no_chunked_encoding() -> None:
     async with serving(app()) as url:
         for data in (DATA, STREAM):
             answer = await raw(url, call(data).replace(b"HTTP/1.1", b"HTTP/1.0"))
@@ -375,7 +375,7 @@ async def test_http_1_0_gets_no_chunked_encoding() -> None:
         assert (await raw(url, b"GET /health HTTP/1.0\r\n\r\n")).endswith(b'{"status":"ok"}')
 
 
-async def test_extra_slash_causes_no_redirect() -> None:
+async def test_extra_slash_in_the_path_causes_no_redirect() -> None:
     async with serving(app()) as url:
         sent = call(
             head=POST.replace(b"completions ", b"completions/ ").replace(

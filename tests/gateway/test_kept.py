@@ -43,7 +43,7 @@ def texts(model: Listed, at: int) -> list[tuple[str, str]]:
     ]
 
 
-async def test_conversation_continues_by_the_previous_response_id(tmp_path: Path) -> None:
+async def test_conversation_is_continued_by_the_previous_response_id(tmp_path: Path) -> None:
     async with stored(tmp_path, "One.", "Two.", "Three.") as (client, model, _):
         first = await client.responses.create(
             model="fast", input="First?", instructions="Be brief."
@@ -215,7 +215,7 @@ async def test_error_explains_how_to_configure_the_missing_response_store() -> N
     assert model.requests == []
 
 
-async def test_stored_rows_expire_and_the_oldest_are_evicted_first(
+async def test_stored_responses_expire_and_the_oldest_are_deleted_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = ResponseStore(tmp_path / "a.db", keep_seconds=0.0)

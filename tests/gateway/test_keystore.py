@@ -49,7 +49,7 @@ def store(place: str) -> Iterator[KeyStore]:
     opened.close()
 
 
-def test_keys_are_stored_without_the_key_itself(
+def test_key_store_contains_hashes_rather_than_keys(
     store: KeyStore, ring: KeyRing, place: str
 ) -> None:
     shown = store.create(
@@ -71,7 +71,7 @@ def test_keys_are_stored_without_the_key_itself(
         assert Path(place).stat().st_mode & 0o077 == 0
 
 
-def test_rotation_keeps_the_old_key_for_the_overlap(store: KeyStore) -> None:
+def test_rotated_key_stays_valid_during_the_overlap(store: KeyStore) -> None:
     old = store.create("ann", budget_usd=Decimal(1))
     new, until = store.rotate("ann", timedelta(hours=1))
     assert timedelta(minutes=59) < until - datetime.now(UTC) < timedelta(minutes=61)
@@ -82,7 +82,7 @@ def test_rotation_keeps_the_old_key_for_the_overlap(store: KeyStore) -> None:
     assert [ring.find(each) is None for each in (old, new, newest)] == [True, True, False]
 
 
-def test_every_change_is_audited(store: KeyStore) -> None:
+def test_every_change_of_a_key_is_recorded_for_audits(store: KeyStore) -> None:
     store.create("ann", models=("fast",))
     store.change("ann", {"models": ("*",), "budget_usd": Decimal(3)})
     store.rotate("ann", timedelta(hours=1))
@@ -120,7 +120,7 @@ BAD: list[tuple[Callable[[KeyStore], Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize("at", range(len(BAD)))
-def test_rejected_changes_alter_neither_keys_nor_audit(at: int, store: KeyStore) -> None:
+def test_rejected_changes_alter_neither_keys_nor_audit_records(at: int, store: KeyStore) -> None:
     store.create("ann")
     attempt, kind, message = BAD[at]
     before = store.read_keys(), store.audit()
@@ -129,7 +129,7 @@ def test_rejected_changes_alter_neither_keys_nor_audit(at: int, store: KeyStore)
     assert (store.read_keys(), store.audit()) == before
 
 
-def test_changes_by_two_processes_are_both_visible(
+def test_key_changes_made_by_two_processes_are_both_visible(
     store: KeyStore, ring: KeyRing, place: str
 ) -> None:
     other = KeyStore(place)

@@ -79,7 +79,9 @@ async def until(path: Path, expected: tuple[int, int, int]) -> None:
 
 
 @pytest.mark.parametrize("limit", [10, 100])
-def test_requests_per_minute_are_exact_across_processes(limit: int, tmp_path: Path) -> None:
+def test_limit_of_requests_per_minute_is_exact_across_processes(
+    limit: int, tmp_path: Path
+) -> None:
     code = (
         "import sys; from dragoman.gateway.ledger import Ledger; from dragoman.gateway.keys import"
         " Key\nfrom dragoman.errors import RateLimitError\nledger, key, done = Ledger(sys.argv[1],"
@@ -100,7 +102,7 @@ def test_requests_per_minute_are_exact_across_processes(limit: int, tmp_path: Pa
 
 
 @pytest.mark.usefixtures("quick")
-async def test_locked_ledger_rejects_calls_with_503_without_blocking_others(
+async def test_locked_ledger_rejects_its_calls_with_status_503_and_blocks_no_others(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "used.db"
@@ -168,7 +170,7 @@ async def test_pending_usage_is_written_at_shutdown(tmp_path: Path) -> None:
     assert tables(path) == (0, 100, 500_000_000)
 
 
-async def test_calls_that_could_not_be_counted_are_reported(
+async def test_number_of_calls_that_could_not_be_counted_is_reported(
     quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(ledger_module, "_CLOSE_SECONDS", 0.2)
@@ -204,7 +206,9 @@ async def test_full_disk_rejects_new_calls_and_loses_no_usage(tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("quick")
-async def test_lease_of_a_call_cancelled_while_it_is_granted_is_released(tmp_path: Path) -> None:
+async def test_lease_is_released_if_its_call_is_cancelled_while_it_is_granted(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "used.db"
     writer = LedgerWriter(Ledger(path))
     other = lock(path)
@@ -258,7 +262,7 @@ async def test_call_abandoned_before_its_first_event_is_charged_by_estimate(stre
     assert len(model.requests) == 1
 
 
-async def test_call_past_the_deadline_is_charged() -> None:
+async def test_call_that_exceeds_the_deadline_is_charged() -> None:
     assert await spend(priced(lambda request: [asyncio.Event()]), reply_seconds=0.2) > Decimal(
         "0.01"
     )
@@ -296,7 +300,7 @@ async def test_call_that_the_upstream_rejects_over_http_is_not_charged(status: i
 # --- upstream failures -------------------------------------------------------------------------
 
 
-async def test_unavailable_limiter_gives_503() -> None:
+async def test_unavailable_rate_limiter_gives_status_503() -> None:
     def fail(request: Any) -> Any:
         raise LimiterUnavailableError("Redis is unavailable")
 
@@ -308,7 +312,7 @@ async def test_unavailable_limiter_gives_503() -> None:
 
 
 @pytest.mark.parametrize("status", [301, 302, 307])
-async def test_redirect_from_the_upstream_gives_502(status: int) -> None:
+async def test_redirect_from_the_upstream_gives_status_502(status: int) -> None:
     async def handler(connection: Connection) -> None:
         connection.head(status, {"location": "http://127.0.0.1:1/", "content-length": "0"})
 

@@ -116,7 +116,7 @@ async def ask(
 
 
 @pytest.mark.exhaustive
-async def test_ledger_logs_and_observer_agree_on_the_cost(
+async def test_ledger_log_and_observer_agree_on_the_cost(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     bills, observed, dice = Bills(), [], random.Random(16)

@@ -384,7 +384,7 @@ HOSTED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-async def test_tools_that_both_providers_run_are_mapped_and_others_refused() -> None:
+async def test_hosted_tools_that_both_providers_have_are_mapped_and_others_rejected() -> None:
     async with bench() as gateway:
         for client, fields, wanted in HOSTED:
             for model, expected in wanted.items():
@@ -411,7 +411,7 @@ def is_function(tool: dict[str, Any]) -> bool:
     )
 
 
-async def test_options_that_a_provider_lacks_are_reported() -> None:
+async def test_hosted_tool_options_that_a_provider_lacks_are_reported() -> None:
     async with bench() as gateway:
         asked = {
             "tools": [
@@ -457,7 +457,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.exhaustive
-async def test_meaning_changing_settings_are_rejected_on_other_wires() -> None:
+async def test_settings_that_change_the_meaning_of_a_request_are_rejected_on_other_wires() -> None:
     async with bench() as gateway:
         for at, (client, fields, name) in enumerate(REFUSED):
             for model in models_for(client, at):
@@ -595,7 +595,7 @@ THINKING: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-async def test_reasoning_amounts_are_translated_between_all_wires() -> None:
+async def test_reasoning_effort_is_translated_between_all_wires() -> None:
     async with bench() as gateway:
         for client, fields, wanted in THINKING:
             for model, expected in wanted.items():
@@ -659,7 +659,7 @@ def test_stop_sequence_is_found_across_chunk_boundaries(size: int) -> None:
     )
 
 
-async def test_errors_name_the_clients_own_fields() -> None:
+async def test_errors_name_fields_as_the_client_sent_them() -> None:
     async with bench() as gateway:
         for client, fields, name in (
             (

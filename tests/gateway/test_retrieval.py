@@ -40,7 +40,7 @@ async def gateway(
         yield url, embedder, reranker
 
 
-async def test_openai_client_works() -> None:
+async def test_openai_client_receives_embeddings() -> None:
     expected = (await SimulatedEmbedder(dimensions=8).embed(TEXTS)).vectors.tolist()
     async with (
         gateway() as (url, embedder, _),
@@ -88,7 +88,7 @@ async def test_openai_client_parses_the_errors_of_the_gateway() -> None:
         await client.close()
 
 
-async def test_cohere_client_works() -> None:
+async def test_cohere_client_receives_rankings_and_embeddings() -> None:
     async with (
         gateway() as (url, embedder, reranker),
         httpx.AsyncClient() as connections,
@@ -114,7 +114,7 @@ async def test_cohere_client_works() -> None:
             await client.rerank(model="nothing", query="q", documents=["d"])
 
 
-async def test_ollama_client_works() -> None:
+async def test_ollama_client_receives_embeddings() -> None:
     async with gateway() as (url, _, _):
         client = ollama.AsyncClient(host=url)
         found = await client.embed(model="vectors", input=TEXTS)

@@ -197,7 +197,7 @@ async def test_error_for_an_unserved_route_gives_advice_in_the_clients_format() 
                 )
 
 
-async def test_ollama_client_works() -> None:
+async def test_ollama_generate_and_list_routes_work() -> None:
     async with bench() as gateway:
         client = ollama.AsyncClient(host=gateway.url, headers={"connection": "close"})
         assert (await client.generate(model="openai", prompt="Hi")).response == "Hello there"

@@ -258,7 +258,7 @@ async def test_configured_failure_policy_applies_while_redis_is_unavailable(
 
 
 @pytest.mark.usefixtures("quick")
-async def test_slot_that_redis_grants_after_the_timeout_is_freed(
+async def test_concurrency_slot_that_redis_grants_after_the_timeout_is_freed(
     own_redis: OwnRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits_module, "_SECONDS", 0.2)

@@ -128,7 +128,7 @@ def bridge(read: Any, **settings: Any) -> BridgeProvider:
     ),
     ids=str,
 )
-async def test_provider_over_an_sdk_passes_the_contract(case: Any) -> None:
+async def test_provider_made_from_an_sdk_passes_the_provider_test_suite(case: Any) -> None:
     await case.run()
 
 
@@ -153,7 +153,7 @@ async def test_every_piece_that_the_sdk_yields_becomes_part_of_the_reply() -> No
     assert [warning.code for warning in reply.warnings] == ["x_dropped"]
 
 
-async def test_an_empty_stream_is_an_empty_reply() -> None:
+async def test_an_empty_stream_becomes_an_empty_reply() -> None:
     async def read(request: Request) -> AsyncGenerator[Piece, None]:
         nothing: list[Piece] = []
         for piece in nothing:
@@ -181,7 +181,7 @@ async def test_bridge_works_with_retries_and_closes_the_sdk_client() -> None:
     assert (len(calls), closed) == (2, [1])
 
 
-async def test_a_cancelled_stream_closes_the_generator() -> None:
+async def test_cancelling_a_stream_closes_the_generator_of_the_sdk() -> None:
     ended: list[str] = []
 
     async def read(request: Request) -> AsyncGenerator[Piece, None]:
@@ -228,9 +228,7 @@ def test_sdk_exceptions_become_provider_errors(
     assert (type(read_error(raised)) if kind else read_error(raised)) == kind
 
 
-async def test_custom_error_translation_comes_first_and_unknown_exceptions_keep_their_cause() -> (
-    None
-):
+async def test_unknown_sdk_exceptions_keep_their_cause_unless_translated() -> None:
     async def read(request: Request) -> AsyncGenerator[Piece, None]:
         if request:
             raise KeyError("odd")
@@ -318,7 +316,9 @@ class Streaming(Foreign):
     ),
     ids=str,
 )
-async def test_provider_over_a_langchain_model_passes_the_contract(case: Any) -> None:
+async def test_provider_made_from_a_langchain_model_passes_the_provider_test_suite(
+    case: Any,
+) -> None:
     await case.run()
 
 
@@ -412,7 +412,9 @@ async def test_features_that_a_langchain_model_lacks_are_rejected() -> None:
 
 @pytest.mark.parametrize("choice", ["auto", "required", ForceTool("look")], ids=str)
 @pytest.mark.parametrize("framework", ["langchain", "pydantic_ai"])
-async def test_tool_choices_survive_both_translations(framework: str, choice: Any) -> None:
+async def test_tool_choices_are_translated_to_a_framework_and_back(
+    framework: str, choice: Any
+) -> None:
     inner = ScriptedProvider(Answer(tool_calls=[Call("look", {})]))
     if framework == "langchain":
         model = from_langchain(ChatDragoman(provider=inner))
@@ -436,7 +438,7 @@ async def test_invalid_tool_calls_of_langchain_raise_an_error() -> None:
         )
 
 
-async def test_structured_output_by_a_forced_call_is_returned_as_text() -> None:
+async def test_structured_output_from_a_forced_tool_call_is_returned_as_text() -> None:
     class ByCall(Foreign):
         def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
             return self.bind()
@@ -483,7 +485,7 @@ async def broken_stream(messages: Any, info: AgentInfo) -> AsyncIterator[str]:
     ),
     ids=str,
 )
-async def test_provider_over_a_pydantic_ai_model_passes_the_contract(case: Any) -> None:
+async def test_provider_made_from_a_pydantic_ai_model_passes_the_test_suite(case: Any) -> None:
     await case.run()
 
 

@@ -188,7 +188,7 @@ def test_tool_calls_that_violate_the_schema_are_passed_to_langchain() -> None:
     )
 
 
-def test_losses_are_reported_as_warnings(server: SimServer) -> None:
+def test_settings_that_cannot_be_sent_are_reported_as_warnings(server: SimServer) -> None:
     model = ChatDragoman(model="sim-1", base_url=server.base_urls["ollama"], wire="ollama")
     with pytest.warns(DragomanLossWarning, match="cannot force a call"):
         found = model.bind_tools([depth], tool_choice="depth").invoke("How deep is the Rhine?")
@@ -220,7 +220,7 @@ async def test_connections_are_closed_with_the_event_loop(server: SimServer) -> 
     assert texts == [texts[0]] * 3 != [""] * 3
 
 
-def test_structured_output_can_include_the_message(server: SimServer) -> None:
+def test_structured_output_can_include_the_raw_message(server: SimServer) -> None:
     model = ChatDragoman(model="sim-1", base_url=server.base_urls["openai"])
     schema = {
         "title": "river",

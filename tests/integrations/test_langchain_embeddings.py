@@ -113,7 +113,7 @@ async def test_embedder_that_is_already_open_is_used_and_its_errors_are_raised()
     assert len(await model.aembed_query("a")) == 64
 
 
-def test_losses_are_reported_as_warnings() -> None:
+def test_settings_that_cannot_be_sent_are_reported_as_warnings() -> None:
     class Lossy(SimulatedEmbedder):
         async def answer(self, request: EmbedRequest) -> Embedded:
             losses = [

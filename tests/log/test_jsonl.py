@@ -57,7 +57,7 @@ def test_exported_file_can_be_read_like_the_log(path: Path) -> None:
         assert again.read_bytes() == path.read_bytes()
 
 
-def test_export_is_read_only(path: Path) -> None:
+def test_exported_log_is_read_only(path: Path) -> None:
     with pytest.raises(LogReadOnlyError, match="is read-only"):
         open_log(path)
     with ExportedLog(path) as log, pytest.raises(LogReadOnlyError):
@@ -75,7 +75,9 @@ def test_export_is_read_only(path: Path) -> None:
         ('Z","turn"', '","turn"', "unreadable"),
     ],
 )
-def test_changed_line_is_detected(path: Path, old: str, new: str, problem: str) -> None:
+def test_changed_line_of_an_export_is_detected(
+    path: Path, old: str, new: str, problem: str
+) -> None:
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new, 1))
@@ -85,7 +87,7 @@ def test_changed_line_is_detected(path: Path, old: str, new: str, problem: str) 
         assert (found.session, found.problem) == ("fix", problem)
 
 
-def test_removed_duplicated_and_moved_lines_are_detected(path: Path) -> None:
+def test_removed_duplicated_and_moved_lines_of_an_export_are_detected(path: Path) -> None:
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:5], *lines[6:]]))
     with ExportedLog(path) as log:
@@ -141,7 +143,7 @@ def test_flipped_bits_are_detected(path: Path, data: st.DataObject) -> None:
         pass
 
 
-def test_commands_accept_an_export(path: Path) -> None:
+def test_log_commands_accept_an_exported_file(path: Path) -> None:
     def run(*words: str) -> tuple[int, str]:
         result = CliRunner().invoke(main, [*words, "--log", str(path)])
         return result.exit_code, result.output
@@ -157,7 +159,7 @@ def test_commands_accept_an_export(path: Path) -> None:
     )
 
 
-def test_an_export_is_imported(path: Path, tmp_path: Path) -> None:
+def test_an_exported_file_can_be_imported(path: Path, tmp_path: Path) -> None:
     def take(*words: str) -> Result:
         return CliRunner().invoke(
             main, ["log", "import", *words, "--log", str(tmp_path / "new.db")]

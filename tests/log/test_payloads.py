@@ -224,7 +224,7 @@ def test_records_of_earlier_versions_are_read(kind: str) -> None:
     assert isinstance(decode_payload(kind, data), expected)
 
 
-def test_reading_tolerates_records_of_newer_versions() -> None:
+def test_records_of_newer_versions_are_read_without_an_error() -> None:
     assert decode_payload("future.event", b'{"a":1}') == {"a": 1}
     assert decode_payload("turn.started", b'{"number":"first"}') == {"number": "first"}
     assert decode_payload("turn.started", b'{"number":1,"colour":"red"}') == TurnStarted(1)

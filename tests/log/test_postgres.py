@@ -92,7 +92,7 @@ def test_unique_key_rejects_a_record_written_without_the_lock(
         assert log.verify().ok
 
 
-def test_lost_connection_fails_appends_in_flight_and_reconnects(
+def test_appends_in_flight_fail_if_the_connection_is_lost_and_later_ones_work(
     conninfo: str, server: str
 ) -> None:
     with PostgresLog(conninfo) as log:
@@ -111,7 +111,7 @@ def test_lost_connection_fails_appends_in_flight_and_reconnects(
         assert log.verify().ok
 
 
-def test_synchronous_commit_is_turned_on(conninfo: str) -> None:
+def test_postgres_commits_are_synchronous(conninfo: str) -> None:
     with PostgresLog(
         conninfo.replace("search_path", "synchronous_commit=off -c search_path")
     ) as log:

@@ -176,7 +176,7 @@ async def test_records_of_many_callers_are_written_in_one_commit(tmp_path: Path)
         assert log.verify().records == 2000
 
 
-def test_every_commit_is_synced(tmp_path: Path) -> None:
+def test_every_commit_is_synced_to_disk(tmp_path: Path) -> None:
     with SqliteLog(tmp_path / "log.db") as log:
         settings = {
             name: log._connection.execute(f"PRAGMA {name}").fetchone()[0]
@@ -252,7 +252,7 @@ def test_database_of_another_program_is_not_changed(tmp_path: Path, readonly: bo
     assert path.read_bytes() == before
 
 
-def test_an_empty_file_becomes_a_log(tmp_path: Path) -> None:
+def test_opening_an_empty_file_creates_a_log(tmp_path: Path) -> None:
     (tmp_path / "log.db").touch()
     with SqliteLog(tmp_path / "log.db") as log:
         assert log.append_sync("s1", TurnStarted(1)).seq == 1
@@ -345,7 +345,7 @@ def test_error_names_a_read_only_folder(open_folder: Path) -> None:
     assert list(open_folder.iterdir()) == []
 
 
-def test_read_only_file_is_readable_and_named_in_write_errors(open_folder: Path) -> None:
+def test_read_only_log_file_is_readable_and_write_errors_name_it(open_folder: Path) -> None:
     path = open_folder / "log.db"
     with SqliteLog(path) as log:
         log.append_sync("s1", TurnStarted(1))
@@ -365,7 +365,7 @@ def test_log_is_readable_by_its_owner_only(path: Path) -> None:
     assert modes == dict.fromkeys(["log.db", "log.db-shm", "log.db-wal", "log.db.lock"], 0o600)
 
 
-def test_folder_is_created_and_unusual_names_work(tmp_path: Path) -> None:
+def test_missing_folder_is_created_and_unusual_file_names_work(tmp_path: Path) -> None:
     path = tmp_path / "a b" / "50% #1?.db"
     with SqliteLog(str(path)) as log:
         log.append_sync("s1", TurnStarted(1))

@@ -102,7 +102,9 @@ def test_failures_of_several_models_are_counted_separately() -> None:
 
 
 @pytest.mark.parametrize(("gap", "wide"), [(60.0, True), (60.1, False)])
-def test_three_failed_models_within_two_minutes_block_the_provider(gap: float, wide: bool) -> None:
+def test_three_failed_models_within_two_minutes_make_the_provider_unavailable(
+    gap: float, wide: bool
+) -> None:
     machine = Machine()
     for number, model in enumerate("abc"):
         machine.clock.now = number * gap
@@ -115,7 +117,7 @@ def test_three_failed_models_within_two_minutes_block_the_provider(gap: float, w
     assert len(machine.events) == 3 + wide
 
 
-def test_recovered_provider_is_not_blocked_by_one_failure() -> None:
+def test_recovered_provider_stays_available_after_one_failure() -> None:
     machine = Machine()
     held = machine.availability.admit("p", "d")
     assert held is not None
@@ -127,7 +129,7 @@ def test_recovered_provider_is_not_blocked_by_one_failure() -> None:
     assert machine.availability.is_available("p", "d")
 
 
-def test_authentication_error_blocks_the_provider_at_once() -> None:
+def test_authentication_error_makes_the_provider_unavailable_at_once() -> None:
     machine = Machine()
     machine.succeed("other")
     machine.fail("m", AuthenticationError("no"))
@@ -142,7 +144,7 @@ def test_authentication_error_blocks_the_provider_at_once() -> None:
     "error", [NetworkError("x"), TimedOutError("x"), StreamInterruptedError("x")]
 )
 @pytest.mark.parametrize(("gap", "wide"), [(0.0, True), (30.0, True), (30.1, False)])
-def test_two_network_errors_within_thirty_seconds_block_the_provider(
+def test_two_network_errors_within_thirty_seconds_make_the_provider_unavailable(
     gap: float, wide: bool, error: ProviderError
 ) -> None:
     machine = Machine()
@@ -153,7 +155,7 @@ def test_two_network_errors_within_thirty_seconds_block_the_provider(
     assert machine.events == ([told] if wide else [])
 
 
-def test_success_in_between_resets_network_errors() -> None:
+def test_success_between_two_network_errors_resets_their_count() -> None:
     machine = Machine()
     machine.fail("a", NetworkError("x"))
     machine.succeed("b")
@@ -232,7 +234,7 @@ def test_failed_probe_restarts_the_cool_down_without_an_event() -> None:
     assert machine.events[-1] == ProviderRecovered("p", "model_specific", 600.0, ("m",))
 
 
-def test_cancelled_probe_allows_the_next_one() -> None:
+def test_cancelled_probe_allows_another_probe() -> None:
     machine = Machine()
     machine.fails(5, 0.0)
     machine.clock.now = 300.0
@@ -245,7 +247,7 @@ def test_cancelled_probe_allows_the_next_one() -> None:
     assert machine.availability.admit("p", "m") is not None
 
 
-def test_failure_during_a_cancelled_probe_still_counts() -> None:
+def test_failure_of_another_call_during_a_cancelled_probe_still_counts() -> None:
     machine = Machine()
     early = machine.availability.admit("p", "m")
     machine.fails(5, 0.0)

@@ -227,7 +227,7 @@ async def test_a_cache_entry_expires(open_one: Open) -> None:
     assert await store.get("a") is None
 
 
-async def test_space_of_expired_entries_is_reclaimed_in_sqlite(tmp_path: Path) -> None:
+async def test_space_of_expired_cache_entries_is_reclaimed_in_sqlite(tmp_path: Path) -> None:
     clock = Clock()
     store = SqliteStore(tmp_path / "deep" / "cache.db", ttl=10, max_bytes=8, clock=clock)
     await store.put("a", b"1234")

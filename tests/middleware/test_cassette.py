@@ -513,7 +513,7 @@ async def test_cassette_stores_the_reply_unchanged(tmp_path: Path) -> None:
     check_events(heard)
 
 
-async def test_key_in_a_custom_providers_error_is_hidden(tmp_path: Path) -> None:
+async def test_api_key_in_the_error_of_a_custom_provider_is_hidden(tmp_path: Path) -> None:
     error = UnavailableError(
         f"told {CANARY}", provider_message=f"and {CANARY}", provider_code=CANARY
     )
@@ -543,7 +543,7 @@ async def test_concurrent_calls_are_recorded_completely(tmp_path: Path) -> None:
         assert (await played.complete(text)).text == text
 
 
-async def test_two_processes_record_to_one_cassette(tmp_path: Path) -> None:
+async def test_two_processes_can_record_to_one_cassette(tmp_path: Path) -> None:
     script = """
         import asyncio, sys
         from dragoman.middleware import Record

@@ -104,7 +104,7 @@ async def test_each_candidate_is_called_with_its_own_model() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_no_fallback_after_the_first_event(stream: bool) -> None:
+async def test_no_other_candidate_is_tried_after_the_first_event(stream: bool) -> None:
     a, b, model, told = pair(broken("half of a", StreamInterruptedError("cut")))
     heard, error = await collect(model.events(build_request("hi", stream=stream)))
     assert isinstance(error, StreamInterruptedError)
@@ -413,14 +413,14 @@ async def test_failing_event_listener_does_not_affect_calls(
     assert "on_event failed" in caplog.text
 
 
-async def test_invalid_response_does_not_fall_back() -> None:
+async def test_invalid_response_does_not_lead_to_the_next_candidate() -> None:
     a, b, model, _ = pair(InvalidResponseError("odd"))
     with pytest.raises(InvalidResponseError):
         await model.complete("hi")
     assert (len(a.requests), b.requests) == (1, [])
 
 
-async def test_inner_stream_is_closed_when_the_reader_stops() -> None:
+async def test_fallback_closes_the_inner_stream_when_the_reader_stops() -> None:
     a, _, model, _ = pair(lambda request: [*reply("hello")(request)[:2], asyncio.Event()])
     source = model.events(build_request("hi", stream=True))
     await source.__anext__()
@@ -466,7 +466,7 @@ async def test_all_candidates_are_closed_even_if_one_fails() -> None:
     assert b.closed == 1
 
 
-def test_plan_and_estimate_use_the_first_candidate() -> None:
+def test_swap_plan_and_token_estimate_use_the_first_candidate() -> None:
     a, _, model, _ = pair("x")
     assert model.plan("hello").target == a.plan("hello").target
     assert model.estimate_input_tokens("hello") == a.estimate_input_tokens("hello")

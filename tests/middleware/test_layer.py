@@ -138,7 +138,9 @@ async def test_recovering_server_is_retried_until_it_succeeds(
     await _ask(Retry(provider, clock=clock, sleep=clock.sleep), stream)
 
 
-async def test_a_stream_that_breaks_after_its_first_event_is_sent_once(tmp_path: Path) -> None:
+async def test_request_is_not_repeated_if_its_stream_breaks_after_the_first_event(
+    tmp_path: Path,
+) -> None:
     async def handler(connection: Connection) -> None:
         connection.begin_stream()
         connection.chunk(chunk("Hel"))
@@ -186,7 +188,7 @@ async def test_abandoning_a_stream_closes_the_connection_through_all_layers(
     assert told[1].error_class == "cancelled"
 
 
-async def test_fallback_switches_from_a_dead_server_to_a_live_one() -> None:
+async def test_fallback_switches_to_another_server_if_the_first_is_down() -> None:
     told: list[Any] = []
     async with serve(failing("500")) as dead, serve(answering("alive")) as living:
         clock = Clock()

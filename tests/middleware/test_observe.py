@@ -295,7 +295,7 @@ class Bill(msgspec.Struct):
     pricing_version: str
 
 
-async def test_price_is_looked_up_by_the_full_name() -> None:
+async def test_price_is_looked_up_by_provider_and_model() -> None:
     asked: list[Any] = []
 
     def price(usage: Usage, model: str) -> Bill:
@@ -389,7 +389,7 @@ SECRETS = [
 
 
 @pytest.mark.parametrize(("text", "secret"), SECRETS)
-def test_secrets_and_personal_data_are_removed(text: str, secret: str) -> None:
+def test_redaction_removes_secrets_and_personal_data(text: str, secret: str) -> None:
     assert secret in text
     assert secret not in redact(text)
 
@@ -440,7 +440,7 @@ def test_redaction_takes_linear_time(text: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "secret"), SECRETS)
-async def test_no_secret_is_reported(text: str, secret: str) -> None:
+async def test_events_contain_no_secret(text: str, secret: str) -> None:
     for error in (
         ProviderError(text),
         UnavailableError("x", provider_message=text),
@@ -553,7 +553,7 @@ async def test_awaitable_returned_by_a_subscriber_is_awaited() -> None:
     assert len(told) == 2
 
 
-async def test_event_that_cannot_be_built_does_not_affect_others(
+async def test_failure_to_build_one_event_does_not_affect_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     told: list[Any] = []
@@ -567,7 +567,7 @@ async def test_event_that_cannot_be_built_does_not_affect_others(
     assert len(told) == 2
 
 
-async def test_slow_plain_subscriber_does_not_slow_a_call() -> None:
+async def test_slow_synchronous_subscriber_does_not_slow_a_call() -> None:
     go_on = threading.Event()
     told: list[Any] = []
 
@@ -696,7 +696,7 @@ def test_error_names_an_invalid_setting(
         Observe(Listed(), *subscribers, **settings)
 
 
-def test_observer_describes_itself_by_its_subscribers() -> None:
+def test_description_of_an_observer_names_its_subscribers() -> None:
     def listener(_: object) -> None: ...
 
     described = describe(Observe(Listed(), listener))

@@ -191,7 +191,7 @@ async def test_cancelled_waiting_call_consumes_no_tokens_and_no_slot(victims: st
     assert (queue.limiter.running, queue.limiter.waiting) == (0, 0)
 
 
-async def test_next_call_proceeds_if_the_one_whose_turn_it_is_is_cancelled() -> None:
+async def test_next_call_proceeds_if_the_first_in_the_queue_is_cancelled() -> None:
     queue = Queue(max_concurrency=1)
     for name in "abc":
         queue.ask(name)
@@ -310,7 +310,7 @@ def fixed(*answers: Any) -> Listed:
         (ZeroDivisionError("bug"), None),
     ],
 )
-async def test_tokens_are_reserved_before_and_settled_after_each_call(
+async def test_tokens_are_reserved_before_and_corrected_after_each_call(
     stream: bool, answer: Any, spent: int | None
 ) -> None:
     limiter = Watched(tokens_per_minute=1e6)
@@ -320,7 +320,7 @@ async def test_tokens_are_reserved_before_and_settled_after_each_call(
     assert limiter.running == 0
 
 
-async def test_nothing_is_estimated_without_a_token_limit() -> None:
+async def test_tokens_are_not_estimated_without_a_token_limit() -> None:
     class Dear(Listed):
         def estimate_input_tokens(self, *_: Any) -> int:
             raise AssertionError("asked for an estimate nobody needs")

@@ -137,7 +137,9 @@ async def test_waiting_calls_of_one_process_are_admitted_in_order(make: Make) ->
     assert order == list(range(20))
 
 
-async def test_concurrency_never_exceeds_the_slots(make: Make, redis_url: str) -> None:
+async def test_number_of_concurrent_calls_never_exceeds_the_limit(
+    make: Make, redis_url: str
+) -> None:
     limiters = [make(max_concurrency=3, poll_seconds=0.002) for _ in range(4)]
     running = most = 0
     # the first ones stay until all slots are taken, however slow the machine is

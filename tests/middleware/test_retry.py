@@ -163,7 +163,7 @@ async def test_retry_after_longer_than_the_limit_is_raised_at_once(retry_after: 
     assert clock.slept == []
 
 
-async def test_custom_backoff_receives_the_attempt() -> None:
+async def test_custom_backoff_function_receives_the_attempt_number() -> None:
     provider, clock = Listed(lambda _: UnavailableError("down"), repeat=True), Clock()
     with pytest.raises(UnavailableError):
         await retry(provider, clock, max_retries=3, backoff=lambda index: 10.0 * index).complete(
@@ -225,7 +225,7 @@ async def test_stream_is_not_retried_after_its_first_event(stream: bool) -> None
     assert [event.type for event in heard] == ["message.start", "text.delta", "message.complete"]
 
 
-async def test_events_are_passed_on_immediately() -> None:
+async def test_retry_forwards_events_immediately() -> None:
     gate = asyncio.Event()
     provider, clock = (
         Listed(lambda request: [*reply("hi")(request)[:2], gate, *reply("hi")(request)[2:]]),
@@ -263,7 +263,7 @@ async def test_custom_classifier_decides_which_errors_are_retried() -> None:
         await model.complete("hi")
 
 
-async def test_classifier_never_receives_a_cancelled_call() -> None:
+async def test_retry_classifier_is_not_called_for_a_cancelled_call() -> None:
     provider, clock = Listed(CallCancelledError("stop")), Clock()
     asked: list[ProviderError] = []
     with pytest.raises(CallCancelledError):
@@ -273,7 +273,9 @@ async def test_classifier_never_receives_a_cancelled_call() -> None:
     assert asked == []
 
 
-async def test_failing_on_retry_does_not_break_the_call(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failing_on_retry_callback_does_not_fail_the_call(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     told: list[tuple[str, int, float]] = []
 
     def watch(error: ProviderError, attempt: int, wait: float) -> None:
@@ -409,7 +411,7 @@ async def test_events_of_rejected_answers_do_not_reach_the_caller() -> None:
     assert heard[-1].parsed == {"n": 1}  # type: ignore[union-attr]
 
 
-async def test_last_rejected_answer_is_delivered_before_its_error() -> None:
+async def test_events_of_the_last_rejected_answer_precede_its_error() -> None:
     provider, clock = Listed(reply("bad 1"), reply("bad 2")), Clock()
     model = retry(provider, clock, max_retries=1, reask=lambda _: "again")
     heard, error = await collect(model.events(build_request("hi", response_schema=SCHEMA)))
@@ -418,7 +420,7 @@ async def test_last_rejected_answer_is_delivered_before_its_error() -> None:
     assert heard[-1].final_content[0].text == "bad 2"  # type: ignore[union-attr]
 
 
-async def test_stream_is_not_reasked_after_its_first_event() -> None:
+async def test_invalid_answer_is_not_corrected_after_the_first_event_of_a_stream() -> None:
     provider, clock = Listed(reply("bad"), reply('{"n": 1}')), Clock()
     model = retry(provider, clock, reask=lambda _: "again")
     heard, error = await collect(
@@ -429,7 +431,7 @@ async def test_stream_is_not_reasked_after_its_first_event() -> None:
     check_events(heard)
 
 
-async def test_invalid_answer_is_raised_without_reask() -> None:
+async def test_invalid_structured_answer_is_raised_if_reask_is_off() -> None:
     provider, clock = Listed(reply("bad"), "never asked"), Clock()
     with pytest.raises(StructuredOutputError):
         await retry(provider, clock).complete("hi", response_schema=SCHEMA)
@@ -466,7 +468,7 @@ async def test_reask_and_per_attempt_overrides_work_together() -> None:
 # --- cancelling --------------------------------------------------------------------------------
 
 
-async def test_cancel_ends_the_wait_between_attempts() -> None:
+async def test_cancelling_ends_the_wait_between_attempts() -> None:
     provider = Listed(UnavailableError("down"), "never asked")
     waiting = asyncio.Event()
 
@@ -537,7 +539,7 @@ def test_error_names_an_invalid_setting(settings: dict[str, Any], field: str) ->
         Retry(Listed(), **settings)
 
 
-async def test_coroutine_function_is_rejected_as_on_retry() -> None:
+async def test_on_retry_callback_must_not_be_a_coroutine_function() -> None:
     async def watch(*_: Any) -> None: ...
 
     with pytest.raises(ValueError, match="on_retry must be a plain function"):

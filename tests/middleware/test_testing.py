@@ -54,7 +54,7 @@ def _path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
 
-def test_calls_are_recorded_once_and_then_replayed(pytester: pytest.Pytester) -> None:
+def test_pytest_plugin_records_calls_once_and_then_replays_them(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_river=TEST)
     first = run(pytester)
     first.assert_outcomes(passed=3)
@@ -80,7 +80,7 @@ def test_replay_mode_sends_no_requests_and_off_mode_writes_no_cassettes(
     assert not (pytester.path / "cassettes").exists()
 
 
-def test_every_test_has_its_own_cassette() -> None:
+def test_every_test_has_its_own_cassette_file() -> None:
     file = Path("tests/test_a.py")
     names = [
         "test_x",

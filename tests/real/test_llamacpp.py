@@ -56,7 +56,9 @@ def model(server: tuple[str, str]) -> Provider:
     return connect("tiny", base_url=server[0], api_key=server[1])
 
 
-async def test_real_server_is_ready_and_answers_complete_and_streamed(model: Provider) -> None:
+async def test_real_server_is_ready_and_returns_complete_and_streamed_replies(
+    model: Provider,
+) -> None:
     async with model:
         await model.ready()
         whole = await model.complete("Hello", config=SHORT)
@@ -87,7 +89,7 @@ async def test_structured_output_is_enforced_by_the_server(model: Provider) -> N
     assert response.parsed["ok"] in (True, False)
 
 
-async def test_cancelling_stops_generation_on_the_server(model: Provider) -> None:
+async def test_cancelling_a_call_stops_generation_on_the_server(model: Provider) -> None:
     async with model:
         stream = model.stream("Hello", config={"max_tokens": 100_000, "seed": 3})
         events: list[Any] = []
@@ -116,7 +118,7 @@ async def test_context_overflow_is_reported_for_streams_and_complete_replies(
     assert caught.value.provider_code == "400"
 
 
-async def test_wrong_key_is_rejected(server: tuple[str, str]) -> None:
+async def test_wrong_key_is_rejected_by_the_local_server(server: tuple[str, str]) -> None:
     async with connect("tiny", base_url=server[0], api_key="wrong-key-0123456789") as model:
         for call in (model.ready(), model.complete("Hello")):
             with pytest.raises(AuthenticationError) as caught:

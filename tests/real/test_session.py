@@ -79,7 +79,9 @@ SIZES: dict[str, tuple[int, ContextPolicy]] = {
 @pytest.mark.exhaustive
 @pytest.mark.skipif(not HAS_CALLER, reason="slow, and needs dragoman local pull qwen (1.1 GB)")
 @pytest.mark.parametrize("size", SIZES)
-async def test_forty_turns_of_a_small_model_fit_its_window(size: str, tmp_path: Path) -> None:
+async def test_forty_turns_of_a_small_model_fit_its_context_window(
+    size: str, tmp_path: Path
+) -> None:
     sentences, first = SIZES[size]
 
     @tool(side_effect="read")

@@ -30,7 +30,7 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def test_replay_prints_each_step(path: Path) -> None:
+def test_replay_command_prints_each_step(path: Path) -> None:
     result = run("fix", "--log", str(path))
     assert result.exit_code == 0, result.output
     lines = [line for line in result.stdout.splitlines() if line.strip()]
@@ -45,7 +45,7 @@ def test_replay_prints_each_step(path: Path) -> None:
     assert "\x1b" not in result.output
 
 
-def test_replay_prints_json(path: Path) -> None:
+def test_replay_command_can_print_json(path: Path) -> None:
     steps = [
         json.loads(line) for line in run("fix", "--log", str(path), "--json").stdout.splitlines()
     ]
@@ -80,7 +80,7 @@ def test_replay_shows_a_broken_chain_up_to_the_break(path: Path) -> None:
     assert len(run("fix", "--log", str(path), "--json").stdout.splitlines()) == 7
 
 
-def test_two_runs_are_compared(path: Path, tmp_path: Path) -> None:
+def test_replay_command_compares_two_runs(path: Path, tmp_path: Path) -> None:
     with SqliteLog(tmp_path / "other.db") as log:
         tell(log, "fix")
         tell(
@@ -111,7 +111,7 @@ def test_control_characters_in_a_run_are_not_printed(path: Path) -> None:
     assert all(letter.isprintable() or letter == "\n" for letter in shown)
 
 
-def test_unknown_run_is_reported(path: Path) -> None:
+def test_error_names_an_unknown_run(path: Path) -> None:
     assert run("no", "--log", str(path)).exit_code == 2
     assert run("fix", "--diff", "no", "--log", str(path)).exit_code == 2
     assert run("fix", "--log", str(path) + ".none").exit_code == EXIT_CODES["log_unusable"]

@@ -147,7 +147,7 @@ async def test_replay_rejects_a_call_that_was_not_recorded(log: EventLog) -> Non
         await provider.complete([User("Hi"), Assistant("Hello"), User("Again")])
 
 
-async def test_final_failures_are_replayed_and_retried_ones_are_not(log: EventLog) -> None:
+async def test_failures_are_replayed_unless_the_call_was_retried(log: EventLog) -> None:
     log.append_sync("s", SessionStarted("Hi", "m", "p"))
     log.append_sync("s", MessageRecorded(User("Hi")))
     for attempt in range(2):
@@ -180,7 +180,7 @@ async def test_final_failures_are_replayed_and_retried_ones_are_not(log: EventLo
 
 
 @pytest.mark.parametrize("ended", ["other", "cancelled"])
-async def test_externally_cancelled_call_is_not_replayed_as_a_reply(
+async def test_call_whose_task_was_cancelled_is_not_replayed_as_a_reply(
     log: EventLog, ended: Any
 ) -> None:
     log.append_sync("s", MessageRecorded(User("Hi")))

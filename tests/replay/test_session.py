@@ -193,7 +193,7 @@ async def test_replay_runs_no_tool(log: SqliteLog, monkeypatch: pytest.MonkeyPat
     assert ran == before
 
 
-def test_replay_cannot_reach_a_tool() -> None:
+def test_importing_the_replay_does_not_import_tools() -> None:
     program = (
         "import sys, dragoman.replay, dragoman.trace\nprint([name for name in sys.modules if "
         "name.startswith(('dragoman.tools', 'dragoman.session'))])"

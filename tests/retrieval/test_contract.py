@@ -96,7 +96,7 @@ EMBED_MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("texts", "settings", "message"), EMBED_MISTAKES)
-async def test_embed_rejects_invalid_input_before_sending(
+async def test_embed_rejects_invalid_input_before_a_request_is_sent(
     texts: Any, settings: dict[str, Any], message: str
 ) -> None:
     embedder = Lengths()
@@ -119,7 +119,7 @@ RERANK_MISTAKES: list[tuple[Any, Any, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("query", "documents", "settings", "message"), RERANK_MISTAKES)
-async def test_rerank_rejects_invalid_input_before_sending(
+async def test_rerank_rejects_invalid_input_before_a_request_is_sent(
     query: Any, documents: Any, settings: dict[str, Any], message: str
 ) -> None:
     reranker = Scores()
@@ -132,7 +132,7 @@ async def test_rerank_rejects_invalid_input_before_sending(
 # --- splitting ---------------------------------------------------------------------------------
 
 
-async def test_large_call_is_split_and_reassembled_in_order() -> None:
+async def test_large_call_is_split_and_its_results_are_joined_in_order() -> None:
     embedder = Lengths()
     found = await embedder.embed(
         ["a", "bb", "ccc", "dddd", "eeeee"], input_type="query", dimensions=2, extras={"x": 1}
@@ -266,7 +266,7 @@ async def test_raw_reply_is_not_kept_if_turned_off() -> None:
     assert (await embedder.embed(["a"])).raw is None
 
 
-async def test_secrets_and_texts_stay_out_of_errors() -> None:
+async def test_errors_contain_neither_secrets_nor_texts() -> None:
     text = "a sentence that a server repeats in full"
     body = msgspec.json.encode(
         {"error": {"message": f"cannot embed {text} with key sk-verysecretkey123"}}
@@ -282,7 +282,7 @@ async def test_secrets_and_texts_stay_out_of_errors() -> None:
     assert caught.value.model == "m"
 
 
-async def test_call_is_rejected_if_a_lost_setting_must_raise() -> None:
+async def test_call_is_rejected_if_a_setting_would_be_lost_and_losses_must_raise() -> None:
     transport = FixtureTransport(_reply([1.0]))
     embedder = connect_embedder("m", base_url="http://host", transport=transport, on_loss="reject")
     with pytest.raises(UnsupportedFeatureError, match="input_type"):

@@ -151,7 +151,7 @@ async def test_the_retrieval_test_suite_compares_errors_by_class() -> None:
         await case.run()
 
 
-def test_test_suite_cases_can_be_skipped_and_run_without_an_event_loop() -> None:
+def test_retrieval_suite_cases_can_be_skipped_and_run_without_an_event_loop() -> None:
     cases = retrieval_suite(SimulatedEmbedder, skip=["calls.*"], seconds=30.0)
     assert {str(case).partition(".")[0] for case in cases} == {"answer"}
     cases[0].run_sync()

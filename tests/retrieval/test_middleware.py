@@ -102,7 +102,7 @@ async def test_retry_repeats_only_the_failed_request_of_a_split_call() -> None:
     assert found.usage == Usage(input_tokens=3)
 
 
-async def test_exhausted_retry_keeps_the_earlier_results() -> None:
+async def test_error_after_exhausted_retries_carries_the_earlier_results() -> None:
     inner = Plain(None, *[OverloadedError("busy") for _ in range(3)])
     embedder: Any = Retry(inner, sleep=_no_sleep)  # type: ignore[arg-type]
     with pytest.raises(OverloadedError) as caught:

@@ -102,7 +102,7 @@ def test_vendor_without_chat_models_is_rejected_for_chat() -> None:
     assert "connect_embedder" in str(caught.value)
 
 
-def test_missing_key_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_names_the_variable_of_a_missing_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COHERE_API_KEY")
     with pytest.raises(AuthenticationError, match="COHERE_API_KEY"):
         connect_reranker("cohere:rerank-v3.5")
@@ -149,7 +149,7 @@ async def test_models_yaml_configures_wires_and_limits(tmp_path: Path) -> None:
         ("embed: {speed: 9}", "adapters.box.embed.speed: unknown key"),
     ],
 )
-def test_mistakes_in_models_yaml_are_located(tmp_path: Path, text: str, message: str) -> None:
+def test_error_locates_a_mistake_in_models_yaml(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "models.yaml"
     path.write_text(
         f"adapters:\n  box:\n    type: openai-compatible\n    base_url: http://h\n    {text}\n"

@@ -79,7 +79,7 @@ async def test_simulated_errors_are_raised_with_the_same_class(wire: str) -> Non
             assert len((await embedder.embed(["x"])).vectors) == 1
 
 
-async def test_similar_texts_are_near_each_other() -> None:
+async def test_simulated_embeddings_of_similar_texts_are_near_each_other() -> None:
     found = await SimulatedEmbedder().embed(["a red fox", "the red fox", "blue whales swim"])
     first, second, third = [row.tolist() for row in found.vectors]
     assert _dot(first, second) > _dot(first, third)
@@ -98,7 +98,7 @@ async def test_a_simulated_reranker_returns_documents() -> None:
 # --- blocking ----------------------------------------------------------------------------------
 
 
-def test_synchronous_clients_work(server: SimServer) -> None:
+def test_synchronous_embedders_and_rerankers_work(server: SimServer) -> None:
     base_url = f"{server.url}/v1"
     with dragoman.sync.connect_embedder("sim", base_url=base_url) as embedder:
         embedder.ready()

@@ -88,7 +88,7 @@ async def test_a_fallback_whose_first_candidate_answers_records_no_switch(log: S
     assert of(list(log.read(session.id)), "llm.call_completed")[0].provider == "a"
 
 
-async def test_a_switch_is_recorded_before_the_reply(log: SqliteLog) -> None:
+async def test_a_fallback_switch_is_recorded_before_the_reply(log: SqliteLog) -> None:
     first = retry(Named(BUSY("busy"), BUSY("busy"), name="a"), max_retries=1)
     session = Session(Fallback([first, Named("Done.", name="b")]), (), ALL, log)
     await session.run("Go.")
@@ -118,7 +118,7 @@ async def test_when_all_candidates_fail_each_failure_is_recorded_once(log: Sqlit
     ]
 
 
-async def test_session_turn_and_metadata_reach_request_and_observer(log: SqliteLog) -> None:
+async def test_requests_and_observers_receive_session_turn_and_metadata(log: SqliteLog) -> None:
     observed: list[Any] = []
     model = Named("Done.")
     provider = Observe(model, observed.append)

@@ -62,7 +62,7 @@ def test_search_for_imports_finds_indirect_imports() -> None:
     assert "tools" in reachable(["session"])["session/session.py"]
 
 
-def test_lower_layers_do_not_load_the_session() -> None:
+def test_importing_lower_layers_does_not_load_the_session() -> None:
     program = (
         f"import importlib, pkgutil, sys, dragoman\nfor name in {BELOW!r}:\n    module = "
         "importlib.import_module(f'dragoman.{name}')\n    for found in "

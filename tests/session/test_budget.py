@@ -43,7 +43,7 @@ def ping() -> str:
         (Budget(cost_usd=0.031), "cost", Decimal("0.045"), 3),
     ],
 )
-async def test_budget_ends_a_session_cleanly(
+async def test_session_that_exceeds_a_budget_ends_with_complete_records(
     log: SqliteLog, budget: Budget, name: str, used: Any, turns: int
 ) -> None:
     session = Session(
@@ -88,7 +88,7 @@ async def test_session_with_a_cost_budget_ends_if_a_cost_is_unknown(log: SqliteL
     assert "not known" in (outcome.detail or "")
 
 
-async def test_uncounted_tokens_are_estimated(log: SqliteLog) -> None:
+async def test_tokens_that_the_provider_does_not_count_are_estimated(log: SqliteLog) -> None:
     provider = Listed(propose(call("ping"), usage=Usage()), repeat=True)
     session = Session(provider, [ping], ALL, log, budget=Budget(tokens=40))
     outcome = await session.run("Go and do whatever it is that has to be done.")
@@ -127,10 +127,10 @@ async def test_session_continues_with_a_larger_budget(log: SqliteLog) -> None:
         ({"cost_usd": True}, "budget.cost_usd: must be a number"),
     ],
 )
-def test_invalid_limit_is_rejected(facts: Any, complaint: str) -> None:
+def test_invalid_budget_limit_is_rejected(facts: Any, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         Budget(**facts)
 
 
-def test_unset_limit_is_never_reached() -> None:
+def test_budget_without_limits_is_never_exceeded() -> None:
     assert Budget().find_excess(Spending(10**9, 10**12, Decimal(10**9), "x")) is None

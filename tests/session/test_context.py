@@ -92,7 +92,7 @@ POLICIES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", POLICIES)
-async def test_forty_turns_fit_a_small_window(name: str) -> None:
+async def test_forty_turns_fit_a_small_context_window(name: str) -> None:
     log, provider = MemoryLog(), reader()
     session = Session(provider, [read_page], ALL, log, context=POLICIES[name], system="Read.")
     outcome = await session.run("Read all pages.")
@@ -261,7 +261,7 @@ async def test_context_is_shortened_and_the_call_repeated_once_after_an_overflow
     check_evidence(records)
 
 
-async def test_a_second_overflow_of_the_same_turn_is_raised(log: SqliteLog) -> None:
+async def test_a_second_context_overflow_in_the_same_turn_is_raised(log: SqliteLog) -> None:
     provider = Narrow(10, "Done.")
     session = Session(provider, [read_page], ALL, log, context=Window())
     with pytest.raises(ContextOverflowError):
@@ -278,7 +278,7 @@ async def test_a_second_overflow_of_the_same_turn_is_raised(log: SqliteLog) -> N
     assert len(provider.requests) == 3
 
 
-async def test_result_too_long_for_the_window_is_truncated(log: SqliteLog) -> None:
+async def test_result_too_long_for_the_context_window_is_truncated(log: SqliteLog) -> None:
     @tool(side_effect="read", output_limit=200_000)
     def read_book() -> str:
         """Read the whole book."""
@@ -418,7 +418,7 @@ async def test_context_policy_reserves_space_for_the_reply(log: SqliteLog) -> No
     )
 
 
-async def test_goals_are_never_omitted(log: SqliteLog) -> None:
+async def test_goals_are_never_omitted_from_the_context(log: SqliteLog) -> None:
     provider = reader(30, window=4_000)
     session = Session(provider, [read_page], ALL, log, context=Window(), budget=Budget(steps=8))
     await session.run("First goal.")
@@ -518,5 +518,5 @@ async def test_work_per_turn_does_not_grow_with_the_length_of_a_session(
     assert renamed[-1] < TENTH * 120  # messages a turn: what is sent, twice when it is shortened
 
 
-def test_counted_tokens_match_the_event_log() -> None:
+def test_log_that_counts_its_reads_is_an_event_log() -> None:
     assert issubclass(CountedLog, EventLog)

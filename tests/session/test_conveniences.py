@@ -115,7 +115,7 @@ async def test_output_schema_is_sent_only_in_the_final_turn_if_there_are_tools()
     assert session.log.verify(session.id).ok
 
 
-async def test_invalid_output_is_requested_again() -> None:
+async def test_model_is_asked_again_after_invalid_structured_output() -> None:
     model = ScriptedProvider('{"km": "far"}', '{"km": 3}', '{"km": 1230}')
     outcome = await Session(model, output=Long).run("How long is the Rhine?")
     assert outcome.output == Long(km=1230)
@@ -131,7 +131,7 @@ async def test_invalid_output_is_requested_again() -> None:
     assert "that is not long" in last[-1].text
 
 
-async def test_repeated_invalid_output_ends_with_an_error_or_the_budget() -> None:
+async def test_session_ends_if_its_output_is_repeatedly_invalid() -> None:
     model = ScriptedProvider('{"km": 3}')
     with pytest.raises(StructuredOutputError, match="that is not long"):
         await Session(model, output=Long).run("How long is the Rhine?")

@@ -60,7 +60,7 @@ def check_sendable(messages: list[Message]) -> None:
 # --- resuming at a record ----------------------------------------------------------------------
 
 
-async def test_session_can_be_resumed_after_every_record() -> None:
+async def test_session_can_be_resumed_at_each_of_its_records() -> None:
     length = len(await record(MemoryLog()))
     for at in range(1, length + 1):
         log = MemoryLog()
@@ -129,7 +129,7 @@ async def test_session_can_be_resumed_twice_at_the_same_record() -> None:
 # --- forks -------------------------------------------------------------------------------------
 
 
-async def test_session_can_be_forked_after_every_record() -> None:
+async def test_session_can_be_forked_after_each_of_its_records() -> None:
     log = MemoryLog()
     before = await record(log)
     done = list(ran)
@@ -170,7 +170,7 @@ async def test_forked_session_reports_which_calls_had_run() -> None:
     assert texts[2] == "noted a"
 
 
-async def test_fork_sends_the_same_messages() -> None:
+async def test_forked_session_sends_the_same_messages() -> None:
     @tool(side_effect="read")
     def read(n: int) -> str:
         """Read."""
@@ -188,7 +188,7 @@ async def test_fork_sends_the_same_messages() -> None:
     assert fork.messages == session.messages
 
 
-async def test_one_session_is_exported_imported_and_resumed_elsewhere(tmp_path: Path) -> None:
+async def test_exported_session_can_be_imported_and_resumed_in_another_log(tmp_path: Path) -> None:
     with SqliteLog(tmp_path / "one.db") as log:
         await record(log)
         await (
@@ -206,7 +206,7 @@ async def test_one_session_is_exported_imported_and_resumed_elsewhere(tmp_path: 
 # --- further goals -----------------------------------------------------------------------------
 
 
-async def test_follow_up_goal_runs_in_the_same_run() -> None:
+async def test_follow_up_goal_is_handled_in_the_same_run() -> None:
     log = MemoryLog()
     session = Session(Listed("One.", "Two.", "Three."), [note], ALL, log)
     session.follow_up("Second.")

@@ -49,7 +49,7 @@ DONE = speak(lambda out: out.text("Done."), usage=LARGE)
 FILTERED = speak(lambda out: out.text("I "), finish="content_filter", usage=LARGE)
 
 
-async def test_invalid_calls_are_charged(log: SqliteLog) -> None:
+async def test_invalid_tool_calls_are_charged(log: SqliteLog) -> None:
     session = Session(sonnet(WRONG, UNKNOWN, DONE), [look], ALL, log)
     outcome = await session.run("Go.")
     assert outcome.spent.cost_usd == 3 * PRICE

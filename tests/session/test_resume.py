@@ -77,12 +77,12 @@ def cut(story: Story, length: int, path: Path) -> SqliteLog:
 LENGTH = 39
 
 
-def test_complete_run_writes_the_expected_number_of_records(story: Story) -> None:
+def test_complete_run_writes_as_many_records_as_the_tests_expect(story: Story) -> None:
     assert len(story.records) == LENGTH
 
 
 @pytest.mark.parametrize("length", range(1, LENGTH))
-async def test_session_is_resumed_after_every_record(
+async def test_session_can_be_resumed_after_each_of_its_records(
     length: int, tmp_path: Path, story: Story
 ) -> None:
     ran.clear()
@@ -150,7 +150,7 @@ async def test_session_state_can_be_rebuilt_from_the_log(tmp_path: Path) -> None
                     assert read.ids.to_intent(name, told) == intent
 
 
-async def test_broken_chain_is_not_resumed(tmp_path: Path, story: Story) -> None:
+async def test_session_with_a_broken_chain_cannot_be_resumed(tmp_path: Path, story: Story) -> None:
     path = tmp_path / "cut.db"
     cut(story, 20, path).close()
     connection = sqlite3.connect(path)
@@ -163,7 +163,7 @@ async def test_broken_chain_is_not_resumed(tmp_path: Path, story: Story) -> None
         await Session.resume(Listed("x"), [], ALL, log, "s1")
 
 
-async def test_unknown_session_is_not_resumed(tmp_path: Path) -> None:
+async def test_unknown_session_cannot_be_resumed(tmp_path: Path) -> None:
     with (
         SqliteLog(tmp_path / "log.db") as log,
         pytest.raises(SessionError, match="there is no session 's9'"),

@@ -215,7 +215,7 @@ async def test_unknown_price_is_recorded_as_unknown_rather_than_zero(log: Sqlite
 @pytest.mark.parametrize(
     ("effects", "together"), [(("read", "none"), True), (("read", "write"), False)]
 )
-async def test_tool_calls_run_concurrently_only_if_all_of_them_only_read(
+async def test_tool_calls_run_concurrently_only_if_none_of_them_writes(
     log: SqliteLog, effects: Any, together: bool
 ) -> None:
     inside = 0
@@ -248,7 +248,7 @@ async def test_tool_calls_run_concurrently_only_if_all_of_them_only_read(
     check_evidence(list(log.read(session.id)))
 
 
-async def test_call_that_cannot_be_recorded_stops_the_concurrent_ones(
+async def test_call_that_cannot_be_recorded_stops_concurrent_calls(
     log: SqliteLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append = log.append
@@ -414,7 +414,7 @@ async def test_finish_reason_of_the_last_reply_decides_the_outcome(
     assert (await session.run("Go.")).outcome == outcome
 
 
-async def test_empty_reply_is_not_sent_back(log: SqliteLog) -> None:
+async def test_empty_reply_is_not_sent_back_to_the_model(log: SqliteLog) -> None:
     provider = Listed("One.", speak(), "Three.")
     session = Session(provider, (), ALL, log)
     outcomes = [await session.run(goal) for goal in ("One?", "Two?", "Three?")]

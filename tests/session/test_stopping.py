@@ -70,7 +70,9 @@ async def count_records(log: SqliteLog) -> int:
 TOTAL = 40
 
 
-async def test_uninterrupted_run_writes_the_expected_number_of_records(log: SqliteLog) -> None:
+async def test_uninterrupted_run_writes_as_many_records_as_the_tests_expect(
+    log: SqliteLog,
+) -> None:
     assert await count_records(log) == TOTAL
     assert ran == ["a", "b", "c", "d"]
 
@@ -120,7 +122,7 @@ async def test_session_can_be_stopped_after_each_of_its_records(
     check_evidence(list(log.read("s1")))
 
 
-async def test_partial_reply_is_kept_and_not_sent_back(log: SqliteLog) -> None:
+async def test_partial_reply_is_recorded_and_not_sent_back_to_the_model(log: SqliteLog) -> None:
     gate = asyncio.Event()
 
     def half(request: Any) -> list[Any]:

@@ -74,7 +74,7 @@ def test_drip_fault_sends_pieces_of_the_given_size() -> None:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-async def test_interleaved_calls_decode_to_the_same_calls(wire: str) -> None:
+async def test_interleaved_fragments_are_decoded_to_the_same_calls(wire: str) -> None:
     plain = ScriptedProvider(CALLS)
     mixed = ScriptedProvider(ScriptRule(CALLS, fault=Fault(interleave=True)), wire=wire)
     wanted = await plain.complete("x", tools=TOOLS)

@@ -173,7 +173,7 @@ def test_rules_match_requests_by_their_fields(
     assert match.fits(Request(messages, **facts)) is fits
 
 
-async def test_unmatched_request_lists_the_rules_without_the_prompt() -> None:
+async def test_error_for_an_unmatched_request_lists_the_rules_without_the_prompt() -> None:
     model = ScriptedProvider(
         ScriptRule("a", RequestMatch(text="xylophone"), name="about x"),
         ScriptRule("b", RequestMatch(text="zebra")),

@@ -140,7 +140,7 @@ async def test_the_same_seed_gives_the_same_faults() -> None:
     assert await run(5) != await run(6)
 
 
-async def test_duplicate_chunks_are_sent_twice(dragoman_sim: Sim) -> None:
+async def test_duplicate_fault_sends_chunks_twice_over_a_socket(dragoman_sim: Sim) -> None:
     sim = dragoman_sim(ScriptRule("one two three", fault=Fault(duplicate=3)))
     async with sim.connect() as model:
         events, _ = await collect(model.stream("x"))
@@ -180,7 +180,7 @@ async def test_unmatched_request_gets_an_error_response(dragoman_sim: Sim) -> No
             await model.complete("x")
 
 
-async def test_a_client_that_hangs_up_ends_the_reply(dragoman_sim: Sim) -> None:
+async def test_hanging_up_ends_the_reply_of_the_simulator(dragoman_sim: Sim) -> None:
     ended = threading.Event()
 
     async def sleep(seconds: float) -> None:

@@ -159,7 +159,7 @@ async def test_a_token_does_not_follow_a_redirect_to_another_origin() -> None:
         ("https://mcp.example.com/", {"X-Key": " "}, "value is empty"),
     ],
 )
-def test_headers_that_cannot_be_sent_safely_are_refused(
+def test_headers_that_cannot_be_sent_safely_are_rejected(
     target: Any, headers: dict[str, str], words: str
 ) -> None:
     with pytest.raises(ValueError, match=words) as caught:

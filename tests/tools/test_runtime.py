@@ -325,7 +325,9 @@ async def test_program_that_does_not_read_its_input_works() -> None:
     assert seen.exit_code == 0
 
 
-async def test_program_does_not_receive_our_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_program_does_not_receive_api_keys_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("DRAGOMAN_API_KEY", "k-secret")
     seen = await run(program("import os; print(dict(os.environ))", env={"MINE": "1"}))
     assert "k-secret" not in seen.content

@@ -148,7 +148,7 @@ def test_workspace_in_a_missing_folder_is_rejected(root: Path) -> None:
 # --- reading -----------------------------------------------------------------------------------
 
 
-async def test_file_is_read_by_lines(root: Path) -> None:
+async def test_file_can_be_read_by_line_numbers(root: Path) -> None:
     seen = await call(root, "read_file", path="a.txt")
     assert seen.content == "     1\tone\n     2\ttwo\n     3\tthree"
     seen = await call(root, "read_file", path=str(root / "a.txt"), first_line=2, lines=1)
@@ -181,7 +181,7 @@ async def test_only_line_feed_characters_end_a_line(root: Path) -> None:
         ("none", None, "No such file or directory"),
     ],
 )
-async def test_unreadable_files_are_reported(
+async def test_result_explains_why_a_file_cannot_be_read(
     root: Path, name: str, data: bytes | None, said: str
 ) -> None:
     if data is not None:
@@ -253,7 +253,7 @@ async def test_result_of_a_search_counts_the_files_it_skipped(root: Path) -> Non
 # --- writing -----------------------------------------------------------------------------------
 
 
-async def test_edit_returns_a_diff(root: Path) -> None:
+async def test_edit_of_a_file_returns_a_diff(root: Path) -> None:
     (root / "a.txt").chmod(0o640)
     seen = await call(root, "edit_file", path="a.txt", old="two", new="2")
     assert str(seen.content).endswith("@@ -1,3 +1,3 @@\n one\n-two\n+2\n three")
@@ -261,7 +261,7 @@ async def test_edit_returns_a_diff(root: Path) -> None:
     assert stat.S_IMODE((root / "a.txt").stat().st_mode) == 0o640
 
 
-async def test_line_ends_are_kept(root: Path) -> None:
+async def test_edit_keeps_the_line_endings(root: Path) -> None:
     (root / "dos.txt").write_bytes(b"one\r\ntwo\r\n")
     await call(root, "edit_file", path="dos.txt", old="two", new="2")
     assert (root / "dos.txt").read_bytes() == b"one\r\n2\r\n"
@@ -302,7 +302,7 @@ async def test_editing_a_hard_link_does_not_change_the_file_outside(root: Path) 
     assert (await call(root, "edit_file", path="a.txt", old="2", new="3")).details == {}
 
 
-async def test_an_edit_drops_setuid_and_setgid(root: Path) -> None:
+async def test_an_edit_removes_the_setuid_and_setgid_bits(root: Path) -> None:
     (root / "a.txt").chmod(0o6755)
     await call(root, "edit_file", path="a.txt", old="two", new="2")
     assert stat.S_IMODE((root / "a.txt").stat().st_mode) == 0o755
@@ -364,7 +364,7 @@ def test_workspace_tools_declare_their_side_effects_and_paths(root: Path) -> Non
 # --- bash --------------------------------------------------------------------------------------
 
 
-async def test_command_runs_in_the_workspace_without_our_keys(
+async def test_command_runs_in_the_workspace_without_api_keys(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DRAGOMAN_API_KEY", "k-secret")

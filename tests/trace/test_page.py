@@ -173,7 +173,7 @@ def test_page_follows_the_system_theme_until_the_user_chooses(
     assert page.evaluate(background) == light
 
 
-def test_records_can_be_filtered_by_tools_and_evidence_problems(
+def test_records_can_be_filtered_to_tools_or_evidence_problems(
     watched: Watched, log: SqliteLog, url: str
 ) -> None:
     tell(log, "odd", [payload for payload in STORY if not isinstance(payload, PermissionGranted)])
@@ -319,13 +319,13 @@ def test_narrow_screen_has_no_horizontal_scroll(
     assert page.evaluate("document.documentElement.scrollWidth") <= 380
 
 
-def test_unknown_session_is_reported(watched: Watched, log: SqliteLog, url: str) -> None:
+def test_page_reports_an_unknown_session(watched: Watched, log: SqliteLog, url: str) -> None:
     tell(log)
     watched.page.goto(url + "#nobody")
     expect(watched.page.locator("#trouble")).to_have_text("the log has no session nobody")
 
 
-def test_empty_log_is_shown(watched: Watched, url: str) -> None:
+def test_page_explains_that_the_log_is_empty(watched: Watched, url: str) -> None:
     watched.page.goto(url)
     expect(watched.page.locator("#sessions")).to_have_text("No sessions yet.")
     expect(watched.page.locator("#empty")).to_be_visible()
@@ -506,7 +506,7 @@ def test_sessions_are_sorted_filtered_and_searched(
     assert watched.complaints == []
 
 
-def test_new_sessions_and_records_appear_by_themselves(
+def test_new_sessions_and_records_appear_without_a_reload(
     watched: Watched, log: SqliteLog, url: str
 ) -> None:
     tell(log, "fix")

@@ -87,7 +87,7 @@ def test_request_without_the_token_is_rejected(log: SqliteLog, url: str) -> None
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "0.0.0.0", "[::]:80"]
 )
-def test_foreign_host_header_is_rejected(log: SqliteLog, url: str, host: str) -> None:
+def test_request_with_another_host_header_is_rejected(log: SqliteLog, url: str, host: str) -> None:
     assert ask(url + "api/sessions", Host=host)[0] in (400, 403)
     assert ask(url + "api/sessions", Host="localhost:1234")[0] == 200
 
@@ -163,7 +163,7 @@ def test_error_is_reported_if_the_log_cannot_be_read(log: SqliteLog, url: str) -
     assert (got, json.loads(body)["error"]) == (500, "the log is closed")
 
 
-def test_page_loads_nothing_external() -> None:
+def test_trace_page_loads_nothing_from_other_servers() -> None:
     page = Path(sys.modules["dragoman.trace"].__file__ or "").parent / "page"
     unwanted = re.compile(
         r"https?://|@import|url\(|\.innerHTML|eval\(|insertAdjacentHTML|document\.write"
@@ -264,7 +264,7 @@ MALFORMED: list[bytes] = [
 ]
 
 
-def test_rejected_requests_do_not_log_the_token(
+def test_token_is_not_logged_for_rejected_requests(
     url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     port, token = url.split(":")[2].split("/")[:2]

@@ -331,7 +331,7 @@ async def test_complete_call_fails_at_the_total_timeout() -> None:
         assert caught.value.which == "total"
 
 
-async def test_slow_reader_of_the_first_event_causes_no_timeout() -> None:
+async def test_slow_handling_of_the_first_event_causes_no_timeout() -> None:
     going_on = asyncio.Event()
 
     async def slow(connection: Connection) -> None:

@@ -352,7 +352,7 @@ async def test_reply_sent_before_the_server_read_the_body_ends_the_call() -> Non
         await transport.close()
 
 
-async def test_bytes_on_an_idle_connection_close_it() -> None:
+async def test_idle_connection_that_receives_bytes_is_closed() -> None:
     """nginx and HAProxy write 408 when they close a connection that was idle for too long."""
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -379,7 +379,7 @@ async def test_bytes_on_an_idle_connection_close_it() -> None:
         await transport.close()
 
 
-async def test_server_that_closes_after_each_reply_loses_no_request() -> None:
+async def test_no_request_is_lost_if_the_server_closes_after_each_reply() -> None:
     """The end of file may be in the kernel already while the event loop has not read it."""
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -455,7 +455,9 @@ async def test_rest_of_a_reply_is_read_so_that_its_connection_can_be_reused() ->
 
 
 @pytest.mark.parametrize("much", [False, True], ids=["late", "much"])
-async def test_connection_is_closed_if_draining_takes_too_long(much: bool) -> None:
+async def test_connection_is_closed_if_reading_the_rest_of_a_reply_takes_too_long(
+    much: bool,
+) -> None:
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         first = True
         while True:

@@ -216,7 +216,7 @@ async def test_slow_reader_applies_backpressure(
 # --- addresses ---------------------------------------------------------------------------------
 
 
-async def test_unix_sockets_work(tmp_path: Path) -> None:
+async def test_calls_work_over_unix_sockets(tmp_path: Path) -> None:
     heads: list[bytes] = []
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -236,7 +236,7 @@ async def test_unix_sockets_work(tmp_path: Path) -> None:
     await transport.close()
 
 
-async def test_ipv6_works(make_transport: Make) -> None:
+async def test_calls_work_over_ipv6(make_transport: Make) -> None:
     heads: list[bytes] = []
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -252,7 +252,9 @@ async def test_ipv6_works(make_transport: Make) -> None:
     await transport.close()
 
 
-async def test_happy_eyeballs_picks_the_working_address(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_happy_eyeballs_connects_to_the_address_that_works(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Of two addresses the first does not answer, so the second is tried after a short delay."""
     blackhole = socket.socket()
     blackhole.bind(("127.0.0.1", 0))
@@ -391,7 +393,7 @@ async def test_transport_can_be_closed_while_a_connection_is_being_opened() -> N
                 await asyncio.sleep(0.01)
 
 
-async def test_stream_dropped_in_another_thread_is_closed_in_its_event_loop() -> None:
+async def test_abandoned_stream_is_closed_in_its_own_event_loop() -> None:
     async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
@@ -410,7 +412,7 @@ async def test_stream_dropped_in_another_thread_is_closed_in_its_event_loop() ->
 
 
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["in its loop", "in another thread"])
-async def test_dropped_transport_closes_its_sockets(elsewhere: bool) -> None:
+async def test_abandoned_transport_closes_its_sockets(elsewhere: bool) -> None:
     async with listen(replying(REPLY)) as server:
         held = [HttpTransport()]
         await call(held[0], server.url)

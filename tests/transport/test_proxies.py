@@ -243,7 +243,7 @@ async def test_connections_through_different_proxies_are_not_mixed(authority: Au
         ("https://[::1]:8080/v1", "", False),
     ],
 )
-def test_no_proxy_rules_are_applied(
+def test_no_proxy_variable_excludes_hosts_from_the_proxy(
     url: str, no_proxy: str, proxied: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy.test:3128")

@@ -214,7 +214,7 @@ async def test_client_certificates_are_sent(
         HttpTransport(ca=make_context(None, None), cert=files)
 
 
-async def test_system_trust_store_is_used(
+async def test_system_certificates_are_trusted(
     authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # the variable with the trust store of OpenSSL

@@ -51,7 +51,7 @@ CALLS: list[tuple[Expectation, str, dict[str, Any], tuple[str, str] | None]] = [
 
 
 @pytest.mark.parametrize(("expected", "name", "arguments", "problem"), CALLS)
-def test_invalid_tool_calls_are_described(
+def test_problem_of_an_invalid_tool_call_is_described(
     expected: Expectation, name: str, arguments: dict[str, Any], problem: tuple[str, str] | None
 ) -> None:
     assert expected.tool_problem(name, arguments) == problem

@@ -114,7 +114,7 @@ SOUND: list[Request] = [
 
 
 @pytest.mark.parametrize("request_", SOUND)
-def test_valid_requests_pass(request_: Request) -> None:
+def test_valid_requests_are_accepted(request_: Request) -> None:
     check_request(request_)
 
 
@@ -376,7 +376,7 @@ DECLINED: list[tuple[dict[str, Any], Refusal, type[ProviderError], str]] = [
 
 
 @pytest.mark.parametrize(("facts", "refusal", "kind", "message"), DECLINED)
-def test_requests_beyond_known_capabilities_are_rejected(
+def test_requests_that_exceed_known_capabilities_are_rejected(
     facts: dict[str, Any], refusal: Refusal, kind: type[ProviderError], message: str
 ) -> None:
     found = find_refusal(EVERYTHING, Capabilities.of(facts), 1000)
@@ -403,7 +403,7 @@ def test_supported_or_unknown_capabilities_do_not_reject_a_request(value: bool |
 
 
 @pytest.mark.parametrize(("estimate", "declined"), [(999, False), (1000, True), (None, False)])
-def test_context_window_is_compared_with_the_estimate(
+def test_estimated_tokens_are_compared_with_the_context_window(
     estimate: int | None, declined: bool
 ) -> None:
     found = find_refusal(req(), Capabilities.of({"max_context_tokens": 999}), estimate)

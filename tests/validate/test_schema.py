@@ -74,7 +74,7 @@ def test_checking_a_schema_fetches_no_url(server: Server, keyword: str) -> None:
     assert server.hits == 0
 
 
-def test_test_server_for_schema_urls_answers_requests(server: Server) -> None:
+def test_schema_server_of_these_tests_answers_requests(server: Server) -> None:
     import urllib.request
 
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
