@@ -100,6 +100,7 @@ async def test_limits_hold_with_four_workers_and_two_hundred_clients(
             async with aiohttp.ClientSession(connector=connector) as session:
                 ends: dict[str, float] = {}  # when clients of a key were first rejected
                 began = time.time()
+                paid: list[tuple[float, float]] = []  # begin and end of answered calls
 
                 async def ask(number: int) -> None:
                     name = list(keys)[number % 3]
@@ -109,11 +110,14 @@ async def test_limits_hold_with_four_workers_and_two_hundred_clients(
                         time.time() < min(began + 100, max(ends.values(), default=began) + SECONDS)
                         or len(ends) < 3
                     ):
-                        url = (one, two)[number % 2]
+                        url, sent = (one, two)[number % 2], time.monotonic()
                         async with session.post(
                             f"{url}/v1/chat/completions", json=body, headers=headers
                         ) as answer:
                             statuses[name, answer.status] += 1
+                            await answer.read()
+                            if name == "money" and answer.status == 200:
+                                paid.append((sent, time.monotonic()))
                             if answer.status in (402, 429):
                                 ends.setdefault(name, time.time())
 
@@ -128,7 +132,11 @@ async def test_limits_hold_with_four_workers_and_two_hundred_clients(
     print(f"\n{statuses=} {upstream.calls=} {upstream.most=} {spent=} {took=:.1f}")
     assert statuses["money", 200] == upstream.calls["money"]
     assert spent == upstream.calls["money"] * COST  # every call is counted, once
-    in_flight = CLIENTS // 3 + 1  # of one key: each client waits for its reply
+    # The budget is exceeded by the calls in flight alone: none that began after it was used up.
+    used_up = sorted([end for _, end in paid])[int(BUDGET / COST) - 1]
+    in_flight = sum([begin <= used_up < end for begin, end in paid])
+    print(f"exceeded by {spent - BUDGET}, in flight {in_flight}")
+    assert [begin for begin, _ in paid if begin > used_up] == []
     assert BUDGET <= spent <= BUDGET + COST * in_flight
     allowed = RATE * (1 + took / 60)  # a run over the end of a minute gets the share of the next
     assert 0.98 * RATE <= upstream.calls["rate"] <= 1.02 * allowed

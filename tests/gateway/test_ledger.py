@@ -226,6 +226,54 @@ async def test_lease_is_released_if_its_call_is_cancelled_while_it_is_granted(
 # --- charges for failed and abandoned calls ----------------------------------------------------
 
 
+ENDS: list[tuple[str, dict[str, Any], bytes]] = [
+    ("/v1/chat/completions", {}, b"}"),
+    ("/v1/chat/completions", {"stream": True}, b'"finish_reason":"stop"'),
+    ("/v1/messages", {"max_tokens": 5}, b"}"),
+    ("/v1/messages", {"max_tokens": 5, "stream": True}, b"message_stop"),
+    ("/v1/responses", {"stream": True}, b"response.completed"),
+]
+
+
+@pytest.mark.parametrize(("path", "fields", "end"), ENDS)
+async def test_cost_is_in_the_ledger_before_the_end_of_the_reply_is_sent(
+    tmp_path: Path, path: str, fields: dict[str, Any], end: bytes
+) -> None:
+    ledger = Ledger(tmp_path / "used.db")
+    model = priced(reply("x", usage=USED))
+    inner = create_app({"fast": model}, keys=KeyRing([LIMITED]), ledger=ledger)
+    written: list[tuple[bytes, int]] = []  # each part of the reply, and the cost in the file then
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        async def look(message: Any) -> None:
+            if message["type"] == "http.response.body":
+                written.append((message["body"], tables(tmp_path / "used.db")[2]))
+            await send(message)
+
+        await inner(scope, receive, look)
+
+    body = {**BODY, "input": "Hi"} if "responses" in path else BODY
+    kept = {name: body[name] for name in body if "responses" not in path or name != "messages"}
+    async with serving(app) as url:
+        status, _, _ = await post(f"{url}{path}", {**kept, **fields}, bearer(ANN))
+    cost = [usd for data, usd in written if end in data]
+    assert (status, cost[:1]) == (200, [18_000_000])
+    await until(tmp_path / "used.db", (0, 2000, 18_000_000))  # counted once
+    ledger.close()
+
+
+async def test_reply_is_sent_while_its_cost_cannot_be_written(tmp_path: Path, quick: None) -> None:
+    path = tmp_path / "used.db"
+    ledger = LedgerWriter(Ledger(path))
+    other = lock(path)
+    await asyncio.wait_for(ledger.charge(None, LIMITED, 0, Decimal("0.5")), 10)
+    assert tables(path)[2] == 0
+    other.rollback()
+    await until(path, (0, 0, 500_000_000))
+    await ledger.close()
+    ledger.ledger.close()
+
+
 async def spend(
     model: Listed, *, hang_up: bool = False, stream: bool = False, **bounds: Any
 ) -> Decimal:

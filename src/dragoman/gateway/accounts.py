@@ -5,14 +5,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from decimal import Decimal
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from ..calls import Inbound
 from ..errors import ProviderError
-from ..events import MessageComplete
+from ..events import MessageComplete, Usage
 from ..messages import LossWarning, Request
+from ..prices.results import EXACT
 from ..provider import Provider, Reply
 from ..wire import ServerCodec
 from .access import Service
@@ -24,6 +27,13 @@ from .routing import find_switches
 access = logging.getLogger("dragoman.access")
 
 _MAX_WARNINGS = 50  # the most warnings of one request in the access log
+
+
+class Charged(NamedTuple):
+    """The records whose cost is in the ledger before the request ends, and the error then."""
+
+    records: list[CallEnd]
+    error: ProviderError | None
 
 
 class Ended(Protocol):
@@ -47,12 +57,28 @@ class Ended(Protocol):
     complete: MessageComplete | None
     error: ProviderError | None
     warnings: tuple[LossWarning, ...]
+    charged: Charged | None
+    record: Callable[[float], list[CallEnd]] | None
 
 
-def account(exchange: Ended, record: Callable[[float], list[CallEnd]] | None = None) -> None:
-    """Count a finished request and write its log records; ``record`` builds the records of
-    retrieval requests.
+async def charge(exchange: Ended) -> None:
+    """Write the cost of a call to the ledger before the end of its reply is sent.
+
+    Otherwise a client that has its whole reply could start a call that is admitted without this
+    cost, at another worker, and exceed its budget by more than its calls in flight.
     """
+    key = exchange.key
+    if key is None or not key.has_budget or exchange.charged is not None:
+        return
+    records, _ = _describe_call(exchange, time.perf_counter() - exchange.began)
+    exchange.charged = Charged(records, exchange.error)
+    usage, money = add_up(records)
+    lease, exchange.lease = exchange.lease, None
+    await exchange.service.ledger.charge(lease, key, _count_tokens(usage), money)
+
+
+def account(exchange: Ended) -> None:
+    """Count a finished request and write its log records."""
     service, seconds = exchange.service, time.perf_counter() - exchange.began
     service.metrics.count(exchange.codec.wire, exchange.model, exchange.status)
     service.metrics.warn(exchange.codec.wire, exchange.warnings)
@@ -61,13 +87,17 @@ def account(exchange: Ended, record: Callable[[float], list[CallEnd]] | None = N
         service.metrics.time("first_event", exchange.first)
     switches = find_switches(exchange.reply)
     service.metrics.switch(exchange.model, switches)
-    records = _record_call(exchange, seconds) if record is None else record(seconds)
+    records, call = _describe_call(exchange, seconds)
+    if service.calls is not None and call is not None:
+        service.calls.put(call, records)
+    elif service.calls is not None and records:
+        service.calls.put_records(records, exchange.id)
     usage, money = add_up(records)
-    tokens = (usage.input_tokens or 0) + (usage.output_tokens or 0)
+    tokens = _count_tokens(usage)
     if tokens:
         service.metrics.use(exchange.model, usage)
     if exchange.key is not None and exchange.key.is_limited and (exchange.lease or tokens):
-        service.ledger.settle(exchange.lease, exchange.key, tokens, money)
+        _settle(exchange, exchange.key, tokens, money)
     if service.tracing is not None and exchange.span is not None:
         owner = None if exchange.key is None else exchange.key.id
         facts = {
@@ -87,17 +117,32 @@ def account(exchange: Ended, record: Callable[[float], list[CallEnd]] | None = N
             access.info("%s", msgspec.json.encode(line).decode())
 
 
-def _record_call(exchange: Ended, seconds: float) -> list[CallEnd]:
-    """Return the records of the call, and write them to the log if there is one; empty without a
-    call.
+def _count_tokens(usage: Usage) -> int:
+    return (usage.input_tokens or 0) + (usage.output_tokens or 0)
+
+
+def _settle(exchange: Ended, key: Key, tokens: int, money: Decimal) -> None:
+    """Count what is not charged yet: all of it, or a cost that changed after the charge."""
+    if exchange.charged is not None:
+        usage, paid = add_up(exchange.charged.records)
+        tokens, money = tokens - _count_tokens(usage), EXACT.subtract(money, paid)
+    exchange.service.ledger.settle(exchange.lease, key, tokens, money)
+
+
+def _describe_call(exchange: Ended, seconds: float) -> tuple[list[CallEnd], GatewayCall | None]:
+    """Return the records of the call, empty without a call, and the call unless it is one for
+    retrieval.
     """
+    if exchange.record is not None:
+        return exchange.record(seconds), None
     if exchange.reply is None or exchange.provider is None or exchange.request is None:
-        return []
+        return [], None
+    inbound, charged = describe_inbound(exchange), exchange.charged
     call = GatewayCall(
         provider=exchange.provider,
         request=exchange.request,
         reply=exchange.reply,
-        inbound=describe_inbound(exchange),
+        inbound=inbound,
         at=time.time() - seconds,
         seconds=seconds,
         first=exchange.first,
@@ -105,10 +150,11 @@ def _record_call(exchange: Ended, seconds: float) -> list[CallEnd]:
         error=exchange.error,
         body_bytes=exchange.size,
     )
-    records = call.record()
-    if exchange.service.calls is not None:
-        exchange.service.calls.put(call, records)
-    return records
+    if charged is None or charged.error is not exchange.error:
+        return call.record(), call
+    # not priced again, since that is the most expensive part
+    records = [replace(each, inbound=inbound) for each in charged.records]
+    return [*records[:-1], replace(records[-1], latency_ms=round(seconds * 1000, 3))], call
 
 
 def describe_inbound(exchange: Ended) -> Inbound:

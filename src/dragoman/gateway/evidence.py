@@ -198,7 +198,7 @@ class CallLog:
 
     def put_records(self, records: Sequence[CallEnd], request_id: str) -> None:
         """Write the records of a call that has no messages."""
-        self._put([*records], request_id)
+        self._put([*(records if self._include_content else hide_messages(records))], request_id)
 
     def _put(self, payloads: list[Payload], request_id: str) -> None:
         if self._session is None:

@@ -36,7 +36,7 @@ from ..wire.fields import read_body
 from ..wire.ollama.generate import find_load, write_load
 from ..wire.seal import holds_sealed
 from .access import Bounds, Service
-from .accounts import account
+from .accounts import Charged, account, charge
 from .arrays import ArrayEncoder, is_sse
 from .counting import count_input, write_count
 from .evidence import LARGE, CallEnd
@@ -136,6 +136,7 @@ class Exchange:
 
     __slots__ = (
         "began",
+        "charged",
         "codec",
         "complete",
         "encoder",
@@ -191,6 +192,7 @@ class Exchange:
         self.span: Any = None  # the request's OpenTelemetry span
         self.key: Key | None = None
         self.lease: Lease | None = None
+        self.charged: Charged | None = None
         self.model = ""
         self.models = service.models
         self.provider: Provider | None = None
@@ -247,7 +249,7 @@ class Exchange:
             self.service.live.discard(self)
             self.service.release(self.held)
             self.held = 0
-            account(self, self.record)
+            account(self)
             await release_models(models)
 
     async def _run(self, action: Action) -> None:
@@ -476,6 +478,7 @@ class Exchange:
         finally:
             watcher.cancel()
             await reply.aclose()
+        await charge(self)
         if isinstance(encoder, KeepingEncoder) and self.memory is not None:
             await keep(self.memory, encoder.response)
         await self._finish(encoder, last)
@@ -511,6 +514,8 @@ class Exchange:
             self.warnings += () if self.reply is None else self.reply.warnings
             self.first = time.perf_counter() - self.began
         if data:
+            if self.complete is not None:
+                await charge(self)
             if not self.started:
                 await self._start(
                     200, {"content-type": encoder.content_type, "cache-control": "no-cache"}
@@ -559,6 +564,7 @@ class Exchange:
         error.message = rename_settings(self.codec.wire, error.message)
         if self.started:  # the reply has begun, so no error response can be sent
             return
+        await charge(self)  # failed attempts may have a cost
         reply = self.codec.error(error)
         if error.status in (408, 413) or self.service.draining:
             reply = replace(reply, headers={**reply.headers, "connection": "close"})

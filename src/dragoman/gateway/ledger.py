@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -306,6 +306,7 @@ class _Settlement(NamedTuple):
     key: Key
     tokens: int = 0
     money: Decimal = Decimal(0)
+    tried: asyncio.Future[None] | None = None  # done after the first attempt to write it
 
 
 class _Admission(NamedTuple):
@@ -357,10 +358,15 @@ class LedgerWriter:
         return None if limited is None else Lease(None, limited)
 
     def settle(
-        self, lease: Lease | None, key: Key, tokens: int = 0, money: Decimal = Decimal(0)
-    ) -> None:
+        self,
+        lease: Lease | None,
+        key: Key,
+        tokens: int = 0,
+        money: Decimal = Decimal(0),
+        tried: asyncio.Future[None] | None = None,
+    ) -> bool:
         """Release a lease and count the usage of the call, now or as soon as the ledger can be
-        written.
+        written; return whether a thread writes it. That thread resolves ``tried``.
         """
         if self.limits is not None and key.has_rates:
             if lease is not None and lease.limits is not None:
@@ -368,11 +374,24 @@ class LedgerWriter:
             lease, tokens = None, 0
         place = None if lease is None else lease.ledger
         if place is None and not tokens and not money:
-            return
+            return False
         if not self.ledger.is_shared:
             self.ledger.settle(place, key, tokens, money)
-        else:
-            self._put(_Settlement(place, key, tokens, money))
+            return False
+        self._put(_Settlement(place, key, tokens, money, tried))
+        return True
+
+    async def charge(self, lease: Lease | None, key: Key, tokens: int, money: Decimal) -> None:
+        """Settle a call whose reply is still to be sent, and wait until it is written.
+
+        If the ledger cannot be written, return all the same: the settlement is queued, and no call
+        of this process is admitted before it is written.
+        """
+        tried = asyncio.get_running_loop().create_future()
+        if self.settle(lease, key, tokens, money, tried):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_BUSY_SECONDS):
+                    await tried
 
     def describe_limits(self, key: Key) -> dict[str, str]:
         """Return headers with the per-minute limits of a key, and what remained of them after its
@@ -505,7 +524,9 @@ class LedgerWriter:
                     count,
                     scrub(str(error)),
                 )
+                _report_tried(self._owed)
                 return False
+            _report_tried(settlements)
             self._owed = deque([each for each in self._owed if each.key != key])
         return True
 
@@ -515,6 +536,19 @@ class LedgerWriter:
             money = EXACT.add(money, each.money)
         leases = [each.lease for each in settlements if each.lease is not None]
         self.ledger.settle(None, key, sum([each.tokens for each in settlements]), money, *leases)
+
+
+def _report_tried(settlements: Iterable[_Settlement]) -> None:
+    """Wake the calls that wait for the first attempt to write their cost."""
+    for each in settlements:
+        if each.tried is not None:
+            with contextlib.suppress(RuntimeError):  # the event loop is closed
+                each.tried.get_loop().call_soon_threadsafe(_resolve, each.tried)
+
+
+def _resolve(tried: asyncio.Future[None]) -> None:
+    if not tried.done():
+        tried.set_result(None)
 
 
 def _overloaded() -> OverloadedError:

@@ -10,7 +10,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ..calls import CallFailed
 from ..errors import (
     InvalidModelError,
     InvalidRequestError,
@@ -23,7 +22,7 @@ from ..middleware.answers import describe_request, record_answer, record_failed_
 from ..retrieval import Embeddings, EmbedRequest, Ranking, RerankRequest, RetrievalModel
 from ..retrieval.wire.server import AskedRetrieval, RetrievalServer
 from .access import Service
-from .accounts import describe_inbound
+from .accounts import charge, describe_inbound
 from .evidence import CallEnd
 from .exchange import Action, Exchange, GoneError, Receive, Scope, Send
 
@@ -78,7 +77,9 @@ class RetrievalExchange(Exchange):
         answer = self.answer = await self._ask(model, self.asked)
         self.warnings += answer.warnings
         written = replace(asked, request=self.asked)
-        await self._reply(await self._write(answer, written))
+        reply = await self._write(answer, written)
+        await charge(self)
+        await self._reply(reply)
 
     def _decode(self, body: bytes) -> AskedRetrieval:
         self.service.bounds.check_body(body)
@@ -141,9 +142,7 @@ class RetrievalExchange(Exchange):
         )
 
     def _record_call(self, seconds: float) -> list[CallEnd]:
-        """Return the record of the call, and write it to the log if there is one; empty without a
-        call.
-        """
+        """Return the record of the call; empty without a call."""
         if self.asked is None or self.found is None:
             return []
         content = self.service.calls is not None and self.service.calls.include_content
@@ -157,12 +156,4 @@ class RetrievalExchange(Exchange):
             error: BaseException = self.error or asyncio.CancelledError()
             answered = self.error.response if isinstance(self.error, ProviderError) else None
             record = record_failed_request(self.found, facts, error, answered, seconds)
-        record = replace(record, inbound=describe_inbound(self))
-        if self.service.calls is not None:
-            shown = (
-                replace(record, error_message_redacted="(not logged)")
-                if isinstance(record, CallFailed)
-                else record
-            )
-            self.service.calls.put_records([record if content else shown], self.id)
-        return [record]
+        return [replace(record, inbound=describe_inbound(self))]
