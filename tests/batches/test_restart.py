@@ -15,14 +15,23 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ..server import Connection, Server, completion, serve
 
 
+def embedding(text: str) -> bytes:
+    """Return a reply with one vector, whose first number is that of the text."""
+    data = [{"index": 0, "embedding": [int(text[1:]), 1]}]
+    return json.dumps({"data": data, "model": "m", "usage": {"prompt_tokens": 1}}).encode()
+
+
 class Counting:
-    """Answers prompts after a short random time, and counts the requests for each prompt."""
+    """Answers prompts, or embeds texts, after a short random time, and counts the requests for
+    each.
+    """
 
     def __init__(self, seed: int) -> None:
         self.total = 0
@@ -32,14 +41,15 @@ class Counting:
         self.arrived = asyncio.Condition()
 
     async def __call__(self, connection: Connection) -> None:
-        prompt = connection.seen.json["messages"][-1]["content"]
+        sent = connection.seen.json
+        prompt = sent["input"][0] if "input" in sent else sent["messages"][-1]["content"]
         async with self.arrived:
             self.total += 1
             if prompt in self.acknowledged:
                 self.asked_again.append(prompt)
             self.arrived.notify_all()
         await asyncio.sleep(self.dice.random() * 0.02)
-        connection.reply(200, completion(f"{prompt}!"))
+        connection.reply(200, embedding(prompt) if "input" in sent else completion(f"{prompt}!"))
 
     async def wait_for(self, total: int) -> None:
         async with self.arrived:
@@ -74,22 +84,39 @@ async def start(server: Server, source: Path, out: Path, order: str) -> asyncio.
     )  # fmt: skip
 
 
-async def kill_often(folder: Path, order: str, kills: int, rows: int, seed: int) -> int:
+def row_of(kind: str, number: int) -> dict[str, Any]:
+    text = f"p{number}"
+    if kind == "openai":
+        body = {"model": "other", "input": text}
+        return {"custom_id": f"r{number}", "method": "POST", "url": "/v1/embeddings", "body": body}
+    return {"id": f"r{number}", kind: text}
+
+
+def read_result(kind: str, row: dict[str, Any]) -> tuple[str, str]:
+    """Return the id of a row of the output and the text that was sent for it."""
+    if kind == "prompt":
+        return row["id"], row["text"].removesuffix("!")
+    if kind == "input":
+        return row["id"], f"p{row['embedding'][0]:.0f}"
+    return row["custom_id"], f"p{row['response']['body']['data'][0]['embedding'][0]:.0f}"
+
+
+async def kill_often(folder: Path, kind: str, order: str, kills: int, rows: int, seed: int) -> int:
     """Kill a batch this many times, shortly after a request; return how many kills hit
     it running.
     """
     dice = random.Random(seed)
     source, out = folder / "in.jsonl", folder / "out.jsonl"
-    source.write_text(
-        "".join([json.dumps({"id": f"r{n}", "prompt": f"p{n}"}) + "\n" for n in range(rows)])
-    )
+    source.write_text("".join([json.dumps(row_of(kind, n)) + "\n" for n in range(rows)]))
     model, killed = Counting(seed), 0
     async with serve(model) as server, asyncio.timeout(60 + 10 * kills):
         for _ in range(kills):
             process = await start(server, source, out, order)
             ended = asyncio.ensure_future(process.wait())
             arriving = asyncio.ensure_future(
-                model.wait_for(model.total + dice.randint(1, max(2, 2 * rows // kills)))
+                model.wait_for(
+                    model.total + dice.randint(1, max(2, min(2 * rows // kills, rows // 2)))
+                )
             )
             await asyncio.wait([ended, arriving], return_when=asyncio.FIRST_COMPLETED)
             arriving.cancel()
@@ -109,24 +136,35 @@ async def kill_often(folder: Path, order: str, kills: int, rows: int, seed: int)
     assert (report["rows"], report["failed"]) == (rows, 0)
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     assert sorted(row["line"] for row in lines) == list(range(1, rows + 1))
-    assert {row["id"]: row["text"] for row in lines} == {f"r{n}": f"p{n}!" for n in range(rows)}
+    assert dict(read_result(kind, row) for row in lines) == {f"r{n}": f"p{n}" for n in range(rows)}
     if order == "input":
         assert [row["line"] for row in lines] == list(range(1, rows + 1))
     return killed
 
 
 WHOLE = bool(os.environ.get("DRAGOMAN_EXHAUSTIVE"))
-# The order, the number of kills and of rows, and the seed.
+# The field of a row, the order, the number of kills and of rows, and the seed.
 RUNS = (
-    [(order, 12, 600, seed) for order in ("input", "completed") for seed in range(5)]
+    [
+        (kind, order, 12, 600, seed)
+        for kind, seeds in (("prompt", 5), ("input", 2), ("openai", 1))
+        for order in ("input", "completed")
+        for seed in range(seeds)
+    ]
     if WHOLE
-    else [("input", 5, 100, 5)]
+    else [("prompt", "input", 3, 100, 5), ("openai", "input", 1, 100, 5)]
 )
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(("order", "kills", "rows", "seed"), RUNS)
+@pytest.mark.parametrize(("kind", "order", "kills", "rows", "seed"), RUNS)
 async def test_batch_killed_at_random_points_resumes(
-    tmp_path: Path, order: str, kills: int, rows: int, seed: int, count: Callable[[str, int], None]
+    tmp_path: Path,
+    kind: str,
+    order: str,
+    kills: int,
+    rows: int,
+    seed: int,
+    count: Callable[[str, int], None],
 ) -> None:
-    count("kills of a batch", await kill_often(tmp_path, order, kills, rows, seed))
+    count("kills of a batch", await kill_often(tmp_path, kind, order, kills, rows, seed))

@@ -13,15 +13,17 @@ from msgspec import Struct
 
 from ..prices.results import EXACT
 from ..provider import Provider
+from ..retrieval import Embedder
 from ..validate import build_request
 from .apis import open_api
 from .cluster import ClusterRunner, forget_parts
+from .embed import embeds, make_embed_defaults
 from .job import Job, Limits, State, StateFile
 from .options import BatchOptions, BatchProgress, Options, read_options
 from .output import Lines, Output, count_saved, drop_failures
 from .parts import merge
 from .remote import RemoteRunner
-from .rows import BadRow, Defaults, Row, RowParser, Skipped, find_bad_rows, name_of, read_rows
+from .rows import BadRow, Defaults, Parser, Row, Skipped, find_bad_rows, name_of, read_rows
 from .runner import MAX_PROBLEMS, BatchError, Caller, Runner
 from .sources import Source, open_source
 from .spending import Spending, Spent, parse_budget
@@ -67,7 +69,7 @@ class BatchReport(Struct, frozen=True, kw_only=True):
 async def batch(
     source: str | os.PathLike[str] | Iterable[Mapping[str, Any]],
     out: str | os.PathLike[str],
-    model: str | Provider,
+    model: str | Provider | Embedder,
     **options: Unpack[BatchOptions],
 ) -> BatchReport:
     """Call a model for every row of a file and write a result for each. No tool is executed.
@@ -78,22 +80,25 @@ async def batch(
     builds the prompt. ``model`` is a name for ``connect``, with ``connection`` as its settings, or
     a provider.
 
+    With an embedding model, a row has ``input`` or ``text``, a string or a list of strings, or it
+    is a row of OpenAI's batch file for ``/v1/embeddings``, and its result has the vectors.
+
     A batch can be stopped at any time, by any means, and started again: rows with a result in
     ``out`` are not sent again. A row that fails, or cannot be sent, gets a result with an
     ``error``. The keywords are those of ``BatchOptions``.
     """
     given = read_options(options)
-    job = _make_job(model, given)
+    rows = open_source(source, given.max_row_bytes)
+    job = _make_job(model, rows, given)
     if given.on == "ray" and not isinstance(model, str):
         raise ValueError(
             "on: a batch on Ray needs the name of a model, which every process can open"
         )
     limits = parse_budget(given.budget)
-    rows = open_source(source, given.max_row_bytes)
     provider = job.open(None if isinstance(model, str) else model)
     try:
         _check_price(provider, limits)
-        parser = RowParser(job.defaults, provider.model)
+        parser = job.make_parser(provider.model)
         if given.strict and (bad := find_bad_rows(rows, parser, MAX_PROBLEMS)):
             raise StrictError(name_of(source), bad)
         file = StateFile(Path(out))
@@ -111,11 +116,17 @@ async def batch(
             await provider.close()
 
 
-def _make_job(model: str | Provider, given: Options) -> Job:
+def _make_job(model: str | Provider | Embedder, source: Source, given: Options) -> Job:
+    if isinstance(model, str):
+        is_embedding = embeds(model, source, given)
+    else:
+        is_embedding = isinstance(model, Embedder)
+        if given.embed not in (None, is_embedding):
+            raise ValueError(f"embed: is {given.embed}, but model is a {type(model).__name__}")
     return Job(
         model=model if isinstance(model, str) else f"{model.name}:{model.model}",
         connection=dict(given.connection or {}),
-        defaults=_make_defaults(given),
+        defaults=make_embed_defaults(given) if is_embedding else _make_defaults(given),
         concurrency=given.concurrency,
         retries=given.retries,
         limits=Limits(
@@ -136,8 +147,8 @@ class _Run:
     def __init__(
         self,
         source: Source,
-        parser: RowParser,
-        provider: Provider,
+        parser: Parser,
+        provider: Provider | Embedder,
         output: Output,
         limits: Mapping[str, Decimal],
         given: Options,
@@ -192,6 +203,8 @@ class _Run:
             self._recount(Decimal(state.dropped_usd))
             return self._cluster
         if given.via == "provider":
+            if isinstance(provider, Embedder):
+                raise ValueError("via: rows to embed are not sent to a provider's batch API yet")
             remote = RemoteRunner(
                 rows, open_api(provider), output, spending, file, state,
                 poll_seconds=given.poll_seconds, on_saved=self._report,
@@ -259,6 +272,9 @@ def _measure(
 
 def _make_defaults(given: Options) -> Defaults:
     """Check the settings that all rows share, and return them as plain data."""
+    for name in ("input_type", "dimensions", "encoding_format"):
+        if getattr(given, name) is not None:
+            raise ValueError(f"{name}: is a setting of embeddings, and this batch chats")
     if given.template is not None:
         Template(given.template)
     settings = dict(given.settings)
@@ -277,7 +293,7 @@ def _make_defaults(given: Options) -> Defaults:
     )
 
 
-def _check_price(provider: Provider, limits: Mapping[str, Decimal]) -> None:
+def _check_price(provider: Provider | Embedder, limits: Mapping[str, Decimal]) -> None:
     problem = provider.priced_as.find_problem() if "usd" in limits else None
     if problem is not None:
         raise BatchError(f"a budget in usd cannot hold: {problem}")

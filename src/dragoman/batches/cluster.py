@@ -28,7 +28,7 @@ from .job import Job
 from .output import Lines, Output, replace_file
 from .parts import FinishedLines, hold, merge, parts_of
 from .results import Result, write_bad
-from .rows import BadRow, Row, RowParser, SeenIds, Shape
+from .rows import BadRow, Parser, Row, SeenIds, Shape
 from .runner import MAX_PROBLEMS, Caller
 from .sources import Source
 from .spending import Spending
@@ -111,7 +111,7 @@ class ClusterRunner:
             path.unlink()
         found: list[Result] = []
         rows, count = (
-            _name_rows(self._source, RowParser(self._job.defaults, self._job.model), done),
+            _name_rows(self._source, self._job.make_parser(self._job.model), done),
             0,
         )
         while shard := _take(rows, _SHARD, found):
@@ -171,7 +171,7 @@ class ClusterRunner:
         self.saved += 1
 
 
-def _name_rows(source: Source, parser: RowParser, done: Lines) -> Iterator[_Spooled | Result]:
+def _name_rows(source: Source, parser: Parser, done: Lines) -> Iterator[_Spooled | Result]:
     """Yield the rows without a result and check their ids; the actors parse the other fields."""
     seen = SeenIds()
     try:
@@ -239,7 +239,7 @@ class Asker:
         self._finished = FinishedLines(self._folder)
         self._begun: asyncio.Task[None] | None = None
         self._caller: Caller
-        self._parser: RowParser
+        self._parser: Parser
         self._output: Output
         self._slots: asyncio.Semaphore
 
@@ -267,7 +267,7 @@ class Asker:
     def _begin(self) -> None:
         """Open the model and the part file, in the event loop that the calls run in."""
         model = self._job.open()
-        self._caller, self._parser = Caller(model), RowParser(self._job.defaults, model.model)
+        self._caller, self._parser = Caller(model), self._job.make_parser(model.model)
         self._slots = asyncio.Semaphore(self._job.concurrency)
         path = self._folder / f"part-{os.getpid()}-{new_ulid()}.jsonl"
         self._output = Output(path, ordered=False, concurrency=self._job.concurrency)

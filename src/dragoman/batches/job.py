@@ -11,8 +11,10 @@ from msgspec import Struct, field
 
 from ..middleware import Cache, RateLimit, RedisLimiter, Retry
 from ..provider import Provider, connect
+from ..retrieval import Embedder, connect_embedder
+from .embed import EmbedDefaults, EmbedRowParser
 from .output import OutputError, replace_file
-from .rows import Defaults
+from .rows import Defaults, Parser, RowParser
 
 VERSION = 1
 
@@ -34,15 +36,15 @@ class Job(Struct, frozen=True, kw_only=True):
 
     model: str
     connection: dict[str, Any] = field(default_factory=dict)
-    defaults: Defaults = Defaults()
+    defaults: Defaults | EmbedDefaults = Defaults()
     concurrency: int = 16
     retries: int = 4
     limits: Limits = Limits()
     cache: Any = None
 
-    def open(self, provider: Provider | None = None) -> Provider:
+    def open(self, given: Provider | Embedder | None = None) -> Provider | Embedder:
         """Open the model, and wrap it in retries, rate limits and the cache."""
-        model = connect(self.model, retries=0, **self.connection) if provider is None else provider
+        model: Any = self._connect() if given is None else given
         limits = self.limits
         if limits.are_set:
             rates = (limits.requests_per_minute, limits.tokens_per_minute)
@@ -55,7 +57,21 @@ class Job(Struct, frozen=True, kw_only=True):
                 )
         if self.retries:
             model = Retry(model, max_retries=self.retries)
-        return model if self.cache is None else Cache(model, self.cache)
+        found: Provider | Embedder = model if self.cache is None else Cache(model, self.cache)
+        return found
+
+    def make_parser(self, model: str) -> Parser:
+        """Return the parser of the rows, for a model of this name."""
+        if isinstance(self.defaults, EmbedDefaults):
+            return EmbedRowParser(self.defaults, model)
+        return RowParser(self.defaults, model)
+
+    def _connect(self) -> Provider | Embedder:
+        if isinstance(self.defaults, EmbedDefaults):
+            return connect_embedder(
+                self.model, retries=0, **{"keep_raw": False, **self.connection}
+            )
+        return connect(self.model, retries=0, **self.connection)
 
     def identify(self) -> str:
         """Return a hash of everything that affects the replies; a restart must have the same."""

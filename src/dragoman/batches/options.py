@@ -38,6 +38,12 @@ class BatchOptions(Settings, total=False):
     ``tools``, ``tool_choice`` and ``response_schema`` are those of ``complete``; they apply to
     rows without their own.
 
+    ``embed`` is whether the batch embeds; by default it does if ``model`` is an embedder, or if
+    the first row has an ``input`` or a ``text``, or is one for ``/v1/embeddings``. Then
+    ``input_type``, ``dimensions`` and ``extras`` are those of ``Embedder.embed``, and
+    ``encoding_format`` (``"float"`` or ``"base64"``) is the form of vectors in the output, for
+    rows that have none.
+
     ``concurrency`` (16) is the number of simultaneous calls; ``order`` is the order of the results
     (``"input"`` or ``"completed"``). ``retries`` (4) is how often a call that failed transiently
     is repeated; ``requests_per_minute`` and ``tokens_per_minute`` are limits, shared by all
@@ -58,6 +64,10 @@ class BatchOptions(Settings, total=False):
 
     template: str | None
     id_column: str | None
+    embed: bool | None
+    input_type: str | None
+    dimensions: int | None
+    encoding_format: Literal["float", "base64"] | None
     tools: Tools | None
     tool_choice: ToolChoices | None
     response_schema: ResponseSchema[Any] | None
@@ -90,6 +100,10 @@ class Options(Struct, kw_only=True):
 
     template: str | None = None
     id_column: str | None = None
+    embed: bool | None = None
+    input_type: str | None = None
+    dimensions: int | None = None
+    encoding_format: str | None = None
     tools: Any = None
     tool_choice: Any = None
     response_schema: Any = None

@@ -13,12 +13,15 @@ from ..errors import ProviderError, StructuredOutputError
 from ..events import Event, RecordedAssembler, Response, Usage
 from ..messages import Request, ToolCall
 from ..prices import Cost, Unpriced
+from ..retrieval import Embeddings
+from ..retrieval.wire.server import AskedRetrieval, OpenAIEmbedServer, write_vectors
 from ..wire import SERVER_CODECS, Asked
 from .rows import BadRow, Row
 
 INVALID_ROW = "batch_invalid_row"
 """The error category of an invalid row."""
 
+_EMBED = OpenAIEmbedServer()
 _encode = msgspec.json.Encoder(decimal_format="string").encode
 
 
@@ -35,17 +38,22 @@ class Result(Struct, frozen=True):
     unpriced: str | None = None
 
 
-def write_reply(row: Row, response: Response[Any], bill: Cost | Unpriced) -> Result:
+def write_reply(row: Row, response: Response[Any] | Embeddings, bill: Cost | Unpriced) -> Result:
     """Return the result of a row whose call succeeded."""
-    price = bill.total
+    price, is_cached = bill.total, response.usage.from_cache
     facts: dict[str, Any] = {} if price is None else {"cost_usd": price}
-    if response.cached:
+    if is_cached:
         facts["cached"] = True
-    record = _own_reply(row, response) if row.shape == "own" else _foreign_reply(row, response)
+    if row.shape != "own" and response.usage != Usage():
+        facts["usage"] = response.usage  # a restart counts tokens by it, whatever the format
+    if isinstance(response, Embeddings):
+        record = _vectors(row, response)
+    else:
+        record = _own_reply(row, response) if row.shape == "own" else _foreign_reply(row, response)
     data = _encode({"line": row.line, **record, **facts}) + b"\n"
     reason = bill.reason if isinstance(bill, Unpriced) else None
     return Result(
-        row.line, data, cached=response.cached, usage=response.usage, cost=price, unpriced=reason
+        row.line, data, cached=is_cached, usage=response.usage, cost=price, unpriced=reason
     )
 
 
@@ -57,10 +65,10 @@ def write_failure(row: Row, error: Exception, bill: Cost | Unpriced | None) -> R
     facts: dict[str, Any] = {} if price is None else {"cost_usd": price}
     if row.shape == "own":
         shown = _own(row.id, {"error": record})
-        if usage != Usage():
-            shown["usage"] = usage
     else:
         shown = _foreign_error(row, error, record)
+    if usage != Usage():
+        facts["usage"] = usage
     data = _encode({"line": row.line, **shown, **facts}) + b"\n"
     return Result(row.line, data, failed=True, usage=usage, cost=price)
 
@@ -79,7 +87,7 @@ def write_bad(row: BadRow) -> Result:
 def find_usage(error: Exception) -> Usage:
     """Return the token counts of a failed call, as far as they are known."""
     response = getattr(error, "response", None)
-    if isinstance(response, Response):
+    if isinstance(response, Response | Embeddings):
         return response.usage
     usage = getattr(error, "usage", None)
     return usage if isinstance(usage, Usage) else Usage()
@@ -87,7 +95,13 @@ def find_usage(error: Exception) -> Usage:
 
 # --- our format --------------------------------------------------------------------------------
 
-_ID = {"openai": "custom_id", "responses": "custom_id", "anthropic": "custom_id", "gemini": "key"}
+_ID = {
+    "openai": "custom_id",
+    "responses": "custom_id",
+    "embeddings": "custom_id",
+    "anthropic": "custom_id",
+    "gemini": "key",
+}
 
 
 def _own(name: str | None, record: dict[str, Any]) -> dict[str, Any]:
@@ -104,12 +118,32 @@ def _own_reply(row: Row, response: Response[Any]) -> dict[str, Any]:
         ]
     if thinking := response.thinking:
         record["thinking"] = thinking
-    record |= {"model": response.model, "provider": response.provider, "usage": response.usage}
+    return _own(row.id, {**record, **_facts(response)})
+
+
+def _facts(response: Response[Any] | Embeddings) -> dict[str, Any]:
+    """Return the fields that results of chats and of embeddings share."""
+    facts: dict[str, Any] = {
+        "model": response.model, "provider": response.provider, "usage": response.usage
+    }  # fmt: skip
     if response.warnings:
-        record["warnings"] = [str(warning) for warning in response.warnings]
+        facts["warnings"] = [str(warning) for warning in response.warnings]
     if response.latency_ms is not None:
-        record["latency_ms"] = round(response.latency_ms, 1)
-    return _own(row.id, record)
+        facts["latency_ms"] = round(response.latency_ms, 1)
+    return facts
+
+
+def _vectors(row: Row, answer: Embeddings) -> dict[str, Any]:
+    """Return the result of a row to embed: one vector for a string, a list of vectors for a
+    list.
+    """
+    asked: AskedRetrieval = row.request
+    if row.shape != "own":
+        reply = _EMBED.encode(answer, asked, answer.model or asked.request.model)
+        return _openai_reply(row, answer.request_id, msgspec.Raw(reply.body))
+    vectors = write_vectors(answer, as_base64=asked.form["encoding_format"] == "base64")
+    found = {"embeddings": vectors} if asked.form["is_list"] else {"embedding": vectors[0]}
+    return _own(row.id, {**found, **_facts(answer)})
 
 
 def _describe(error: Exception) -> dict[str, Any]:
@@ -165,11 +199,14 @@ def _foreign_reply(row: Row, response: Response[Any]) -> dict[str, Any]:
         return {"custom_id": row.id, "result": {"type": "succeeded", "message": body}}
     if row.shape == "gemini":
         return {"key": row.id, "response": body}
-    reply = {"status_code": 200, "request_id": response.request_id, "body": body}
+    return _openai_reply(row, response.request_id, body)
+
+
+def _openai_reply(row: Row, request_id: str | None, body: msgspec.Raw) -> dict[str, Any]:
     return {
-        "id": f"batch_req_{response.request_id}",
+        "id": f"batch_req_{request_id}",
         "custom_id": row.id,
-        "response": reply,
+        "response": {"status_code": 200, "request_id": request_id, "body": body},
         "error": None,
     }
 

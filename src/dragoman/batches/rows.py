@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
 from typing import Any, Literal, TypeAlias
@@ -18,17 +19,22 @@ from ..wire import SERVER_CODECS
 from .sources import Record, Source
 from .template import Template
 
-Shape: TypeAlias = Literal["own", "openai", "responses", "anthropic", "gemini"]
-"""The format of a row: ours, or the batch format of a provider, named by its wire."""
+Shape: TypeAlias = Literal["own", "openai", "responses", "embeddings", "anthropic", "gemini"]
+"""The format of a row: ours, or the batch format of a provider, named by its wire; ``embeddings``
+is that of rows for ``/v1/embeddings``.
+"""
 
 
 class Row(Struct, frozen=True):
-    """A valid row: its line number, its id if it has one, and its request."""
+    """A valid row: its line number, its id if it has one, and its request.
+
+    The request is a ``Request``; in a batch of embeddings it is an ``AskedRetrieval``.
+    """
 
     line: int
     id: str | None
     shape: Shape
-    request: Request
+    request: Any
 
 
 class BadRow(Struct, frozen=True):
@@ -68,12 +74,34 @@ _OWN = frozenset(
         "metadata",
     }
 )
+EMBED_URL = "/v1/embeddings"
+EMBED_FIELDS = ("input", "text")
+"""The names of the text in a row to embed."""
 _OWN_SETTINGS = frozenset(RuntimeConfig.__struct_fields__)
 _URLS: dict[str, Shape] = {"/v1/chat/completions": "openai", "/v1/responses": "responses"}
 
 
-class RowParser:
+class Parser(ABC):
     """Parse records as rows: in our format, in a provider's batch format, or for a template."""
+
+    @abstractmethod
+    def name(self, record: Record) -> tuple[str | None, Shape]:
+        """Return the id and the format of a record; raise ``ValueError`` if the id is invalid."""
+
+    @abstractmethod
+    def parse(self, record: Record, shape: Shape) -> Any:
+        """Return the request that a record describes.
+
+        Raise ``ValueError`` or ``ProviderError`` if the record is invalid.
+        """
+
+    @abstractmethod
+    def check(self, request: Any) -> None:
+        """Raise the error with which a model refuses a request before it is sent, if it does."""
+
+
+class RowParser(Parser):
+    """Parse the rows of a batch of chats."""
 
     def __init__(self, defaults: Defaults, model: str) -> None:
         self._defaults = defaults
@@ -81,22 +109,20 @@ class RowParser:
         self._template = None if defaults.template is None else Template(defaults.template)
 
     def name(self, record: Record) -> tuple[str | None, Shape]:
-        """Return the id and the format of a record; raise ``ValueError`` if the id is invalid."""
         if self._template is not None:
-            return _read_id(record, self._defaults.id_column or "id"), "own"
+            return read_id(record, self._defaults.id_column or "id"), "own"
         if "custom_id" in record and "params" in record:
-            return _need_id(record, "custom_id"), "anthropic"
+            return need_id(record, "custom_id"), "anthropic"
         if "custom_id" in record or ("body" in record and "url" in record):
-            return _need_id(record, "custom_id"), _URLS.get(str(record.get("url")), "openai")
+            return need_id(record, "custom_id"), _URLS.get(str(record.get("url")), "openai")
         if "key" in record and "request" in record:
-            return _need_id(record, "key"), "gemini"
-        return _read_id(record, self._defaults.id_column or "id"), "own"
+            return need_id(record, "key"), "gemini"
+        return read_id(record, self._defaults.id_column or "id"), "own"
+
+    def check(self, request: Request) -> None:
+        check_request(request)
 
     def parse(self, record: Record, shape: Shape) -> Request:
-        """Return the request that a record describes.
-
-        Raise ``ValueError`` or ``ProviderError`` if the record is invalid.
-        """
         if shape != "own":
             return self._read_foreign(record, shape)
         if self._template is not None:
@@ -105,6 +131,8 @@ class RowParser:
         unknown = [name for name in unknown if name != self._defaults.id_column]
         if unknown:
             more = "a template says which columns make the prompt"
+            if unknown[0] in EMBED_FIELDS:
+                more = "rows to embed need a batch that embeds, and this one chats"
             raise ValueError(f"{unknown[0]!r} is not a field of a row; {more}")
         return self._build(record)
 
@@ -124,7 +152,7 @@ class RowParser:
             if name in _OWN_SETTINGS and record[name] is not None
         }
         if record.get("config") is not None:
-            settings = {**_need_object(record, "config"), **settings}
+            settings = {**need_object(record, "config"), **settings}
         system = record.get("system", given.system)
         if system is not None:
             settings["system"] = system
@@ -137,18 +165,20 @@ class RowParser:
             model=self._model,
             request_id="row",  # the call gets a new id
             settings=settings,
-            metadata=_read_metadata(record),
+            metadata=read_metadata(record),
         )
 
     def _read_foreign(self, record: Record, shape: Shape) -> Request:
         """Read a row in a provider's batch format, but use the model of the batch."""
         given = self._defaults
         name = {"anthropic": "params", "gemini": "request"}.get(shape, "body")
+        if name == "body" and record.get("url") == EMBED_URL:
+            raise ValueError(f"url is {EMBED_URL}, but this is a batch of chats")
         if name == "body" and record.get("url") not in (None, *_URLS):
             raise ValueError(f"url must be one of {', '.join(_URLS)}, not {record.get('url')!r}")
         if record.get("method") not in (None, "POST"):
             raise ValueError(f"method must be POST, not {record.get('method')!r}")
-        body = {**_need_object(record, name)}
+        body = {**need_object(record, name)}
         if shape != "gemini":
             body["model"] = self._model or "model"
         codec: Any = SERVER_CODECS[shape]
@@ -180,7 +210,8 @@ def _overlay(given: RuntimeConfig, own: RuntimeConfig) -> RuntimeConfig:
     return replace(given, **changed)
 
 
-def _read_id(record: Record, name: str) -> str | None:
+def read_id(record: Record, name: str) -> str | None:
+    """Return the id of a record, if it has one; ``ValueError`` if it is not a string."""
     value = record.get(name)
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
@@ -189,24 +220,27 @@ def _read_id(record: Record, name: str) -> str | None:
     return value
 
 
-def _need_id(record: Record, name: str) -> str:
+def need_id(record: Record, name: str) -> str:
+    """Return the id of a record in a provider's format, which must have one."""
     value = record.get(name)
     if not isinstance(value, str) or not value:
         raise ValueError(f"{name} must be a string that is not empty")
     return value
 
 
-def _need_object(record: Mapping[str, Any], name: str) -> dict[str, Any]:
+def need_object(record: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return a field that must be an object."""
     value = record.get(name)
     if not isinstance(value, dict):
         raise ValueError(f"{name} must be an object, not {type(value).__name__}")
     return value
 
 
-def _read_metadata(record: Mapping[str, Any]) -> dict[str, str] | None:
+def read_metadata(record: Mapping[str, Any]) -> dict[str, str] | None:
+    """Return the metadata of a record, which must be strings."""
     if record.get("metadata") is None:
         return None
-    metadata = _need_object(record, "metadata")
+    metadata = need_object(record, "metadata")
     if not all(isinstance(value, str) for value in metadata.values()):
         raise ValueError("metadata must be an object of strings")
     return metadata
@@ -247,7 +281,7 @@ class Skipped(Struct, frozen=True):
 
 
 def read_rows(
-    source: Source, parser: RowParser, done: Iterable[int] | Any = ()
+    source: Source, parser: Parser, done: Iterable[int] | Any = ()
 ) -> Iterator[Row | BadRow | Skipped]:
     """Yield the rows of a source; of rows whose line is in ``done``, read only the id."""
     seen = SeenIds()
@@ -276,13 +310,13 @@ def read_rows(
         seen.close()
 
 
-def find_bad_rows(source: Source, parser: RowParser, limit: int) -> list[BadRow]:
+def find_bad_rows(source: Source, parser: Parser, limit: int) -> list[BadRow]:
     """Return the first rows of a source that are invalid or have an invalid request."""
     found: list[BadRow] = []
     for row in read_rows(source, parser):
         if isinstance(row, Row):
             try:
-                check_request(row.request)
+                parser.check(row.request)
             except ProviderError as error:
                 found.append(BadRow(row.line, row.id, row.shape, error.message))
         elif isinstance(row, BadRow):

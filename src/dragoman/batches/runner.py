@@ -10,9 +10,11 @@ from msgspec.structs import replace
 
 from ..errors import ProviderError
 from ..events import Response, Usage
+from ..messages import new_ulid
 from ..middleware import LimiterUnavailableError
 from ..prices import Cost, PricedAs, PriceTable, Unpriced
 from ..provider import Provider
+from ..retrieval import Embedder, Embeddings
 from .output import Output
 from .results import Result, find_usage, write_bad, write_failure, write_reply
 from .rows import BadRow, Row, Skipped
@@ -31,23 +33,15 @@ class BatchError(RuntimeError):
 class Caller:
     """Call the model for one row and return the result; a failed call gives a result too."""
 
-    def __init__(self, model: Provider, *, needs_price: bool = False) -> None:
+    def __init__(self, model: Provider | Embedder, *, needs_price: bool = False) -> None:
         self.model = model
         self._needs_price = needs_price
         self._sold: dict[tuple[str | None, str | None], PricedAs] = {}
 
     async def ask(self, row: Row) -> Result:
         """Return the result of a row; a failed call gives a result too."""
-        request = row.request
         try:
-            response = await self.model.complete(
-                request.messages,
-                request.tools,
-                request.config,
-                request.response_schema,
-                request.tool_choice,
-                metadata=request.metadata,
-            )
+            response = await self._send(row.request)
         except LimiterUnavailableError as error:
             raise BatchError(str(error)) from error
         except ProviderError as error:
@@ -61,7 +55,19 @@ class Caller:
             raise BatchError(f"a budget in usd cannot hold: {bill.reason}")
         return write_reply(row, response, bill)
 
-    def _price_reply(self, response: Response[Any]) -> Cost | Unpriced:
+    async def _send(self, request: Any) -> Response[Any] | Embeddings:
+        if isinstance(self.model, Embedder):
+            return await self.model.send(replace(request.request, request_id=new_ulid()))
+        return await self.model.complete(
+            request.messages,
+            request.tools,
+            request.config,
+            request.response_schema,
+            request.tool_choice,
+            metadata=request.metadata,
+        )
+
+    def _price_reply(self, response: Response[Any] | Embeddings) -> Cost | Unpriced:
         key = (response.provider, response.model)
         sold = self._sold.get(key)
         if sold is None:
@@ -78,6 +84,8 @@ class Caller:
         return sold.cost(response.usage)
 
     def _price(self, provider: str | None, model: str | None, usage: Usage) -> Cost | Unpriced:
+        if isinstance(self.model, Embedder):
+            return self.model.priced_as.cost(usage)
         return self.model.find_sold(provider or "", model or "").cost(usage)
 
 

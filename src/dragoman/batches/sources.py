@@ -7,6 +7,7 @@ import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sized
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -30,6 +31,10 @@ class Source(ABC):
     @abstractmethod
     def count(self) -> int | None:
         """Return the approximate number of rows, for a progress bar; ``None`` if unknown."""
+
+    def peek(self) -> Record | None:
+        """Return the first record that can be read; ``None`` if there is none."""
+        return next((record for _, record in self if not isinstance(record, str)), None)
 
     def identify(self) -> dict[str, Any]:
         """Return the data by which a resumed batch recognises its input."""
@@ -67,6 +72,13 @@ class RowsSource(Source):
                 if isinstance(row, Mapping)
                 else f"must be a mapping, not {type(row).__name__}",
             )
+
+    def peek(self) -> Record | None:
+        if isinstance(self._rows, Iterator):  # it can be read once only, so the row is put back
+            first = list(islice(self._rows, 1))
+            self._rows = chain(first, self._rows)
+            return dict(first[0]) if first and isinstance(first[0], Mapping) else None
+        return super().peek()
 
     def count(self) -> int | None:
         return len(self._rows) if isinstance(self._rows, Sized) else None

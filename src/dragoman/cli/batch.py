@@ -54,6 +54,25 @@ _INTERVAL = 10.0  # seconds between two plain progress lines
     type=click.Path(exists=True, dir_okay=False),
     help="A JSON Schema the answers must satisfy.",
 )
+@click.option(
+    "--embed/--chat", default=None,
+    help="Embed the rows, or ask about them; by default what the model or the first row is for.",
+)  # fmt: skip
+@click.option(
+    "--input-type",
+    metavar="TYPE",
+    help="With rows to embed: what they are for, query or document.",
+)
+@click.option(
+    "--dimensions",
+    type=click.IntRange(1),
+    metavar="N",
+    help="With rows to embed: the length of the vectors.",
+)
+@click.option(
+    "--encoding-format", type=click.Choice(["float", "base64"]),
+    help="With rows to embed: vectors in OUT as numbers, or as base64, which is a quarter of it.",
+)  # fmt: skip
 @click.option("--max-tokens", type=int, help="The most tokens an answer may have.")
 @click.option("--temperature", type=float, help="Sampling temperature.")
 @click.option(
@@ -153,10 +172,12 @@ def command(
     dragoman batch questions.jsonl answers.jsonl --model openai:gpt-5-mini
     dragoman batch words.csv out.jsonl --model local --template "Translate: {word}"
     dragoman batch big.jsonl out.jsonl --model openai:gpt-5-mini --budget usd=5 --rpm 500
+    dragoman batch texts.jsonl vectors.jsonl --model openai:text-embedding-3-small
 
     IN is JSONL, CSV, TSV or Parquet. A row has "prompt" or "messages", and optionally "id" and
     settings; or it is a row of a batch file of OpenAI, Anthropic or Gemini, and OUT has the same
-    format; or it has arbitrary columns, for --template.
+    format; or it has arbitrary columns, for --template. A row for an embedding model has "input"
+    or "text", a string or a list, and its result has "embedding" or "embeddings".
 
     You can stop the command in any way and run it again: rows that are in OUT are not sent again.
     Rows that fail or cannot be read get an "error" in OUT. Exit codes: 0 every row has a result,
@@ -193,8 +214,8 @@ def command(
 
 # Options that are passed to the function under the same name.
 _SAME = (
-    "budget", "cache", "cancel", "concurrency", "fresh", "id_column", "limits_redis",
-    "max_row_bytes", "on",
+    "budget", "cache", "cancel", "concurrency", "dimensions", "embed", "encoding_format", "fresh",
+    "id_column", "input_type", "limits_redis", "max_row_bytes", "on",
     "poll_seconds", "ray_address", "retries", "retry_failed", "strict", "system", "via", "workers",
 )  # fmt: skip
 

@@ -48,8 +48,10 @@ class RetrievalServer(ABC):
     operation: ClassVar[Operation] = "embed"
 
     @abstractmethod
-    def decode(self, body: bytes, path: str = "") -> AskedRetrieval:
-        """Read a request; ``InvalidRequestError`` names the field that is wrong."""
+    def decode(self, body: bytes | dict[str, Any], path: str = "") -> AskedRetrieval:
+        """Read a request, as bytes or decoded JSON; ``InvalidRequestError`` names the field that
+        is wrong.
+        """
 
     @abstractmethod
     def encode(self, answer: Any, asked: AskedRetrieval, model: str) -> HttpReply:
@@ -69,7 +71,7 @@ class OpenAIEmbedServer(RetrievalServer):
 
     wire: ClassVar[str] = "openai"
 
-    def decode(self, body: bytes, path: str = "") -> AskedRetrieval:
+    def decode(self, body: bytes | dict[str, Any], path: str = "") -> AskedRetrieval:
         fields, losses = read_body(body), Losses()
         model = fields.need_text("model")
         encoding = fields.choice("encoding_format", ("float", "base64"))
@@ -84,7 +86,7 @@ class OpenAIEmbedServer(RetrievalServer):
         return AskedRetrieval(request, losses.warnings, {"encoding_format": encoding})
 
     def encode(self, answer: Embeddings, asked: AskedRetrieval, model: str) -> HttpReply:
-        vectors = _write_vectors(answer, as_base64=asked.form.get("encoding_format") == "base64")
+        vectors = write_vectors(answer, as_base64=asked.form.get("encoding_format") == "base64")
         data = [
             {"object": "embedding", "index": at, "embedding": row}
             for at, row in enumerate(vectors)
@@ -107,7 +109,7 @@ class VoyageEmbedServer(OpenAIEmbedServer):
 
     wire: ClassVar[str] = "voyage"
 
-    def decode(self, body: bytes, path: str = "") -> AskedRetrieval:
+    def decode(self, body: bytes | dict[str, Any], path: str = "") -> AskedRetrieval:
         fields, losses = read_body(body), Losses()
         model = fields.need_text("model")
         _refuse_cut(fields, "truncation", "truncate")
@@ -138,7 +140,7 @@ class OllamaEmbedServer(RetrievalServer):
 
     wire: ClassVar[str] = "ollama"
 
-    def decode(self, body: bytes, path: str = "") -> AskedRetrieval:
+    def decode(self, body: bytes | dict[str, Any], path: str = "") -> AskedRetrieval:
         fields, losses = read_body(body), Losses()
         model, is_old = fields.need_text("model"), path.endswith("/embeddings")
         if fields.flag("truncate"):
@@ -164,7 +166,7 @@ class GeminiEmbedServer(RetrievalServer):
 
     wire: ClassVar[str] = "gemini"
 
-    def decode(self, body: bytes, path: str = "") -> AskedRetrieval:
+    def decode(self, body: bytes | dict[str, Any], path: str = "") -> AskedRetrieval:
         fields = read_body(body)
         model, _, verb = path.rpartition("/models/")[2].rpartition(":")
         is_batch = verb == "batchEmbedContents"
@@ -235,7 +237,7 @@ class CohereEmbedServer(RetrievalServer):
         "clustering": "clustering",
     }
 
-    def decode(self, body: bytes, path: str = "") -> AskedRetrieval:
+    def decode(self, body: bytes | dict[str, Any], path: str = "") -> AskedRetrieval:
         fields, losses = read_body(body), Losses()
         model = fields.need_text("model")
         kinds = fields.texts("embedding_types") or ("float",)
@@ -256,8 +258,7 @@ class CohereEmbedServer(RetrievalServer):
     def encode(self, answer: Embeddings, asked: AskedRetrieval, model: str) -> HttpReply:
         assert isinstance(asked.request, EmbedRequest)
         found = {
-            kind: _write_vectors(answer, as_base64=kind == "base64")
-            for kind in asked.form["types"]
+            kind: write_vectors(answer, as_base64=kind == "base64") for kind in asked.form["types"]
         }
         units = (
             {"input_tokens": answer.usage.input_tokens}
@@ -291,7 +292,7 @@ class RerankServer(RetrievalServer):
     operation: ClassVar[Operation] = "rerank"
     results: ClassVar[str] = "results"
 
-    def decode(self, body: bytes, path: str = "") -> AskedRetrieval:
+    def decode(self, body: bytes | dict[str, Any], path: str = "") -> AskedRetrieval:
         fields, losses = read_body(body), Losses()
         model = fields.need_text("model")
         _refuse_cut(fields, "truncation")
@@ -350,7 +351,7 @@ class TeiEmbedServer(RetrievalServer):
 
     wire: ClassVar[str] = "tei"
 
-    def decode(self, body: bytes, path: str = "") -> AskedRetrieval:
+    def decode(self, body: bytes | dict[str, Any], path: str = "") -> AskedRetrieval:
         fields = read_body(body)
         _refuse_cut(fields, "truncate")
         request = build_embed_request(
@@ -378,7 +379,7 @@ class TeiRerankServer(TeiEmbedServer):
 
     operation: ClassVar[Operation] = "rerank"
 
-    def decode(self, body: bytes, path: str = "") -> AskedRetrieval:
+    def decode(self, body: bytes | dict[str, Any], path: str = "") -> AskedRetrieval:
         fields = read_body(body)
         _refuse_cut(fields, "truncate")
         returns = fields.flag("return_text")
@@ -401,7 +402,8 @@ class TeiRerankServer(TeiEmbedServer):
         return HttpReply(200, _JSON, _encode(rows))
 
 
-def _write_vectors(answer: Embeddings, *, as_base64: bool) -> list[Any]:
+def write_vectors(answer: Embeddings, *, as_base64: bool) -> list[Any]:
+    """Return the vectors for a JSON reply: lists of numbers, or base64 of their float32 bytes."""
     if not as_base64:
         return answer.vectors.tolist()
     data, size = answer.vectors.tobytes(), answer.dimensions * 4

@@ -1,0 +1,197 @@
+"""Rows of a batch of embeddings: their formats, and whether a batch embeds or chats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from ..errors import ProviderError
+from ..registry import Registry
+from ..retrieval import EmbedRequest
+from ..retrieval.check import build_embed_request
+from ..retrieval.wire.server import AskedRetrieval, OpenAIEmbedServer
+from .options import Options
+from .rows import (
+    EMBED_FIELDS,
+    EMBED_URL,
+    Parser,
+    Shape,
+    need_id,
+    need_object,
+    read_id,
+    read_metadata,
+)
+from .sources import Record, Source
+from .template import Template
+
+ENCODINGS = ("float", "base64")
+_SETTINGS = ("input_type", "dimensions", "encoding_format", "extras")
+_OWN = frozenset({"id", "metadata", *EMBED_FIELDS, *_SETTINGS})
+_CHAT = frozenset({"prompt", "messages"})
+
+
+class EmbedDefaults(Struct, frozen=True, kw_only=True):
+    """The default settings of rows to embed. Plain data, as ``Defaults`` is."""
+
+    input_type: str | None = None
+    dimensions: int | None = None
+    encoding_format: str | None = None
+    extras: dict[str, Any] = field(default_factory=dict)
+    template: str | None = None
+    id_column: str | None = None
+
+
+class EmbedRowParser(Parser):
+    """Parse the rows of a batch of embeddings: in our format, in OpenAI's batch format, or as
+    columns for a template.
+    """
+
+    def __init__(self, defaults: EmbedDefaults, model: str) -> None:
+        self._defaults = defaults
+        self._model = model
+        self._template = None if defaults.template is None else Template(defaults.template)
+        self._server = OpenAIEmbedServer()
+
+    def name(self, record: Record) -> tuple[str | None, Shape]:
+        is_foreign = "custom_id" in record or ("body" in record and "url" in record)
+        if is_foreign and self._template is None:
+            return need_id(record, "custom_id"), "embeddings"
+        return read_id(record, self._defaults.id_column or "id"), "own"
+
+    def check(self, request: AskedRetrieval) -> None:
+        """Do nothing: ``parse`` has checked the request."""
+
+    def parse(self, record: Record, shape: Shape) -> AskedRetrieval:
+        if shape != "own":
+            return self._read_foreign(record)
+        if self._template is not None:
+            return self._build({"input": self._template.fill(record)})
+        unknown = [name for name in record if name not in _OWN]
+        unknown = [name for name in unknown if name != self._defaults.id_column]
+        if unknown:
+            more = (
+                "this batch embeds; a row of it has an input"
+                if unknown[0] in _CHAT
+                else "a template says which columns make the text"
+            )
+            raise ValueError(f"{unknown[0]!r} is not a field of a row to embed; {more}")
+        return self._build(record)
+
+    def _build(self, record: Mapping[str, Any]) -> AskedRetrieval:
+        given = [name for name in EMBED_FIELDS if record.get(name) is not None]
+        if len(given) != 1:
+            raise ValueError("must have either input or text" + (", not both" if given else ""))
+        texts = record[given[0]]
+        if not isinstance(texts, str | list):
+            kind = type(texts).__name__
+            raise ValueError(f"{given[0]} must be a string or a list of strings, not {kind}")
+        values = {name: record.get(name) for name in _SETTINGS}
+        if values["extras"] is not None:
+            need_object(record, "extras")
+        encoding = values["encoding_format"]
+        if encoding is not None and encoding not in ENCODINGS:
+            raise ValueError(f"encoding_format must be float or base64, not {encoding!r}")
+        request = build_embed_request(
+            [texts] if isinstance(texts, str) else texts,
+            input_type=values["input_type"],
+            dimensions=values["dimensions"],
+            extras=values["extras"],
+            model=self._model,
+            request_id="row",  # the call gets a new id
+            metadata=read_metadata(record),
+        )
+        form = {
+            "encoding_format": encoding or self._defaults.encoding_format,
+            "is_list": not isinstance(texts, str),
+        }
+        return AskedRetrieval(self._overlay(request), (), form)
+
+    def _read_foreign(self, record: Record) -> AskedRetrieval:
+        """Read a row of OpenAI's batch format; the batch sets the model."""
+        if record.get("url") != EMBED_URL:
+            raise ValueError(
+                f"url must be {EMBED_URL}, since this batch embeds, not {record.get('url')!r}"
+            )
+        if record.get("method") not in (None, "POST"):
+            raise ValueError(f"method must be POST, not {record.get('method')!r}")
+        body = {**need_object(record, "body"), "model": self._model or "model"}
+        asked = self._server.decode(body)
+        assert isinstance(asked.request, EmbedRequest)
+        form = {"encoding_format": asked.form["encoding_format"] or self._defaults.encoding_format}
+        request = replace(asked.request, request_id="row")
+        return replace(asked, request=self._overlay(request), form=form)
+
+    def _overlay(self, own: EmbedRequest) -> EmbedRequest:
+        """Return a request with the settings of the batch where it has none of its own."""
+        given = self._defaults
+        return replace(
+            own,
+            input_type=own.input_type or given.input_type,
+            dimensions=own.dimensions or given.dimensions,
+            extras={**given.extras, **own.extras},
+        )
+
+
+def make_embed_defaults(given: Options) -> EmbedDefaults:
+    """Check the settings that all rows to embed share; ``ValueError`` names one that belongs to
+    chats.
+    """
+    settings = {**given.settings}
+    extras = settings.pop("extras", None)
+    chats = {
+        "tools": given.tools,
+        "tool_choice": given.tool_choice,
+        "response_schema": given.response_schema,
+        **settings,
+    }
+    wrong = [name for name, value in chats.items() if value is not None]
+    if wrong:
+        known = ", ".join(_SETTINGS)
+        raise ValueError(
+            f"{wrong[0]}: is a setting of chats, and this batch embeds; it has {known}"
+        )
+    if given.encoding_format not in (None, *ENCODINGS):
+        raise ValueError(
+            f"encoding_format: must be float or base64, not {given.encoding_format!r}"
+        )
+    if given.template is not None:
+        Template(given.template)
+    try:
+        checked = build_embed_request(
+            ["x"], input_type=given.input_type, dimensions=given.dimensions, extras=extras
+        )
+    except ProviderError as error:
+        raise ValueError(error.message) from None
+    return EmbedDefaults(
+        input_type=checked.input_type,
+        dimensions=checked.dimensions,
+        encoding_format=given.encoding_format,
+        extras=dict(checked.extras),
+        template=given.template,
+        id_column=given.id_column,
+    )
+
+
+def embeds(model: str, source: Source, given: Options) -> bool:
+    """Return whether a batch for this model embeds: by the option, by what is known of the model,
+    or by the first row.
+    """
+    if given.embed is not None:
+        return given.embed
+    if not (given.connection or {}).get("base_url") and _is_embedder(model):
+        return True
+    first = None if given.template is not None else source.peek()
+    if first is None or not _CHAT.isdisjoint(first):
+        return False
+    return first.get("url") == EMBED_URL or any(name in first for name in EMBED_FIELDS)
+
+
+def _is_embedder(model: str) -> bool:
+    try:
+        entry = Registry.load().find(model)
+    except ProviderError:  # a scheme such as local, or a name that connect reports
+        return False
+    return entry.capabilities.known("supports_embeddings") is True

@@ -1,0 +1,370 @@
+"""Batches of embeddings: rows, results, failures, budgets, restarts and which batches embed."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from array import array
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman import BatchReport, batch
+from dragoman.batches import BatchError, OutputError, StrictError
+from dragoman.errors import InvalidRequestError, OverloadedError, RateLimitError
+from dragoman.retrieval import Embedder, Embeddings, EmbedRequest
+from dragoman.sim import SimServer, SimulatedEmbedder, serve
+from tests.listed import Listed
+
+PRICE = "openai:text-embedding-3-small"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[SimServer]:
+    with serve("chat") as found:
+        yield found
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out.jsonl"
+
+
+def results(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def texts(count: int) -> list[dict[str, Any]]:
+    return [{"id": f"r{number}", "input": f"w{number} x"} for number in range(count)]
+
+
+def openai_row(name: str, **body: Any) -> dict[str, Any]:
+    return {
+        "custom_id": name,
+        "method": "POST",
+        "url": "/v1/embeddings",
+        "body": {"model": "other", **body},
+    }
+
+
+async def run(source: Any, out: Path, model: Any, **settings: Any) -> BatchReport:
+    return await batch(source, out, model, **{"retries": 0, **settings})
+
+
+async def embed_at(server: SimServer, source: Any, out: Path, **settings: Any) -> BatchReport:
+    connection = {"base_url": server.base_urls["openai"], "priced_as": PRICE}
+    return await run(source, out, "m", connection=connection, **settings)
+
+
+def expected(text: str, size: int = 64) -> list[float]:
+    embedder = SimulatedEmbedder(dimensions=size)
+    answer = asyncio.run(embedder.answer(EmbedRequest(texts=[text])))
+    return answer.vectors[0].tolist()
+
+
+class Slow(SimulatedEmbedder):
+    """Answers later texts sooner, and counts the calls in flight."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.in_flight = self.most = 0
+
+    async def answer(self, request: EmbedRequest) -> Embeddings:
+        self.in_flight += 1
+        self.most = max(self.most, self.in_flight)
+        await asyncio.sleep(0.002 * (10 - len(self.requests) % 10))
+        try:
+            return await super().answer(request)
+        finally:
+            self.in_flight -= 1
+
+
+class Refusing(SimulatedEmbedder):
+    """Refuses texts by their content."""
+
+    def __init__(self, **errors: Exception) -> None:
+        super().__init__()
+        self.errors = errors
+
+    async def answer(self, request: EmbedRequest) -> Embeddings:
+        for word, error in self.errors.items():
+            if word in request.texts[0]:
+                self.requests.append(request)
+                raise error
+        return await super().answer(request)
+
+
+# --- rows and results --------------------------------------------------------------------------
+
+
+async def test_row_with_a_string_gets_a_vector_and_one_with_a_list_gets_a_list(
+    server: SimServer, out: Path
+) -> None:
+    rows = [
+        {"id": "a", "input": "one two"},
+        {"text": ["three", "four five"]},
+        {"id": 7, "text": "six", "dimensions": 8},
+        {"input": ["six"]},
+    ]
+    report = await embed_at(server, rows, out)
+    found = results(out)
+    wanted = await asyncio.to_thread(
+        lambda: [
+            expected("one two"),
+            [expected("three"), expected("four five")],
+            expected("six", 8),
+            [expected("six")],
+        ]
+    )
+    assert [row.get("embedding", row.get("embeddings")) for row in found] == wanted
+    assert [row.get("id") for row in found] == ["a", None, "7", None]
+    assert [row["usage"]["input_tokens"] for row in found] == [2, 3, 1, 1]
+    assert found[0]["model"] == "m"
+    assert (report.rows, report.failed, report.tokens, report.unpriced) == (4, 0, 7, 0)
+    assert report.cost_usd == 7 * Decimal("0.02") / 1_000_000
+    assert sum(Decimal(row["cost_usd"]) for row in found) == report.cost_usd
+
+
+async def test_row_of_openai_gets_a_result_of_the_same_shape(server: SimServer, out: Path) -> None:
+    rows = [
+        openai_row("a", input=["one", "two"], dimensions=4, user="u"),
+        openai_row("b", input="three", encoding_format="base64"),
+    ]
+    await embed_at(server, rows, out, dimensions=8)
+    first, second = results(out)
+    assert (first["custom_id"], first["error"]) == ("a", None)
+    assert first["response"]["status_code"] == 200
+    body = first["response"]["body"]
+    assert (body["object"], body["model"]) == ("list", "m")
+    assert [each["index"] for each in body["data"]] == [0, 1]
+    wanted = await asyncio.to_thread(lambda: [expected("one", 4), expected("three", 8)])
+    assert body["data"][0]["embedding"] == wanted[0]
+    assert body["usage"] == {"prompt_tokens": 2, "total_tokens": 2}
+    packed = second["response"]["body"]["data"][0]["embedding"]
+    assert array("f", base64.b64decode(packed)).tolist() == wanted[1]  # dimensions of the batch
+
+
+async def test_settings_of_the_batch_apply_to_rows_without_their_own(out: Path) -> None:
+    model = SimulatedEmbedder()
+    rows = [
+        {"input": "a"},
+        {"input": "b", "input_type": "query", "dimensions": 2, "encoding_format": "float"},
+        openai_row("c", input="c"),
+    ]
+    given: dict[str, Any] = {"input_type": "document", "dimensions": 4, "extras": {"k": 1}}
+    await run(rows, out, model, encoding_format="base64", concurrency=1, **given)
+    asked = [(each.input_type, each.dimensions, each.extras) for each in model.requests]
+    assert asked == [("document", 4, {"k": 1}), ("query", 2, {"k": 1}), ("document", 4, {"k": 1})]
+    first, second, third = results(out)
+    assert len(base64.b64decode(first["embedding"])) == 16
+    assert len(second["embedding"]) == 2
+    assert len(base64.b64decode(third["response"]["body"]["data"][0]["embedding"])) == 16
+
+
+async def test_columns_are_embedded_through_a_template(out: Path, tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("key,word,input\nk1,Haus,x\nk2,Maus,y\n")
+    model = SimulatedEmbedder()
+    await run(
+        tmp_path / "in.csv",
+        out,
+        model,
+        template="search: {word}",
+        id_column="key",
+        concurrency=1,
+    )
+    assert [each.texts for each in model.requests] == [("search: Haus",), ("search: Maus",)]
+    assert [row["id"] for row in results(out)] == ["k1", "k2"]
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"prompt": "x"}, "'prompt' is not a field of a row to embed; this batch embeds"),
+        ({"word": "x"}, "'word' is not a field of a row to embed; a template says"),
+        ({"id": "a"}, "must have either input or text"),
+        ({"input": "x", "text": "x"}, "must have either input or text, not both"),
+        ({"input": 5}, "input must be a string or a list of strings, not int"),
+        ({"text": {"a": 1}}, "text must be a string or a list of strings, not dict"),
+        ({"input": []}, "texts is empty"),
+        ({"input": ["a", 1]}, "texts[1] must be a string, not int"),
+        ({"input": "x", "dimensions": 0}, "dimensions must be a positive whole number"),
+        ({"input": "x", "input_type": 1}, "input_type must be a string"),
+        ({"input": "x", "encoding_format": "int8"}, "encoding_format must be float or base64"),
+        ({"input": "x", "extras": []}, "extras must be an object, not list"),
+        ({"input": "x", "metadata": {"a": 1}}, "metadata must be an object of strings"),
+        (openai_row("a", input=[[1, 2]]), "not the numbers of tokens"),
+        (openai_row("a", input="x", colour=1), "colour is not a known field"),
+        (openai_row("a"), "input is required"),
+        ({**openai_row("a", input="x"), "method": "GET"}, "method must be POST"),
+        ({**openai_row("a", input="x"), "body": 1}, "body must be an object, not int"),
+        (
+            {**openai_row("a", input="x"), "url": "/v1/chat/completions"},
+            "url must be /v1/embeddings, since this batch embeds",
+        ),
+        ({**openai_row("a", input="x"), "custom_id": ""}, "custom_id must be a string"),
+    ],
+)
+async def test_invalid_row_is_a_result_and_strict_refuses_it(
+    row: dict[str, Any], reason: str, out: Path
+) -> None:
+    model = SimulatedEmbedder()
+    report = await run([{"input": "good"}, row], out, model)
+    assert (report.rows, report.bad, len(model.requests)) == (2, 1, 1)
+    error = results(out)[1]["error"]
+    assert error["category"] == "batch_invalid_row"
+    assert error["message"].startswith("line 2: ")
+    assert reason in error["message"]
+    with pytest.raises(StrictError, match="line 2: "):
+        await run([{"input": "good"}, row], out, model, strict=True, fresh=True)
+    assert len(model.requests) == 1
+
+
+# --- the promises of every batch -----------------------------------------------------------------
+
+
+async def test_results_are_in_the_order_of_the_input_with_calls_in_parallel(out: Path) -> None:
+    model = Slow()
+    report = await run(texts(40), out, model, concurrency=10)
+    assert [row["id"] for row in results(out)] == [f"r{number}" for number in range(40)]
+    assert (report.rows, model.most) == (40, 10)
+
+
+async def test_failed_row_is_a_result_and_the_others_continue(out: Path) -> None:
+    model = Refusing(
+        w1=InvalidRequestError("too long", status=400), w2=RateLimitError("slow down", status=429)
+    )
+    rows = [*texts(4), openai_row("o", input="w1")]
+    report = await run(rows, out, model, concurrency=2)
+    found = results(out)
+    assert (report.rows, report.failed, report.bad) == (5, 3, 0)
+    assert ["error" in row for row in found[:4]] == [False, True, True, False]
+    assert found[1]["error"]["category"] == "provider_invalid_request"
+    assert (found[2]["error"]["status"], found[2]["error"]["transient"]) == (429, True)
+    assert found[4]["response"] is None
+    assert found[4]["error"]["message"].startswith("too long")
+    again = SimulatedEmbedder(name="sim", model="sim")
+    report = await run(rows, out, again, retry_failed=True)
+    assert (report.rows, report.failed, len(again.requests)) == (5, 0, 3)
+
+
+async def test_transient_failure_is_sent_again(out: Path) -> None:
+    model = SimulatedEmbedder(OverloadedError("busy", retry_after=0.0))
+    report = await run(texts(2), out, model, retries=2, concurrency=1)
+    assert (report.failed, len(model.requests)) == (0, 3)
+
+
+async def test_row_that_fails_after_its_first_request_is_billed(out: Path) -> None:
+    model = SimulatedEmbedder(None, InvalidRequestError("bad"), batch_size=2)
+    model.priced_as = PRICE
+    report = await run([{"input": ["a", "b", "c", "d", "e"]}], out, model)
+    row = results(out)[0]
+    assert "texts[2:4] of 5 failed" in row["error"]["message"]
+    assert (row["usage"]["input_tokens"], report.tokens) == (2, 2)
+    assert report.cost_usd == 2 * Decimal("0.02") / 1_000_000
+
+
+async def test_budget_stops_the_batch_over_all_its_runs(out: Path) -> None:
+    rows = [openai_row(f"r{number}", input="one two") for number in range(10)]
+    model = SimulatedEmbedder()
+    report = await run(rows, out, model, budget="tokens=8")
+    assert (report.rows, report.tokens, report.stopped) == (4, 8, "budget")
+    again = SimulatedEmbedder()
+    report = await run(rows, out, again, budget="tokens=12")
+    assert (report.rows, report.resumed, report.tokens, report.stopped) == (6, 4, 12, "budget")
+    assert len(again.requests) == 2
+
+
+async def test_budget_in_usd_needs_a_known_price(out: Path) -> None:
+    with pytest.raises(BatchError, match="a budget in usd cannot hold"):
+        await run(texts(1), out, SimulatedEmbedder(), budget="usd=1")
+
+
+async def test_cache_answers_equal_rows_once(out: Path, tmp_path: Path) -> None:
+    model = SimulatedEmbedder()
+    rows = [{"input": "a"}, {"input": "b"}, {"input": "a"}]
+    report = await run(rows, out, model, cache=tmp_path / "cache.db", concurrency=1)
+    assert (report.rows, report.cached, len(model.requests)) == (3, 1, 2)
+    assert [row.get("cached") for row in results(out)] == [None, None, True]
+
+
+async def test_finished_rows_are_not_sent_again(out: Path) -> None:
+    await run(texts(6), out, SimulatedEmbedder(), budget="rows=4")
+    again = SimulatedEmbedder()
+    report = await run(texts(6), out, again)
+    assert (report.rows, report.resumed, len(again.requests)) == (6, 4, 2)
+    with pytest.raises(OutputError, match="another model or other settings"):
+        await run(texts(6), out, SimulatedEmbedder(), dimensions=3)
+
+
+# --- whether a batch embeds ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "first", [{"input": "x"}, {"text": "x"}, {"text": ["x"]}, openai_row("a", input="x")]
+)
+async def test_first_row_decides(
+    first: dict[str, Any], server: SimServer, out: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_text("not JSON\n" + json.dumps(first) + "\n")
+    assert (await embed_at(server, path, out)).bad == 1
+    assert (await embed_at(server, iter([first]), tmp_path / "two.jsonl")).failed == 0
+    assert (await embed_at(server, [first], tmp_path / "three.jsonl")).failed == 0
+
+
+async def test_first_row_of_chats_decides(server: SimServer, out: Path) -> None:
+    rows = [{"prompt": "x"}, {"input": "x"}, openai_row("a", input="x")]
+    report = await embed_at(server, iter(rows), out)
+    chat, embed, foreign = results(out)
+    assert chat["text"] == "chat"
+    assert "this one chats" in embed["error"]["message"]
+    assert "this is a batch of chats" in foreign["error"]["message"]
+    assert report.bad == 2
+
+
+async def test_option_decides_for_templates(server: SimServer, out: Path, tmp_path: Path) -> None:
+    rows = [{"text": "x"}]
+    await embed_at(server, rows, out, template="{text}", embed=True)
+    assert "embedding" in results(out)[0]
+    await embed_at(server, rows, tmp_path / "chat.jsonl", template="{text}")
+    assert results(tmp_path / "chat.jsonl")[0]["text"] == "chat"
+
+
+async def test_name_of_a_known_embedding_model_decides(
+    server: SimServer, out: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    config = tmp_path / "models.yaml"
+    config.write_text(f"adapters:\n  openai:\n    base_url: {server.base_urls['openai']}\n")
+    monkeypatch.setenv("DRAGOMAN_CONFIG", str(config))
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    await run([{"word": "x"}], out, "openai:text-embedding-3-small", template="{word}")
+    assert "embedding" in results(out)[0]
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "reason"),
+    [
+        (SimulatedEmbedder(), {"temperature": 0}, "temperature: is a setting of chats"),
+        (SimulatedEmbedder(), {"system": "x"}, "system: is a setting of chats"),
+        (SimulatedEmbedder(), {"tools": [{"name": "a"}]}, "tools: is a setting of chats"),
+        (SimulatedEmbedder(), {"dimensions": 0}, "dimensions must be a positive"),
+        (SimulatedEmbedder(), {"encoding_format": "x"}, "encoding_format: must be"),
+        (SimulatedEmbedder(), {"template": "{"}, "template: "),
+        (SimulatedEmbedder(), {"embed": False}, "embed: is False, but model is a Simulated"),
+        (SimulatedEmbedder(), {"on": "ray"}, "on: a batch on Ray needs the name"),
+        (SimulatedEmbedder(), {"via": "provider"}, "via: rows to embed are not sent"),
+        (Listed("x"), {"dimensions": 3}, "dimensions: is a setting of embeddings"),
+        (Listed("x"), {"embed": True}, "embed: is True, but model is a Listed"),
+    ],
+)
+async def test_settings_of_the_other_kind_are_refused(
+    model: Any, settings: dict[str, Any], reason: str, out: Path
+) -> None:
+    with pytest.raises(ValueError, match=reason):
+        await run([{"input": "x"}], out, model, **settings)
+    assert isinstance(model, Listed | Embedder)
+    assert model.requests == []
