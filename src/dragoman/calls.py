@@ -1,5 +1,4 @@
-"""Records of model calls: one family of values for ``Observe``, the log, the gateway and
-OpenTelemetry.
+"""Records of model calls, which ``Observe``, the log, the gateway and OpenTelemetry share.
 
 Every attempt to call a model produces a ``CallStarted``, then a ``CallCompleted`` or a
 ``CallFailed``. A change of route is recorded as a ``RoutingSwitched``, and a change of the circuit
@@ -46,12 +45,10 @@ __all__ = [
 ]
 
 TURN = "dragoman.turn"
-"""The key in ``Request.metadata`` whose value is the id of the session turn that a call belongs
-to."""
+"""The key in ``Request.metadata`` for the id of the session turn that a call belongs to."""
 
 IS_WORKER = "dragoman.is_worker"
-"""The key in ``Request.metadata`` whose value ``"true"`` marks a call made by a worker, not by the
-main agent."""
+"""The key in ``Request.metadata`` that marks, with ``"true"``, a worker's call."""
 
 Operation: TypeAlias = Literal["chat", "embed", "rerank"]
 StopReason: TypeAlias = Literal[
@@ -69,7 +66,7 @@ STOP_REASONS: dict[str, StopReason] = {
     # the adapter contract has no value for this; "end_turn" would be wrong
     "content_filter": "content_filter",
 }
-"""The stop reason of each ``finish_reason`` that ends a complete reply."""
+"""The stop reason for each ``finish_reason`` that ends a complete reply."""
 
 
 def find_stop_reason(finish_reason: FinishReason | None, stop_sequence: str | None) -> StopReason:
@@ -101,7 +98,7 @@ class Inbound(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class _Call(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The fields that every record of an attempt has.
+    """The fields that all records of an attempt have in common.
 
     ``at`` is when the attempt began, in seconds since 1970; ``attempt`` counts from 0. ``request``
     is set only by an ``Observe`` that includes content. ``config`` omits the caller's extras.
@@ -144,19 +141,18 @@ class CallStarted(_Call, frozen=True, tag="llm.call_started", kw_only=True, omit
 
 
 class _End(_Call, frozen=True, kw_only=True, omit_defaults=True):
-    """The common fields of ``CallCompleted`` and ``CallFailed``. A missing count or cost is
-    unknown, not zero.
+    """The common fields of ``CallCompleted`` and ``CallFailed``.
 
-    ``input_tokens`` includes cached and cache-written tokens, as in ``Usage``; ``estimated`` marks
-    counts that the provider did not report. ``cost_usd`` is computed here from the price of
-    ``priced_as`` (``"vendor:model"``); if it is missing, ``cost_unknown`` is the reason.
-    ``stated_cost_usd`` is the cost that the provider reported. In the log a cost is an exact
-    decimal number.
+    A missing count or cost means unknown, not zero. ``input_tokens`` includes cached and
+    cache-written tokens, as in ``Usage``; ``estimated`` marks counts that the provider did not
+    report. ``cost_usd`` is computed here from the price of ``priced_as`` (``"vendor:model"``); if
+    it is missing, ``cost_unknown`` is the reason. ``stated_cost_usd`` is the cost that the
+    provider reported. In the log a cost is an exact decimal number.
 
-    ``first_event_ms`` and ``latency_ms`` count from ``at``. ``response_model`` is the provider's
-    own name for the model that answered, ``provider_request_id`` the provider's id for the
-    request, ``rate_limits`` the reply headers about rate limits, and ``inbound`` the client side
-    of a call through a gateway.
+    ``first_event_ms`` and ``latency_ms`` are measured from ``at``. ``response_model`` is the
+    provider's own name for the model that answered, ``provider_request_id`` the provider's id for
+    the request, ``rate_limits`` the reply headers about rate limits, and ``inbound`` the client
+    side of a call through a gateway.
     """
 
     finish_reason: FinishReason | None = None
@@ -240,9 +236,7 @@ def count_usage(usage: Usage) -> dict[str, Any]:
 
 
 def read_headers(headers: Mapping[str, str]) -> dict[str, Any]:
-    """Return the record fields that come from the reply headers: the request id and the rate
-    limits.
-    """
+    """Return the record fields taken from reply headers: the request id and the rate limits."""
     found = next(
         (headers[name] for name in ("request-id", "x-request-id") if name in headers), None
     )
@@ -274,13 +268,12 @@ def price_usage(usage: Usage, bill: Cost | Unpriced | None, priced_as: str) -> d
 class RoutingSwitched(
     Struct, frozen=True, tag="routing.switched", omit_defaults=True, rename={"from_": "from"}
 ):
-    """A call was switched to the next candidate, with the reason. Targets are named
-    ``provider:model``.
+    """A call was switched to the next candidate; targets are named ``provider:model``.
 
     ``reason`` is a rejection before dispatch (``not_configured``, ``provider_unavailable``,
     ``no_vision_support``, ``exceeds_context_window``, ``no_tool_support``,
-    ``no_system_prompt_support``, ``no_structured_output_support``) or the kind of the error the
-    candidate answered with.
+    ``no_system_prompt_support``, ``no_structured_output_support``) or the kind of the error with
+    which the candidate answered.
     """
 
     from_: str
@@ -294,9 +287,7 @@ class RoutingSwitched(
 class ProviderUnavailable(
     Struct, frozen=True, tag="routing.provider_unavailable", omit_defaults=True
 ):
-    """The circuit breaker stopped sending calls to a provider, or to one of its models, for a
-    while.
-    """
+    """The circuit breaker suspended calls to a provider, or to one of its models, for a while."""
 
     provider: str
     scope: Scope
@@ -306,9 +297,7 @@ class ProviderUnavailable(
 
 
 class ProviderRecovered(Struct, frozen=True, tag="routing.provider_recovered", omit_defaults=True):
-    """A provider, or one of its models, answered again, so the circuit breaker sends
-    calls to it.
-    """
+    """A provider or model answered again, so the circuit breaker sends calls to it again."""
 
     provider: str
     scope: Scope
@@ -320,7 +309,7 @@ class ProviderRecovered(Struct, frozen=True, tag="routing.provider_recovered", o
 CallRecord: TypeAlias = (
     CallStarted | CallFailed | RoutingSwitched | ProviderUnavailable | ProviderRecovered
 )
-"""The history of a reply: attempts that failed, and switches of route."""
+"""The history of a reply: its failed attempts, and its switches to other candidates."""
 
 
 # --- redaction ---------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 Each capability is a ``Fact``: a value with its source. The user *declared* it, it is in the
 bundled *catalogue*, a conformance run *probed* it, a real reply *observed* it, or it is *unknown*.
-An unknown capability never blocks a call; only one that is known to be missing does. A declared
+Only a capability that is known to be missing blocks a call; an unknown one never does. A declared
 value takes precedence.
 """
 
@@ -29,7 +29,7 @@ Refusal: TypeAlias = Literal[
     "no_system_prompt_support",
     "no_structured_output_support",
 ]
-"""Why a model cannot serve a request, in the order of the checks."""
+"""Reasons why a model cannot serve a request, in the order in which they are checked."""
 
 _STRENGTH: dict[str, int] = {
     "declared": 4,
@@ -41,9 +41,7 @@ _STRENGTH: dict[str, int] = {
 
 
 class Fact(Struct, frozen=True, omit_defaults=True):
-    """The value of one capability, and its provenance: the source, when it was learned and by
-    what.
-    """
+    """The value of one capability, its source, and when and by what it was determined."""
 
     value: bool | int | tuple[str, ...] | None = None
     source: Source = "unknown"
@@ -59,7 +57,7 @@ class Capabilities(Struct, frozen=True, omit_defaults=True):
 
     Three of them apply to embedding and reranking models: ``supports_dimensions`` is whether
     vectors can be shortened, ``max_dimensions`` is the full length of a vector, and
-    ``max_batch_size`` is how many texts or documents one request may hold.
+    ``max_batch_size`` is the number of texts or documents that one request may contain.
     """
 
     supports_images: Fact = UNKNOWN
@@ -90,9 +88,7 @@ class Capabilities(Struct, frozen=True, omit_defaults=True):
         at: str | None = None,
         by: str | None = None,
     ) -> Capabilities:
-        """Build capabilities from plain values by name; raise ``ValueError`` for a wrong name or
-        type.
-        """
+        """Build capabilities from values by name; ``ValueError`` names a wrong name or type."""
         facts: dict[str, Fact] = {}
         for name, value in values.items():
             if name not in cls.__struct_fields__:
@@ -106,9 +102,7 @@ class Capabilities(Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def read(cls, path: str | Path) -> Capabilities:
-        """Read a file that ``dragoman check --save`` wrote; raise ``ValueError`` if it is not
-        valid.
-        """
+        """Read a file that ``dragoman check --save`` wrote; raise ``ValueError`` if invalid."""
         try:
             data = msgspec.json.decode(Path(path).read_bytes())
         except OSError as error:
@@ -136,10 +130,7 @@ class Capabilities(Struct, frozen=True, omit_defaults=True):
         return getattr(self, name).value
 
     def merged(self, other: Capabilities) -> Capabilities:
-        """Return both sets of capabilities merged.
-
-        For each the stronger source takes precedence, then the later value.
-        """
+        """Merge two sets of capabilities: the stronger source wins, then the later value."""
         changes = {}
         for name in self.__struct_fields__:
             theirs = getattr(other, name)

@@ -19,8 +19,11 @@ SOURCES = frozenset(
 )
 """The fields of a text's opaque state that citations are read from."""
 FOR_READERS = SOURCES | {"images", "related_questions"}
-"""The fields of a text's opaque state that only inform the reader: citations and other search
-results. A wire without a field for them drops them without a loss."""
+"""The fields of a text's opaque state that only inform the reader.
+
+These are citations and other search results. A wire without a field for them drops them without a
+loss.
+"""
 
 
 class Citation(Struct, frozen=True, omit_defaults=True):
@@ -82,9 +85,7 @@ def _read_annotations(value: Any) -> list[Citation]:
 
 
 def _read_sources(citations: Any, results: Any) -> list[Citation]:
-    """Return the citations of a complete reply: a list of URLs, or search results with titles
-    (Perplexity).
-    """
+    """Return the citations of a complete reply: URLs, or titled search results (Perplexity)."""
     found = [
         Citation(_text(record, "url"), _text(record, "title"), _text(record, "snippet"))
         for record in _records(results)
@@ -96,8 +97,7 @@ def _read_sources(citations: Any, results: Any) -> list[Citation]:
 
 
 def _read_locations(value: Any) -> list[Citation]:
-    """Return the citations of a text on the anthropic wire: locations in documents, and search
-    results.
+    """Return the citations of a text on the anthropic wire: places in documents, search results.
 
     A location refers to the source, not to characters of the text, so the citation supports the
     complete text. A record of the cohere wire has the characters and a list of sources.
@@ -108,9 +108,7 @@ def _read_locations(value: Any) -> list[Citation]:
 
 
 def _read_location(record: Mapping[str, Any]) -> Citation:
-    """Return the citation of one location; the bedrock wire nests it in ``location``, under its
-    type.
-    """
+    """Return the citation of one location, which the bedrock wire nests in ``location``."""
     location = record.get("location")
     kinds = (
         [each for each in location.values() if isinstance(each, Mapping)]
@@ -131,9 +129,7 @@ def _read_location(record: Mapping[str, Any]) -> Citation:
 
 
 def _read_supported(record: Mapping[str, Any]) -> list[Citation]:
-    """Return one passage with each of its sources: documents of the request, and
-    results of tools.
-    """
+    """Return the citations of one passage: documents of the request, and results of tools."""
     place = (_count(record, "start"), _count(record, "end"))
     found = []
     for source in _records(record.get("sources")):
@@ -153,7 +149,7 @@ _PASSAGES = ("snippet", "text", "content", "output")
 
 
 def _read_grounding(metadata: Any, text: str) -> list[Citation]:
-    """Return the citations of grounded text: each supported segment with each of its sources.
+    """Return the citations of grounded text: one for each segment and each of its sources.
 
     Indices count bytes of UTF-8. Sources without a segment are citations of the complete text.
     """
@@ -210,7 +206,7 @@ def _place(citation: Citation, start: int | None, end: int | None) -> Citation:
 
 
 def _read_segment(segment: Mapping[str, Any], data: bytes) -> tuple[int | None, int | None]:
-    """Return the characters of a segment that is given in bytes; a missing start is 0."""
+    """Return the character range of a segment that is given in bytes; a missing start is 0."""
     end = _count(segment, "endIndex")
     if end is None:
         return None, None

@@ -1,4 +1,4 @@
-"""Strict YAML: no implicit conversions, and every error names file and line.
+"""Strict YAML: no implicit conversions, and every error names the file and the line.
 
 Plain scalars follow YAML 1.2: ``no``, ``on``, ``12:30:45`` and dates are strings. Duplicate keys,
 tabs and oversized files are rejected. A file is loaded completely or not at all.
@@ -37,7 +37,7 @@ class ConfigError(ValueError):
 
 @cache
 def _loader() -> Any:
-    """Return a loader with the plain scalars of the YAML 1.2 core schema."""
+    """Return a loader that follows the YAML 1.2 core schema for plain scalars."""
     import yaml  # a slow import, needed only for configuration files
 
     class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -56,10 +56,10 @@ def _loader() -> Any:
 
 
 class Section(Fields):
-    """A mapping of the file, with the line of each key.
+    """A mapping in a YAML file, with the line of each key.
 
-    With a list of ``problems``, mistakes are collected there instead of raised, so that one
-    reading of a file reports all of them.
+    With a list of ``problems``, mistakes are collected in the list instead of raised, so that all
+    mistakes in a file are reported at once.
     """
 
     UNKNOWN = "unknown key"
@@ -82,33 +82,31 @@ class Section(Fields):
         self.line = line
 
     def complain(self, problem: str, name: str | None = None) -> None:
-        """Raise the error for a problem, or collect it."""
+        """Raise the error for a problem, or add it to the list of problems."""
         if self.problems is None:
             raise self.fail(problem, name)
         self.problems.append(self.fail(problem, name))
 
     def fail(self, problem: str, name: str | None = None) -> ConfigError:
-        """Return the error for a problem with a key of this section, or with the
-        section itself.
-        """
+        """Return the error for a problem with a key of this section or with the section."""
         place = self.where if name is None else self.at(name)
         return ConfigError(
             self.path, self._line_of(name), f"{place}: {problem}" if place else problem
         )
 
     def section(self, key: str) -> Section:
-        """Return a nested mapping; an absent one is empty."""
+        """Return the nested mapping of a key; if the key is absent, an empty mapping."""
         return self.inner(key) or Section(
             self.path, {}, {}, self.problems, where=self.at(key), line=self._line_of(key)
         )
 
     def sections(self) -> Iterator[tuple[str, Section]]:
-        """Yield every key with its mapping."""
+        """Yield every key together with its nested mapping."""
         for key in self.data:
             yield key, self.section(key)
 
     def enter(self, name: str, value: Any) -> Section:
-        """Return a nested mapping; report any other value and return an empty mapping."""
+        """Return a nested mapping; report any other value, and return an empty mapping for it."""
         if isinstance(value, Section):
             value.where = self.at(name)
             return value
@@ -118,14 +116,13 @@ class Section(Fields):
         )
 
     def plain(self) -> dict[str, Any]:
-        """Return the section as a plain dictionary; nested sections become
-        dictionaries as well.
-        """
+        """Return the section as a plain dictionary, together with the sections in it."""
         return {key: plain(value) for key, value in self.data.items()}
 
     def find_line(self, path: str) -> int:
-        """Return the line of the value at a path such as ``rows[1].input``, or of the nearest
-        enclosing value.
+        """Return the line of the value at a path such as ``rows[1].input``.
+
+        If there is no such value, return the line of the nearest enclosing one.
         """
         line, value = self.line, self
         for name, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", path):
@@ -139,9 +136,9 @@ class Section(Fields):
         return line
 
     def _line_of(self, name: str | None) -> int:
-        """Return the line of a key.
+        """Return the line of a key, or of the section if the key is unknown.
 
-        ``name[0]`` has the line of ``name``; an unknown key has that of the section.
+        ``name[0]`` has the line of ``name``.
         """
         name = name or ""
         return self.lines.get(name) or self.lines.get(name.partition("[")[0], self.line)
@@ -160,8 +157,8 @@ KINDS[Section] = "a mapping"
 def read_yaml(path: Path, problems: list[ConfigError] | None = None) -> Section:
     """Read a YAML file whose root is a mapping; raise a one-line ``ConfigError`` if that fails.
 
-    With a list as ``problems``, errors that its sections find later are appended to it instead of
-    raised.
+    With a list as ``problems``, errors that are found later in its sections are appended to the
+    list instead of raised.
     """
     shown = str(path)
     try:
@@ -179,7 +176,7 @@ def read_yaml(path: Path, problems: list[ConfigError] | None = None) -> Section:
 
 
 def parse_yaml(data: bytes, shown: str, problems: list[ConfigError] | None = None) -> Section:
-    """Parse YAML that has been read already; see ``read_yaml``."""
+    """Parse the text of a YAML file that has been read already; see ``read_yaml``."""
     import yaml  # a slow import, needed only for configuration files
 
     try:
@@ -208,9 +205,7 @@ def parse_yaml(data: bytes, shown: str, problems: list[ConfigError] | None = Non
 
 
 def _check_depth(text: str, shown: str) -> None:
-    """Reject YAML that is nested too deeply or contains itself: libyaml recurses and
-    would crash.
-    """
+    """Reject YAML that is nested too deeply or contains itself: libyaml would crash on it."""
     import yaml  # a slow import, needed only for configuration files
 
     # for each open node: its anchor, and the depth inside it
@@ -236,7 +231,7 @@ def _check_depth(text: str, shown: str) -> None:
 
 
 def unparsed(content: dict[str, Any], shown: str) -> Section:
-    """Return a section without line numbers from plain values that were validated before."""
+    """Return a section without line numbers, built from plain values known to be valid."""
     data = {
         key: unparsed(value, shown) if isinstance(value, dict) else value
         for key, value in content.items()
@@ -245,9 +240,7 @@ def unparsed(content: dict[str, Any], shown: str) -> Section:
 
 
 class _Builder:
-    """Convert YAML nodes to values, and count them, because aliases can expand to millions of
-    values.
-    """
+    """Convert YAML nodes to values; limit their number, as aliases can expand to millions."""
 
     def __init__(self, path: str, problems: list[ConfigError] | None) -> None:
         self._path = path

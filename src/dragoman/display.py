@@ -1,9 +1,8 @@
-"""Results as HTML and Markdown, for notebooks.
+"""Display results as HTML and Markdown in notebooks.
 
 A class that notebooks display derives from ``Displayed`` and returns a ``Sheet``. The sheet holds
-plain text only: everything is escaped when it is written, because texts of a model and of a server
-may contain markup. No address is loaded: an image is shown only if its bytes are part of the
-result.
+plain text only: everything is escaped when it is written, because texts of a model or a server may
+contain markup. No URL is loaded: an image is shown only if its bytes are part of the result.
 """
 
 from __future__ import annotations
@@ -33,9 +32,7 @@ class Table(NamedTuple):
 
 
 class Passage(NamedTuple):
-    """A titled text that is shown literally. A ``folded`` text is collapsed until it
-    is clicked.
-    """
+    """A titled text that is shown literally. A ``folded`` text is collapsed at first."""
 
     title: str
     text: str
@@ -57,7 +54,7 @@ class Sheet(NamedTuple):
 
 
 class Displayed:
-    """Adds the methods by which notebooks display a value; a subclass implements ``_sheet``."""
+    """Add the methods by which notebooks display a value; a subclass implements ``_sheet``."""
 
     __slots__ = ()
 
@@ -72,7 +69,7 @@ class Displayed:
 
 
 def shorten(text: str, most: int = 200) -> str:
-    """Return a text in one line, cut after ``most`` characters."""
+    """Return a text in one line, truncated to ``most`` characters."""
     line = " ".join(text.split())
     return line if len(line) <= most else line[: most - 1] + "…"
 
@@ -83,7 +80,7 @@ _PRE = "white-space:pre-wrap;overflow-wrap:anywhere;margin:.4em 0"
 
 
 def write_html(sheet: Sheet) -> str:
-    """Return a fragment of HTML without scripts, links or styles for other elements."""
+    """Return an HTML fragment without scripts and links; its styles apply to itself only."""
     parts = [f"<strong>{html.escape(sheet.title)}</strong>"]
     parts += (
         [f"<div><small>{html.escape(' · '.join(sheet.facts))}</small></div>"]
@@ -123,9 +120,7 @@ _TICKS = re.compile(r"`+")
 
 
 def write_markdown(sheet: Sheet) -> str:
-    """Return Markdown in which every text is literal: passages are code blocks, other texts are
-    escaped.
-    """
+    """Return Markdown in which every text is literal, by code blocks or by escaping."""
     parts = [f"**{escape_markdown(sheet.title)}**"]
     parts += [escape_markdown(" · ".join(sheet.facts))] if sheet.facts else []
     for passage in sheet.passages:
@@ -144,7 +139,7 @@ def write_markdown(sheet: Sheet) -> str:
 
 
 def escape_markdown(text: str) -> str:
-    """Return a text that Markdown shows literally, in one line."""
+    """Return a text in one line, escaped so that Markdown shows it literally."""
     return _MARKUP.sub(r"\\\1", " ".join(text.split()))
 
 

@@ -1,4 +1,4 @@
-"""The error tree, with the category names of three vocabularies.
+"""The error classes, and their category names in three vocabularies.
 
 ::
 
@@ -23,9 +23,9 @@
     ├── StructuredOutputError        the text does not satisfy ``response_schema``
     └── CallCancelledError           you cancelled the call
 
-``category`` is the name of OpenArmature, ``error_class`` that of the adapter contract and ``kind``
-that of the runtime article; ``transient`` is whether a retry of the same call may succeed. Only
-``dragoman.Retry`` retries.
+``category`` is the name in OpenArmature, ``error_class`` the name in the adapter contract, and
+``kind`` the name in the runtime article; ``transient`` is whether a retry of the same call may
+succeed. Only ``dragoman.Retry`` retries calls.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ _repr.maxstring = _repr.maxother = _repr.maxlong = MAX_QUOTE
 
 
 def quote(value: object) -> str:
-    """Return ``repr(value)`` for a message, truncated to about 100 characters."""
+    """Return ``repr(value)`` for use in a message, truncated to about 100 characters."""
     if isinstance(value, str):
         return repr(cut(value))
     try:
@@ -154,7 +154,7 @@ def scrub(text: str, secrets: Iterable[str] = (), limit: int | None = MAX_SCRUB)
 
 
 def _hide_cut_end(text: str, secret: str) -> str:
-    """Mask the start of a secret that is truncated at the end of the text."""
+    """Mask the beginning of a secret that was truncated at the end of the text."""
     if not text.endswith("…"):
         return text
     end = text[-len(secret) - 1 : -1]
@@ -165,9 +165,7 @@ def _hide_cut_end(text: str, secret: str) -> str:
 
 
 def without_frames(error: BaseException) -> BaseException:
-    """Return the error without its stack and causes: their frames hold headers and replies, with
-    keys in them.
-    """
+    """Return the error without stack and causes, whose frames contain headers and keys."""
     error.__context__ = error.__cause__ = None
     if isinstance(error, UnicodeDecodeError):
         error.object = b""
@@ -175,9 +173,7 @@ def without_frames(error: BaseException) -> BaseException:
 
 
 def keep_headers(headers: Mapping[str, str], secrets: Iterable[str] = ()) -> dict[str, str]:
-    """Return the reply headers that are safe and useful to keep, with lower-case names and without
-    secrets.
-    """
+    """Return the reply headers to keep: useful, without secrets, with lower-case names."""
     hidden = [secret for secret in secrets if len(secret) >= MIN_SECRET]
     return {
         name: scrub(value, hidden, limit=MAX_HEADER)
@@ -187,17 +183,17 @@ def keep_headers(headers: Mapping[str, str], secrets: Iterable[str] = ()) -> dic
 
 
 MIN_SECRET = 8
-"""Shorter keys are not searched for in error texts: they occur in ordinary words."""
+"""Minimum length of keys to search for in error texts; shorter ones match ordinary text."""
 
 
 class ProviderError(Exception):
-    """The root of the tree. Catch it to catch everything a provider call can raise.
+    """The base class of all errors that a call to a provider can raise.
 
-    ``str(error)`` never holds a key, a prompt or a header. The provider's message is in
-    ``provider_message``, the field of the request that it names in ``param``, the first 16 KiB of
-    its error response in ``body``, without keys, and what had arrived of a reply before the
-    failure, if anything, in ``response``. ``retry_count`` is how many attempts ``Retry`` had made
-    before this one.
+    ``str(error)`` never contains a key, a prompt or a header. ``provider_message`` is the
+    provider's message, ``param`` the field of the request that it names, and ``body`` the first 16
+    KiB of its error response, without keys. ``response`` is the part of a reply that arrived
+    before the failure, if there is one. ``retry_count`` is the number of attempts that ``Retry``
+    made before this one.
     """
 
     retry_count: int = 0
@@ -265,8 +261,9 @@ class ProviderError(Exception):
 
     @property
     def body(self) -> Any:
-        """The body of the error response as parsed JSON, or as text if it is not JSON; ``None`` if
-        there is none.
+        """The body of the error response as parsed JSON, or as text if it is not JSON.
+
+        It is ``None`` if the response has no body.
         """
         if self.body_text is None:
             return None
@@ -277,9 +274,7 @@ class ProviderError(Exception):
 
     @property
     def inner_error(self) -> Any:
-        """The nested error of the provider, such as the findings of a content filter,
-        or ``None``.
-        """
+        """The provider's nested error, such as the result of a content filter, or ``None``."""
         found = self.body
         outer = found.get("error", found) if isinstance(found, dict) else None
         return (
@@ -289,13 +284,12 @@ class ProviderError(Exception):
         )
 
     def keep_body(self, body: str | bytes) -> None:
-        """Keep the start of a response that cannot be used, without anything shaped like a key."""
+        """Keep the start of an unusable response, without anything that looks like a key."""
         text = body[: 2 * MAX_BODY].decode("utf-8", "replace") if isinstance(body, bytes) else body
         self.body_text = scrub(text.strip(), limit=MAX_BODY) or None
 
     def hide(self, secrets: Iterable[str], prompts: Iterable[str] = ()) -> None:
-        """Remove ``secrets`` from this error, and stop quoting the provider if it repeats a
-        prompt.
+        """Remove ``secrets`` from this error, and the provider's message if it repeats a prompt.
 
         vLLM puts the complete rejected request into its error message; such a message stays in
         ``provider_message``, but not in logs and tracebacks.
@@ -324,9 +318,7 @@ def _one_line(text: str, limit: int = 300) -> str:
 
 
 def _echoes(message: str, prompts: Iterable[str], window: int = 20) -> bool:
-    """Return whether ``message`` repeats a prompt, or a part of one. Linear in the
-    length of both.
-    """
+    """Return whether ``message`` repeats a prompt, or a part of one, in linear time."""
     windows = {message[at : at + window] for at in range(len(message) - window + 1)}
     for prompt in prompts:
         prompt = prompt.strip()
@@ -342,7 +334,7 @@ def _echoes(message: str, prompts: Iterable[str], window: int = 20) -> bool:
 
 
 class AuthenticationError(ProviderError):
-    """The provider rejected the credentials, or there are none."""
+    """The provider rejected the credentials, or none were given."""
 
     category = "provider_authentication"
     error_class = "auth"
@@ -367,7 +359,7 @@ class InvalidModelError(ProviderError):
 
 
 class ModelNotLoadedError(ProviderError):
-    """The model is known but not in memory; a later call may succeed."""
+    """The provider knows the model but has not loaded it yet; a later call may succeed."""
 
     category = "provider_model_not_loaded"
     error_class = "server_error"
@@ -377,8 +369,9 @@ class ModelNotLoadedError(ProviderError):
 
 
 class RateLimitError(ProviderError):
-    """Too many requests or tokens; ``retry_after`` is the Retry-After of the provider in seconds,
-    if any.
+    """Too many requests or tokens.
+
+    ``retry_after`` is the provider's Retry-After in seconds, or ``None``.
     """
 
     category = "provider_rate_limit"
@@ -413,7 +406,7 @@ class OverloadedError(UnavailableError):
 
 
 class NetworkError(UnavailableError):
-    """The connection failed: name lookup, TLS, refusal or reset.
+    """The connection failed: DNS lookup, TLS, or a refused or reset connection.
 
     ``is_unreached`` is true if no server accepted the connection.
     """
@@ -424,7 +417,7 @@ class NetworkError(UnavailableError):
 
 
 class TimedOutError(UnavailableError):
-    """One of the four deadlines passed; ``which`` is connect, first_event, idle or total."""
+    """A timeout expired; ``which`` is connect, first_event, idle or total."""
 
     error_class = "network"
     kind = "timeout"
@@ -436,9 +429,7 @@ class TimedOutError(UnavailableError):
 
 
 class StreamInterruptedError(UnavailableError):
-    """The reply ended before the end mark of the wire; ``response`` holds the part
-    that arrived.
-    """
+    """The reply broke off before its end mark; ``response`` has the part that arrived."""
 
     error_class = "network"
     kind = "stream_interrupted"
@@ -446,7 +437,7 @@ class StreamInterruptedError(UnavailableError):
 
 
 class InvalidRequestError(ProviderError):
-    """The request is wrong; nothing was sent unless ``status`` is set."""
+    """The request is invalid; it was not sent unless ``status`` is set."""
 
     category = "provider_invalid_request"
     error_class: ClassVar[ErrorClass] = "invalid_request"
@@ -479,9 +470,7 @@ class UnsupportedContentError(ProviderError):
 
 
 class InvalidResponseError(ProviderError):
-    """The provider's reply violates the rules of the wire; ``response`` holds what
-    could be read.
-    """
+    """The reply violates the rules of the wire; ``response`` has the part that could be read."""
 
     category = "provider_invalid_response"
     advice = "Check that the server at the base URL speaks this wire."

@@ -1,4 +1,4 @@
-"""Decode the binary event streams of AWS, ``application/vnd.amazon.eventstream``, within bounds.
+"""Decode AWS's binary event streams (``application/vnd.amazon.eventstream``), with size limits.
 
 A message consists of its total length, the length of its headers, a CRC of these two numbers, the
 headers, a JSON payload, and a CRC of everything before. Both checksums are verified, so a lost or
@@ -27,13 +27,11 @@ _LENGTHS = (6, _TEXT)
 
 
 class EventStreamError(ValueError):
-    """A message is longer than allowed, has a wrong checksum or headers that cannot be read."""
+    """A message is too long, or has a wrong checksum or unreadable headers."""
 
 
 class EventStreamDecoder:
-    """Decode chunks as they arrive; each call of ``feed`` returns the messages that it
-    completed.
-    """
+    """Decode chunks as they arrive; ``feed`` returns the messages that a chunk completes."""
 
     def __init__(self, max_message: int = MAX_MESSAGE) -> None:
         self.lines = 0  # messages so far
@@ -59,7 +57,7 @@ class EventStreamDecoder:
         return frames
 
     def end(self) -> list[Frame]:
-        """End the body; an incomplete last message is dropped."""
+        """End the stream; drop a last message that is incomplete."""
         return []
 
     def _read_length(self) -> int:
@@ -93,7 +91,7 @@ def _read_message(message: bytes, offset: int) -> Frame:
 
 
 def _read_headers(data: bytes) -> dict[str, str]:
-    """Return the string headers; skip others."""
+    """Return the headers whose values are strings; skip all others."""
     found, at = {}, 0
     while at < len(data):
         name_end = at + 1 + data[at]
@@ -115,7 +113,7 @@ def _read_headers(data: bytes) -> dict[str, str]:
 
 
 def encode_message(headers: dict[str, str], payload: bytes) -> bytes:
-    """Return a message with string headers."""
+    """Return an encoded message with these string headers and this payload."""
     written = b"".join(
         [_write_header(name.encode(), value.encode()) for name, value in headers.items()]
     )

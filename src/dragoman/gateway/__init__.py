@@ -1,8 +1,8 @@
-"""The gateway: an HTTP server in front of providers. Needs the extra ``gateway``.
+"""The gateway: an HTTP server in front of providers. It needs the extra ``gateway``.
 
 ``create_app(models)`` is an ASGI application that serves clients of every wire. It reads requests
-and writes replies with ``dragoman.wire.SERVER_CODECS``; keys, limits, metrics and the access log
-are here.
+and writes replies with ``dragoman.wire.SERVER_CODECS``; this package adds keys, limits, metrics
+and the access log.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Admission of requests: limits, keys, and the identity of the client."""
+"""Admission of requests: check limits and keys, and identify the client."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ from .usage import UsageBook
 
 
 class Bounds(Struct, frozen=True):
-    """The limits of one process for its clients: bytes, seconds, and numbers of requests and
-    connections.
+    """The limits of one process for its clients: bytes, seconds, requests and connections.
 
     ``dragoman serve`` enforces the fields from ``head_bytes`` on; other ASGI servers have their
     own limits.
@@ -61,18 +60,14 @@ class Bounds(Struct, frozen=True):
     media_urls: bool = True
 
     def check_body(self, body: bytes) -> None:
-        """Reject a body with too many JSON objects and lists, which would take seconds and
-        gigabytes to parse.
-        """
+        """Reject a body whose number of JSON objects and lists makes parsing too expensive."""
         if len(body) > self.containers and body.count(b"{") + body.count(b"[") > self.containers:
             raise InvalidRequestError(
                 f"the body has more than {self.containers} objects and lists", status=413
             )
 
     def check_request(self, request: Request) -> None:
-        """Reject a request with too many messages, blocks or tools, or with media URLs if they are
-        not allowed.
-        """
+        """Reject a request with too many messages, blocks or tools, or forbidden media URLs."""
         for name, count, limit in (
             ("messages", len(request.messages), self.messages),
             ("tools", len(request.tools), self.tools),
@@ -147,8 +142,8 @@ class Service:
     ) -> str | None:
         """Return the key that a client presents.
 
-        Clients of the Gemini wire may send it in the URL from this machine, or if the operator
-        allows it; elsewhere, proxies would write the URL to their logs.
+        Clients of the Gemini wire may send the key in the URL, but only from this machine or if
+        the operator allows it: proxies write URLs to their logs.
         """
         found = codec.key(headers)
         if found is not None or codec.wire != "gemini" or self.url_keys is False:
@@ -160,7 +155,7 @@ class Service:
         return values[0] if len(values) == 1 else None
 
     def identify(self, headers: Mapping[str, str], presented: str | None) -> Key | None:
-        """Return the key of a request; ``AuthenticationError`` if the request is not allowed."""
+        """Return the key of a request; raise ``AuthenticationError`` if it is not allowed."""
         if self.keys is not None:
             key = self.keys.find(presented)
             if key is None:
@@ -186,16 +181,12 @@ class Service:
         return None
 
     def can_count(self, key: Key) -> bool:
-        """Return whether the limits of a key can be enforced: it has none, or all workers count
-        them together.
-        """
+        """Return whether a key's limits, if it has any, are counted across all workers."""
         has_rates = key.has_rates and self.ledger.limits is None
         return self.counts or not (key.has_budget or has_rates)
 
     def hold(self, size: int) -> None:
-        """Reserve memory for a body, or reject the body; the caller frees the memory with
-        ``release``.
-        """
+        """Reserve memory for a body, or reject the body; ``release`` frees the memory."""
         if self.held_bytes + size > max(self.bounds.bodies_bytes, self.bounds.body_bytes):
             raise OverloadedError(
                 "the gateway is receiving too many large requests", retry_after=1

@@ -30,14 +30,14 @@ _MAX_WARNINGS = 50  # the most warnings of one request in the access log
 
 
 class Charged(NamedTuple):
-    """The records whose cost is in the ledger before the request ends, and the error then."""
+    """Records whose cost was charged before the request ended, and the error at that time."""
 
     records: list[CallEnd]
     error: ProviderError | None
 
 
 class Ended(Protocol):
-    """What is known about a finished request; ``Exchange`` implements it."""
+    """The data about a finished request; ``Exchange`` implements this protocol."""
 
     service: Service
     codec: ServerCodec
@@ -64,8 +64,8 @@ class Ended(Protocol):
 async def charge(exchange: Ended) -> None:
     """Write the cost of a call to the ledger before the end of its reply is sent.
 
-    Otherwise a client that has its whole reply could start a call that is admitted without this
-    cost, at another worker, and exceed its budget by more than its calls in flight.
+    Otherwise a client that has its complete reply could start a call at another worker, which
+    would be admitted without this cost, and exceed its budget by more than its concurrent calls.
     """
     key = exchange.key
     if key is None or not key.has_budget or exchange.charged is not None:
@@ -122,7 +122,7 @@ def _count_tokens(usage: Usage) -> int:
 
 
 def _settle(exchange: Ended, key: Key, tokens: int, money: Decimal) -> None:
-    """Count what is not charged yet: all of it, or a cost that changed after the charge."""
+    """Count the usage that has not been charged yet; it may have changed after the charge."""
     if exchange.charged is not None:
         usage, paid = add_up(exchange.charged.records)
         tokens, money = tokens - _count_tokens(usage), EXACT.subtract(money, paid)
@@ -130,8 +130,9 @@ def _settle(exchange: Ended, key: Key, tokens: int, money: Decimal) -> None:
 
 
 def _describe_call(exchange: Ended, seconds: float) -> tuple[list[CallEnd], GatewayCall | None]:
-    """Return the records of the call, empty without a call, and the call unless it is one for
-    retrieval.
+    """Return the records of the call, and the call itself unless it is a retrieval call.
+
+    Without a call, return no records.
     """
     if exchange.record is not None:
         return exchange.record(seconds), None

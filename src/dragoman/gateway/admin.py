@@ -1,5 +1,4 @@
-"""The admin page: usage by key and model, spend over time, requests under way, availability of
-upstreams.
+"""The admin page: usage by key and model, cost over time, running requests, state of upstreams.
 
 It is off unless the operator gives the hash of an admin key. The page is HTML and SVG without any
 script, and is read-only: no route changes anything, so a forged request (CSRF) has no effect, and
@@ -50,9 +49,7 @@ _HEADERS = {
 
 
 class AdminPage:
-    """Serve the page to the holder of the admin key: as the password of a browser, or as a bearer
-    token.
-    """
+    """Serve the page to clients that send the admin key as a password or as a bearer token."""
 
     def __init__(self, service: Service, book: UsageBook, digest: str) -> None:
         self._service = service
@@ -146,9 +143,7 @@ def _write_page(
 def _fill(
     rows: Sequence[Row], hours: int, value: Callable[[Row], float]
 ) -> list[tuple[str, float]]:
-    """Return one bar for each hour of a day, or for each day of a longer range, including those
-    without usage.
-    """
+    """Return one bar per hour of a day, or per day of a longer range, even without usage."""
     step = 1 if hours <= 24 else 24
     last = int(time.time() // 3600) // step
     sums: dict[int, float] = defaultdict(float)

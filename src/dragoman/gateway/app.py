@@ -1,13 +1,12 @@
-"""The gateway application: providers behind the wires that existing clients use. Needs the extra
-``gateway``.
+"""The gateway application: serve providers over the wires that existing clients use.
 
 ::
 
     app = create_app({"fast": connect("llama3", base_url="http://127.0.0.1:8080/v1")})
 
-This is an ASGI application; ``dragoman serve`` runs it. A client requests a model by its name
-here, over any wire, and the provider with that name answers. The configuration decides where
-requests go, never a request.
+This ASGI application needs the extra ``gateway``; ``dragoman serve`` runs it. A client requests a
+model by the name in this mapping, over any wire, and the provider with that name answers. Only the
+configuration decides where requests go; nothing in a request can change that.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ from .unserved import explain, find_codec
 from .usage import UsageBook
 
 SETTINGS = "DRAGOMAN_SERVE"
-"""The environment variable with the settings for workers: names and paths, no keys."""
+"""The environment variable with the settings for workers: names and paths, but no keys."""
 _CORS_WITHOUT_KEYS = (
     "cors: every web page could use a gateway without keys; name the origins, or give keys"
 )
@@ -100,19 +99,20 @@ def create_app(
     tracing: Tracing | None = None,
     open_ready: bool = False,
 ) -> Starlette:
-    """Return an ASGI application in front of these models.
+    """Return an ASGI application that serves these models.
 
-    Only ``keys`` may use it; without keys every local program may, and ``check_host`` keeps web
-    pages and other machines out. ``ledger`` counts the usage of limited keys, by default in
-    memory; ``limits`` counts requests, tokens and calls at a time in Redis instead. ``workers`` is
-    the number of processes that share the keys; if keys have limits, they must share a ledger too.
-    ``log`` receives the records of every call, as one session per run; it is not closed. With
-    ``log_content`` it also receives the messages. ``cors`` are origins whose web pages may call
-    the gateway from a browser. ``url_keys`` allows clients of the Gemini wire to send their key in
-    the URL (``?key=``); by default only local ones may. ``store`` keeps responses, so that clients
-    of the Responses wire can refer to them; it is not closed. ``admin`` is the hash of a key for
-    the page ``/admin``, which shows ``usage``, by default that of this process. ``tracing``
-    records spans. With ``open_ready``, ``/ready`` needs no key and names no models.
+    Only clients with one of the ``keys`` may use it; without keys every local program may, and
+    ``check_host`` keeps web pages and other machines out. ``ledger`` counts the usage of limited
+    keys, by default in memory; ``limits`` counts requests, tokens and concurrent calls in Redis
+    instead. ``workers`` is the number of processes that share the keys; if keys have limits, they
+    must share a ledger too. ``log`` receives the records of every call, as one session per run;
+    the application does not close it. With ``log_content`` it also receives the messages. ``cors``
+    are origins whose web pages may call the gateway from a browser. ``url_keys`` allows clients of
+    the Gemini wire to send their key in the URL (``?key=``); by default only local clients may.
+    ``store`` keeps responses, so that clients of the Responses wire can refer to them; the
+    application does not close it. ``admin`` is the hash of a key for the page ``/admin``, which
+    shows ``usage``, by default the usage of this process. ``tracing`` records spans. With
+    ``open_ready``, ``/ready`` needs no key and names no models.
     """
     if "*" in cors and keys is None:
         raise ValueError(_CORS_WITHOUT_KEYS)
@@ -144,9 +144,7 @@ def create_app(
 
 @contextlib.asynccontextmanager
 async def _live(service: Service, app: Starlette) -> AsyncIterator[dict[str, Any]]:
-    """Start the background tasks of the application; at shutdown, stop them and close its
-    resources.
-    """
+    """Start the application's background tasks; stop them and close its resources at shutdown."""
     service.draining = False  # an application may be started again
     tasks = [asyncio.ensure_future(work) for work in _list_work(service)]
     service.leaving = False
@@ -178,7 +176,7 @@ def _list_work(service: Service) -> list[Coroutine[Any, Any, None]]:
 
 
 async def _poll(keys: KeyRing) -> None:
-    """Read the keys of a database again, every second."""
+    """Read the keys of a database again every second."""
     while True:
         await asyncio.sleep(_POLL_SECONDS)
         await asyncio.to_thread(keys.poll)
@@ -256,13 +254,13 @@ def _routes(service: Service, admin: str | None) -> list[Route]:
 
 
 async def _refuse_route(asked: HttpAsked, error: Exception) -> Response:
-    """Answer a request that no route matches."""
+    """Answer a request that does not match any route."""
     status = error.status_code if isinstance(error, HTTPException) else 404
     return _refusal(asked, explain(asked.method, asked.url.path, status))
 
 
 class _Pages:
-    """The handlers of GET requests."""
+    """The handlers of the gateway's GET requests."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -273,11 +271,10 @@ class _Pages:
         return JSONResponse({"status": "ok"})
 
     async def ready(self, asked: HttpAsked) -> Response:
-        """Report whether calls can be expected to succeed, or which of this key's models are not
-        ready.
+        """Report whether this key's models are ready, and name those that are not.
 
-        Probing contacts upstream servers, so it requires a key, unless the operator opens it to
-        load balancers; then it names no models.
+        The check contacts upstream servers, so it requires a key. The operator can open it to load
+        balancers without a key; the report then names no models.
         """
         service = self._service
         try:
@@ -307,8 +304,7 @@ class _Pages:
         )
 
     async def models(self, asked: HttpAsked) -> Response:
-        """Return the models this key may use, in a form that clients of the openai and anthropic
-        wires read.
+        """Return the models that this key may use, for clients of the openai and anthropic wires.
 
         Clients of the Gemini wire, recognised by their headers, get their own format.
         """
@@ -317,28 +313,28 @@ class _Pages:
         return self._list_models(asked, list_models)
 
     async def model(self, asked: HttpAsked) -> Response:
-        """Return one model."""
+        """Return the description of one model."""
         is_gemini = find_codec(asked.url.path, asked.headers).wire == "gemini"
         return self._show_model(asked, show_gemini_model if is_gemini else show_model)
 
     async def gemini_models(self, asked: HttpAsked) -> Response:
-        """Return the models this key may use, as the Gemini wire lists them."""
+        """Return the models that this key may use, in the format of the Gemini wire."""
         return self._list_models(
             asked, lambda names: {"models": [show_gemini_model(name) for name in names]}
         )
 
     async def gemini_model(self, asked: HttpAsked) -> Response:
-        """Return one model, as the Gemini wire describes it."""
+        """Return the description of one model, in the format of the Gemini wire."""
         return self._show_model(asked, show_gemini_model)
 
     async def ollama_tags(self, asked: HttpAsked) -> Response:
-        """Return the models this key may use, as the Ollama wire lists them."""
+        """Return the models that this key may use, in the format of the Ollama wire."""
         return self._list_models(
             asked, lambda names: {"models": [show_ollama_tag(name) for name in names]}
         )
 
     async def ollama_running(self, asked: HttpAsked) -> Response:
-        """Return the models this key may use, as the Ollama wire lists models in memory."""
+        """Return the models that this key may use as Ollama's list of models in memory."""
         return self._list_models(
             asked, lambda names: {"models": [show_ollama_running(name) for name in names]}
         )
@@ -365,7 +361,7 @@ class _Pages:
         return JSONResponse(record(name))
 
     async def openapi(self, asked: HttpAsked) -> Response:
-        """Return the OpenAPI document; cached, because clients without a key may request it."""
+        """Return the OpenAPI document. It is cached, as clients without a key may request it."""
         if self._openapi is None:
             self._openapi = JSONResponse(document())
         return self._openapi
@@ -412,9 +408,7 @@ def _open_models(told: Mapping[str, Any]) -> Mapping[str, Served] | Registry:
 
 
 def create_app_from_environment() -> Starlette:
-    """Return the application of one worker, from the settings that ``dragoman serve`` put into the
-    environment.
-    """
+    """Return the application of one worker, from the environment that ``dragoman serve`` sets."""
     told = json.loads(os.environ[SETTINGS])
     if told["access_log"]:
         _log_access()

@@ -1,4 +1,4 @@
-"""Background responses: the client gets an id at once and fetches the answer later."""
+"""Background responses: the client receives an id at once and fetches the answer later."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Background:
     async def start(
         self, scope: Mapping[str, Any], fields: Mapping[str, Any], owner: str, serve: Serve
     ) -> dict[str, Any]:
-        """Start to generate a response, and return its first state, with the id."""
+        """Start to generate a response, and return its initial state, which contains the id."""
         if sum([key[0] == owner for key in self._tasks]) >= MAX_RUNNING:
             raise RateLimitError(
                 f"{MAX_RUNNING} responses are under way in the background", retry_after=5
@@ -57,7 +57,7 @@ class Background:
             await asyncio.wait([task])
 
     async def close(self) -> None:
-        """Stop all background responses; each is stored as cancelled."""
+        """Stop all background responses, and store each of them as cancelled."""
         tasks = list(self._tasks.values())
         self._stopped.update([name for _, name in self._tasks])
         for task in tasks:
@@ -97,7 +97,7 @@ class Background:
 
 
 class _Absent:
-    """The stand-in client of a background request: it has sent its body, and never hangs up."""
+    """Stand in for the client of a background request: send its body, and never disconnect."""
 
     def __init__(self, body: bytes) -> None:
         self._body: bytes | None = body
@@ -105,21 +105,21 @@ class _Absent:
         self.status = 0
 
     async def receive(self) -> dict[str, Any]:
-        """Return the body once, then block."""
+        """Return the body on the first call; block on every later one."""
         body, self._body = self._body, None
         if body is None:
             await asyncio.Event().wait()
         return {"type": "http.request", "body": body, "more_body": False}
 
     async def send(self, message: Mapping[str, Any]) -> None:
-        """Collect a part of the reply."""
+        """Collect a part of the reply that the application sends."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
         else:
             self._reply.append(message.get("body", b""))
 
     def read_error(self) -> dict[str, Any]:
-        """Return the error in the reply."""
+        """Return the error that the collected reply contains."""
         try:
             record = msgspec.json.decode(b"".join(self._reply))["error"]
             return {"code": "server_error", "message": str(record["message"])}

@@ -10,16 +10,14 @@ _DAY = "86400"
 
 
 class Cors:
-    """ASGI middleware that answers preflight requests of the origins and lets their pages read the
-    replies.
-    """
+    """ASGI middleware that lets the web pages of some origins send requests and read replies."""
 
     def __init__(self, app: Any, origins: Collection[str]) -> None:
         self._app = app
         self._origins = frozenset(origins)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Handle one request."""
+        """Handle one ASGI request."""
         found = dict(scope["headers"]) if scope["type"] == "http" else {}
         origin = found.get(b"origin", b"").decode("latin-1")
         if not origin or not ({origin, "*"} & self._origins):

@@ -1,4 +1,4 @@
-"""Count the tokens of a request with the model's server, or estimate them and report that."""
+"""Count the tokens of a request with the model's server, or else estimate them with a warning."""
 
 from __future__ import annotations
 

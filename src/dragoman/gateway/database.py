@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from ..log.location import SCHEMES
 
 BUSY_SECONDS = 2.0
-"""How long a transaction waits for a lock that another process holds."""
+"""How many seconds a transaction waits for a lock that another process holds."""
 
 _CONNECT_SECONDS = 3
 _STATEMENT_SECONDS = 5
@@ -46,9 +46,7 @@ class Database(Protocol):
         ...
 
     def transaction(self, *locks: str) -> AbstractContextManager[float]:
-        """Lock these names until the end of the block, yield the Unix time of the database, and
-        commit.
-        """
+        """Lock these names for the block, yield the database's Unix time, commit at the end."""
         ...
 
     def close(self) -> None:
@@ -152,8 +150,9 @@ class _Postgres:
         return connection
 
     def _begin(self, locks: Sequence[str]) -> float:
-        """Begin a transaction and take the locks. If the connection turns out to be lost, open
-        another one and begin again.
+        """Begin a transaction and take the locks.
+
+        If the connection has been lost, open another one and begin again.
         """
         if not self._base.closed:
             try:

@@ -1,9 +1,8 @@
-"""Records of the gateway's calls: the ledger, the access log and the event log show the same
-figures.
+"""Records of calls, from which the ledger, the access log and the event log get their figures.
 
 A call becomes the records of ``calls``: one ``CallFailed`` per failed attempt before the last,
-then one ``CallCompleted`` or ``CallFailed``. Each has ``inbound``, the client's side. The tokens
-and the cost in the ledger are the sums of these records.
+then one ``CallCompleted`` or ``CallFailed``. Each record has ``inbound``, which describes the
+client's request. The tokens and the cost in the ledger are the sums of these records.
 """
 
 from __future__ import annotations
@@ -46,8 +45,9 @@ CallEnd: TypeAlias = CallCompleted | CallFailed
 
 
 class GatewayCall(Struct, kw_only=True):
-    """One call to a model for a client, complete or interrupted. Times are in seconds, ``at`` is
-    a Unix time.
+    """One call to a model for a client, complete or interrupted.
+
+    Durations are in seconds; ``at`` is a Unix time.
     """
 
     provider: Provider
@@ -124,9 +124,7 @@ class GatewayCall(Struct, kw_only=True):
         return price_usage(usage, sold_as.cost(usage), sold_as.model)
 
     def _find_usage(self) -> Usage:
-        """Return the usage of the reply; if the provider did not report it, estimate it, since it
-        is billed.
-        """
+        """Return the reply's token usage, or an estimate if the provider did not report it."""
         usage, request = self.reply.usage, self.request
         if self.first is None or (
             usage.input_tokens is not None and usage.output_tokens is not None
@@ -144,7 +142,7 @@ class GatewayCall(Struct, kw_only=True):
 
 
 def hide_messages(records: Sequence[CallEnd]) -> list[CallEnd]:
-    """Remove the messages of errors, in which a provider may repeat the conversation."""
+    """Remove the texts of errors, in which a provider may repeat parts of the conversation."""
     return [
         replace(record, error_message_redacted="(not logged)")
         if isinstance(record, CallFailed)
@@ -154,7 +152,7 @@ def hide_messages(records: Sequence[CallEnd]) -> list[CallEnd]:
 
 
 def add_up(records: Sequence[CallEnd]) -> tuple[Usage, Decimal]:
-    """Return the tokens and the cost of all records."""
+    """Return the sums of the tokens and of the costs in these records."""
     asked = sum([record.input_tokens or 0 for record in records])
     written = sum([record.output_tokens or 0 for record in records])
     money = Decimal(0)
@@ -177,7 +175,7 @@ class CallLog:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def put(self, call: GatewayCall, records: Sequence[CallEnd]) -> None:
-        """Write the records of a call; with ``include_content``, its messages too."""
+        """Write the records of a call; with ``include_content``, write its messages too."""
         payloads: list[Payload] = [*find_switches(call.reply)]
         payloads += records if self._include_content else hide_messages(records)
         request_id = call.request.request_id
@@ -193,7 +191,7 @@ class CallLog:
 
     @property
     def include_content(self) -> bool:
-        """Whether messages, texts and documents are written too."""
+        """Whether messages, texts and documents are written to the log too."""
         return self._include_content
 
     def put_records(self, records: Sequence[CallEnd], request_id: str) -> None:

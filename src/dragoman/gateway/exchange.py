@@ -1,6 +1,4 @@
-"""Handle one request and its reply with raw ASGI messages, since every streamed chunk passes
-through here.
-"""
+"""Handle one request and its reply with raw ASGI messages, which is fast for streamed chunks."""
 
 from __future__ import annotations
 
@@ -88,11 +86,11 @@ _SPARE = 60.0  # seconds a call may last beyond its reply, until its end is reco
 
 
 class GoneError(Exception):
-    """The client hung up."""
+    """The client has disconnected."""
 
 
 Action = Literal["answer", "count", "show"]
-"""What a POST requests: a reply, a token count, or the description of a model."""
+"""The purpose of a POST request: a reply, a token count, or the description of a model."""
 
 
 class RouteHandler:
@@ -120,9 +118,7 @@ class RouteHandler:
 
 
 def read_headers(scope: Scope) -> dict[str, str]:
-    """Return the headers by lower-case name; ``InvalidRequestError`` if a critical one is
-    duplicated.
-    """
+    """Return headers by lower-case name; raise ``InvalidRequestError`` for critical duplicates."""
     headers: dict[str, str] = {}
     for name, value in scope["headers"]:
         if name in _SINGLE and name.decode("latin-1") in headers:
@@ -217,7 +213,7 @@ class Exchange:
         self.task: asyncio.Task[Any] | None = None
 
     async def run(self, action: Action = "answer") -> None:
-        """Process the complete request. No exception escapes except an external cancellation."""
+        """Process the complete request. Only an external cancellation raises an exception."""
         self.service.metrics.in_flight += 1
         self.service.live.add(self)
         # a reload does not change them for this request
@@ -293,7 +289,7 @@ class Exchange:
             await self._answer(provider, asked)
 
     async def _show(self, body: bytes) -> None:
-        """Describe the model that a body names; older clients use the field ``name``."""
+        """Describe the model that a body names; older clients name it in the field ``name``."""
         fields = read_body(body)
         name = fields.text("model") or fields.need_text("name")
         record = show_ollama_model(self._find(name).capabilities)
@@ -389,7 +385,7 @@ class Exchange:
 
     @property
     def owner(self) -> str:
-        """The id of the key, which owns stored responses."""
+        """The id of the key, to which stored responses belong."""
         return "" if self.key is None else self.key.id
 
     # --- reading and authorising the request
@@ -411,9 +407,7 @@ class Exchange:
         return provider
 
     def _translate(self, request: Request, provider: Provider) -> Request:
-        """Return the request in the form for this provider: with the provider's name for the
-        model, and with what its wire can express.
-        """
+        """Return the request with this provider's name for the model, translated to its wire."""
         assert self.prepared is not None
         wire, wires = self.codec.wire, wires_of(provider)
         has_limit = provider.capabilities.known("max_output_tokens") is not None
@@ -524,9 +518,7 @@ class Exchange:
             await self.send({"type": "http.response.body", "body": data, "more_body": True})
 
     def _fail(self, encoder: ReplyEncoder, error: ProviderError) -> bytes:
-        """Return the last bytes of a failed reply; if no byte was sent yet, raise the error
-        instead.
-        """
+        """Return the last bytes of a failed reply; if none was sent before, raise the error."""
         self.error = error
         if encoder.content_type == "application/json" or self.started:
             return encoder.fail(error)
@@ -549,7 +541,7 @@ class Exchange:
         await self.send({"type": "http.response.body", "body": last, "more_body": False})
 
     async def _watch(self) -> None:
-        """Wait for the client to hang up, and stop the work then."""
+        """Wait until the client disconnects, and stop the work then."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
         self.gone = True
@@ -599,10 +591,10 @@ _JSON = {"content-type": "application/json"}
 def _is_json(headers: Mapping[str, str], wire: str) -> bool:
     """Return whether a body is declared as JSON.
 
-    A web page may send other media types to any address without a preflight request (CSRF), but
-    not this one. Ollama's clients (curl -d, litellm) send no media type, or that of a form, and
-    its server takes both. The Ollama wire takes them too, unless the headers show that a browser
-    sent them.
+    A web page can send other media types to any address without a preflight request (CSRF), but
+    not JSON. Some clients of Ollama (curl -d, litellm) send no media type, or the one of an HTML
+    form, and Ollama accepts both. The Ollama wire accepts them too, unless the headers show that a
+    browser sent the request.
     """
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json" or wire != "ollama":
@@ -622,8 +614,9 @@ _HEADER = 4000  # characters; clients limit all headers together to 8 KB or more
 
 
 def _shown(warnings: Sequence[LossWarning]) -> str:
-    """Return losses for a header: codes and paths, which contain no client data. Losses that do
-    not fit are only counted.
+    """Return the codes and paths of losses, without client data, as the value of a header.
+
+    Losses that do not fit into the header are only counted.
     """
     said = [f"{warning.code} {warning.path}" for warning in warnings]
     fitting = bisect_right(list(accumulate([len(each) + 2 for each in said])), _HEADER)

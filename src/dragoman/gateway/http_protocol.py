@@ -1,9 +1,9 @@
-"""A bounded HTTP/1.1 server protocol: uvicorn's protocol on httptools has few limits of its own.
+"""An HTTP/1.1 server protocol with limits, most of which uvicorn's httptools protocol lacks.
 
 A client without a key can cost the gateway only what ``Bounds`` allows: bytes and seconds of a
 request's head, bytes of trailers, requests queued on one connection, the number of connections,
-and seconds in which it must read the reply. Exceeding a limit gets 431, 408 or 503 if a reply can
-still be sent, and the connection is closed.
+and the seconds within which it must read the reply. If a client exceeds a limit, it gets the
+status 431, 408 or 503 if a reply can still be sent, and the connection is closed.
 """
 
 from __future__ import annotations
@@ -51,13 +51,11 @@ _servers: WeakKeyDictionary[ServerState, _Server] = WeakKeyDictionary()
 
 
 class _RefusedError(Exception):
-    """Stops the httptools parser when it is raised in one of the parser's callbacks."""
+    """An exception that stops the httptools parser when one of its callbacks raises it."""
 
 
 class _EndingProtocol(HttpToolsProtocol):
-    """Close a connection properly: after its last reply, when the client is gone, or because the
-    client does not read.
-    """
+    """Close a connection after its last reply, or when the client is gone or does not read."""
 
     def __init__(
         self,
@@ -99,12 +97,11 @@ class _EndingProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Continue a reply if the client only closed its sending side, as ``shutdown(SHUT_WR)``
-        does.
+        """Continue a reply if the client closed only its sending side (``shutdown(SHUT_WR)``).
 
-        A client that is gone looks the same until bytes are sent to it, so interim responses are
-        sent: a closed socket answers them with a reset. After the reply began, the end of input
-        counts as a hang-up.
+        A client that has disconnected looks the same until bytes are sent to it, so interim
+        responses are sent: a closed socket answers them with a reset. After the reply has begun,
+        the end of input counts as a disconnection.
         """
         cycle = self._running
         is_request_whole = cycle is not None and not cycle.more_body and not cycle.response_started
@@ -134,9 +131,7 @@ class _EndingProtocol(HttpToolsProtocol):
         return self._running is not None and not self._running.response_complete
 
     def _disconnect(self) -> None:
-        """Report the end of the connection to the running request; uvicorn knows only the newest
-        one.
-        """
+        """Report the lost connection to the running request, as uvicorn knows only the newest."""
         cycle = self._running
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True
@@ -217,7 +212,7 @@ class _EndingProtocol(HttpToolsProtocol):
 
 
 class BoundedHttpProtocol(_EndingProtocol):
-    """Limit what a client may send. ``Bounds`` arrive in the lifespan state of the application."""
+    """Limit what a client may send. The application's lifespan state contains the ``Bounds``."""
 
     def __init__(
         self,
@@ -279,9 +274,7 @@ class BoundedHttpProtocol(_EndingProtocol):
             self._check_unread()
 
     def _check_unread(self) -> None:
-        """Limit what the parser buffers: a partial header, a partial trailer, a chunk
-        extension.
-        """
+        """Limit what the parser buffers: partial headers and trailers, and chunk extensions."""
         if self._in_head and self._unread > self.bounds.head_bytes:
             self._refuse(431, "the head of the request is too large")
         elif (
@@ -351,7 +344,8 @@ class BoundedHttpProtocol(_EndingProtocol):
     def _refuse(self, status: int, message: str, *, expects_data: bool = False) -> None:
         """Answer input that exceeds a limit or is not HTTP, and close the connection.
 
-        While an earlier request of the connection is being answered, its reply is finished first.
+        If an earlier request of the connection is still being answered, its reply is finished
+        first.
         """
         if self._is_replying() and self._running is not None and not self._running.more_body:
             self._stop_parsing()
@@ -388,9 +382,7 @@ class BoundedHttpProtocol(_EndingProtocol):
 
 
 class _ClosingTransport:
-    """A transport that delegates ``close`` to the protocol: uvicorn closes it right after the last
-    write.
-    """
+    """A transport whose ``close`` calls the protocol, since uvicorn closes it too early."""
 
     def __init__(self, inner: asyncio.Transport, protocol: _EndingProtocol) -> None:
         self.write = inner.write
@@ -406,9 +398,7 @@ class _ClosingTransport:
 
 
 class _UntilClose(int):
-    """The length of a reply that ends when the connection is closed: HTTP/1.0 has no chunked
-    encoding.
-    """
+    """The length of a reply that ends with the connection: HTTP/1.0 has no chunked encoding."""
 
     def __lt__(self, other: object) -> bool:
         return False
@@ -418,9 +408,7 @@ class _UntilClose(int):
 
 
 def _network_of(host: str) -> str:
-    """Return the unit that counts as one peer: an IPv4 address, or the /64 network of an IPv6
-    address.
-    """
+    """Return what counts as one peer: an IPv4 address, or the /64 network of an IPv6 address."""
     if ":" not in host:
         return host
     try:

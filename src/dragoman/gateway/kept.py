@@ -33,7 +33,7 @@ class NotKeptError(InvalidModelError):
 
 
 class Memory:
-    """The stored items that one request refers to, and the items that it adds."""
+    """The stored items that a request refers to, and the items that the request adds."""
 
     def __init__(self, store: ResponseStore, owner: str) -> None:
         self._store = store
@@ -112,9 +112,7 @@ class Memory:
         return shown
 
     async def keep(self, response: Any) -> None:
-        """Store a response and its items, and append the items of the request and the response to
-        the conversation.
-        """
+        """Store a response and its items; add the new items to the conversation."""
         if not isinstance(response, dict) or not isinstance(response.get("id"), str):
             return
         output = [item for item in response.get("output") or () if isinstance(item, dict)]
@@ -132,7 +130,7 @@ class Memory:
 
 
 async def keep(memory: Memory, response: Any) -> None:
-    """Store a response; if that fails, the client still gets its answer."""
+    """Store a response; the client gets its answer even if that fails."""
     try:
         await memory.keep(response)
     except ProviderError as error:
@@ -147,7 +145,7 @@ _STATE = ("previous_response_id", "conversation", "store", "background")
 
 
 class KeepingEncoder(ReplyEncoder):
-    """Pass through the bytes of another encoder, and store the response at the end."""
+    """Forward the bytes of another encoder unchanged, and store the response at the end."""
 
     def __init__(self, inner: ReplyEncoder) -> None:
         super().__init__()
@@ -186,7 +184,7 @@ class KeepingEncoder(ReplyEncoder):
 def new_response(
     response_id: str, fields: Mapping[str, Any], status: str, **facts: Any
 ) -> dict[str, Any]:
-    """Return a response object without an answer."""
+    """Return a response object that does not have an answer yet."""
     return {
         "id": response_id,
         "object": "response",
@@ -212,5 +210,5 @@ def new_response(
 
 
 def new_id(prefix: str) -> str:
-    """Return an unguessable id."""
+    """Return a random id that cannot be guessed."""
     return f"{prefix}_{new_ulid().lower()}"

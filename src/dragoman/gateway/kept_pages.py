@@ -23,7 +23,7 @@ _MAX_BODY = 1024 * 1024
 
 
 def kept_routes(service: Service) -> list[Route]:
-    """Return the routes; empty without a store."""
+    """Return the routes for stored responses; none without a store."""
     if service.store is None:
         return []
     pages = _KeptPages(service, service.store)
@@ -71,7 +71,7 @@ class _KeptPages:
         return await self._delete(asked, owner, RESPONSE, "response.deleted")
 
     async def input_items(self, asked: HttpAsked, owner: str) -> Any:
-        """Return the input items that were sent to the model."""
+        """Return the input items that were sent to the model for a response."""
         return _list((await self._find(asked, owner, RESPONSE))["input"])
 
     async def cancel(self, asked: HttpAsked, owner: str) -> Any:
@@ -86,7 +86,7 @@ class _KeptPages:
     # --- stored conversations
 
     async def create_conversation(self, asked: HttpAsked, owner: str) -> Any:
-        """Create a conversation, with the items of the body."""
+        """Create a conversation that contains the items in the body."""
         fields = await _read(asked)
         name, metadata = new_id("conv"), fields.get("metadata") or {}
         record = {"items": _read_items(fields), "metadata": metadata}
@@ -166,7 +166,7 @@ def _list(items: list[Any]) -> dict[str, Any]:
 
 
 def _show_item(item: dict[str, Any]) -> dict[str, Any]:
-    """Return an item with the fields that the short form of a message omits."""
+    """Return an item, with the fields that the short form of a message leaves out."""
     if item.get("type", "message") != "message":
         return item
     content = item.get("content")

@@ -1,4 +1,4 @@
-"""API keys of the gateway: their hashes, and what each may do.
+"""API keys of the gateway: their hashes, and what each key may do.
 
 The file is strict YAML; it contains hashes, never the keys themselves::
 
@@ -9,7 +9,7 @@ The file is strict YAML; it contains hashes, never the keys themselves::
     teams:
       research: {budget_usd_month: 100}
 
-``dragoman.gateway.keystore`` has the same keys in a database, which ``dragoman keys gateway``
+``dragoman.gateway.keystore`` keeps keys in a database instead, which ``dragoman keys gateway``
 changes. A key is 32 random bytes, so a plain digest cannot be reversed. It is compared in constant
 time with every key of the file.
 """
@@ -38,7 +38,7 @@ log = logging.getLogger("dragoman")
 
 PREFIX = "dg-"
 TEAM = "team:"
-"""What the account of a team begins with; no key is named like this."""
+"""The prefix of a team's account in the ledger; no key may have a name with this prefix."""
 
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 _NOT_HASH = "must be sha256: and 64 hexadecimal digits"
@@ -59,7 +59,10 @@ _FIELDS = [
 
 
 class Key(Struct, frozen=True):
-    """One key's owner and rights. ``models`` are names or patterns such as ``"anthropic:*"``."""
+    """The owner and the rights of a key.
+
+    ``models`` are names or patterns such as ``"anthropic:*"``.
+    """
 
     id: str
     hash: str
@@ -79,7 +82,7 @@ class Key(Struct, frozen=True):
     old_until: datetime | None = None
 
     def allows(self, model: str) -> bool:
-        """Return whether this key may use the model of this name."""
+        """Return whether this key may use the model with this name."""
         return any(fnmatchcase(model, pattern) for pattern in self.models)
 
     @property
@@ -122,14 +125,14 @@ def new_key() -> tuple[str, str]:
 
 
 class KeySource(Protocol):
-    """The interface of a database with keys; ``KeyStore`` implements it."""
+    """The interface of a database that contains keys; ``KeyStore`` implements it."""
 
     def version(self) -> int:
-        """Return a number that every change of the keys increases."""
+        """Return a number that increases with every change of the keys."""
         ...
 
     def read_keys(self) -> Sequence[Key]:
-        """Return every key."""
+        """Return all keys."""
         ...
 
     def close(self) -> None:
@@ -138,12 +141,12 @@ class KeySource(Protocol):
 
 
 class KeyRing:
-    """The known keys. A changed file is read before the next lookup, all or nothing.
+    """The known keys. If their file has changed, the complete file is read before the next lookup.
 
-    A file without keys, or a deleted one, leaves no key valid. Earlier keys stay valid only while
-    the file is unreadable or invalid. Keys of a ``source`` are read again by ``poll``, which the
-    gateway calls in a thread every second; while the source is unavailable, the keys stay as they
-    are.
+    If the file is deleted or has no keys, no key is valid. While the file is unreadable or
+    invalid, the earlier keys stay valid. Keys of a ``source`` are read again by ``poll``, which
+    the gateway calls in a thread every second; while the source is unavailable, the keys stay as
+    they are.
     """
 
     def __init__(
@@ -160,7 +163,7 @@ class KeyRing:
 
     @classmethod
     def load(cls, path: str | Path) -> KeyRing:
-        """Read a key file; ``ConfigError`` if it is invalid or has no keys."""
+        """Read a key file; raise ``ConfigError`` if it is invalid or has no keys."""
         ring = cls(path=Path(path))
         ring._keys = _read(Path(path))
         if not ring._keys:
@@ -174,17 +177,17 @@ class KeyRing:
 
     @property
     def keys(self) -> Sequence[Key]:
-        """Every key in the current file."""
+        """All keys of the current file."""
         self._renew()
         return self._keys
 
     @property
     def is_polled(self) -> bool:
-        """Whether the keys are in a database, so that ``poll`` has to be called."""
+        """Whether the keys are in a database, so that ``poll`` must be called."""
         return self._source is not None
 
     def poll(self) -> None:
-        """Read the keys of the source again if they changed."""
+        """Read the keys in the database again if they have changed."""
         if self._source is None:
             return
         try:
@@ -203,12 +206,12 @@ class KeyRing:
         self._is_lost = False
 
     def close(self) -> None:
-        """Close the source, if there is one."""
+        """Close the connection to the database, if there is one."""
         if self._source is not None:
             self._source.close()
 
     def find(self, presented: str | None, today: date | None = None) -> Key | None:
-        """Return the key that a client presents, unless it is unknown or expired."""
+        """Return the key that a client sent; ``None`` if it is unknown or expired."""
         digest, now = hash_key(presented or ""), datetime.now(UTC)
         found: Key | None = None
         for key in self.keys:  # compare with all keys, even after a match: constant time
@@ -251,7 +254,7 @@ def _stamp(path: Path | None) -> tuple[int, int, int] | None:
 
 
 def read_key_file(path: Path) -> tuple[tuple[Key, ...], dict[str, Decimal | None]]:
-    """Return the keys of a file, and its teams with their budgets for a month."""
+    """Return the keys in a file, and its teams with their monthly budgets."""
     root = read_yaml(path)
     root.allow("keys", "teams")
     teams = {name: _read_team(section) for name, section in root.section("teams").sections()}
@@ -334,7 +337,7 @@ def _read_money(section: Section, name: str) -> Decimal | None:
 
 
 def read_money(text: str) -> Decimal:
-    """Return an amount of money; ``ValueError`` if it is not one."""
+    """Return an amount of money; raise ``ValueError`` if the value is not an amount."""
     try:
         money = Decimal(text)
     except InvalidOperation:

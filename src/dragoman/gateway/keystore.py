@@ -1,7 +1,7 @@
 """Keys in a database: a SQLite file, or PostgreSQL for gateways on several machines.
 
 The database has hashes, never the keys themselves. Every change adds an audit record in the same
-transaction: when, by whom, which key, and which fields.
+transaction: the time, the author, the key and the changed fields.
 """
 
 from __future__ import annotations
@@ -71,8 +71,9 @@ def load_keys(place: str | Path) -> KeyRing:
 
 
 class KeyStore:
-    """The keys, teams and audit records of a database. ``actor`` is the name that audit records
-    give as the author of a change.
+    """The keys, teams and audit records of a database.
+
+    ``actor`` is the author that audit records name for a change.
     """
 
     def __init__(self, place: str | Path, *, actor: str | None = None) -> None:
@@ -83,7 +84,7 @@ class KeyStore:
         self._lock = threading.Lock()  # the gateway polls in threads
 
     def version(self) -> int:
-        """Return the number of the last change."""
+        """Return the number of the most recent change."""
         with self._lock:
             return int(self._base.run("select coalesce(max(seq), 0) from dragoman_audit")[0][0])
 
@@ -103,7 +104,7 @@ class KeyStore:
             return self._read_teams()
 
     def audit(self, subject: str | None = None, limit: int = 100) -> Sequence[AuditRecord]:
-        """Return the last changes, newest first: all, or those of one key or team."""
+        """Return the latest changes, newest first: all, or those of one key or team."""
         with self._lock:
             rows = self._base.run(
                 "select seq, at, actor, action, subject, detail from dragoman_audit "
@@ -125,13 +126,13 @@ class KeyStore:
         )
 
     def create(self, name: str, **fields: Any) -> str:
-        """Create a key with these fields of ``Key`` and return it; only its hash is stored."""
+        """Create a key with these fields of ``Key`` and return the key; store only its hash."""
         shown, digest = new_key()
         self.add([Key(name, digest, **fields)])
         return shown
 
     def add(self, keys: Iterable[Key], action: str = "create") -> None:
-        """Add keys whose hashes are known; ``ValueError`` if a name or a hash is taken."""
+        """Add keys whose hashes are known; raise ``ValueError`` if a name or hash exists."""
         with self._lock, self._base.transaction(_LOCK) as now:
             known = [
                 msgspec.json.decode(data, type=Key)
@@ -150,7 +151,7 @@ class KeyStore:
                 self._record(now, action, key.id, _describe(key))
 
     def change(self, name: str, fields: Mapping[str, Any]) -> Key:
-        """Change fields of a key; ``LookupError`` if there is none of this name."""
+        """Change fields of a key; raise ``LookupError`` if there is no key of this name."""
         with self._lock, self._base.transaction(_LOCK) as now:
             before = self._read(name)
             after = replace(before, **fields)
@@ -163,7 +164,7 @@ class KeyStore:
         return after
 
     def rotate(self, name: str, overlap: timedelta) -> tuple[str, datetime]:
-        """Replace a key and return the new one; the old one stays valid for ``overlap``."""
+        """Replace a key and return the new one; the old key stays valid for ``overlap``."""
         shown, digest = new_key()
         with self._lock, self._base.transaction(_LOCK) as now:
             key = self._read(name)
@@ -173,7 +174,7 @@ class KeyStore:
         return shown, until
 
     def revoke(self, name: str) -> None:
-        """Delete a key; ``LookupError`` if there is none of this name."""
+        """Delete a key; raise ``LookupError`` if there is no key of this name."""
         with self._lock, self._base.transaction(_LOCK) as now:
             self._read(name)
             self._base.run("delete from dragoman_keys where id = ?", (name,))

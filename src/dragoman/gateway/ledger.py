@@ -1,9 +1,9 @@
-"""Count what each key has used: cost, requests and tokens this minute, and calls in flight.
+"""Count what each key uses: total cost, requests and tokens per minute, and concurrent calls.
 
 ``Ledger`` counts in memory for one process, in a SQLite file for the workers of one machine, or in
 PostgreSQL for several machines. Costs are stored as decimal text, so that sums are exact.
-``LedgerWriter`` uses a ledger from an event loop without blocking it, and Redis for rate limits if
-there is one.
+``LedgerWriter`` uses a ledger from an event loop without blocking it, and uses Redis for rate
+limits if it is configured.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _CLOSE_SECONDS = 10.0
 
 
 def _find_host() -> str:
-    """Return a name for the host or container in which the id of this process is valid."""
+    """Return the name of the host or container in which the id of this process is valid."""
     with contextlib.suppress(OSError):
         return f"{socket.gethostname()} {Path('/proc/self/ns/pid').readlink()}"
     return socket.gethostname()
@@ -68,8 +68,9 @@ _HOST = _find_host()
 
 
 class Ledger:
-    """Count the usage of keys. Tokens and cost are counted when a call ends, so calls in flight
-    can exceed a budget.
+    """Count the usage of keys.
+
+    Tokens and cost are counted when a call ends, so concurrent calls can exceed a budget.
     """
 
     def __init__(
@@ -99,14 +100,14 @@ class Ledger:
             base.close()
 
     def spent(self, key: str, month: str | None = None) -> Decimal:
-        """Return the cost of a key: the total, or that of a month such as ``2030-01`` (UTC)."""
+        """Return the cost of a key: in total, or in one month (UTC) such as ``2030-01``."""
         return self._read_spent(key, month or "")[month or ""]
 
     def admit(self, key: Key, seconds: float = 0.0, *, rates: bool = True) -> str | None:
         """Count one more request of this key; raise an error if a limit is reached.
 
-        Return the lease of a key with ``max_concurrency``, to be released with ``settle``. The
-        lease of a dead process is reclaimed on demand, at the latest after ``seconds``. Without
+        For a key with ``max_concurrency``, return a lease, which ``settle`` releases. The lease of
+        a process that died is reclaimed when it is needed, or else after ``seconds``. Without
         ``rates``, only budgets are checked, which counts nothing and needs no lock.
         """
         if not rates:
@@ -135,7 +136,7 @@ class Ledger:
         return lease
 
     def find_standing(self, key: Key) -> dict[str, int]:
-        """Return what remained of a key's per-minute limits after its last request."""
+        """Return what was left of a key's per-minute limits after its last request."""
         return self._standing.get(key.id, {})
 
     def settle(
@@ -146,7 +147,7 @@ class Ledger:
         money: Decimal = Decimal(0),
         *leases: str,
     ) -> None:
-        """Release one lease or several, and count the tokens and the cost of the calls."""
+        """Release one or several leases, and count the tokens and the cost of the calls."""
         with self._transaction(key) as now:
             for each in leases if lease is None else (lease, *leases):
                 self._base.run("delete from dragoman_leases where id = ?", (each,))
@@ -159,9 +160,7 @@ class Ledger:
     # --- internals
 
     def _adopt(self) -> None:
-        """Migrate the costs in a file of version 0.1.0, since its keys could otherwise spend
-        their budgets again.
-        """
+        """Migrate the costs in a file of version 0.1.0, so that they still count."""
         with self._base.transaction():
             if self._base.run("select 1 from sqlite_master where name = 'spent'"):
                 self._base.run(
@@ -188,9 +187,7 @@ class Ledger:
             raise QuotaExceededError("the budget of this key's team for the month is exhausted")
 
     def _read_spent(self, account: str, month: str) -> dict[str, Decimal]:
-        """Return the cost of an account by month: the given month, and the total under the empty
-        string.
-        """
+        """Return the cost of an account in a month, and in total under an empty string."""
         rows = self._base.run(
             "select month, usd from dragoman_spent where key = ? and month in ('', ?)",
             (account, month),
@@ -239,9 +236,7 @@ class Ledger:
         return int(rows[0][0])
 
     def _check_minute(self, now: float, key: str, what: str, limit: int) -> None:
-        """Check a sliding window of one minute: the previous minute counts in proportion to its
-        overlap.
-        """
+        """Check a sliding window of a minute; count the overlap with the previous minute."""
         seconds = now % 60
         this, last = self._read_minutes(now, key, what)
         if this + last * (1 - seconds / 60) < limit:
@@ -317,22 +312,19 @@ class _Admission(NamedTuple):
 
 
 class Lease(NamedTuple):
-    """The ids of the leases that an admitted call holds, in the ledger and in Redis, until it is
-    settled.
-    """
+    """The ids of the leases that an admitted call holds in the ledger and in Redis."""
 
     ledger: str | None = None
     limits: str | None = None
 
 
 class LedgerWriter:
-    """Use a ledger in a separate thread, so that a locked, full or unreachable one does not block
-    the event loop.
+    """Use a ledger in a separate thread, so that an unavailable one does not block the event loop.
 
-    While the ledger cannot be written, all waiting admissions fail with ``OverloadedError``
-    within seconds (a budget fails closed), and settlements are queued and written later, in
-    order. A ledger in memory is used directly. With ``limits``, Redis counts requests, tokens and
-    calls at a time, and the ledger counts money alone.
+    While the ledger cannot be written, all waiting admissions fail with ``OverloadedError`` within
+    seconds (a budget fails closed), and settlements are queued and written later, in order. A
+    ledger in memory is used directly. With ``limits``, Redis counts requests, tokens and
+    concurrent calls, and the ledger counts only cost.
     """
 
     def __init__(self, ledger: Ledger, limits: RedisLimits | None = None) -> None:
@@ -343,7 +335,7 @@ class LedgerWriter:
         self._thread: threading.Thread | None = None
 
     async def admit(self, key: Key, seconds: float) -> Lease | None:
-        """Count one more request as ``Ledger.admit`` does."""
+        """Count one more request without blocking the event loop; see ``Ledger.admit``."""
         if self.limits is None or not key.has_rates:
             place = await self._admit_counted(key, seconds)
             return None if place is None else Lease(place)
@@ -365,8 +357,9 @@ class LedgerWriter:
         money: Decimal = Decimal(0),
         tried: asyncio.Future[None] | None = None,
     ) -> bool:
-        """Release a lease and count the usage of the call, now or as soon as the ledger can be
-        written; return whether a thread writes it. That thread resolves ``tried``.
+        """Release a lease and count the call's usage, as soon as the ledger can be written.
+
+        Return whether the ledger's thread writes it; that thread then resolves ``tried``.
         """
         if self.limits is not None and key.has_rates:
             if lease is not None and lease.limits is not None:
@@ -384,7 +377,7 @@ class LedgerWriter:
     async def charge(self, lease: Lease | None, key: Key, tokens: int, money: Decimal) -> None:
         """Settle a call whose reply is still to be sent, and wait until it is written.
 
-        If the ledger cannot be written, return all the same: the settlement is queued, and no call
+        If the ledger cannot be written, return nevertheless: the settlement is queued, and no call
         of this process is admitted before it is written.
         """
         tried = asyncio.get_running_loop().create_future()
@@ -394,9 +387,7 @@ class LedgerWriter:
                     await tried
 
     def describe_limits(self, key: Key) -> dict[str, str]:
-        """Return headers with the per-minute limits of a key, and what remained of them after its
-        last request.
-        """
+        """Return headers with a key's per-minute limits, and what is left of them."""
         left = self.ledger.find_standing(key) if self.limits is None else self.limits.describe(key)
         headers = {}
         for what, limit in (
@@ -409,7 +400,7 @@ class LedgerWriter:
         return headers
 
     async def close(self) -> None:
-        """Write the pending settlements; wait at most a few seconds."""
+        """Write the pending settlements, but wait at most a few seconds."""
         if self.limits is not None:
             await self.limits.close()
         thread, self._thread = self._thread, None
@@ -464,9 +455,7 @@ class LedgerWriter:
             log.error("the ledger cannot be written; %d calls were not counted", len(self._owed))
 
     def _next_jobs(self) -> list[_Admission | _Settlement | None]:
-        """Return every queued job; wait for the first one, or until pending settlements should be
-        retried.
-        """
+        """Return all queued jobs; wait for the first, or until settlements must be retried."""
         jobs = []
         with contextlib.suppress(queue.Empty):
             jobs.append(self._jobs.get(timeout=_RETRY_SECONDS if self._owed else None))
@@ -507,9 +496,7 @@ class LedgerWriter:
         return None
 
     def _pay(self) -> bool:
-        """Write the pending settlements, in one transaction for each key; return whether none is
-        left.
-        """
+        """Write the pending settlements, one transaction per key; return whether all succeeded."""
         while self._owed:
             by_key: dict[Key, list[_Settlement]] = {}
             for each in self._owed:

@@ -1,7 +1,6 @@
-"""Rate limits of keys in Redis, shared by all workers and hosts: requests, tokens, and calls at a
-time.
+"""Rate limits of keys in Redis, shared by all hosts: requests, tokens and concurrent calls.
 
-They are the same sliding windows as the ledger's, changed atomically by Lua scripts with the clock
+They use the same sliding windows as the ledger, which Lua scripts update atomically by the clock
 of Redis. While Redis is unavailable, the configured policy applies.
 """
 
@@ -24,8 +23,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("dragoman")
 
 Policy = Literal["closed", "open", "local"]
-"""What happens to calls of keys with rate limits while Redis is unavailable: reject them (503),
-admit them, or count them in each process separately.
+"""What to do with calls of keys with rate limits while Redis is unavailable.
+
+Reject them (status 503), admit them, or count them in each process separately.
 """
 
 POLICIES: tuple[Policy, ...] = get_args(Policy)
@@ -102,9 +102,7 @@ return '0'
 
 
 class Counter(Protocol):
-    """A counter in this process, used while Redis is unavailable; a ``Ledger`` in memory
-    implements it.
-    """
+    """A counter in this process that replaces Redis while Redis is unavailable."""
 
     def admit(self, key: Key, seconds: float = 0.0) -> str | None:
         """Count one more request; raise an error if a limit is reached."""
@@ -118,9 +116,9 @@ class Counter(Protocol):
 class RedisLimits:
     """Count the requests, tokens and calls of keys in Redis.
 
-    ``on_failure`` is the policy while Redis is unavailable; ``local`` needs a counter in memory.
-    After a failure no command is sent for a second, so that calls do not wait for timeouts. The
-    slot of a process that died is freed when its lease expires.
+    ``on_failure`` is the policy while Redis is unavailable; the policy ``local`` needs a counter
+    in memory. After a failure no command is sent for a second, so that calls do not wait for
+    timeouts. The slot of a process that died is freed when its lease expires.
     """
 
     def __init__(
@@ -165,9 +163,7 @@ class RedisLimits:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def admit(self, key: Key, seconds: float) -> str | None:
-        """Count one more request of this key, and return its lease; raise an error if a limit is
-        reached.
-        """
+        """Count one more request of a key and return its lease; raise an error at a limit."""
         lease = new_ulid()
         limits = (
             key.max_concurrency or 0,
@@ -200,8 +196,9 @@ class RedisLimits:
         return lease
 
     def settle(self, lease: str, key: Key, tokens: int = 0, *, requests: int = 0) -> None:
-        """Release a lease and count tokens, in the background; ``requests`` is subtracted from
-        the count of requests.
+        """Release a lease and count tokens, in the background.
+
+        ``requests`` is the number of requests to subtract from the count.
         """
         if lease.startswith(_LOCAL):
             assert self._spare is not None
@@ -210,7 +207,7 @@ class RedisLimits:
             self._start(self._settle(lease, key, tokens, requests))
 
     def describe(self, key: Key) -> dict[str, int]:
-        """Return what remained of a key's per-minute limits after its last request."""
+        """Return what was left of a key's per-minute limits after its last request."""
         return self._standing.get(key.id, {})
 
     async def close(self) -> None:
@@ -253,9 +250,7 @@ class RedisLimits:
         return _LOCAL + (self._spare.admit(key, seconds) or "")
 
     async def _settle(self, lease: str, key: Key, tokens: int, requests: int) -> None:
-        """Release a lease; retry for some time, since a slot that stays taken locks
-        the key out.
-        """
+        """Release a lease, with retries, since a slot that stays occupied locks the key out."""
         for attempt in range(_RETRIES):
             try:
                 await self._run(self._settling, key, lease, tokens, requests)

@@ -1,4 +1,4 @@
-"""The models that a gateway serves, as the clients of each wire list and describe them."""
+"""List and describe the models that a gateway serves, in the format of each wire."""
 
 from __future__ import annotations
 
@@ -11,16 +11,14 @@ _EPOCH = "1970-01-01T00:00:00Z"
 
 
 def list_models(names: Sequence[str]) -> dict[str, Any]:
-    """Return the list under ``/v1/models``, which clients of the openai and anthropic
-    wires read.
-    """
+    """Return the list for ``/v1/models``, which the openai and anthropic wires share."""
     first, last = (names[0], names[-1]) if names else (None, None)
     data = [show_model(name) for name in names]
     return {"object": "list", "data": data, "has_more": False, "first_id": first, "last_id": last}
 
 
 def show_model(name: str) -> dict[str, Any]:
-    """Return one entry of ``list_models``."""
+    """Return the entry of one model in ``/v1/models``."""
     return {
         "id": name,
         "object": "model",
@@ -49,7 +47,7 @@ _DETAILS = {
 
 
 def show_ollama_tag(name: str) -> dict[str, Any]:
-    """Return one entry of ``/api/tags``; nothing is stored here, so size and digest are empty."""
+    """Return one entry of ``/api/tags``; size and digest are empty, as no file is stored here."""
     return {
         "name": name,
         "model": name,
@@ -61,13 +59,14 @@ def show_ollama_tag(name: str) -> dict[str, Any]:
 
 
 def show_ollama_running(name: str) -> dict[str, Any]:
-    """Return one entry of ``/api/ps``: a served model counts as loaded."""
+    """Return one entry of ``/api/ps``; every served model counts as loaded."""
     return {**show_ollama_tag(name), "expires_at": _EPOCH, "size_vram": 0, "context_length": 0}
 
 
 def show_ollama_model(capabilities: Capabilities) -> dict[str, Any]:
-    """Return a model as ``/api/show`` describes it. Unknown capabilities are listed too, since
-    clients hide features that are not listed.
+    """Return a model as ``/api/show`` describes it.
+
+    Unknown capabilities are listed too, since clients hide features that are not listed.
     """
     listed = ["completion"]
     for flag, word in (("tools", "tools"), ("images", "vision"), ("thinking", "thinking")):

@@ -1,4 +1,4 @@
-"""Counters in the text format of Prometheus. Each worker process has its own."""
+"""Counters in the text format of Prometheus. Each worker process has its own counters."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Metrics:
         self._tokens[model, "output"] += usage.output_tokens or 0
 
     def switch(self, model: str, switches: Iterable[RoutingSwitched]) -> None:
-        """Count the switches of a call from one candidate of a group to another."""
+        """Count how often a call switched from one candidate of a group to another."""
         for each in switches:
             self._switches[model, each.from_, each.to, each.reason] += 1
 

@@ -1,4 +1,4 @@
-"""The models a gateway serves, by the names its clients use."""
+"""The models that a gateway serves, by the names that its clients use."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from ..retrieval.values import Operation
 log = logging.getLogger("dragoman")
 
 Served: TypeAlias = Provider | RetrievalModel[Any, Any]
-"""What a name of a gateway refers to: a model for chat, embedding or reranking."""
+"""What a served name refers to: a model for chat, embedding or reranking."""
 
 _READY_FOR = 10.0  # seconds for which a readiness result is cached
 
 
 class Models:
-    """Map names to providers: a mapping, or a registry whose providers are opened on first use.
+    """Map names to providers; the providers of a registry are opened on first use.
 
-    A name in a request is only looked up. What a registry could also open (a file for the embedded
-    model, a model the catalogue does not list) is not reachable from outside.
+    A request can only use names that are served. Other names that a registry could open (a file
+    for the embedded model, a model that the catalogue does not list) cannot be used by clients.
     """
 
     def __init__(self, source: Mapping[str, Served] | Registry) -> None:
@@ -63,7 +63,7 @@ class Models:
         ]
 
     def find(self, name: str) -> Provider:
-        """Return the provider of a name; ``InvalidModelError`` if it is not served."""
+        """Return the provider with a name; raise ``InvalidModelError`` if it is not served."""
         provider = self._providers.get(name)
         if (
             provider is None
@@ -79,7 +79,7 @@ class Models:
         return provider
 
     def find_retrieval(self, name: str, operation: Operation) -> RetrievalModel[Any, Any]:
-        """Return the embedder or reranker of a name; ``InvalidModelError`` if it is not served."""
+        """Return the embedder or reranker with a name; ``InvalidModelError`` if not served."""
         model = self._retrieval.get((name, operation))
         if model is None and self._registry is not None and self._is_listed(self._registry, name):
             opener: Any = (
@@ -100,8 +100,7 @@ class Models:
         return name in registry.aliases() or name in registry.names()
 
     async def problems(self) -> dict[str, str] | None:
-        """Return the problems of the open models by name; ``None`` if they could not be
-        determined.
+        """Return the problems of the open models by name; ``None`` if they cannot be determined.
 
         The result is cached for some seconds, and concurrent callers share one probe.
         """
@@ -113,8 +112,9 @@ class Models:
         return self._problems
 
     def describe_upstreams(self, problems: Mapping[str, str]) -> list[list[str]]:
-        """Return a row for each open model: served name, provider and model, and the state
-        according to the probe and the circuit breaker.
+        """Return a row for each open model: its name, its provider, and its state.
+
+        The state is that of the readiness check and of the circuit breaker.
         """
         found = []
         for name, provider in sorted(self._providers.items()):
@@ -166,7 +166,7 @@ async def _problem(provider: Served) -> str | None:
 
 
 def issuer_of(provider: Provider) -> Issuer | None:
-    """Return the issuer of the opaque state in a provider's replies, if there is only one."""
+    """Return the issuer of the opaque state in a provider's replies; ``None`` if it varies."""
     ends = [part for part in walk(provider) if isinstance(part, HttpProvider)]
     # a set: several keys are one issuer
     issuers = {Issuer(end.codec.wire, end.codec.issuer_vendor, end.model) for end in ends}
@@ -174,14 +174,14 @@ def issuer_of(provider: Provider) -> Issuer | None:
 
 
 def refuses_losses(provider: Provider) -> bool:
-    """Return whether a provider, or one that it wraps, has ``on_loss: reject``."""
+    """Return whether a provider, or one that it wraps, is configured with ``on_loss: reject``."""
     return any(
         part.on_loss == "reject" for part in walk(provider) if isinstance(part, HttpProvider)
     )
 
 
 def find_losses(provider: Provider, request: Request) -> list[LossWarning]:
-    """Return the losses of a request, as warnings, for every wire that the provider may use."""
+    """Return warnings about what a request loses on each wire that the provider may use."""
     ends = [part for part in walk(provider) if isinstance(part, HttpProvider)]
     return [loss for part in ends for loss in part.codec.encode(request).warnings]
 
@@ -190,10 +190,10 @@ _BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh"
 
 
 def fit_reasoning(provider: Provider, request: Request) -> tuple[Request, tuple[LossWarning, ...]]:
-    """Return the request with a reasoning amount that the model's wire can express.
+    """Return the request with a reasoning setting that the model's wire can express.
 
-    The codec translates for models in the catalogue. For others, a wire with budgets gets the
-    budget nearest to an effort, and a wire with efforts the effort nearest to a budget.
+    For models in the catalogue, the codec converts the setting. For others, a wire with budgets
+    gets the budget nearest to an effort, and a wire with efforts the effort nearest to a budget.
     """
     asked = request.config.reasoning
     if asked is None or _takes_reasoning(provider, request):

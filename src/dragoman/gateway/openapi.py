@@ -162,7 +162,7 @@ _FREE = {"type": "object"}
 
 
 def _named(*operations: dict[str, Any]) -> dict[str, Any]:
-    """Return the description of a path that contains a name or an id, with these operations."""
+    """Return the description of a path that contains a name or an id, with its operations."""
     name = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
     found: dict[str, Any] = {"parameters": [name]}
     for operation in operations:
@@ -175,7 +175,7 @@ def _delete(summary: str) -> dict[str, Any]:
 
 
 def _gemini_paths() -> dict[str, Any]:
-    """Return the operations for clients of the Gemini wire, under both versions of its API."""
+    """Return the operations for clients of the Gemini wire, for both versions of its API."""
     found: dict[str, Any] = {}
     for root in ("/v1beta/models", "/v1/models"):
         found |= {
@@ -195,7 +195,7 @@ def _gemini_paths() -> dict[str, Any]:
 
 
 def _kept_paths() -> dict[str, Any]:
-    """Return the operations of the response store; without a store they are rejected."""
+    """Return the operations on stored responses; without a store they are rejected."""
     response, conversation = "/v1/responses/{name}", "/v1/conversations/{name}"
     denied = (*_DENIED, "404")
     return {

@@ -1,6 +1,4 @@
-"""Embedding and reranking through the gateway, with the same keys, limits and records
-as for chat.
-"""
+"""Serve embedding and reranking with the same keys, limits and records as chat."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ _SPARE = 60.0  # seconds a call may last beyond its reply, until its end is reco
 
 
 class RetrievalHandler:
-    """Handle the POST requests of one operation of a wire."""
+    """Handle the POST requests of one operation (embed or rerank) of a wire."""
 
     def __init__(self, service: Service, codec: RetrievalServer) -> None:
         self._service = service
@@ -44,9 +42,7 @@ class RetrievalHandler:
 
 
 class RetrievalExchange(Exchange):
-    """Process one request for vectors or a ranking: admit it, send the reply, and record its
-    usage.
-    """
+    """Process one embedding or reranking request: admit it, reply, and record its usage."""
 
     __slots__ = ("answer", "asked", "found", "retrieval")
 
@@ -132,7 +128,7 @@ class RetrievalExchange(Exchange):
             watcher.cancel()
 
     async def _write(self, answer: Embeddings | Ranking, asked: AskedRetrieval) -> Any:
-        """Write a reply, in a thread if it is large enough to block the event loop."""
+        """Write a reply; use a thread if it is large enough to block the event loop."""
         large = isinstance(answer, Embeddings) and answer.vectors.data.nbytes > 64 * 1024
         encode = self.retrieval.encode
         return (
@@ -142,7 +138,7 @@ class RetrievalExchange(Exchange):
         )
 
     def _record_call(self, seconds: float) -> list[CallEnd]:
-        """Return the record of the call; empty without a call."""
+        """Return the record of the call; an empty list if no call was made."""
         if self.asked is None or self.found is None:
             return []
         content = self.service.calls is not None and self.service.calls.include_content

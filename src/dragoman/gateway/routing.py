@@ -1,4 +1,4 @@
-"""Show the routing of a group: which model served a call, and which ones were skipped."""
+"""Report the routing of a group: which model served a call, and which ones were skipped."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ def find_switches(reply: Reply | None) -> list[RoutingSwitched]:
 
 
 def show_route(provider: Provider | None, reply: Reply | None) -> dict[str, str]:
-    """Return headers that name the model of a group that served a call, and the candidates that
-    were tried before it.
-    """
+    """Return headers that name the model of a group that served a call and those tried before."""
     if (
         provider is None
         or reply is None

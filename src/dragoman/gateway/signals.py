@@ -1,4 +1,4 @@
-"""Signals of a gateway process: SIGTERM drains it, SIGHUP reads its configuration again."""
+"""Handle signals of a gateway process: SIGTERM drains it, SIGHUP reloads its configuration."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger("dragoman")
 
 
 def handle_signals(service: Service) -> None:
-    """Install signal handlers in this process; the one for SIGTERM calls that of the HTTP server.
+    """Install signal handlers; the handler for SIGTERM finally calls that of the HTTP server.
 
     After SIGTERM, ``/ready`` reports 503 for ``drain_delay`` seconds while requests are served, so
     that load balancers stop sending them; then the server drains. SIGHUP replaces the models for
@@ -44,7 +44,7 @@ def handle_signals(service: Service) -> None:
 async def reload_models(service: Service) -> bool:
     """Open the configured models again and use them from now on; return whether that worked.
 
-    A configuration with a mistake is reported, and changes nothing.
+    If the configuration is invalid, report that and keep the current models.
     """
     assert service.reload is not None
     try:
@@ -61,9 +61,7 @@ async def reload_models(service: Service) -> bool:
 
 
 async def release_models(models: Models) -> None:
-    """Note that a request is finished with its models; close those that were replaced in the
-    meantime.
-    """
+    """Note that a request has finished; close its models if they have been replaced."""
     models.users -= 1
     if models.is_retired and not models.users:
         with contextlib.suppress(Exception):

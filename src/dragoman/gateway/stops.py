@@ -1,4 +1,4 @@
-"""Stop sequences that the gateway applies itself, for models whose wire has none."""
+"""Stop sequences that the gateway applies itself, for models whose wire does not support them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class StopCutter:
         self.found: str | None = None
 
     def feed(self, events: Sequence[Event]) -> list[Event]:
-        """Return the events to pass on; empty after a stop sequence was found."""
+        """Return the events to forward; none after a stop sequence was found."""
         passed: list[Event] = []
         for event in events:
             if self.found is not None:
@@ -75,7 +75,7 @@ class StopCutter:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Return how many characters at the end of a text may begin a stop sequence."""
+    """Return how many characters at the end of a text may be the beginning of a stop sequence."""
     for length in range(min(len(text), len(stop) - 1), 0, -1):
         if stop.startswith(text[-length:]):
             return length

@@ -1,4 +1,4 @@
-"""Storage between calls of the Responses wire: responses, their items, and conversations.
+"""Storage for clients of the Responses wire: responses, their items, and conversations.
 
 Every row belongs to an owner, the id of a key, and only that owner finds it. Rows expire after the
 store's lifetime. The store is optional: a SQLite file, or a PostgreSQL database for workers on

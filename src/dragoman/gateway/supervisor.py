@@ -13,9 +13,7 @@ from uvicorn.supervisors import Multiprocess
 
 
 class _Supervisor(Multiprocess):
-    """Pass SIGHUP on to the workers, which read their configuration again; uvicorn would replace
-    them.
-    """
+    """Forward SIGHUP to the workers, which then reload; uvicorn would replace them."""
 
     def handle_hup(self) -> None:
         for process in self.processes:

@@ -1,8 +1,8 @@
-"""Traces through the gateway: W3C trace context in and out, and OpenTelemetry spans if they are
-switched on.
+"""Trace requests: forward the W3C trace context, and optionally record OpenTelemetry spans.
 
-A valid ``traceparent`` of a client is passed on to the model's server, with the id of our own span
-as the parent. With ``Tracing``, that span is recorded, and each attempt is a span below it.
+A valid ``traceparent`` header of a client is forwarded to the model's server, with the id of our
+own span as the parent. With ``Tracing``, that span is recorded, with a child span for each
+attempt.
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ _MAX_STATE = 512
 
 
 def read_parent(headers: Mapping[str, str]) -> tuple[str, str, str] | None:
-    """Return the trace id, the span id and the flags of a request; ``None`` without a valid
-    ``traceparent``.
-    """
+    """Return the trace id, span id and flags of a ``traceparent``; ``None`` if it is not valid."""
     found = _PARENT.fullmatch(headers.get("traceparent", ""))
     if found is None or found[1] == "ff" or (found[1] == "00" and found[5]):
         return None
@@ -36,9 +34,7 @@ def read_parent(headers: Mapping[str, str]) -> tuple[str, str, str] | None:
 
 
 class Tracing:
-    """Record a span for each request and one for each attempt below it, with OpenTelemetry's
-    tracer provider.
-    """
+    """Record an OpenTelemetry span for each request, with a child span for each attempt."""
 
     def __init__(self, tracer_provider: TracerProvider | None = None) -> None:
         self._attempts = OpenTelemetry(tracer_provider)
@@ -79,7 +75,7 @@ class Tracing:
 
 
 def begin_trace(tracing: Tracing | None, path: str, wire: str, headers: Mapping[str, str]) -> Any:
-    """Set the trace headers of this request's calls; return the span, if spans are recorded."""
+    """Set the trace headers for this request's calls; return the span if spans are recorded."""
     span = None if tracing is None else tracing.begin(path, wire, headers)
     passed = {} if tracing is None else tracing.find_headers(span)
     if not passed and (parent := read_parent(headers)) is not None:

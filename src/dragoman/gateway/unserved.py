@@ -1,6 +1,4 @@
-"""Answer requests that no route matches: explain the problem with the address in the client's
-format.
-"""
+"""Answer requests that no route matches with an explanation, in the client's own format."""
 
 from __future__ import annotations
 

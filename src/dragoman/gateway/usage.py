@@ -1,8 +1,7 @@
-"""Statistics for the admin page: usage by hour, key and model, and the requests that are under
-way.
+"""Statistics for the admin page: usage by hour, key and model, and the requests in progress.
 
 Each process adds its numbers to the database of the ledger every two seconds; a process that is
-killed loses at most those. Budgets do not depend on them.
+killed loses at most the numbers of two seconds. Budgets do not depend on these numbers.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class Row(NamedTuple):
 
 
 class Running(Protocol):
-    """A request that is under way; ``Exchange`` implements it."""
+    """A request in progress; ``Exchange`` implements this protocol."""
 
     id: str
     began: float
@@ -96,9 +95,7 @@ class UsageBook:
             await self.flush(live)
 
     async def flush(self, live: Iterable[Running]) -> None:
-        """Write the counts and the list of requests under way; if that fails, keep the counts for
-        the next attempt.
-        """
+        """Write the counts and the requests in progress; if that fails, keep the counts."""
         now = time.perf_counter()
         shown = [
             {
@@ -125,7 +122,7 @@ class UsageBook:
                 counted[1] += failed
 
     async def read(self, hours: int) -> tuple[list[Row], list[dict[str, Any]]]:
-        """Return the usage of the last hours, and the requests under way, of all processes."""
+        """Return the usage in the last hours, and the requests in progress, of all processes."""
         async with self._turn:
             return await asyncio.to_thread(self._read, hours)
 

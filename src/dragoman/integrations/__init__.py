@@ -1,5 +1,4 @@
-"""Adapters for other frameworks. Each module needs its framework, which is an extra of the
-package.
+"""Adapters for other frameworks. Each module needs its framework, an extra of the package.
 
 - ``dragoman.integrations.langchain``: ``ChatDragoman`` and ``DragomanEmbeddings``, models of
   LangChain

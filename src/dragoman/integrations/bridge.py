@@ -1,5 +1,4 @@
-"""The bridge from other frameworks: a LangChain or Pydantic AI model, or an SDK's stream, as a
-``Provider``.
+"""Use a model of LangChain or Pydantic AI, or the stream of an SDK, as a ``Provider``.
 
 ::
 
@@ -55,8 +54,10 @@ __all__ = [
 
 
 class CallPiece(msgspec.Struct, frozen=True):
-    """A fragment of the arguments of a tool call. ``key`` is the SDK's identifier of the call; the
-    first piece of a call has its name.
+    """A fragment of the arguments of a tool call.
+
+    ``key`` is the SDK's identifier of the call; the first fragment of a call also has the name of
+    the tool.
     """
 
     key: Any
@@ -66,28 +67,25 @@ class CallPiece(msgspec.Struct, frozen=True):
 
 
 class Finish(msgspec.Struct, frozen=True):
-    """Why the reply ended; ``raw`` is the SDK's own name for it."""
+    """The end of a reply: the finish reason, and ``raw``, the SDK's own name for it."""
 
     reason: FinishReason
     raw: str | None = None
 
 
 Piece: TypeAlias = str | Thinking | ToolCall | CallPiece | Usage | LossWarning | Finish
-"""A piece of a reply. A string is text; a ``LossWarning`` reports what could not be sent to the
-SDK.
-"""
+"""A piece of a reply: a string is text, and a ``LossWarning`` reports what could not be sent."""
 
 Read: TypeAlias = Callable[[Request], AsyncGenerator[Piece, None]]
 
 
 class BridgeProvider(Provider):
-    """A provider whose replies are read from ``read(request)``, an asynchronous generator of
-    pieces.
+    """A provider whose replies come from ``read(request)``, an asynchronous generator of pieces.
 
     The reply ends when the generator ends; without a ``Finish`` the finish reason is a normal
-    stop. An exception of the generator becomes an error of Dragoman's error tree: ``read_error``
-    converts it, and by default recognises HTTP statuses, deadlines and broken connections.
-    ``close`` is called when the provider is closed.
+    stop. ``read_error`` converts an exception of the generator to a ``ProviderError``; by default
+    it recognises HTTP statuses, timeouts and broken connections. ``close`` is called when the
+    provider is closed.
     """
 
     def __init__(
@@ -203,12 +201,11 @@ class _Reading:
 
 
 def read_error(error: Exception) -> ProviderError | None:
-    """Return the error of Dragoman's error tree for an SDK's exception, or ``None`` if there is
-    none.
+    """Return the ``ProviderError`` for an SDK's exception, or ``None`` if there is none.
 
-    If the exception or its cause already is such an error, it is returned unchanged. A status is
-    looked for in ``status_code`` and ``response.status_code``, where the SDKs of vendors, httpx
-    and Pydantic AI have it.
+    If the exception or its cause already is a ``ProviderError``, it is returned unchanged. A
+    status is looked for in ``status_code`` and ``response.status_code``, where the SDKs of
+    vendors, httpx and Pydantic AI have it.
     """
     for each in _walk_causes(error):
         if isinstance(each, ProviderError):
@@ -237,9 +234,7 @@ def read_error(error: Exception) -> ProviderError | None:
 
 
 def _find_texts(messages: Sequence[Message]) -> Iterator[str]:
-    """Yield the texts of a conversation, so that they can be removed from an
-    exception's message.
-    """
+    """Yield the texts of a conversation, to be removed from an exception's message."""
     for message in messages:
         if isinstance(message.content, str):
             yield message.content
@@ -262,8 +257,9 @@ def from_langchain(
     name: str = "langchain",
     capabilities: Capabilities | Mapping[str, Any] | None = None,
 ) -> BridgeProvider:
-    """Return any LangChain chat model as a provider. Create it with ``max_retries=0``: only
-    ``Retry`` retries.
+    """Return any LangChain chat model as a provider.
+
+    Create the LangChain model with ``max_retries=0``, since only ``Retry`` should retry.
     """
     reader = import_module(".bridge_langchain", __package__).LangchainReader(model)
     return BridgeProvider(name, reader.name, reader.read, capabilities=capabilities)

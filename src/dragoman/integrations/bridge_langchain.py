@@ -90,9 +90,7 @@ class LangchainReader:
     async def _read_structured(
         self, request: Request, messages: list[BaseMessage], settings: dict[str, Any]
     ) -> AsyncGenerator[Piece, None]:
-        """Request structured output in the model's own way, which LangChain returns in
-        one piece.
-        """
+        """Request structured output by the model's own method, which does not stream."""
         if request.tools and request.tool_choice != "none":
             raise UnsupportedFeatureError(
                 "LangChain offers either tools or structured output in one call, not both"
@@ -129,7 +127,7 @@ async def _once(call: Any) -> AsyncIterator[Any]:
 
 
 def _make_settings(request: Request) -> dict[str, Any]:
-    """Return the settings of a request under the names that LangChain's models share."""
+    """Return the settings of a request under the names that LangChain's models have in common."""
     config = request.config
     given = {name: getattr(config, name) for name in _SETTINGS}
     made = {name: value for name, value in given.items() if value is not None}
@@ -170,9 +168,7 @@ def _offer_tools(model: Any, request: Request) -> Any:
 
 
 def write_messages(messages: Sequence[Message]) -> tuple[list[BaseMessage], list[LossWarning]]:
-    """Convert a conversation to LangChain's messages; also return a loss for each part that
-    LangChain lacks.
-    """
+    """Convert a conversation to LangChain's messages; also return what they cannot express."""
     losses: list[LossWarning] = []
     return [
         _write_message(each, f"messages[{at}]", losses) for at, each in enumerate(messages)
@@ -223,7 +219,7 @@ def _write_block(block: UserBlock, path: str) -> dict[str, Any]:
 
 
 class _Reply:
-    """The state of one reply: LangChain's chunks are sums, and its usage is spread over them."""
+    """The state of one reply, whose usage LangChain spreads over several chunks."""
 
     def __init__(self) -> None:
         self._usage: UsageMetadata | None = None
@@ -260,9 +256,7 @@ class _Reply:
             self._reason = str(message.response_metadata.get(name) or self._reason)
 
     def _read_chunk(self, chunk: Any) -> CallPiece:
-        """Return a fragment of a tool call; a chunk without an index belongs to the last call with
-        a name.
-        """
+        """Return a fragment of a tool call; without an index it belongs to the last named one."""
         if chunk["index"] is not None:
             self._last = chunk["index"]
         elif chunk["name"]:

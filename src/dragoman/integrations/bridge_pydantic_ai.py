@@ -148,9 +148,7 @@ def _make_parameters(request: Request) -> ModelRequestParameters:
 
 
 def write_messages(messages: Sequence[Message]) -> tuple[list[ModelMessage], list[LossWarning]]:
-    """Convert a conversation to Pydantic AI's messages; also return a loss for each
-    part it lacks.
-    """
+    """Convert a conversation to Pydantic AI's messages; also return what they cannot express."""
     made: list[ModelMessage] = []
     losses: list[LossWarning] = []
     names = {

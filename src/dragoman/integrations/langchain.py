@@ -5,7 +5,8 @@
     model = ChatDragoman(model="anthropic:claude-sonnet-4-6", temperature=0)
     model.bind_tools([search]).invoke("Which river flows through Basel?")
 
-Losses of the wire are in ``response_metadata["warnings"]`` and are also issued as Python warnings.
+Parts that the wire cannot express are listed in ``response_metadata["warnings"]``, and are also
+issued as Python warnings.
 """
 
 from __future__ import annotations
@@ -43,8 +44,7 @@ Method = Literal["json_schema", "function_calling", "json_mode"]
 
 
 class ChatDragoman(BaseChatModel):
-    """A LangChain chat model that calls ``dragoman.connect(model)``, or a ``provider`` that you
-    opened.
+    """A LangChain chat model that calls ``dragoman.connect(model)`` or your ``provider``.
 
     ``model_kwargs`` are further settings of a call, such as ``{"reasoning": "low"}``. A
     ``provider`` belongs to the event loop that uses it first; with a name, each event loop gets
@@ -213,9 +213,7 @@ class ChatDragoman(BaseChatModel):
         tool_choice: str | dict[str, Any] | bool | None = None,
         **kwargs: Any,
     ) -> Runnable[LanguageModelInput, AIMessage]:
-        """Offer tools to the model: functions, LangChain tools, Pydantic models, TypedDicts or
-        JSON Schemas.
-        """
+        """Offer tools to the model: functions, LangChain tools, Pydantic models, JSON Schemas."""
         kwargs.pop("strict", None)  # the schema decides about strict mode
         return super().bind(
             tools=[convert_to_openai_tool(tool) for tool in tools],
@@ -231,8 +229,9 @@ class ChatDragoman(BaseChatModel):
         include_raw: bool = False,
         **kwargs: Any,
     ) -> Runnable[LanguageModelInput, Any]:
-        """Request structured data. ``method`` is ``json_schema``, or ``function_calling`` for a
-        forced tool call.
+        """Request structured data.
+
+        ``method`` is ``json_schema``, or ``function_calling`` for a forced tool call.
         """
         if method == "function_calling":
             return super().with_structured_output(schema, include_raw=include_raw, **kwargs)
@@ -266,9 +265,7 @@ def _read_tool(tool: Any) -> Tool:
 
 
 def _read_choice(choice: Any, tools: Sequence[Tool]) -> Any:
-    """Convert LangChain's tool choice: a name, "any", ``True`` for the only tool, or OpenAI's
-    form.
-    """
+    """Convert LangChain's tool choice: a name, "any", ``True`` for the only tool, or a mapping."""
     if choice is True:
         return ForceTool(tools[0].name) if len(tools) == 1 else "required"
     if isinstance(choice, dict):

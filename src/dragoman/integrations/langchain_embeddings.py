@@ -1,6 +1,4 @@
-"""``DragomanEmbeddings``: every embedding model that Dragoman connects to, for LangChain's vector
-stores.
-"""
+"""``DragomanEmbeddings``: all embedding models of Dragoman, for LangChain's vector stores."""
 
 from __future__ import annotations
 
@@ -18,8 +16,7 @@ from .losses import warn_of_losses
 
 
 class DragomanEmbeddings(BaseModel, Embeddings):
-    """LangChain embeddings that call ``dragoman.connect_embedder(model)``, or an ``embedder`` that
-    you opened.
+    """LangChain embeddings that call ``dragoman.connect_embedder(model)`` or your ``embedder``.
 
     Documents are sent with the input type ``"document"`` and queries with ``"query"``. A wire
     without such a field embeds both alike; ``prefixes`` is for models that were trained with a

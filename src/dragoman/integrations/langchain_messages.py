@@ -1,8 +1,8 @@
 """Convert messages between LangChain and Dragoman.
 
-Content blocks of LangChain's version 1 are read, and through them the OpenAI and Anthropic forms
-that it translates itself. A reply keeps its exact Dragoman message in ``additional_kwargs``, so
-that reasoning signatures and other state are sent back to the provider unchanged.
+It reads the content blocks of LangChain 1, to which LangChain itself converts the OpenAI and
+Anthropic forms. A reply keeps its exact Dragoman message in ``additional_kwargs``, so that
+reasoning signatures and other state are sent back to the provider unchanged.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from ..messages import (
 )
 
 KEPT = "dragoman_message"
-"""The key of ``additional_kwargs`` under which a reply keeps the original Dragoman message."""
+"""The key in ``additional_kwargs`` under which a reply keeps the original Dragoman message."""
 
 
 def read_messages(messages: Sequence[BaseMessage]) -> list[Message]:
@@ -166,7 +166,7 @@ def make_message(response: Response[Any]) -> AIMessage:
 
 
 def make_last_chunk(response: Response[Any]) -> AIMessageChunk:
-    """Return the last chunk of a stream: usage, finish reason, and the exact message."""
+    """Return the last chunk of a stream: the usage, the finish reason and the exact message."""
     return AIMessageChunk(
         content="",
         usage_metadata=make_usage(response.usage),
@@ -191,7 +191,7 @@ def make_metadata(response: Response[Any]) -> dict[str, Any]:
 
 
 def make_usage(usage: Usage) -> UsageMetadata | None:
-    """Return the usage in LangChain's form; ``None`` if the provider did not report it."""
+    """Return the token usage in LangChain's form; ``None`` if the provider did not report it."""
     if usage.input_tokens is None or usage.output_tokens is None:
         return None
     made = UsageMetadata(

@@ -1,7 +1,7 @@
 """A plugin of the ``llm`` command: ``llm -m dragoman/local "Name a river."``.
 
-``llm`` finds it by its entry point. ``llm models`` lists ``local`` and the aliases and groups of
-``models.yaml``.
+``llm`` finds the plugin by its entry point. ``llm models`` lists ``local`` and the aliases and
+groups of ``models.yaml``.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _IMAGES = {"image/png", "image/jpeg", "image/gif", "image/webp"}
 
 
 class Options(llm.Options):
-    """The settings of a call, with Dragoman's names."""
+    """The settings of a call, under Dragoman's names."""
 
     temperature: float | None = Field(default=None, description="Randomness, from 0.")
     max_tokens: int | None = Field(default=None, description="The most tokens to generate.")
@@ -149,9 +149,7 @@ class DragomanEmbeddingModel(EmbeddingModel):
     def embed_batch(
         self, items: Iterable[str | bytes], *, key: str | None = None
     ) -> Iterator[list[float]]:
-        """Yield a vector for each text; ``llm`` rejects binary data before, and has no input
-        types.
-        """
+        """Yield a vector for each text. ``llm`` has rejected binary data before this call."""
         texts = [item for item in items if isinstance(item, str)]
         if not texts:
             return
@@ -167,9 +165,7 @@ class DragomanEmbeddingModel(EmbeddingModel):
 
 @llm.hookimpl
 def register_embedding_models(register: Callable[..., None]) -> None:
-    """Register the same names for embeddings; ``models.yaml`` does not state which
-    models embed.
-    """
+    """Register all names for embeddings too: ``models.yaml`` doesn't list embedding models."""
     for name in find_names():
         register(DragomanEmbeddingModel(name))
 
@@ -182,9 +178,7 @@ def register_models(register: Callable[..., None]) -> None:
 
 
 def find_names() -> list[str]:
-    """Return the names to register; a broken ``models.yaml`` must not break the
-    ``llm`` command.
-    """
+    """Return the names to register; none if ``models.yaml`` is invalid, so that ``llm`` works."""
     try:
         registry = Registry.load()
         names = {*registry.aliases(), *registry.groups()}

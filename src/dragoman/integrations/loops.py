@@ -16,8 +16,7 @@ ModelT = TypeVar("ModelT", bound=Provider | Embedder)
 
 
 class PerLoop(Generic[ModelT]):
-    """Opens a provider or an embedder for each event loop that calls it, and closes it when the
-    loop shuts down.
+    """Open a provider or an embedder for each event loop, and close it when the loop shuts down.
 
     The connections of a model belong to the loop that opened them. Frameworks call the same model
     from several loops, for example by ``asyncio.run`` once per request.
@@ -31,7 +30,7 @@ class PerLoop(Generic[ModelT]):
         )
 
     async def get(self) -> ModelT:
-        """Return the model of the running loop."""
+        """Return the model that belongs to the running event loop."""
         loop = asyncio.get_running_loop()
         if loop not in self._opened:
             self._opened[loop] = model = self._open()

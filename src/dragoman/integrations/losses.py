@@ -19,9 +19,7 @@ def warn_of_losses(losses: Iterable[LossWarning], stacklevel: int) -> None:
 
 
 def find_marks(request: Request) -> Iterator[LossWarning]:
-    """Yield a loss for each cache mark and document name of a request, which no bridge
-    can send.
-    """
+    """Yield a loss for each cache mark and document name, which no bridge can represent."""
     if request.config.cache not in (None, "off"):
         yield LossWarning("cache_dropped", "config.cache", "it is not sent over a bridge")
     for number, message in enumerate(request.messages):

@@ -6,8 +6,8 @@
 
     response = await show(model.stream("Name a river."))
 
-Complete values need no helper: ``Response``, ``SwapPlan``, ``Report`` and ``Session`` are
-displayed when a cell ends with one.
+Complete values can be displayed without this module: ``Response``, ``SwapPlan``, ``Report`` and
+``Session`` are displayed when a cell ends with one.
 """
 
 from __future__ import annotations
@@ -23,12 +23,11 @@ __all__ = ["show"]
 
 
 async def show(stream: EventStream[Parsed], *, seconds: float = 0.1) -> Response[Parsed]:
-    """Display a reply as it grows, in one output that is updated at most every ``seconds``, and
-    return it.
+    """Display a reply as it grows, updated at most every ``seconds``, and return the response.
 
     The last update displays the complete response. If the call fails, the output keeps what had
-    arrived, and the error is raised. Assign the result, or end the line with a semicolon: a cell
-    displays its last value again.
+    arrived, and the error is raised. Assign the result, or end the line with a semicolon, since a
+    cell would display its last value again.
     """
     try:
         from IPython.display import display  # pyright: ignore[reportMissingImports]

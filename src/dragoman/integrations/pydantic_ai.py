@@ -80,8 +80,7 @@ _PROFILE = ModelProfile(
 
 
 class DragomanModel(Model[Provider]):
-    """A model of Pydantic AI that calls ``dragoman.connect(model)``, or a provider that you
-    opened.
+    """A model of Pydantic AI that calls ``dragoman.connect(model)`` or your provider.
 
     With a name, each event loop gets connections of its own, which are closed when the loop shuts
     down. ``connection`` are further arguments of ``connect``, such as ``base_url`` and ``wire``.
@@ -108,13 +107,13 @@ class DragomanModel(Model[Provider]):
 
     @property
     def system(self) -> str:
-        """The vendor before the colon of the name, else "dragoman"."""
+        """The vendor, as in ``vendor:model``; "dragoman" if the name has no vendor."""
         vendor, colon, _ = self._name.partition(":")
         return vendor if colon else "dragoman"
 
     @property
     def base_url(self) -> str | None:
-        """The address, if one was given."""
+        """The server's address, if the caller gave one."""
         return self._base_url
 
     async def request(
@@ -123,7 +122,7 @@ class DragomanModel(Model[Provider]):
         model_settings: ModelSettings | None,
         model_request_parameters: ModelRequestParameters,
     ) -> ModelResponse:
-        """Call the model once."""
+        """Call the model once and return its response."""
         check_allow_model_requests()
         provider, arguments, _ = await self._prepare(
             messages, model_settings, model_request_parameters
@@ -156,7 +155,7 @@ class DragomanModel(Model[Provider]):
         model_settings: ModelSettings | None,
         model_request_parameters: ModelRequestParameters,
     ) -> RequestUsage:
-        """Estimate the tokens of a request, without a call."""
+        """Estimate the tokens of a request without a call to the model."""
         provider, arguments, _ = await self._prepare(
             messages, model_settings, model_request_parameters
         )
@@ -229,8 +228,9 @@ def make_response(response: Response[Any], system: str) -> ModelResponse:
 
 
 def make_details(response: Response[Any]) -> dict[str, Any]:
-    """Return the ``provider_details`` of a response: its message for the next turn, and warnings.
-    Warn of losses.
+    """Return the ``provider_details`` of a response; issue its losses as Python warnings.
+
+    They contain the message, which the next turn sends back, and the warnings.
     """
     warn_of_losses(response.warnings, stacklevel=3)
     return {
@@ -241,7 +241,7 @@ def make_details(response: Response[Any]) -> dict[str, Any]:
 
 
 def make_usage(usage: Usage) -> RequestUsage:
-    """Return the usage in Pydantic AI's form; a reply without one is counted as unmeasured."""
+    """Return the usage in Pydantic AI's form; mark a reply without token counts as unmeasured."""
     if usage.input_tokens is None and usage.output_tokens is None:
         return RequestUsage(unmeasured_requests=1)
     details = (
@@ -321,7 +321,7 @@ class DragomanStreamedResponse(StreamedResponse):
 
     @property
     def provider_url(self) -> str | None:
-        """Always ``None``: the address may hold a secret."""
+        """Always ``None``, since the address may contain a secret."""
         return None
 
     @property
@@ -332,9 +332,7 @@ class DragomanStreamedResponse(StreamedResponse):
 
 @contextmanager
 def _translated_errors(model: str, *, in_stream: bool = False) -> Iterator[None]:
-    """Raise errors of a provider as those that Pydantic AI's ``FallbackModel`` and
-    callers expect.
-    """
+    """Convert a provider's errors to those that Pydantic AI's ``FallbackModel`` expects."""
     try:
         yield
     except ProviderError as error:

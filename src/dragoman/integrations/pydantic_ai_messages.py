@@ -51,15 +51,11 @@ from ..messages import (
 )
 
 KEPT = "dragoman_message"
-"""The key of ``provider_details`` under which a response keeps the message as Dragoman received
-it.
-"""
+"""The key in ``provider_details`` under which a response keeps its Dragoman message."""
 
 
 def read_messages(messages: Sequence[ModelMessage], instructions: Sequence[str]) -> list[Message]:
-    """Return a history of Pydantic AI as Dragoman's messages, with the instructions after its
-    system prompts.
-    """
+    """Convert a Pydantic AI history to our messages, with instructions after system prompts."""
     read: list[Message] = []
     for message in messages:
         if isinstance(message, ModelRequest):

@@ -1,13 +1,13 @@
-"""Replies of a model as responses of a Starlette or FastAPI application.
+"""Return a model's replies as responses of a Starlette or FastAPI application.
 
 ::
 
     @app.post("/chat") async def chat(prompt: str) -> Response:
         return await sse_response(model.stream(prompt))
 
-Each function waits for the first event before it returns, so that an error of the model is still
-an HTTP status with a JSON body. A later error is the last event of the body, and the connection is
-then closed without the end of the body, so that the reply does not look complete. If the client
+Each function waits for the first event before it returns, so that an error of the model becomes an
+HTTP status with a JSON body. A later error becomes the last event of the body, and the connection
+is then closed without the end of the body, so that the reply does not look complete. If the client
 disconnects, the call to the model is cancelled.
 """
 
@@ -67,7 +67,7 @@ async def ui_message_stream_response(
 
 
 class _Lines(Protocol):
-    """Writes events and the end of a reply as bytes."""
+    """Write the events and the end of a reply as bytes."""
 
     def write(self, event: Event) -> bytes: ...  # pragma: no cover - a protocol
     def write_end(self) -> bytes: ...  # pragma: no cover - a protocol
@@ -123,9 +123,7 @@ def _describe(error: ProviderError) -> dict[str, Any]:
 
 
 def _write_message(error: ProviderError) -> str:
-    """Return the error's message without keys and addresses; only its category if it may quote a
-    prompt.
-    """
+    """Return an error's message without secrets; only its category if it may quote a prompt."""
     return message_of(error) if error.quotable else error.category
 
 
@@ -155,10 +153,10 @@ def _choose_status(error: ProviderError) -> int:
 
 
 class _StreamedReply(StreamingResponse):
-    """A reply in progress. It watches for the client's disconnect while it waits for the model.
+    """A reply in progress, which ends if the client disconnects while it waits for the model.
 
-    Starlette itself watches only on servers with ASGI before 2.4; on others it notices the
-    disconnect when it sends the next event, and a model can think for minutes.
+    Starlette itself watches for the disconnect only on servers with ASGI before 2.4. On newer ones
+    it notices the disconnect when it sends the next event, and a model can think for minutes.
     """
 
     def __init__(

@@ -1,9 +1,8 @@
-"""Events as the chunks of a UI message stream, version 1: the protocol that ``useChat`` of the AI
-SDK reads.
+"""Convert events to a UI message stream (version 1), which ``useChat`` of the AI SDK reads.
 
-Pure conversion; ``dragoman.integrations.starlette`` sends the chunks. A chunk is a JSON object
-with a ``type``. Text and reasoning are parts with a start, deltas and an end under one id; the id
-of a tool call is the provider's. Content that the protocol has no part for is sent as data parts,
+This module only converts; ``dragoman.integrations.starlette`` sends the chunks. A chunk is a JSON
+object with a ``type``. Text and reasoning are parts with a start, deltas and an end under one id;
+a tool call has the provider's id. Content that the protocol has no part for is sent as data parts,
 which the client keeps and sends back with the message: ``data-dragoman-block`` is a block that
 only its provider understands, such as redacted thinking or the result of a server-side tool;
 ``data-dragoman-continuity`` is the provider's state of a block. ``index`` is the position of the
@@ -55,11 +54,11 @@ _MEDIA_TYPES = {Image: "image/png", Audio: "audio/wav"}
 
 
 class UIMessageChunks:
-    """Convert the events of one reply, in order.
+    """Convert the events of one reply to chunks, in order.
 
     ``message_id`` is sent with the first chunk. Without it the client chooses the id, and
-    continues its last message when it sends the results of tools: a new id would make that message
-    a second one.
+    continues its last message when it sends the results of tools; a new id would begin a second
+    message.
     """
 
     def __init__(self, message_id: str | None = None) -> None:
@@ -71,7 +70,7 @@ class UIMessageChunks:
         self._complete: MessageComplete | None = None
 
     def convert(self, event: Event) -> list[Chunk]:
-        """Return the chunks that an event becomes."""
+        """Return the chunks that an event is converted to."""
         if isinstance(event, TextDelta):
             return self._add("text", event.content_block_index, event.text)
         if isinstance(event, ThinkingDelta):
@@ -90,7 +89,7 @@ class UIMessageChunks:
         return [*self._close(), self._convert_call(event)]
 
     def finish(self) -> list[Chunk]:
-        """Return the chunks that end a reply which was read to its end."""
+        """Return the chunks that end a complete reply."""
         assert self._complete is not None, "the reply has not ended"
         reason, metadata = self._complete.finish_reason, _write_metadata(self._complete)
         if reason == "cancelled":
@@ -104,9 +103,7 @@ class UIMessageChunks:
         ]
 
     def fail(self, message: str) -> list[Chunk]:
-        """Return the chunks that end a reply which failed: the end of the open part, usage if
-        known, and the error.
-        """
+        """Return the chunks that end a failed reply: the open part's end, usage and the error."""
         chunks = self._close()
         if self._complete is not None:
             chunks.append({"type": "message-metadata", **_write_metadata(self._complete)})
@@ -122,9 +119,7 @@ class UIMessageChunks:
         return [start, {"type": "start-step"}]
 
     def _add(self, kind: str, index: int, text: str) -> list[Chunk]:
-        """Return the chunks that add text to a part; if another part is open, end it and start
-        this one first.
-        """
+        """Return the chunks that add text to a part; if it is not open, they first open it."""
         chunks: list[Chunk] = []
         name = f"{kind}-{index}"
         if self._part != (kind, index):
@@ -135,9 +130,7 @@ class UIMessageChunks:
         return chunks
 
     def _close(self) -> list[Chunk]:
-        """Return the chunk that ends the open part, with the signature of signed reasoning, which
-        clients send back.
-        """
+        """Return the chunk that ends the open part, with the signature of signed reasoning."""
         if self._part is None:
             return []
         kind, index = self._part
@@ -170,9 +163,7 @@ def _write_metadata(event: MessageComplete) -> Chunk:
 
 
 def _write_media(content: tuple[AssistantBlock, ...]) -> list[Chunk]:
-    """Return the images, the audio and the sources of the reply, which have no events of their
-    own.
-    """
+    """Return the reply's images, audio and sources, which have no events of their own."""
     chunks: list[Chunk] = []
     for block in content:
         if isinstance(block, Image | Audio):
@@ -210,9 +201,7 @@ def _write_state(content: tuple[AssistantBlock, ...]) -> list[Chunk]:
 
 
 def _has_state(block: AssistantBlock) -> bool:
-    """Return whether a block has state that its part does not carry; a reasoning part carries its
-    signature.
-    """
+    """Return whether a block has state beyond a reasoning signature, which its part contains."""
     kept = getattr(block, "continuity", None)
     return kept is not None and (kept.opaque is not None or not isinstance(block, Thinking))
 

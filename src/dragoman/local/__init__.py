@@ -1,10 +1,9 @@
-"""The embedded model: a llama.cpp server in a child process, and a catalogue of small models for
-it.
+"""The embedded model: a llama.cpp server in a child process, and a catalogue of small models.
 
 ``connect("local")`` opens the default model, SmolLM2-135M-Instruct (Apache-2.0), which is a
 demonstration rather than an assistant. It is downloaded on first use. ``connect("local:NAME")``
 opens a model that ``dragoman local pull NAME`` has downloaded, and
-``connect("local:/path/to/model.gguf")`` a file of your own. Needs ``pip install
+``connect("local:/path/to/model.gguf")`` a file of your own. This package needs ``pip install
 'dragoman[local]'``.
 """
 
@@ -55,13 +54,12 @@ __all__ = [
 
 
 class LocalProvider(Wrapper):
-    """A provider that owns its server. The server starts with the first call and stops with
-    ``close()``.
+    """A provider with its own server, which starts with the first call and stops with ``close()``.
 
-    ``model`` is a name of the catalogue, the name of a pulled model, or a path. ``threads`` is the
-    number of compute threads: by default ``$DRAGOMAN_LOCAL_THREADS``, or the catalogue's value,
-    which is 1. A model of the catalogue has defaults for the system prompt, the temperature and
-    ``max_tokens``, which apply if a call sets none.
+    ``model`` is a name in the catalogue, the name of a downloaded model, or a path. ``threads`` is
+    the number of compute threads: by default ``$DRAGOMAN_LOCAL_THREADS``, or the catalogue's
+    value, which is 1. A model of the catalogue has defaults for the system prompt, the temperature
+    and ``max_tokens``, which apply if a call sets none.
     """
 
     name = "local"
@@ -105,9 +103,7 @@ class LocalProvider(Wrapper):
         return ()
 
     def settings(self) -> Mapping[str, Any]:
-        """Return what ``describe`` shows: the model, and the defaults for values that a call does
-        not set.
-        """
+        """Return what ``describe`` shows: the model, and the default values of its calls."""
         defaults = {key: getattr(self._defaults, key) for key in Defaults.__struct_fields__}
         sent = {key: value for key, value in defaults.items() if value is not None}
         return {"model": self.model, "threads": self._threads, "context": self._context, **sent}

@@ -1,4 +1,4 @@
-"""The catalogue of models that can be pulled by name, read from ``catalog.yaml``."""
+"""The catalogue of models that can be downloaded by name, read from ``catalog.yaml``."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ class Wheel(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Hub(Struct, frozen=True, forbid_unknown_fields=True):
-    """A model hub: its address, and the environment variables for another address and
-    for a token.
-    """
+    """A model hub: its address, and the environment variables for another address and a token."""
 
     url: str
     url_env: str
@@ -39,7 +37,7 @@ class Defaults(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CatalogModel(Struct, frozen=True, forbid_unknown_fields=True):
-    """A model of the catalogue; ``catalog.yaml`` documents the fields."""
+    """A model in the catalogue; ``catalog.yaml`` documents the fields."""
 
     model: str
     about: str
@@ -55,12 +53,12 @@ class CatalogModel(Struct, frozen=True, forbid_unknown_fields=True):
     defaults: Defaults = Defaults()
 
     def template_text(self) -> str:
-        """Return the chat template that replaces the file's own, or an empty string."""
+        """Return the chat template that replaces the model file's own, or an empty string."""
         return _FILE.with_name(self.template).read_text(encoding="utf-8") if self.template else ""
 
 
 class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
-    """All models by name, the name of the default, and the hubs by prefix."""
+    """The catalogue: all models by name, the name of the default model, and the hubs by prefix."""
 
     default: str
     hubs: dict[str, Hub]

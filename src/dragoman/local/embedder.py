@@ -1,4 +1,4 @@
-"""The embedded model as an embedder: the same server, started for embeddings."""
+"""The embedded model as an embedder: the llama.cpp server, started for embeddings."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ CONTEXT = 2048
 
 
 class LocalEmbedder(Embedder):
-    """An embedder that owns its server. The server starts with the first call and stops with
-    ``close()``.
+    """An embedder with its own server, which starts with the first call and ends with ``close()``.
 
-    ``model`` is a name of the catalogue, the name of a pulled model, or a path. A vector is the
-    mean over the tokens of a text. The default model was made for chat, so its vectors are
-    suitable for experiments only; for real search, give the path of a GGUF file of an embedding
-    model.
+    ``model`` is a name in the catalogue, the name of a downloaded model, or a path. The vector of
+    a text is the mean of the vectors of its tokens. The default model was made for chat, so its
+    vectors are suitable for experiments only; for real search, give the path of a GGUF file of an
+    embedding model.
     """
 
     name = "local"

@@ -1,5 +1,4 @@
-"""Download model files from a hub such as Hugging Face: resumable, and verified against the hub's
-digest.
+"""Download model files from a hub such as Hugging Face; resume downloads, and verify digests.
 
 A hub responds to ``HEAD /owner/repo/resolve/revision/file`` with the sha256 of the file in
 ``X-Linked-Etag`` and its size in ``X-Linked-Size``, and redirects to a storage server. The token
@@ -38,9 +37,7 @@ _SPLIT = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
 
 
 class Remote(NamedTuple):
-    """A file of a hub: its URL, the expected size and digest, and the token for the
-    hub's origin.
-    """
+    """A file on a hub: its URL, the expected size and digest, and the token for the hub."""
 
     url: str
     file: str
@@ -50,9 +47,7 @@ class Remote(NamedTuple):
 
 
 def locate(hub: Hub, spec: str, sha256: str | None = None) -> Remote:
-    """Locate ``owner/repo/file.gguf`` or ``owner/repo@revision/file.gguf``, and the digest it must
-    have.
-    """
+    """Find the URL and the digest of ``owner/repo/file.gguf``, optionally with ``@revision``."""
     found = _SPEC.fullmatch(spec)
     if found is None or ".." in spec.split("/"):
         raise WeightsError(
@@ -77,8 +72,9 @@ def locate(hub: Hub, spec: str, sha256: str | None = None) -> Remote:
 
 
 def _read_facts(url: str, token: str, hub: Hub) -> tuple[str, int]:
-    """Request the digest and size of a file from the hub; return an empty string and 0 if it does
-    not report them.
+    """Request the digest and size of a file from the hub.
+
+    If the hub does not report them, return an empty string and 0.
     """
     try:
         for reply in _follow("HEAD", url, {}, token, hub):
@@ -161,9 +157,7 @@ class _RefusedError(WeightsError):
 
 
 class _NoRedirects(HTTPRedirectHandler):
-    """Return redirects to the caller instead of following them: urllib would send the token to
-    any host.
-    """
+    """Return redirects to the caller; urllib would follow them and send the token to any host."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
@@ -216,8 +210,9 @@ def _refusal(status: int, url: str, hub: Hub) -> str:
 
 
 def _check_address(url: str, after: str = "") -> None:
-    """Raise unless ``url`` is http or https without credentials. A redirect from https
-    (``after``) to http is rejected.
+    """Raise an error unless ``url`` is http or https without credentials.
+
+    A redirect from https (``after``) to http is rejected.
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
@@ -241,7 +236,7 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
 
 
 def _host(url: str) -> str:
-    """Return only the host: the rest of a URL may contain a signature."""
+    """Return only the host of a URL, since other parts may contain a signature."""
     return urlsplit(url).hostname or "the server"
 
 

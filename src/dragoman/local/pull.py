@@ -1,4 +1,4 @@
-"""Pull, find, list and remove models: by a name of the catalogue, from a hub, or from a file."""
+"""Download, find, list and remove models: from the catalogue, from a hub, or from a file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _DIGEST = re.compile(r"[0-9a-fA-F]{64}")
 
 
 class LocalModel(Struct, frozen=True):
-    """A model that can be served here: from the catalogue, or pulled."""
+    """A model that can be served here: from the catalogue, or already downloaded."""
 
     name: str
     path: str
@@ -78,7 +78,7 @@ def is_path(text: str) -> bool:
 
 
 def check_model(found: Found, progress: Progress | None = None) -> Path:
-    """Return the path of a model's file; raise if it is missing or has changed."""
+    """Return the path of a model's file; raise an error if it is missing or has changed."""
     if not found.is_managed:
         return found.path
     if _is_present(found, progress):
@@ -101,11 +101,11 @@ def pull_model(
     sha256: str | None = None,
     progress: Progress | None = None,
 ) -> LocalModel:
-    """Make sure that a model is in the folder: from the catalogue, ``hf:owner/repo/file.gguf``, or
-    a file.
+    """Make sure that a model is in the folder: from the catalogue, a hub, or a file.
 
-    ``name`` defaults to the name of the file; ``sha256`` is the digest that the file must have.
-    Both are fixed for models of the catalogue. An interrupted download is resumed.
+    A file on a hub is named ``hf:owner/repo/file.gguf``. ``name`` defaults to the name of the
+    file; ``sha256`` is the digest that the file must have. Both are fixed for models of the
+    catalogue. An interrupted download is resumed.
     """
     text, catalog = str(spec), load_catalog()
     if sha256 is not None and not _DIGEST.fullmatch(sha256):
@@ -126,14 +126,14 @@ def pull_model(
 
 
 def list_models() -> list[LocalModel]:
-    """Return the models of the catalogue, then the other pulled ones."""
+    """Return the models of the catalogue, then other downloaded models."""
     catalog = load_catalog().models
     others = [name for name in receipts() if name not in catalog]
     return [_describe(find_model(name)) for name in [*catalog, *others]]
 
 
 def remove_model(name: str = "") -> bool:
-    """Delete a pulled model; return whether it existed."""
+    """Delete a downloaded model; return whether it existed."""
     found = find_model(name)
     if not found.is_managed:
         raise WeightsError(f"{name} is your own file; only pulled models can be removed, by name")
@@ -188,7 +188,7 @@ def _pull_file(
 
 
 def _new_name(name: str, source: str) -> str:
-    """Return ``name`` if it is valid and not taken; raise otherwise."""
+    """Return ``name`` if it is valid and not in use; raise an error otherwise."""
     check_name(name)
     known = receipts().get(name)
     if name in load_catalog().models or (known is not None and known[1].source != source):

@@ -16,21 +16,20 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 
 def is_installed() -> bool:
-    """Return whether the extra with llama.cpp's server is installed."""
+    """Return whether the extra that contains llama.cpp's server is installed."""
     return importlib.util.find_spec("xllamacpp") is not None
 
 
 class LocalServerError(RuntimeError):
-    """The server did not start. The message gives the reason."""
+    """The server did not start. The message states the reason."""
 
 
 class LocalServer:
-    """One model served on a loopback port, protected by ``key`` (random by default; empty for no
-    key).
+    """One model served on a loopback port. ``key`` protects it; it is random by default.
 
-    ``threads`` is the number of compute threads. llama.cpp would use all cores, and its threads
-    wait for each other in a busy loop: when another program needs a core, two threads are ten
-    times slower than one.
+    An empty ``key`` means that no key is needed. ``threads`` is the number of compute threads.
+    llama.cpp would use all cores, and its threads wait for each other in a busy loop: when another
+    program needs a core, two threads are ten times slower than one.
     """
 
     def __init__(
@@ -48,9 +47,7 @@ class LocalServer:
     ) -> None:
         self.alias = alias
         self.calls: Literal["native", "schema"] = "schema"
-        """How tools are offered: ``native`` if the chat template supports tools; known after
-        ``start``.
-        """
+        """How tools are offered: ``native`` if the chat template has them; set by ``start``."""
         self.key = secrets.token_urlsafe(24) if key is None else key
         self._settings = {
             "model": str(model),
@@ -67,7 +64,7 @@ class LocalServer:
         self._errors: IO[bytes] | None = None
 
     def start(self) -> str:
-        """Start the child, wait until the model is loaded, and return the server's address."""
+        """Start the child process, wait until the model is loaded, return the address."""
         if not Path(str(self._settings["model"])).is_file():
             raise LocalServerError(f"the model file {self._settings['model']} does not exist")
         if not is_installed():
@@ -85,7 +82,7 @@ class LocalServer:
         return line
 
     def launch(self) -> subprocess.Popen[bytes]:
-        """Start the child without waiting for the model."""
+        """Start the child process without waiting for the model to be loaded."""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "dragoman.local.server"],
@@ -104,11 +101,11 @@ class LocalServer:
         return self._process
 
     def is_alive(self) -> bool:
-        """Return whether the child is running."""
+        """Return whether the child process is running."""
         return self._process is not None and self._process.poll() is None
 
     def stop(self) -> None:
-        """Kill the child."""
+        """Kill the child process."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -136,7 +133,7 @@ class LocalServer:
 
 
 def _serve() -> None:
-    """Run in the child: read the settings, serve, and exit when the parent closes the pipe."""
+    """Run in the child process: read the settings, serve, exit when the parent closes the pipe."""
     # A heavy import that only the child needs.
     import xllamacpp  # type: ignore[import-untyped]
 
@@ -170,7 +167,7 @@ def _serve() -> None:
 
 
 def _knows_tools(address: str, key: str) -> bool:
-    """Return whether the model's chat template supports tools, according to the server."""
+    """Return whether the model's chat template supports tools; ask the server."""
     request = Request(f"{address}/props", headers={"Authorization": f"Bearer {key}"})  # noqa: S310 - our own server
     with build_opener(ProxyHandler({})).open(request, timeout=60) as reply:
         return bool(json.load(reply).get("chat_template_caps", {}).get("supports_tools"))

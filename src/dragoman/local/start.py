@@ -25,10 +25,10 @@ def open_server(
     key: str | None = None,
     embeds: bool = False,
 ) -> LocalServer:
-    """Return a server for a model, not yet started; the environment and the catalogue provide
-    defaults.
+    """Return a server for a model, not yet started, with settings from the environment.
 
-    With ``embeds`` it serves embeddings instead of chat.
+    The catalogue provides the settings that the environment does not set. With ``embeds`` the
+    server computes embeddings instead of chat replies.
     """
     entry = found.entry
     return LocalServer(
@@ -45,9 +45,7 @@ def open_server(
 
 
 def default_threads(entry: CatalogModel | None = None) -> int:
-    """Return the number of compute threads: ``$DRAGOMAN_LOCAL_THREADS``, else the catalogue's,
-    else 1.
-    """
+    """Return the number of compute threads: ``$DRAGOMAN_LOCAL_THREADS``, the catalogue's, or 1."""
     return _read_threads() or (entry.threads if entry is not None else 1)
 
 

@@ -1,8 +1,8 @@
-"""The folder of model files, with a receipt for each that shows whether it has changed.
+"""The folder of model files, with a receipt for each file that shows whether it has changed.
 
 Next to each file is a receipt, ``FILE.json``: name, source, sha256, size and modification time. A
-file is hashed when it is stored. Before use, size and time are compared with the receipt; only if
-they differ is it hashed again.
+file is hashed when it is stored. Before use, size and time are compared with the receipt; the file
+is hashed again only if they differ.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ import msgspec
 from msgspec import Struct
 
 Progress = Callable[[str, int, int], None]
-"""A callback for progress: the current step, its bytes so far, and its total bytes (0:
-unknown).
-"""
+"""A callback for progress, with the current step, its bytes so far and its total (0: unknown)."""
 
 BLOCK = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -50,7 +48,7 @@ def models_folder() -> Path:
 
 
 def check_name(name: str) -> str:
-    """Return ``name`` if it is valid as a file name; raise otherwise."""
+    """Return ``name`` if it is valid as a file name; raise an error otherwise."""
     if not _NAME.fullmatch(name):
         raise WeightsError(
             f"{name!r} cannot be a model's name: use letters, digits, dots, dashes and underscores"
@@ -67,7 +65,7 @@ def read_receipt(path: Path) -> Receipt | None:
 
 
 def receipts() -> dict[str, tuple[Path, Receipt]]:
-    """Return the files in the folder that have a receipt, by name."""
+    """Return the files in the folder that have a receipt, sorted by name."""
     found: dict[str, tuple[Path, Receipt]] = {}
     for path in sorted(models_folder().glob("*.gguf")):
         receipt = read_receipt(path)
@@ -79,7 +77,7 @@ def receipts() -> dict[str, tuple[Path, Receipt]]:
 def is_intact(
     path: Path, name: str, source: str, sha256: str, progress: Progress | None = None
 ) -> bool:
-    """Return whether ``path`` has this digest; hash it only if the receipt does not match."""
+    """Return whether ``path`` has this digest; compute it only if the receipt does not match."""
     if not path.is_file():
         return False
     facts, receipt = path.stat(), read_receipt(path)
@@ -103,7 +101,7 @@ def keep(
     sha256: str,
     progress: Progress | None = None,
 ) -> Path:
-    """Move a file to its final path if it has the digest; otherwise delete it and raise."""
+    """Move a file to its final path if it has this digest; else delete it and raise an error."""
     found = hash_file(arrived, progress)
     with arrived.open("rb") as file:
         magic = file.read(4)
@@ -130,7 +128,7 @@ def remove(path: Path) -> bool:
 
 
 def make_room(folder: Path, size: int) -> None:
-    """Create the folder, and raise if its disk has less than ``size`` bytes free."""
+    """Create the folder, and raise an error if its disk has less than ``size`` bytes free."""
     folder.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(folder).free
     if free < size:

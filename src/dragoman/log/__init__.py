@@ -158,9 +158,7 @@ __all__ = [
 
 
 def open_log(where: str | Path, *, readonly: bool = False) -> EventLog:
-    """Open the log in a file, at a ``postgresql://`` URL, or, read-only, in an export
-    (``*.jsonl``).
-    """
+    """Open the log in a file, at a ``postgresql://`` URL, or in an export, which is read-only."""
     if isinstance(where, str) and where.startswith(SCHEMES):
         return PostgresLog(where, readonly=readonly)
     if str(where).endswith(".jsonl"):

@@ -1,4 +1,4 @@
-"""Verify hash chains and locate the first fault of each session."""
+"""Verify hash chains and find the first break of each session."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _PAGE = 500
 class Break(Struct, frozen=True):
     """The first broken link of a session.
 
-    ``id`` is the id of the faulty record, or of the record found in place of a missing one;
-    ``None`` if there is neither. For damage that does not belong to any session, ``session`` is
-    empty.
+    ``id`` is the id of the invalid record, or of the record found in place of a missing one;
+    ``None`` if there is neither. ``session`` is empty if the damaged data does not belong to any
+    session.
     """
 
     session: str
@@ -37,8 +37,9 @@ class Break(Struct, frozen=True):
 
 
 class ChainReport(Struct, frozen=True):
-    """The result of ``verify``. It has at most one break per session, since records after a break
-    cannot be verified.
+    """The result of ``verify``, with at most one break per session.
+
+    Records after a break cannot be verified.
     """
 
     sessions: int
@@ -52,7 +53,7 @@ class ChainReport(Struct, frozen=True):
 
     @property
     def first(self) -> Break | None:
-        """The first break, if there is one."""
+        """The first break, or ``None`` if there is none."""
         return self.breaks[0] if self.breaks else None
 
     def __str__(self) -> str:
@@ -75,7 +76,7 @@ Page: TypeAlias = Callable[[str, int, int], Sequence[Row]]
 def check_log(
     names: Callable[[], list[str]], page: Page, count: Callable[[], int], known: Mapping[str, str]
 ) -> ChainReport:
-    """Walk every session's chain, and check that every stored record belongs to one."""
+    """Verify every session's chain, and check that every stored record belongs to a chain."""
     checks = [check_session(name, page, known.get(name)) for name in sorted({*names(), *known})]
     records = sum(held for held, _ in checks)
     breaks = [found for _, found in checks if found is not None]
@@ -92,12 +93,12 @@ def check_log(
 
 
 def found_nowhere(detail: str) -> Break:
-    """Return a break for damage that does not belong to any session."""
+    """Return a break for damaged data that does not belong to any session."""
     return _found("", 0, None, "unreadable", detail)
 
 
 def check_session(session: str, page: Page, known: str | None = None) -> tuple[int, Break | None]:
-    """Walk a session's chain; return the number of valid records, and the first break.
+    """Verify a session's chain; return the number of valid records, and the first break.
 
     ``known`` is a hash that the chain had earlier. A truncated chain is valid in itself; only the
     absence of the known hash reveals the truncation.
@@ -119,7 +120,7 @@ def check_session(session: str, page: Page, known: str | None = None) -> tuple[i
 
 
 def _genesis(session: str) -> str:
-    """Return the genesis hash, even for a name whose bytes are damaged."""
+    """Return the hash before a session's first record, even if the session's name is damaged."""
     return genesis(_printable(session))
 
 

@@ -1,8 +1,8 @@
 """The conversation of a session: every recorded message, and which of them are sent.
 
-Both are derived from the records alone. A ``context.projected`` record changes what is sent and
-removes nothing; a ``session.resumed`` record with ``at`` returns to the conversation as it was
-after an earlier record.
+Both are derived from the records alone. A ``context.projected`` record changes which messages are
+sent, and removes none; a ``session.resumed`` record with ``at`` returns to the conversation as it
+was after an earlier record.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ _Change: TypeAlias = MessageRecorded | ContextProjected | int  # an int rewinds 
 
 
 class Sent(Struct):
-    """A recorded message that is sent. ``instead`` replaces the content of a tool result;
-    ``is_note`` marks a message that a context policy wrote.
+    """A recorded message that is sent.
+
+    ``instead`` replaces the content of a tool result; ``is_note`` marks a message that a context
+    policy wrote.
     """
 
     seq: int
@@ -65,27 +67,26 @@ class Conversation:
         return False
 
     def add(self, seq: int, said: MessageRecorded, *, is_goal: bool) -> None:
-        """Add a message; a goal is a message that the user wrote."""
+        """Add a message; ``is_goal`` marks a message that the user wrote."""
         self._history.append((seq, said, is_goal))
         self._take(seq, said, is_goal)
 
     def project(self, seq: int, projected: ContextProjected) -> None:
-        """Apply a projection: stop sending the messages it leaves out."""
+        """Apply a projection: stop sending the messages that it leaves out."""
         self._history.append((seq, projected, False))
         self._take(seq, projected, False)
 
     def rewind(self, seq: int, at: int) -> None:
-        """Restore the conversation as it was after the record ``at``; ``seq`` is the record that
-        requests this.
-        """
+        """Restore the conversation as it was after the record ``at``, as record ``seq`` asks."""
         self._history.append((seq, at, False))
         self._take(seq, at, False)
 
     def list_changes(
         self, until: int | None = None
     ) -> list[tuple[int, MessageRecorded | ContextProjected, bool]]:
-        """Return the messages and projections that make up the conversation, each with the number
-        of its record and whether it is a goal.
+        """Return the messages and projections that make up the conversation.
+
+        Each comes with the number of its record and whether it is a goal.
         """
         changes: list[tuple[int, MessageRecorded | ContextProjected, bool]] = []
         for seq, change, is_goal in self._history:

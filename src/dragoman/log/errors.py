@@ -25,11 +25,11 @@ class LogError(Exception):
 
 
 class InvalidRecordError(LogError):
-    """A field of the record or of its payload does not match the catalogue."""
+    """A field of the record or of its payload does not match the catalogue of event types."""
 
 
 class UnknownTypeError(InvalidRecordError):
-    """The catalogue has no such event type. Only reading tolerates unknown types."""
+    """The event type is not in the catalogue. Unknown types can be read but not written."""
 
 
 class LogClosedError(LogError):
@@ -56,11 +56,11 @@ class LogFullError(LogError):
 
 
 class LogStorageError(LogError):
-    """The disk or the server failed. Records in flight may or may not have been stored."""
+    """The disk or the server failed. Records being written may or may not have been stored."""
 
 
 class LogCorruptError(LogError):
-    """The stored bytes are not a valid log. ``verify`` locates the damage."""
+    """The stored bytes are not a valid log. ``verify`` finds the damaged place."""
 
 
 class LogVersionError(LogError):

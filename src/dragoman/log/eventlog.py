@@ -47,13 +47,11 @@ _PAGE = 500
 _Log = TypeVar("_Log", bound="EventLog")
 
 Progress: TypeAlias = Callable[[int, int], object]
-"""A callback for progress: the records processed so far, and the total, which may be
-an estimate.
-"""
+"""A callback for progress, with the number of records done, and the total, maybe estimated."""
 
 
 class SessionEntry(Struct, frozen=True):
-    """A session in the log: its length, first and last time, and the hash its chain ends with."""
+    """A session in the log: its length, first and last time, and the last hash of its chain."""
 
     session: str
     records: int
@@ -72,11 +70,11 @@ class LogView(Protocol):
         ...
 
     def count(self) -> int:
-        """Return the number of records, counted without the index that the other methods use."""
+        """Return the number of records, counted without the index that other methods use."""
         ...
 
     def length(self, session: str) -> int:
-        """Return the highest ``seq`` of a session; 0 if it has none."""
+        """Return the highest ``seq`` of a session; 0 if it has no records."""
         ...
 
     def page(self, session: str, after: int, size: int) -> Sequence[Row]:
@@ -84,23 +82,19 @@ class LogView(Protocol):
         ...
 
     def select(self, session: str, types: Sequence[str], after: int, size: int) -> Sequence[Row]:
-        """Return at most ``size`` rows with one of these types after the record ``after``, in
-        order.
-        """
+        """Return at most ``size`` rows of these types after the record ``after``, in order."""
         ...
 
     def search(self, session: str, text: str, after: int, size: int) -> Sequence[Row]:
-        """Return at most ``size`` rows after the record ``after`` whose payload contains a
-        string, ignoring case, in order.
+        """Return at most ``size`` rows after ``after`` whose payload contains a string.
 
-        The string consists of ASCII letters, digits and spaces.
+        The rows are in order, and case is ignored. The string consists of ASCII letters, digits
+        and spaces.
         """
         ...
 
     def ends(self) -> list[tuple[Row, Row]]:
-        """Return the first and last row of every session, sorted by name, without
-        their payloads.
-        """
+        """Return the first and last row of every session without payload, sorted by name."""
         ...
 
 
@@ -134,9 +128,10 @@ class EventLog(ABC):
         """Write one event and return its record once it is durable.
 
         The payload's class determines the type; actor and sensitivity default to the catalogue's
-        values. Cancelling stops the waiting, not the writing. ``expected`` is the ``seq`` of the
-        session's last known record (0 for a new session). The check and the append are atomic; if
-        another record was appended since, nothing is written and ``LogConflictError`` is raised.
+        values. If the caller is cancelled, the event is still written. ``expected`` is the ``seq``
+        of the session's last known record (0 for a new session). The check and the append are
+        atomic; if another record was appended since, nothing is written and ``LogConflictError``
+        is raised.
         """
         draft = _make_draft(
             session, payload, turn=turn, parent=parent, actor=actor, sensitivity=sensitivity,
@@ -168,12 +163,12 @@ class EventLog(ABC):
 
     @asynccontextmanager
     async def hold(self, session: str, *, takeover: bool = False) -> AsyncIterator[None]:
-        """Hold the lease of a session while it runs; it ends with the block, or with the process.
+        """Hold the lease of a session until the end of the block or of the process.
 
-        ``LogLockedError`` if the session runs elsewhere. With ``takeover`` the lease is taken
-        anyway; the other runner notices at its next append with ``expected``. The lease keeps a
-        second runner from starting; only ``expected`` guarantees that two runners cannot both
-        write.
+        Raise ``LogLockedError`` if the session runs elsewhere. With ``takeover`` the lease is
+        taken anyway; the other runner notices at its next append with ``expected``. The lease
+        keeps a second runner from starting; only ``expected`` guarantees that two runners cannot
+        both write.
         """
         token = object()
         if takeover:
@@ -192,19 +187,17 @@ class EventLog(ABC):
                     await self._lease(session, held=False)
 
     async def _lease(self, session: str, *, held: bool) -> bool:
-        """Acquire or release the lease where other processes see it; return whether it was
-        acquired.
+        """Acquire or release the lease, visibly for other processes; return whether it is held.
 
         A store that only one process can write to needs no lease.
         """
         return True
 
     def retain(self, older_than: timedelta | datetime) -> tuple[LogPruned, ...]:
-        """Remove every session whose last record is older than an age or a time, and record the
-        removal.
+        """Remove all sessions whose last record is older than an age or a time; record this.
 
-        The session ``"dragoman.log"`` gets one ``log.pruned`` per removed session, with the hash
-        its chain ended with; that session itself is never removed.
+        The session ``"dragoman.log"`` gets one ``log.pruned`` record per removed session, with the
+        last hash of its chain; that session itself is never removed.
         """
         before = (
             datetime.now(UTC) - older_than if isinstance(older_than, timedelta) else older_than
@@ -219,9 +212,9 @@ class EventLog(ABC):
     ) -> int:
         """Import the records of another log or an export unchanged; return how many were new.
 
-        Every chain is verified first. Records that exist here are skipped; a session that diverged
-        here is rejected. The other log's administrative records (``"dragoman.log"``) are not
-        imported.
+        Every chain is verified first. Records that exist in this log are skipped; a session whose
+        records differ from those in this log is rejected. The other log's administrative records
+        (``"dragoman.log"``) are not imported.
         """
         report = source.verify(session)
         if report.first is not None:
@@ -279,8 +272,7 @@ class EventLog(ABC):
         return tuple([_entry(read_row(first), read_row(last)) for first, last in ends])
 
     def find(self, *types: str, session: str | None = None) -> Iterator[LogRecord]:
-        """Yield the records of these types, of one session or of all, sorted by session and
-        ``seq``.
+        """Yield the records of these types, of one or all sessions, sorted by session and ``seq``.
 
         This is faster than reading everything: ``log.find("llm.call_completed")``.
         """
@@ -291,8 +283,8 @@ class EventLog(ABC):
     def search(self, text: str, session: str | None = None) -> Iterator[LogRecord]:
         """Yield the records with a value that contains a string, ignoring case.
 
-        The order is by session and ``seq``. Field names, types and the data of attachments are not
-        searched.
+        Records are sorted by session and ``seq``. Field names, types and the data of attachments
+        are not searched.
         """
         needle = text.casefold()
         # The store compares ASCII only and does not know JSON escapes (quotes, line breaks). It
@@ -335,8 +327,7 @@ class EventLog(ABC):
         *,
         progress: Progress | None = None,
     ) -> int:
-        """Write records as JSON Lines, sorted by session and ``seq``; return the number of
-        records.
+        """Write records as JSON Lines, sorted by session and ``seq``; return their number.
 
         The same records give the same bytes. A file is written atomically.
         """
@@ -384,7 +375,7 @@ class EventLog(ABC):
 
     @abstractmethod
     def _write(self, drafts: Sequence[Draft]) -> Sequence[LogRecord | LogConflictError]:
-        """Link and store a group in one transaction. Runs in the writer's thread.
+        """Link and store a group of drafts in one transaction, in the writer's thread.
 
         A draft whose ``expected`` does not match is not stored and gets its error; the others are
         stored.
@@ -392,17 +383,15 @@ class EventLog(ABC):
 
     @abstractmethod
     def _restore(self, records: Sequence[LogRecord]) -> None:
-        """Store records of one session that are already linked, after its last one, atomically."""
+        """Store linked records after the last record of their session, atomically."""
 
     @abstractmethod
     def _prune(self, before: datetime) -> tuple[LogPruned, ...]:
-        """Remove old sessions and record the removal, in one transaction. Runs in the writer's
-        thread.
-        """
+        """Remove old sessions and record that, in one transaction, in the writer's thread."""
 
     @abstractmethod
     def _view(self) -> AbstractContextManager[LogView]:
-        """Open a snapshot of what is stored; safe from several threads at once."""
+        """Open a snapshot of what is stored; several threads may do so at once."""
 
 
 def _make_draft(session: str, payload: Payload, **facts: Any) -> Draft:
@@ -446,9 +435,7 @@ def find_texts(value: Any) -> Iterator[str]:
 
 
 def _count_shared(log: EventLog, source: EventLog, session: str) -> int:
-    """Return the number of records of a session that both logs have; reject a session that
-    diverges.
-    """
+    """Return how many records of a session both logs share; reject a session that diverges."""
     with log._view() as view:
         present = view.length(session)
         rows = view.page(session, present - 1, 1) if present else ()
@@ -481,7 +468,7 @@ def _write_lines(
 
 
 def _counting(view: LogView, session: str | None, progress: Progress | None) -> Page:
-    """Return the function that reads a page: the view's own, or one that also reports progress."""
+    """Return the function that reads a page of records, and reports progress if that is needed."""
     if progress is None:
         return view.page
     try:
@@ -566,7 +553,7 @@ def check_follows(records: Sequence[LogRecord], head: Head | None) -> None:
 
 
 def _in_order(session: str, after: int, rows: Sequence[Row]) -> Iterator[LogRecord]:
-    """Yield the records of the rows that follow ``after``; raise an error where one is missing."""
+    """Yield the records of the rows after ``after``; raise an error if one is missing."""
     for expected, record in enumerate(map(read_row, rows), after + 1):
         if record.seq != expected:
             raise _missing(session, expected)

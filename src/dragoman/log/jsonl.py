@@ -1,4 +1,4 @@
-"""Read an export (JSON Lines) as a log: list, read, verify, replay and price its sessions."""
+"""Read an export (JSON Lines) as a log, to list, verify, replay and price its sessions."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from .record import Draft, Line, LogRecord, Row, to_row
 
 
 class _Place(Struct):
-    """The position of a line and the fields needed to find it."""
+    """The position of a line in the file, and the fields by which it is found."""
 
     session: str
     seq: int
 
 
 class ExportedLog(EventLog):
-    """The log in a file of lines that ``export`` wrote. It is read-only.
+    """A read-only log in a file that ``export`` wrote.
 
     The file is scanned once when it is opened, to index the records. Lines may be in any order;
     their contents are accepted as they are, and ``verify`` checks them.

@@ -10,8 +10,9 @@ SCHEMES = ("postgresql://", "postgres://")
 
 
 def find_place(where: str | Path | None = None) -> str | Path:
-    """Return the location of the log: the given one, else ``$DRAGOMAN_LOG``, else ``log.db`` in
-    the data folder.
+    """Return the log's location: the given one, ``$DRAGOMAN_LOG``, or the default file.
+
+    The default is ``log.db`` in the data folder.
     """
     where = where or os.environ.get("DRAGOMAN_LOG")
     if where:
@@ -30,7 +31,7 @@ _URL = re.compile(
 
 
 def name_place(where: str | Path) -> str:
-    """Return a location that is safe to display: of a URL, only the host and the database."""
+    """Return a location that is safe to display: only the host and the database of a URL."""
     if not str(where).startswith(SCHEMES):
         return str(where)
     found = _URL.fullmatch(str(where))

@@ -1,6 +1,4 @@
-"""One writer per file: a lock of the operating system, released when the process ends
-in any way.
-"""
+"""Allow one writer per file, by a lock that the operating system releases with the process."""
 
 from __future__ import annotations
 
@@ -89,7 +87,7 @@ class FileLock:
 
 
 def _sign(handle: int) -> None:
-    """Write the process id into the lock file, for the error that a second writer gets."""
+    """Write the process id into the lock file, for the error message of a second writer."""
     try:
         os.ftruncate(handle, 0)
         os.lseek(handle, 0, os.SEEK_SET)

@@ -16,8 +16,9 @@ from .record import ADMINISTRATION, Draft, Head, LogRecord, Row, draft_record, t
 
 
 class MemoryLog(EventLog):
-    """A log in memory, with the same hash chain. It is lost with the process; ``export`` writes it
-    to a file.
+    """A log in memory, with the same hash chain as in a file.
+
+    It is lost when the process ends; ``export`` writes it to a file.
     """
 
     def __init__(self) -> None:
@@ -30,7 +31,7 @@ class MemoryLog(EventLog):
         return "MemoryLog()"
 
     def _offer(self, item: Draft | Callable[[], Any]) -> tuple[bool, Future[Any]]:
-        """Store at once, in the caller's thread, since no disk is involved."""
+        """Store the item at once in the caller's thread, since no disk is involved."""
         self._check_open()
         future: Future[Any] = Future()
         with self._changing:

@@ -52,7 +52,7 @@ class ForkedFrom(Struct, frozen=True):
 class SessionStarted(Struct, frozen=True, omit_defaults=True):
     """A session began.
 
-    ``kind`` is what wrote it: an agent session, the commands ``chat`` and ``ask``, or a gateway.
+    ``kind`` is its writer: an agent session, the commands ``chat`` and ``ask``, or a gateway.
     ``tool_digests`` has a SHA-256 of the definition (name, description, schema) of each tool,
     which reveals a tool that changed between two runs, such as one of an MCP server;
     ``definitions`` are the tools offered to the model. ``forked_from`` is the record of another
@@ -74,11 +74,11 @@ class SessionResumed(Struct, frozen=True, omit_defaults=True):
     """A session was resumed after the record ``after``; ``open_intents`` had no result yet.
 
     ``epoch`` counts the times a session was started or resumed: the records from here to the next
-    ``session.resumed`` belong to one runner. ``takeover`` is true when the caller resumed the
-    session even though it might still run elsewhere. ``changed_tools`` has the new digest of each
-    tool whose definition changed, ``definitions`` those definitions. ``at`` is the record after
-    which the conversation continues, if it is not the last one; later messages stay in the log and
-    are not sent.
+    ``session.resumed`` belong to one runner. ``takeover`` is true if the caller resumed the
+    session although it might still run elsewhere. ``changed_tools`` has the new digest of each
+    tool whose definition changed, and ``definitions`` the new definitions. ``at`` is the record
+    after which the conversation continues, if it is not the last one; later messages stay in the
+    log and are not sent.
     """
 
     after: int
@@ -100,7 +100,7 @@ class SessionFinished(Struct, frozen=True, omit_defaults=True):
 
 
 class TurnStarted(Struct, frozen=True, omit_defaults=True):
-    """A turn began: the context is projected and the model call follows."""
+    """A turn began: messages for the model are selected, then the model is called."""
 
     number: int
     model: str | None = None
@@ -108,7 +108,7 @@ class TurnStarted(Struct, frozen=True, omit_defaults=True):
 
 
 class Routing(Struct, frozen=True, omit_defaults=True):
-    """Which model was chosen (``provider:model``), how and why.
+    """Which model was chosen (``provider:model``), by which rule and why.
 
     ``rule`` is the choice of a fallback, and ``passed_over`` the reason for each candidate that
     did not answer.
@@ -151,9 +151,7 @@ class MessageRecorded(Struct, frozen=True, omit_defaults=True):
 
 
 class ModelSwapped(Struct, frozen=True, omit_defaults=True, rename={"from_": "from"}):
-    """The conversation continued with another model (``provider:model``), with these
-    ``losses``.
-    """
+    """The conversation continues with another model (``provider:model``) and has ``losses``."""
 
     from_: str
     to: str
@@ -162,8 +160,7 @@ class ModelSwapped(Struct, frozen=True, omit_defaults=True, rename={"from_": "fr
 
 
 class LeftOut(Struct, frozen=True, omit_defaults=True):
-    """A message that is no longer sent unchanged: the number of its record, and its estimated
-    tokens.
+    """A message that is replaced or omitted: its record's number, and its estimated tokens.
 
     ``instead`` is the text sent as the content of the tool result; without it, nothing is sent.
     """
@@ -193,8 +190,9 @@ class ContextProjected(Struct, frozen=True, omit_defaults=True):
 
 
 class ContextSummarised(Struct, frozen=True, omit_defaults=True):
-    """A model summarised the messages in the records ``first`` to ``last``, in the call
-    ``request_id``.
+    """A model summarised the messages in the records ``first`` to ``last``.
+
+    ``request_id`` is the id of the model call.
     """
 
     text: str
@@ -237,9 +235,7 @@ class LlmExchangeKept(Struct, frozen=True, omit_defaults=True):
 
 
 class ToolIntentValidated(Struct, frozen=True, omit_defaults=True):
-    """An intent names an existing tool and its input is valid; records the side effect of running
-    it.
-    """
+    """An intent names an existing tool and has valid input; the record has its side effect."""
 
     intent_id: str
     tool_name: str
@@ -248,9 +244,7 @@ class ToolIntentValidated(Struct, frozen=True, omit_defaults=True):
 
 
 class ToolIntentRejected(Struct, frozen=True, omit_defaults=True):
-    """An intent cannot be run as it is. This is neither a permission decision nor a
-    tool failure.
-    """
+    """An intent cannot be run. This is neither a permission decision nor a failure of a tool."""
 
     intent_id: str
     tool_name: str
@@ -281,11 +275,11 @@ class PermissionRequested(Struct, frozen=True, omit_defaults=True):
 
 
 class PermissionGranted(Struct, frozen=True, omit_defaults=True):
-    """An intent may run; ``by`` is who or what allowed it (use ``actor="user"`` when a person
-    did).
+    """An intent may run; ``by`` is the user or the rule that allowed it.
 
-    ``input`` is what it runs with, if the answer changed the proposal. ``scope`` is what else the
-    answer allows in the session: the tool, the same paths, or commands that begin with ``prefix``.
+    Use ``actor="user"`` if a person allowed it. ``input`` is the input to run with, if the answer
+    changed the proposal. ``scope`` is what else the answer allows in the session: the tool, the
+    same paths, or commands that begin with ``prefix``.
     """
 
     intent_id: str
@@ -311,8 +305,8 @@ class PermissionDenied(Struct, frozen=True, omit_defaults=True):
 class PermissionAnswered(Struct, frozen=True, omit_defaults=True):
     """Another process answered a permission request of a session; the session records the result.
 
-    The record belongs to the session ``NAME.answers``, since only its runner writes to the session
-    itself.
+    The record belongs to the session ``NAME.answers``, since only the process that runs a session
+    writes to it.
     """
 
     intent_id: str
@@ -334,9 +328,7 @@ class ToolStarted(Struct, frozen=True, omit_defaults=True):
 
 
 class ToolObserved(Struct, frozen=True, omit_defaults=True):
-    """What a tool returned. An error result is also an observation: the tool ran and
-    returned it.
-    """
+    """What a tool returned. An error that the tool returned is also an observation."""
 
     intent_id: str
     tool_name: str
@@ -359,7 +351,7 @@ class ToolFailed(Struct, frozen=True, omit_defaults=True):
 
 
 class LogPruned(Struct, frozen=True, omit_defaults=True):
-    """Retention removed a session; ``head`` is the hash its chain ended with."""
+    """A session was removed because of its age; ``head`` is the last hash of its chain."""
 
     session: str
     records: int
@@ -473,9 +465,7 @@ _encoder = msgspec.json.Encoder(order="sorted", decimal_format="number")
 
 
 def encode_payload(payload: Payload) -> tuple[Entry, bytes]:
-    """Find a payload's event type and encode it as canonical JSON; an error names the invalid
-    field.
-    """
+    """Return a payload's event type and its canonical JSON; an error names the invalid field."""
     entry = _BY_CLASS.get(type(payload))
     if entry is None:
         raise UnknownTypeError(
@@ -517,7 +507,7 @@ def find_actor(entry: Entry, payload: Payload) -> Actor:
 
 
 def decode_payload(kind: str, data: bytes) -> Payload | dict[str, Any]:
-    """Decode a payload; an unknown type, or an unknown shape of a known type, stays a ``dict``."""
+    """Decode a payload; an unknown type, or a known type with unknown fields, stays a ``dict``."""
     decoder = _DECODERS.get(kind)
     if decoder is not None:
         try:
@@ -528,7 +518,7 @@ def decode_payload(kind: str, data: bytes) -> Payload | dict[str, Any]:
 
 
 def decode_object(data: bytes) -> dict[str, Any]:
-    """Decode a payload as plain data; ``LogCorruptError`` if it is not a JSON object."""
+    """Decode a payload as plain data; raise ``LogCorruptError`` if it is not a JSON object."""
     try:
         return cast("dict[str, Any]", msgspec.json.decode(data, type=dict))
     except RecursionError:

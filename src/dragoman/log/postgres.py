@@ -1,7 +1,7 @@
 """A log in PostgreSQL, for teams: many processes write to one log.
 
-Needs the extra ``dragoman[postgres]``. An advisory lock serialises the writers of a session, and a
-unique key on (session, seq) guarantees that two writers cannot fork a chain.
+It needs the extra ``dragoman[postgres]``. An advisory lock serialises the writers of a session,
+and a unique key on (session, seq) guarantees that two writers cannot fork a chain.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ _SCHEMA_LOCK = _LOCKS
 class PostgresLog(EventLog):
     """A log in the database that ``conninfo`` names (a ``postgresql://`` URL or a libpq string).
 
-    Missing tables are created. Any number of processes may write. A lost connection fails the
-    appends in flight; the next append reconnects.
+    Missing tables are created. Any number of processes may write. If the connection is lost, the
+    pending appends fail, and the next append reconnects.
     """
 
     def __init__(self, conninfo: str, *, readonly: bool = False) -> None:
@@ -352,10 +352,10 @@ def _find_secrets(conninfo: str) -> tuple[str, ...]:
 
 
 def _empty(error: BaseException) -> None:
-    """Remove the connection, the message and the traceback from a driver's error, since each may
-    contain the password.
+    """Remove everything from a driver's error that may contain the password.
 
-    Python keeps the original error as the context of the error that is raised in its place.
+    That is the connection, the message and the traceback. Python keeps the original error as the
+    context of the error that is raised in its place.
     """
     error.args = ()
     error.__traceback__ = error.__cause__ = error.__context__ = None

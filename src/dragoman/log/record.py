@@ -63,9 +63,7 @@ class LogRecord(Struct, frozen=True):
 
     @property
     def payload(self) -> Payload | dict[str, Any]:
-        """The payload as a struct of the catalogue; a ``dict`` if this version does not know the
-        type.
-        """
+        """The payload as a struct of its type, or as a ``dict`` if the type is unknown."""
         return decode_payload(self.type, bytes(self.raw))
 
     @property
@@ -75,7 +73,7 @@ class LogRecord(Struct, frozen=True):
 
     @property
     def line(self) -> bytes:
-        """The record as its line of JSON, without the line ending."""
+        """The record as a line of JSON, without the line ending."""
         check_payload(self.raw)
         return _encoder.encode(
             Line(
@@ -106,9 +104,7 @@ class _Body(Struct, frozen=True):
 
 
 class Line(Struct, frozen=True, forbid_unknown_fields=True):
-    """One exported line: all fields of a record, in alphabetical order. Other fields
-    are rejected.
-    """
+    """One exported line: all fields of a record, in alphabetical order, and no other fields."""
 
     actor: str
     hash: str
@@ -125,14 +121,14 @@ class Line(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Head(Struct, frozen=True):
-    """The end of a session's chain."""
+    """The end of a session's chain: its last sequence number and its last hash."""
 
     seq: int
     hash: str
 
 
 class Draft(Struct, frozen=True):
-    """A record that is not linked into a chain yet."""
+    """A record that has not been linked into a chain yet."""
 
     session: str
     turn: str | None
@@ -234,7 +230,7 @@ Row: TypeAlias = tuple[
 
 
 def to_row(record: LogRecord) -> Row:
-    """Return a record as the stores keep it: the time in microseconds, the hashes as bytes."""
+    """Return a record as a row for storage: the time in microseconds, the hashes as bytes."""
     return (
         record.session, record.seq, record.id, record.turn, record.parent, record.type,
         record.actor,
@@ -244,7 +240,7 @@ def to_row(record: LogRecord) -> Row:
 
 
 def read_row(row: Row) -> LogRecord:
-    """Return the record of a stored row; ``LogCorruptError`` if the row is invalid."""
+    """Return the record in a stored row; raise ``LogCorruptError`` if the row is invalid."""
     (
         session,
         seq,
@@ -276,9 +272,7 @@ def read_row(row: Row) -> LogRecord:
 
 
 def check_payload(raw: Raw) -> None:
-    """Raise ``LogCorruptError`` for a payload that cannot be part of a line: not an object, or
-    with line breaks.
-    """
+    """Raise ``LogCorruptError`` for a payload that is not an object or has line breaks."""
     data = bytes(raw)
     decode_object(data)
     if b"\n" in data or b"\r" in data:

@@ -1,6 +1,6 @@
 """A log in one SQLite file, without a server.
 
-One connection writes, in the writer's thread, and only it checkpoints. Every read opens its own
+Only one connection, in the writer's thread, writes and checkpoints. Every read opens its own
 read-only connection, so a reader never blocks the writer. SQLite before 3.51.3 can corrupt a
 write-ahead log (WAL) when two connections checkpoint or write at once: do not open a live log for
 writing with another program.
@@ -189,9 +189,7 @@ class SqliteLog(EventLog):
             connection.executemany(_INSERT, map(to_row, records))
 
     def _check_place(self) -> None:
-        """Refuse to commit to a file that was deleted or moved, or that another process now
-        writes.
-        """
+        """Raise an error if the file was deleted or moved, or if another process writes it."""
         # SQLite keeps writing to a deleted file, and every record would be lost.
         try:
             in_place = os.path.samestat(self.path.stat(), self._identity)
@@ -357,9 +355,7 @@ def _create(path: Path) -> sqlite3.Connection:
 
 
 def _checkpoint(connection: sqlite3.Connection) -> None:
-    """Checkpoint: move commits from the write-ahead log into the file, as far as readers and space
-    allow.
-    """
+    """Checkpoint: move commits from the write-ahead log to the file as far as possible."""
     try:
         connection.execute("PRAGMA busy_timeout = 0")  # do not wait for active readers
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
@@ -369,9 +365,7 @@ def _checkpoint(connection: sqlite3.Connection) -> None:
 
 
 def _check_size(path: Path) -> None:
-    """Reject a file that is not a multiple of the page size; SQLite would pad it, or treat it as
-    empty.
-    """
+    """Reject a file whose size is not a multiple of the page size, which SQLite would accept."""
     size = path.stat().st_size
     try:
         pending = path.with_name(path.name + "-wal").stat().st_size

@@ -1,4 +1,4 @@
-"""Read the calls of a log in the form that ``reprice`` takes."""
+"""Read the calls of a log in the form that ``reprice`` accepts."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from .record import LogRecord
 
 
 def read_calls(log: EventLog, session: str | None = None) -> Iterator[tuple[LogRecord, PricedUse]]:
-    """Yield every call that used tokens: its record, the tokens, the model, the time and the
-    recorded cost.
+    """Yield every call that used tokens: its record, tokens, model, time and recorded cost.
 
     This includes calls that failed or were cancelled after the reply began, since they are billed.
     """
@@ -27,6 +26,6 @@ def read_calls(log: EventLog, session: str | None = None) -> Iterator[tuple[LogR
 
 
 def read_uses(log: EventLog, session: str | None = None) -> Iterator[PricedUse]:
-    """Yield every call that used tokens, in the form that ``reprice`` takes."""
+    """Yield every call that used tokens, in the form that ``reprice`` accepts."""
     for _, use in read_calls(log, session):
         yield use

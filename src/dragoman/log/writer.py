@@ -22,7 +22,7 @@ _Item: TypeAlias = tuple[Draft | Callable[[], Any], "Future[Any]"]
 
 
 class Writer:
-    """A bounded queue and the thread that empties it through ``write``.
+    """A bounded queue, and the thread that passes its items to ``write``.
 
     ``write`` stores a group in one transaction, or raises and stores none of it; a draft that
     conflicts with the chain gets its own error in the result. ``finish`` runs last, in the same
@@ -70,9 +70,7 @@ class Writer:
         return True, future
 
     def close(self) -> None:
-        """Write the queued items, call ``finish``, and end the thread. Closing twice
-        is harmless.
-        """
+        """Write the queued items, call ``finish``, and end the thread; do nothing if closed."""
         with self._changed:
             self._closed = True
             self._changed.notify()

@@ -1,12 +1,11 @@
-"""The translation policy: what happens to each field of a client's request for a model of another
-wire.
+"""The translation policy: what happens to each field of a request if the model's wire differs.
 
 ==============  ==================================================================================
-``rules``       ``Rule``: read, mapped, dropped and reported, or rejected
+``rules``       the possible rules for a field: read, mapped, dropped and reported, or rejected
 ``concepts``    settings that several wires have under different names
-``shape``       conversations in the form that every wire accepts
-``translate``   the request for one model, with warnings
-one per wire    the table of the wire's fields, and the preparation of a body for its strict reader
+``shape``       convert conversations to the form that every wire accepts
+``translate``   build the request for one model, with warnings
+one per wire    the rules of the wire's fields; prepare a body for the wire's strict reader
 ==============  ==================================================================================
 """
 
@@ -27,8 +26,9 @@ from .shape import settle
 from .translate import Target, Translated, refuse_losses, translate
 
 NEVER = ("api_base", "api_key", "base_url", "extra_body", "extra_headers", "extra_query")
-"""Fields that are always rejected, because the operator decides where requests go: proxies that
-accepted these from a body leaked their keys.
+"""Fields that are always rejected, because only the operator decides where requests go.
+
+Proxies that accepted these fields in a body leaked their keys.
 """
 
 _PREPARE: dict[str, Callable[[Mapping[str, Any]], Prepared]] = {
@@ -51,7 +51,7 @@ TABLES: dict[str, dict[str, Rule]] = {
         **{f"options.{name}": rule for name, rule in ollama.OPTIONS.items()},
     },
 }
-"""The rules of every wire, by field."""
+"""The rules of every wire, indexed by wire and field."""
 NAMES: dict[str, dict[str, str]] = {
     "openai": openai.NAMES,
     "responses": responses.NAMES,
@@ -59,7 +59,7 @@ NAMES: dict[str, dict[str, str]] = {
     "gemini": gemini.NAMES,
     "ollama": ollama.NAMES,
 }
-"""The client's names of our settings on each wire, where they differ."""
+"""For each wire, the client's names of our settings, where they differ from ours."""
 ROOTS = {
     "openai": "messages",
     "responses": "input",
@@ -67,13 +67,11 @@ ROOTS = {
     "gemini": "contents",
     "ollama": "messages",
 }
-"""The field that contains the conversation."""
+"""For each wire, the field that contains the conversation."""
 
 
 def prepare(wire: str, body: Any) -> Prepared:
-    """Return a body in the form that the wire's strict reader accepts, with notes on the parts
-    that were removed.
-    """
+    """Return a body without the parts that the wire's strict reader rejects, and notes on them."""
     if not isinstance(body, dict):
         raise InvalidRequestError("the body must be an object")
     for name in NEVER:
@@ -83,9 +81,7 @@ def prepare(wire: str, body: Any) -> Prepared:
 
 
 def settle_shape(wire: str, messages: Any, prepared: Prepared) -> tuple[Any, Prepared]:
-    """Return the conversation in the form that every wire accepts, and the notes with
-    the changes.
-    """
+    """Return the conversation in a form that every wire accepts, and notes on the changes."""
     sorter = Sorter({}, _TOGETHER[wire])
     settled = settle(messages, ROOTS[wire], sorter)
     if not sorter.left:
@@ -97,7 +93,7 @@ _SETTING = re.compile(r"\bconfig\.([a-z_]+)")
 
 
 def rename_settings(wire: str, message: str) -> str:
-    """Return a message with our names of settings replaced by the names on the client's wire."""
+    """Return a message with our names of settings replaced by those of the client's wire."""
     return _SETTING.sub(lambda found: NAMES[wire].get(found[1], found[1]), message)
 
 

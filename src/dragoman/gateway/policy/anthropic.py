@@ -1,4 +1,4 @@
-"""The policy for each field of a Messages request."""
+"""The rule for each field of a Messages request."""
 
 from __future__ import annotations
 
@@ -81,9 +81,7 @@ _BLOCK = Rule("refused", "send text, images, documents and results of tools")
 
 
 def _thread_error() -> UnsupportedFeatureError:
-    """Return the error for a server-side conversation, with the code that the vendor's SDK
-    expects.
-    """
+    """Return the error for a server-side conversation, with the code that vendor SDKs expect."""
     error = UnsupportedFeatureError("thread: conversations are not kept here; send all messages")
     error.provider_code = "thread_unsupported_request"
     return error
@@ -143,13 +141,13 @@ def _sort_messages(made: dict[str, Any], sorter: Sorter) -> None:
 
 
 def _lead(made: dict[str, Any], message: dict[str, Any], path: str, sorter: Sorter) -> None:
-    """Move a message with instructions before the conversation."""
+    """Move a message with instructions to the beginning of the conversation."""
     sorter.leave(path, Rule("mapped", "instructions go before the conversation"), "system_moved")
     made["system"] = [*as_blocks(made.get("system")), *as_blocks(message.get("content"))]
 
 
 def as_blocks(content: Any) -> list[Any]:
-    """Return content as a list of blocks."""
+    """Return content as a list of blocks; a string becomes one text block."""
     if isinstance(content, list):
         return content
     return [{"type": "text", "text": content}] if content else []
@@ -184,7 +182,7 @@ def _sort_block(block: Any, path: str, message: Mapping[str, Any], sorter: Sorte
 
 
 def _sort_document(block: dict[str, Any], path: str, sorter: Sorter) -> dict[str, Any]:
-    """Return a document; one made of text blocks becomes a single text."""
+    """Return a document; text blocks in it are joined to a single text."""
     source = block.get("source")
     source = source if isinstance(source, dict) else {}
     kind = source.get("type")
@@ -251,7 +249,7 @@ def _sort_choice(made: dict[str, Any], sorter: Sorter) -> None:
 
 
 def _sort_thinking(made: dict[str, Any], sorter: Sorter) -> None:
-    """Read the reasoning amount: a budget, an effort, or the model's own choice."""
+    """Read the reasoning setting: a budget, an effort, or the model's own choice."""
     thinking, output = made.pop("thinking", None), made.get("output_config")
     effort = None
     if isinstance(output, dict):

@@ -51,7 +51,7 @@ CONCEPTS: dict[str, dict[str, Place]] = {
 
 
 def write_concept(concept: str, value: Any, wire: str) -> dict[str, Any] | None:
-    """Return the fields of a wire's body that express a setting; ``None`` if the wire has none."""
+    """Return the fields of a wire's body that express a setting; ``None`` if there are none."""
     place = CONCEPTS.get(concept, {}).get(wire)
     if place is None:
         return None

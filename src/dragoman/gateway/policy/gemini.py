@@ -1,4 +1,4 @@
-"""The policy for each field of a Generate Content request."""
+"""The rule for each field of a Generate Content request."""
 
 from __future__ import annotations
 
@@ -91,9 +91,7 @@ _SERVER_TOOL = Rule("refused", "offer functions of your own, or ask a model of t
 
 
 def prepare(body: Mapping[str, Any]) -> Prepared:
-    """Return the body in the form that the strict reader of this wire accepts: camel-case names,
-    standard base64.
-    """
+    """Return the body as the strict reader accepts it: camel-case names, standard base64."""
     client = to_camel(body)
     sorter = Sorter(FIELDS, TOGETHER)
     made = sorter.sort_root(client)
@@ -377,7 +375,7 @@ def _is_object(schema: Mapping[str, Any]) -> bool:
 
 
 def unwrap_count(body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the request whose tokens are to be counted; it may be nested in another object."""
+    """Return the request whose tokens are to be counted, which may be nested in another object."""
     camel = to_camel(body)
     inner = camel.get("generateContentRequest")
     return inner if isinstance(inner, dict) else camel

@@ -1,9 +1,9 @@
-"""Server tools, for a client that requests them in the form of another wire.
+"""Translate server tools from the client's wire to the wire of the model.
 
-Search, code execution and page fetching are the same on the wires that have them. Files in a
-vendor's store and computer control are not: their ids and actions are the vendor's own, so those
-tools are rejected. On the openai wire searching is a property of the model, and a server that does
-not search ignores the field, so it is never a target.
+Search, code execution and page fetching work alike on all wires that have them. File search in a
+vendor's store and computer control do not: their ids and actions are specific to the vendor, so
+those tools are rejected. On the openai wire, search is a property of the model, and a server
+without search ignores the field, so search is never translated to that wire.
 """
 
 from __future__ import annotations
@@ -55,16 +55,14 @@ _REQUIRED = frozenset({"allowed_domains", "blocked_domains", "container"})
 
 
 class Hosted(Struct, frozen=True):
-    """A server tool that a client requested: its portable name, and its options under common
-    names.
-    """
+    """A server tool that a client requested: its portable name, and options in common terms."""
 
     name: str
     options: dict[str, Any]
 
 
 def read_hosted(wire: str, kind: str, record: Any) -> Hosted | None:
-    """Return the tool that a client of ``wire`` requests, or ``None`` if no other wire has it."""
+    """Return the server tool that a client of ``wire`` requests; ``None`` if it isn't portable."""
     dated = kind.rpartition("_")
     known = dated[0] if wire == "anthropic" and dated[2].isdigit() else kind
     name = _NAMES.get(wire, {}).get(known)
@@ -90,8 +88,7 @@ def read_hosted(wire: str, kind: str, record: Any) -> Hosted | None:
 def fit_hosted(
     hosted: Hosted, wires: Collection[str], *, beside_functions: bool
 ) -> tuple[ServerTool, tuple[str, ...]] | None:
-    """Return the tool in the form that a model of these wires accepts, and the dropped options;
-    ``None`` if the model cannot run it.
+    """Return the tool as these wires accept it, and the dropped options; ``None`` if unsupported.
 
     Gemini before 3 does not accept server tools together with functions.
     """

@@ -1,4 +1,4 @@
-"""The policy for each field of a request of Ollama's own wire."""
+"""The rule for each field of a request to Ollama's own API."""
 
 from __future__ import annotations
 
@@ -110,8 +110,10 @@ def _sort_calls(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _forget_ids(messages: list[Any]) -> None:
-    """Remove the call ids of tool results if no call has that id: litellm sends ids with results
-    only. Results are then matched to calls by their order.
+    """Remove the call ids of tool results if no call has that id.
+
+    litellm sends ids with results but not with calls. Results are then matched to calls by their
+    order.
     """
     records = [message for message in messages if isinstance(message, dict)]
     lists = [

@@ -1,4 +1,4 @@
-"""The policy for each field of a Chat Completions request."""
+"""The rule for each field of a Chat Completions request."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def prepare(body: Mapping[str, Any]) -> Prepared:
 
 
 def _sort_reasoning(made: dict[str, Any], body: Mapping[str, Any], sorter: Sorter) -> None:
-    """Read the reasoning amount from the alternative fields that servers of this wire accept."""
+    """Read the reasoning setting from the various fields that servers of this wire accept."""
     effort = made.get("reasoning_effort")
     if isinstance(effort, str) and effort not in EFFORTS:
         del made["reasoning_effort"]
@@ -270,9 +270,7 @@ def _sort_choice(made: dict[str, Any], sorter: Sorter) -> None:
 
 
 def keep_allowed(made: dict[str, Any], choice: Any, sorter: Sorter) -> None:
-    """Offer only the tools that may be called, since no other wire can offer a tool and forbid
-    calling it.
-    """
+    """Offer only the tools that may be called, as other wires cannot restrict offered tools."""
     listed = choice.get("tools") if isinstance(choice.get("tools"), list) else []
     names = [name_of(tool) for tool in listed if isinstance(tool, dict)]
     made["tool_choice"] = "required" if choice.get("mode") == "required" else "auto"

@@ -1,4 +1,4 @@
-"""The policy for each field of a Responses request."""
+"""The rule for each field of a Responses request."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def prepare(body: Mapping[str, Any]) -> Prepared:
 
 
 def as_items(given: Any) -> list[Any]:
-    """Return an input as a list of items."""
+    """Return the input as a list of items; a string becomes one item."""
     if isinstance(given, list):
         return given
     return [] if given is None else [{"role": "user", "content": given}]
@@ -148,7 +148,7 @@ def _sort_item(item: Any, path: str, sorter: Sorter) -> Any:
 
 
 def _rewrite(item: dict[str, Any], path: str, sorter: Sorter) -> dict[str, Any]:
-    """Return a custom tool call, or its output, as a function call or the output of one."""
+    """Convert a custom tool call, or its output, to a function call or its output."""
     if str(item.get("type")).endswith("_output"):
         sorter.leave(
             path,
@@ -238,7 +238,7 @@ def _sort_tools(tools: list[Any], sorter: Sorter) -> list[Any]:
 
 
 def _sort_custom(tool: dict[str, Any], path: str, sorter: Sorter) -> dict[str, Any]:
-    """Return a custom tool (free text) as a function with one parameter."""
+    """Convert a custom tool, whose input is free text, to a function with one parameter."""
     sorter.leave(
         path, Rule("mapped", "it is offered as a function with one text"), "custom_tool_rewritten"
     )

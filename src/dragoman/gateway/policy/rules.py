@@ -1,8 +1,8 @@
 """Rules for fields that our values cannot represent, and the notes made while a body is read.
 
-Each wire's file in this folder has a table of ``Rule`` by field. A field without a rule is a hint:
-for a model of another wire it is dropped and reported. A model of the client's own wire receives
-every field unchanged.
+Each wire's module in this package has a table with a ``Rule`` for each field. A field without a
+rule is a hint: for a model of another wire it is dropped and reported. A model of the client's own
+wire receives every field unchanged.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Effect = Literal["read", "mapped", "hint", "refused"]
 
 
 class Rule(Struct, frozen=True):
-    """What happens to a field for a model of another wire.
+    """What happens to a field if the model uses another wire than the client.
 
     ``read``: our values represent it. ``mapped``: the model's wire has a field for it (``concept``
     names the row of ``concepts``); without one it is dropped and reported. ``hint``: it is dropped
@@ -29,12 +29,12 @@ class Rule(Struct, frozen=True):
 
     effect: Effect
     what: str = ""
-    """Why it can be dropped, or what the client can do instead."""
+    """The reason why the field can be dropped, or what the client can do instead."""
     default: tuple[Any, ...] = ()
-    """Values that request the default behaviour: neither sent nor reported."""
+    """Values that request the default behaviour; they are neither sent nor reported."""
     concept: str | None = None
     always: bool = False
-    """Whether it also applies to a model of the same wire."""
+    """Whether the rule applies even if the model uses the client's wire."""
 
 
 UNKNOWN = Rule("hint", "the model's wire has no such field")
@@ -42,8 +42,9 @@ NOTHING: tuple[Any, ...] = (None, [], {}, "")
 
 
 class Leftover(Struct, frozen=True):
-    """A part of a body that our values cannot represent; ``roots`` are the fields of the body
-    that contain it.
+    """A part of a body that our values cannot represent.
+
+    ``roots`` are the top-level fields that contain it.
     """
 
     path: str
@@ -51,15 +52,14 @@ class Leftover(Struct, frozen=True):
     rule: Rule
     roots: tuple[str, ...]
     hosted: Hosted | None = None
-    """A tool that other providers also run; the rule is for those that do not."""
+    """A tool that some other providers also run; the rule applies to the providers that do not."""
 
 
 class Sorter:
-    """Collect what our values cannot express, while a body is prepared for the wire's strict
-    reader.
+    """Collect what our values cannot express while a body is prepared for the strict reader.
 
-    ``together`` are the fields of the conversation: if one of them is sent as the client wrote it,
-    all are.
+    ``together`` are the fields of the conversation: if one of them is sent unchanged, all of them
+    are.
     """
 
     def __init__(self, rules: Mapping[str, Rule], together: tuple[str, ...]) -> None:
@@ -78,8 +78,9 @@ class Sorter:
         code: str | None = None,
         hosted: Hosted | None = None,
     ) -> None:
-        """Note a part of the body that is dropped. ``code`` never contains client input, because
-        metrics count by it.
+        """Note a part of the body that is dropped.
+
+        ``code`` never contains client input, because it is a label in the metrics.
         """
         root = path.partition(".")[0].partition("[")[0]
         roots = self._together if root in self._together else (root,)
@@ -89,7 +90,7 @@ class Sorter:
         self.left.append(Leftover(cut(path, 200), code, rule, roots, hosted))
 
     def done(self, body: dict[str, Any], client: Mapping[str, Any]) -> Prepared:
-        """Return the prepared body with everything that was noted."""
+        """Return the prepared body with all notes."""
         return Prepared(
             body,
             client,
@@ -101,7 +102,7 @@ class Sorter:
         )
 
     def wish(self, concept: str, value: Any) -> None:
-        """Note a setting that some wires have a field for; see ``concepts``."""
+        """Note a setting that has a field on some wires; the module ``concepts`` lists them."""
         self.wishes[concept] = value
 
     def keep(
@@ -111,9 +112,7 @@ class Sorter:
         names: Collection[str],
         rules: Mapping[str, Rule] | None = None,
     ) -> dict[str, Any]:
-        """Return the fields with these names; note the others as dropped, unless they are empty
-        or defaults.
-        """
+        """Return the fields with these names; note as dropped the others that are not defaults."""
         rules = rules or {}
         kept = {}
         for name, value in record.items():
@@ -126,9 +125,7 @@ class Sorter:
         return kept
 
     def sort_root(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the top-level fields that the reader knows; note the others, with the rules of
-        the table.
-        """
+        """Return the top-level fields that the reader knows; note the others by their rules."""
         kept: dict[str, Any] = {}
         for name, value in body.items():
             rule = self.rules.get(name, UNKNOWN)
@@ -144,16 +141,14 @@ class Sorter:
 
 
 def is_among(value: Any, values: Collection[Any]) -> bool:
-    """Return whether a value is one of some JSON values; unlike in Python, ``true`` does not
-    equal 1.
-    """
+    """Return whether a value equals one of several JSON values; ``true`` does not equal 1."""
     return any(
         value == each and isinstance(value, bool) == isinstance(each, bool) for each in values
     )
 
 
 class Prepared(Struct, frozen=True):
-    """A body that the wire's strict reader accepts, and what was removed from it."""
+    """A body that the wire's strict reader accepts, and the parts that were removed from it."""
 
     body: dict[str, Any]
     client: Mapping[str, Any]
@@ -162,6 +157,6 @@ class Prepared(Struct, frozen=True):
     wishes: Mapping[str, Any] = {}
     own: Mapping[str, Any] = {}
     custom: frozenset[str] = frozenset()
-    """The custom tools, which are replaced by functions."""
+    """The names of custom tools, which are replaced by functions."""
     directives: tuple[str, ...] = ()
-    """Instructions to add to the prompt for a model of another wire."""
+    """Instructions to add to the prompt if the model uses another wire."""

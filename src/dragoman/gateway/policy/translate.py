@@ -1,4 +1,4 @@
-"""Build the request for a model from what a client requested over its own wire."""
+"""Build the request for a model from a client's request over the client's own wire."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .hosted import fit_hosted
 from .rules import Leftover, Prepared, Rule
 
 DEFAULT_MAX_TOKENS = 4096
-"""Sent to a wire that requires a limit, if the client sets none and the model's own is unknown."""
+"""The token limit for a wire that requires one, if neither client nor catalogue sets one."""
 
 # Our settings that a wire has no field for.
 _LACKING: dict[str, tuple[str, ...]] = {
@@ -38,9 +38,7 @@ class Translated(Struct, frozen=True):
 
 
 class Target(Struct, frozen=True):
-    """The model that answers: its name for clients, the wires it may use, and whether its limit is
-    known.
-    """
+    """The model that answers: its served name, its wires, and whether its token limit is known."""
 
     name: str
     wires: frozenset[str]
@@ -56,7 +54,7 @@ def translate(
     *,
     is_native: bool = True,
 ) -> Translated:
-    """Return the request for a model. ``names`` are the client's names of our settings.
+    """Return the request for a model. ``names`` maps our names of settings to the client's names.
 
     Unless ``is_native``, a model of the client's own wire receives no native fields.
 
@@ -93,9 +91,7 @@ class _Translation:
 
     @property
     def others(self) -> frozenset[str]:
-        """The model's wires other than the client's own; one empty name if the model
-        has no wire.
-        """
+        """The model's wires except the client's own; a model without wires has one named ""."""
         return (self.target.wires or frozenset({""})) - {self.wire}
 
     def carry_own(self) -> None:
@@ -113,13 +109,13 @@ class _Translation:
         self.native[self.wire] = merge(fields, self.prepared.own)
 
     def report_left(self) -> None:
-        """Report or reject dropped fields for a model of another wire."""
+        """Report or reject the fields that are dropped for a model of another wire."""
         for left in self.prepared.left:
             if not left.rule.always and not self._serve(left):
                 self._apply(left.rule, left.code, left.path)
 
     def _serve(self, left: Leftover) -> bool:
-        """Offer a server tool if the model's provider also runs it; return whether it does."""
+        """Offer a server tool if the model's provider also has it; return whether it does."""
         if left.hosted is None:
             return False
         fitted = fit_hosted(left.hosted, self.others, beside_functions=bool(self.request.tools))
@@ -141,9 +137,7 @@ class _Translation:
             self.request = replace(self.request, messages=(*told, *self.request.messages))
 
     def express_wishes(self) -> None:
-        """Write the settings that the model's wire has a field for; report them where
-        it has none.
-        """
+        """Write the settings that the model's wire has fields for; report the others."""
         for concept, value in self.prepared.wishes.items():
             if concept == "reasoning":
                 if self.others:
@@ -157,9 +151,7 @@ class _Translation:
                 self._express(concept, value, wire)
 
     def fit_settings(self) -> None:
-        """Drop the settings that the model's wire lacks, and add a token limit if the wire
-        requires one.
-        """
+        """Drop settings that the model's wire lacks; add a token limit if the wire needs one."""
         config = self.request.config
         lacking = {name for wire in self.others for name in _LACKING.get(wire, ())}
         for name in sorted(lacking):
@@ -222,9 +214,7 @@ class _Translation:
             )
 
     def _ask_for_json(self) -> None:
-        """Ask for JSON in the prompt if the wire has no field for that, or requires the prompt to
-        mention JSON.
-        """
+        """Ask for JSON in the prompt if the wire has no field for it or requires the request."""
         is_told = self.wire in ("openai", "responses") and self.others <= {
             "openai",
             "responses",
@@ -247,8 +237,9 @@ class _Translation:
 
 
 def merge(fields: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge fields over others: objects merge, other values replace. ``None`` stays, since it
-    removes a field.
+    """Merge ``over`` into ``fields``: objects are merged, other values replaced.
+
+    ``None`` is kept, since it removes a field from the body.
     """
     made = dict(fields)
     for name, value in over.items():
@@ -260,9 +251,7 @@ def merge(fields: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse_losses(warnings: Collection[LossWarning], model: str) -> None:
-    """Raise ``UnsupportedFeatureError`` if anything was dropped, for a key or model with
-    ``on_loss: reject``.
-    """
+    """Raise ``UnsupportedFeatureError`` if the request lost anything (``on_loss: reject``)."""
     for first in list(warnings)[:1]:
         raise UnsupportedFeatureError(
             f"{first.path}: {first.detail}; {model!r} refuses losses (on_loss: reject)"
