@@ -63,7 +63,7 @@ STOP_REASONS: dict[str, StopReason] = {
     "stop": "end_turn",
     "length": "max_tokens",
     "tool_calls": "tool_use",
-    # the adapter contract has no value for this; "end_turn" would be wrong
+    # the adapter contract has no value for a content filter, and "end_turn" would be wrong
     "content_filter": "content_filter",
 }
 """The stop reason for each ``finish_reason`` that ends a complete reply."""
@@ -314,11 +314,11 @@ CallRecord: TypeAlias = (
 
 # --- redaction ---------------------------------------------------------------------------------
 
-# What ``scrub`` does not find: e-mail addresses, and secrets after a name such as "password". The
-# patterns are linear: repetitions are bounded or possessive.
+# Patterns for what ``scrub`` does not find: e-mail addresses, and secrets after a name such as
+# "password". They match in linear time: repetitions are bounded or possessive.
 _PERSONAL = re.compile(r"(?<![\w.+%-])[\w.+%-]++@[\w-]++(?:\.[\w-]++)+")
 _IS = (
-    # separators between a name and its value: in a header, a URL, JSON, or JSON within a string
+    # What separates a name from its value in a header, a URL, JSON, or JSON within a string.
     r"s?\\?[\"']?\s{0,9}[:=]\s{0,9}\\?[\"']?"
 )
 _NAMED = re.compile(
@@ -326,12 +326,12 @@ _NAMED = re.compile(
     rf"|access[-_ ]?key|secret|password|passwd|authorization|credential|bearer){_IS})(?!\[hidden\])"
     r"(?:(?:bearer|basic|digest|token)\s{1,9}[^\s\"',;&}\\]+|[^\s\"',;&}\\]{4,})"
 )
-# "token" is usually followed by a count, not by a secret: numbers are kept.
+# The name "token" is usually followed by a count and not by a secret, so numbers are kept.
 _TOKEN = re.compile(
     rf"(?i)(token{_IS})(?!\[hidden\]|[\d.,]{{1,12}}+(?![\w-]))[^\s\"',;&}}\\]{{4,}}"
 )
-# Shorter than the keys that ``scrub`` finds. A digit is required, so that "a bearer token is
-# missing" is not redacted.
+# Bearer tokens that are shorter than the keys that ``scrub`` finds. They must contain a digit, so
+# that "a bearer token is missing" is not redacted.
 _BEARER = re.compile(
     r"(?i)\b(bearer\s{1,9}(?:token\s{1,9})?\\?[\"']?)(?=[\w.~+/=-]{0,300}?\d)[\w.~+/=-]{4,}"
 )

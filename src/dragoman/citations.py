@@ -144,7 +144,7 @@ def _read_supported(record: Mapping[str, Any]) -> list[Citation]:
     return found
 
 
-# names that clients give to the text of a document
+# the field names that clients use for the text of a document
 _PASSAGES = ("snippet", "text", "content", "output")
 
 

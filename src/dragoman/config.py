@@ -38,7 +38,7 @@ class ConfigError(ValueError):
 @cache
 def _loader() -> Any:
     """Return a loader that follows the YAML 1.2 core schema for plain scalars."""
-    import yaml  # a slow import, needed only for configuration files
+    import yaml  # lazy import: slow, and needed only for configuration files
 
     class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
         yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012 - as the parent has it
@@ -63,7 +63,7 @@ class Section(Fields):
     """
 
     UNKNOWN = "unknown key"
-    EMPTY = ()  # a key without a value is an error as well
+    EMPTY = ()  # no value counts as empty: an unknown key without a value is an error too
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ def read_yaml(path: Path, problems: list[ConfigError] | None = None) -> Section:
 
 def parse_yaml(data: bytes, shown: str, problems: list[ConfigError] | None = None) -> Section:
     """Parse the text of a YAML file that has been read already; see ``read_yaml``."""
-    import yaml  # a slow import, needed only for configuration files
+    import yaml  # lazy import: slow, and needed only for configuration files
 
     try:
         text = data.decode("utf-8")
@@ -206,9 +206,9 @@ def parse_yaml(data: bytes, shown: str, problems: list[ConfigError] | None = Non
 
 def _check_depth(text: str, shown: str) -> None:
     """Reject YAML that is nested too deeply or contains itself: libyaml would crash on it."""
-    import yaml  # a slow import, needed only for configuration files
+    import yaml  # lazy import: slow, and needed only for configuration files
 
-    # for each open node: its anchor, and the depth inside it
+    # the anchor of each open node, and the depth inside the node
     opened: list[tuple[str | None, int]] = []
     depths: dict[str | None, int] = {}
     for event in yaml.parse(text, Loader=_loader()):

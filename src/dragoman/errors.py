@@ -78,8 +78,8 @@ ErrorClass: TypeAlias = Literal[
     "other",
 ]
 
-# Headers that help to debug or to wait. An allow-list, because a deny-list of secrets is never
-# complete.
+# Headers to keep because they help to debug or show how long to wait. This is an allow-list,
+# because a list of secret headers would never be complete.
 _HEADERS = frozenset(
     {
         "cf-ray",
@@ -95,8 +95,8 @@ _HEADERS = frozenset(
 )
 _HEADER_FAMILIES = ("x-ratelimit-", "anthropic-ratelimit-")
 
-# How many characters of a provider's text an error keeps. Text is truncated before patterns are
-# matched.
+# The maximum lengths in characters of provider texts in an error. Texts are truncated before
+# patterns are matched.
 MAX_QUOTE = 100
 MAX_CODE = 200
 MAX_MESSAGE = 2_000
@@ -105,8 +105,8 @@ MAX_HEADER = 1_000
 MAX_BODY = 16 * 1024
 MAX_SCRUB = 64 * 1024
 
-# Shapes of keys and tokens. Some servers repeat the rejected key ("Incorrect API key provided:
-# sk-..."). Every alternative matches as soon as its start does, so the search is linear.
+# Patterns of keys and tokens, since some servers repeat the rejected key ("Incorrect API key
+# provided: sk-..."). Every alternative matches as soon as its start does, so the search is linear.
 _SECRETS = re.compile(
     r"(?i:\b(?:bearer|basic)\s{1,20}+)[\w.~+/=-]{8,}+"
     r"|\b(?:sk|pk|rk|gsk|xai|key|csk|fw|hf|r8|tgp|dg)[-_][A-Za-z0-9][\w-]{10,}+"
@@ -115,7 +115,7 @@ _SECRETS = re.compile(
 )
 _HIDDEN = "[hidden]"
 _INNER = ("innererror", "inner_error", "details", "metadata", "errors")
-_LEAST_PREFIX = 6  # shortest start of a secret at a truncated end that is masked
+_LEAST_PREFIX = 6  # minimum length of a truncated secret at the end of a text that is masked
 
 
 def cut(text: str, limit: int = MAX_QUOTE) -> str:
@@ -134,7 +134,7 @@ def quote(value: object) -> str:
         return repr(cut(value))
     try:
         return cut(_repr.repr(value))
-    except ValueError:  # Python rejects the conversion of integers with thousands of digits
+    except ValueError:  # Python does not convert integers with thousands of digits to text
         return f"a very large {type(value).__name__}"
 
 
@@ -145,8 +145,8 @@ def scrub(text: str, secrets: Iterable[str] = (), limit: int | None = MAX_SCRUB)
     """
     if limit is not None:
         text = cut(text, limit)
-    # Replace the longest first: one secret may be a prefix of another, and the remainder would
-    # stay visible.
+    # Replace the longest secret first: another secret may be its prefix, and the rest of the
+    # longer one would stay visible.
     for secret in sorted(secrets, key=len, reverse=True):
         if secret:
             text = _hide_cut_end(text.replace(secret, _HIDDEN), secret)
@@ -239,7 +239,7 @@ class ProviderError(Exception):
         self.quotable = True
         if body is not None:
             self.keep_body(body)
-        # given if the message contains the advice itself, or if a better one is known
+        # set if the message itself contains the advice, or if there is better advice
         if advice is not None:
             self.advice = advice
 

@@ -16,11 +16,11 @@ from .sse import Frame
 
 __all__ = ["EventStreamDecoder", "EventStreamError", "encode_message"]
 
-# The protocol allows 16 MiB of payload and 128 KiB of headers.
+# The protocol allows 16 MiB of payload and 128 KiB of headers in a message.
 MAX_MESSAGE = 16 * 1024 * 1024 + 128 * 1024 + 16
 _PRELUDE = 12
 _LEAST = 16
-# Sizes of header values by type number; types 6 and 7 have a length field.
+# Sizes in bytes of header values by type number. Types 6 and 7 have a length field instead.
 _SIZES = {0: 0, 1: 0, 2: 1, 3: 2, 4: 4, 5: 8, 8: 8, 9: 16}
 _TEXT = 7
 _LENGTHS = (6, _TEXT)
@@ -34,11 +34,11 @@ class EventStreamDecoder:
     """Decode chunks as they arrive; ``feed`` returns the messages that a chunk completes."""
 
     def __init__(self, max_message: int = MAX_MESSAGE) -> None:
-        self.lines = 0  # messages so far
+        self.lines = 0  # number of messages decoded so far
         self._max = max_message
         self._held = bytearray()
-        self._position = 0  # body offset of the first buffered byte
-        self._wanted = _PRELUDE  # number of bytes to buffer before the next step
+        self._position = 0  # offset in the stream of the first buffered byte
+        self._wanted = _PRELUDE  # number of bytes that must be buffered before the next step
 
     def feed(self, chunk: bytes) -> list[Frame]:
         """Decode the next bytes of the body; return the messages that they complete."""
@@ -84,7 +84,8 @@ def _read_message(message: bytes, offset: int) -> Frame:
     payload = message[end:-4] or b"{}"
     kind = headers.get(":message-type", "event")
     name = headers.get(":exception-type") or headers.get(":event-type") or ""
-    if kind == "error":  # an unmodelled error of the service: it has headers and no payload
+    # an error of the service without a type of its own: it has headers but no payload
+    if kind == "error":
         name = headers.get(":error-code", "error")
         payload = json.encode({"message": headers.get(":error-message", "")})
     return Frame(b"{" + json.encode(name) + b":" + payload + b"}", kind.encode(), offset)

@@ -105,7 +105,7 @@ async def batch(
         state = file.open(job.identify(), rows.identify(), fresh=given.fresh)
         if given.fresh:
             forget_parts(Path(out))
-        # files left by an earlier run on a cluster
+        # Merge the part files that an earlier run on a cluster left.
         merge(Path(out), ordered=given.order == "input")
         if given.retry_failed:
             _drop(file, state)

@@ -33,10 +33,10 @@ from .runner import MAX_PROBLEMS, Caller
 from .sources import Source
 from .spending import Spending
 
-_SHARD = 1_000  # rows per file that the driver writes
-# schema of what an actor returns
+_SHARD = 1_000  # number of rows in each file that the driver writes
+# the columns of the rows that an actor returns
 _COLUMNS = ("failed", "bad", "cached", "tokens", "cost", "unpriced")
-_BLOCK = 200  # rows that an actor processes at a time
+_BLOCK = 200  # number of rows that an actor processes at a time
 
 
 class _Spooled(msgspec.Struct, array_like=True):
@@ -85,7 +85,7 @@ class ClusterRunner:
         try:
             await asyncio.shield(driving)
         except asyncio.CancelledError:
-            import ray  # already imported by the thread that must stop
+            import ray  # not slow: the thread that must stop has already imported ray
 
             ray.shutdown()
             with contextlib.suppress(Exception):
@@ -101,7 +101,8 @@ class ClusterRunner:
                 with (self._folder / f"part-driver-{new_ulid()}.jsonl").open("wb") as file:
                     file.write(b"".join([result.data for result in bad]))
             if next(self._folder.glob("rows-*.jsonl"), None) is not None:
-                with contextlib.redirect_stdout(sys.stderr):  # Ray prints what its processes print
+                # Ray writes the output of its processes to standard output
+                with contextlib.redirect_stdout(sys.stderr):
                     self._ask_all()
         merge(self._out, ordered=self._ordered)
 
@@ -211,7 +212,7 @@ def _take(rows: Iterator[_Spooled | Result], count: int, bad: list[Result]) -> l
 
 def _load_ray() -> tuple[Any, Any]:
     try:
-        import ray  # an optional dependency, and slow to import
+        import ray  # lazy import: an optional dependency that is slow to import
         import ray.data
     except ImportError as error:
         raise ImportError(
@@ -222,7 +223,7 @@ def _load_ray() -> tuple[Any, Any]:
 
 def _start(ray: Any, address: str | None, workers: int) -> None:
     """Connect to a cluster, or start a local one with one CPU per worker and one for reading."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage statistics
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray must not send usage statistics
     settings = {"log_to_driver": False, "logging_level": "ERROR"}
     if address is None:
         ray.init(address="local", num_cpus=workers + 1, include_dashboard=False, **settings)

@@ -78,8 +78,8 @@ class BatchOptions(Settings, total=False):
     tokens_per_minute: float | None
     limits_redis: str | None
     budget: str | Mapping[str, Any] | None
-    # The response cache, unlike the setting of the same name, which is for the provider's prompt
-    # cache.
+    # This is the response cache. The setting of a call with the same name is for the provider's
+    # prompt cache.
     cache: Store | str | os.PathLike[str] | None  # type: ignore[misc] # pyright: ignore
     strict: bool
     retry_failed: bool

@@ -25,9 +25,9 @@ from ..prices.results import EXACT
 from .results import INVALID_ROW
 
 _PAUSE = 0.02  # seconds between two syncs, so that one sync covers many rows
-_WINDOW = 2_000  # at least this many rows may be finished before an earlier one
-_HELD_BYTES = 64 * 1024 * 1024  # bytes of finished rows in memory, after which no row is begun
-# size after which OUT.ahead is rewritten without the rows that OUT has
+_WINDOW = 2_000  # how many rows may finish before an earlier row, at least
+_HELD_BYTES = 64 * 1024 * 1024  # no row is begun while finished rows in memory exceed this size
+# The size from which OUT.ahead is rewritten without the rows that OUT contains.
 _JOURNAL_BYTES = 64 * 1024 * 1024
 
 
@@ -121,9 +121,10 @@ class Output:
         self._window = max(_WINDOW, 8 * concurrency)
         self._file: BinaryIO | None = None
         self._journal: BinaryIO | None = None
-        self._order: deque[int] = deque()  # lines that were begun and are not in _ready yet
-        self._held: dict[int, bytes] = {}  # results that wait for an earlier line
-        self._fresh: list[int] = []  # results in _ready that are not in the journal
+        self._order: deque[int] = deque()  # lines whose results are not ready to be written yet
+        # finished results that wait for the result of an earlier line
+        self._held: dict[int, bytes] = {}
+        self._fresh: list[int] = []  # lines with a new result that is not in the journal yet
         self._ready: list[bytes] = []
         self._bytes = 0
         self._put = 0
@@ -317,7 +318,7 @@ def lock(file: BinaryIO, path: Path) -> None:
     """Lock a file; the lock ends with the process, even after a crash."""
     if sys.platform == "win32":
         return
-    import fcntl  # not on Windows, where two runs on one file are not detected
+    import fcntl  # missing on Windows, where two runs that write one file are not detected
 
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

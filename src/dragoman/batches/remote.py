@@ -27,7 +27,7 @@ from .results import Result, find_usage, write_bad, write_failure, write_reply
 from .rows import BadRow, Row, Skipped
 from .spending import Spending
 
-_SLOWEST = 60.0  # seconds between two polls, at most
+_SLOWEST = 60.0  # longest pause in seconds between two polls of the provider
 _GROWTH = 1.5
 
 Rows = Callable[[], Iterator[Row | BadRow | Skipped]]
@@ -84,7 +84,7 @@ class RemoteRunner:
         finally:
             self._output.close()
             await saving
-        for batch in self._batches:  # the answers are on disk now
+        for batch in self._batches:  # mark the batches as finished: their answers are on disk now
             batch.over = True
         self._save()
 
@@ -185,7 +185,8 @@ class RemoteRunner:
                 self._output.forget(found.line)
         for row in rows.values():
             if self.stopped or progress.state in ("cancelled", "CANCELLED"):
-                self._output.forget(row.line)  # the next run submits it again
+                # without a result, the next run submits this row again
+                self._output.forget(row.line)
             else:
                 self._put(write_failure(row, _lost(progress.state), None))
 

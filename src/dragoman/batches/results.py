@@ -193,7 +193,7 @@ def _foreign_reply(row: Row, response: Response[Any]) -> dict[str, Any]:
         encoder.feed(event)
     try:
         body = msgspec.Raw(encoder.end())
-    except ProviderError as error:  # the format cannot express this reply
+    except ProviderError as error:  # the provider's batch format cannot express this reply
         return _foreign_error(row, error, _describe(error))
     if row.shape == "anthropic":
         return {"custom_id": row.id, "result": {"type": "succeeded", "message": body}}

@@ -163,7 +163,7 @@ class RowParser(Parser):
             record.get("response_schema") or given.response_schema,
             record.get("tool_choice") or given.tool_choice,
             model=self._model,
-            request_id="row",  # the call gets a new id
+            request_id="row",  # a placeholder, since the call gets an id of its own
             settings=settings,
             metadata=read_metadata(record),
         )

@@ -23,7 +23,7 @@ from .spending import Spending
 MAX_PROBLEMS = 20
 """The maximum number of invalid rows that a report names."""
 
-_BREATH = 200  # after this many rows without a call, other tasks get a turn
+_BREATH = 200  # after this many rows without a call, other tasks may run
 
 
 class BatchError(RuntimeError):
@@ -77,7 +77,7 @@ class Caller:
                 else None
             )
             sold = found or self.model.priced_as
-            # the table is looked up once, not for every row
+            # look up the price table once, not for every row
             if sold.table is None and sold.row is None:
                 sold = replace(sold, table=PriceTable.default())
             self._sold[key] = sold
@@ -185,7 +185,7 @@ class Runner:
         if self._spending.in_flight == 0:
             self._is_over = True
             for row in self._rows:
-                if isinstance(row, Row):  # the budget is too small for the next row
+                if isinstance(row, Row):  # the rest of the budget is too small for the next row
                     self.stopped = "budget"
                     break
                 self._pass(row)

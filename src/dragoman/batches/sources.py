@@ -19,7 +19,7 @@ Read: TypeAlias = tuple[int, Record | str]
 
 MAX_ROW_BYTES = 8_000_000
 _BOM = b"\xef\xbb\xbf"
-_HEAD = 65_536  # bytes at the start of a file that identify it
+_HEAD = 65_536  # number of bytes at the start of a file that identify it
 
 
 class Source(ABC):
@@ -48,7 +48,7 @@ def open_source(
     if not isinstance(source, str | os.PathLike):
         return RowsSource(source)
     path = Path(source)
-    with path.open("rb"):  # so that a file that cannot be read is an error at once
+    with path.open("rb"):  # report an unreadable file at once, before rows are read
         pass
     ending = path.suffix.lower()
     if ending in (".csv", ".tsv"):
@@ -205,7 +205,7 @@ class ParquetSource(FileSource):
 
     def _open(self) -> Any:
         try:
-            # an optional dependency, and slow to import
+            # lazy import: an optional dependency that is slow to import
             from pyarrow import ArrowException, parquet
         except ImportError as error:
             raise ImportError(

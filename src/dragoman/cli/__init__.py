@@ -63,7 +63,8 @@ class _LazyGroup(click.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
         """Complete the command names without loading the commands."""
-        from click.shell_completion import CompletionItem  # imported only for shell completion
+        # lazy import: only needed for shell completion
+        from click.shell_completion import CompletionItem
 
         found = [
             CompletionItem(name, help=text)
@@ -78,9 +79,9 @@ class _LazyGroup(click.Group):
 @click.pass_context
 def main(context: click.Context) -> None:
     """Call language models, serve them to existing clients, and inspect what happened."""
-    if os.environ.get("NO_COLOR"):  # https://no-color.org; Click does not support it
+    if os.environ.get("NO_COLOR"):  # Click does not support the convention of https://no-color.org
         context.color = False
 
 
-if "_DRAGOMAN_COMPLETE" in os.environ:  # set only by a shell's completion script
+if "_DRAGOMAN_COMPLETE" in os.environ:  # only a shell's completion script sets this variable
     importlib.import_module(f"{__name__}.completion")

@@ -61,8 +61,8 @@ _SYSTEM = (
     "one is refused, find another way or say what you would need. When you are done, say in a few"
     " sentences what you found and what you did."
 )
-# A hook or a setting below .git runs programs later, outside the sandbox. In worktrees .git is a
-# file.
+# Writing below .git is not allowed: a hook or a setting there runs programs later, outside the
+# sandbox. In worktrees .git is a file.
 _HISTORY = [
     Rule("deny", path=path, side_effect=["write"], name="version control is not written")
     for path in ("**/.git", "**/.git/**")
@@ -241,7 +241,7 @@ def command(
     with report_errors():
         provider = _open_model(options)
     view = AgentView(as_json=as_json)
-    # the warnings are recorded and shown anyway
+    # The library's warnings are recorded and shown by other means, not by the logging module.
     logging.getLogger("dragoman").addHandler(logging.NullHandler())
     lines = Lines()
     options["lines"] = lines if sys.stdin.isatty() and sys.stderr.isatty() else None
@@ -275,7 +275,7 @@ def _open_model(options: dict[str, Any]) -> Provider:
     model = model or default_model() or "local"
     scheme, _, rest = model.partition(":")
     if base_url is None and scheme in SCHEMES:
-        # an unknown name: opening it raises an error with the known names
+        # for an unknown name, opening the model raises an error that lists the known names
         with contextlib.suppress(WeightsError):
             found = find_model(rest)
             if found.entry is not None and not found.entry.calls_tools:

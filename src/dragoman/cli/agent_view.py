@@ -31,7 +31,7 @@ from ..tools import Sandbox
 from .console import console, echo_json, legible
 from .screen import MarkdownScreen
 
-_SHOWN_LINES = 12  # lines of a result to show; the log has all of them
+_SHOWN_LINES = 12  # maximum number of lines of a result to show; the log has all lines
 _WIDE = 110
 
 
@@ -42,7 +42,8 @@ class AgentView:
         self.as_json = as_json
         self._fresh = True  # whether the cursor is at the beginning of a line
         self._was_thinking = False
-        self._screen: MarkdownScreen | None = None  # open while the model writes, at a terminal
+        # open at a terminal while the model writes its reply
+        self._screen: MarkdownScreen | None = None
         self._warned: set[str] = set()
 
     def show_event(self, event: Event) -> None:
@@ -72,7 +73,8 @@ class AgentView:
             self._show_content(payload)
         elif isinstance(payload, MessageRecorded):
             for loss in payload.warnings:
-                if loss.code not in self._warned:  # it would be repeated in every turn
+                # show a warning once, since it would be repeated in every turn
+                if loss.code not in self._warned:
                     self._warned.add(loss.code)
                     self.say("note", str(loss), "yellow")
 
@@ -156,7 +158,8 @@ class AgentView:
 
 _DIFF_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
-# The record types shown during a run, and the colours of their labels; a replay shows all of them.
+# The record types that a running session shows, and the colours of their labels. A replay shows
+# all record types.
 _COLOURS: dict[type, str | None] = {
     SessionStarted: None,
     SessionResumed: None,

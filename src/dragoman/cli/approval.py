@@ -15,7 +15,7 @@ from ..permission import Approver, Decision, Proposal, Verdict, find_prefix
 from ..replay import describe_action
 from .agent_view import AgentView
 
-_COMPARED = 2_000  # maximum number of lines to compare
+_COMPARED = 2_000  # maximum number of lines of a text for which a diff is shown
 
 
 def make_approver(view: AgentView, lines: Lines, *, always: bool = False) -> Approver | None:
@@ -119,7 +119,8 @@ def _show_changes(old: str, new: str) -> list[str]:
     diff = list(difflib.unified_diff(before, after, lineterm="", n=max(len(before), len(after))))[
         3:
     ]
-    return [f"{line[:1]} {line[1:]}" for line in diff]  # without file names and positions
+    # leave out the header of the diff: file names and line numbers
+    return [f"{line[:1]} {line[1:]}" for line in diff]
 
 
 class Lines:
@@ -130,7 +131,7 @@ class Lines:
     """
 
     def __init__(self) -> None:
-        self._left = b""  # bytes received after the requested line
+        self._left = b""  # bytes that were received after the end of the requested line
 
     async def read(self) -> str | None:
         """Return the next line, or ``None`` at the end of the input."""
@@ -148,7 +149,8 @@ class Lines:
         try:
             descriptor = sys.stdin.fileno()
             loop.add_reader(descriptor, ready.set)
-        except (OSError, ValueError):  # a regular file, or closed: no waiting needed
+        except (OSError, ValueError):
+            # standard input is a regular file or is closed, so no waiting is needed
             return sys.stdin.readline().encode()
         try:
             await ready.wait()

@@ -95,7 +95,7 @@ def command(
     PROMPT is optional when something is piped; - stands for the piped text. Proposed tool calls are
     printed and never executed.
     """  # noqa: D301 - Click reads the backspace: what follows keeps its lines
-    # its warnings are shown anyway
+    # The library's warnings are printed by the command, not by the logging module.
     logging.getLogger("dragoman").addHandler(logging.NullHandler())
     piped = _read_pipe(asked=prompt == "-")
     model, prompt = _sort_words(model, prompt, base_url, is_piped=piped is not None)
@@ -153,7 +153,7 @@ def _sort_words(
 def _messages(
     prompt: str, piped: str | None, system: str | None, attachments: tuple[str, ...]
 ) -> list[Message]:
-    # The instruction comes after the document: models follow it better there.
+    # The instruction comes after the document, because models follow it better there.
     text = "\n\n".join([part for part in (piped, prompt) if part])
     blocks = [read_attachment(place) for place in attachments]
     content: Any = [Text(text), *blocks] if blocks else text
@@ -299,7 +299,8 @@ def _first_block(text: str) -> str:
     for line in text.split("\n"):
         found = _FENCE.fullmatch(line.strip(" \t\r"))
         if not opening:
-            if found and not (found[1][0] == "`" and "`" in found[2]):  # otherwise inline code
+            # a line with further backticks is inline code, not the start of a block
+            if found and not (found[1][0] == "`" and "`" in found[2]):
                 opening = found[1]
         elif found and found[1].startswith(opening) and not found[2]:
             return "\n".join(lines).rstrip("\n")

@@ -10,7 +10,7 @@ import click
 
 from ..messages import Document, Image, Text, Url
 
-_LARGEST = 20 * 1024 * 1024  # bytes; the maximum that providers accept for one attachment
+_LARGEST = 20 * 1024 * 1024  # maximum size in bytes that providers accept for one attachment
 
 
 def read_attachment(place: str) -> Image | Document | Text:

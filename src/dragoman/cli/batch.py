@@ -22,7 +22,7 @@ from .errors import EXIT_CODES, WrongFile, report_errors
 from .options import json_option, load_registry, model_options, read_json
 from .progress import fetch_default_model
 
-_INTERVAL = 10.0  # seconds between two plain progress lines
+_INTERVAL = 10.0  # seconds between two progress lines when there is no terminal
 
 
 @click.command("batch")
@@ -189,7 +189,7 @@ def command(
     if options["priced_as"] is not None:
         connection["priced_as"] = options["priced_as"]
     if base_url is None:
-        load_registry()  # report a mistake in models.yaml as such
+        load_registry()  # report a mistake in models.yaml as a usage error with its line
         fetch_default_model(model)
     with (
         report_errors(as_json=options["as_json"]),
@@ -212,7 +212,7 @@ def command(
         )
 
 
-# Options that are passed to the function under the same name.
+# Options that are passed on to ``dragoman.batch`` under the same name.
 _SAME = (
     "budget", "cache", "cancel", "concurrency", "dimensions", "embed", "encoding_format", "fresh",
     "id_column", "input_type", "limits_redis", "max_row_bytes", "on",
@@ -294,7 +294,8 @@ class _Progress:
 
 
 def _make_bar(screen: Any) -> Any:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn  # slow to import
+    # lazy import: rich is slow to import
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     columns = (
         TextColumn("{task.description}"),

@@ -20,7 +20,7 @@ from .cost import write_amount
 By: TypeAlias = Literal["model", "day", "provider", "session", "key", "project"]
 GROUPS: tuple[str, ...] = get_args(By)
 NONE = "(none)"
-_BAR = 24  # characters of the longest bar
+_BAR = 24  # width of the longest bar of the chart in characters
 _COUNTS = ("calls", "input_tokens", "cached_input_tokens", "output_tokens")
 
 

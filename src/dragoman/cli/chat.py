@@ -62,14 +62,14 @@ def command(
     """Talk with MODEL.
 
     Without MODEL, the model is $DRAGOMAN_MODEL, the default of models.yaml, or "local", the
-    embedded one, which needs no key and no account. Lines that begin with a slash are commands;
-    /help lists them. Enter sends the text; Alt-Enter, or a backslash at the end of a line, begins
-    another line. Tool calls are shown and never executed. Chats are logged (dragoman log);
-    --no-log and dragoman log off turn that off.
+    embedded one, which needs no key. /help lists the commands, which begin with a slash. Enter
+    sends the text; Alt-Enter, or a backslash at the end of a line, begins another line. Tool calls
+    are shown, never executed. Chats are logged unless you use --no-log or dragoman log off.
     """
-    # its warnings are shown in another form
+    # The chat shows the library's warnings itself, not by the logging module.
     logging.getLogger("dragoman").addHandler(logging.NullHandler())
-    if resumed is not None and model is None and is_model_name(resumed):  # chat -c MODEL
+    # in "chat -c MODEL" the argument after -c is not a session but a model
+    if resumed is not None and model is None and is_model_name(resumed):
         model, resumed = resumed, "last"
     past = None if resumed is None else _find_past(resumed)
     if past is not None and system is not None:
@@ -191,7 +191,8 @@ class _Answer:
                 with call as stream, stop_on_interrupt(stream):
                     self._show(stream, arrived)
                 reply = stream.response if stream.ended else None
-        except ProviderError as error:  # an invalid reply is billed too
+        except ProviderError as error:
+            # count the usage of an invalid reply too, since it is billed
             failure = error
             if reply is None and (failed := getattr(error, "response", None)) is not None:
                 talk.add_usage(failed.usage)

@@ -20,7 +20,7 @@ class ModelName(click.ParamType):  # type: ignore[type-arg]  # generic only in n
     ) -> list[CompletionItem]:
         try:
             registry = Registry.load()
-        except ConfigError:  # the command itself will report it
+        except ConfigError:  # ignore an invalid models.yaml: the command itself will report it
             registry = Registry()
         aliases = registry.aliases()
         names = [
@@ -29,7 +29,8 @@ class ModelName(click.ParamType):  # type: ignore[type-arg]  # generic only in n
             *aliases,
             *registry.names(),
         ]
-        if ":" not in incomplete:  # complete vendors first: seven hundred names are too many
+        # complete vendors first, since seven hundred model names are too many
+        if ":" not in incomplete:
             vendors = sorted({f"{name.partition(':')[0]}:" for name in names if ":" in name})
             names = [*[name for name in names if ":" not in name], *vendors]
         return [

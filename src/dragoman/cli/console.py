@@ -28,7 +28,8 @@ def console(*, err: bool = False) -> Any:
     if not stream.isatty() or os.environ.get("TERM") == "dumb":
         return None
     try:
-        from rich.console import Console  # an optional dependency, and slow to import
+        # lazy import: an optional dependency that is slow to import
+        from rich.console import Console
     except ImportError:
         return None
     return Console(stderr=err, highlight=False, emoji=False)
@@ -57,7 +58,7 @@ def show_table(
     if screen is None:
         _show_plain_table(heads, rows, right)
         return
-    from rich.table import Table  # an optional dependency, and slow to import
+    from rich.table import Table  # lazy import: an optional dependency that is slow to import
     from rich.text import Text
 
     table = Table(box=None, header_style="bold", pad_edge=False)
@@ -186,7 +187,8 @@ class Bar:
             click.echo(f"\r{doing}: {done * 100 // max(total, 1)} %", nl=done >= total, err=True)
             return
         if self._bar is None:
-            from rich.progress import Progress  # an optional dependency, and slow to import
+            # lazy import: an optional dependency that is slow to import
+            from rich.progress import Progress
 
             self._bar = Progress(console=screen, transient=True)
             self._bar.start()

@@ -52,7 +52,8 @@ COMMANDS = {
     "/exit": "leave; Ctrl-D does, too",
 }
 
-# Earlier reasoning is only for the model that wrote it; most wires have no field for it.
+# Reasoning is meant for the model that wrote it, and most wires have no field for it, so its loss
+# needs no approval.
 REASONING_LOSSES = ("thinking_dropped", "redacted_thinking_dropped")
 
 _NOT_RUN = "Not executed: the user has only looked at this proposal."
@@ -85,7 +86,7 @@ class Conversation:
         self._opening = list(opening)
         self._opener = opener
         self.recording = recording or Recording("chat", None)
-        self.before = 0  # length of the conversation before the open question
+        self.before = 0  # number of messages before the question that is not answered yet
         self._shown: list[Image | Document] = []
         self._used: list[tuple[str, Usage, Cost | Unpriced]] = []
         self._file: Path | None = None
@@ -106,7 +107,8 @@ class Conversation:
         said = reply.message if reply is not None else Assistant(())
         if reply is not None:
             self.add_usage(reply.usage)
-            if reply.finish_reason == "cancelled":  # an incomplete call is not a proposal
+            # drop tool calls: an incomplete call is not a proposal
+            if reply.finish_reason == "cancelled":
                 said = Assistant(
                     [block for block in said.content if not isinstance(block, ToolCall)]
                 )
@@ -166,7 +168,8 @@ class Conversation:
         if not name:
             click.echo(f"{self.name}: {self.provider.model}", err=True)
             return
-        fresh = self._opener(name, address.strip() or None)  # report a missing key before asking
+        # a missing key is reported before the user is asked to agree
+        fresh = self._opener(name, address.strip() or None)
         planned = fresh.plan(self.messages) if self.messages else None
         if planned is not None and not _accept(planned):
             fresh.close()
@@ -274,7 +277,7 @@ def _agree(question: str) -> bool:
         return True
     try:
         return click.confirm(question, default=False, err=True)
-    except click.Abort:  # Ctrl-C at the question means no
+    except click.Abort:  # Ctrl-C at the question counts as the answer no
         return False
 
 
@@ -290,7 +293,7 @@ def _write_private(path: Path, text: str) -> None:
         with tempfile.NamedTemporaryFile(
             "w", encoding="utf-8", dir=path.parent, delete=False
         ) as file:
-            file.write(text)  # temporary files are readable by their owner only
+            file.write(text)  # temporary files can be read only by their owner
         Path(file.name).replace(path)
     except OSError as error:
         raise click.UsageError(f"{path} cannot be written: {error.strerror}") from error

@@ -136,7 +136,8 @@ class _Names:
             except InvalidModelError:
                 if self._model is not None and ":" not in name:
                     raise
-                self._found[name] = name  # a custom table may contain it
+                # keep an unknown name, since a custom price table may contain it
+                self._found[name] = name
         return self._found[name]
 
 
@@ -197,7 +198,7 @@ def _find_use(item: dict[str, Any], speakers: dict[str, str]) -> _Use | None:
         speakers[str(item.get("request_id"))] = _name(item)
         return None
     payload = item.get("payload")
-    if isinstance(payload, dict):  # a record of the log
+    if isinstance(payload, dict):  # the object is a record of the event log
         if item.get("type") != "llm.call_completed":
             return None
         item = {**payload, "timestamp": item.get("timestamp")}

@@ -330,7 +330,7 @@ def _open(place: str, *, create: bool = False) -> Iterator[KeyStore]:
             )
     try:
         store = KeyStore(place)
-    except Exception as error:  # an exception of either driver
+    except Exception as error:  # an exception of the SQLite or the PostgreSQL driver
         raise click.UsageError(f"--auth: {scrub(str(error))}") from error
     try:
         yield store

@@ -34,7 +34,7 @@ command.add_command(gateway_command)
 @click.argument("rest", nargs=-1, metavar="")
 def set_key(name: str, rest: tuple[str, ...]) -> None:
     """Store the key of NAME, read from a hidden prompt, or from standard input if it is piped."""
-    if rest:  # do not repeat it: it may be the key itself
+    if rest:  # do not print the extra argument: it may be the key itself
         raise click.UsageError(
             "a key is not given as an argument, where others see it; it is asked for, or piped"
         )

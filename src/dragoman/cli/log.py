@@ -44,8 +44,8 @@ from .options import json_option, load_prices
 from .recording import find_marker, is_logging, set_logging
 from .sessions import ROW, find_session, make_row, shorten_ids, sort_sessions, to_json
 
-_PATIENCE = 1.0  # seconds to wait for another writer
-_SHOWN = 50  # sessions to show in a list for people
+_PATIENCE = 1.0  # how many seconds to wait for another process that writes the log
+_SHOWN = 50  # maximum number of sessions in a list, except with --json
 
 
 @click.group("log")
@@ -675,6 +675,6 @@ async def _serve(
         url = server.url + (f"#{quote(session, safe='')}" if session is not None else "")
         click.echo(json.dumps({"url": url}) if as_json else url)
         if browser:
-            # It may print to our terminal, or be a program that runs until it is closed.
+            # In a thread: the browser may print to our terminal, or block until it is closed.
             await asyncio.to_thread(webbrowser.open, url)
         await asyncio.Event().wait()

@@ -56,7 +56,7 @@ _HEADS = (
     "OUTPUT",
     "ALIASES",
 )
-# Capabilities that only matter for embedding and reranking models.
+# Capabilities that are relevant only for embedding and reranking models.
 _RETRIEVAL = (
     "supports_embeddings",
     "supports_reranking",
@@ -65,7 +65,7 @@ _RETRIEVAL = (
     "max_batch_size",
 )
 _RIGHT = ("CONTEXT", "OUTPUT", "$ IN", "$ OUT")
-_SECONDS = 1.0  # how long a local server may take to list its models
+_SECONDS = 1.0  # how many seconds a local server may take to list its models
 
 
 class _Models(click.Group):
@@ -227,7 +227,8 @@ class _Catalogue(Struct):
             ]
             if fitting:
                 return [self.entry(each) for each in fitting]
-            # a local server that is not running lists nothing, and any name may be used
+            # A name that is not listed is accepted unless it is a pattern: a local server that is
+            # not running lists no models.
             if is_pattern:
                 raise InvalidModelError(f"no model that is listed fits {name!r}", model=name)
         return [self.entry(name)]
@@ -305,7 +306,7 @@ def _local_entries() -> dict[str, ModelEntry]:
     for at, model in enumerate(list_models()):
         if at > 0 and not model.is_present:
             continue
-        # the first is the default, downloaded on first use
+        # the first model is the default, which is downloaded on first use
         name = f"local:{model.name}" if at > 0 else "local"
         facts = {} if model.calls_tools is None else {"supports_tools": model.calls_tools}
         entries[name] = ModelEntry(
@@ -417,7 +418,7 @@ def _write(value: Any) -> str:
 def _write_price(price: PriceRow | Unpriced) -> tuple[str, str]:
     if isinstance(price, Unpriced):
         return "?", "?"
-    more = "+" if price.tiers else ""  # long inputs cost more
+    more = "+" if price.tiers else ""  # a plus sign marks a model whose long inputs cost more
     return f"{price.input}{more}", f"{price.output}{more}"
 
 

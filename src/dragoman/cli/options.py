@@ -136,7 +136,7 @@ def open_model(
             provider = load_registry().provider(model, planning=planning, **settings)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    # the candidates of a group may have their own
+    # the candidates of a group may already have retries
     has_retries = any(isinstance(part, Retry) for part in walk(provider))
     if retries and not planning and not has_retries:
         provider = Retry(provider, max_retries=retries, on_retry=_show_retry)

@@ -11,7 +11,7 @@ from ..local import find_model, pull_model
 from .console import console
 from .errors import report_errors
 
-_INTERVAL = 2.0  # seconds between two plain lines
+_INTERVAL = 2.0  # seconds between two progress lines when there is no terminal
 
 
 class DownloadProgress:
@@ -22,7 +22,7 @@ class DownloadProgress:
         self._screen = console(err=True)
         self._bar: Any = None
         self._task: Any = None
-        self._shown = ("", 0.0)  # what was shown last, and when
+        self._shown = ("", 0.0)  # the step that was shown last, and the time when it was shown
 
     def __call__(self, doing: str, done: int, total: int) -> None:
         """Show ``done`` of ``total`` bytes."""
@@ -58,7 +58,7 @@ class DownloadProgress:
 
 
 def _make_bar(screen: Any) -> Any:
-    # slow to import
+    # lazy import: rich is slow to import
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (

@@ -38,7 +38,7 @@ def open_reader(commands: Iterable[str]) -> Reader:
         try:
             return LineEditor(names)
         except ImportError:
-            pass  # the extra is not installed
+            pass  # the optional dependency prompt_toolkit is not installed
     _bind_readline(names)
     return PlainReader()
 
@@ -71,11 +71,11 @@ class LineEditor:
     """
 
     def __init__(self, commands: list[str]) -> None:
-        from prompt_toolkit import PromptSession  # an optional dependency, and slow to import
+        # lazy import: an optional dependency that is slow to import
+        from prompt_toolkit import PromptSession
         from prompt_toolkit.completion import WordCompleter
 
-        # Without this, the terminal's reply to a cursor position request would mix with keys typed
-        # ahead.
+        # Turn off cursor position requests: the terminal's reply would mix with keys typed ahead.
         os.environ.setdefault("PROMPT_TOOLKIT_NO_CPR", "1")
         self._session: PromptSession[str] = PromptSession(
             "> ",
@@ -139,7 +139,7 @@ def _open_history() -> Any:
 def _bind_readline(commands: list[str]) -> None:
     """Enable line editing, and Tab completion of commands, where the platform has readline."""
     try:
-        import readline  # not on every platform; changes how ``input`` behaves
+        import readline  # lazy import: not on every platform, and it changes how ``input`` works
     except ImportError:
         return
 
@@ -164,7 +164,7 @@ def _hide_keys(*, raw: bool) -> Iterator[None]:
         yield
         return
     try:
-        import termios  # not on every platform
+        import termios  # lazy import: the module does not exist on every platform
     except ImportError:
         yield
         return

@@ -56,9 +56,9 @@ from ..session.records import make_message, new_message_id, record_completed, re
 from ..session.state import reduce_records
 from ..sync import SyncProvider
 
-_PATIENCE = 2.0  # seconds to wait for another process that is writing the log
+_PATIENCE = 2.0  # how many seconds to wait for another process that writes the log
 _PAUSE = 0.05
-_GOAL = 2000  # characters of a question to show in a list of sessions
+_GOAL = 2000  # maximum length of a question as the title of a session
 _NOT_RUN = "shown, and not executed"
 
 
@@ -156,7 +156,7 @@ class Recording:
         self._session: _Session | None = None
         self._past: Past | None = None
         self._turn = 0
-        self._recorded = 0  # number of messages of the conversation in the log
+        self._recorded = 0  # number of messages of the conversation that are in the log
         self._is_open = False
         self._routing: Routing | None = None
         self._started: CallStarted | None = None
@@ -207,7 +207,8 @@ class Recording:
             at=time.time(),
             estimated_input_tokens=_estimate(provider, messages, tools),
             stream=stream,
-            config=replace(config or RuntimeConfig(), extras={}),  # extras may contain a key
+            # the provider-specific extras may contain a key
+            config=replace(config or RuntimeConfig(), extras={}),
         )
         said = [_record(message) for message in messages[max(before, self._recorded) :]]
         self._write(TurnStarted(self._turn, **target), *said, self._started, turn=True)
@@ -407,7 +408,8 @@ def _estimate(
 ) -> int | None:
     try:
         return provider.estimate_input_tokens(list(messages), list(tools) or None)
-    except (ProviderError, ValueError):  # the call will fail for the same reason, and report it
+    except (ProviderError, ValueError):
+        # ignored here: the call to the model fails for the same reason
         return None
 
 
@@ -479,13 +481,14 @@ class _LogWriter:
                     self._problem = self._locked_since = None
                     self._append_all(log)
             except LogLockedError as error:
-                # Wait once; after that, each new record is one more attempt.
+                # Wait only once for a locked log. After that, each new record causes one more
+                # attempt.
                 self._problem, now = error, time.monotonic()
                 self._locked_since = self._locked_since or now
                 if now - self._locked_since > _PATIENCE:
                     return
                 time.sleep(_PAUSE)
-            except Exception as error:  # nothing may affect the reply
+            except Exception as error:  # a problem with the log must never affect the reply
                 self._problem = error
                 self._is_off = isinstance(error, LogConflictError)
                 return
@@ -500,7 +503,7 @@ class _LogWriter:
                 record = log.append_sync(session.id, entry.payload, **facts)
             except LogConflictError:
                 raise
-            # for example an attachment that is too long for a record
+            # the record is invalid, for example because an attachment is too long
             except InvalidRecordError as error:
                 self._problem = error
                 self._waiting.popleft()

@@ -78,7 +78,7 @@ def open_retrieval(side: Literal["embed", "rerank"], model: str, options: dict[s
         key = os.environ.get(options["api_key_env"])
         settings |= {"base_url": options["base_url"], "wire": options["wire"], "api_key": key}
     else:
-        load_registry()  # report an invalid models.yaml with its line
+        load_registry()  # report a mistake in models.yaml as a usage error with its line
     try:
         return blocking(connect(model, retries=2, **settings))
     except InvalidModelError as error:

@@ -17,7 +17,7 @@ from ..messages import LossWarning
 from ..sync import SyncEventStream
 from .console import console, legible
 
-_PAUSE = 0.06  # seconds between two redraws
+_PAUSE = 0.06  # minimum number of seconds between two redraws
 
 
 class Screen(Protocol):
@@ -72,7 +72,7 @@ class PlainScreen:
     """Show text on standard output as it arrives, and thinking on standard error."""
 
     def __init__(self) -> None:
-        self._column = 0  # cursor column, to know whether a line has begun
+        self._column = 0  # column of the cursor, which shows whether a line has begun
 
     def show(self, event: Event) -> None:
         if isinstance(event, TextDelta):
@@ -115,7 +115,7 @@ class MarkdownScreen:
     """
 
     def __init__(self, screen: Any) -> None:
-        from rich.live import Live  # an optional dependency, and slow to import
+        from rich.live import Live  # lazy import: an optional dependency that is slow to import
         from rich.markdown import Markdown
         from rich.text import Text
 

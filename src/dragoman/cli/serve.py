@@ -29,13 +29,13 @@ from .errors import WrongFile, report_errors
 _ACCESS = logging.getLogger("dragoman.access")
 _MIB = 1024 * 1024
 _BOUNDS = Bounds()
-# options that the workers get as they are
+# Options that are passed to the worker processes unchanged.
 _PASSED = (
     "state", "redis", "on_redis_failure", "access_log", "log", "log_content", "url_keys", "store",
     "store_days",
     "drain_delay", "open_ready", "otel",
 )  # fmt: skip
-_OTHER_FILES = 64  # open files besides connections: the log, the ledger, the event loop's own
+_OTHER_FILES = 64  # open files other than connections: the log, the ledger, the event loop
 
 
 @click.command("serve")
@@ -340,7 +340,7 @@ def _check_state(ring: KeyRing, state: str | None, redis: str | None, workers: i
         return
     try:
         Ledger(state).close()
-    except Exception as error:  # an exception of either driver
+    except Exception as error:  # an exception of the SQLite or the PostgreSQL driver
         raise click.UsageError(f"--state: {scrub(str(error))}") from error
 
 
@@ -351,7 +351,7 @@ def _load_keys(place: str) -> KeyRing:
         ring = load_keys(place)
     except ConfigError:
         raise
-    except Exception as error:  # an exception of either driver
+    except Exception as error:  # an exception of the SQLite or the PostgreSQL driver
         raise click.UsageError(f"--auth: {scrub(str(error))}") from error
     ring.close()
     if not ring.is_polled or len(ring):
@@ -416,7 +416,7 @@ def _fit_open_files(connections: int) -> int:
 
     A call uses two open files: the client's connection and the one to the model's server.
     """
-    if sys.platform == "win32":  # has no such limit
+    if sys.platform == "win32":  # Windows does not limit the number of open files
         return connections
     import resource
 
@@ -475,7 +475,7 @@ def _run(
     told: dict[str, Any], host: str, port: int, workers: int, drain: int, tls: dict[str, Any]
 ) -> None:
     try:
-        import uvicorn  # a slow import that needs the extra
+        import uvicorn  # lazy import: uvicorn is slow to import and needs the extra ``gateway``
     except ImportError as error:
         raise click.UsageError(
             "the gateway needs its extra: pip install 'dragoman[gateway]'"

@@ -13,7 +13,7 @@ from ..replay import Summary, shorten, summarize
 from .cost import write_amount
 
 _CANDIDATES = 10
-_SHORTEST = 16  # characters of an id in a table
+_SHORTEST = 16  # minimum number of characters of an abbreviated session id
 
 
 def sort_sessions(log: EventLog, kind: str | None = None) -> list[SessionEntry]:

@@ -47,7 +47,7 @@ BASE_URL = "http://127.0.0.1:8080/v1"
 MODEL = "test-model"
 REPLIES = ("reply.sse", "reply.json", "reply.ndjson", "reply.html", "reply.frames")
 
-# What each wire may send between events as a keep-alive.
+# The bytes that each wire may send between events as a keep-alive.
 PINGS = {
     "anthropic": b'event: ping\ndata: {"type": "ping"}\n\n',
     "responses": b'event: keepalive\ndata: {"type": "keepalive", "sequence_number": 3}\n\n',
@@ -370,7 +370,7 @@ def check_case(case: CodecCase, kind: CodecType | None = None) -> None:
 
 def check_wire(case: CodecCase, codec: Codec) -> None:
     """Check that the codec encodes the request to exactly the expected body, every time."""
-    # a history that must be accepted unchanged, whichever tools are offered
+    # The request's history must be accepted, whichever tools the request offers.
     check_request(case.request, history=False)
     text = case.part("wire.json")
     assert text is not None
@@ -416,7 +416,8 @@ def check_reply(case: CodecCase, codec: Codec) -> None:
         raise Violation(f"{case}: has a reply but no events.jsonl")
     expected = [msgspec.json.decode(line) for line in text.splitlines()]
     for way, pieces in ways(case).items():
-        moved = way in ("crlf", "comments", "pings")  # byte offsets differ, and nothing else
+        # added bytes change only the byte offsets of the events
+        moved = way in ("crlf", "comments", "pings")
         heard = decode(codec, case.request, pieces)
         if (folded := case.json("folded.json")) is not None:
             demand_same(fold_of(heard), folded, f"{case}: the folded reply, fed {way}")

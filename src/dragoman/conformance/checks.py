@@ -226,7 +226,7 @@ async def _end_mark(server: Server) -> str:
     marks = {
         "openai": (b"[DONE]",),
         "anthropic": (b"message_stop",),
-        # "incomplete" ends a truncated reply
+        # the event "incomplete" ends a truncated reply
         "responses": (b"response.completed", b"response.incomplete"),
         "ollama": (b'"done":true',),
         "cohere": (b"message-end",),
@@ -365,7 +365,7 @@ async def _schema(server: Server) -> str:
     return ""
 
 
-# Squares of 32 by 32 pixels. Two, because one colour can be guessed.
+# Two squares of 32 by 32 pixels, since the colour of a single square could be guessed.
 _SQUARES = {
     "red": (
         "iVBORw0KGgoAAAANSUhEUgAAACAAAAAgCAIAAAD8GO2jAAAAJ0lEQVR42u3NsQkAAAjAsP7/tF7hIASyp6lTCQQCgUAgEAgEgi/BAjLD/"

@@ -68,7 +68,7 @@ def _same_request_same_bytes(codec: Codec) -> None:
             first, second = codec.encode(request), codec.encode(request)
         except ProviderError:
             demand(bool(request.tools), "it rejects a plain request")
-            continue  # a wire may lack tools
+            continue  # a wire without tools may reject the request
         demand(first.http == second.http, "two encodings of one request differ")
         demand(msgspec.json.encode(request) == kept, "encoding changed the request")
 
@@ -170,7 +170,7 @@ _STATUSES: dict[int, type[ProviderError]] = {
     429: RateLimitError,
     500: UnavailableError,
     502: UnavailableError,
-    503: ProviderError,  # some wires map "still loading" to its own error class
+    503: ProviderError,  # some wires have a more specific error for a model that is still loading
     529: OverloadedError,
 }
 _BODIES = [

@@ -56,7 +56,7 @@ from .provider import Factory, Kit, ProviderCase, Spy
 from .violation import Violation, demand, demand_same
 
 _FINISHES = get_args(FinishReason)
-# One red dot, the smallest possible PNG.
+# A PNG image of one red pixel.
 _DOT = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
 
 Check = Callable[[Kit], Awaitable[None]]
@@ -667,8 +667,8 @@ _SCHEMAS: dict[str, Check] = {
     "structured.parses-what-was-asked-for": _parses_what_was_asked_for,
     "structured.parses-into-a-type": _parses_into_a_type,
 }
-# Each row: a capability; whether its cases run if it is unknown; those cases; and the cases that
-# run instead if it is known to be missing.
+# Each row has a capability, whether its cases run if the capability is unknown, those cases, and
+# the cases that run instead if the capability is known to be missing.
 _SWITCHED: list[tuple[str, bool, dict[str, Check], dict[str, Check]]] = [
     ("supports_streaming", True, _STREAMED, {"streams.are-refused": _is_known_not_to_stream}),
     (

@@ -136,7 +136,7 @@ async def _run(server: Server, check: Check) -> CheckOutcome:
         about = refused or not error.transient
     except (asyncio.CancelledError, KeyboardInterrupt):
         raise
-    except Exception as error:  # a bug in the check itself; run the others anyway
+    except Exception as error:  # the check itself has a bug; the other checks are run anyway
         status, detail, about = (
             "fail",
             f"the check itself failed: {type(error).__name__}: {scrub(str(error))}",
@@ -151,7 +151,7 @@ async def _run(server: Server, check: Check) -> CheckOutcome:
 
 def _classify_rejection(error: ProviderError, check: Check) -> Status:
     if error.status is None:
-        return "not_applicable"  # the wire lacks the feature, and nothing was sent
+        return "not_applicable"  # the wire does not have the feature, so nothing was sent
     return "unsupported" if check.optional else "fail"
 
 

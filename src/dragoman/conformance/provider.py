@@ -91,7 +91,7 @@ async def run_case(name: str, check: Callable[[Any], Awaitable[None]], kit: Any)
     """Run a case's check within the time limit; turn every exception into ``Violation``."""
     try:
         async with asyncio.timeout(kit.seconds):
-            # a copy, so that one case cannot change the settings of another
+            # each case gets a copy of the settings, so that it cannot change those of others
             await check(copy.copy(kit))
     except TimeoutError:
         raise Violation(f"{name}: still running after {kit.seconds:g} s") from None

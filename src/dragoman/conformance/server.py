@@ -20,9 +20,9 @@ from ..wire import CODECS, Codec, HttpReply, HttpRequest
 from ..wire.urls import join_url, root_of
 from .report import RecordedExchange
 
-_SENT, _GOT = 600, 800  # characters of a request and of a reply to keep
+_SENT, _GOT = 600, 800  # number of characters that are kept of a request and of a reply
 _LOOKED_AT = 32 * 1024
-# fields that differ from run to run and prove nothing
+# fields that differ from run to run and are irrelevant
 _NOISE = ("created", "id", "system_fingerprint", "timings")
 
 
@@ -260,7 +260,8 @@ def _entries(listed: Any) -> list[dict[str, Any]]:
     return [entry for entry in found if isinstance(entry, dict)]
 
 
-# The field for the context window on vLLM and SGLang, OpenRouter and others, LM Studio, Gemini.
+# Where a list of models has the context window: vLLM and SGLang, OpenRouter and others, LM Studio,
+# Gemini.
 _WINDOWS = (
     "max_model_len",
     "context_length",
@@ -272,7 +273,7 @@ _WINDOWS = (
 
 async def find_window(server: Server) -> int | None:
     """Return the context window that a server reports, in tokens."""
-    props = await server.get(root_of(server.url) + "/props")  # an endpoint of llama.cpp
+    props = await server.get(root_of(server.url) + "/props")  # only llama.cpp has this endpoint
     settings = props.get("default_generation_settings") if isinstance(props, dict) else None
     if isinstance(settings, dict) and isinstance(settings.get("n_ctx"), int):
         return int(settings["n_ctx"])

@@ -121,7 +121,7 @@ class Assembler:
         self._blocks = Blocks(request_id)
         self._tools: dict[Any, Block] = {}
         self._call_ids: set[str] = set()
-        self._nulls: list[Block] = []  # calls whose arguments are ``null`` so far
+        self._nulls: list[Block] = []  # calls whose arguments so far are only ``null``
 
     @property
     def response(self) -> Response | None:
@@ -189,7 +189,8 @@ class Assembler:
         if block is not blocks.current:
             blocks.add(block, piece, self.offset)
             return
-        # ``Blocks.add``, inlined for speed: nearly every chunk of a stream takes this path.
+        # A copy of ``Blocks.add``, inlined for speed: nearly every chunk of a stream is handled
+        # here.
         blocks.out.append(TextDelta(blocks.message_id, blocks.request_id, block.index, piece))
         block.content.append(piece)
 
@@ -254,7 +255,8 @@ class Assembler:
                 block = self._open(kind)
                 self._close_ended()
         if kind is Thinking and signature is None and block.continuity is not None:
-            # The signature may have arrived before, in a delta; opaque state does not replace it.
+            # Keep the signature, which may have arrived in an earlier delta, when opaque state is
+            # added.
             block.continuity = replace(block.continuity, opaque=opaque)
             return
         block.continuity = Continuity(signature, opaque, self.issuer)
@@ -299,7 +301,7 @@ class Assembler:
         unsound = [block for block in self._tools.values() if block.problem is not None]
         parsed = None
         if reason in ("error", "cancelled"):
-            pass  # a reply that the provider reports as failed is returned unchecked
+            pass  # calls and text of a reply that failed at the provider are not checked
         elif unsound:
             self.error = _unsound_call(unsound[0], reason)
             reason = reason if reason == "length" else "error"
@@ -366,7 +368,7 @@ class Assembler:
         self, block: Block, problem: Interruption | None = None, *, cut: bool = False
     ) -> None:
         if problem is not None and block.kind is Thinking and block.continuity is None:
-            # a truncated thought must not be sent again
+            # a truncated thinking block must not be sent back
             block.continuity = Continuity(issuer=self.issuer)
         if block.kind is not ToolCall:
             return
@@ -452,8 +454,8 @@ def _read_structured(
     if wrong is None:
         return parsed, None
     if len(texts) > 1:
-        # A model may write a comment in a text block before its answer [46bf84ce]; the answer
-        # comes last.
+        # A model may write a comment in a text block before its answer, which is the last text
+        # [46bf84ce].
         last, still_wrong = expected.read_text(texts[-1])
         if still_wrong is None:
             return last, None

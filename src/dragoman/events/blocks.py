@@ -43,8 +43,8 @@ from .values import (
 
 MAX_BLOCKS = 4_000
 """The largest number of texts, thoughts and calls in one reply."""
-_FRAGMENTS = 48  # number of loose fragments before they are joined
-_CHUNK = 4096  # a chunk of this many characters is closed and the next one begins
+_FRAGMENTS = 48  # number of fragments after which they are joined
+_CHUNK = 4096  # length in characters at which a chunk is closed and the next begins
 
 
 LAST = object()
@@ -96,16 +96,17 @@ class Block:
     def __init__(self, kind: type, index: int, offset: int = 0) -> None:
         self.kind = kind
         self.index = index
-        self.content = GrowingText()  # emitted fragments
-        # fragments that arrived before the turn of the block; None after its turn began
+        self.content = GrowingText()  # the text of all emitted fragments
+        # fragments received before the block's turn; None afterwards
         self.waiting: list[str] | None = []
-        self.tail = ""  # the last fragment that is more than white space
-        self.count = 0  # fragments received
-        self.ended = False  # whether the wire, or the next block, closed it
+        self.tail = ""  # the last fragment that is not only white space
+        self.count = 0  # number of fragments received
+        self.ended = False  # whether the wire, or the next block, has closed this block
         self.first = self.last = offset
         self.continuity: Continuity | None = None
-        self.signatures: list[str] = []  # emitted signatures
-        self.complete: AssistantBlock | None = None  # a block that arrived complete
+        self.signatures: list[str] = []  # the signatures that were emitted
+        # set if the block arrived complete instead of in fragments
+        self.complete: AssistantBlock | None = None
         self.name = self.call_id = self.provider_id = ""
         self.value: dict[str, Any] | None = None
         self.problem: tuple[Problem, str] | None = None
@@ -141,8 +142,8 @@ class Block:
         """Return whether another block may begin: a call must first have a complete input."""
         if self.kind is not ToolCall:
             return True
-        # Called for every fragment of interleaved calls. Looking at the last fragment first is a
-        # cheap test that excludes most of them.
+        # This is called for every fragment of interleaved calls. Looking only at the last fragment
+        # is a cheap test that excludes most incomplete calls.
         return self.tail.rstrip().endswith("}") and read_object(self.text) is not None
 
     def intent(
@@ -178,9 +179,9 @@ class Blocks:
         self.request_id = request_id
         self.out: list[Event] = []
         self.all: list[Block] = []
-        self.current: Block | None = None  # the block whose turn it is, while it is open
-        self.last: Block | None = None  # the block the wire opened last
-        self._next = 0  # position of the first block that has not ended
+        self.current: Block | None = None  # the open block whose turn it is
+        self.last: Block | None = None  # the block that the wire opened last
+        self._next = 0  # position of the first block that has not ended yet
 
     def open(self, kind: type, offset: int) -> Block:
         """Add a block; ``take_turn`` decides when its events are emitted."""
@@ -296,7 +297,7 @@ class Blocks:
             event for event in undelivered if not isinstance(event, MessageStart | MessageComplete)
         ]
         if lost:
-            cut = lost[0].content_block_index  # the first block that was not delivered to its end
+            cut = lost[0].content_block_index  # the first block that was not delivered completely
             before = [block for block in kept if block.index < cut]
             rest = [event for event in lost if event.content_block_index == cut]
             kept = before + [block for block in kept if block.index == cut and block.retract(rest)]

@@ -30,7 +30,7 @@ _Rule: TypeAlias = Callable[[bool, str], None]
 
 _REASONS = frozenset(get_args(FinishReason))
 _PROBLEMS = frozenset(get_args(Problem))
-# problems of calls with incomplete arguments
+# the problems of calls with incomplete arguments
 _HALVES = frozenset({"cancelled", "interrupted", "malformed"})
 _COUNTS = tuple(name for name in Usage.__struct_fields__ if name.endswith("_tokens"))
 
@@ -59,7 +59,7 @@ def check_events(events: Iterable[Event | UnknownEvent]) -> None:
             continue
         try:
             checker.check(last, event)
-        # a field has a value of another type, such as None for text
+        # a field has a value of a wrong type, such as None instead of a text
         except (AttributeError, TypeError) as error:
             raise StreamContractError(last, "a field of another type than the event's") from error
     if last >= 0 and not checker.complete:
@@ -70,8 +70,8 @@ class _Summary(Struct):
     """The content of one block, summarised from its deltas or from the final message."""
 
     kind: type[AssistantBlock]
-    text: str = ""  # the text; for a call, its id
-    mark: str | None = None  # the signature of a thought, or the name of the tool of a call
+    text: str = ""  # the text of the block, or the id of a call
+    mark: str | None = None  # the signature of a thinking block, or the tool name of a call
     arguments: bytes | None = None
 
     @property
@@ -84,12 +84,12 @@ class _Checker:
     def __init__(self) -> None:
         self.started = self.complete = False
         self.message_id = self.request_id = ""
-        self.unsound = False  # whether a call ended without an intent
+        self.unsound = False  # whether any call ended without an intent
         self.block = -1
         self.tool: ToolUseStart | None = None
         self.fragments: list[str] = []
-        self.seen: set[str] = set()  # the ids of calls
-        self.intents: set[str] = set()  # the ids of intents
+        self.seen: set[str] = set()  # the ids of all calls so far
+        self.intents: set[str] = set()  # the ids of all intents so far
         self.blocks: list[_Summary] = []
 
     def check(self, index: int, event: Event) -> None:
@@ -151,7 +151,7 @@ class _Checker:
             "final_input is not a JSON object",
         )
         rule(event.problem is None or event.problem in _PROBLEMS, "an unknown problem")
-        # A provider without fragments may give final_input alone; it must then be complete.
+        # A provider that sends no fragments may set only final_input, which must then be complete.
         whole = not text and event.problem not in _HALVES
         rule(whole or final == _write(read or {}), "final_input is not the sum of the fragments")
         rule(
@@ -181,8 +181,9 @@ class _Checker:
         rule(intent.source.request_id == self.request_id, "an intent of another request")
         rule(intent.id not in self.intents, "an intent's id used twice")
         self.intents.add(intent.id)
-        # The stream replaces an id that the provider used twice, so the intent may have the id of
-        # an earlier call. Then the block index identifies the call.
+        # If the provider uses an id twice, the stream replaces the second one, but the intent
+        # keeps the provider's id, which is that of an earlier call. Then the block index
+        # identifies the call.
         foreign = (
             intent.provider_call_id != tool.tool_use_id and intent.provider_call_id in self.seen
         )

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from ..display import Displayed, Passage, Sheet, Table
 from ..messages import Assistant, AssistantBlock, Citation, Image, Inline, LossWarning, ToolCall
 
-if TYPE_CHECKING:  # type checkers bundle typing_extensions; programs need not install it
+if TYPE_CHECKING:  # type checkers bundle typing_extensions, so it need not be installed
     from typing_extensions import TypeVar
 
     Parsed = TypeVar("Parsed", default=Any)
@@ -44,7 +44,8 @@ Problem: TypeAlias = Literal[
 ]
 
 
-# Sent by the anthropic wire when a turn with server-side tools gets long [pause-turn].
+# The finish reason that the anthropic wire sends when a turn with server-side tools gets long
+# [pause-turn].
 _PAUSES = frozenset({"pause_turn"})
 
 
@@ -452,7 +453,7 @@ def decode_event(data: bytes | str) -> Event | UnknownEvent:
 
 # --- reading JSON as servers write it ----------------------------------------------------------
 
-# A lone half of a surrogate pair, and the two escapes that it could be mistaken for.
+# Patterns for a lone half of a surrogate pair, and for the two escapes that look like one.
 _HALF = r"[0-9a-fA-F]{2}"
 _ESCAPES = re.compile(
     rf'\\["\\]|\\u[dD][89abAB]{_HALF}\\u[dD][c-fC-F]{_HALF}|(\\u[dD][89a-fA-F]{_HALF})'
@@ -465,8 +466,8 @@ def read_json(data: bytes | str) -> Any:
     Models emit halves of surrogate pairs, and servers forward damaged UTF-8. Both become U+FFFD
     here, since they would otherwise cause an error, now or when the text is encoded again.
     """
-    # Raise outside of ``except``: the decoder's exception, which quotes the text, would stay
-    # attached as context.
+    # Raise the error outside of ``except``: the decoder's exception, which quotes the text, would
+    # otherwise stay attached as its context.
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):

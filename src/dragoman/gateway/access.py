@@ -39,7 +39,7 @@ class Bounds(Struct, frozen=True):
 
     body_bytes: int = 8 * 1024 * 1024
     body_seconds: float = 30.0
-    # the size of all bodies being received or decoded at the same time
+    # total size of all bodies that are received or decoded at a time
     bodies_bytes: int = 256 * 1024 * 1024
     reply_seconds: float = 900.0
     in_flight: int = 10_000
@@ -47,16 +47,16 @@ class Bounds(Struct, frozen=True):
     head_seconds: float = 15.0
     headers: int = 100
     trailer_bytes: int = 8 * 1024
-    pipelined: int = 8  # requests queued on one connection while another is answered
-    # time in which a client must read 64 KiB of its reply, or the rest of it
+    pipelined: int = 8  # maximum number of requests queued on one connection
+    # seconds in which a client must read 64 KiB of a reply, or the rest
     write_seconds: float = 20.0
     connections: int = 4096
     connections_per_peer: int = 2048
-    containers: int = 500_000  # objects and lists in the JSON of one body
+    containers: int = 500_000  # maximum number of objects and lists in the JSON of one body
     messages: int = 10_000
-    blocks: int = 20_000  # content blocks of all messages together
+    blocks: int = 20_000  # maximum number of content blocks in all messages together
     tools: int = 1_000
-    # whether images and documents may be URLs, which an upstream server may fetch
+    # whether images and documents may be URLs that the upstream server fetches
     media_urls: bool = True
 
     def check_body(self, body: bytes) -> None:
@@ -115,24 +115,25 @@ class Service:
         self.models = models
         self.keys = keys
         self.ledger = LedgerWriter(ledger, limits)
-        self.counts = counts  # false if each worker would count separately
+        self.counts = counts  # false if each worker would count its own usage separately
         self.bounds = bounds
         self.calls = calls
         self.metrics = Metrics()
         self.draining = False
-        # after SIGTERM, while requests are still served: load balancers stop sending them
+        # true after SIGTERM while requests are still served, so that load balancers stop sending
+        # them
         self.leaving = False
         self.drain_delay = 0.0
-        # opens the configured models again; set by ``dragoman serve``
+        # a function that opens the configured models again
         self.reload: Callable[[], Models] | None = None
-        self.open_ready = False  # whether /ready needs no key
-        self.held_bytes = 0  # bytes of the bodies that are being received or decoded
+        self.open_ready = False  # whether /ready can be requested without a key
+        self.held_bytes = 0  # size of all bodies that are being received or decoded
         self.store: ResponseStore | None = None
         self.background: Background | None = None
         self.usage: UsageBook | None = None
         self.tracing: Tracing | None = None
-        self.live: set[Any] = set()  # the exchanges that are under way
-        # origins whose web pages may call from a browser
+        self.live: set[Any] = set()  # the requests in progress
+        # origins of web pages that may call the gateway from a browser
         self.origins: frozenset[str] = frozenset()
         self.url_keys: bool | None = None
         self._check_host = check_host
@@ -161,9 +162,9 @@ class Service:
             if key is None:
                 raise AuthenticationError("the key is missing or unknown")
             return key
-        # CSRF and DNS rebinding: without keys, only local programs are served, not web pages. A
-        # page's host name can be made to resolve to this address, and its scripts can post here,
-        # but their requests have the page's name in Host or Origin.
+        # Protect against CSRF and DNS rebinding: without keys, only local programs are served, not
+        # web pages. A page's host name can be made to resolve to this address, and its scripts can
+        # post here, but their requests have the page's name in Host or Origin.
         if self._check_host and not _is_local(headers.get("host", "")):
             raise AuthenticationError(
                 "this gateway has no keys and answers to its loopback address only", status=403

@@ -26,7 +26,7 @@ from .routing import find_switches
 
 access = logging.getLogger("dragoman.access")
 
-_MAX_WARNINGS = 50  # the most warnings of one request in the access log
+_MAX_WARNINGS = 50  # maximum number of warnings that the access log shows for one request
 
 
 class Charged(NamedTuple):
@@ -106,7 +106,8 @@ def account(exchange: Ended) -> None:
         }
         facts |= {"dragoman.key": owner, "dragoman.request_id": exchange.id}
         service.tracing.end(exchange.span, facts, records)
-    if service.usage is not None and exchange.model:  # not for requests that were rejected before
+    # a request without a model was rejected before a call
+    if service.usage is not None and exchange.model:
         owner = "" if exchange.key is None else exchange.key.id
         service.usage.count(owner, exchange.model, exchange.status, usage, money)
     if access.isEnabledFor(logging.INFO):

@@ -136,7 +136,7 @@ def create_app(
         exception_handlers={404: _refuse_route, 405: _refuse_route},
         lifespan=partial(_live, service),
     )
-    # a redirect would be sent before the key is checked, with the client's own Host
+    # a redirect would be sent before the key is checked, with the client's Host header in it
     app.router.redirect_slashes = False
     app.state.service = service
     return app
@@ -145,12 +145,12 @@ def create_app(
 @contextlib.asynccontextmanager
 async def _live(service: Service, app: Starlette) -> AsyncIterator[dict[str, Any]]:
     """Start the application's background tasks; stop them and close its resources at shutdown."""
-    service.draining = False  # an application may be started again
+    service.draining = False  # reset, since an application may be started again after a shutdown
     tasks = [asyncio.ensure_future(work) for work in _list_work(service)]
     service.leaving = False
     if service.reload is not None:
         handle_signals(service)
-    # for ``BoundedHttpProtocol``, which enforces the limits on connections
+    # ``BoundedHttpProtocol`` reads these limits and enforces them on connections
     yield {"bounds": service.bounds}
     service.draining = True
     for task in tasks:

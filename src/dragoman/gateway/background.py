@@ -77,7 +77,7 @@ class Background:
         client = _Absent(msgspec.json.encode(fields))
         try:
             await serve(scope, client.receive, client.send, made["id"])
-            # the exchange sends its error before it ends
+            # a cancelled request sends an error response before it ends
             if client.status != 200 and made["id"] in self._stopped:
                 await self._put(owner, {**made, "status": "cancelled"})
             elif client.status != 200:

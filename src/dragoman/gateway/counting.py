@@ -25,7 +25,7 @@ async def count_input(provider: Provider, request: Request) -> tuple[int, tuple[
             count = await _ask(part, replace(request, model=part.model))
             if count is not None:
                 return count, ()
-            break  # use the first of several servers, as a call would
+            break  # of several servers, use the first, as a call would
     work = provider.estimate_input_tokens
     return await asyncio.to_thread(work, request.messages, request.tools), (_ESTIMATED,)
 
@@ -34,7 +34,7 @@ async def _ask(provider: HttpProvider, request: Request) -> int | None:
     try:
         async with asyncio.timeout(_SECONDS):
             return await provider.count_input_tokens(request)
-    # an estimate is more useful than the error of a side request
+    # fall back to an estimate, which is more useful than this error
     except (ProviderError, TimeoutError):
         return None
 

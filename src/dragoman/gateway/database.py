@@ -26,7 +26,7 @@ _SETTINGS = (
     f"set lock_timeout = '{BUSY_SECONDS:g}s'; set statement_timeout = '{_STATEMENT_SECONDS}s'; "
     "set idle_in_transaction_session_timeout = '30s'"
 )
-# A host that is gone sends nothing: without these, a statement would wait for many minutes.
+# Without these settings, a statement would wait many minutes for a host that has disappeared.
 _LINK: dict[str, Any] = {
     "connect_timeout": _CONNECT_SECONDS,
     "tcp_user_timeout": _STATEMENT_SECONDS * 1000,
@@ -94,12 +94,12 @@ class _Sqlite:
 
     @contextlib.contextmanager
     def transaction(self, *locks: str) -> Iterator[float]:
-        self._base.execute("begin immediate")  # locks the complete file
+        self._base.execute("begin immediate")  # this statement locks the complete file
         try:
             yield time.time()
             self._base.execute("commit")
         except BaseException:
-            if self._base.in_transaction:  # SQLite rolls back by itself after some failures
+            if self._base.in_transaction:  # after some failures SQLite has already rolled back
                 self._base.execute("rollback")
             raise
 
@@ -110,7 +110,7 @@ class _Sqlite:
 class _Postgres:
     def __init__(self, url: str, schema: Sequence[str]) -> None:
         try:
-            import psycopg  # a lazy import of an optional dependency
+            import psycopg  # lazy import: an optional dependency
         except ImportError as error:
             raise ImportError(
                 "PostgreSQL needs its extra: pip install 'dragoman[postgres]'"
@@ -118,7 +118,8 @@ class _Postgres:
         self.errors: tuple[type[Exception], ...] = (psycopg.Error,)
         self._connect: Callable[[], Any] = lambda: psycopg.connect(url, autocommit=True, **_LINK)
         self._base = self._open()
-        # Two processes that create the same table at once would fail, in spite of "if not exists".
+        # Take a lock: two processes that create the same table at once would fail, in spite of "if
+        # not exists".
         with self.transaction("schema"):
             for statement in schema:
                 self.run(statement)
@@ -167,7 +168,7 @@ class _Postgres:
     def _lock(self, locks: Sequence[str]) -> float:
         wanted = "".join(["pg_advisory_xact_lock(hashtextextended(%s, 0)), " for _ in locks])
         query = f"select {wanted}extract(epoch from clock_timestamp())::float8"  # noqa: S608 - no values in it
-        with self._base.pipeline():  # one round trip
+        with self._base.pipeline():  # send all statements in one round trip
             self._base.execute("begin")
             found = self._base.execute(query, [f"dragoman:{name}" for name in locks])
         return float(found.fetchone()[-1])

@@ -38,7 +38,7 @@ from .routing import find_switches
 log = logging.getLogger("dragoman")
 
 MAX_MESSAGE = 2000
-# size of a body in bytes from which work is done in a thread, or by a rough estimate
+# Size in bytes from which a body is processed in a thread, and its tokens are estimated roughly.
 LARGE = 256 * 1024
 
 CallEnd: TypeAlias = CallCompleted | CallFailed
@@ -131,7 +131,7 @@ class GatewayCall(Struct, kw_only=True):
         ):
             return usage
         asked = usage.input_tokens
-        if asked is None:  # a rough estimate for a long request: a real one would take seconds
+        if asked is None:  # estimate long requests roughly, since a precise estimate takes seconds
             is_long = self.body_bytes > LARGE
             estimate = self.provider.estimate_input_tokens
             asked = self.body_bytes // 4 if is_long else estimate(request.messages, request.tools)

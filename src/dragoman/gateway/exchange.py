@@ -82,7 +82,7 @@ _SINGLE = frozenset(
     }
 )
 _LENGTH = re.compile("[0-9]{1,19}")
-_SPARE = 60.0  # seconds a call may last beyond its reply, until its end is recorded
+_SPARE = 60.0  # how many seconds a call may last after its reply, until its end is recorded
 
 
 class GoneError(Exception):
@@ -179,9 +179,9 @@ class Exchange:
         self.send = send
         self.id = new_ulid()
         self.rewrite: Rewrite | None = None
-        # earlier responses the client may refer to, if the gateway stores them
+        # earlier responses that the client may refer to, if the gateway stores them
         self.memory: Memory | None = None
-        self.response_id: str | None = None  # the id given to a background response
+        self.response_id: str | None = None  # the id that was assigned to a background response
         self.began = time.perf_counter()
         self.first: float | None = None
         self.headers: Mapping[str, str] = {}
@@ -196,16 +196,17 @@ class Exchange:
         self.encoder: ReplyEncoder | None = None
         self.warnings: tuple[LossWarning, ...] = ()
         self.prepared: Prepared | None = None
-        # whether a model of the client's own wire may receive the client's native fields
+        # Whether the client's native fields are sent to a model that uses the same wire.
         self.is_native = True
-        self.stops: tuple[str, ...] = ()  # stop sequences that the model's wire has no field for
+        # stop sequences that the gateway must apply, because the model's wire cannot
+        self.stops: tuple[str, ...] = ()
         # builds the records of a retrieval request
         self.record: Callable[[float], list[CallEnd]] | None = None
-        self.reply: Reply | None = None  # the provider's reply, once it was called
+        self.reply: Reply | None = None  # the provider's reply, after the provider was called
         self.complete: MessageComplete | None = None
-        self.size = 0  # size of the body
-        self.held = 0  # bytes of the body reserved from the shared memory budget
-        self.length = 0  # number of bytes sent
+        self.size = 0  # size of the request's body in bytes
+        self.held = 0  # how many bytes of the shared memory budget this request has reserved
+        self.length = 0  # number of bytes sent to the client
         self.status = 0
         self.error: ProviderError | None = None
         self.started = False
@@ -216,7 +217,7 @@ class Exchange:
         """Process the complete request. Only an external cancellation raises an exception."""
         self.service.metrics.in_flight += 1
         self.service.live.add(self)
-        # a reload does not change them for this request
+        # a reload of the configuration does not change the models of this request
         models = self.models = self.service.models
         models.users += 1
         try:
@@ -226,7 +227,7 @@ class Exchange:
         except asyncio.CancelledError:
             if not self.gone or self.task is None:
                 raise
-            self.task.uncancel()  # the client hung up as its reply ended
+            self.task.uncancel()  # the client disconnected at the moment when its reply ended
             self.status = self.status or 499
         except ProviderError as error:
             await self._refuse(error)
@@ -274,7 +275,7 @@ class Exchange:
             self.memory.response_id = self.response_id
             fields = await self.memory.recall(fields)
         asked = await self._work(self._read, body, fields)
-        del body, fields  # free the memory, since the reply may take minutes
+        del body, fields  # free the memory of the body, since the reply may take minutes
         self.service.release(self.held)
         self.held = 0
         provider = await self._admit(asked)
@@ -321,7 +322,7 @@ class Exchange:
     async def _read_body(self) -> bytes:
         bounds = self.service.bounds
         length = self.headers.get("content-length", "0")
-        # not every server checks it, and int() accepts more than HTTP does
+        # not every server validates Content-Length, and int() accepts more than HTTP allows
         if not _LENGTH.fullmatch(length):
             raise InvalidRequestError("content-length must be a number of bytes")
         if int(length) > bounds.body_bytes:
@@ -400,7 +401,7 @@ class Exchange:
 
     def _find(self, name: str) -> Provider:
         if self.key is not None and not self.key.allows(name):
-            # the same message as for an unserved name
+            # a name that the key may not use gets the same message as an unknown one
             raise InvalidModelError("no model of this name is served here")
         provider = self.models.find(name)
         self.model = name
@@ -427,7 +428,8 @@ class Exchange:
 
     async def _count(self, key: Key, provider: Provider) -> None:
         """Count the request of a key with limits; raise an error if a limit is reached."""
-        if not self.service.can_count(key):  # the keys have changed since the start
+        # the key has received limits that this process cannot count
+        if not self.service.can_count(key):
             raise QuotaExceededError(
                 "this key has limits, and the gateway's workers have no shared ledger to count "
                 "them in"
@@ -467,7 +469,8 @@ class Exchange:
         except ProviderError as error:
             last = self._fail(encoder, error)
         except asyncio.CancelledError:
-            await self._work(reply.cancel)  # cancelling estimates the usage, so that it is billed
+            # cancelling estimates the tokens used so far, so that they are billed
+            await self._work(reply.cancel)
             last = self._cancelled(encoder)
         finally:
             watcher.cancel()
@@ -554,7 +557,7 @@ class Exchange:
         self.error = error
         error.request_id = error.request_id or self.id
         error.message = rename_settings(self.codec.wire, error.message)
-        if self.started:  # the reply has begun, so no error response can be sent
+        if self.started:  # an error response cannot be sent after the reply has begun
             return
         await charge(self)  # failed attempts may have a cost
         reply = self.codec.error(error)
@@ -610,7 +613,7 @@ def _parse(bounds: Bounds, body: bytes) -> dict[str, Any]:
     return dict(read_body(body).data)
 
 
-_HEADER = 4000  # characters; clients limit all headers together to 8 KB or more
+_HEADER = 4000  # maximum length in characters; clients limit all headers together to 8 KB or more
 
 
 def _shown(warnings: Sequence[LossWarning]) -> str:

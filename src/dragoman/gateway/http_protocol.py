@@ -32,8 +32,9 @@ _LINGER_SECONDS = 5.0
 _LINGER_BYTES = 4 * 1024 * 1024
 _LINGER_STEP = 0.02
 _LINGER_READING = 32
-_LEAST_TAKEN = 64 * 1024  # bytes of a reply that a client must read within ``write_seconds``
-# The kernel's send buffer. By default it takes megabytes before backpressure reaches the provider.
+_LEAST_TAKEN = 64 * 1024  # number of bytes that a client must read within ``write_seconds``
+# The size of the kernel's send buffer. By default it accepts megabytes before backpressure reaches
+# the provider.
 _SEND_BUFFER = 64 * 1024
 _PROBE_SECONDS = 0.05
 _INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -71,7 +72,7 @@ class _EndingProtocol(HttpToolsProtocol):
         self._running: RequestResponseCycle | None = None
         self._in_head = False
         self._unread = 0  # bytes received since the last complete header block or body part
-        self._is_deaf = False  # further requests on this connection are not read
+        self._is_deaf = False  # whether further requests on this connection are ignored
         self._is_closing = False
         self._is_lingering = False
         self._unsent = 0
@@ -106,7 +107,7 @@ class _EndingProtocol(HttpToolsProtocol):
         cycle = self._running
         is_request_whole = cycle is not None and not cycle.more_body and not cycle.response_started
         if self._is_closing or not is_request_whole or self.scheme == "https":
-            return False  # asyncio closes the transport
+            return False  # returning False makes asyncio close the transport
         self.cycle.keep_alive = False
         self._probe(_PROBE_SECONDS)
         return True
@@ -177,7 +178,8 @@ class _EndingProtocol(HttpToolsProtocol):
             self.flow.resume_reading()
 
     def _stop_lingering(self) -> None:
-        if self._inner.get_write_buffer_size():  # a long reply has its own timeout
+        # while a reply is being sent, the write timeout applies instead
+        if self._inner.get_write_buffer_size():
             self._inner.close()
             self._watch_writing()
         else:
@@ -223,7 +225,7 @@ class BoundedHttpProtocol(_EndingProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._peer = ""
-        self._keep_alive = False  # keep-alive of the request being received
+        self._keep_alive = False  # whether the request being received allows keep-alive
         self._field_bytes = 0
         self._refusal = (400, "the request is not valid HTTP")
 
@@ -249,7 +251,7 @@ class BoundedHttpProtocol(_EndingProtocol):
     def shutdown(self) -> None:
         self._keep_alive = False
         if self._is_closing:
-            self._inner.close()  # without waiting for further data
+            self._inner.close()  # close the connection without waiting for further data
         else:
             super().shutdown()
 
@@ -265,7 +267,7 @@ class BoundedHttpProtocol(_EndingProtocol):
             return
         try:
             self.parser.feed_data(data)  # pyright: ignore[reportAttributeAccessIssue]
-        # answered as a plain request, after which the connection ends
+        # a request for an upgrade is answered as a plain request, after which the connection ends
         except httptools.HttpParserUpgrade:
             self._stop_parsing()
         except httptools.HttpParserError:
@@ -297,7 +299,7 @@ class BoundedHttpProtocol(_EndingProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         size = len(name) + len(value) + 4
-        # a trailer: read and dropped, because it is not among the checked headers
+        # this is a trailer, which is dropped because trailers are not checked like headers
         if not self._in_head:
             self._count_field(size, self.bounds.trailer_bytes)
             return
@@ -369,7 +371,8 @@ class BoundedHttpProtocol(_EndingProtocol):
         self._read_timer = self.loop.call_later(self.bounds.head_seconds, self._head_is_late)
 
     def _head_is_late(self) -> None:
-        if self._is_replying():  # reading may be paused, so the client need not be at fault
+        # reading may be paused by backpressure, so the client may not be at fault
+        if self._is_replying():
             self._wait_for_head()
         elif self._in_head:
             self._refuse(

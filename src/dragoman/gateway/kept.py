@@ -38,12 +38,12 @@ class Memory:
     def __init__(self, store: ResponseStore, owner: str) -> None:
         self._store = store
         self._owner = owner
-        self._input: list[Any] = []  # all items sent to the model
-        self._new: list[Any] = []  # the items of this request
+        self._input: list[Any] = []  # all items that were sent to the model
+        self._new: list[Any] = []  # the items that this request adds
         self._conversation: str | None = None
         self.fields: dict[str, Any] = {}
         self.is_stored = True
-        self.response_id: str | None = None  # the id assigned to a background response
+        self.response_id: str | None = None  # the id that was assigned to a background response
 
     async def recall(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields of a request with all references resolved."""

@@ -75,9 +75,9 @@ class Key(Struct, frozen=True):
     on_loss: Literal["warn", "reject"] = "warn"
     team: str | None = None
     budget_usd_month: Decimal | None = None
-    # for all keys of the team together
+    # the monthly budget of all keys of the team together
     team_budget_usd_month: Decimal | None = None
-    # the key before a rotation, which stays valid for some time
+    # hash of the key before a rotation, which stays valid for some time
     old_hash: str | None = None
     old_until: datetime | None = None
 
@@ -195,7 +195,7 @@ class KeyRing:
             if version != self._version:
                 self._keys = self._source.read_keys()
                 self._version = version
-        except Exception as error:  # an exception of either driver
+        except Exception as error:  # an exception of the SQLite or the PostgreSQL driver
             if not self._is_lost:
                 log.warning(
                     "the database of keys is unavailable; the keys stay as they are: %s",
@@ -214,7 +214,7 @@ class KeyRing:
         """Return the key that a client sent; ``None`` if it is unknown or expired."""
         digest, now = hash_key(presented or ""), datetime.now(UTC)
         found: Key | None = None
-        for key in self.keys:  # compare with all keys, even after a match: constant time
+        for key in self.keys:  # compare with every key, even after a match, to take constant time
             if hmac.compare_digest(key.hash, digest):
                 found = key
             is_old = hmac.compare_digest(key.old_hash or "", digest)
@@ -247,7 +247,7 @@ def _stamp(path: Path | None) -> tuple[int, int, int] | None:
         facts = path.stat() if path is not None else None
     except OSError:
         return None
-    # a pipe is read only at the start, since reading could block the event loop
+    # a key file that is a pipe is read only at the start, since reading could block the event loop
     if facts is None or not stat.S_ISREG(facts.st_mode):
         return None
     return (facts.st_mtime_ns, facts.st_size, facts.st_ino)

@@ -59,7 +59,7 @@ def is_key_database(place: str | Path) -> bool:
     if is_postgres(place):
         return True
     path = Path(place)
-    if not path.is_file():  # a pipe can be read only once, as a key file
+    if not path.is_file():  # a pipe is a key file: it can be read only once
         return path.suffix in (".db", ".sqlite")
     with path.open("rb") as file:
         return file.read(len(_SQLITE)) == _SQLITE
@@ -77,11 +77,12 @@ class KeyStore:
     """
 
     def __init__(self, place: str | Path, *, actor: str | None = None) -> None:
-        if not is_postgres(place):  # only the owner may read or change a new file
+        # create a new file so that only its owner may read or change it
+        if not is_postgres(place):
             os.close(os.open(place, os.O_RDWR | os.O_CREAT, 0o600))
         self._base = open_database(place, _SCHEMA)
         self._actor = actor or _find_actor()
-        self._lock = threading.Lock()  # the gateway polls in threads
+        self._lock = threading.Lock()  # the gateway polls the keys from several threads
 
     def version(self) -> int:
         """Return the number of the most recent change."""
@@ -198,7 +199,7 @@ class KeyStore:
         with self._lock:
             self._base.close()
 
-    # internals
+    # --- internals
 
     def _read(self, name: str) -> Key:
         rows = self._base.run("select data from dragoman_keys where id = ?", (name,))
@@ -249,6 +250,6 @@ def _check_name(name: str) -> None:
 def _find_actor() -> str:
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # a container may run as a user without a name
+    except (KeyError, OSError):  # the user of a container may not have a name
         user = str(os.getuid())
     return f"{user}@{socket.gethostname()}"

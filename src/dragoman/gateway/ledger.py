@@ -36,7 +36,7 @@ from .limits import RedisLimits
 log = logging.getLogger("dragoman")
 
 _SCHEMA = [
-    # the month '' is the total
+    # the row with the empty month '' is the total
     (
         "create table if not exists dragoman_spent (key text, month text, usd text not null, "
         "primary key (key, month))"
@@ -51,8 +51,8 @@ _SCHEMA = [
         "null)"
     ),
 ]
-_LIFE = new_ulid()  # identifies this process, since the operating system reuses process ids
-_BUSY_SECONDS = 2.0  # how long a call waits for its admission
+_LIFE = new_ulid()  # a unique id of this process, since the operating system reuses process ids
+_BUSY_SECONDS = 2.0  # how many seconds a call waits for its admission
 _RETRY_SECONDS = 1.0  # seconds between two attempts to write the usage of a call
 _CLOSE_SECONDS = 10.0
 
@@ -78,10 +78,11 @@ class Ledger:
     ) -> None:
         self._clock = clock
         self.is_shared = place is not None
-        # Used by one thread at a time, not necessarily the one that created it.
+        # The connection is used by one thread at a time, which may not be the thread that created
+        # it.
         self._base = open_database(":memory:" if place is None else place, _SCHEMA)
         self.errors = self._base.errors
-        # by key: what remained of its limits after its last request
+        # for each key, what was left of its limits after its last request
         self._standing: dict[str, dict[str, int]] = {}
         if not is_postgres(place):
             self._adopt()
@@ -199,7 +200,7 @@ class Ledger:
         }
 
     def _spend(self, account: str, month: str, money: Decimal) -> None:
-        # the account is locked, so no other process can add in between
+        # the account is locked, so that no other process can add to it now
         spent = self._read_spent(account, month)
         total, here = EXACT.add(spent[""], money), EXACT.add(spent[month], money)
         self._base.run(
@@ -241,8 +242,8 @@ class Ledger:
         this, last = self._read_minutes(now, key, what)
         if this + last * (1 - seconds / 60) < limit:
             return
-        # If this minute alone exceeds the limit, wait for the next; else until enough of the last
-        # has passed.
+        # If the usage of this minute alone exceeds the limit, wait for the next minute. Otherwise
+        # wait until enough of the previous minute is outside the window.
         wait = 60 - seconds if this >= limit else (1 - (limit - this) / last) * 60 - seconds
         raise RateLimitError(
             f"this key's limit of {what} a minute is reached", retry_after=max(0.1, round(wait, 1))
@@ -282,13 +283,14 @@ def _find_month(now: float) -> str:
 
 def _is_alive(pid: int) -> bool:
     if sys.platform == "win32":
-        # on Windows, os.kill(pid, 0) terminates the process; rely on the lease's expiry
+        # On Windows os.kill(pid, 0) terminates the process, so the lease of a dead process ends by
+        # its expiry.
         return True
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # owned by another user, and alive
+    except PermissionError:  # the process is alive and belongs to another user
         pass
     return True
 
@@ -331,7 +333,7 @@ class LedgerWriter:
         self.ledger = ledger
         self.limits = limits
         self._jobs: queue.SimpleQueue[_Admission | _Settlement | None] = queue.SimpleQueue()
-        self._owed: deque[_Settlement] = deque()  # used by the thread only
+        self._owed: deque[_Settlement] = deque()  # only the ledger's thread uses this queue
         self._thread: threading.Thread | None = None
 
     async def admit(self, key: Key, seconds: float) -> Lease | None:
@@ -416,11 +418,11 @@ class LedgerWriter:
         result: Future[str | None] = Future()
         self._put(_Admission(key, seconds, time.monotonic() + _BUSY_SECONDS, result))
         try:
-            # a database that hangs is reported here, while the thread still waits for it
+            # report a database that hangs, while the thread still waits for it
             async with asyncio.timeout(2 * _BUSY_SECONDS):
                 return await asyncio.shield(asyncio.wrap_future(result))
         except (asyncio.CancelledError, TimeoutError) as error:
-            # the client is gone, but its lease may still be granted
+            # the client has disconnected, but its lease may still be granted: release it then
             result.add_done_callback(lambda done: self._give_back(done, key))
             if isinstance(error, TimeoutError):
                 raise _overloaded() from error
@@ -442,7 +444,8 @@ class LedgerWriter:
             jobs = self._next_jobs()
             is_open = None not in jobs
             self._owed.extend([job for job in jobs if isinstance(job, _Settlement)])
-            # once for all waiting jobs: each attempt may last as long as the file is locked
+            # only one attempt for all waiting jobs, since each may last as long as the file is
+            # locked
             is_paid = self._pay()
             decided: dict[str, QuotaExceededError | None] = {}
             for job in jobs:
@@ -481,7 +484,7 @@ class LedgerWriter:
     ) -> str | None:
         if self.limits is None:
             return self.ledger.admit(job.key, job.seconds)
-        # a budget alone: jobs that wait at the same time get the same answer
+        # if only a budget is checked, all waiting jobs of a key get the same answer
         if job.key.id not in decided:
             try:
                 decided[job.key.id] = None

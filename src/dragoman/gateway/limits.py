@@ -29,13 +29,14 @@ Reject them (status 503), admit them, or count them in each process separately.
 """
 
 POLICIES: tuple[Policy, ...] = get_args(Policy)
-_SECONDS = 5.0  # timeout of one Redis command
-_RETRIES = 7  # attempts to release a lease, with doubled pauses: two minutes
-_CONNECTIONS = 8  # maximum number of connections of one process
+_SECONDS = 5.0  # timeout of one Redis command in seconds
+_RETRIES = 7  # number of attempts to release a lease; with doubling pauses they take two minutes
+_CONNECTIONS = 8  # maximum number of Redis connections of one process
 _PAUSE = 1.0  # seconds without a Redis command after a failure
-_LOCAL = "local:"  # prefix of the leases that the counter in memory granted
+_LOCAL = "local:"  # prefix of leases that the counter in memory granted
 
-# KEYS: the windows of a key, its leases. ARGV[1]: the time, or '' for that of Redis.
+# Arguments of the Lua scripts. KEYS: a key's windows and its leases. ARGV[1]: the time, or '' to
+# use the time of Redis.
 _PRELUDE = """
 local now = tonumber(ARGV[1])
 if not now then
@@ -57,9 +58,9 @@ local function keep()
 end
 """
 
-# ARGV: time, lease id, seconds of the lease, calls at a time, requests and tokens per minute; 0
-# means unlimited. Returns the exceeded limit or 'ok', the seconds to wait, and the requests and
-# tokens that remain.
+# Arguments of the script that admits a call. ARGV: time, lease id, seconds of the lease,
+# concurrent calls, requests and tokens per minute; 0 means unlimited. It returns the exceeded
+# limit or 'ok', the seconds to wait, and the requests and tokens that are left.
 _ADMIT = (
     _PRELUDE
     + """
@@ -88,7 +89,8 @@ return {'ok', '0', left[1], left[2]}
 """
 )
 
-# ARGV: time, lease id, tokens to add, requests to take back.
+# Arguments of the script that settles a call. ARGV: time, lease id, tokens to add, requests to
+# subtract.
 _SETTLE = (
     _PRELUDE
     + """
@@ -130,7 +132,7 @@ class RedisLimits:
         clock: Callable[[], float] | None = None,
     ) -> None:
         try:
-            import redis.asyncio  # a lazy import of an optional dependency
+            import redis.asyncio  # lazy import: an optional dependency
         except ImportError as error:
             raise ImportError(
                 "limits in Redis need its extra: pip install 'dragoman[redis]'"
@@ -139,11 +141,11 @@ class RedisLimits:
             raise ValueError(
                 f"on_failure must be one of {', '.join(POLICIES)}, and local needs spare="
             )
-        self.failures = 0  # admissions that Redis could not decide
+        self.failures = 0  # number of admissions that Redis could not decide
         self._redis: Redis
         self._owned = isinstance(client, str)
         if isinstance(client, str):
-            # Bounded: a crowd of clients would otherwise open a connection each.
+            # The pool is bounded: otherwise each of many clients would open a connection to Redis.
             pool = redis.asyncio.BlockingConnectionPool.from_url(
                 client, max_connections=_CONNECTIONS, timeout=_SECONDS,
                 socket_timeout=_SECONDS, socket_connect_timeout=_SECONDS,
@@ -173,11 +175,13 @@ class RedisLimits:
         asking = self._start(self._run(self._admitting, key, lease, seconds, *limits))
         try:
             found = await asyncio.shield(asking)
-        except asyncio.CancelledError:  # Redis may grant it all the same
+        except asyncio.CancelledError:
+            # Redis may still grant the lease after the caller was cancelled
             asking.add_done_callback(lambda done: self._undo(done, lease, key))
             raise
         except self._errors as error:
-            # Redis may run the script later and grant a lease that no call holds: free its slot.
+            # Redis may run the script later and grant a lease that no call holds, so release the
+            # lease.
             self.settle(lease, key)
             return self._admit_without(key, seconds, error)
         what, wait, *left = [
@@ -213,18 +217,18 @@ class RedisLimits:
     async def close(self) -> None:
         """Wait until pending leases are released; close the connection if it was opened here."""
         self._closing.set()
-        while self._tasks:  # the end of one may start another
+        while self._tasks:  # a task that ends may start another one
             await asyncio.wait(self._tasks)
         if self._owned:
             await self._redis.aclose()
 
-    # internals
+    # --- internals
 
     async def _run(self, script: Any, key: Key, *arguments: Any) -> Any:
         if time.monotonic() < self._paused_until:
             raise TimeoutError("Redis failed a moment ago")
         now = "" if self._clock is None else repr(self._clock())
-        # One hash tag, so that both keys are on the same node of a cluster.
+        # Both names have the same hash tag, so that they are on the same node of a Redis cluster.
         names = [f"dragoman:{{gateway:{key.id}}}:{part}" for part in ("used", "leases")]
         try:
             async with asyncio.timeout(_SECONDS):

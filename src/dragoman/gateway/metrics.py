@@ -21,7 +21,8 @@ class Metrics:
         self._warnings: Counter[tuple[str, ...]] = Counter()
         self._tokens: Counter[tuple[str, ...]] = Counter()
         self._switches: Counter[tuple[str, ...]] = Counter()
-        self._seconds: dict[str, list[float]] = {}  # by name: buckets, then sum and count
+        # for each name: the counts of the buckets, then the sum and the count
+        self._seconds: dict[str, list[float]] = {}
 
     def count(self, wire: str, model: str, status: int) -> None:
         """Count a finished request."""

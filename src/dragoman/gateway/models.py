@@ -24,7 +24,7 @@ log = logging.getLogger("dragoman")
 Served: TypeAlias = Provider | RetrievalModel[Any, Any]
 """What a served name refers to: a model for chat, embedding or reranking."""
 
-_READY_FOR = 10.0  # seconds for which a readiness result is cached
+_READY_FOR = 10.0  # how many seconds a readiness result is cached
 
 
 class Models:
@@ -45,7 +45,7 @@ class Models:
             for name, each in given.items()
             if isinstance(each, RetrievalModel)
         }
-        self.users = 0  # requests under way that use these models
+        self.users = 0  # number of requests in progress that use these models
         self.is_retired = False
         self._asked: float | None = None
         self._problems: dict[str, str] | None = None
@@ -72,7 +72,8 @@ class Models:
         ):
             try:
                 provider = self._providers[name] = self._registry.provider(name, keep_raw=False)
-            except AuthenticationError as error:  # the operator's key is missing, not the client's
+            except AuthenticationError as error:
+                # the missing key is the operator's, not the client's
                 raise InvalidModelError("the model is not configured here") from error
         if provider is None:
             raise InvalidModelError("no model of this name is served here")
@@ -107,7 +108,8 @@ class Models:
         if self._asked is None or time.monotonic() - self._asked > _READY_FOR:
             if self._probe is None or self._probe.done():
                 self._probe = asyncio.ensure_future(self._find_problems())
-            # waits without awaiting the task: a cancelled caller must not cancel it for all
+            # Wait without awaiting the task itself, since a cancelled caller would cancel it for
+            # all callers.
             await asyncio.wait([self._probe])
         return self._problems
 
@@ -168,7 +170,7 @@ async def _problem(provider: Served) -> str | None:
 def issuer_of(provider: Provider) -> Issuer | None:
     """Return the issuer of the opaque state in a provider's replies; ``None`` if it varies."""
     ends = [part for part in walk(provider) if isinstance(part, HttpProvider)]
-    # a set: several keys are one issuer
+    # a set, because connections with different keys have the same issuer
     issuers = {Issuer(end.codec.wire, end.codec.issuer_vendor, end.model) for end in ends}
     return issuers.pop() if len(issuers) == 1 else None
 
@@ -206,7 +208,7 @@ def fit_reasoning(provider: Provider, request: Request) -> tuple[Request, tuple[
         other = _BUDGETS.get(asked)
     config = request.config
     if isinstance(other, int) and config.max_tokens is not None and config.max_tokens <= other:
-        # the limit includes thinking
+        # the token limit of the wire includes thinking
         config = replace(config, max_tokens=config.max_tokens + other)
     fitted = replace(request, config=replace(config, reasoning=other))
     if other is not None and _takes_reasoning(provider, fitted):

@@ -27,7 +27,7 @@ from .exchange import Action, Exchange, GoneError, Receive, Scope, Send
 MAX_TEXTS = 10_000
 """The maximum number of texts or documents in one client request."""
 
-_SPARE = 60.0  # seconds a call may last beyond its reply, until its end is recorded
+_SPARE = 60.0  # how many seconds a call may last after its reply, until its end is recorded
 
 
 class RetrievalHandler:
@@ -49,7 +49,7 @@ class RetrievalExchange(Exchange):
     def __init__(
         self, service: Service, codec: RetrievalServer, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        front: Any = codec  # an exchange uses only the codec's wire, errors and keys
+        front: Any = codec  # typed as Any: an exchange uses only the codec's wire, errors and keys
         super().__init__(service, front, scope, receive, send)
         self.retrieval = codec
         self.record = self._record_call

@@ -7,7 +7,7 @@ from ..middleware import Fallback
 from ..middleware.layer import walk
 from ..provider import Provider, Reply
 
-_MAX = 1000  # maximum length of a header
+_MAX = 1000  # maximum length of a header in characters
 
 
 def find_switches(reply: Reply | None) -> list[RoutingSwitched]:

@@ -15,9 +15,10 @@ class StopCutter:
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
-        self._held: TextDelta | None = None  # text that may be the beginning of a stop sequence
-        self._block = -1  # the block the text belongs to
-        self._text: list[str] = []  # the text of the block that was passed on so far
+        # held-back text that may be the beginning of a stop sequence
+        self._held: TextDelta | None = None
+        self._block = -1  # index of the block that the held-back text belongs to
+        self._text: list[str] = []  # the text of the current block that has been forwarded
         self.found: str | None = None
 
     def feed(self, events: Sequence[Event]) -> list[Event]:

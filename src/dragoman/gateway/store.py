@@ -69,7 +69,7 @@ class ResponseStore:
             return await asyncio.to_thread(self._locked, function, *args)
         except OverloadedError:
             raise
-        except Exception as error:  # an exception of either driver
+        except Exception as error:  # an exception of the SQLite or the PostgreSQL driver
             raise OverloadedError(
                 "the gateway's store cannot be used at the moment", retry_after=2
             ) from error

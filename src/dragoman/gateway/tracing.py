@@ -38,7 +38,7 @@ class Tracing:
 
     def __init__(self, tracer_provider: TracerProvider | None = None) -> None:
         self._attempts = OpenTelemetry(tracer_provider)
-        # an optional dependency; the line above reports it
+        # lazy import: an optional dependency whose absence was reported before
         from opentelemetry import context, propagate, trace
 
         self._context: Any = context

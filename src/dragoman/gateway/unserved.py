@@ -17,7 +17,7 @@ _VERSIONED = (
     "/models",
     "/embeddings",
 )
-# Parts of the vendors' APIs that are not served, and what to do instead.
+# Parts of the vendors' APIs that the gateway does not serve, and what a client can do instead.
 _PARTS = (
     ("/v1/completions", "legacy completions are not served here; use /v1/chat/completions"),
     ("/v1/embeddings", "embeddings are not served here"),

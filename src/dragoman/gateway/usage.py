@@ -37,8 +37,8 @@ _SCHEMA = [
     ),
 ]
 _FLUSH_SECONDS = 2.0
-_FRESH_SECONDS = 15.0  # a process that has written nothing for longer is gone
-_MAX_LIVE = 200  # requests of one process that are listed
+_FRESH_SECONDS = 15.0  # after this many seconds without a write, a process counts as ended
+_MAX_LIVE = 200  # maximum number of requests of one process to list
 
 
 class Row(NamedTuple):
@@ -75,7 +75,7 @@ class UsageBook:
         self._base = open_database(":memory:" if place is None else place, _SCHEMA)
         self._life = new_ulid()
         self._new: dict[tuple[int, str, str], list[Any]] = {}
-        self._turn = asyncio.Lock()  # one thread at a time uses the connection
+        self._turn = asyncio.Lock()  # only one thread at a time may use the connection
 
     def count(self, key: str, model: str, status: int, usage: Usage, money: Decimal) -> None:
         """Count a finished request."""
@@ -130,7 +130,7 @@ class UsageBook:
         """Close the file or the connection."""
         self._base.close()
 
-    # in a thread
+    # --- internals, run in a thread
 
     def _write(self, rows: Mapping[tuple[int, str, str], list[Any]], live: bytes) -> None:
         with self._base.transaction("usage") as now:

@@ -108,7 +108,7 @@ class LangchainReader:
             ) from error
         found: Any = await model.ainvoke(messages, **settings)
         reply, raw = _Reply(), found["raw"]
-        # LangChain forced the model to call a tool with this schema
+        # LangChain requested the data by a forced tool call
         by_call = bool(raw.tool_calls)
         for piece in reply.read(raw):
             if not by_call or not isinstance(piece, str | ToolCall | CallPiece):

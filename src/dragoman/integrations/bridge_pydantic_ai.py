@@ -164,7 +164,7 @@ def write_messages(messages: Sequence[Message]) -> tuple[list[ModelMessage], lis
             continue
         part = _write_part(message, path, names)
         last = made[-1] if made else None
-        if isinstance(last, ModelRequest):  # one request holds all parts up to the next reply
+        if isinstance(last, ModelRequest):  # all parts up to the next reply belong to one request
             made[-1] = ModelRequest([*last.parts, part])
         else:
             made.append(ModelRequest([part]))

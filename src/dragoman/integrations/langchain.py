@@ -214,7 +214,8 @@ class ChatDragoman(BaseChatModel):
         **kwargs: Any,
     ) -> Runnable[LanguageModelInput, AIMessage]:
         """Offer tools to the model: functions, LangChain tools, Pydantic models, JSON Schemas."""
-        kwargs.pop("strict", None)  # the schema decides about strict mode
+        # strict mode depends on the schema, so this argument is ignored
+        kwargs.pop("strict", None)
         return super().bind(
             tools=[convert_to_openai_tool(tool) for tool in tools],
             tool_choice=tool_choice,
@@ -306,7 +307,8 @@ def _make_call(
 def _end(response: Response[Any]) -> ChatGenerationChunk:
     warn_of_losses(response.warnings, stacklevel=3)
     last = make_last_chunk(response)
-    last.additional_kwargs.pop("reasoning_content", None)  # its pieces were already sent
+    # the reasoning was already sent in pieces
+    last.additional_kwargs.pop("reasoning_content", None)
     return ChatGenerationChunk(message=last)
 
 

@@ -98,8 +98,8 @@ class DragomanEmbeddings(BaseModel, Embeddings):
 
 
 def _make_lists(answer: Embedded) -> list[list[float]]:
-    # LangChain's methods imply the input type; on a wire without a field for it, the caller has
-    # lost nothing.
+    # LangChain's methods choose the input type, so the caller has lost nothing if a wire has no
+    # field for it.
     losses = [loss for loss in answer.warnings if loss.code != "input_type_dropped"]
     warn_of_losses(losses, stacklevel=3)
     return answer.vectors.tolist()

@@ -100,7 +100,7 @@ def _read_block(block: Any, path: str) -> UserBlock:
         data = base64.b64encode(block["text"].encode()).decode("ascii")
         return Document(Inline(data), "text/plain", block.get("title"))
     value = block.get("value") or {}
-    # LangChain has no block for Anthropic's document
+    # Anthropic's document block, for which LangChain has no type
     if kind == "non_standard" and value.get("type") == "document":
         source = value.get("source") or {}
         return Document(

@@ -136,7 +136,7 @@ class AsyncDragomanModel(_Described, llm.AsyncModel):  # type: ignore[misc]
 class DragomanEmbeddingModel(EmbeddingModel):
     """An embedding model of the ``llm`` command."""
 
-    batch_size = 100  # llm reads this many texts at a time from a file or database
+    batch_size = 100  # how many texts llm reads at a time from a file or a database
     _embedder: SyncEmbedder | None = None
 
     def __init__(
@@ -246,7 +246,8 @@ def _read_part(part: Any) -> UserBlock:
         return Text(part.text)
     if not isinstance(part, AttachmentPart) or part.attachment is None:
         raise InvalidRequestError(f"a part of type {type(part).__name__} cannot be sent")
-    attachment: Any = part.attachment  # its methods have no types
+    # typed as Any, because the attachment's methods have no annotations
+    attachment: Any = part.attachment
     kind = attachment.resolve_type()
     source: Url | Inline
     if attachment.url:

@@ -34,8 +34,8 @@ class PerLoop(Generic[ModelT]):
         loop = asyncio.get_running_loop()
         if loop not in self._opened:
             self._opened[loop] = model = self._open()
-            # ``asyncio.run`` closes open asynchronous generators when it ends; closing this one
-            # closes the model.
+            # ``asyncio.run`` closes open asynchronous generators at its end, and closing this
+            # generator closes the model.
             self._held[loop] = held = _close_at_the_end(model)
             await anext(held)
         return self._opened[loop]

@@ -36,7 +36,7 @@ async def show(stream: EventStream[Parsed], *, seconds: float = 0.1) -> Response
             "show needs IPython, which notebooks run on: pip install ipython"
         ) from error
     growing = _GrowingReply()
-    # None outside of IPython, where display prints
+    # outside of IPython ``display`` prints and returns None
     handle: Any = display(growing, display_id=True)
     shown = time.monotonic()
     async with stream:

@@ -145,7 +145,8 @@ class DragomanModel(Model[Provider]):
         )
         with _translated_errors(self._name):
             stream = provider.stream(**arguments)
-            first = await anext(stream)  # raises a rejection here, before the stream is entered
+            # a request that is rejected raises the error before the stream is entered
+            first = await anext(stream)
         async with stream:
             yield DragomanStreamedResponse(parameters, stream, first, self._name, self.system)
 
@@ -177,7 +178,8 @@ class DragomanModel(Model[Provider]):
         instructions = self._get_instruction_parts(messages, parameters) or []
         arguments: dict[str, Any] = {
             "messages": read_messages(messages, [part.content for part in instructions]),
-            "check_calls": False,  # the framework validates arguments, and asks the model again
+            # Pydantic AI validates arguments itself, and calls the model again if they are invalid
+            "check_calls": False,
         }
         mode, definitions = read_choice(settings, parameters)
         if definitions:

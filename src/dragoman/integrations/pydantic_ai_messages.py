@@ -26,7 +26,7 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.models import ModelRequestParameters
 
-# every model of the framework uses it
+# a private function that all models of Pydantic AI use
 from pydantic_ai.models._tool_choice import resolve_tool_choice
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
@@ -60,14 +60,14 @@ def read_messages(messages: Sequence[ModelMessage], instructions: Sequence[str])
     for message in messages:
         if isinstance(message, ModelRequest):
             read += _read_request(message)
-        # the framework keeps empty replies, which no wire takes back
+        # Pydantic AI keeps empty replies, which no provider accepts back
         elif (reply := _read_reply(message)).content:
             read.append(reply)
     leading = next(
         (at for at, message in enumerate(read) if type(message) is not System), len(read)
     )
-    # A system prompt that an agent adds later goes to the front, where every wire has a place for
-    # it.
+    # A system prompt that an agent adds later is moved to the beginning, because every wire
+    # accepts one there.
     late = [message for message in read[leading:] if type(message) is System]
     rest = [message for message in read[leading:] if type(message) is not System]
     return [*read[:leading], *late, *[System(text) for text in instructions], *rest]

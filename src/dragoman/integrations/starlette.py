@@ -29,11 +29,11 @@ from .ui_messages import UIMessageChunks
 
 __all__ = ["ndjson_response", "sse_response", "ui_message_stream_response"]
 
-# Statuses that a caller can act on. Others, such as 401 or 404, are about the application's own
-# key or model: they would mislead a client about the application.
+# HTTP statuses that a caller can act on. Other statuses, such as 401 or 404, concern the
+# application's own key or model, and would mislead a client about the application.
 _KEPT = frozenset({400, 413, 422, 429, 503, 504})
 _SSE = "text/event-stream"
-# Proxies would otherwise collect events (nginx) or keep the reply.
+# These headers keep proxies from buffering events (nginx) and from caching the reply.
 _HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
@@ -83,7 +83,7 @@ class _EventLines:
         return self._before + encode_event(event) + self._after
 
     def write_end(self) -> bytes:
-        return b""  # the last event is the end
+        return b""  # the last event marks the end, so no further bytes are needed
 
     def write_error(self, error: ProviderError) -> bytes:
         return (
@@ -117,7 +117,7 @@ def _describe(error: ProviderError) -> dict[str, Any]:
         "retryable": error.transient,
         "request_id": error.request_id,
     }
-    if error.response is not None:  # what the call used until it failed
+    if error.response is not None:  # the tokens that the call used before it failed
         described["usage"] = error.response.usage
     return {"error": described}
 
@@ -145,7 +145,7 @@ async def _respond(
 
 
 def _choose_status(error: ProviderError) -> int:
-    # Some servers report an overload as 429, for which status_of returns 503.
+    # Keep the status 429 of servers that report an overload with it; status_of would return 503.
     status = 429 if error.status == 429 else status_of(error)
     if status in _KEPT:
         return status
@@ -177,7 +177,8 @@ class _StreamedReply(StreamingResponse):
                 yield lines.write(event)
         except ProviderError as error:
             yield lines.write_error(error)
-            # the server closes the connection without the end of the body, and logs the error
+            # after an exception the server closes the connection without the end of the body, and
+            # logs the error
             raise
         yield lines.write_end()
 
@@ -193,7 +194,7 @@ class _StreamedReply(StreamingResponse):
             await self._stream.aclose()
         for task in (sending, watching):
             failure = None if task.cancelled() else task.exception()
-            # servers raise OSError if the client is gone
+            # a server raises OSError if the client has disconnected
             if failure is not None and not isinstance(failure, OSError):
                 raise failure
         if self.background is not None:

@@ -49,7 +49,7 @@ _FINISH: dict[FinishReason, str] = {
     "content_filter": "content-filter",
     "error": "error",
 }
-# the protocol requires one; some servers omit it
+# default media types, since some servers omit the type and the protocol requires it
 _MEDIA_TYPES = {Image: "image/png", Audio: "audio/wav"}
 
 
@@ -63,7 +63,7 @@ class UIMessageChunks:
 
     def __init__(self, message_id: str | None = None) -> None:
         self._message_id = message_id
-        # the open part: text or reasoning, and the index of its block
+        # the open part: its kind (text or reasoning) and the index of its block
         self._part: tuple[str, int] | None = None
         self._signature: str | None = None
         self._tool_name = ""

@@ -76,7 +76,7 @@ class LocalProvider(Wrapper):
             self._found = find_model(model)
         except WeightsError as error:
             unknown = InvalidModelError(str(error), provider=self.name, model=str(model))
-            unknown.advice = ""  # the message lists the known names
+            unknown.advice = ""  # no advice is needed, since the message lists the known names
             raise unknown from error
         entry = self._found.entry
         self.model = entry.model if entry is not None else self._found.name
@@ -128,7 +128,7 @@ class LocalProvider(Wrapper):
             await asyncio.to_thread(server.stop)
 
     def plan(self, messages: Any) -> SwapPlan:
-        # Planning sends nothing, so any address works and no server is needed.
+        # Planning sends nothing, so no server is needed and the address does not matter.
         return self._connect("http://127.0.0.1:1", "").plan(messages)
 
     async def _start(self) -> Provider:
@@ -139,7 +139,7 @@ class LocalProvider(Wrapper):
                     url = await asyncio.to_thread(self._server.start)
                 except (LocalServerError, WeightsError) as error:
                     failed = ModelNotLoadedError(str(error), provider=self.name, model=self.model)
-                    # the message has the advice, and waiting does not help
+                    # the message contains the advice, and waiting does not help
                     failed.advice, failed.transient = "", False
                     raise failed from error
                 self._inner = self._connect(url, self._server.key)
@@ -153,8 +153,8 @@ class LocalProvider(Wrapper):
         return open_server(found, context=self._context, threads=self._threads)
 
     def _connect(self, url: str, key: str) -> Provider:
-        # llama.cpp has one model and serves it under every name. If the chat template ignores
-        # tools, tool calls are requested through a JSON Schema instead.
+        # llama.cpp serves its one model under every name. If the chat template does not support
+        # tools, tool calls are requested by a JSON Schema instead.
         calls = self._server.calls if self._server is not None else "schema"
         return connect(
             self.model,

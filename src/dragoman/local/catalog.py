@@ -33,7 +33,7 @@ class Defaults(Struct, frozen=True, forbid_unknown_fields=True):
 
     system: str | None = None
     temperature: float | None = None
-    max_tokens: int = 400  # llama.cpp generates without end if no limit is set
+    max_tokens: int = 400  # a default limit, since llama.cpp may generate text without end
 
 
 class CatalogModel(Struct, frozen=True, forbid_unknown_fields=True):

@@ -87,7 +87,7 @@ class LocalEmbedder(Embedder):
                     failed = ModelNotLoadedError(
                         str(error), provider=self.name, model=self.model, advice=""
                     )
-                    # the message has the advice, and waiting does not help
+                    # a retry would not help
                     failed.transient = False
                     raise failed from error
                 self._inner = bind_embedder(

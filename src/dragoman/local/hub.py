@@ -24,10 +24,11 @@ from .store import BLOCK, Progress, WeightsError, make_room
 
 try:
     import fcntl
-except ImportError:  # Windows: two concurrent downloads of one file are only noticed by the digest
+except ImportError:
+    # On Windows, concurrent downloads of one file are detected only by a wrong digest.
     fcntl = None  # type: ignore[assignment]
 
-_TIMEOUT = 60  # seconds without data before giving up
+_TIMEOUT = 60  # give up after this many seconds without data
 _REDIRECTS = 8
 _DIGEST = re.compile(r'(?:W/)?"?([0-9a-f]{64})"?')
 _SPEC = re.compile(
@@ -94,7 +95,7 @@ def download(remote: Remote, hub: Hub, folder: Path, progress: Progress | None =
     """
     path = folder / f"{remote.sha256}.part"
     make_room(folder, remote.size - (path.stat().st_size if path.exists() else 0))
-    with path.open("ab") as file:  # opened for appending, at the end of the partial file
+    with path.open("ab") as file:  # append to the partial file of an earlier download
         _lock(file, remote.file)
         while True:
             before = file.tell()
@@ -121,7 +122,7 @@ def _fetch_rest(remote: Remote, hub: Hub, file: Any, progress: Progress | None) 
     except _RefusedError as refused:
         if refused.status != 416 or not start:
             raise
-        # the server has no bytes after our part, so the part belongs to another file
+        # the server has no bytes after the partial file, so that is a part of another file
         file.seek(file.truncate(0))
         return _fetch_rest(remote, hub, file, progress)
     with contextlib.closing(last) as reply:

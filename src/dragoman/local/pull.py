@@ -51,7 +51,7 @@ class Found(NamedTuple):
     name: str
     path: Path
     entry: CatalogModel | None = None
-    is_managed: bool = True  # whether the file is in our folder, with a digest to verify
+    is_managed: bool = True  # whether the file is in our folder and has a digest to verify
 
 
 def find_model(spec: str | Path | None) -> Found:

@@ -89,13 +89,14 @@ class LocalServer:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            start_new_session=True,  # Ctrl-C in a chat stops the reply, not the server
+            # in its own session, so that Ctrl-C in a chat stops the reply and not the server
+            start_new_session=True,
         )
         assert self._process.stdin is not None
-        # the child died at once; its standard error has the reason
+        # the child process died at once; its standard error has the reason
         with contextlib.suppress(BrokenPipeError):
-            # Passed over standard input and not as arguments, which every user of the machine can
-            # read.
+            # The settings are passed on standard input, because every user of the machine can read
+            # the arguments of a process.
             self._process.stdin.write(json.dumps(self._settings).encode() + b"\n")
             self._process.stdin.flush()
         return self._process
@@ -134,7 +135,7 @@ class LocalServer:
 
 def _serve() -> None:
     """Run in the child process: read the settings, serve, exit when the parent closes the pipe."""
-    # A heavy import that only the child needs.
+    # Imported here, since the import is slow and only the child process needs it.
     import xllamacpp  # type: ignore[import-untyped]
 
     settings: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
@@ -147,12 +148,12 @@ def _serve() -> None:
     params.port = settings["port"]
     params.api_keys = [settings["key"]] if settings["key"] else []
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = settings["threads"]
-    params.cors_origins = "http://localhost"  # the default lets every web page read the replies
+    params.cors_origins = "http://localhost"  # by default, every web page could read the replies
     params.use_jinja = True
     if settings["embeds"]:
         params.embedding = True
         params.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN  # pyright: ignore[reportAttributeAccessIssue]
-        # llama.cpp responds with a 500 to a text longer than this
+        # llama.cpp answers with status 500 if a text is longer than these batch sizes
         params.n_batch = params.n_ubatch = settings["context"]
     params.chat_template = settings["template"]
     params.warmup = False

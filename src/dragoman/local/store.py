@@ -42,7 +42,7 @@ def models_folder() -> Path:
     """Return the folder of models, in ``$DRAGOMAN_CACHE`` or in the platform's cache folder."""
     if chosen := os.environ.get("DRAGOMAN_CACHE"):
         return Path(chosen) / "models"
-    import platformdirs  # a slow import
+    import platformdirs  # lazy import: it is slow
 
     return platformdirs.user_cache_path("dragoman") / "models"
 
@@ -113,7 +113,8 @@ def keep(
             )
         raise WeightsError(f"{path.name} is not a GGUF file")
     _receipt_path(path).unlink(missing_ok=True)
-    arrived.chmod(0o644)  # temporary files are readable by their owner only
+    # a temporary file can be read only by its owner; other users may read this one
+    arrived.chmod(0o644)
     arrived.replace(path)
     _write_receipt(path, name, source, sha256)
     return path

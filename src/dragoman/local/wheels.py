@@ -86,7 +86,7 @@ def _download(
         ]
         command += ["--disable-pip-version-check", "--only-binary=:all:", "--require-hashes"]
         command += ["--dest", str(arrived), "-r", str(requirement)]
-        # pip writes to the temporary folder first; its size is the progress.
+        # pip first writes to the temporary folder, whose size shows the progress.
         environment = {**os.environ, "TMPDIR": scratch, "TEMP": scratch, "TMP": scratch}
         process = subprocess.Popen(  # noqa: S603
             command, stdout=subprocess.DEVNULL, stderr=errors, env=environment
@@ -120,7 +120,8 @@ def _has_ended(process: subprocess.Popen[bytes]) -> bool:
 def _largest(folder: Path) -> int:
     """Return the size of the largest file below ``folder``, to which another process writes."""
     largest = 0
-    for parent, _, names in os.walk(folder):  # os.walk skips folders that vanish
+    # os.walk ignores folders that disappear while it runs
+    for parent, _, names in os.walk(folder):
         for name in names:
             with contextlib.suppress(OSError):
                 largest = max(largest, (Path(parent) / name).stat().st_size)

@@ -81,8 +81,8 @@ def check_log(
     records = sum(held for held, _ in checks)
     breaks = [found for _, found in checks if found is not None]
     if not breaks and (total := count()) != records:
-        # A damaged index may miss a chain's last records; the rest of the chain then looks
-        # complete.
+        # If the index is damaged, the last records of a chain may be missing, and the rest of the
+        # chain looks complete.
         breaks = [
             found_nowhere(
                 f"{total} records are stored and only {records} are reachable by session: the "
@@ -134,14 +134,14 @@ def _walk(session: str, page: Page) -> Iterator[Row | LogCorruptError]:
             if size == 1:
                 yield error
                 return
-            size = 1  # one damaged page fails a complete query: read record by record up to it
+            size = 1  # a damaged page makes the query fail, so read one record at a time up to it
             continue
         if not rows:
             return
         yield from rows
         last = rows[-1][1]
         if type(last) is not int or last <= after:
-            return  # its seq is not a number, which the caller has already reported
+            return  # the record's seq is not a number, which the caller has already reported
         after = last
 
 
@@ -162,7 +162,7 @@ def _check(row: Row, expected: int, previous: str) -> tuple[Problem, str] | None
         )
     try:
         check_payload(record.raw)
-    # the hash is valid, so the writer stored a payload that is not an object
+    # the hash is correct, so the payload was invalid when it was written
     except LogCorruptError as error:
         return "unreadable", str(error)
     return None

@@ -16,7 +16,8 @@ from ..messages import Message, ToolResult, User
 from .payloads import ContextProjected, MessageRecorded, SessionResumed
 from .record import LogRecord
 
-_Change: TypeAlias = MessageRecorded | ContextProjected | int  # an int rewinds to that record
+# an int stands for a rewind to the record with this number
+_Change: TypeAlias = MessageRecorded | ContextProjected | int
 
 
 class Sent(Struct):
@@ -31,7 +32,7 @@ class Sent(Struct):
     is_goal: bool = False
     is_note: bool = False
     instead: str | None = None
-    # the estimated tokens, and the model used for the estimate
+    # the model used to estimate the tokens, and the estimate
     measured: tuple[str, int] | None = None
 
     @property
@@ -114,7 +115,7 @@ class Conversation:
     def _leave_out(self, seq: int, projected: ContextProjected) -> None:
         gone = {each.seq: each for each in projected.left_out}
         kept: list[Sent] = []
-        place: int | None = None  # index of the first message that is not sent
+        place: int | None = None  # index of the first message that is left out
         for entry in self.entries:
             found = gone.get(entry.seq)
             if found is None:

@@ -182,7 +182,7 @@ class EventLog(ABC):
         finally:
             if self._held.get(session) is token:
                 del self._held[session]
-                # a log that was closed, or lost its server, has no lease left to release
+                # a log that was closed, or that lost its server, has no lease to release
                 with suppress(LogError):
                     await self._lease(session, held=False)
 
@@ -235,7 +235,8 @@ class EventLog(ABC):
         if self._writer is None:
             raise LogReadOnlyError("this log was opened for reading only")
         if self._process != os.getpid():
-            # A forked child has the object but not the writer thread; it would wait forever.
+            # A forked child process has this object but not its writer thread, and would wait
+            # forever.
             raise LogClosedError(
                 "this log was opened in another process; open it again after a fork"
             )
@@ -259,7 +260,8 @@ class EventLog(ABC):
         with self._view() as view:
             last = view.length(session)
         while after < last:
-            # Each page uses its own view, so that a slow consumer holds no transaction open.
+            # Read each page in its own view, so that a slow consumer does not keep a transaction
+            # open.
             with self._view() as view:
                 rows = view.page(session, after, min(_PAGE, last - after))
             yield from _in_order(session, after, rows)
@@ -474,7 +476,7 @@ def _counting(view: LogView, session: str | None, progress: Progress | None) -> 
     try:
         total = view.count() if session is None else view.length(session)
     except LogCorruptError:
-        total = 0  # reading the pages will report the damage
+        total = 0  # damaged data is reported later, when the pages are read
     done = 0
 
     def page(name: str, after: int, size: int) -> Sequence[Row]:

@@ -17,13 +17,13 @@ def find_place(where: str | Path | None = None) -> str | Path:
     where = where or os.environ.get("DRAGOMAN_LOG")
     if where:
         return where if str(where).startswith(SCHEMES) else Path(where).expanduser()
-    import platformdirs  # a local import: it takes a fifth of the package's import time
+    import platformdirs  # lazy import: it takes a fifth of the package's import time
 
     return platformdirs.user_data_path("dragoman") / "log.db"
 
 
-# A host and a database, in a URL with only one interpretation. Anything else may contain a
-# password.
+# Only a URL with a host and a database, and with only one interpretation, is shown. Anything else
+# may contain a password.
 _HOST = r"(?:\[[0-9A-Fa-f:.]+\]|[\w.-]*)(?::\d+)?"
 _URL = re.compile(
     rf"postgres(?:ql)?://(?:[^@/?#]*@)?({_HOST}(?:,{_HOST})*(?:/[\w.-]*)?)(?:\?[^@]*)?"

@@ -12,8 +12,8 @@ from .errors import LogFullError, LogLockedError, LogReadOnlyError
 if sys.platform == "win32":
     import msvcrt
 
-    # On Windows a locked byte range cannot be read, and the file starts with the holder's process
-    # id.
+    # Lock a byte far from the start: on Windows a locked range cannot be read, and the file starts
+    # with the holder's process id.
     _OFFSET = 1 << 30
 
     def _lock(handle: int) -> None:
@@ -72,7 +72,7 @@ class FileLock:
             if self._is_in_place(handle):
                 _sign(handle)
                 return handle
-            # deleted between opening and locking: no other process sees this lock
+            # the file was deleted between opening and locking, so no other process sees this lock
             os.close(handle)
 
     def _is_in_place(self, handle: int) -> bool:
@@ -93,4 +93,4 @@ def _sign(handle: int) -> None:
         os.lseek(handle, 0, os.SEEK_SET)
         os.write(handle, b"%d\n" % os.getpid())
     except OSError:
-        pass  # the disk is full; the lock works without the id
+        pass  # the disk is full; the lock works without the process id

@@ -457,10 +457,10 @@ _OBSERVED = (
     ProviderUnavailable,
     ProviderRecovered,
 )
-# The record itself has the type, the session and the turn. Messages are separate records: copying
-# them into a call record would bypass the sensitivity of its type.
+# These fields are not part of a call's payload: the record itself has the type, the session and
+# the turn, and messages are separate records with their own sensitivity.
 _NOT_STORED = ("type", "session_id", "turn_id", "request", "content")
-# Sorted keys make the bytes a function of the value; costs are exact numbers.
+# With sorted keys, equal values have equal bytes. Costs are written as exact numbers.
 _encoder = msgspec.json.Encoder(order="sorted", decimal_format="number")
 
 
@@ -473,7 +473,7 @@ def encode_payload(payload: Payload) -> tuple[Entry, bytes]:
         )
     try:
         data = _encode(payload)
-        # Structs are not validated when they are built; decoding checks every field.
+        # Structs are not validated when they are built, so decode the bytes to check every field.
         _DECODERS[entry.type].decode(data)
     except UnicodeEncodeError:
         raise InvalidRecordError(
@@ -556,7 +556,7 @@ def _name_field(error: Exception) -> str:
 
 
 def _holds_nan(value: Any) -> bool:
-    # JSON cannot represent these, and msgspec would replace them by null without an error.
+    # JSON cannot represent infinity and NaN; msgspec would replace them by null without an error.
     if isinstance(value, float):
         return not math.isfinite(value)
     if isinstance(value, dict):

@@ -35,9 +35,9 @@ from .writer import Writer
 if TYPE_CHECKING:
     import psycopg
 
-# Migration n upgrades a database from version n-1 to n. Never change a released one; add the next.
-# Names compare by their bytes ("C"), as in SQLite; the payload is text because jsonb would rewrite
-# it.
+# Migration n upgrades a database from version n-1 to n. Never change a released migration; add
+# another one. Names are compared by their bytes (collation "C"), as in SQLite. The payload is
+# text, because jsonb would change its bytes.
 _MIGRATIONS = (
     (
         """CREATE TABLE dragoman_log (
@@ -87,11 +87,11 @@ FROM unnest(%s::text[]) AS name, LATERAL (
     (SELECT * FROM dragoman_log WHERE session = name ORDER BY seq DESC LIMIT 1)
 ) AS ends ORDER BY session, seq"""
 
-# A batch may touch many sessions, but the server's lock table is limited, so sessions share locks
-# by hash.
+# A batch may affect many sessions, but the server's lock table is limited, so sessions with the
+# same hash share a lock.
 _SPACE = 0x44524147
-# A lease is an advisory lock with a 64-bit key: a separate key space, specific to this schema's
-# table.
+# A lease is an advisory lock with a 64-bit key, which cannot collide with the other locks. The key
+# depends on the table, so that schemas do not share leases.
 _KEY = "hashtextextended(%s, 'dragoman_log'::regclass::oid::bigint)"
 _LEASE = f"SELECT pg_try_advisory_lock({_KEY})"
 _UNLEASE = f"SELECT pg_advisory_unlock({_KEY})"
@@ -120,7 +120,7 @@ class PostgresLog(EventLog):
             self._connection = self._open()
             self._writer = Writer(self._write, self._finish)
 
-    def __repr__(self) -> str:  # omits the connection string, which may contain a password
+    def __repr__(self) -> str:  # does not show the connection string, which may contain a password
         return f"PostgresLog({'' if self._writer else 'readonly=True'})"
 
     # --- opening and closing --------------------------------------------------------------------
@@ -134,11 +134,11 @@ class PostgresLog(EventLog):
         with self._explained():
             connection = _connect(self._conninfo)
             try:
-                # With synchronous_commit off, the server acknowledges before it writes, and may
-                # lose the record.
+                # With synchronous_commit off, the server acknowledges a record before it is on
+                # disk, and may lose it.
                 if connection.execute("SHOW synchronous_commit").fetchone() == ("off",):
                     connection.execute("SET synchronous_commit TO on")
-                # TCP keep-alive: the leases of a host that vanished end after 90 seconds.
+                # TCP keep-alive ends the leases of a host that has disappeared after 90 seconds.
                 for setting in ("idle = 60", "interval = 10", "count = 3"):
                     connection.execute(f"SET tcp_keepalives_{setting}")
                 _migrate(connection)
@@ -164,7 +164,7 @@ class PostgresLog(EventLog):
     def _transaction(self) -> Iterator[psycopg.Connection[Any]]:
         if self._connection is None or self._connection.closed:
             self._connection = self._open()
-            self._leased.clear()  # leases are locks of the connection and end with it
+            self._leased.clear()  # leases are locks that end with their connection
         with self._explained(), self._connection.transaction():
             yield self._connection
 
@@ -172,7 +172,8 @@ class PostgresLog(EventLog):
         with self._transaction() as connection:
             sessions = {draft.session for draft in drafts}
             for session in (sessions & self._held.keys()) - self._leased:
-                self._try_lease(connection, session)  # after a takeover, or a lost connection
+                # acquire the lease again after a takeover or a lost connection
+                self._try_lease(connection, session)
             _lock(connection, {_lock_of(session) for session in sessions})
             linked = link_group(drafts, _read_heads(connection, sessions))
             _copy(connection, only_records(linked))
@@ -224,8 +225,8 @@ class PostgresLog(EventLog):
         return True
 
     def _try_lease(self, connection: psycopg.Connection[Any], session: str) -> bool:
-        # A session-level lock, not one of the transaction: the server releases it when the process
-        # dies.
+        # This is a session-level lock and not a transaction-level one: the server releases it when
+        # the process dies.
         if session not in self._leased and connection.execute(_LEASE, (session,)).fetchone() == (
             True,
         ):
@@ -243,7 +244,8 @@ class PostgresLog(EventLog):
                 try:
                     yield _PostgresView(connection)
                 except BaseException:
-                    connection.close()  # the state of this connection is unknown
+                    # close the connection, since its state is unknown after an error
+                    connection.close()
                     raise
             if self._closed:
                 connection.close()
@@ -255,12 +257,13 @@ class PostgresLog(EventLog):
         while self._idle:
             try:
                 connection = self._idle.pop()
-            except IndexError:  # another thread took the last one
+            except IndexError:  # another thread took the last idle connection
                 break
             try:
                 stack.enter_context(connection.transaction())
             except _driver().Error:
-                connection.close()  # for example after a server restart
+                # the idle connection is broken, for example after a server restart
+                connection.close()
             else:
                 return connection
         connection = _connect_reader(self._conninfo)
@@ -322,7 +325,7 @@ class _PostgresView:
 
 def _driver() -> ModuleType:
     try:
-        import psycopg  # a lazy import: an optional dependency that takes 400 ms to load
+        import psycopg  # lazy import: an optional dependency that takes 400 ms to load
     except ImportError:
         raise LogError("PostgreSQL needs the extra: pip install 'dragoman[postgres]'") from None
     return psycopg
@@ -340,7 +343,7 @@ def _find_secrets(conninfo: str) -> tuple[str, ...]:
     except driver.Error as error:
         _empty(error)
         raise LogStorageError(f"the connection string cannot be read. {_ENCODE}") from None
-    # a leading "@" means an abstract socket
+    # the first character may be "@", which means an abstract socket
     if any("@" in str(parts.get(name, ""))[1:] for name in ("host", "dbname")):
         raise LogStorageError(f"the connection string has an @ in its host or database. {_ENCODE}")
     if not all(
@@ -382,7 +385,8 @@ def _lock_of(session: str) -> int:
 
 
 def _lock(connection: psycopg.Connection[Any], numbers: set[int]) -> None:
-    # In sorted order, so that two writers that share several sessions cannot deadlock.
+    # Locks are taken in sorted order, so that two writers that share several sessions cannot
+    # deadlock.
     sql = "SELECT pg_advisory_xact_lock(%s, number) FROM unnest(%s::int[]) AS number"
     connection.execute(sql, (_SPACE, sorted(numbers)))
 

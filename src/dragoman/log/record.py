@@ -31,7 +31,7 @@ from .payloads import (
     find_actor,
 )
 
-ADMINISTRATION = "dragoman.log"  # the session for the log's administrative records
+ADMINISTRATION = "dragoman.log"  # the session that contains the log's administrative records
 MAX_PAYLOAD = 64 * 1024 * 1024
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -83,7 +83,7 @@ class LogRecord(Struct, frozen=True):
             )
         )  # fmt: skip
 
-    def __repr__(self) -> str:  # omits the payload, which may be private
+    def __repr__(self) -> str:  # does not show the payload, which may be private
         return f"LogRecord({self.session!r}, seq={self.seq}, type={self.type!r}, id={self.id!r})"
 
 
@@ -202,7 +202,8 @@ def link_record(draft: Draft, head: Head | None) -> LogRecord:
         seq, draft.session,
         datetime.now(UTC), draft.turn, draft.type,
     )  # fmt: skip
-    force_setattr(record, "hash", hash_record(record))  # safe on a frozen struct: not shared yet
+    # the frozen record may be changed here, since no other code has it yet
+    force_setattr(record, "hash", hash_record(record))
     return record
 
 
@@ -217,13 +218,15 @@ def hash_record(record: LogRecord) -> str:
 
 
 def _write_time(time: datetime) -> str:
-    # Formatted here and not by the encoder, because it is hashed: always UTC, always six digits.
+    # The time is formatted here because it is hashed: it is always in UTC and has always six
+    # digits.
     return time.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 # --- rows --------------------------------------------------------------------------------------
 
-# session, seq, id, turn, parent, type, actor, sensitivity, microseconds, payload, previous, hash
+# The columns of a row: session, seq, id, turn, parent, type, actor, sensitivity, microseconds,
+# payload, previous, hash.
 Row: TypeAlias = tuple[
     str, int, str, str | None, str | None, str, str, str, int, bytes, bytes, bytes
 ]
@@ -256,8 +259,8 @@ def read_row(row: Row) -> LogRecord:
         digest,
     ) = row
     try:
-        # Raises for damage: invalid UTF-8 arrives as surrogates, and a value may have another
-        # type.
+        # This raises an error for damaged values: invalid UTF-8 arrives as surrogates, and a value
+        # may have another type.
         "".join((session, identity, turn or "", parent or "", kind, actor, sensitivity)).encode()
         operator.index(seq)
         return LogRecord(

@@ -34,9 +34,11 @@ from .payloads import LogPruned
 from .record import ADMINISTRATION, Draft, Head, LogRecord, Row, draft_record, to_row
 from .writer import Writer
 
-# "DRAG" in the file header marks our files: never add tables to another program's database
+# The application id "DRAG" in the file header marks our files, so that tables are never added to
+# another program's database.
 _APPLICATION = 0x44524147
-# Migration n upgrades a file from version n-1 to n. Never change a released one; add the next.
+# Migration n upgrades a file from version n-1 to n. Never change a released migration; add another
+# one.
 _MIGRATIONS = (
     (
         """CREATE TABLE records (
@@ -62,7 +64,7 @@ INSERT INTO records
     (session, seq, id, turn, parent, type, actor, sensitivity, timestamp, payload, previous, hash)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, CAST(? AS TEXT), ?, ?)"""
 _HEAD = "SELECT seq, hash FROM records WHERE session = ? ORDER BY seq DESC LIMIT 1"
-# Names and payloads are passed as bytes, so that damaged ones can be queried and compared too.
+# Names and payloads are passed as bytes, so that even damaged values can be queried and compared.
 _PAGE = """
 SELECT session, seq, id, turn, parent, type, actor, sensitivity, timestamp, CAST(payload AS BLOB), previous, hash
 FROM records WHERE session = CAST(? AS TEXT) AND seq > ? ORDER BY seq LIMIT ?"""
@@ -87,7 +89,8 @@ FROM records WHERE session = CAST(?1 AS TEXT) AND seq IN (
 
 _ERRORS: dict[str, type[LogError]] = {
     "SQLITE_FULL": LogFullError,
-    "SQLITE_IOERR_SHMSIZE": LogFullError,  # no space for the index of the write-ahead log
+    # the disk has no space for the index of the write-ahead log
+    "SQLITE_IOERR_SHMSIZE": LogFullError,
     "SQLITE_READONLY": LogReadOnlyError,
     "SQLITE_PERM": LogReadOnlyError,
     "SQLITE_CANTOPEN": LogReadOnlyError,
@@ -95,8 +98,8 @@ _ERRORS: dict[str, type[LogError]] = {
     "SQLITE_LOCKED": LogLockedError,
     "SQLITE_CORRUPT": LogCorruptError,
     "SQLITE_NOTADB": LogCorruptError,
-    "SQLITE_ERROR": LogCorruptError,  # our statements are correct, so the tables must be damaged
-    # the index is damaged: it listed this (session, seq) as free
+    "SQLITE_ERROR": LogCorruptError,  # our SQL is correct, so the tables must be damaged
+    # the index is damaged: it did not contain an existing (session, seq)
     "SQLITE_CONSTRAINT": LogCorruptError,
 }
 _ADVICE: dict[type[LogError], str] = {
@@ -144,7 +147,8 @@ class SqliteLog(EventLog):
         except BaseException:
             self._lock.release()
             raise
-        # After a failed fsync the data it covered may be lost; no record may build on that.
+        # After a failed fsync, the data may be lost. The writer stops, so that no record is linked
+        # to lost data.
         self._writer = Writer(self._write, self._finish, fatal=(LogStorageError,))
 
     def _open_reader(self) -> None:
@@ -217,12 +221,12 @@ class SqliteLog(EventLog):
             yield self._connection
             self._connection.execute("COMMIT")
         except BaseException:
-            # some failures roll the transaction back themselves
+            # some failures have already rolled the transaction back
             if self._connection.in_transaction:
                 try:
                     self._connection.execute("ROLLBACK")
                 except sqlite3.Error:
-                    pass  # report the first error
+                    pass  # ignored, because the first error is reported
             raise
 
     def _prune(self, before: datetime) -> tuple[LogPruned, ...]:
@@ -240,10 +244,11 @@ class SqliteLog(EventLog):
 
     def _shrink(self) -> None:
         try:
-            # executescript() runs to completion; execute() would stop after the first free page.
+            # executescript() runs the statement to its end; execute() would stop after the first
+            # free page.
             self._connection.executescript("PRAGMA incremental_vacuum")
         except sqlite3.Error:
-            pass  # the sessions are removed; only the disk space is not reclaimed yet
+            pass  # ignored: the sessions are removed, and only the disk space is not freed yet
         _checkpoint(self._connection)
 
     # --- reading --------------------------------------------------------------------------------
@@ -254,7 +259,7 @@ class SqliteLog(EventLog):
         with _explained(self.path):
             connection = _connect(self.path, "immutable=1" if self._immutable else "mode=ro")
             try:
-                # a transaction, so that every query of this view sees the same snapshot
+                # a transaction gives all queries of this view the same snapshot
                 connection.execute("BEGIN")
                 yield _SqliteView(connection, self.path)
             finally:
@@ -276,7 +281,7 @@ class _SqliteView:
         )
 
     def page(self, session: str, after: int, size: int) -> list[Row]:
-        # converted here, not at the end of the view: verify continues after damage
+        # convert errors for each query, since ``verify`` continues after damaged data
         with _explained(self.path):
             return self.connection.execute(_PAGE, (_bytes(session), after, size)).fetchall()
 
@@ -312,7 +317,8 @@ def _connect(path: Path, options: str) -> sqlite3.Connection:
         f"{path.as_uri()}?{options}", uri=True, isolation_level=None, check_same_thread=False,
         timeout=5
     )  # fmt: skip
-    # Damaged text must be returned, so that its hash does not match, and must not raise.
+    # Return damaged text instead of raising an error, so that ``verify`` finds that its hash does
+    # not match.
     connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
     return connection
 
@@ -320,13 +326,14 @@ def _connect(path: Path, options: str) -> sqlite3.Connection:
 def _create(path: Path) -> sqlite3.Connection:
     """Open the file for writing; create and migrate its tables as needed."""
     try:
-        # mode 0600: conversations are private
+        # mode 0600, because conversations are private
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     except OSError as error:
         kind = LogFullError if error.errno == errno.ENOSPC else LogReadOnlyError
         raise kind(f"{path}: cannot be opened for writing: {error.strerror}") from None
     if (names := path.stat().st_nlink) > 1:
-        # Each name would have its own lock and write-ahead log, and SQLite would lose records.
+        # A file with several names (hard links) is rejected: each name would have its own lock and
+        # write-ahead log, and SQLite would lose records.
         raise LogLockedError(
             f"{path}: has {names} names (hard links); remove the others, or make them copies"
         )
@@ -334,7 +341,8 @@ def _create(path: Path) -> sqlite3.Connection:
     connection = _connect(path, "mode=rw")
     try:
         _check_owner(connection, path)
-        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # lets retention reclaim space
+        # allows the file to shrink when sessions are removed
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":
             raise LogStorageError(
@@ -357,11 +365,12 @@ def _create(path: Path) -> sqlite3.Connection:
 def _checkpoint(connection: sqlite3.Connection) -> None:
     """Checkpoint: move commits from the write-ahead log to the file as far as possible."""
     try:
-        connection.execute("PRAGMA busy_timeout = 0")  # do not wait for active readers
+        # the checkpoint does not wait for active readers
+        connection.execute("PRAGMA busy_timeout = 0")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         connection.execute("PRAGMA busy_timeout = 5000")
     except sqlite3.Error:
-        pass  # for example a full disk: the commits stay, synced, in the write-ahead log
+        pass  # ignored, for example on a full disk: the commits are safe in the write-ahead log
 
 
 def _check_size(path: Path) -> None:
@@ -371,7 +380,7 @@ def _check_size(path: Path) -> None:
         pending = path.with_name(path.name + "-wal").stat().st_size
     except FileNotFoundError:
         pending = 0
-    if size == 0 or pending:  # the missing part may be in the write-ahead log
+    if size == 0 or pending:  # the missing part of the file may be in the write-ahead log
         return
     with path.open("rb") as file:
         header = file.read(18)
@@ -402,7 +411,7 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
             connection.execute("INSERT INTO schema_version VALUES (?)", (number,))
         if version == 0:
             connection.execute(f"PRAGMA application_id = {_APPLICATION}")
-        # fails if the table is damaged
+        # this query fails if the table is damaged
         connection.execute("SELECT hash FROM records ORDER BY rowid DESC LIMIT 1").fetchall()
         connection.execute("COMMIT")
     except BaseException:

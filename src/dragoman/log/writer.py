@@ -54,7 +54,7 @@ class Writer:
         """
         size = len(item.payload) if isinstance(item, Draft) else 0
         future: Future[Any] = Future()
-        # the future cannot be cancelled once the item is queued
+        # the caller cannot cancel an item once it is queued
         future.set_running_or_notify_cancel()
         with self._changed:
             if self._closed:
@@ -114,7 +114,7 @@ class Writer:
         except BaseException as error:
             failure = self._classify(error)
             for _, future in group:
-                # each waiter raises its own copy, with its own traceback
+                # each waiting caller raises its own copy of the error, with its own traceback
                 future.set_exception(_copy(failure))
         else:
             for (_, future), record in settled:

@@ -12,8 +12,8 @@ import msgspec
 
 from .contract import Answered, Asked, BatchApi, Progress, read_text
 
-# An error in a batch has a type and no status; these are the statuses that the API documents for
-# each type.
+# An error in a batch has a type but no HTTP status. The API documents these statuses for the
+# types.
 _STATUS = {
     "invalid_request_error": 400,
     "authentication_error": 401,

@@ -13,14 +13,14 @@ import msgspec
 from .contract import Answered, Asked, BatchApi, Progress, read_text
 
 _OVER = ("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED")
-# The codes of google.rpc.Status, which an answer has instead of an HTTP status.
+# HTTP statuses for the codes of google.rpc.Status, which answers in a batch have instead.
 _STATUS = {3: 400, 5: 404, 7: 403, 8: 429, 9: 400, 13: 500, 14: 503, 16: 401}
 
 
 class GeminiBatches(BatchApi):
     """Submit, poll and download batches of ``generateContent`` requests."""
 
-    max_bytes = 15_000_000  # a batch with its requests inline may have 20 MB
+    max_bytes = 15_000_000  # Gemini allows 20 MB for a batch whose requests are inline
 
     def __init__(self, provider: Any) -> None:
         super().__init__(provider)
@@ -34,7 +34,8 @@ class GeminiBatches(BatchApi):
 
     async def poll(self, batch_id: str) -> Progress:
         record = await self.get(f"{self._root}/{batch_id}")
-        # The name begins with JOB_STATE_ or BATCH_STATE_, by the version of the API.
+        # The name of the state begins with JOB_STATE_ or BATCH_STATE_, depending on the API
+        # version.
         state = read_text(record, "metadata", "state").rpartition("STATE_")[2]
         error = record.get("error")
         refusal = (
@@ -47,14 +48,15 @@ class GeminiBatches(BatchApi):
 
     async def download(self, batch_id: str, progress: Progress) -> AsyncIterator[Answered]:
         listed = (progress.record.get("response") or {}).get("inlinedResponses") or []
-        if isinstance(listed, dict):  # the list is in an object of the same name
+        # the API nests the list of answers in an object of the same name
+        if isinstance(listed, dict):
             listed = listed.get("inlinedResponses") or []
         for place, each in enumerate(listed):
             yield _read(each if isinstance(each, dict) else {}, place, progress.state)
 
 
 def _read(each: dict[str, Any], place: int, state: str) -> Answered:
-    # some versions omit it; answers are in the order of the requests
+    # some API versions omit the key; answers have the order of the requests
     metadata = each.get("metadata")
     key = metadata.get("key") if isinstance(metadata, dict) else None
     if "response" in each:

@@ -50,7 +50,7 @@ class OpenAIBatches(BatchApi):
         record = await self.get(f"{self._root}/batches/{batch_id}")
         state = read_text(record, "status")
         refusal = None
-        if state == "failed":  # the file was invalid, so no row was answered
+        if state == "failed":  # the provider rejected the input file, so no row has an answer
             errors = (record.get("errors") or {}).get("data") or []
             refusal = (
                 "; ".join([str(each.get("message")) for each in errors if isinstance(each, dict)])

@@ -26,7 +26,8 @@ TEXTS = (
     "The Danube flows into the Black Sea.",
     "Iron rusts in water.",
 )
-# minimum cosine of two vectors of one text: batched computation rounds differently
+# Minimum cosine of two vectors of the same text; they differ because computation in batches rounds
+# differently.
 _NEAR = 0.999
 
 
@@ -228,7 +229,8 @@ async def _check_splitting(kit: RetrievalKit) -> None:
             max(sizes) <= 2,
             f"a request has {max(sizes)} texts, batch_size is 2: send() must split",
         )
-        if isinstance(split, Embeddings):  # scores of rerankers may depend on the other documents
+        # not for rerankers, whose scores may depend on the other documents
+        if isinstance(split, Embeddings):
             _demand_near(split, unsplit, "split into requests of two texts")
 
 

@@ -14,7 +14,8 @@ from ..report import CheckOutcome, Report, Status
 from .contract import find_cosine
 
 _TEXTS = ("The Rhine rises in the Alps.", "Bread is made of flour.", "A prime has two divisors.")
-# minimum cosine for vectors of the same text: batched computation rounds differently
+# Minimum cosine of two vectors of the same text; they differ because computation in batches rounds
+# differently.
 _NEAR = 0.999
 
 

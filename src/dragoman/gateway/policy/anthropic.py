@@ -160,10 +160,10 @@ def _sort_block(block: Any, path: str, message: Mapping[str, Any], sorter: Sorte
         if "cache_control" in block:
             sorter.keep({"cache_control": block["cache_control"]}, path, (), _CACHE)
             return {name: value for name, value in block.items() if name != "cache_control"}
-        return block  # unknown fields are kept for its issuer
+        return block  # unknown fields of the block are kept for the provider that issued it
     kind = block.get("type")
     if not isinstance(kind, str):
-        return block  # left as it is, because reading the request rejects it
+        return block  # an invalid block stays unchanged: the reader rejects it later
     if kind == "search_result":
         return _write_search_result(block, path, sorter)
     if not isinstance(kind, str) or kind not in _BLOCKS:
@@ -285,7 +285,8 @@ def _sort_thinking(made: dict[str, Any], sorter: Sorter) -> None:
     ):
         made["thinking"] = {"type": "enabled", "budget_tokens": thinking["budget_tokens"]}
     elif thinking is not None:
-        made["thinking"] = thinking  # left as it is, because reading the request rejects it
+        # an invalid value stays unchanged: the reader rejects it later
+        made["thinking"] = thinking
 
 
 def _sort_metadata(made: dict[str, Any], sorter: Sorter) -> None:

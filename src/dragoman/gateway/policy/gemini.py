@@ -159,7 +159,7 @@ def _sort_part(part: Any, path: str, role: Any, sorter: Sorter) -> Any:
     part = {name: value for name, value in part.items() if value is not None}
     if not any(name in part for name in _PART_NAMES):
         if role == "model":
-            return part  # kept, to be sent back to the issuer
+            return part  # the part stays unchanged, to be sent back to the provider that issued it
         sorter.leave(path, _PART, "content_dropped")
         return {"text": "[content of another kind]"}
     made = sorter.keep(part, path, _PART_NAMES) if role != "model" else part
@@ -272,7 +272,7 @@ def _sort_choice(made: dict[str, Any], sorter: Sorter) -> None:
         calling, "toolConfig.functionCallingConfig", ("mode", "allowedFunctionNames")
     )
     mode, names = str(calling.get("mode") or "AUTO").upper(), calling.get("allowedFunctionNames")
-    # calls are validated against their schemas on every wire
+    # on every wire, calls are validated against the schemas of their tools
     if mode in ("VALIDATED", "MODE_UNSPECIFIED"):
         sorter.own["toolConfig"] = config
         mode = "AUTO"

@@ -20,7 +20,8 @@ _RUN = {
     "code_execution": frozenset({"anthropic", "gemini", "responses"}),
     "url_context": frozenset({"anthropic", "gemini"}),
 }
-# The name of each tool on each wire; the types of the anthropic wire end with a date.
+# The name of each server tool on each wire. On the anthropic wire the type of a tool ends with a
+# date.
 _NAMES: dict[str, dict[str, str]] = {
     "openai": {"web_search_options": "web_search"},
     "responses": {
@@ -41,8 +42,8 @@ _NAMES: dict[str, dict[str, str]] = {
         "web_fetch": "url_context",
     },
 }
-# Options that are the same on several wires, and the wires that accept them; others are dropped
-# and reported.
+# Options of server tools that several wires share, and the wires that accept them. Other options
+# are dropped and reported.
 _PLACES = {
     "allowed_domains": ("anthropic", "responses"),
     "blocked_domains": ("anthropic",),
@@ -50,7 +51,8 @@ _PLACES = {
     "max_uses": ("anthropic",),
     "search_context_size": ("responses",),
 }
-# Without these the tool could read what the client forbids, or lack what the client provides.
+# Required options: without them the tool could access what the client forbids, or miss what the
+# client provides.
 _REQUIRED = frozenset({"allowed_domains", "blocked_domains", "container"})
 
 
@@ -109,6 +111,6 @@ def fit_hosted(
             lost.append(name)
     if "responses" in wires and "allowed_domains" in made:
         if len(wires) > 1:
-            return None  # the two wires would need different fields
+            return None  # the model may use two wires, which would need different fields
         made["filters"] = {"allowed_domains": made.pop("allowed_domains")}
     return ServerTool(hosted.name, made), tuple(lost)

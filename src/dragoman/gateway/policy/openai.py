@@ -154,7 +154,7 @@ def _read_reasoning(body: Mapping[str, Any]) -> str | int | None:
 def _sort_message(message: Any, path: str, sorter: Sorter) -> Any:
     role = message.get("role") if isinstance(message, dict) else None
     if not isinstance(role, str) or role not in _ROLES:
-        return message  # left as it is, because reading the request rejects it
+        return message  # an invalid message stays unchanged: the reader rejects it later
     made = sorter.keep(message, path, _ROLES[role], _NAME | _CACHE)
     if isinstance(made.get("content"), list):
         parts = enumerate(made["content"])
@@ -176,7 +176,7 @@ def _sort_part(part: Any, path: str, role: str, sorter: Sorter) -> Any:
     file = part.get("file")
     if kind not in _PARTS or (isinstance(file, dict) and file.get("file_id") is not None):
         if kind in ("image", "document", "thinking", "redacted_thinking", "tool_call", "opaque"):
-            return part  # our own form, which is read as well
+            return part  # Dragoman's own block types, which the reader accepts as well
         sorter.leave(path, _PART, "content_dropped")
         return {"type": "text", "text": "[content of another kind]"}
     made = sorter.keep(part, path, _PARTS[kind], _CACHE)

@@ -144,7 +144,7 @@ def _sort_item(item: Any, path: str, sorter: Sorter) -> Any:
     if kind == "item_reference":
         sorter.leave(path, _REFERENCE)
         return None
-    return item  # kept, to be sent back to the issuer
+    return item  # the item stays unchanged, to be sent back to the provider that issued it
 
 
 def _rewrite(item: dict[str, Any], path: str, sorter: Sorter) -> dict[str, Any]:

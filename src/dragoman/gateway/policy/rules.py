@@ -66,7 +66,8 @@ class Sorter:
         self.rules = rules
         self.left: list[Leftover] = []
         self.wishes: dict[str, Any] = {}
-        self.own: dict[str, Any] = {}  # merged into the body for a model of the client's own wire
+        # fields to merge into the body for a model that uses the client's wire
+        self.own: dict[str, Any] = {}
         self.directives: list[str] = []  # instructions to add to the prompt
         self.custom: set[str] = set()  # names of custom tools, which are replaced by functions
         self._together = together

@@ -17,12 +17,12 @@ from .rules import Leftover, Prepared, Rule
 DEFAULT_MAX_TOKENS = 4096
 """The token limit for a wire that requires one, if neither client nor catalogue sets one."""
 
-# Our settings that a wire has no field for.
+# For each wire, our settings that it has no field for.
 _LACKING: dict[str, tuple[str, ...]] = {
     "responses": ("seed", "frequency_penalty", "presence_penalty"),
     "anthropic": ("seed", "frequency_penalty", "presence_penalty"),
 }
-# Fields that the codec always writes itself: usage is requested in every stream.
+# Fields that the codec always writes itself, since usage is requested in every stream.
 _OURS = frozenset({"model", "stream", "stream_options"})
 _WITHOUT_STOP = frozenset({"responses"})
 _JSON_DIRECTIVE = "Reply with one JSON object and nothing else: no code fences, no comment."
