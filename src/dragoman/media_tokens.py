@@ -23,18 +23,19 @@ __all__ = [
 ]
 
 ENCRYPTED_PER_TOKEN = 6  # characters of base64 for a token of encrypted thinking
-_LOW_DETAIL = 85  # tokens
+_LOW_DETAIL = 85  # tokens of an image with detail="low"
 # assumed size of an image at a URL, or of a format whose header is not read here
 _ASSUMED_SIZE = (1024, 1024)
 _DOCUMENT_PER_KB = 25  # tokens per KB of base64: a page of a thousand tokens is about 40 KB
 _LEAST_DOCUMENT = 500
-_AUDIO_PER_SECOND = 32  # tokens; some models count a third of this
+_AUDIO_PER_SECOND = 32  # tokens per second of audio; some models count a third of this
 _ASSUMED_SECONDS = 60  # assumed length of audio at a URL
 
 
 def estimate_audio(block: Audio) -> float:
-    """Return the tokens of a recording by its size: speech as WAV has 32 KB a second, compressed 8
-    KB.
+    """Return the tokens of a recording by its size.
+
+    WAV speech has 32 KB a second, compressed speech 8 KB.
     """
     if not isinstance(block.source, Inline):
         return float(_ASSUMED_SECONDS * _AUDIO_PER_SECOND)
@@ -49,8 +50,10 @@ def estimate_document(data: str) -> float:
 
 
 def _by_tiles(width: int, height: int) -> float:
-    """Count as OpenAI documents it for GPT-4o: fit into 2048, short side into 768; 85, plus 170
-    per 512-pixel tile.
+    """Return the tokens of an image as OpenAI documents them for GPT-4o.
+
+    The image is scaled to fit 2048 pixels, then its short side to 768. It costs 85 tokens, and 170
+    for each 512-pixel tile.
     """
     shrink = min(1.0, 2048 / max(width, height))
     shrink *= min(1.0, 768 / (min(width, height) * shrink))
@@ -58,8 +61,9 @@ def _by_tiles(width: int, height: int) -> float:
 
 
 def _by_crops(width: int, height: int) -> float:
-    """Count as Google documents it for Gemini 2: 258 for a small image, or per 768-pixel tile of a
-    larger one.
+    """Return the tokens of an image as Google documents them for Gemini 2.
+
+    A small image costs 258 tokens; a larger one costs 258 for each 768-pixel tile.
     """
     return (
         258.0
@@ -69,8 +73,10 @@ def _by_crops(width: int, height: int) -> float:
 
 
 def _by_area(longest: int, most: int) -> Callable[[int, int], float]:
-    """Count as Anthropic documents it: one token per 750 pixels, after the image is scaled to the
-    longest side.
+    """Return a function that counts the tokens of an image as Anthropic documents them.
+
+    The image is scaled down to at most ``longest`` pixels on its longest side; then each 750
+    pixels cost one token, up to ``most`` tokens.
     """
 
     def count(width: int, height: int) -> float:
@@ -124,7 +130,7 @@ def _read_jpeg_size(head: bytes) -> tuple[int, int] | None:
     at = 2
     while at + 9 <= len(head) and head[at] == 0xFF:
         marker = head[at + 1]
-        # any start-of-frame marker
+        # A start-of-frame marker is followed by the size of the image.
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
             return int.from_bytes(head[at + 7 : at + 9], "big"), int.from_bytes(
                 head[at + 5 : at + 7], "big"

@@ -119,9 +119,7 @@ class Text(Struct, frozen=True, tag="text", omit_defaults=True):
 
     @property
     def citations(self) -> tuple[Citation, ...]:
-        """The citations of this text, read from ``continuity``, which holds the form of the
-        provider.
-        """
+        """The citations of this text, read from the provider's record in ``continuity``."""
         return () if self.continuity is None else read_citations(self.continuity.opaque, self.text)
 
 
@@ -244,7 +242,8 @@ _SIGNATURES = {
     b"OggS": "audio/ogg",
     b"fLaC": "audio/flac",
 }
-_CONTAINERS = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}  # follows the RIFF header
+# The format name that follows a RIFF header.
+_CONTAINERS = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
 
 
 _PLAIN_NAMES = {"audio/x-wav": "audio/wav", "audio/mp3": "audio/mpeg"}
@@ -294,18 +293,14 @@ class ToolCall(Struct, frozen=True, tag="tool_call", omit_defaults=True):
 
 
 class Opaque(Struct, frozen=True, tag="opaque", omit_defaults=True):
-    """A block type that only one provider has, such as the result of a server-side tool; kept for
-    its issuer.
-    """
+    """A block that only its issuer understands, such as the result of a server-side tool."""
 
     data: Any
     continuity: Continuity | None = None
 
     @property
     def summary(self) -> str:
-        """A readable summary: its kind, and its queries, code, output and sources as far as they
-        are known.
-        """
+        """A readable summary: the block's kind and its queries, code, output and sources."""
         return summarise_block(self.data)
 
 
@@ -393,8 +388,9 @@ class Assistant(Struct, frozen=True, tag="assistant", tag_field="role", metaclas
 
     @property
     def images(self) -> tuple[Image, ...]:
-        """The images that the model generated, without opaque state: any model accepts them in a
-        user message.
+        """The images that the model generated, without opaque state.
+
+        Any model accepts them in a user message.
         """
         return tuple(
             [
@@ -449,9 +445,7 @@ def _text_of(content: str | Sequence[UserBlock | AssistantBlock]) -> str:
 
 
 def join_system(messages: Sequence[Message]) -> tuple[str | None, Sequence[Message]]:
-    """Split off the leading ``System`` messages, joined with a blank line as every
-    wire requires.
-    """
+    """Split off the leading ``System`` messages, and join them with a blank line between."""
     count = 0
     while count < len(messages) and type(messages[count]) is System:
         count += 1
@@ -503,8 +497,9 @@ class Tool(Struct, frozen=True):
 
 
 class ServerTool(Struct, frozen=True, tag="server_tool", omit_defaults=True):
-    """A server-side tool, which the provider runs; it is passed among ``tools``, and never
-    executed here.
+    """A server-side tool, which the provider runs.
+
+    It is passed among ``tools``, and never executed here.
 
     ``name`` is ``web_search``, ``code_execution``, ``url_context``, ``file_search`` or
     ``computer_use``, which are translated for the wire, or another name of the wire. ``options``

@@ -46,13 +46,12 @@ __all__ = [
 log = logging.getLogger("dragoman")
 
 Action: TypeAlias = Literal["allow", "ask", "deny"]
-_ACTIONS: tuple[Action, ...] = ("deny", "ask", "allow")  # strictest first
+_ACTIONS: tuple[Action, ...] = ("deny", "ask", "allow")  # the actions of rules, strictest first
 _EFFECTS: tuple[str, ...] = get_args(SideEffect)
 
 
 class Proposal(Struct, frozen=True):
-    """An action that needs permission: the validated intent, its side effect, and the paths it
-    uses.
+    """An action that needs permission: the validated intent, its side effect and its paths.
 
     Paths are relative to the workspace, with forward slashes. ``session`` is the id of the session
     that asks.
@@ -75,8 +74,8 @@ class Decision(Struct, frozen=True, omit_defaults=True):
     ``input`` replaces the proposed input; it is validated like the proposal, and both are
     recorded. ``scope`` is what else the decision allows in this session without asking again: the
     tool (``session``), the tool on the same paths (``path``), or commands that begin with the
-    words of ``prefix``, by default the first word of this one (``prefix``). What a rule denies
-    stays denied.
+    words of ``prefix``, by default the first word of this one (``prefix``). A call that a rule
+    denies stays denied.
     """
 
     allowed: bool
@@ -172,9 +171,7 @@ class Rule(Struct, frozen=True, omit_defaults=True):
         return self.path is None or self._matches_paths(self.path, proposal.paths)
 
     def is_about(self, tool_name: str, side_effect: SideEffect) -> bool:
-        """Return whether this rule can apply to calls of a tool, whatever their arguments and
-        paths.
-        """
+        """Return whether this rule can apply to a tool's calls, for some arguments and paths."""
         if self.side_effect is not None and side_effect not in self.side_effect:
             return False
         return bool(_compile_text("tool", self.tool, wary=False).fullmatch(tool_name))
@@ -188,15 +185,16 @@ class Rule(Struct, frozen=True, omit_defaults=True):
 
 
 _EMPTY = "is empty; leave it out to match everything"
-_SEPARATORS = ";&|<>$`\\(){}\r\n"  # shells split a command line at these
+# Characters with which a shell starts another command or a redirection.
+_SEPARATORS = ";&|<>$`\\(){}\r\n"
 
 
 class _Wildcards:
     """A pattern with wildcards, matched in one pass over the text.
 
-    A regular expression with two stars takes quadratic time, and the model writes the text. This
-    is a bit-parallel matcher instead: the set of reachable positions in the pattern is one
-    integer, with one bit per position.
+    A regular expression with two stars takes quadratic time, and the text comes from the model.
+    This class is a bit-parallel matcher instead: the set of reachable positions in the pattern is
+    one integer, with one bit per position.
     """
 
     def __init__(self, tokens: list[str], excluded: str) -> None:
@@ -214,7 +212,7 @@ class _Wildcards:
                 self._skips |= bit
             elif sign == "?":
                 self._some |= bit
-            elif sign == _OPTIONAL:  # the next two tokens are optional together
+            elif sign == _OPTIONAL:  # the next two tokens of the pattern are optional together
                 self._skips |= bit
                 self._skips_two |= bit
             else:
@@ -248,7 +246,7 @@ _Pattern: TypeAlias = "re.Pattern[str] | _Wildcards"
 
 
 def _check_text(name: str, pattern: object, *, wary: bool) -> None:
-    # a list or a mapping could not even be looked up in the cache
+    # a list or a mapping is not hashable, so it cannot be looked up in the cache
     if not isinstance(pattern, str):
         raise ValueError(f"{name}: must be text, not {type(pattern).__name__}")
     _compile_text(name, pattern, wary=wary)
@@ -304,9 +302,7 @@ class Verdict(Struct, frozen=True):
 
 
 class Policy:
-    """Rules, and the default for an action that no rule matches: ``ask`` or ``deny``,
-    never allow.
-    """
+    """Rules, and the default for an action that no rule matches: ``ask`` or ``deny``."""
 
     def __init__(
         self, rules: Iterable[Rule] = (), default: Literal["ask", "deny"] = "ask"
@@ -331,8 +327,7 @@ class Policy:
         return Verdict(self.default, None, "no rule matches")
 
     def withheld(self, proposal: Proposal) -> Callable[[str], bool] | None:
-        """Return a predicate for the paths that an allowed call must not show, or ``None`` if
-        there are none.
+        """Return a predicate for the paths that an allowed call must not show, or ``None``.
 
         A tool that walks a folder names only the folder in its proposal. Every path it finds is
         checked against the rules with a path that deny or ask; a rule that matches the proposal
@@ -424,8 +419,9 @@ class _Grant(Struct, frozen=True):
 
     @classmethod
     def of(cls, decision: Decision, proposal: Proposal) -> _Grant | None:
-        """Return the permission that a decision grants for later calls; ``None`` if it grants none
-        or is unclear.
+        """Return the permission that a decision grants for later calls.
+
+        The result is ``None`` if it grants none or is unclear.
         """
         kept = replace(decision, input=None)  # an edited input applies to one call only
         if not decision.allowed or decision.scope == "once":
@@ -454,8 +450,9 @@ class _Grant(Struct, frozen=True):
 
 
 def find_prefix(given: Mapping[str, Any], prefix: str | None = None) -> str | None:
-    """Return the prefix if the command begins with its words and cannot contain a second command;
-    else ``None``.
+    """Return the prefix of a command that the decision covers, or ``None``.
+
+    The command must begin with the prefix, word by word, and contain no second command.
 
     Without a prefix, use the first word of the command.
     """
@@ -490,7 +487,7 @@ class Gate:
         if self._approve is None:
             return Decision(False, "nobody", "there is no approver to ask", verdict.rule)
         async with self._asking:
-            # a decision made while this call waited for the lock
+            # another call's decision, made while this call waited, may cover this one
             earlier = self._find_earlier(proposal)
             decision = earlier or await self._call_approver(self._approve, proposal, verdict)
             if earlier is None and (grant := _Grant.of(decision, proposal)) is not None:

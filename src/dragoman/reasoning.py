@@ -26,8 +26,9 @@ _WHERE = "config.reasoning"
 
 
 class ReasoningStyle(Struct, frozen=True, forbid_unknown_fields=True):
-    """How a model family accepts an amount of reasoning. Field names are dotted paths into the
-    body.
+    """How a model family accepts an amount of reasoning.
+
+    Field names are dotted paths into the body.
 
     A style without ``effort`` and ``budget`` is a switch: ``with_effort`` turns reasoning on and
     ``off`` turns it off.
@@ -85,7 +86,7 @@ class _Catalogue(Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def _read_catalogue() -> _Catalogue:
     """Return the data, read on first use."""
-    from importlib.resources import files  # a slow import, needed only here
+    from importlib.resources import files  # slow to import, needed only to read the catalogue
 
     data = files("dragoman").joinpath("catalog", "reasoning.json").read_bytes()
     return msgspec.json.decode(data, type=_Catalogue)

@@ -59,8 +59,9 @@ def describe_function(
 
 
 def field_defaults(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the parameters whose default is a Pydantic ``Field(...)``, which Python would pass
-    unchanged.
+    """Return the parameters whose default is a Pydantic ``Field(...)``.
+
+    Python would pass the ``Field`` itself to the function.
     """
     parameters = inspect.signature(function).parameters.values()
     return {each.name: each.default for each in parameters if _is_field(each.default)}
@@ -69,7 +70,8 @@ def field_defaults(function: Callable[..., Any]) -> dict[str, Any]:
 def _describe_parameter(parameter: inspect.Parameter, hint: Any) -> tuple[Any, ...]:
     default = parameter.default
     if _is_field(default):
-        hint = Annotated[hint, default]  # Pydantic writes the default into the schema
+        # With the Field in the hint, Pydantic writes its default into the schema.
+        hint = Annotated[hint, default]
         default = parameter.empty if default.is_required() else msgspec.UNSET
     described = _describe_hint(hint)
     if default is parameter.empty:
@@ -78,8 +80,9 @@ def _describe_parameter(parameter: inspect.Parameter, hint: Any) -> tuple[Any, .
 
 
 def _describe_hint(hint: Any) -> Any:
-    """Return a hint that msgspec can describe: strings as ``Meta``, and constraints of Pydantic as
-    a foreign type.
+    """Return a hint that msgspec can describe.
+
+    Strings become ``Meta``, and constraints of Pydantic a foreign type.
     """
     base, *notes = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     if _has_constraints(hint):
@@ -91,9 +94,7 @@ def _describe_hint(hint: Any) -> Any:
 
 
 def pydantic_adapter(kind: Any) -> Any:
-    """Return a Pydantic adapter for a type that contains Pydantic models or constraints, else
-    ``None``.
-    """
+    """Return a Pydantic adapter for a type with Pydantic models or constraints, else ``None``."""
     if hasattr(kind, "model_json_schema") or not mentions_pydantic(kind):
         return None
     return sys.modules["pydantic"].TypeAdapter(kind)
@@ -124,9 +125,7 @@ def _is_field(default: Any) -> bool:
 
 
 def called_by(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function that has the type hints: the one in a ``functools.partial``, or an
-    object's ``__call__``.
-    """
+    """Return the function with the type hints: of a ``functools.partial``, or of ``__call__``."""
     while isinstance(function, partial):
         function = function.func
     is_plain = inspect.isroutine(function) or inspect.isclass(function)
@@ -141,12 +140,12 @@ def _as_field(default: Any) -> Any:
 
 def schema_of(kind: Any) -> dict[str, Any]:
     """Return the JSON Schema of a type, with the type at the root rather than in a ``$ref``."""
-    # recognised by its method, because Pydantic is not a dependency
+    # a Pydantic model is recognised by its method, because Pydantic is not a dependency
     if hasattr(kind, "model_json_schema"):
         return _unwrapped(dict(kind.model_json_schema()))
     foreign = _Foreign({})
     schema = msgspec.json.schema(kind, schema_hook=foreign)
-    # a name clash: definitions of Pydantic are renamed
+    # Two definitions have the same name, so those of Pydantic are renamed.
     if not foreign.found.keys().isdisjoint(schema.get("$defs", {})):
         foreign = _Foreign(schema["$defs"])
         schema = msgspec.json.schema(kind, schema_hook=foreign)
@@ -156,9 +155,7 @@ def schema_of(kind: Any) -> dict[str, Any]:
 
 
 class _Foreign:
-    """Describe the Pydantic models inside a type for msgspec, and collect their definitions for
-    the root.
-    """
+    """Describe the Pydantic models inside a type for msgspec; collect their definitions."""
 
     def __init__(self, taken: dict[str, Any]) -> None:
         self._taken = taken
@@ -166,7 +163,7 @@ class _Foreign:
 
     def __call__(self, kind: Any) -> dict[str, Any]:
         if not hasattr(kind, "model_json_schema"):
-            raise NotImplementedError  # the error of msgspec names the type
+            raise NotImplementedError  # msgspec then raises an error that names the type
         schema, definitions = self._describe(kind)
         self.found.update(definitions)
         return schema
@@ -242,9 +239,7 @@ def read_docstring(text: str, names: Collection[str]) -> tuple[str, dict[str, st
 
 
 def _read_section(lines: list[str], at: int) -> tuple[int, dict[str, list[str]]]:
-    """Return where the section that begins here ends, and its entries; ``at`` itself if none
-    begins here.
-    """
+    """Return where the section at line ``at`` ends, and its entries; ``at`` if there is none."""
     line = lines[at]
     if _GOOGLE.match(line):
         return _read_entries(lines, at + 1, _indent(line) + 1, _GOOGLE_ENTRY)
@@ -260,9 +255,7 @@ def _read_section(lines: list[str], at: int) -> tuple[int, dict[str, list[str]]]
 def _read_entries(
     lines: list[str], at: int, least: int, entry: re.Pattern[str], most: int | None = None
 ) -> tuple[int, dict[str, list[str]]]:
-    """Read entries, each with the deeper lines after it, until a line that is less indented or
-    another section.
-    """
+    """Read entries, each with the deeper lines below it, up to a shallower line or a section."""
     entries: dict[str, list[str]] = {}
     depth: int | None = None
     words: list[str] = []

@@ -23,7 +23,7 @@ __all__ = ["BARE", "Frame", "LineDecoder", "SseDecoder", "SseError"]
 MAX_EVENT = 16 * 1024 * 1024
 
 _BOM = b"\xef\xbb\xbf"
-# fields other than data; the empty name is a comment
+# known fields other than data; the empty name marks a comment
 _FIELDS = frozenset({b"event", b"id", b"retry", b""})
 # The name of a frame that is not an event: a JSON object on lines of its own, without a field
 # name.
@@ -31,9 +31,7 @@ BARE = b"{}"
 
 
 class Frame(Struct, frozen=True, gc=False):
-    """One event: its ``data``, its name (``message`` if none was given) and where in the body it
-    began.
-    """
+    """One event: its ``data``, its name (by default ``message``) and its offset in the body."""
 
     data: bytes
     event: bytes = b"message"
@@ -47,16 +45,14 @@ class SseError(ValueError):
 
 
 class SseDecoder:
-    """Decode a stream of server-sent events; each call of ``feed`` returns the events that it
-    completed.
-    """
+    """Decode server-sent events; each call of ``feed`` returns the events that it completed."""
 
     def __init__(self, max_event: int = MAX_EVENT) -> None:
-        self.lines = 0  # lines so far, comments and empty ones included
+        self.lines = 0  # number of lines so far, including comments and empty lines
         self._max = max_event
-        self._pending: list[bytes] = []  # pieces of a line that has not ended yet
+        self._pending: list[bytes] = []  # pieces of the line whose end has not arrived yet
         self._pending_size = 0
-        # the last line ended with CR at the end of a chunk: an LF may follow
+        # the last chunk ended with CR, so an LF that follows belongs to it
         self._after_cr = False
         self._at_start = True
         self._position = 0  # body offset of the next unread line
@@ -66,7 +62,7 @@ class SseDecoder:
         self._id = b""
         self._retry: int | None = None
         self._offset = 0  # body offset of the first line of the event
-        self._bare: list[bytes] = []  # lines of a JSON object without a field name
+        self._bare: list[bytes] = []  # lines of a JSON object that was sent without a field name
         self._bare_size = self._bare_offset = 0
 
     def feed(self, chunk: bytes) -> list[Frame]:
@@ -103,8 +99,9 @@ class SseDecoder:
         return frames
 
     def _feed_plain(self, chunk: bytes, frames: list[Frame]) -> None:
-        """Decode lines that end with LF, which nearly all do: the rules of ``_line``, inlined for
-        speed.
+        """Decode lines that end with LF, as nearly all do.
+
+        These are the rules of ``_line``, inlined for speed.
         """
         *lines, rest = chunk.split(b"\n")
         self.lines += len(lines)
@@ -147,7 +144,8 @@ class SseDecoder:
     def _skip_mark(self, chunk: bytes) -> bytes:
         head = b"".join([*self._pending, chunk])
         if len(head) < len(_BOM) and _BOM.startswith(head):
-            return chunk  # may become a byte order mark with the next chunk; the caller holds it
+            # These bytes may become a byte order mark with the next chunk, so they are kept.
+            return chunk
         self._at_start = False
         if head.startswith(_BOM):
             self._pending.clear()
@@ -203,9 +201,7 @@ class SseDecoder:
             self._retry = int(value[:18])
 
     def _collect_bare(self, line: bytes, frames: list[Frame]) -> None:
-        """Collect lines without a field name from the one that opens a JSON object to the one that
-        closes it.
-        """
+        """Collect the lines without a field name that together form a JSON object."""
         if not self._bare:
             if not line.lstrip().startswith(b"{"):
                 return
@@ -238,12 +234,10 @@ def _is_json(data: bytes) -> bool:
 
 
 class LineDecoder:
-    """Decode a stream of JSON lines, one frame per line. Empty lines are keep-alives and yield
-    nothing.
-    """
+    """Decode JSON lines, one frame per line; empty lines are keep-alives and yield nothing."""
 
     def __init__(self, max_event: int = MAX_EVENT) -> None:
-        self.lines = 0  # lines so far, empty ones included
+        self.lines = 0  # number of lines so far, including empty ones
         self._max = max_event
         self._pending: list[bytes] = []
         self._pending_size = 0

@@ -7,7 +7,7 @@ from typing import Any
 
 __all__ = ["summarise_block"]
 
-_LENGTH = 200  # longest value, in characters
+_LENGTH = 200  # longest value to show, in characters
 _VALUES = 5
 # Fields of server-side tools on all wires: searches, code, files, pages, and errors.
 _TELLING = (

@@ -67,9 +67,7 @@ class _Portal:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the portal and wait; an interrupt of the calling thread
-        cancels it.
-        """
+        """Run a coroutine in the portal and wait; interrupting the calling thread cancels it."""
         future = asyncio.run_coroutine_threadsafe(work, self._open())
         try:
             return future.result()
@@ -151,8 +149,9 @@ class SyncEventStream(Generic[Parsed]):
 
 
 def close_soon(model: Provider | Embedder) -> None:
-    """Close a model that was used through a ``SyncProvider`` or ``SyncEmbedder``, without waiting;
-    safe in a finalizer.
+    """Close the model of a ``SyncProvider`` or ``SyncEmbedder`` without waiting.
+
+    This is safe in a finalizer.
     """
     _portal.start(model.close())
 
@@ -408,8 +407,9 @@ def gather(
     metadata: Mapping[str, str] | None = None,
     **settings: Unpack[Settings],
 ) -> Iterator[Gathered[Parsed]]:
-    """Call ``complete`` for every prompt, at most ``concurrency`` at once: ``dragoman.gather`` for
-    a ``for`` loop.
+    """Call ``complete`` for every prompt, at most ``concurrency`` at once.
+
+    This is ``dragoman.gather`` for a ``for`` loop.
 
     Prompts are taken in a thread, so their iterator may block or use a model itself. Leaving the
     loop cancels the calls in flight when the iterator is closed.
@@ -447,9 +447,7 @@ async def _take_in_thread(prompts: Iterable[Messages]) -> AsyncIterator[Messages
 
 
 def _take(iterator: Iterator[Messages]) -> tuple[Messages] | None:
-    """Return the next prompt in a tuple, or ``None`` at the end: a coroutine cannot raise
-    ``StopIteration``.
-    """
+    """Return the next prompt in a tuple; ``None``, not ``StopIteration``, at the end."""
     for prompt in iterator:
         return (prompt,)
     return None

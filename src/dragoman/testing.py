@@ -1,4 +1,4 @@
-"""For pytest: cassettes, simulated models, and a guard that keeps tests off the network.
+"""Pytest plugin: cassettes, simulated models, and a guard that keeps tests off the network.
 
 ``dragoman_cassette`` records the calls of a test once and plays them back afterwards.
 
@@ -66,8 +66,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def dragoman_cassette(request: pytest.FixtureRequest) -> Callable[..., Record]:
-    """Wrap a provider so that a cassette records the calls of this test; a second one needs a
-    ``name``.
+    """Wrap a provider so that a cassette records the test's calls.
+
+    A second cassette of the same test needs a ``name``.
     """
     mode: Any = request.config.getoption("--dragoman-cassettes")
     taken: set[str] = set()
@@ -90,8 +91,9 @@ def dragoman_cassette(request: pytest.FixtureRequest) -> Callable[..., Record]:
 
 
 def cassette_path(test_file: Path, test: str, name: str = "") -> Path:
-    """Return the path of the cassette of a test. Invalid file names are escaped without
-    collisions.
+    """Return the path of the cassette of a test.
+
+    Invalid file names are escaped without collisions.
     """
     wanted = f"{test}.{name}" if name else test
     safe = _UNSAFE.sub("-", wanted)[:150]
@@ -102,8 +104,9 @@ def cassette_path(test_file: Path, test: str, name: str = "") -> Path:
 
 @pytest.fixture
 def dragoman_sim() -> Iterator[Callable[..., SimServer]]:
-    """Simulate models: call it with the arguments of ``dragoman.sim.serve``. The port opens when
-    its URL is read.
+    """Simulate models: call the fixture with the arguments of ``dragoman.sim.serve``.
+
+    The port opens when its URL is read.
     """
     made: list[SimServer] = []
 
@@ -125,8 +128,7 @@ class NetworkForbiddenError(AssertionError):
 
 @contextlib.contextmanager
 def forbid_network(*allowed: str) -> Iterator[None]:
-    """Raise for every connection or name lookup beyond this machine, in every thread, within the
-    context.
+    """Raise for every connection or name lookup beyond this machine, in every thread.
 
     ``allowed`` are hosts that may be reached, as written in the address.
     """

@@ -115,7 +115,7 @@ _BLOCKS = (
 _EASTERN = ("devanagari", "indic", "hangul", "letter", "han", "kana", "thai")
 _SCRIPTS = ("cyrillic", "greek", "caucasian", "hebrew", "arabic", *_EASTERN)
 _SIGNS = ("emoji", "joiner", "wide", "symbol", "quote", "combining", "space", "control", "private")
-# letters that are rarer in vocabularies than the rest of their script
+# letters that are rarer in vocabularies than other letters of their script
 _RARER = ("cyrillic2", "arabic2", "han2")
 _LATIN = ("latin1", "latin2", "latin3")
 _CODES = {
@@ -130,7 +130,8 @@ class _Classes(dict[int, str]):
 
     def __missing__(self, point: int) -> str:
         code = _CODES[_BLOCKS[bisect_right(_STARTS, point) - 1][1]]
-        if point < 0x10000:  # bounded: a cache of all of Unicode would take a hundred megabytes
+        if point < 0x10000:
+            # The cache is bounded: one for all of Unicode would take a hundred megabytes.
             self[point] = code
         return code
 
@@ -215,7 +216,7 @@ def _count_features(text: str, totals: list[int]) -> None:
     _count_words(shape, totals)
     for stretch, times in Counter(_STRETCH.findall(shape)).items():
         if stretch != " ":  # the space before a word is part of the word
-            # Only short runs recur, so longer ones are not cached.
+            # Only short runs of characters recur, so longer ones are not cached.
             for at, amount in _measure_short(stretch) if len(stretch) <= 32 else _measure(stretch):
                 totals[at] += amount * times
 
@@ -338,10 +339,10 @@ class _Table(Struct, frozen=True):
     """The coefficients in ``tokens.json``, which ``scripts/train_tokens.py`` writes."""
 
     common_han: str  # Chinese characters that are common in vocabularies
-    hardness: str  # one base-36 digit for each pair of letters
-    # by family: hundredths of a token for each of _FEATURES, in that order
+    hardness: str  # extra tokens of each pair of letters, as one base-36 digit
+    # coefficients by family: hundredths of a token for each of _FEATURES, in order
     costs: dict[str, list[int]]
-    bands: dict[str, float]  # by family: the relative error on long texts
+    bands: dict[str, float]  # the relative error on long texts, by family
 
 
 @cache
@@ -372,9 +373,7 @@ def _known(family: str) -> str:
 def estimate_text(
     text: str, family: str = "default", *, vocabulary: str | None = None
 ) -> Estimate:
-    """Estimate the tokens of a text; with ``vocabulary``, count them exactly (needs
-    ``dragoman[tokens]``).
-    """
+    """Estimate the tokens of a text; with ``vocabulary``, count exactly (``dragoman[tokens]``)."""
     tokens = _count([text], _known(family), vocabulary)
     method = f"exact:{vocabulary}" if vocabulary else "heuristic"
     return Estimate(round(tokens), method, family, 0.0 if vocabulary else _band(tokens, family))
@@ -390,9 +389,7 @@ def _count(texts: Iterable[str], family: str, vocabulary: str | None) -> float:
 
 
 def _band(tokens: float, family: str) -> float:
-    """Return the error band of a text; it is wider for short texts, whose errors do not average
-    out.
-    """
+    """Return the error band of a text; it is wider for short texts."""
     return round(math.hypot(_table().bands[family], 0.8 / math.sqrt(max(tokens, 1))), 3)
 
 
@@ -409,7 +406,7 @@ def exact_text(text: str, vocabulary: str) -> int:
 @lru_cache(maxsize=4)
 def _vocabulary(name: str) -> Any:
     try:
-        # imported here: an extra with 37 MB of vocabularies
+        # splintr is an optional dependency with 37 MB of vocabularies, imported on first use
         splintr = importlib.import_module("splintr")
     except ModuleNotFoundError:
         raise ModuleNotFoundError(
@@ -426,17 +423,15 @@ def _vocabulary(name: str) -> Any:
 
 
 class _Frame(Struct, frozen=True):
-    """The tokens of a request in addition to its text, fitted to the usage of recorded
-    requests.
-    """
+    """The tokens that a request has besides its text, fitted to recorded usage."""
 
     request: float
     message: float
-    system: float  # per system message
-    tools: float  # once, if there are tools: some servers add instructions
+    system: float  # tokens for each system message
+    tools: float  # tokens added once if there are tools: some servers add instructions
     tool: float
     schema: float  # factor for the JSON of a tool: some servers rewrite it, some send it twice
-    call: float  # per tool call with its result
+    call: float  # tokens for each tool call with its result
 
 
 _FRAMES = {
@@ -500,9 +495,7 @@ def estimate_input_tokens(
     *,
     family: str = "default",
 ) -> int:
-    """Return the estimated number of input tokens as an integer, as the adapter
-    contract requires.
-    """
+    """Return the estimated number of input tokens, as the adapter contract requires."""
     return estimate_request(messages, tools, system_prompt, family=family).tokens
 
 
@@ -566,9 +559,7 @@ def _sort_block(block: Any, contents: _Contents, family: str, *, current: bool) 
 
 
 def _as_json(value: Any) -> str:
-    """Return a value as JSON, by the standard library, which accepts the lone surrogates that
-    models write.
-    """
+    """Return a value as JSON; unlike msgspec, ``json`` accepts the lone surrogates of models."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
 
 
@@ -608,9 +599,7 @@ class Calibration(Struct, frozen=True):
     ratios: tuple[float, ...] = ()
 
     def calibrate(self, estimate: Estimate, reported: int | None) -> Calibration:
-        """Return a calibration that includes the reported tokens of one request; itself if none
-        are reported.
-        """
+        """Return a calibration that includes a request's reported tokens, if it reports them."""
         if estimate.method.endswith(_CALIBRATED):
             raise ValueError("estimate: calibrate with the estimate as it was before correct()")
         if not reported or reported < 0 or not estimate.tokens:

@@ -78,9 +78,7 @@ def record_failed_request(
     seconds: float,
     price: Callable[[Usage, str], Any] | None = None,
 ) -> CallFailed:
-    """Return the record of a failed request; ``partial`` is the answered and billed
-    part, if any.
-    """
+    """Return the record of a failed request; ``partial`` is its answered and billed part."""
     used = (
         _price(model, facts, partial.usage, price)
         if isinstance(partial, Embeddings | Ranking)

@@ -39,9 +39,7 @@ def record_failed(
     error: ProviderError,
     wait: float | None = None,
 ) -> CallFailed:
-    """Return the record of a failed attempt with its usage; the next attempt began ``wait``
-    seconds later.
-    """
+    """Return the record of a failed attempt; the next one begins after ``wait`` seconds."""
     attempt, sold_as = (
         read_attempt(request),
         find_served(provider, reply.provider, reply.model).priced_as,

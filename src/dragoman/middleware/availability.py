@@ -32,9 +32,7 @@ log = logging.getLogger("dragoman")
 
 
 class Thresholds(Struct, frozen=True, forbid_unknown_fields=True):
-    """When a target becomes unavailable, and after how many seconds without an attempt a probe
-    goes through.
-    """
+    """When a target becomes unavailable, and how many seconds later a probe is sent."""
 
     failures: int = 5
     failure_seconds: float = 120.0
@@ -60,7 +58,7 @@ class _State:
         self.quiet = quiet
         # consecutive failures of a model, or network errors of a provider
         self.failures: deque[float] = deque(maxlen=memory)
-        self.since: float | None = None  # when it became unavailable
+        self.since: float | None = None  # the time at which the target became unavailable
         self.trigger: Trigger | None = None
         self.failed = 0.0  # time of the last failure; while unavailable, only a probe is sent
         self.probe: Admission | None = None
@@ -88,7 +86,7 @@ class Admission:
         self.provider = provider
         self.model = model
         self.is_probe = is_probe
-        # changes of availability that the result caused
+        # changes of availability that the result of this call caused
         self.changes: list[ProviderUnavailable | ProviderRecovered] = []
         self._availability = availability
         self._done = False
@@ -110,18 +108,17 @@ class Admission:
             self.release()
 
     def release(self) -> None:
-        """Report that the call ended without evidence for or against the target, such as a
-        cancellation.
-        """
+        """Report that the call ended without a result for the target, such as by cancellation."""
         if not self._done:
             self._done = True
-            # this probe had no result, so another one may be sent at once
+            # the probe had no result, so another probe may be sent at once
             self._availability._end_probe(self)
 
 
 class Availability:
-    """Circuit breaker for all targets. Share one instance between all layers that call the same
-    providers.
+    """Circuit breaker for all targets.
+
+    Share one instance between all layers that call the same providers.
 
     ``on_event`` is called for every change of availability, with the event ``ProviderUnavailable``
     or ``ProviderRecovered``.
@@ -147,8 +144,9 @@ class Availability:
         """Release connections, if the state is shared."""
 
     def admit(self, provider: str, model: str) -> Admission | None:
-        """Return permission for one call, or ``None`` if the target is unavailable; report the
-        result on it.
+        """Return permission for one call, or ``None`` if the target is unavailable.
+
+        Report the result of the call on the returned object.
         """
         now = self._clock()
         closed = [state for state in self._states(provider, model) if state.since is not None]
@@ -164,15 +162,14 @@ class Availability:
         return all(state.since is None for state in self._states(provider, model))
 
     def reopens_in(self, provider: str, model: str) -> float:
-        """Return the seconds until a probe may be sent to an unavailable target; 0 for an
-        available target.
-        """
+        """Return the seconds until a probe may be sent to the target; 0 if it is available."""
         now = self._clock()
         return max([state.reopens_in(now) for state in self._states(provider, model)])
 
     def trigger(self, provider: str, model: str) -> Trigger | None:
-        """Return why the target is unavailable, or ``None``; the provider's cause precedes the
-        model's.
+        """Return why the target is unavailable, or ``None``.
+
+        The provider's cause precedes the model's.
         """
         return next(
             (state.trigger for state in self._states(provider, model) if state.since is not None),

@@ -1,6 +1,4 @@
-"""Response cache: a request is sent once; later identical calls receive the stored reply at no
-cost.
-"""
+"""Response cache: identical calls after the first receive the stored reply at no cost."""
 
 from __future__ import annotations
 
@@ -91,16 +89,14 @@ class Cache(Wrapper, Middleware):
                 yield batch
 
     async def _find(self, key: str) -> Sequence[Event] | None:
-        """Return the reply from the store or from an identical call in flight; ``None`` if there
-        is neither.
-        """
+        """Return the reply from the store or from an identical call in flight, or ``None``."""
         while True:
             waiting = self._in_flight.get(key)
             if waiting is None:
                 found = await self._read(key)
                 if found is not None or key not in self._in_flight:
                     return found
-                continue  # an identical call began while the store was read
+                continue  # an identical call began while the store was read, so wait for its reply
             found = await asyncio.shield(waiting)
             if found is not None:
                 return found

@@ -64,8 +64,9 @@ class CassetteError(ValueError):
 
 
 class CassetteMiss(LookupError):  # noqa: N818 - it is no failure of anything, it is a miss
-    """The cassette has no recording of a call. ``diff`` compares the call with the most similar
-    recording.
+    """The cassette has no recording of a call.
+
+    ``diff`` compares the call with the most similar recording.
     """
 
     def __init__(self, path: Path, key: str, why: str, diff: str) -> None:
@@ -79,9 +80,7 @@ class CassetteMiss(LookupError):  # noqa: N818 - it is no failure of anything, i
 
 
 def request_key(request: Request) -> str:
-    """Return the key of a request: a hash of everything that changes the reply, and of nothing
-    else.
-    """
+    """Return the key of a request: a hash of exactly those fields that can change the reply."""
     return hashlib.sha256(msgspec.json.encode(_canonical(request), order="sorted")).hexdigest()
 
 
@@ -101,9 +100,7 @@ def _canonical(request: Request) -> dict[str, Any]:
 
 
 def canonical_retrieval(request: EmbedRequest | RerankRequest) -> dict[str, Any]:
-    """Return a request of an embedder or a reranker as plain data, without fields that differ
-    between runs.
-    """
+    """Return a retrieval request as plain data, without fields that differ between runs."""
     plain = msgspec.to_builtins(request, str_keys=True)
     plain["extras"] = hide_named(plain["extras"])
     return {
@@ -114,9 +111,7 @@ def canonical_retrieval(request: EmbedRequest | RerankRequest) -> dict[str, Any]
 
 
 def retrieval_key(request: EmbedRequest | RerankRequest) -> str:
-    """Return the key of a request: a hash of everything that changes the answer, and of nothing
-    else.
-    """
+    """Return the key of a request: a hash of exactly those fields that can change the answer."""
     return hashlib.sha256(
         msgspec.json.encode(canonical_retrieval(request), order="sorted")
     ).hexdigest()
@@ -143,9 +138,7 @@ class _StoredAnswer(Struct):
 
 
 def read_answer(data: Any, request_id: str | None = None) -> Embeddings | Ranking:
-    """Rebuild embeddings or a ranking from the record of ``write_answer``, given as JSON text or
-    as parsed values.
-    """
+    """Rebuild embeddings or a ranking from ``write_answer``, given as JSON text or values."""
     found = (
         msgspec.json.decode(data, type=_StoredAnswer)
         if isinstance(data, bytes)
@@ -211,8 +204,9 @@ def _is_secret(name: str) -> bool:
 
 
 def _mask(value: Any) -> Any:
-    """Mask every string in the value of a secret field, but keep its structure, so that a schema
-    stays valid.
+    """Mask every string in the value of a secret field.
+
+    Its structure is kept, so that a schema stays valid.
     """
     if isinstance(value, dict):
         return hide_named(value)
@@ -362,14 +356,12 @@ _writing = threading.Lock()
 
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """Lock a cassette against writers in other threads and, except on Windows, in
-    other processes.
-    """
+    """Lock a cassette against other threads and, except on Windows, other processes."""
     with _writing:
         if sys.platform == "win32":
             yield
             return
-        import fcntl  # not available on Windows
+        import fcntl  # fcntl is not available on Windows
 
         handle = os.open(path.parent, os.O_RDONLY)
         try:
@@ -380,9 +372,7 @@ def _lock(path: Path) -> Iterator[None]:
 
 
 def add_take(path: Path, take: Take, *, replacing: bool) -> None:
-    """Add a call to the cassette atomically: read the file again, then replace it by a complete
-    new file.
-    """
+    """Add a call to the cassette atomically: replace the file by a complete new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with _lock(path):
         takes = [each for each in read_cassette(path) if not (replacing and each.key == take.key)]
@@ -520,9 +510,7 @@ class Record(Wrapper, Middleware):
 
 
 class RetrievalRecord(RetrievalPolicy):
-    """Record the requests of an embedder or a reranker to a cassette, or play them back; see
-    ``Record``.
-    """
+    """Record requests of an embedder or a reranker, or play them back; see ``Record``."""
 
     title = "Record"
 

@@ -1,6 +1,4 @@
-"""Fallback and load balancing: try candidates in the order of a strategy, and report
-every switch.
-"""
+"""Fallback and load balancing: try candidates in a strategy's order; report every switch."""
 
 from __future__ import annotations
 
@@ -53,9 +51,7 @@ RoutingEvent: TypeAlias = RoutingSwitched | ProviderUnavailable | ProviderRecove
 
 
 class NotConfigured(ReplyProvider):
-    """A candidate that cannot be called, because its API key or its entry in ``models.yaml`` is
-    missing.
-    """
+    """A candidate whose API key, or whose entry in ``models.yaml``, is missing."""
 
     def __init__(self, name: str, model: str, detail: str) -> None:
         self.name = name
@@ -198,7 +194,7 @@ class Fallback(Wrapper):
                         raise
                     call.failed = True
                     refusal = _error_name(error), error
-                    # the last candidate: the call fails with its error
+                    # if the last candidate fails, the call fails with its error
                     is_last = number == order[-1]
                     failed = (
                         () if is_last else (record_failed(candidate, asked, call.reply, error),)
@@ -214,8 +210,9 @@ class Fallback(Wrapper):
         raise last
 
     async def ready(self) -> None:
-        """Check that a candidate is ready; otherwise raise the last one's error, with the others
-        as notes.
+        """Check that any candidate is ready.
+
+        Otherwise raise the error of the last one, with the others as notes.
         """
         await _find_ready(self._candidates)
 
@@ -228,17 +225,16 @@ class Fallback(Wrapper):
         return self._candidates[0].estimate_input_tokens(messages, tools, system_prompt)
 
     def plan(self, messages: Messages) -> SwapPlan:
-        """Return the swap plan for the first candidate; for another candidate, call its own
-        ``plan``.
+        """Return the swap plan for the first candidate.
+
+        For another candidate, call its own ``plan``.
         """
         return self._candidates[0].plan(messages)
 
     # --- choosing a candidate
 
     def _order(self, request: Request) -> list[int]:
-        """Return the indices of all candidates in the order to try them, the available
-        ones first.
-        """
+        """Return the indices of all candidates in the order to try them, available ones first."""
         eligible = [
             number for number, candidate in enumerate(self._candidates) if self._may_go(candidate)
         ]
@@ -258,8 +254,9 @@ class Fallback(Wrapper):
         return self._availability.reopens_in(candidate.name, candidate.model) == 0
 
     def _find_seller(self) -> PricedAs:
-        """Return the price of the group: unknown if any candidate has none, since any
-        may answer.
+        """Return the price of the group.
+
+        It is unknown if any candidate has none, since any may answer.
         """
         sold = [candidate.priced_as for candidate in self._candidates]
         return next((each for each in sold if each.find_problem() is not None), sold[0])
@@ -267,9 +264,7 @@ class Fallback(Wrapper):
     def _admit(
         self, candidate: Provider, request: Request
     ) -> tuple[tuple[str, ProviderError] | None, Admission | None]:
-        """Return why the candidate is skipped, or else the circuit breaker's permission to call
-        it.
-        """
+        """Return why the candidate is skipped, or else the breaker's permission to call it."""
         missing = self._missing[candidate]
         if missing is not None:
             return ("not_configured", missing.error(request.request_id)), None
@@ -309,8 +304,9 @@ class Fallback(Wrapper):
 
 
 class _Dispatched:
-    """A call in flight to a candidate. Its start, first event and end are reported to the
-    strategy.
+    """A call in flight to a candidate.
+
+    Its start, first event and end are reported to the strategy.
     """
 
     __slots__ = ("_began", "_number", "_owner", "answered", "failed", "reply")
@@ -503,8 +499,9 @@ def _add_notes(error: ProviderError, passed: Sequence[tuple[Any, str, ProviderEr
 
 
 async def _find_ready(candidates: Sequence[Provider | RetrievalModel[Any, Any]]) -> None:
-    """Check that a candidate is ready; otherwise raise the last one's error, with the others as
-    notes.
+    """Check that any candidate is ready.
+
+    Otherwise raise the error of the last one, with the others as notes.
     """
     passed: list[tuple[Any, str, ProviderError]] = []
     for candidate in candidates:

@@ -47,8 +47,9 @@ class Layer(Provider):
 
 
 class Wrapper(ReplyProvider, Layer):
-    """A layer that wraps replies, so that a cancelled call keeps all data that the inner reply has
-    received.
+    """A layer that wraps replies.
+
+    A cancelled call keeps all data that the inner reply has received.
 
     A subclass implements ``serve``. A custom middleware may override ``events`` instead
     (``Middleware``): then a cancelled call keeps only what its events contain.
@@ -56,9 +57,7 @@ class Wrapper(ReplyProvider, Layer):
 
     @abstractmethod
     def serve(self, request: Request, served: Served) -> AsyncGenerator[list[Event], None]:
-        """Yield the batches of events of a call, and set ``served.reply`` to the inner reply they
-        come from.
-        """
+        """Yield the event batches of a call; set ``served.reply`` to the inner reply."""
 
     def open(self, request: Request) -> Reply:
         return WrappedReply(request, self.name, self.model, self.serve)
@@ -89,9 +88,7 @@ class Middleware(Layer):
     def around_retrieval(
         cls, model: RetrievalModel[Any, Any], *arguments: Any, **settings: Any
     ) -> Any:
-        """Return the embedder or reranker wrapped by this middleware; raise an error
-        by default.
-        """
+        """Return the embedder or reranker wrapped by this layer; raise an error by default."""
         raise TypeError(f"{cls.__name__}: provider must be a Provider, not {type(model).__name__}")
 
     def __init__(self, provider: Provider) -> None:
@@ -178,9 +175,7 @@ def walk(provider: Provider) -> Iterator[Provider]:
 
 
 def find_served(provider: Provider, name: str, model: str) -> Provider:
-    """Return the wrapped provider with this name and model, else with this model, else the
-    outermost one.
-    """
+    """Return the wrapped provider of this name and model, else this model, else the outermost."""
     inside = [
         each for each in walk(provider) if not isinstance(each, Layer) and each.model == model
     ]
@@ -188,9 +183,7 @@ def find_served(provider: Provider, name: str, model: str) -> Provider:
 
 
 def describe(provider: Provider | RetrievalModel[Any, Any]) -> str:
-    """Return the stack as text, outermost first: one line per layer, candidates numbered and
-    indented.
-    """
+    """Return the stack as text: a line per layer, outermost first, candidates numbered."""
     return "\n".join(
         _lines_of_model(provider) if isinstance(provider, RetrievalModel) else _lines(provider)
     )
@@ -230,8 +223,9 @@ def _lines(provider: Provider) -> list[str]:
 
 
 def _show(value: Any) -> str:
-    """Return a setting as short text. Functions and objects appear by name only: a ``repr`` may
-    hold a secret.
+    """Return a setting as short text.
+
+    Functions and objects appear by name only: a ``repr`` may hold a secret.
     """
     if value is None or isinstance(value, bool | int | float | str):
         return repr(value)
@@ -251,9 +245,7 @@ def check_number(
     most: float = math.inf,
     whole: bool = False,
 ) -> None:
-    """Raise ``ValueError`` with the field's name unless ``value`` is a number within
-    these bounds.
-    """
+    """Raise ``ValueError`` with the field's name unless ``value`` is within these bounds."""
     kinds = int if whole else int | float
     if (
         isinstance(value, bool)

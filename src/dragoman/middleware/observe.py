@@ -1,6 +1,4 @@
-"""Observability: deliver an event for the start and the end of every call to subscribers, without
-blocking the call.
-"""
+"""Observability: report the start and the end of every call to subscribers."""
 
 from __future__ import annotations
 
@@ -67,8 +65,9 @@ Price: TypeAlias = Callable[[Usage, str], Any]
 
 
 class Observe(Wrapper, Middleware):
-    """Report every attempt to subscribers: ``CallStarted``, then ``CallCompleted`` or
-    ``CallFailed``.
+    """Report every attempt to subscribers as events.
+
+    ``CallStarted`` comes first, then ``CallCompleted`` or ``CallFailed``.
 
     A subscriber is a function or a coroutine function of one event. Events wait in a queue of
     ``queue_size`` and are delivered in the background: plain functions run in a thread, coroutine
@@ -109,9 +108,7 @@ class Observe(Wrapper, Middleware):
 
     @property
     def dropped(self) -> int:
-        """The number of dropped events: the queue was full, or was closed before they were
-        delivered.
-        """
+        """The number of events that were not delivered: the queue was full, or was closed."""
         return self._gone + sum([feed.dropped for feed in self._feeds.values()])
 
     def settings(self) -> Mapping[str, Any]:
@@ -391,8 +388,9 @@ class _Call:
 
 
 def _try(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the result of a function, or ``None`` if it raises, so that a failed estimate does
-    not lose the event.
+    """Return the result of a function, or ``None`` if it raises.
+
+    A failed estimate must not lose the event.
     """
     try:
         return function(*arguments)
@@ -412,8 +410,9 @@ _Item: TypeAlias = tuple[Callable[[], CallEvent], contextvars.Context]
 
 
 class Feed:
-    """A bounded queue in one event loop, emptied by a task that runs only while the queue is not
-    empty.
+    """A bounded queue in one event loop.
+
+    The task that empties it runs only while the queue is not empty.
     """
 
     def __init__(
@@ -491,8 +490,9 @@ class Feed:
     def _hand_over(
         self, batch: list[_Item]
     ) -> list[tuple[CallEvent, contextvars.Context, list[tuple[Subscriber, Any]]]]:
-        """Build events and call the synchronous subscribers; return each event with the awaitables
-        they returned.
+        """Build events and call the plain subscribers.
+
+        Return each event with the awaitables that they returned.
         """
         built = []
         for build, context in batch:
@@ -530,14 +530,13 @@ class Feed:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            self._report(subscriber)  # the subscriber cancelled itself, not this task
+            # A cancellation raised by the subscriber itself does not concern this task.
+            self._report(subscriber)
         except Exception:
             self._report(subscriber)
 
     def _report(self, subscriber: Subscriber) -> None:
-        """Log the failure of a subscriber once: one that fails at every call must not flood the
-        log.
-        """
+        """Log the failure of a subscriber once; repeated failures must not flood the log."""
         if id(subscriber) not in self._failed:
             self._failed.add(id(subscriber))
             log.warning(

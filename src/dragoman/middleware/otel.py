@@ -91,8 +91,7 @@ _SECOND_BOUNDS = [0.01 * 2**power for power in range(14)]
 
 
 class OpenTelemetry:
-    """A subscriber for ``Observe``: a span for every attempt, and two metrics, tokens and
-    duration.
+    """A subscriber for ``Observe``: a span per attempt, and metrics for tokens and duration.
 
     It uses the global tracer and meter providers by default. The span is a child of the span that
     was current when the call began. Messages are in it only when ``Observe`` includes content.

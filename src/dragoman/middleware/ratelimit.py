@@ -45,8 +45,9 @@ class _Bucket:
         self.updated = now
 
     def delay(self, cost: float, now: float) -> float:
-        """Return the seconds until ``cost`` can be taken. A cost above the capacity needs a full
-        bucket.
+        """Return the seconds until ``cost`` can be taken.
+
+        A cost above the capacity needs a full bucket.
         """
         self.level = min(self.capacity, self.level + max(0.0, now - self.updated) * self.rate)
         self.updated = max(self.updated, now)
@@ -125,8 +126,9 @@ class Limiter:
         return lease
 
     async def settle(self, lease: Lease, spent: int | None) -> None:
-        """Report the end of a call that used ``spent`` tokens; with ``None``, the reserved
-        estimate is kept.
+        """Report the end of a call that used ``spent`` tokens.
+
+        With ``None``, the reserved estimate is kept.
         """
         self._running -= 1
         if self._tokens is not None and spent is not None:
@@ -136,9 +138,7 @@ class Limiter:
     # --- private
 
     async def _reserve(self, lease: Lease) -> float:
-        """Reserve capacity for a call and return 0; if there is too little, return the seconds to
-        wait.
-        """
+        """Reserve capacity for a call and return 0, or return the seconds to wait for it."""
         limit = self.limits.get("max_concurrency")
         if limit is not None and self._running >= limit:
             return math.inf
@@ -283,17 +283,14 @@ class RateLimit(Wrapper, Middleware):
                     yield batch
         except ProviderError as error:
             if not visible and not isinstance(error, TimedOutError | StreamInterruptedError):
-                # rejected or never received: no tokens used; after a timeout the server may have
-                # processed it
+                # a rejected call used no tokens; after a timeout the server may have processed it
                 spent = 0
             raise
         finally:
             await _settle(leases, spent)
 
     def _estimate(self, request: Request) -> tuple[int, int]:
-        """Return the estimated tokens of a call, input and output; 0 if no limiter
-        counts tokens.
-        """
+        """Return the estimated tokens of a call; 0 if no limiter counts tokens."""
         if not self._counts_tokens:
             return 0, 0
         return (
@@ -318,8 +315,7 @@ def _order_limiters(
 
 
 class RetrievalRateLimit(RetrievalPolicy):
-    """Delay the requests of an embedder or a reranker until the rate limits allow them; see
-    ``RateLimit``.
+    """Delay the requests of an embedder or a reranker by rate limits; see ``RateLimit``.
 
     A call that is split counts as many requests as are sent. Tokens are reserved by an estimate of
     the texts.
@@ -364,7 +360,7 @@ class RetrievalRateLimit(RetrievalPolicy):
             return answer
         except ProviderError as error:
             if not isinstance(error, TimedOutError | StreamInterruptedError):
-                spent = 0  # rejected or never arrived: no tokens used
+                spent = 0  # a request that was rejected or never arrived used no tokens
             raise
         finally:
             await _settle(leases, spent)
@@ -395,9 +391,7 @@ def _read_limiters(limiter: Any) -> tuple[Limiter, ...]:
 
 
 def _count(usage: Usage, estimate: tuple[int, int]) -> int | None:
-    """Return the tokens that the call used; the estimate replaces a count that was not
-    reported.
-    """
+    """Return the tokens that the call used, or the estimate if the count was not reported."""
     if usage.input_tokens is None and usage.output_tokens is None:
         return usage.total_tokens
     return (estimate[0] if usage.input_tokens is None else usage.input_tokens) + (

@@ -1,5 +1,6 @@
-"""Rate limits shared by many processes: token buckets and slots in Redis, changed atomically by
-Lua scripts.
+"""Rate limits shared by many processes.
+
+Lua scripts in Redis change the token buckets and slots atomically.
 """
 
 from __future__ import annotations
@@ -86,10 +87,11 @@ _ASK_SECONDS = 5.0  # timeout of one Redis command, in seconds
 
 
 def open_redis(url: str, **settings: Any) -> Redis:
-    """Return a Redis client; ``ValueError`` for an invalid URL omits the URL, which may hold a
-    password.
+    """Return a Redis client.
+
+    The ``ValueError`` for an invalid URL omits the URL, which may hold a password.
     """
-    from redis.asyncio import Redis  # an optional dependency
+    from redis.asyncio import Redis  # redis is an optional dependency, imported on first use
 
     # The library quotes the part that it takes for the port: in "redis://:a/b@host" that is "a".
     # Its error is not kept as the context of the one raised here.
@@ -129,7 +131,7 @@ class RedisLimiter(Limiter):
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        # Imported here: an optional dependency.
+        # redis is an optional dependency, imported on first use.
         try:
             import redis.asyncio
         except ImportError as error:
@@ -166,9 +168,7 @@ class RedisLimiter(Limiter):
         await asyncio.shield(self._start(self._give_back(lease, spent)))
 
     async def close(self) -> None:
-        """Wait until leases in progress are settled; close the connection if this limiter opened
-        it.
-        """
+        """Wait until open leases are settled; close the connection if this limiter opened it."""
         if self._tasks:
             await asyncio.wait(self._tasks)
         if self._owned:

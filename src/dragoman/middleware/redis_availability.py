@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("dragoman")
 
 _SECONDS = 2.0  # timeout of one Redis command, in seconds: availability must not slow a call down
-_PAUSE = 10.0  # seconds without a Redis command after a failure
+_PAUSE = 10.0  # after a failure, no Redis command is sent for this many seconds
 
 # Returns triples: target, seconds since its last failure, what made it unavailable. The clock is
 # that of Redis.
@@ -64,7 +64,7 @@ class RedisAvailability(Availability):
         poll_seconds: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        # Imported here: an optional dependency.
+        # redis is an optional dependency, imported on first use.
         try:
             import redis.asyncio
         except ImportError as error:
@@ -127,9 +127,7 @@ class RedisAvailability(Availability):
         )
 
     def _apply(self, shared: dict[tuple[str, str], tuple[float, str]]) -> None:
-        """Apply changes that other processes reported: targets that became unavailable or
-        recovered.
-        """
+        """Apply the changes of availability that other processes reported."""
         now = self._clock()
         for (provider, model), (ago, trigger) in shared.items():
             whole, state = self._states(provider, model)
@@ -168,7 +166,7 @@ class RedisAvailability(Availability):
     def _write(
         self, script: Any, provider: str, model: str, trigger: str | None, seconds: float
     ) -> None:
-        # wait for pending writes before reading
+        # Pending writes must be complete before the state is read.
         self._next = max(self._next, self._clock() + self._poll_seconds)
         self._start(self._send(script, [_write_target(provider, model), trigger or "", seconds]))
 

@@ -138,9 +138,7 @@ class Retry(Wrapper, Middleware):
     # --- private
 
     def _attempt(self, call: _Call) -> Request:
-        """Return the request for an attempt: the working copy with the attempt's number and
-        settings.
-        """
+        """Return the request for an attempt, with the attempt's number and settings."""
         request = call.request
         metadata = {**request.metadata, ATTEMPT: str(call.attempt)}
         if call.reason is not None:
@@ -167,9 +165,7 @@ class Retry(Wrapper, Middleware):
 
 
 class RetryRule:
-    """The retry policy that providers, embedders and rerankers share: whether to retry, and after
-    which delay.
-    """
+    """The retry policy of providers, embedders and rerankers: whether to retry, and when."""
 
     def __init__(
         self,
@@ -237,9 +233,7 @@ class RetryRule:
         return bool(self._classifier(error)) if self._classifier is not None else error.transient
 
     def asks_again(self, error: ProviderError) -> bool:
-        """Return whether ``reask`` handles this error, by asking the model to correct
-        its reply.
-        """
+        """Return whether ``reask`` handles this error by asking for a corrected reply."""
         return self._reask is not None and isinstance(error, StructuredOutputError)
 
     def _wait(self, error: ProviderError, attempt: int) -> float | None:
@@ -320,8 +314,9 @@ class RetrievalRetry(RetrievalPolicy):
 
 
 class _Call:
-    """The state of a call between attempts. The request and config of the caller are
-    not changed.
+    """The state of a call between attempts.
+
+    The request and config of the caller are not changed.
     """
 
     def __init__(self, request: Request, began: float) -> None:
@@ -337,7 +332,8 @@ class _Call:
         if not isinstance(text, str) or not text:
             raise ValueError(f"Retry: reask must return the text to send, not {text!r}") from error
         added: tuple[Message, ...] = (User(text),)
-        if error.output_content:  # every server rejects an empty assistant message
+        if error.output_content:
+            # An empty answer is not sent back: every server rejects an empty assistant message.
             added = (Assistant(error.output_content), *added)
         self.messages = (*self.messages, *added)
         self.reason = "reask"
@@ -350,8 +346,9 @@ def _check_type(events: list[Event], request: Request) -> None:
 
 
 def _merge(base: RuntimeConfig, over: RuntimeConfig) -> RuntimeConfig:
-    """Return ``base`` overridden by ``over``. Fields and extras that are ``None`` keep the value
-    of ``base``.
+    """Return ``base`` overridden by ``over``.
+
+    Fields and extras that are ``None`` keep the value of ``base``.
     """
     names = [name for name in RuntimeConfig.__struct_fields__ if name != "extras"]
     changes = {name: value for name in names if (value := getattr(over, name)) is not None}

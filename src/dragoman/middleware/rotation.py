@@ -108,8 +108,9 @@ class KeyRotation(Wrapper):
         return self._providers[0].priced_as
 
     def _order(self) -> list[int]:
-        """Return the usable keys, the current one first; if all are cooling down, the key that is
-        free first.
+        """Return the usable keys, the current one first.
+
+        If all are cooling down, return the one that is usable first.
         """
         count, now = len(self._providers), self._clock()
         turned = [(self._current + step) % count for step in range(count)]

@@ -1,5 +1,6 @@
-"""Stores of the cache: a SQLite file for one machine, Redis for many. Both have a TTL and a size
-limit.
+"""Stores of the cache: a SQLite file for one machine, Redis for many.
+
+Both have a TTL and a size limit.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 _GIB = 1024**3
-_TOUCH_SECONDS = 60.0  # the time of last use is written at most this often
+_TOUCH_SECONDS = 60.0  # the time of an entry's last use is written at most this often, in seconds
 
 
 class Store(ABC):
-    """Store values by key. An entry expires after ``ttl`` seconds, or is evicted for
-    newer ones.
+    """Store values by key.
+
+    An entry expires after ``ttl`` seconds, or is evicted for newer ones.
     """
 
     @abstractmethod
@@ -36,18 +38,14 @@ class Store(ABC):
 
     @abstractmethod
     async def put(self, key: str, value: bytes) -> None:
-        """Store a value; evict the least recently used entries if there is not enough space for
-        it.
-        """
+        """Store a value; if space is short, evict the least recently used entries."""
 
     async def close(self) -> None:  # noqa: B027
         """Release the connection."""
 
 
 def open_store(store: Store | str | os.PathLike[str]) -> Store:
-    """Return a store unchanged, or open the store that a ``redis://`` URL or a SQLite
-    path names.
-    """
+    """Return a store unchanged, or open the one that a ``redis://`` URL or SQLite path names."""
     if isinstance(store, Store):
         return store
     if isinstance(store, str) and store.startswith(("redis://", "rediss://", "unix://")):
@@ -115,12 +113,13 @@ class SqliteStore(Store):
     def _open(self) -> sqlite3.Connection:
         if self._database is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))  # replies are private
+            # Only the owner may read the file, because replies are private.
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
             database = sqlite3.connect(self.path, timeout=5, isolation_level=None)
             # No fsync per entry: an entry lost in a power failure is only a cache miss.
             database.execute("PRAGMA journal_mode = WAL")
             database.execute("PRAGMA synchronous = NORMAL")
-            # so that REPLACE runs the trigger of DELETE
+            # With recursive triggers, REPLACE runs the trigger of DELETE.
             database.execute("PRAGMA recursive_triggers = ON")
             database.executescript(_SCHEMA)
             self._database = database

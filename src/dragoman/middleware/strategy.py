@@ -39,8 +39,9 @@ _FAILED = 2.0  # a failed call counts as its latency times this factor
 
 
 class Strategy(ABC):
-    """Order candidates, given by number; the layer reports the start, first event and end of each
-    call.
+    """Order candidates, given by number.
+
+    The layer reports the start, first event and end of each call.
     """
 
     name: StrategyName
@@ -103,7 +104,7 @@ class _LeastBusy(Strategy):
     def __init__(self, weights: Sequence[float]) -> None:
         self._weights = weights
         self._running = [0] * len(weights)
-        # rotate ties, or the first candidate would get all calls at low load
+        # rotate equally busy candidates, or the first would get all calls at low load
         self._served = [0] * len(weights)
 
     def order(
@@ -151,7 +152,9 @@ class _LowestLatency(Strategy):
 
     def _expect(self, number: int, now: float) -> float:
         mean = self._mean[number]
-        if mean is None:  # unmeasured candidates first, one call each until the first answer
+        if mean is None:
+            # Candidates without a measured latency come first, with one call each until it is
+            # answered.
             return math.inf if self._running[number] else 0.0
         faded: float = 0.5 ** ((now - self._measured[number]) / self._half_life)
         return mean * faded * (self._running[number] + 1)
@@ -197,9 +200,7 @@ def make_strategy(
     clock: Callable[[], float] = time.monotonic,
     half_life: float = HALF_LIFE,
 ) -> Strategy:
-    """Return a strategy by name for a number of candidates; raise ``ValueError`` for an invalid
-    setting.
-    """
+    """Return a strategy by name; raise ``ValueError`` for an invalid setting."""
     if strategy not in STRATEGIES:
         raise ValueError(
             f"Fallback: strategy must be one of {', '.join(STRATEGIES)}, not {strategy!r}"

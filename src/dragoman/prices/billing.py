@@ -1,6 +1,4 @@
-"""Price a call: split its token counts so that no token is billed twice, and multiply them by the
-rates.
-"""
+"""Price a call: split its token counts, so that none is billed twice; multiply by the rates."""
 
 from __future__ import annotations
 
@@ -82,7 +80,7 @@ def _cost_of(
 
 
 def _cost_by(row: PriceRow, usage: Usage, model: str, version: str) -> Cost | Unpriced:
-    if row.free:  # a rate of zero needs no count
+    if row.free:  # a free model costs zero, even if the server reported no token counts
         return Cost(_ZERO, {part: _ZERO for part, _, _ in _PARTS}, version, row)
     parts: dict[str, Decimal] = {}
     notes: list[str] = []
@@ -105,9 +103,7 @@ def _cost_by(row: PriceRow, usage: Usage, model: str, version: str) -> Cost | Un
 
 
 def _split(usage: Usage) -> dict[str, int] | Unpriced:
-    """Split the inclusive counts of a usage, so that every token is in exactly one part of the
-    bill.
-    """
+    """Split the counts of a usage, so that every token is in exactly one part of the bill."""
     for name in ("input_tokens", "output_tokens"):
         if getattr(usage, name) is None:
             return Unpriced(f"usage not reported: {name}")
@@ -201,9 +197,7 @@ class PricedAs(Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of(cls, given: PricedAs | PriceRow | str, model: str) -> PricedAs:
-        """Read the price setting of a caller: ``"free"``, a vendor, ``"vendor:name"``,
-        or a row.
-        """
+        """Read a caller's price setting: ``"free"``, a vendor, ``"vendor:name"``, or a row."""
         if isinstance(given, PricedAs):
             return given
         if isinstance(given, PriceRow):

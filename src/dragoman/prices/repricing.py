@@ -24,8 +24,9 @@ class PricedUse(Struct, frozen=True):
 
 
 class Repriced(Struct, frozen=True):
-    """A call priced by another table. ``difference`` is new minus old, ``None`` when either is
-    unknown.
+    """A call priced by another table.
+
+    ``difference`` is new minus old, ``None`` when either is unknown.
     """
 
     use: PricedUse

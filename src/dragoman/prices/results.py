@@ -28,14 +28,14 @@ class Cost(Struct, frozen=True, tag="cost"):
     currency: str = "USD"
     notes: tuple[str, ...] = ()
 
-    # true even if the cost is zero; and type checkers can distinguish the two
+    # a known cost is true even if it is zero, so that type checkers can distinguish it from
+    # Unpriced
     def __bool__(self) -> Literal[True]:
         return True
 
 
 class Unpriced(Struct, frozen=True, tag="unpriced"):
-    """An unknown price, with the reason. It is false in a condition; an unknown price is never
-    reported as zero.
+    """An unknown price, with the reason; false in a condition, and never reported as zero.
 
     The fields of a ``Cost`` are ``None``, so that ``cost(...).total`` can be read without a check.
     """

@@ -1,6 +1,4 @@
-"""Price rows: the rates of a model, the names it covers, and the days and hours on which they
-hold.
-"""
+"""Price rows: the rates of a model, the names it covers, and when the rates are valid."""
 
 from __future__ import annotations
 
@@ -125,9 +123,7 @@ class PriceRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
         _check_times(self)
 
     def rate(self, name: str, input_tokens: int) -> Decimal | None:
-        """Return the rate ``name`` for a call with this number of input tokens, or ``None`` if
-        there is none.
-        """
+        """Return the rate ``name`` for a call with this many input tokens, or ``None``."""
         own: Decimal | None = getattr(self, name)
         for tier in reversed(self.tiers):
             if input_tokens > tier.above:
@@ -176,7 +172,7 @@ def _check_meaning(row: PriceRow) -> None:
             )
         return
     if row.search is not None and not given:
-        return  # a reranker that bills only searches
+        return  # a reranker may have a rate for searches only
     for name in ("input", "output"):
         if name not in given:
             raise ValueError(f"{name}: is missing")

@@ -13,8 +13,7 @@ from .billing import PricedAs
 
 
 def find_seller(base_url: str, model: str) -> PricedAs:
-    """Return how a model at an address is priced: by the vendor to which the catalogue assigns the
-    host.
+    """Return how a model at an address is priced: by the vendor that the host belongs to.
 
     Any other host may be a server of your own, which is free, or a proxy, which is not. Its calls
     have no price unless a table has rows for this host, or the caller sets ``priced_as``.
@@ -28,9 +27,7 @@ def find_seller(base_url: str, model: str) -> PricedAs:
 
 
 def name_host(base_url: str) -> str:
-    """Return the vendor to which the catalogue assigns an address, else the host and port of the
-    address.
-    """
+    """Return the vendor that an address belongs to in the catalogue, else its host and port."""
     parts = urlsplit(base_url)
     return _read_hosts().get(parts.hostname or "") or parts.netloc.rpartition("@")[2].lower()
 

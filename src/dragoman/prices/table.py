@@ -46,8 +46,9 @@ class PriceTable(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
 
     @classmethod
     def load(cls, path: str | Path) -> PriceTable:
-        """Read your own rows from a JSON or YAML file; combine them with others by
-        ``with_overrides``.
+        """Read your own rows from a JSON or YAML file.
+
+        Combine them with other rows by ``with_overrides``.
         """
         path = Path(path)
         if path.suffix.lower() != ".json":
@@ -77,12 +78,13 @@ class PriceTable(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
         return replace(self, rows=rows + self.rows, version=f"{self.version}+{digest_rows(rows)}")
 
     def find(self, model: str, at: date | datetime | None = None) -> PriceRow | Unpriced:
-        """Return the row for ``"provider:name"`` at a day or moment (default: now), or the reason
-        if there is none.
+        """Return the row for ``"provider:name"`` at a time, or the reason if there is none.
+
+        The default time is now.
 
         A datetime without a zone is taken as UTC.
         """
-        # split at the first colon: names may contain colons
+        # Split at the first colon, because model names may contain colons.
         provider, colon, name = model.lower().partition(":")
         if not (colon and provider and name):
             return Unpriced(f"not a model of the form provider:name: {model!r}")
@@ -108,7 +110,7 @@ class PriceTable(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
                 *[place for place in loose if self.rows[place].match.covers(name)],
             }
             found = tuple([self.rows[place] for place in sorted(hits)])
-            if len(self._found) < 1000:  # bounded: names come from callers
+            if len(self._found) < 1000:  # the cache is bounded, because names come from callers
                 self._found[provider, name] = found
         return found
 
@@ -143,7 +145,7 @@ def _moment(at: date | datetime | None) -> tuple[date, time | None]:
 
 @cache
 def _read_bundled() -> PriceTable:
-    from importlib.resources import files  # a slow import, needed only here
+    from importlib.resources import files  # slow to import, needed only to read the bundled table
 
     return msgspec.json.decode(
         (files("dragoman") / "catalog" / "prices.json").read_bytes(), type=PriceTable
@@ -152,8 +154,9 @@ def _read_bundled() -> PriceTable:
 
 @lru_cache(maxsize=4)
 def _read_over_bundled(path: str, changed: int) -> PriceTable:
-    """Return the bundled table preceded by a file's rows; a new modification time ``changed``
-    reads it again.
+    """Return the bundled table preceded by a file's rows.
+
+    A new modification time ``changed`` makes the cache read the file again.
     """
     return PriceTable.bundled().with_overrides(PriceTable.load(path).rows)
 
@@ -182,9 +185,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _locate(error: ValueError) -> str:
-    """Return the text of a msgspec error with the field's path at the front instead of
-    at the end.
-    """
+    """Return the text of a msgspec error with the field's path in front, not at the end."""
     text, _, place = str(error).partition(" - at `$")
     place = place.strip("`.")
     return f"{place}: {text}" if place else text

@@ -50,9 +50,7 @@ class Auth(ABC):
 
     @abstractmethod
     async def headers(self, request: HttpRequest, codec: Codec) -> Mapping[str, Secret]:
-        """Return the headers for a request; ``AuthenticationError`` if there are no
-        credentials.
-        """
+        """Return the headers for a request; ``AuthenticationError`` without credentials."""
 
     def reject(self) -> None:  # noqa: B027
         """Drop the cached credentials: the server has rejected them."""
@@ -156,8 +154,9 @@ class AccessKeys(Struct, frozen=True):
 
 
 class SignatureAuth(Auth):
-    """Sign requests with AWS Signature Version 4. ``find_keys`` returns the credentials, once per
-    request.
+    """Sign requests with AWS Signature Version 4.
+
+    ``find_keys`` returns the credentials, once per request.
     """
 
     def __init__(
@@ -193,9 +192,7 @@ class SignatureAuth(Auth):
 def sign_v4(
     request: HttpRequest, keys: AccessKeys, region: str, service: str, now: float
 ) -> dict[str, str]:
-    """Return the headers that sign a request: the date, the digest of the body, the session's
-    token, the signature.
-    """
+    """Return the headers that sign a request: date, body digest, session token, signature."""
     stamp = datetime.datetime.fromtimestamp(now, datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
     parts = urlsplit(request.url)
     digest = hashlib.sha256(request.body).hexdigest()
@@ -207,7 +204,7 @@ def sign_v4(
         signed["content-type"] = request.headers["content-type"]
     names = ";".join(sorted(signed))
     lines = [f"{name}:{' '.join(signed[name].split())}\n" for name in sorted(signed)]
-    # AWS escapes the path twice
+    # AWS signatures use a path that is percent-encoded twice.
     path = "/".join([quote(piece, safe="-_.~") for piece in parts.path.split("/")]) or "/"
     canonical = "\n".join(
         [request.method, path, _write_query(parts.query), "".join(lines), names, digest]

@@ -85,9 +85,7 @@ def connect(
 
 
 def open_scheme(model: str, settings: Mapping[str, Any]) -> Provider:
-    """Open a name of ``SCHEMES``, such as ``local`` or ``local:NAME``, with the settings that it
-    understands.
-    """
+    """Open a name of ``SCHEMES``, such as ``local`` or ``local:NAME``, with its settings."""
     scheme, _, rest = model.partition(":")
     known = {
         key: settings[key]

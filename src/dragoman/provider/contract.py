@@ -82,8 +82,9 @@ class Provider(ABC):
 
     @abstractmethod
     def events(self, request: Request) -> AsyncIterator[Event]:
-        """Yield the events of the reply to one request, by the rules of a stream; raise at the end
-        if it failed.
+        """Yield the events of the reply to one request.
+
+        They obey the rules of a stream; if the call failed, the error is raised after them.
         """
 
     def open(self, request: Request) -> Reply:
@@ -97,9 +98,7 @@ class Provider(ABC):
         return reply
 
     async def ready(self) -> None:  # noqa: B027
-        """Check that the next call is expected to succeed; raise the error that it would raise
-        otherwise.
-        """
+        """Check that the next call is likely to succeed; otherwise raise its error."""
 
     async def close(self) -> None:  # noqa: B027
         """Release connections."""
@@ -141,7 +140,7 @@ class Provider(ABC):
                 first, last = first or batch[0], batch[-1]
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError):
-                reply.cancel()  # the error gets estimated usage
+                reply.cancel()  # cancelling the reply adds estimated usage to the error
             await reply.aclose()
             if isinstance(error, asyncio.CancelledError) and waiting.is_interrupted():
                 raise self._cancelled(request) from None
@@ -172,8 +171,7 @@ class Provider(ABC):
         continues: bool = False,
         **settings: Unpack[Settings],
     ) -> EventStream[Parsed]:
-        """Call the model and return its reply as a stream of events. Arguments as for
-        ``complete``.
+        """Call the model and return its reply as a stream; arguments are those of ``complete``.
 
         With ``check_calls=False`` a call of an unknown tool, or with arguments that violate the
         schema, is an intent and not an error: the caller checks it. With ``continues=True`` the
@@ -188,9 +186,7 @@ class Provider(ABC):
         return EventStream(self.open(request), request, self._calls, self.find_sold)
 
     async def cancel(self, request_id: str) -> bool:
-        """Cancel the call in flight with this id; return ``False`` if there is none.
-        Idempotent.
-        """
+        """Cancel the call in flight with this id; return ``False`` if not found. Idempotent."""
         return await self._calls.cancel(request_id)
 
     def find_sold(self, name: str, model: str) -> PricedAs:
@@ -198,9 +194,7 @@ class Provider(ABC):
         return self.priced_as
 
     def check(self, request: Request) -> None:
-        """Raise an error, before anything is sent, if the model is known not to support the
-        request.
-        """
+        """Raise an error before sending if the model is known not to support the request."""
         if self.capabilities == _NOTHING_KNOWN:
             return
         estimate = None
@@ -215,7 +209,8 @@ class Provider(ABC):
         refusal = find_refusal(request, self.capabilities, estimate, results=False)
         if refusal is not None and refusal[0] != "no_structured_output_support":
             reason, error = refusal
-            error.provider_code = reason  # rejected locally: use the reason code of the contract
+            # An error raised before sending has the adapter contract's reason code.
+            error.provider_code = reason
             raise error
         if request.stream and self.capabilities.known("supports_streaming") is False:
             raise UnsupportedFeatureError("this model is known not to stream; use complete()")
@@ -231,15 +226,14 @@ class Provider(ABC):
 
     @property
     def lessons(self) -> tuple[str, ...]:
-        """The fields that the endpoint has rejected so far, and what is sent instead; shown by
-        ``describe()``.
+        """The fields that the endpoint has rejected, and what is sent instead.
+
+        ``describe()`` shows them.
         """
         return ()
 
     def plan(self, messages: Messages) -> SwapPlan:
-        """Return what this model's wire would keep, rewrite or drop of a conversation, block by
-        block.
-        """
+        """Return what this model's wire keeps, rewrites or drops of a conversation, by block."""
         return self._plan(None, messages)
 
     async def __aenter__(self) -> Self:
@@ -308,8 +302,9 @@ class Provider(ABC):
 
 
 class ReplyProvider(Provider):
-    """A provider that creates ``Reply`` objects: a subclass implements ``open``; ``events`` is
-    derived from it.
+    """A provider that creates ``Reply`` objects.
+
+    A subclass implements ``open``, from which ``events`` is derived.
     """
 
     @abstractmethod
@@ -321,7 +316,5 @@ class ReplyProvider(Provider):
 
 
 def plan(messages: Messages, target: Provider) -> SwapPlan:
-    """Return what ``target`` would keep, rewrite or drop of a conversation, without sending
-    anything.
-    """
+    """Return what ``target`` would keep, rewrite or drop of a conversation; send nothing."""
     return target.plan(messages)

@@ -1,6 +1,4 @@
-"""Adapt a request to the model's known limits before it is encoded; report each change
-as a loss.
-"""
+"""Adapt a request to the model's known limits before encoding; report each change as a loss."""
 
 from __future__ import annotations
 

@@ -23,9 +23,7 @@ from .contract import Provider
 
 
 class Gathered(Struct, Generic[Parsed], frozen=True):
-    """One call of ``gather``: the position of its prompt, the prompt, and the reply or
-    the error.
-    """
+    """One call of ``gather``: the prompt, its position, and the reply or the error."""
 
     index: int
     prompt: Messages
@@ -47,8 +45,7 @@ async def gather(
     metadata: Mapping[str, str] | None = None,
     **settings: Unpack[Settings],
 ) -> AsyncGenerator[Gathered[Parsed], None]:
-    """Call ``complete`` for every prompt, at most ``concurrency`` at once, and yield an item for
-    each.
+    """Call ``complete`` for every prompt, at most ``concurrency`` at once; yield each result.
 
     Items come as the calls end, or in the order of the prompts with ``ordered``. A call that fails
     is an item with ``error``; the others go on. Prompts are taken only when a call can begin, and
@@ -95,8 +92,9 @@ class _Batch(Generic[Parsed]):
         self._workers = [asyncio.create_task(self._work()) for _ in range(concurrency)]
 
     async def items(self, *, ordered: bool) -> AsyncIterator[Gathered[Parsed]]:
-        """Yield items until every worker has ended; raise an error that the iterator of prompts
-        raised.
+        """Yield items until every worker has ended.
+
+        An error from the iterator of prompts is raised.
         """
         waiting: dict[int, Gathered[Parsed]] = {}
         due = 0
@@ -117,9 +115,7 @@ class _Batch(Generic[Parsed]):
                 due += 1
 
     async def close(self) -> None:
-        """Cancel the calls in flight, wait until they are closed, and close the iterator of
-        prompts.
-        """
+        """Cancel the calls in flight, wait until they are closed, and close the prompts."""
         for worker in self._workers:
             worker.cancel()
         await asyncio.gather(*self._workers, return_exceptions=True)
@@ -136,15 +132,13 @@ class _Batch(Generic[Parsed]):
                 except Exception as error:
                     item = Gathered(index, prompt, error=error)
                 self._queue.put_nowait(item)
-        except Exception as error:  # the iterator of prompts raised it
+        except Exception as error:  # an error of the caller's iterator of prompts
             self._queue.put_nowait(error)
         else:
             self._queue.put_nowait(None)
 
     async def _take(self) -> tuple[int, Messages] | None:
-        """Return the position of the next prompt, and the prompt; ``None`` if there is
-        none left.
-        """
+        """Return the next prompt with its position; ``None`` if there is none left."""
         await self._slots.acquire()
         async with self._taking:
             if not self._exhausted:

@@ -115,7 +115,7 @@ class HttpProvider(ReplyProvider):
                 name: Secret(value) for name, value in codec.authorise(key).items()
             }
         self._auth = _read_auth(api_key)
-        # no capability of the model is known, so requests stay unchanged
+        # if no capability of the model is known, requests stay unchanged
         self._fits = self.capabilities == _NOTHING_KNOWN
         self._observe = observe
 
@@ -126,8 +126,7 @@ class HttpProvider(ReplyProvider):
         await self._ask_all(self.codec.ready())
 
     async def count_input_tokens(self, request: Request) -> int | None:
-        """Return the server's count of a request's input tokens; ``None`` if the wire has no
-        endpoint for it.
+        """Return the server's count of the input tokens; ``None`` if the wire has no endpoint.
 
         An error reply is raised as an error, for example if a compatible server lacks the
         endpoint.
@@ -142,8 +141,7 @@ class HttpProvider(ReplyProvider):
         return self._plan(self.codec, messages)
 
     async def fetch(self, question: HttpRequest) -> AsyncIterator[bytes]:
-        """Send a request that is not a call, such as to a batch API, and yield the body of the
-        answer.
+        """Send a request that is not a call, such as to a batch API, and yield the reply's body.
 
         The request is sent with this provider's key, so its URL must have the same origin. An
         error status is raised as an error.
@@ -192,9 +190,7 @@ class HttpProvider(ReplyProvider):
         return encoded
 
     async def _authorise(self, request: HttpRequest) -> Mapping[str, Secret]:
-        """Return the headers with credentials: the fixed ones, and those that ``Auth`` creates for
-        this request.
-        """
+        """Return the headers with credentials: fixed ones, and those that ``Auth`` creates."""
         traced = TRACE_HEADERS.get()
         if self._auth is None:
             return self._credentials if traced is None else {**traced, **self._credentials}
@@ -205,15 +201,14 @@ class HttpProvider(ReplyProvider):
         }
 
     def _learn(self, codec: Codec, error: ProviderError, request: Request) -> None:
-        """Adapt to an error that names a rejected field, for this and later requests; raise any
-        other error.
+        """Adapt all later requests to an error that names a rejected field; raise other errors.
 
         This is not a retry: the request that is sent next is a different one.
         """
         lesson = codec.learn(error, request)
         if lesson is None:
             raise error
-        # another call has learned from an error since this one was sent
+        # another call has adapted the codec to an error since this call was sent
         if self.codec is not codec:
             newer = self.codec.learn(error, request)
             if newer is None:
@@ -235,8 +230,9 @@ class HttpProvider(ReplyProvider):
         return tuple([lesson.detail for lesson in getattr(self.codec, "lessons", ())])
 
     def _annotate(self, error: ProviderError, request: Request | None = None) -> ProviderError:
-        """Name provider, model and request in an error, and remove keys and the caller's text from
-        its message.
+        """Name provider, model and request in an error.
+
+        Keys and the caller's text are removed from its message.
         """
         error.provider, error.model = error.provider or self.name, error.model or self.model
         if self._hint and isinstance(error, NetworkError) and error.is_unreached:
@@ -247,16 +243,12 @@ class HttpProvider(ReplyProvider):
         return error
 
     def _reveal_secrets(self) -> list[str]:
-        """Return the secrets to redact: some servers repeat the request headers in
-        their errors.
-        """
+        """Return the secrets to redact: some servers repeat request headers in errors."""
         fixed = [secret.reveal() or "" for secret in [self._key, *self._credentials.values()]]
         return fixed if self._auth is None else [*fixed, *self._auth.secrets()]
 
     async def _ask_all(self, questions: Generator[HttpRequest, HttpReply, _T]) -> _T:
-        """Send each request that a generator yields, pass it the reply, and return the generator's
-        result.
-        """
+        """Send each request that a generator yields, give it the reply, and return its result."""
         try:
             question = next(questions)
             while True:
@@ -321,7 +313,7 @@ class WireReply(AssembledReply):
         if http is None or decoder is None:
             http, decoder = await self._send()
         else:
-            http.touch()  # the caller has handled the previous events
+            http.touch()  # restart the idle timeout: the caller has handled the previous events
         try:
             while not decoder.done:
                 chunk = b"" if http.over else await http.receive()
@@ -343,8 +335,9 @@ class WireReply(AssembledReply):
         return []
 
     async def _send(self) -> tuple[HttpStream, Decoder]:
-        """Send the request. If the server rejects an optional field by name, drop the field and
-        send again.
+        """Send the request.
+
+        If the server rejects an optional field by name, drop the field and send again.
         """
         provider = self._provider
         request, losses = provider._fit(self.request)
@@ -405,8 +398,9 @@ class WireReply(AssembledReply):
 
 
 async def _read_error(http: HttpStream) -> bytes:
-    """Return the body of an error, as far as it arrives in time; the status alone is enough to
-    classify it.
+    """Return the part of an error's body that arrives in time.
+
+    The status alone is enough to classify the error.
     """
     body = bytearray()
     with suppress(ProviderError, TimeoutError):
@@ -417,9 +411,7 @@ async def _read_error(http: HttpStream) -> bytes:
 
 
 def _asks_natively(codec: Codec) -> bool:
-    """Return whether the response schema is sent in the field of the wire, rather than in the
-    prompt.
-    """
+    """Return whether the response schema is sent in the wire's field, not in the prompt."""
     return getattr(getattr(codec, "quirks", None), "structured", None) == "native"
 
 

@@ -27,8 +27,9 @@ class Reply(ABC):
     @property
     @abstractmethod
     def provider(self) -> str:
-        """The name of the provider that serves the request; with a ``Fallback``, that of the
-        chosen candidate.
+        """The name of the provider that serves the request.
+
+        With a ``Fallback``, it is that of the chosen candidate.
         """
 
     @property
@@ -53,9 +54,7 @@ class Reply(ABC):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The reply headers that are kept, such as the provider's request id and its
-        rate limits.
-        """
+        """The reply headers that are kept, such as the provider's request id and rate limits."""
         return {}
 
     @property
@@ -66,9 +65,7 @@ class Reply(ABC):
     @property
     @abstractmethod
     def raw(self) -> Any:
-        """The data received from the provider so far, as parsed JSON; ``None`` if it
-        is not kept.
-        """
+        """The data received from the provider so far, as parsed JSON; ``None`` if not kept."""
 
     @property
     @abstractmethod
@@ -85,8 +82,7 @@ class Reply(ABC):
 
     @abstractmethod
     def cancel(self, undelivered: Sequence[Event] = ()) -> list[Event]:
-        """End the message as cancelled and return the events that close it; none if it was
-        complete.
+        """End the message as cancelled; return the events that close it, none if it was complete.
 
         ``undelivered`` are the events at the end of the last batch that the caller did not pass
         on; the message ends before them. The connection stays open until ``aclose`` is called.
@@ -153,7 +149,7 @@ class AssembledReply(Reply):
         out, last = self.out, events[-1]
         if out is None or type(last) is not MessageComplete or last.finish_reason != "error":
             return events
-        # the counts are complete
+        # The message ended normally, so its reported token counts are complete.
         if out.error is None or isinstance(out.error, MalformedToolCallError):
             return events
         out.reported = self._estimate(last.usage, last.final_content)
@@ -162,16 +158,13 @@ class AssembledReply(Reply):
         return [*events[:-1], out.complete]
 
     def _charge(self, error: BaseException) -> None:
-        """Estimate the input tokens of a request that timed out: the provider processes it and
-        bills it.
-        """
+        """Estimate the input tokens of a request that timed out, since the provider bills it."""
         is_late = isinstance(error, TimedOutError) and error.which != "connect"
         if is_late and self.out is not None and self.out.reported == Usage():
             self.out.reported = self._estimate(Usage(), ())
 
     def _estimate(self, usage: Usage, content: Sequence[AssistantBlock]) -> Usage:
-        """Return the estimated usage of an interrupted message: the provider bills what it has
-        generated.
+        """Return the estimated usage of an interrupted message: what the provider bills.
 
         The counts of a stream come at its end, or begin with one output token, so they are too low
         here.
@@ -228,7 +221,7 @@ class EventsReply(AssembledReply):
             raise
         self._follower.follow(event)
         if type(event) is MessageStart and event.provider not in ("", self.provider):
-            # for example the candidate chosen by a fallback
+            # The event names the provider that answered, such as a fallback's candidate.
             self.provider, self.model = event.provider, event.model
         return [event]
 
@@ -240,9 +233,7 @@ class EventsReply(AssembledReply):
 
 
 class Served:
-    """The state of a layer's call: the current inner reply, the events it holds back, and its
-    history.
-    """
+    """The state of a layer's call: the inner reply, the events held back, and the history."""
 
     __slots__ = ("_recorded", "attempt", "cancelled", "held", "history", "reply")
 

@@ -1,6 +1,4 @@
-"""Calls in flight: a stream of events that can be cancelled, and the register that finds a call by
-its id.
-"""
+"""Calls in flight: a stream that can be cancelled, and the register that finds a call by id."""
 
 from __future__ import annotations
 
@@ -61,9 +59,7 @@ class _Interruptible:
     _others = 0
 
     def _wait(self) -> None:
-        """Record the current task as the waiting one, and how many cancellations it
-        already has.
-        """
+        """Record which task waits, and how many cancellations it already has."""
         self._task = asyncio.current_task()
         self._others = self._task.cancelling() if self._task is not None else 0
 
@@ -121,8 +117,8 @@ class EventStream(_Interruptible, Generic[Parsed]):
         self.request = request
         self._find_sold = find_sold
         self._start: MessageStart | None = None
-        self._batch: list[Event] = []  # events that arrived together
-        self._at = 0  # number of delivered events of the batch
+        self._batch: list[Event] = []  # the current batch: events that arrived together
+        self._at = 0  # how many events of the current batch are delivered
         self._ended = False
         self._unfit: StructuredOutputError | None = None
         self._began = time.perf_counter()
@@ -150,8 +146,7 @@ class EventStream(_Interruptible, Generic[Parsed]):
                 yield event.text
 
     async def partial(self) -> AsyncIterator[Parsed | dict[str, Any] | list[Any] | str]:
-        """Iterate over the structured value as it grows; the last item is the complete, validated
-        instance.
+        """Iterate over the structured value as it grows; the last item is the validated instance.
 
         The items before it are plain data: objects and lists contain the members that have
         arrived, and a string is as long as the part of it that has arrived. A number appears once
@@ -181,7 +176,7 @@ class EventStream(_Interruptible, Generic[Parsed]):
         return event
 
     async def _fetch(self) -> None:
-        """Wait for the next batch."""
+        """Wait for the next batch of events."""
         if self._ended:
             raise StopAsyncIteration
         self._batch, self._at = [], 0

@@ -1,6 +1,4 @@
-"""The W3C trace context that outgoing requests carry: the headers ``traceparent`` and
-``tracestate``.
-"""
+"""The W3C trace context of outgoing requests: headers ``traceparent`` and ``tracestate``."""
 
 from __future__ import annotations
 

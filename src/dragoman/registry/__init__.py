@@ -1,6 +1,4 @@
-"""Resolve model names to providers: ``models.yaml`` first, then the bundled catalogue
-of vendors.
-"""
+"""Resolve model names to providers: ``models.yaml`` first, then the bundled catalogue."""
 
 from ..config import ConfigError
 from .choose import NEEDS, Choice, Wanted, choose_among, read_wanted

@@ -48,8 +48,9 @@ class AuthSettings(Struct, frozen=True):
     seconds: float = _SECONDS
 
     def build(self) -> Auth:
-        """Return the object that supplies the credentials. It sends no request before the first
-        call.
+        """Return the object that supplies the credentials.
+
+        It sends no request before the first call.
         """
         if self.type == "entra":
             return TokenAuth(partial(_ask_entra, self.scope or _ENTRA_SCOPE), bearer=True)
@@ -107,7 +108,7 @@ def _read_command(section: Section) -> tuple[str, ...]:
 
 def _ask_entra(scope: str) -> Token:
     try:
-        from azure.identity import DefaultAzureCredential  # a slow import that needs the extra
+        from azure.identity import DefaultAzureCredential  # slow to import; needs the extra azure
     except ImportError:
         raise _missing("azure") from None
     with DefaultAzureCredential() as credential:
@@ -117,13 +118,13 @@ def _ask_entra(scope: str) -> Token:
 
 def _ask_google(scopes: str) -> Token:
     try:
-        import google.auth  # a slow import that needs the extra
+        import google.auth  # slow to import; needs the extra google
         from google.auth.transport.requests import Request
     except ImportError:
         raise _missing("google") from None
     credentials: Any = google.auth.default(scopes=scopes.split())[0]
     credentials.refresh(Request())
-    expiry = credentials.expiry  # a naive datetime in UTC
+    expiry = credentials.expiry  # google-auth returns a datetime in UTC without a time zone
     return Token(credentials.token, None if expiry is None else expiry.timestamp() - time.timezone)
 
 

@@ -56,8 +56,9 @@ class Choice(Struct, frozen=True):
 
     @property
     def best(self) -> ModelEntry:
-        """The first model that fits; ``InvalidModelError`` with the most common reasons if there
-        is none.
+        """The first model that fits.
+
+        If none does, ``InvalidModelError`` names the most common reasons.
         """
         if self.models:
             return self.models[0]

@@ -1,6 +1,4 @@
-"""Parse ``models.yaml``: adapters, which describe how to reach a group of models, and models by
-name.
-"""
+"""Parse ``models.yaml``: adapters (how to reach a group of models), and models by name."""
 
 from __future__ import annotations
 
@@ -81,9 +79,7 @@ class Adapter(Struct, frozen=True):
         return f"Adapter({self.name!r}, type={self.type!r}, base_url={self.base_url!r})"
 
     def key(self) -> str | None:
-        """Return the API key from the file, else the environment, else the key store; ``None`` if
-        unset.
-        """
+        """Return the API key from the file, the environment or the key store, or ``None``."""
         return next(iter(self.keys()), None)
 
     def keys(self) -> list[str]:
@@ -94,9 +90,7 @@ class Adapter(Struct, frozen=True):
         return [key for key in dict.fromkeys(found) if key]
 
     def has_key(self, variable: str) -> bool:
-        """Return whether an API key is set in the environment variable or stored under
-        its name.
-        """
+        """Return whether an API key is in the environment or in the key store."""
         return bool(self._find_key(variable))
 
     def _find_key(self, variable: str) -> str | None:
@@ -108,9 +102,7 @@ class Adapter(Struct, frozen=True):
         return (self.api_key_env, *self.spare_key_envs) if self.api_key_env else ()
 
     def _stored_key(self, variable: str) -> str | None:
-        """Return the key stored for a variable, but a vendor's key only for the vendor's own
-        address.
-        """
+        """Return the key stored for a variable; a vendor's key only for the vendor's address."""
         key = read_key(variable)
         if key is None:
             return None
@@ -124,9 +116,7 @@ class Adapter(Struct, frozen=True):
 
     @property
     def vendor(self) -> Vendor | None:
-        """The vendor whose catalogue entry the adapter builds on, if its type is a
-        vendor's name.
-        """
+        """The vendor whose catalogue entry the adapter uses, if its type is a vendor's name."""
         return load_vendor(self.type) if self.type in vendor_names() else None
 
     @property
@@ -137,9 +127,7 @@ class Adapter(Struct, frozen=True):
         )
 
     def with_wire(self, wire: str) -> Adapter:
-        """Return a copy that uses another wire, at the adapter's own address or the vendor's for
-        that wire.
-        """
+        """Return a copy for another wire, at the adapter's address or the vendor's."""
         vendor = self.vendor
         base_url = self.base_url
         if vendor is not None and base_url == vendor.address(self.wire):
@@ -147,9 +135,7 @@ class Adapter(Struct, frozen=True):
         return replace(self, own_wire=wire, base_url=base_url)
 
     def for_model(self, model: str) -> Adapter:
-        """Return the adapter for a model: a copy with another wire if only that wire serves the
-        model.
-        """
+        """Return the adapter for a model, with another wire if only that one serves it."""
         vendor = self.vendor
         if self.own_wire is not None or vendor is None or vendor.wire_of(model) == self.wire:
             return self
@@ -158,15 +144,14 @@ class Adapter(Struct, frozen=True):
 
     @property
     def all_quirks(self) -> dict[str, Any]:
-        """How the servers differ from the wire: the vendor's quirks, overridden by the adapter's
-        own.
-        """
+        """How the servers differ from the wire: the vendor's quirks, then the adapter's own."""
         return {**(self.vendor.quirks_of(self.wire) if self.vendor else {}), **self.quirks}
 
     @property
     def is_configured(self) -> bool:
-        """Whether the adapter can be used without further settings. A local server
-        needs no key.
+        """Whether the adapter is usable without further settings.
+
+        A local server needs no key.
         """
         has_auth = self.auth is not None or self._default_auth is not None
         return bool(self.base_url) and (
@@ -194,9 +179,7 @@ class Adapter(Struct, frozen=True):
 
     @property
     def is_local(self) -> bool:
-        """Whether the server is the user's own: its vendor is marked local, or its address is
-        loopback.
-        """
+        """Whether the server is the user's own: a local vendor, or a loopback address."""
         try:
             host = urlsplit(self.base_url or "").hostname or ""
         except ValueError:
@@ -226,15 +209,11 @@ class Adapter(Struct, frozen=True):
         }
 
     def deadlines(self, own: Mapping[str, float | None] | None = None) -> Timeouts:
-        """Return the timeouts of calls; those that a group's candidate sets replace
-        the adapter's.
-        """
+        """Return the timeouts of calls; those of a group's candidate replace the adapter's."""
         return replace(self.timeouts or Timeouts(total=self.timeout_seconds), **(own or {}))
 
     def retrieval_settings(self, side: Literal["embed", "rerank"]) -> dict[str, Any]:
-        """Return the arguments of ``connect_embedder`` or ``connect_reranker`` other than the
-        model.
-        """
+        """Return the arguments of ``connect_embedder`` or ``connect_reranker``."""
         vendor = self.vendor
         own: Side = getattr(self, side)
         theirs: Side | None = getattr(vendor, side, None)
@@ -311,9 +290,7 @@ def config_path() -> Path:
 
 
 def read_file(path: Path) -> File:
-    """Read a file and collect all its problems; raise ``ConfigError`` only if it is not valid
-    YAML.
-    """
+    """Read a file and collect all problems; raise ``ConfigError`` only for invalid YAML."""
     problems: list[ConfigError] = []
     root = read_yaml(path, problems)
     root.allow(
@@ -393,8 +370,9 @@ def _read_redis(root: Section) -> str | None:
 
 
 def _read_prices(root: Section) -> PriceTable | None:
-    """Read the user's price table, which precedes the bundled one; a relative path is relative to
-    the file.
+    """Read the user's price table, which precedes the bundled one.
+
+    A relative path is relative to the file.
     """
     path = root.get("prices", str)
     if path is None:
@@ -485,8 +463,9 @@ def _read_wire(section: Section, vendor: Vendor | None) -> str | None:
 def _read_side(
     section: Section, key: str, codecs: Mapping[str, Any], base_url: str | None
 ) -> Side:
-    """Read the ``embed`` or ``rerank`` section of an adapter; report an address or quirk that the
-    wire rejects.
+    """Read the ``embed`` or ``rerank`` section of an adapter.
+
+    Report an address or quirk that the wire rejects.
     """
     own = section.section(key)
     own.allow("wire", "base_url", "quirks")
@@ -511,7 +490,7 @@ def _same_origin(url: str | None, other: str | None) -> bool:
         return True
     try:
         parts, others = urlsplit(url), urlsplit(other)
-    except ValueError:  # _check_dialect reports an invalid address
+    except ValueError:  # an invalid address is reported elsewhere, by _check_dialect
         return False
     return (parts.scheme, parts.netloc.lower()) == (others.scheme, others.netloc.lower())
 
@@ -569,9 +548,7 @@ def _check_options(adapter: Adapter, section: Section, remarks: list[ConfigError
 
 
 def _check_dialect(adapter: Adapter, section: Section) -> None:
-    """Report an address or quirk that the wire rejects when the file is read, not at the first
-    call.
-    """
+    """Report an address or quirk that the wire rejects now, rather than at the first call."""
     try:
         CODECS[adapter.wire].connect(
             "m",
@@ -587,9 +564,7 @@ def _check_dialect(adapter: Adapter, section: Section) -> None:
 
 
 def _read_declared(section: Section) -> Capabilities:
-    """Read the capabilities that the user declares for a model; report each mistake
-    with its line.
-    """
+    """Read the capabilities that the user declares for a model; report mistakes by line."""
     section.allow(*Capabilities.__struct_fields__)
     found = Capabilities()
     for name, value in section.plain().items():

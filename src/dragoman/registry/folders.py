@@ -18,7 +18,7 @@ def user_folder(kind: Literal["config", "data", "cache"]) -> Path:
 
 @lru_cache(maxsize=16)
 def _find(kind: str, variables: tuple[str | None, ...]) -> Path:
-    import platformdirs  # a slow import
+    import platformdirs  # imported on first use, because the import is slow
 
     path: Path = getattr(platformdirs, f"user_{kind}_path")("dragoman")
     return path

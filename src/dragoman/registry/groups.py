@@ -1,6 +1,4 @@
-"""Groups of ``models.yaml``: several models under one name, and the strategy that picks one per
-call.
-"""
+"""Groups of ``models.yaml``: several models under one name, and the strategy to pick one."""
 
 from __future__ import annotations
 
@@ -95,9 +93,7 @@ def _read_candidate(section: Section, place: str, given: Any, retries: int) -> C
 
 
 def check_names(groups: Collection[tuple[Group, Section]], taken: dict[str, str]) -> None:
-    """Report groups and aliases whose name is already taken; ``taken`` maps a name to
-    its owner.
-    """
+    """Report groups and aliases whose name is taken; ``taken`` maps a name to its owner."""
     for group, section in groups:
         if group.name in taken:
             section.complain(f"the name belongs to {taken[group.name]} already")
@@ -112,8 +108,9 @@ def check_names(groups: Collection[tuple[Group, Section]], taken: dict[str, str]
 
 
 def join_facts(known: list[Capabilities]) -> Capabilities:
-    """Return a group's capabilities. One capable candidate suffices, since ``Fallback`` skips the
-    others.
+    """Return a group's capabilities.
+
+    One capable candidate suffices, since ``Fallback`` skips the others.
     """
     facts: dict[str, Fact] = {}
     for name in Capabilities.__struct_fields__:
@@ -121,7 +118,8 @@ def join_facts(known: list[Capabilities]) -> Capabilities:
         best = next((fact for fact in values if fact.value is True), None)
         if best is not None:
             facts[name] = best
-        elif all(isinstance(fact.value, int) for fact in values):  # bool is a subclass of int
+        elif all(isinstance(fact.value, int) for fact in values):
+            # Booleans were handled above: bool is a subclass of int.
             facts[name] = max(values, key=lambda fact: fact.value)
         elif all(isinstance(fact.value, tuple) for fact in values):
             facts[name] = max(values, key=lambda fact: len(fact.value))

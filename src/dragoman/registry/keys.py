@@ -41,24 +41,24 @@ class _Entry(Struct, frozen=True, omit_defaults=True):
 
 
 def keys_path() -> Path:
-    """Return the file of stored keys: ``$DRAGOMAN_KEYS``, else ``keys.json`` in the settings
-    folder.
-    """
+    """Return the file of stored keys: ``$DRAGOMAN_KEYS``, else in the settings folder."""
     if chosen := os.environ.get("DRAGOMAN_KEYS"):
         return Path(chosen)
     return user_folder("config") / "keys.json"
 
 
 def stored_keys() -> dict[str, Place]:
-    """Return the names of the stored keys and where each is stored. ``ConfigError`` if the file is
-    unreadable.
+    """Return the names of the stored keys and where each is stored.
+
+    ``ConfigError`` if the file is unreadable.
     """
     return {name: entry.place for name, entry in _read(keys_path()).items()}
 
 
 def read_key(name: str) -> str | None:
-    """Return the stored key of an environment variable; if the store is unreadable, log it and
-    return ``None``.
+    """Return the stored key of an environment variable.
+
+    If the store is unreadable, log that and return ``None``.
     """
     try:
         entry = _read(keys_path()).get(name)
@@ -71,9 +71,7 @@ def read_key(name: str) -> str | None:
 
 
 def store_key(name: str, key: str) -> Place:
-    """Store a key in the keyring if a usable one exists, else in the file; return which of the
-    two.
-    """
+    """Store a key in a usable keyring, else in the file; return which of the two."""
     if not _NAME.fullmatch(name):
         # The message does not repeat the name: the user may have given the key by mistake.
         raise ValueError(
@@ -128,7 +126,8 @@ def _read(path: Path) -> dict[str, _Entry]:
 def _parse(path: Path, _changed: int, _size: int, mode: int) -> dict[str, _Entry]:
     try:
         if os.name == "posix" and mode & 0o077:
-            path.chmod(0o600)  # another program relaxed the permissions
+            # Restore the mode if another program has made the key file readable to others.
+            path.chmod(0o600)
         return msgspec.json.decode(path.read_bytes(), type=dict[str, _Entry])
     except (OSError, ValueError) as error:
         kind = (
@@ -143,7 +142,7 @@ def _write(path: Path, entries: dict[str, _Entry]) -> None:
     """Replace the key file atomically; only its owner can read the new file."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # with mode 0600
+        # mkstemp creates the file with mode 0600.
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")
         try:
             with os.fdopen(descriptor, "wb") as file:
@@ -162,9 +161,7 @@ def _write(path: Path, entries: dict[str, _Entry]) -> None:
 
 
 def _open_keyring() -> Any:
-    """Return the system's keyring, or ``None`` if the extra is not installed or no backend is
-    usable.
-    """
+    """Return the system's keyring; ``None`` without the extra or without a usable backend."""
     try:
         import keyring  # an optional dependency, and slow to import
         from keyring.errors import KeyringError
@@ -189,8 +186,9 @@ def _read_keyring(name: str) -> str | None:
 
 
 def _call(method: Any, *given: str) -> Any:
-    """Call the keyring. Backends raise many kinds of errors; convert each, keeping only its class
-    name.
+    """Call the keyring.
+
+    Backends raise many kinds of errors; convert each, keeping only its class name.
     """
     try:
         return method(*given)

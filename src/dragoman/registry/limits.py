@@ -1,6 +1,4 @@
-"""Parse the limits in ``models.yaml``: rate limits, deadlines, retries and connections of an
-adapter or candidate.
-"""
+"""Parse the limits in ``models.yaml``: rate limits, deadlines, retries and connections."""
 
 from __future__ import annotations
 
@@ -61,9 +59,7 @@ def read_rate_limit(section: Section) -> RateLimits | None:
 
 
 def read_timeouts(section: Section) -> dict[str, float | None] | None:
-    """Read ``timeouts:``, a mapping of the four deadlines, or a number of seconds for
-    ``total``.
-    """
+    """Read ``timeouts:``, a mapping of the four deadlines, or the seconds of ``total``."""
     given = section.take("timeouts")
     if given is None:
         return None
@@ -117,9 +113,7 @@ def read_thresholds(root: Section) -> Thresholds:
 
 
 def read_connection(section: Section) -> Connection:
-    """Read ``proxy:``, ``ca:`` and ``client_cert:``; paths may be relative to the folder of the
-    file.
-    """
+    """Read ``proxy:``, ``ca:`` and ``client_cert:``; paths may be relative to the file."""
     proxy = section.get("proxy", str, "env")
     ca = _read_path(section, "ca")
     given = section.take("client_cert")

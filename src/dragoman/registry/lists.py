@@ -27,7 +27,7 @@ from msgspec import Struct
 
 MAX_BYTES = 64 * 1024 * 1024
 _MAX_TOKENS = 100_000_000
-_MAX_PRICE = Decimal(10_000)  # US dollars for a million tokens
+_MAX_PRICE = Decimal(10_000)  # the highest plausible price, in US dollars for a million tokens
 _MILLION = Decimal(1_000_000)
 _RATES = ("input", "output", "cache_read", "cache_write")
 # Entries that are not models: prices by region or model size, containers, wildcards.
@@ -41,9 +41,10 @@ class ListError(ValueError):
 
 
 class ListedModel(Struct, frozen=True):
-    """One model of a list: capabilities under the catalogue's keys, and prices in US dollars per
-    million tokens. ``tiers`` are the prices of long inputs, by the number of input tokens above
-    which they apply.
+    """One model of a list, with capabilities and prices under the catalogue's keys.
+
+    Prices are in US dollars per million tokens. ``tiers`` are the prices of long inputs, by the
+    number of input tokens above which they apply.
     """
 
     facts: dict[str, Any]
@@ -55,9 +56,7 @@ Listed = dict[str, dict[str, ListedModel]]
 
 
 def read_list(data: bytes) -> tuple[str, Listed]:
-    """Return the format of a list and its models by vendor; ``ListError`` if the list
-    is invalid.
-    """
+    """Return the format of a list and its models by vendor; ``ListError`` if it is invalid."""
     if len(data) > MAX_BYTES:
         raise ListError(f"the list is larger than {MAX_BYTES // 1024 // 1024} MiB")
     try:
@@ -123,7 +122,7 @@ def _check_model(name: str, model: ListedModel) -> None:
 def _by_key(content: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
     for key, record in content.items():
         if isinstance(record, dict) and record.get("mode") in ("chat", "responses"):
-            # models that output speech or music
+            # Leave out models that output speech or music instead of text.
             if _holds("text", record.get("supported_output_modalities")) is False:
                 continue
             vendor = next(

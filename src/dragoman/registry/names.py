@@ -25,8 +25,9 @@ from .vendors import load_vendor, vendor_names
 
 
 class Names(Struct, frozen=True):
-    """The index of one reading of ``models.yaml``. It is replaced atomically when the file
-    changes, so a lookup never mixes two versions.
+    """The index of one reading of ``models.yaml``.
+
+    It is replaced atomically when the file changes, so a lookup never mixes two versions.
     """
 
     adapters: dict[str, Adapter]
@@ -76,9 +77,7 @@ class Names(Struct, frozen=True):
         return Adapter(name, name, vendor.api_key_env, base_url=vendor.address())
 
     def listed(self) -> list[str]:
-        """Return the names of all groups and models of the file, then the catalogue's other
-        models.
-        """
+        """Return the names of the file's groups and models, then the catalogue's other models."""
         listed = [
             f"{vendor}:{name}"
             for vendor in vendor_names()
@@ -91,9 +90,7 @@ class Names(Struct, frozen=True):
         return self.groups.get(self.aliases.get(name, name))
 
     def find(self, name: str) -> ModelEntry:
-        """Return the model with this name or alias; ``InvalidModelError`` suggests
-        close matches.
-        """
+        """Return the model with this name or alias; ``InvalidModelError`` suggests others."""
         name = self.aliases.get(name, name)
         if name in self.groups:
             return self._join(self.groups[name])
@@ -108,9 +105,7 @@ class Names(Struct, frozen=True):
         return self._complete(entry)
 
     def _complete(self, entry: ModelEntry) -> ModelEntry:
-        """Return a copy of the entry with the catalogue's data, its price, and whether it is
-        configured.
-        """
+        """Return the entry with the catalogue's data, its price, and whether it is configured."""
         adapter = self.adapter(entry.adapter)
         vendor = adapter.vendor
         listed = vendor.facts_of(entry.wire_name) if vendor else None
@@ -125,9 +120,7 @@ class Names(Struct, frozen=True):
         )
 
     def _join(self, group: Group) -> ModelEntry:
-        """Return the entry for a group: its first candidate's, with the capabilities of all
-        candidates.
-        """
+        """Return a group's entry: its first candidate's, with the capabilities of all."""
         entries = [self._candidate(candidate.model) for candidate in group.candidates]
         usable = any(entry.status == "configured" for entry in entries)
         return replace(
@@ -149,22 +142,22 @@ class Names(Struct, frozen=True):
         )
 
     def is_scheme(self, name: str) -> bool:
-        """Return whether a name opens without an address, such as ``local``. Names in the file
-        take precedence.
+        """Return whether a name opens without an address, such as ``local``.
+
+        Names in the file take precedence.
         """
         is_own = name in self.aliases or name in self.models or name in self.groups
         return not is_own and name.partition(":")[0] in SCHEMES
 
     def chats(self, entry: ModelEntry) -> bool:
-        """Return whether a model accepts messages; false for models that only embed or
-        transcribe.
-        """
+        """Return whether a model accepts messages; some only embed or transcribe."""
         vendor = self.adapter(entry.adapter).vendor
         return vendor is None or (vendor.chats and entry.wire_name not in vendor.not_chat)
 
     def is_embed_scheme(self, name: str) -> bool:
-        """Return whether a name opens an embedder without an address. Names in the file take
-        precedence.
+        """Return whether a name opens an embedder without an address.
+
+        Names in the file take precedence.
         """
         is_own = name in self.aliases or name in self.models or name in self.groups
         return not is_own and name.partition(":")[0] in EMBED_SCHEMES
@@ -175,14 +168,12 @@ class Names(Struct, frozen=True):
         return 0 if configured is None else configured.max_retries
 
     def find_typo(self, entry: ModelEntry) -> str | None:
-        """Return a warning if a model is not listed, but its name is close to one of its vendor's
-        models.
-        """
+        """Return a warning if an unlisted model's name is close to one of its vendor's models."""
         vendor = self.adapter(entry.adapter).vendor
         if vendor is None or entry.id in self.models or vendor.lists(entry.wire_name):
             return None
         near = difflib.get_close_matches(entry.wire_name, vendor.models, 1, 0.85)
-        # probably a newer version of the same model
+        # The name is probably that of a newer version of a listed model, not a typo.
         if not near or _unnumbered(near[0]) == _unnumbered(entry.wire_name):
             return None
         return f"{entry.id} is not in the catalogue; did you mean {entry.adapter}:{near[0]}?"
@@ -204,9 +195,7 @@ class Names(Struct, frozen=True):
         return difflib.get_close_matches(name, known, 3, 0.5)
 
     def _near_without_vendor(self, name: str) -> Iterator[str]:
-        """Yield close matches: aliases, vendors, models of any vendor, then names with a similar
-        word (``sonet``).
-        """
+        """Yield similar names: aliases, vendors, models, then names with a similar word."""
         yield from difflib.get_close_matches(name, [*self.groups, *self.aliases], 3, 0.7)
         yield from [
             f"{vendor}:" for vendor in difflib.get_close_matches(name, vendor_names(), 1, 0.8)
@@ -233,9 +222,7 @@ def _price_by(source: str, as_of: str, changed: int) -> PriceTable:
 
 
 def _price_update(update: CatalogUpdate) -> PriceTable:
-    """Return the bundled prices plus those of the update for models they lack; cached
-    per update.
-    """
+    """Return the bundled prices plus the update's prices for models that they lack; cached."""
     return _price_by(update.source, update.as_of, id(update))
 
 

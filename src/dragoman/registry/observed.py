@@ -51,9 +51,7 @@ class ObservedFacts:
         return Capabilities(**self._load().get(_key(base_url, model), {}))
 
     def watch(self, base_url: str, model: str, known: Capabilities) -> Watch | None:
-        """Return an observer for a model's replies; ``None`` if observed capabilities are turned
-        off.
-        """
+        """Return an observer for a model's replies; ``None`` if observation is turned off."""
         return None if self.path is None else Watch(self, base_url, model, known)
 
     def add(self, base_url: str, model: str, facts: dict[str, bool]) -> None:
@@ -123,9 +121,7 @@ class Watch:
             self._owner.add(*self._target, dict.fromkeys(new, True))
 
     def see_refusal(self, fact: str) -> None:
-        """Store that the server rejected the feature of this capability, unless the answer is
-        already known.
-        """
+        """Store that the server rejected a feature, unless that capability is already known."""
         if fact not in self._seen:
             self._seen.add(fact)
             self._owner.add(*self._target, {fact: False})

@@ -77,8 +77,9 @@ class Pool:
 
 
 class Lease(Transport):
-    """Permission for one provider to use a connection pool. ``holders`` counts the callers that
-    share the provider.
+    """Permission for one provider to use a connection pool.
+
+    ``holders`` counts the callers that share the provider.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -113,9 +114,7 @@ class Pools:
         self._replaced: list[Pool] = []
 
     def lease(self, adapter: str, connection: Connection) -> Lease:
-        """Return a lease on an adapter's pool; if its connection settings changed, on
-        a new pool.
-        """
+        """Return a lease on an adapter's pool; on a new pool if its settings changed."""
         kept = self._pools.get(adapter)
         if kept is None or kept[0] != connection:
             if kept is not None:

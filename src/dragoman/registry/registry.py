@@ -1,5 +1,4 @@
-"""Open providers by name: ``"anthropic:claude-sonnet-4-6"``, ``"sonnet"``, or a name from
-``models.yaml``.
+"""Open providers by name: ``"anthropic:claude-sonnet-4-6"``, or a name of ``models.yaml``.
 
 The file is read from ``$DRAGOMAN_CONFIG``, else from the platform's settings folder. It is never
 read from the working directory, where a stranger's repository could redirect your keys.
@@ -32,8 +31,7 @@ log = logging.getLogger("dragoman")
 
 
 class Registry:
-    """Look up adapters and models by name: first in ``models.yaml``, then in the bundled
-    catalogue.
+    """Look up adapters and models by name: in ``models.yaml``, then in the bundled catalogue.
 
     ``Registry.load()`` reads the file. When the file changes, the next lookup reads it again. An
     invalid file is reported, in the log and in ``problem``, and the previous contents stay in use.
@@ -61,8 +59,9 @@ class Registry:
 
     @classmethod
     def load(cls, path: str | Path | None = None) -> Registry:
-        """Read ``models.yaml``; without one, use the catalogue only. ``ConfigError`` if the file
-        is invalid.
+        """Read ``models.yaml``; without one, use the catalogue only.
+
+        ``ConfigError`` if the file is invalid.
         """
         found = Path(path) if path is not None else config_path()
         if path is None and not found.exists() and not found.is_symlink():
@@ -71,7 +70,7 @@ class Registry:
                     str(found), None, "DRAGOMAN_CONFIG names a file that does not exist"
                 )
             return cls(path=found)
-        # takes its timestamp before reading, so a change during the read is noticed
+        # the time stamp is taken before reading, so that a change during the read is noticed
         registry = cls(path=found)
         registry._read = _load(found)
         return registry
@@ -82,9 +81,7 @@ class Registry:
         return self._names().default
 
     def names(self) -> list[str]:
-        """Return the names of all groups and models of the file, then the catalogue's other
-        models.
-        """
+        """Return the names of the file's groups and models, then the catalogue's other models."""
         return self._names().listed()
 
     def aliases(self) -> dict[str, str]:
@@ -96,9 +93,7 @@ class Registry:
         return dict(self._names().groups)
 
     def find(self, name: str) -> ModelEntry:
-        """Return the model with this name or alias; ``InvalidModelError`` suggests
-        close matches.
-        """
+        """Return the model with this name or alias; ``InvalidModelError`` suggests others."""
         names = self._names()
         entry = names.find(name)
         self._warn_about_typo(names, entry)
@@ -135,8 +130,7 @@ class Registry:
         among: Iterable[str] | None = None,
         configured: bool = True,
     ) -> Choice:
-        """Return the models that meet the needs, cheapest first, and why each of the others does
-        not.
+        """Return the models that meet the needs, cheapest first, and why the others do not.
 
         ``needs`` is a string such as ``"tools,images,context=200k"``, a list of such strings, or a
         mapping. Prices are US dollars per million tokens. ``among`` are the names to choose from,
@@ -161,9 +155,7 @@ class Registry:
         return choose_among(chats, wanted, self.prices())
 
     def prices(self) -> PriceTable:
-        """Return the price table that ``DRAGOMAN_PRICES`` names; else the file's, then the bundled
-        one.
-        """
+        """Return the table of ``DRAGOMAN_PRICES``, else of the file, else the bundled one."""
         own = self._names().own_prices
         return own if own is not None else PriceTable.default()
 
@@ -195,8 +187,9 @@ class Registry:
     def open_embedder(
         self, name: str, *subscribers: Subscriber, retries: int | None = None, **settings: Any
     ) -> Embedder:
-        """Return the embedding model with this name; ``subscribers`` are called for every request;
-        see ``open``.
+        """Return the embedding model with this name.
+
+        ``subscribers`` are called for every request; see ``open``.
 
         Each call returns a new object. The candidates of a group must be servers of the same
         model.
@@ -260,9 +253,7 @@ class Registry:
 
 @lru_cache(maxsize=8)
 def _load_registry(path: Path) -> Registry:
-    """Return the registry for a file, which may be missing. The registry reads a changed file
-    again.
-    """
+    """Return the registry for a file, which may be missing, and is read again when it changes."""
     return Registry.load(path if path.exists() else None)
 
 
@@ -321,6 +312,7 @@ def _stamp(path: Path | None) -> tuple[int, int, int] | None:
         facts = path.stat() if path is not None else None
     except FileNotFoundError:
         return None
-    except OSError as error:  # the path exists; reading it will report the problem
+    except OSError as error:
+        # The path exists but cannot be examined; reading it will report the problem.
         return (-1, error.errno or 0, 0)
     return (facts.st_mtime_ns, facts.st_size, facts.st_ino) if facts else None

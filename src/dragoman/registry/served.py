@@ -69,9 +69,7 @@ async def _ask(adapter: Adapter, transport: HttpTransport, seconds: float) -> Se
 
 
 def _names(data: Any) -> list[str]:
-    """Return the names in a list of models: OpenAI's ``data`` with ``id``, or ``models`` with
-    ``name``.
-    """
+    """Return the names in a model list: each ``id`` in ``data``, or ``name`` in ``models``."""
     listed = data.get("data", data.get("models")) if isinstance(data, dict) else None
     if not isinstance(listed, list):
         raise ValueError("not a list of models")

@@ -1,5 +1,4 @@
-"""Build the middleware stack of each provider, and share connections, rate limits and
-availability.
+"""Build each provider's middleware stack; share connections, rate limits and availability.
 
 =============  ===============================================================================
 a model        ``Retry`` / ``RateLimit`` / ``Observe`` / ``KeyRotation`` / ``HttpProvider``
@@ -74,9 +73,7 @@ class Order(Struct, frozen=True):
 
     @property
     def is_plain(self) -> bool:
-        """Whether equal options may share a provider: not with subscribers or with arbitrary
-        objects.
-        """
+        """Whether equal options may share a provider: not with subscribers or other objects."""
         kinds = str | int | float | bool | Struct | None
         return not self.subscribers and all(
             isinstance(value, kinds) for value in self.settings.values()

@@ -99,9 +99,7 @@ def _make_row(vendor: str, name: str, model: ListedModel) -> PriceRow:
 
 
 class Difference(Struct, frozen=True):
-    """The changes that a list would make: lines to review, and implausible values that are not
-    applied.
-    """
+    """The changes that a list would make: lines to review, and implausible values."""
 
     added: list[str]
     changed: list[str]

@@ -54,8 +54,9 @@ _KINDS: dict[str, type] = {
 
 
 class WireForm(Struct, frozen=True):
-    """How a vendor implements one wire. ``only`` is a pattern for the models that are served on
-    this wire alone.
+    """How a vendor implements one wire.
+
+    ``only`` is a pattern for the models that are served on this wire alone.
     """
 
     base_url: str | None
@@ -64,9 +65,7 @@ class WireForm(Struct, frozen=True):
 
 
 class Side(Struct, frozen=True):
-    """How a vendor embeds or ranks: the wire, its quirks, and the address if it
-    differs from chat.
-    """
+    """How a vendor embeds or ranks: the wire, its quirks, and the address if it differs."""
 
     wire: str
     base_url: str | None = None
@@ -111,9 +110,7 @@ class Vendor(Struct, frozen=True):
     region_env: tuple[str, ...] = ()
 
     def address(self, wire: str | None = None) -> str | None:
-        """Return the base URL of a wire, with host and port from the variable ``base_url_env`` if
-        it is set.
-        """
+        """Return the base URL of a wire; ``base_url_env`` may replace its host and port."""
         form = self.wires.get(wire or self.wire)
         base_url = form.base_url if form is not None else self.base_url
         region = next(
@@ -135,9 +132,7 @@ class Vendor(Struct, frozen=True):
         return form.quirks if form is not None else {}
 
     def wire_of(self, model: str) -> str:
-        """Return the wire for a model: the default, unless the model is served on another wire
-        alone.
-        """
+        """Return the wire for a model: the default, unless only another wire serves it."""
         forms = [
             name for name, form in self.wires.items() if form.only and re.search(form.only, model)
         ]
@@ -301,9 +296,7 @@ def _read_wires(section: Section, base_url: str | None) -> dict[str, WireForm]:
 
 
 class _Rule(Struct, frozen=True):
-    """Capabilities that a vendor documents for all its models, or for those whose name matches a
-    pattern.
-    """
+    """Capabilities that a vendor documents for all its models, or for those of a name pattern."""
 
     match: re.Pattern[str]
     facts: Capabilities
@@ -336,9 +329,7 @@ def _read_facts(
     origins: dict[bool, tuple[str | None, str | None]],
     rules: list[_Rule],
 ) -> Capabilities:
-    """Read the capabilities of a model: its own row, overridden by the vendor's rules; the last
-    rule wins.
-    """
+    """Read a model's capabilities: its row, overridden by the vendor's rules in order."""
     section.allow(*_FACTS, "tokens", "chat", "listed")
     as_of, source = origins[section.get("listed", bool, False)]
     known = Capabilities.of(_read_values(section), "catalogue", at=as_of, by=source)
@@ -346,7 +337,8 @@ def _read_facts(
         for rule in rules:
             if rule.match.search(name):
                 known = known.merged(rule.facts)
-    if known.supports_tools.value is False:  # then no tool calls are streamed or parallel either
+    if known.supports_tools.value is False:
+        # A model without tools has neither streamed nor parallel tool calls.
         known = replace(
             known,
             supports_streaming_tool_calls=known.supports_tools,
@@ -376,7 +368,8 @@ def _read_compiled() -> dict[str, _Compiled]:
     try:
         data = _folder().joinpath("compiled.json").read_bytes()
         return msgspec.json.decode(data, type=dict[str, _Compiled])
-    except (OSError, msgspec.MsgspecError):  # the compiled file is only a cache
+    except (OSError, msgspec.MsgspecError):
+        # The compiled catalogue is only a cache, so a damaged one is ignored.
         return {}
 
 

@@ -17,8 +17,9 @@ _ABSENT = object()
 
 
 class Difference(Struct, frozen=True):
-    """A path at which two values differ; ``held_a`` or ``held_b`` is false if that value has
-    nothing there.
+    """A path at which two values differ.
+
+    ``held_a`` or ``held_b`` is false if that value has nothing there.
     """
 
     path: str
@@ -57,9 +58,7 @@ def find_differences(a: Any, b: Any, path: str = "") -> Iterator[Difference]:
 
 
 def _differ_in_text(a: str, b: str, path: str) -> Difference:
-    """Return the difference between two strings; of long strings, only the part around where they
-    diverge.
-    """
+    """Return how two strings differ; of long ones, only the part where they diverge."""
     at = next(
         (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
     )
@@ -99,9 +98,7 @@ _INCIDENTAL = frozenset(
 
 
 class Change(Struct, frozen=True):
-    """A place where two runs differ: a step that only one has, or a step whose payloads differ in
-    ``where``.
-    """
+    """A difference of two runs: a step of only one, or payloads that differ in ``where``."""
 
     kind: Literal["only_a", "only_b", "changed"]
     a: ReplayStep | None = None
@@ -152,9 +149,7 @@ def _essential(value: Any) -> Any:
 
 
 def _pair(left: list[ReplayStep], right: list[ReplayStep]) -> Iterator[Change]:
-    """Pair steps of the same type and yield their differences; yield other steps as present in
-    one run only.
-    """
+    """Pair steps of the same type and yield their differences; yield other steps as unpaired."""
     matcher = SequenceMatcher(
         None, [step.type for step in left], [step.type for step in right], autojunk=False
     )

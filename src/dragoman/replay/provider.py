@@ -68,9 +68,7 @@ class ReplayMismatch(LookupError):  # noqa: N818 - nothing failed: this is anoth
 
 
 class _Call:
-    """One call of the recorded run: the recorded conversation, the part of it that was sent, and
-    how the call ended.
-    """
+    """One call of a recorded run: its conversation, the part that was sent, and how it ended."""
 
     def __init__(self, conversation: Conversation) -> None:
         # These lists only grow; other changes of the conversation replace them.
@@ -113,7 +111,8 @@ class ReplayProvider(ReplyProvider):
     def _read(self, records: Iterable[LogRecord]) -> None:
         calls: dict[str, _Call] = {}
         interrupted = False
-        workers: set[str] = set()  # internal calls of the session, such as for a summary
+        # Internal calls of the session, such as those that write a summary, are not replayed.
+        workers: set[str] = set()
         self._conversation = Conversation()
         self._intents: dict[str, ToolIntent] = {}
         self._tools: tuple[str, ...] = ()
@@ -131,7 +130,7 @@ class ReplayProvider(ReplyProvider):
             elif isinstance(payload, CallFailed) and (
                 interrupted or payload.error_class == "cancelled"
             ):
-                # it was cancelled from outside, so it has no reply
+                # a call that was cancelled from outside has no reply
                 calls.pop(payload.request_id or "", None)
             elif isinstance(payload, MessageRecorded | CallStarted | CallCompleted | CallFailed):
                 if isinstance(payload, CallStarted) and payload.is_worker:
@@ -205,9 +204,7 @@ class ReplayProvider(ReplyProvider):
 
 
 def _forget_cut(calls: dict[str, _Call], end: SessionFinished) -> None:
-    """Drop the last call if it failed because the session was stopped; it did not fail
-    by itself.
-    """
+    """Drop the last call if it failed only because the session was stopped."""
     last = next(reversed(calls), None)
     if (
         last is not None
@@ -218,8 +215,7 @@ def _forget_cut(calls: dict[str, _Call], end: SessionFinished) -> None:
 
 
 def _to_plain(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Return the conversation as plain data, with every call id replaced by the number of the
-    call.
+    """Return the conversation as plain data, with every call id replaced by the call's number.
 
     The ids themselves are not compared, since a session may change them for a provider that
     repeats ids.
@@ -261,8 +257,10 @@ def _to_error(failure: CallFailed | None, request: Request) -> ProviderError:
 
 
 def _find_kind(error_class: str, words: str) -> type[ProviderError]:
-    """Return the exception class of a recorded error. The record names only the family of the
-    class; the advice at the end of the message identifies the class.
+    """Return the exception class of a recorded error.
+
+    The record names only the family of the class; the advice at the end of the message identifies
+    the class.
     """
     family = [
         kind for kind in _walk(ProviderError) if kind.error_class == error_class and kind.advice
@@ -345,8 +343,10 @@ def _assemble(recorded: Recorded, reply: MessageRecorded, request: Request) -> R
 def _find_intent(
     reply: MessageRecorded, block: ToolCall, intents: dict[str, ToolIntent]
 ) -> ToolIntent | None:
-    """Return the intent of a call. The id map of the recorded message has priority, because a
-    provider may repeat ids within a reply.
+    """Return the intent of a call.
+
+    The id map of the recorded message has priority, because a provider may repeat ids within a
+    reply.
     """
     wanted = reply.tool_ids.get(block.id)
     if wanted is not None:
@@ -356,8 +356,9 @@ def _find_intent(
 
 
 def _literal_arguments(block: ToolCall, intent: ToolIntent | None) -> str:
-    """Return the arguments as the model wrote them, or as JSON if the log omitted or masked a
-    part of that text.
+    """Return the arguments as the model wrote them.
+
+    If the log omitted or masked a part of that text, return them as JSON.
     """
     if block.arguments is None:
         return ""

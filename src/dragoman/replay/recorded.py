@@ -20,7 +20,7 @@ from ..messages import Tool
 if TYPE_CHECKING:
     from ..tools import RecordedTool
 
-_TOOLS = "dragoman.tools"  # imported lazily: viewing a run needs no tool
+_TOOLS = "dragoman.tools"  # tools are imported on first use, because viewing a run needs none
 _TYPES = (
     "session.started", "session.resumed", "tool_intent.proposed", "tool_intent.validated",
     "tool.started",
@@ -29,8 +29,7 @@ _TYPES = (
 
 
 def recorded_tools(log: EventLog, session: str) -> list[RecordedTool]:
-    """Return the tools of a recorded run: each returns the recorded observations and executes
-    nothing.
+    """Return the tools of a recorded run: they return its observations and execute nothing.
 
     A call that ran several times returns its observations in order; one that only reads repeats
     the last one. A call that never ran, because it was denied or not proposed, fails with

@@ -21,8 +21,9 @@ from .summary import shorten
 
 
 class Summary(Struct):
-    """The row of a session in a list. An unknown cost is ``None``; ``unpriced`` is the number of
-    calls with an unknown cost.
+    """The row of a session in a list.
+
+    An unknown cost is ``None``; ``unpriced`` is the number of calls with an unknown cost.
     """
 
     kind: str | None = None
@@ -36,9 +37,7 @@ class Summary(Struct):
 
 
 def summarize(log: EventLog, entry: SessionEntry) -> Summary:
-    """Summarise a session from its first and last record and the records of its turns
-    and calls.
-    """
+    """Summarise a session from its first and last record and those of its turns and calls."""
     found = Summary()
     first = next(log.read(entry.session)).payload
     if isinstance(first, SessionStarted):
@@ -63,7 +62,8 @@ def summarize(log: EventLog, entry: SessionEntry) -> Summary:
             found.unpriced += 1
         else:
             found.cost_usd = EXACT.add(found.cost_usd or Decimal(0), use.old)
-    if found.model is None and models:  # a gateway's session has the models of its calls
+    if found.model is None and models:
+        # A gateway's session names no model, so those of its calls are used.
         found.model = next(iter(models)) if len(models) == 1 else f"{len(models)} models"
     return found
 

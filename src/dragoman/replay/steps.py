@@ -51,9 +51,7 @@ class ReplayStep(Struct, frozen=True, omit_defaults=True):
 
 
 def read_steps(log: EventLog, session: str, after: int = 0) -> Iterator[ReplayStep]:
-    """Yield the steps of a run after the record ``after``; raise ``LogCorruptError`` where a
-    record is missing.
-    """
+    """Yield the steps of a run after the record ``after``; ``LogCorruptError`` for a gap."""
     for step in to_steps(log.read(session)):
         if step.seq > after:
             yield step
@@ -94,9 +92,7 @@ class Evidence:
         return other
 
     def add(self, record: LogRecord) -> tuple[str | None, tuple[str, ...]]:
-        """Process a record; return the proposal it belongs to, and how it contradicts earlier
-        records.
-        """
+        """Process a record; return its proposal, and how it contradicts earlier records."""
         payload = record.payload
         if isinstance(payload, ToolIntent):
             note = ("the same intent was proposed before",) if payload.id in self._proposed else ()
@@ -173,8 +169,9 @@ class Evidence:
 
 
 class Totals(Struct, frozen=True, omit_defaults=True):
-    """The totals of a run. ``cost_usd`` is the sum of the known costs; ``unpriced`` counts the
-    other calls.
+    """The totals of a run.
+
+    ``cost_usd`` is the sum of the known costs; ``unpriced`` counts the other calls.
     """
 
     goal: str | None = None
@@ -226,7 +223,7 @@ def count_totals(log: EventLog, session: str) -> Totals:
 def _add_call(found: dict[str, Any], call: CallCompleted | CallFailed) -> None:
     if isinstance(call, CallFailed):
         found["failed_calls"] += 1
-        if call.usage == Usage():  # it was rejected: nothing was used
+        if call.usage == Usage():  # a rejected call used no tokens
             return
     else:
         found["calls"] += 1

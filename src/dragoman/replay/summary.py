@@ -72,16 +72,18 @@ def describe(record: LogRecord, *, started: bool | None = None) -> str:
 
 
 def make_headline(payload: Any) -> Headline | None:
-    """Return the label and the text of a record, without goals and results; ``None`` for an
-    unknown type.
+    """Return the label and the text of a record, without goals and results.
+
+    The result is ``None`` for an unknown type.
     """
     words = _HEADLINES.get(type(payload))
     return words(payload) if words is not None else None
 
 
 def _find_content(payload: Any) -> str | None:
-    """Return the goal of a session or the content of a tool result, which the terminal shows
-    separately during a run.
+    """Return the goal of a session or the content of a tool result.
+
+    The terminal shows these separately during a run.
     """
     if isinstance(payload, SessionStarted):
         return payload.goal

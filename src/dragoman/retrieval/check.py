@@ -1,6 +1,4 @@
-"""Check the arguments of a call and build requests; invalid calls are rejected before anything is
-sent.
-"""
+"""Check the arguments of a call and build requests; reject invalid calls before sending."""
 
 from __future__ import annotations
 

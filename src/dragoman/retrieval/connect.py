@@ -123,8 +123,9 @@ def bind_embedder(
     priced_as: PricedAs | PriceRow | str | None = None,
     **settings: Any,
 ) -> Embedder:
-    """Return an embedding model at an address; the settings are those of ``connect_embedder``, and
-    ``hint``.
+    """Return an embedding model at an address, with settings as in ``connect_embedder``.
+
+    ``hint`` is the advice if no server answers.
     """
     if wire not in EMBED_CODECS:
         raise ValueError(f"unknown wire {wire!r}; one of {', '.join(sorted(EMBED_CODECS))}")
@@ -152,8 +153,9 @@ def bind_reranker(
     priced_as: PricedAs | PriceRow | str | None = None,
     **settings: Any,
 ) -> Reranker:
-    """Return a reranking model at an address; the settings are those of ``connect_reranker``, and
-    ``hint``.
+    """Return a reranking model at an address, with settings as in ``connect_reranker``.
+
+    ``hint`` is the advice if no server answers.
     """
     if wire not in RERANK_CODECS:
         raise ValueError(f"unknown wire {wire!r}; one of {', '.join(sorted(RERANK_CODECS))}")
@@ -176,9 +178,7 @@ def add_retries(model: ModelT, retries: int | None) -> ModelT:
 
 
 def open_embed_scheme(model: str, settings: Mapping[str, Any]) -> Embedder:
-    """Open an embedder that needs no address, such as ``local`` or ``local:NAME``; ignore settings
-    of HTTP.
-    """
+    """Open an embedder without an address, such as ``local:NAME``; ignore settings of HTTP."""
     scheme, _, rest = model.partition(":")
     known = {key: settings[key] for key in _SCHEME_SETTINGS if key in settings}
     opener = EMBED_SCHEMES[scheme]

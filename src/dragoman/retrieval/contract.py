@@ -54,14 +54,13 @@ class RetrievalModel(ABC, Generic[RequestT, AnswerT]):
 
     @abstractmethod
     async def answer(self, request: RequestT) -> AnswerT:
-        """Answer one request, or raise an error. Subclasses implement this method, and layers wrap
-        it.
+        """Answer one request, or raise an error.
+
+        Subclasses implement this method, and layers wrap it.
         """
 
     async def ready(self) -> None:
-        """Check that the next call is expected to succeed; otherwise raise the error that it would
-        raise.
-        """
+        """Check that the next call is likely to succeed; otherwise raise its error."""
 
     async def close(self) -> None:
         """Release connections."""
@@ -72,9 +71,7 @@ class RetrievalModel(ABC, Generic[RequestT, AnswerT]):
 
     @property
     def priced_as(self) -> PricedAs:
-        """The price of calls: ``"vendor:model"`` of a price table, ``"free"``, or a ``PriceRow``;
-        assignable.
-        """
+        """The price of calls: ``"vendor:model"``, ``"free"``, or a ``PriceRow``; assignable."""
         return self._priced_as or self._find_seller()
 
     @priced_as.setter
@@ -136,8 +133,9 @@ class RetrievalModel(ABC, Generic[RequestT, AnswerT]):
 
 
 class Embedder(RetrievalModel[EmbedRequest, Embeddings]):
-    """A model that turns texts into vectors. A subclass implements ``answer``; callers use
-    ``embed``.
+    """A model that turns texts into vectors.
+
+    A subclass implements ``answer``; callers use ``embed``.
     """
 
     operation: ClassVar[Operation] = "embed"
@@ -156,12 +154,12 @@ class Embedder(RetrievalModel[EmbedRequest, Embeddings]):
         """Return one vector for each text, in the order of the texts.
 
         ``input_type`` is what the texts are for, ``"query"`` or ``"document"``; ``dimensions`` the
-        length of the vectors, for models that can shorten them. ``extras`` are fields of the
-        wire's own, sent as they are.
+        length of the vectors, for models that can shorten them. ``extras`` are further fields of
+        the wire, sent unchanged.
 
         More texts than ``batch_size`` are sent in several requests, one after the other. If one of
-        them fails, ``error.response`` has the vectors of the texts before it; none after it were
-        sent.
+        them fails, ``error.response`` has the vectors of the texts before it; the texts after it
+        were not sent.
         """
         request = build_embed_request(
             texts, input_type=input_type, dimensions=dimensions, extras=extras, model=self.model,
@@ -179,8 +177,7 @@ class Embedder(RetrievalModel[EmbedRequest, Embeddings]):
         extras: Mapping[str, Any] | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> AsyncIterator[Embeddings]:
-        """Yield the vectors of one request after the other, for texts that are too many to hold in
-        memory.
+        """Yield the vectors of one request after the other, for more texts than fit in memory.
 
         ``size`` is how many texts go into one request, by default ``batch_size`` or 1,000.
         """
@@ -224,8 +221,9 @@ class Embedder(RetrievalModel[EmbedRequest, Embeddings]):
 
 
 class Reranker(RetrievalModel[RerankRequest, Ranking]):
-    """A model that orders documents by relevance. A subclass implements ``answer``; callers use
-    ``rerank``.
+    """A model that orders documents by relevance.
+
+    A subclass implements ``answer``; callers use ``rerank``.
     """
 
     operation: ClassVar[Operation] = "rerank"
@@ -242,12 +240,11 @@ class Reranker(RetrievalModel[RerankRequest, Ranking]):
         session_id: str | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> Ranking:
-        """Return the documents by relevance to the query, the best first, at most ``top_k`` of
-        them.
+        """Return the documents by relevance to the query, best first, at most ``top_k``.
 
         ``index`` of a result is its place in ``documents``. With ``return_documents`` the server
-        returns the texts as well; they are never filled in here. ``extras`` are fields of the
-        wire's own, sent as they are.
+        returns the texts as well; Dragoman does not add them itself. ``extras`` are further fields
+        of the wire, sent unchanged.
         """
         request = build_rerank_request(
             query, documents, top_k=top_k, return_documents=return_documents, extras=extras,
@@ -296,9 +293,7 @@ def _report_partial(
     size: int,
     answered: Embeddings | Ranking | None,
 ) -> None:
-    """Attach the billed partial answer to an error, and name the texts that failed or were not
-    sent.
-    """
+    """Attach the billed partial answer to an error, and name the texts without a result."""
     given = request.texts if isinstance(request, EmbedRequest) else request.documents
     name = "texts" if isinstance(request, EmbedRequest) else "documents"
     start = count * size

@@ -70,9 +70,7 @@ class Endpoint(Generic[RequestT]):
             }
 
     async def exchange(self, encoded: Encoded) -> HttpReply:
-        """Send a request and return its complete reply; raise an error if the status is not a
-        success.
-        """
+        """Send a request and return its complete reply; raise an error for an error status."""
         async with self._transport.send(encoded.http, self._credentials, self._timeouts) as http:
             if http.status >= 300:
                 body = await http.read(MAX_ERROR_BODY)
@@ -108,17 +106,16 @@ class Endpoint(Generic[RequestT]):
             log.warning("%s/%s %s: %s", self.name, self.codec.model, request.request_id, warning)
 
     def keep(self, reply: HttpReply) -> Replies | None:
-        """Return the raw reply if it is to be kept; by default, replies up to a certain size are
-        kept.
-        """
+        """Return the raw reply if it is kept, by default only up to a certain size."""
         keeps = len(reply.body) <= KEPT_BYTES if self._keep_raw is None else self._keep_raw
         return Replies((reply.body,), show_raw) if keeps else None
 
     def annotate(
         self, error: ProviderError, request: RequestT | None, texts: Sequence[str]
     ) -> ProviderError:
-        """Name provider, model and request in an error, and remove keys and the caller's texts
-        from its message.
+        """Name provider, model and request in an error.
+
+        Keys and the caller's texts are removed from its message.
         """
         error.provider, error.model = error.provider or self.name, error.model or self.codec.model
         if self._hint and isinstance(error, NetworkError) and error.is_unreached:
@@ -203,18 +200,14 @@ class HttpEmbedder(Embedder):
         return self._endpoint.price(self.codec.base_url)
 
     def _prefix(self, request: EmbedRequest) -> EmbedRequest:
-        """Put the prefix of the input type before each text, for models that were trained with
-        one.
-        """
+        """Put the input type's prefix before each text, for models trained with prefixes."""
         prefix = self._prefixes.get(request.input_type or "")
         if prefix is None:
             return request
         return replace(request, texts=[prefix + text for text in request.texts], input_type=None)
 
     def _check_dimensions(self, answer: Embeddings, request: EmbedRequest) -> Embeddings:
-        """Warn about vectors of another length than requested (llama.cpp ignores
-        ``dimensions``).
-        """
+        """Warn about vectors of the wrong length: llama.cpp ignores ``dimensions``."""
         if request.dimensions in (None, answer.dimensions):
             return answer
         detail = (
@@ -299,8 +292,9 @@ AnswerT = TypeVar("AnswerT", Embeddings, Ranking)
 
 
 def _report_late(endpoint: Endpoint[Any], answer: AnswerT, request: Any) -> AnswerT:
-    """Report a loss that was found in the reply. If that raises, the error carries the billed
-    answer.
+    """Report a loss that was found in the reply.
+
+    If that raises, the error carries the billed answer.
     """
     try:
         endpoint.report(answer.warnings[-1:], request)
@@ -311,9 +305,7 @@ def _report_late(endpoint: Endpoint[Any], answer: AnswerT, request: Any) -> Answ
 
 
 def _as_network(error: ProviderError) -> ProviderError:
-    """Advise a retry in the error for a truncated reply, which has no usable part; return the
-    error.
-    """
+    """Advise a retry in the error for a truncated reply, which is unusable; return the error."""
     if isinstance(error, StreamInterruptedError):
         error.advice = "Try again."
     return error

@@ -31,9 +31,7 @@ class RetrievalPolicy(ABC):
         return {}
 
     async def ready(self, inner: RetrievalModel[Any, Any]) -> None:
-        """Check that the next call is expected to succeed; otherwise raise the error that it would
-        raise.
-        """
+        """Check that the next call is likely to succeed; otherwise raise its error."""
         await inner.ready()
 
     async def close(self, inner: RetrievalModel[Any, Any]) -> None:

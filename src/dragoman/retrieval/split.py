@@ -23,9 +23,7 @@ def split_texts(request: EmbedRequest, size: int) -> Iterator[EmbedRequest]:
 
 
 def split_documents(request: RerankRequest, size: int) -> Iterator[RerankRequest]:
-    """Yield a request for each slice of the documents; ``top_k`` is at most the length of the
-    slice.
-    """
+    """Yield a request for each slice of the documents; lower ``top_k`` to its length."""
     for start in range(0, len(request.documents), size):
         documents = request.documents[start : start + size]
         top_k = None if request.top_k is None else min(request.top_k, len(documents))
@@ -33,9 +31,7 @@ def split_documents(request: RerankRequest, size: int) -> Iterator[RerankRequest
 
 
 def check_length(part: Embeddings, earlier: Sequence[Embeddings]) -> Embeddings:
-    """Return the answer; raise an error if its vectors differ in length from those of earlier
-    answers.
-    """
+    """Return the answer; raise an error if its vectors have another length than earlier ones."""
     if earlier and part.dimensions != earlier[0].dimensions:
         raise InvalidResponseError(
             f"the vectors of this request have {part.dimensions} numbers, those before it "
@@ -45,9 +41,7 @@ def check_length(part: Embeddings, earlier: Sequence[Embeddings]) -> Embeddings:
 
 
 def join_embeddings(parts: Sequence[Embeddings]) -> Embeddings:
-    """Join the results of consecutive slices into one; its id and model are those of the first
-    slice.
-    """
+    """Join the results of consecutive slices; id and model are those of the first slice."""
     first = parts[0]
     if len(parts) == 1:
         return first
@@ -67,7 +61,7 @@ class JoinedEmbeddings:
     def __init__(self) -> None:
         self.count = 0
         self._data = bytearray()
-        self._parts: list[Embeddings] = []  # without their vectors
+        self._parts: list[Embeddings] = []  # the answers so far, without their vectors
 
     def add(self, part: Embeddings) -> None:
         """Add the answer to the next slice."""
@@ -86,9 +80,7 @@ class JoinedEmbeddings:
 
 
 def join_rankings(parts: Sequence[Ranking], request: RerankRequest, size: int) -> Ranking:
-    """Join the rankings of consecutive slices: renumber the documents, sort them, keep the best
-    ``top_k``.
-    """
+    """Join the rankings of consecutive slices: renumber, sort, and keep the best ``top_k``."""
     first = parts[0]
     if len(parts) == 1:
         return first

@@ -15,8 +15,9 @@ Operation: TypeAlias = Literal["embed", "rerank"]
 
 
 class EmbedRequest(Struct, frozen=True, kw_only=True):
-    """Texts to embed in one request. ``input_type`` is what they are for: ``query``, ``document``
-    or a wire's own.
+    """Texts to embed in one request.
+
+    ``input_type`` is what they are for: ``query``, ``document`` or a wire's own.
     """
 
     texts: Sequence[str]
@@ -44,12 +45,13 @@ class RerankRequest(Struct, frozen=True, kw_only=True):
 
 
 class Replies:
-    """The provider's replies as bytes, parsed when ``value`` is read. They are left out of JSON
-    output.
+    """The provider's replies as bytes, parsed when ``value`` is read.
+
+    They are left out of JSON output.
     """
 
     __slots__ = ("_bodies", "_decode", "is_split")
-    # with this attribute msgspec treats it as a dataclass without fields
+    # with this attribute msgspec encodes the class as a dataclass without fields
     __dataclass_fields__: Mapping[str, Any] = {}
 
     def __init__(self, bodies: Sequence[bytes], decode: Any, *, is_split: bool = False) -> None:
@@ -64,16 +66,12 @@ class Replies:
 
     @property
     def value(self) -> Any:
-        """Return the reply as parsed JSON; for a call that was split, the list of its replies in
-        order.
-        """
+        """Return the reply as parsed JSON; a list of replies if the call was split."""
         values = [self._decode(body) for body in self._bodies]
         return values if self.is_split or len(values) != 1 else values[0]
 
     def join(self, others: Sequence[Replies]) -> Replies:
-        """Return these replies followed by the others, as the replies to one call that
-        was split.
-        """
+        """Return these replies followed by the others: the replies to one split call."""
         bodies = [body for each in (self, *others) for body in each._bodies]
         return Replies(bodies, self._decode, is_split=True)
 
@@ -109,16 +107,12 @@ class Embeddings(Struct, frozen=True, kw_only=True):
 
     @property
     def raw(self) -> Any:
-        """What the provider sent, as parsed JSON, a list if the call was split; ``None`` if it was
-        not kept.
-        """
+        """The provider's data as JSON, a list if the call was split; ``None`` if not kept."""
         return self.kept.value if self.kept is not None else None
 
 
 class Ranked(Struct, frozen=True):
-    """One document of a ranking: its index in the caller's list, its score, and its text if
-    returned.
-    """
+    """A ranked document: its index in the caller's list, its score, and its text if returned."""
 
     index: int
     relevance_score: float
@@ -126,8 +120,9 @@ class Ranked(Struct, frozen=True):
 
 
 class Ranking(Struct, frozen=True, kw_only=True):
-    """The documents by relevance, the best first. Scores are as the server sends them: some are
-    logits.
+    """The documents by relevance, the best first.
+
+    Scores are as the server sends them: some are logits.
     """
 
     results: tuple[Ranked, ...]
@@ -143,7 +138,5 @@ class Ranking(Struct, frozen=True, kw_only=True):
 
     @property
     def raw(self) -> Any:
-        """What the provider sent, as parsed JSON, a list if the call was split; ``None`` if it was
-        not kept.
-        """
+        """The provider's data as JSON, a list if the call was split; ``None`` if not kept."""
         return self.kept.value if self.kept is not None else None

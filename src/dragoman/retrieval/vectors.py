@@ -1,6 +1,4 @@
-"""Vectors in one compact buffer of float32: four bytes per number, without Python
-number objects.
-"""
+"""Vectors in one buffer of float32: four bytes per number, without Python objects."""
 
 from __future__ import annotations
 
@@ -26,9 +24,7 @@ class Vectors(Sequence["memoryview[float]"]):
     def __init__(
         self, data: bytes | bytearray | memoryview[Any] | array.array[float], dimensions: int
     ) -> None:
-        """Wrap a buffer with the numbers of all vectors, one after the other, in native byte
-        order.
-        """
+        """Wrap a buffer with the numbers of all vectors in sequence, in native byte order."""
         flat = memoryview(data).toreadonly().cast("B")
         if dimensions < 0 or (flat.nbytes % (dimensions * WIDTH) if dimensions else flat.nbytes):
             raise ValueError(f"{flat.nbytes} bytes are not vectors of {dimensions} numbers")
@@ -87,8 +83,9 @@ class Vectors(Sequence["memoryview[float]"]):
             yield data[at : at + size]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        """Return a NumPy matrix, for ``numpy.asarray``; it shares the memory unless another type
-        is requested.
+        """Return a NumPy matrix for ``numpy.asarray``.
+
+        It shares the memory unless another type is requested.
         """
         import numpy  # NumPy is imported already: only NumPy calls this method
 
@@ -120,9 +117,7 @@ def from_little_endian(data: bytes, dimensions: int) -> Vectors:
 
 
 def little_endian(data: bytes) -> bytes:
-    """Convert float32 bytes between native and little-endian order; only big-endian machines
-    change them.
-    """
+    """Convert float32 bytes between native and little-endian order, if these differ."""
     if sys.byteorder == "little":
         return data
     swapped = array.array("f", data)  # pragma: no cover - no such machine runs the tests

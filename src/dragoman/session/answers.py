@@ -40,9 +40,7 @@ _TYPES = (
 
 
 class Question(Struct, frozen=True, omit_defaults=True):
-    """A proposed tool call that waits for permission; ``seq`` is the number of the record that
-    asks for it.
-    """
+    """A tool call that waits for permission; ``seq`` is the number of the record that asks."""
 
     session: str
     intent_id: str
@@ -57,9 +55,7 @@ class Question(Struct, frozen=True, omit_defaults=True):
 
 
 def find_questions(log: EventLog, session: str | None = None) -> list[Question]:
-    """Return the permission requests of one session, or of all sessions, that have no recorded
-    answer.
-    """
+    """Return the permission requests of one session, or of all, that have no answer yet."""
     intents: dict[str, ToolIntent] = {}
     checked: dict[str, ToolIntentValidated] = {}
     found: dict[str, Question] = {}
@@ -96,8 +92,7 @@ def _make_question(
 
 
 def answer_question(log: EventLog, session: str, intent_id: str, decision: Decision) -> LogRecord:
-    """Answer an open question of a session that another process runs; ``SessionError`` if it is
-    not open.
+    """Answer an open question of a session in another process; ``SessionError`` if not open.
 
     ``log`` may be open for reading only.
     """
@@ -116,12 +111,11 @@ def name_answers(session: str) -> str:
 
 @contextmanager
 def _open_answers(log: EventLog, *, readonly: bool) -> Iterator[EventLog | None]:
-    """Open the log that stores the answers; yield ``None`` if it is to be read and does not exist
-    yet.
-    """
+    """Open the log that stores the answers; to read one that does not exist, yield ``None``."""
     path = find_answers_file(log)
     if path is None and isinstance(log, PostgresLog) and not readonly:
-        with log.reopen() as answers:  # commands open a log for reading only
+        with log.reopen() as answers:
+            # The log may be open for reading only, so open it again to write the answer.
             yield answers
     elif path is None:
         yield log
@@ -133,15 +127,17 @@ def _open_answers(log: EventLog, *, readonly: bool) -> Iterator[EventLog | None]
 
 
 def find_answers_file(log: EventLog) -> Path | None:
-    """Return the path of the file that stores the answers of a log in a file; ``None`` if the log
-    itself stores them.
+    """Return the file that stores the answers of a log in a file.
+
+    The result is ``None`` if the log itself stores them.
     """
     return log.path.with_name(f"{log.path.name}.answers") if isinstance(log, SqliteLog) else None
 
 
 class RemoteApprover:
-    """An approver that waits for ``answer_question`` or ``dragoman log approve`` in another
-    process.
+    """An approver that waits for an answer from another process.
+
+    The answer comes from ``answer_question`` or ``dragoman log approve``.
 
     The approver ``also`` is asked at the same time, and the first answer counts. The log is
     polled every ``interval`` seconds.
@@ -153,7 +149,7 @@ class RemoteApprover:
         self._log = log
         self._also = also
         self._interval = interval
-        self._after: dict[str, int] = {}  # by session: the last answer that was read
+        self._after: dict[str, int] = {}  # the number of the last answer that was read, by session
         self._answers: dict[str, PermissionAnswered] = {}
 
     async def __call__(self, proposal: Proposal, verdict: Verdict) -> Decision:

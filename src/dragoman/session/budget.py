@@ -113,8 +113,9 @@ class Budget(Struct, frozen=True, omit_defaults=True):
         return None
 
     def time_exceeded(self) -> BudgetExceeded:
-        """Return the event for the time limit. It can interrupt a turn; the other limits are
-        checked between turns.
+        """Return the event for the time limit.
+
+        It can interrupt a turn; the other limits are checked between turns.
         """
         limit = Decimal(str(self.seconds or 0))
         return BudgetExceeded("time", limit, limit, "seconds")

@@ -1,6 +1,4 @@
-"""Close what is still open when a session stops: model calls without a recorded end, intents
-without a result, and tool calls without an answer.
-"""
+"""Close what is open when a session stops: model calls, intents and unanswered tool calls."""
 
 from __future__ import annotations
 
@@ -13,9 +11,7 @@ from .records import new_message_id, record_completed, record_failed
 
 
 async def close_open(journal: Journal, reason: str) -> tuple[str, ...]:
-    """Close the open model call and all open intents, answer the model's tool calls, and return
-    the intents' ids.
-    """
+    """Close the open model call and open intents, answer tool calls; return the intents' ids."""
     await _close_call(journal, reason)
     closed = await close_intents(journal, reason)
     await answer_calls(journal)

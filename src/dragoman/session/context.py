@@ -38,8 +38,7 @@ _INSTRUCTIONS = (
 
 
 class Part(Struct, frozen=True):
-    """A message that is currently sent: the number of its record, its estimated tokens, and its
-    role.
+    """A message that is currently sent: its record's number, its estimated tokens, its role.
 
     ``call`` is the tool call that a tool result answers, and ``side_effect`` the side effect of
     its tool. A part is ``unseen`` if the model has not been called since the message was added.
@@ -92,8 +91,9 @@ class ContextView(Struct, frozen=True):
 
 
 class ContextPolicy(Struct, frozen=True, kw_only=True):
-    """A policy that shortens the conversation that is sent to the model. A subclass implements
-    ``project``.
+    """A policy that shortens the conversation that is sent to the model.
+
+    A subclass implements ``project``.
 
     It runs when the estimated tokens of a turn exceed the fraction ``share`` of the context
     window, and shortens the conversation to the fraction ``target``. ``window`` is the context
@@ -114,9 +114,7 @@ class ContextPolicy(Struct, frozen=True, kw_only=True):
             raise ValueError(f"context: window must be above 0, or None, not {self.window!r}")
 
     async def project(self, view: ContextView) -> Projection | None:
-        """Return the messages to omit and the note to send instead, or ``None`` to
-        omit nothing.
-        """
+        """Return the messages to omit and the note that replaces them, or ``None``."""
         raise NotImplementedError
 
     @property
@@ -126,17 +124,14 @@ class ContextPolicy(Struct, frozen=True, kw_only=True):
 
 
 class KeepAll(ContextPolicy, frozen=True, kw_only=True):
-    """Send the complete conversation, whatever its length; the model rejects one that
-    is too long.
-    """
+    """Send the complete conversation, whatever its length; the model may reject it."""
 
     async def project(self, view: ContextView) -> Projection | None:
         return None
 
 
 class DropOldToolResults(ContextPolicy, frozen=True):
-    """Replace the content of tool results by a placeholder that explains how to read them again,
-    oldest first.
+    """Replace old tool results by a placeholder that explains how to read them again.
 
     The last ``keep`` results stay if that suffices. Results that the model has not seen yet are
     shortened only as a last resort.
@@ -249,9 +244,7 @@ def _shorten(text: str, longest: int = 200) -> str:
 
 
 def _shorten_unseen(view: ContextView, excess: int) -> list[LeftOut]:
-    """Shorten the longest results that the model has not seen to a common length,
-    until they fit.
-    """
+    """Shorten the longest results that the model has not seen to a common length that fits."""
     unseen = [part for part in view.parts if part.unseen and isinstance(part.message.content, str)]
     unseen = [part for part in unseen if isinstance(part.message, ToolResult)]
     total = sum([part.tokens for part in unseen])
@@ -278,8 +271,7 @@ def _shorten_unseen(view: ContextView, excess: int) -> list[LeftOut]:
 
 
 def _group(parts: Sequence[Part]) -> list[list[Part]]:
-    """Return groups of messages that may be omitted, oldest first; a reply and its tool results
-    are one group.
+    """Return groups of messages that may be omitted: a reply with its results, oldest first.
 
     System prompts and the first and the last goal are never omitted.
     """
@@ -296,9 +288,7 @@ def _group(parts: Sequence[Part]) -> list[list[Part]]:
 
 
 def _choose_groups(groups: list[list[Part]], view: ContextView, turns: int | None) -> list[Part]:
-    """Return the oldest groups until enough tokens are saved, keeping ``turns`` and always the
-    newest one.
-    """
+    """Return the oldest groups until enough tokens are saved; keep ``turns``, at least one."""
     gone: list[Part] = []
     for at, group in enumerate(groups[:-1]):
         is_enough = sum([part.tokens for part in gone]) >= view.excess
@@ -310,9 +300,7 @@ def _choose_groups(groups: list[list[Part]], view: ContextView, turns: int | Non
 
 
 def _write_transcript(parts: Sequence[Part], window: int | None) -> str:
-    """Return messages as a transcript for the summarising model, with long ones truncated so that
-    all fit.
-    """
+    """Return messages as a transcript to summarise; long ones are truncated so that all fit."""
     longest = max((window or 16_000) * 2 // max(len(parts), 1), _SHORTEST)
     return "\n\n".join([_write_part(part.message, longest) for part in parts])
 

@@ -42,9 +42,7 @@ class Pipeline:
         self._journal = journal
 
     async def process(self, intents: Sequence[ToolIntent], turn: str) -> None:
-        """Process every intent to its end: concurrently if all of them only read, else
-        one by one.
-        """
+        """Process every intent to its end: concurrently if all only read, else one by one."""
         if len(intents) > 1 and self._tools.may_overlap([intent.tool_name for intent in intents]):
             await self._process_together(intents, turn)
             return
@@ -89,9 +87,7 @@ class Pipeline:
     async def _permit(
         self, intent: ToolIntent, proposal: Proposal, parent: str, turn: str
     ) -> tuple[Proposal, str] | None:
-        """Return the call that may run and the id of the record that allows it; ``None`` if it is
-        denied.
-        """
+        """Return the call that may run and the record that allows it; ``None`` if denied."""
         verdict, decision = self._gate.settle(proposal)
         if decision is None:
             asked = PermissionRequested(
@@ -107,9 +103,7 @@ class Pipeline:
     def _edit(
         self, intent: ToolIntent, proposal: Proposal, decision: Decision
     ) -> tuple[Proposal, Decision]:
-        """Replace the proposed input by the one that a decision substitutes, if it is valid and
-        no rule denies it.
-        """
+        """Replace the proposed input by that of the decision, if it is valid and not denied."""
         if decision.input == proposal.input:
             return proposal, replace(decision, input=None)
         try:

@@ -1,6 +1,4 @@
-"""Fork a session: a new session continues another after one of its records, without
-changing it.
-"""
+"""Fork a session: a new session continues after a record of another, which is not changed."""
 
 from __future__ import annotations
 
@@ -17,8 +15,7 @@ from .state import State, reduce_records
 
 
 async def write_fork(log: EventLog, session: str, at: int | None, name: str) -> None:
-    """Begin a session with a copy of the conversation that another session has after its record
-    ``at``.
+    """Begin a session with a copy of another's conversation as it was after record ``at``.
 
     Messages and omissions of a context policy are copied; calls and their costs are not, so that
     nothing is counted twice. Calls that have no result at that record get a result that describes
@@ -33,7 +30,8 @@ async def write_fork(log: EventLog, session: str, at: int | None, name: str) -> 
     place = ForkedFrom(session, records[-1].seq, records[-1].hash)
     root = await log.append(name, _start(records, place), expected=0)
     written = root
-    numbers: dict[int, int] = {}  # maps the numbers of the original records to those of the copies
+    # Maps the number of each original record to that of its copy.
+    numbers: dict[int, int] = {}
     for seq, change, is_goal in state.conversation.list_changes():
         if isinstance(change, MessageRecorded):
             change = replace(

@@ -39,8 +39,9 @@ class _Answer(Struct, forbid_unknown_fields=True):
 
 
 class HookError(RuntimeError):
-    """A hook failed, timed out, or returned something other than a decision. The proposal is
-    denied.
+    """A hook failed, timed out, or returned something other than a decision.
+
+    The proposal is denied.
     """
 
 
@@ -84,9 +85,7 @@ def hook(
 
 
 def describe_proposal(proposal: Proposal, verdict: Verdict) -> dict[str, Any]:
-    """Return a proposal as plain data, with the policy rule that requires a decision and the
-    reason for it.
-    """
+    """Return a proposal as plain data, with the rule and the reason why it needs a decision."""
     plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(proposal))
     return {**plain, "rule": verdict.rule, "reason": verdict.reason}
 

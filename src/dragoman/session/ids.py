@@ -16,8 +16,9 @@ class ToolIds:
         self._inward: dict[tuple[str, str], str] = {}
 
     def issue(self, provider: str, call_id: str, intent_id: str) -> None:
-        """Register the id that a provider gave to an intent. An id that already refers to another
-        intent keeps that meaning.
+        """Register the id that a provider gave to an intent.
+
+        An id that already refers to another intent keeps that meaning.
         """
         if self._inward.get((provider, call_id), intent_id) != intent_id:
             # some servers start every reply with call_0, and others reject a repeated id

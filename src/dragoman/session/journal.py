@@ -1,6 +1,4 @@
-"""Write a session's records: each before the action that it describes, and only while no other
-process writes.
-"""
+"""Write a session's records: each before its action, and only while no other process writes."""
 
 from __future__ import annotations
 
@@ -42,8 +40,9 @@ class Journal:
         turn: str | None = None,
         actor: Actor | None = None,
     ) -> LogRecord:
-        """Append a record and wait until it is durable. A cancellation does not end the wait, so
-        that it is known whether the record was written.
+        """Append a record and wait until it is durable.
+
+        A cancellation does not end the wait, so that it is known whether the record was written.
 
         Without a ``parent``, the record follows from the start of the session.
         """

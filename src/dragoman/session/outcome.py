@@ -20,8 +20,9 @@ class SessionError(RuntimeError):
 
 
 class Outcome(Struct, Generic[Parsed], frozen=True):
-    """How a session ended: ``text`` is the model's last text, ``exhausted`` means that a budget
-    ended it.
+    """How a session ended.
+
+    ``text`` is the model's last text; ``exhausted`` means that a budget ended the session.
     """
 
     session: str
@@ -33,9 +34,7 @@ class Outcome(Struct, Generic[Parsed], frozen=True):
 
     @property
     def output(self) -> Parsed:
-        """The final answer as an instance of the session's ``output`` type; raise
-        ``SessionError`` if there is none.
-        """
+        """The final answer as an ``output`` instance; raise ``SessionError`` if there is none."""
         if self.parsed is None:
             why = self.detail or "the session was not given output="
             raise SessionError(f"the session {self.outcome} without a structured answer: {why}")
@@ -52,9 +51,7 @@ class Step(Struct, frozen=True):
 
 
 def find_ending(finish_reason: str) -> tuple[Ending, str | None]:
-    """Return how a session ends after a reply without tool calls to run, and an explanation if it
-    did not complete.
-    """
+    """Return how a session ends after a reply without tool calls; explain an incomplete end."""
     if finish_reason == "stop":
         return "completed", None
     if finish_reason == "length":

@@ -1,6 +1,4 @@
-"""Apply a session's context policies: estimate the tokens of the conversation, shorten it if
-necessary, and record the change.
-"""
+"""Apply context policies: estimate the conversation's tokens, shorten it, record the change."""
 
 from __future__ import annotations
 
@@ -55,9 +53,7 @@ class Projector:
     async def fit(
         self, provider: Provider, tools: Sequence[Tool] | None, parent: str, turn: str
     ) -> tuple[list[Message], int]:
-        """Return the messages to send and their estimated tokens, shortened if they exceed the
-        share of the window.
-        """
+        """Return the messages to send and their tokens, shortened to the share of the window."""
         messages, tokens = self._measure(provider, tools)
         window = self._find_window(provider)
         if window is None or self.keeps_all or tokens <= self._find_limit(window):
@@ -68,9 +64,7 @@ class Projector:
     async def shrink(
         self, provider: Provider, tools: Sequence[Tool] | None, parent: str, turn: str
     ) -> bool:
-        """Shorten a conversation that the model rejected; return ``False`` if nothing can be
-        omitted.
-        """
+        """Shorten a conversation that the model rejected; return ``False`` if impossible."""
         _, tokens = self._measure(provider, tools)
         window = self._find_window(provider)
         goal = tokens // 2 if window is None else min(tokens // 2, self._find_goal(window))
@@ -79,8 +73,9 @@ class Projector:
     def _measure(
         self, provider: Provider, tools: Sequence[Tool] | None
     ) -> tuple[list[Message], int]:
-        """Return the messages to send and their estimated tokens. Each message is estimated only
-        once.
+        """Return the messages to send and their estimated tokens.
+
+        Each message is estimated only once.
         """
         sizes = [
             self._estimate(entry, provider) for entry in self._journal.state.conversation.entries
@@ -117,8 +112,7 @@ class Projector:
         return limit if reply is None or reply >= window else max(min(limit, window - reply), 1)
 
     def _find_goal(self, window: int) -> int:
-        """Return the number of tokens to shorten to: the limit, times the policy's ``target``,
-        divided by its ``share``.
+        """Return the number of tokens to shorten to: the limit times ``target`` / ``share``.
 
         If the goal were the limit itself, every turn would change what is sent, and the prompt
         cache of the provider would never match.

@@ -1,6 +1,4 @@
-"""Build the log records of a reply: the end of the call, and the message with ids, routing and
-cost.
-"""
+"""Build the log records of a reply: the end of the call, and the message with its costs."""
 
 from __future__ import annotations
 
@@ -43,8 +41,7 @@ def make_message(
     *,
     in_context: bool = True,
 ) -> MessageRecorded:
-    """Return the record of a reply: its id, the model chosen, the cost, and our own ids for its
-    calls.
+    """Return the record of a reply: its id, model and cost, and our own ids for its calls.
 
     ``served`` are the provider and model that answered; with a fallback, others may have been
     called first. ``price`` are the fields of the cost.
@@ -72,9 +69,7 @@ def make_message(
 def make_worker_message(
     response: Response, provider: Provider, price: dict[str, Any]
 ) -> MessageRecorded:
-    """Return the reply of an internal call of the session; only the end of that call
-    is recorded.
-    """
+    """Return the reply of an internal call; only the end of that call is recorded."""
     routing = Routing("default", f"{provider.name}:{provider.model}")
     return make_message(
         response, (), routing, (provider.name, provider.model), price, in_context=False
@@ -97,8 +92,9 @@ def price_reply(
 
 
 def is_repeatable(response: Response) -> bool:
-    """Return whether a reply with invalid calls can be sent back: each has a name, and an object
-    as arguments.
+    """Return whether a reply with invalid calls can be sent back to the model.
+
+    Each call must have a name, and an object as arguments.
     """
     calls = response.tool_calls
     return bool(calls) and all(call.name and isinstance(call.arguments, dict) for call in calls)
@@ -135,8 +131,7 @@ def record_failed(
     reply: Reply | None = None,
     used: Mapping[str, Any] = MappingProxyType({}),
 ) -> CallFailed:
-    """Return the record of a call that failed in its last attempt; without an error, it was
-    cancelled.
+    """Return the record of a call that failed or, without an ``error``, was cancelled.
 
     ``said``, ``response`` and ``reply`` are the parts that were received; they are billed even
     though the call failed. ``used`` has the fields for the usage and its cost if no message was

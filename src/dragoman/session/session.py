@@ -135,8 +135,9 @@ class Session(Displayed, Generic[Parsed]):
         self._takeover = False
         self._supervisor = Supervisor(self.id)
         self._corrections = Corrections(corrections)
-        self._queued: list[User] = []  # goals that wait for the end of the current one
-        self._at: int | None = None  # the record to continue after, if not the last one
+        self._queued: list[User] = []  # goals that are pursued after the current one
+        # The number of the record to continue after, if it is not the last one.
+        self._at: int | None = None
         self._final = False  # whether the next turn requests the structured answer
 
     @classmethod
@@ -196,8 +197,9 @@ class Session(Displayed, Generic[Parsed]):
         new_id: str | None = None,
         **settings: Any,
     ) -> Session[Any]:
-        """Begin a new session with the conversation that another session has after its record
-        ``at``, by default its last one.
+        """Begin a new session with the conversation that another has after record ``at``.
+
+        By default, that is its last record.
 
         The other session is not changed and may still run. The first record of the new session
         refers to it, and the new session has its own budget. Tool calls that the other session
@@ -243,8 +245,9 @@ class Session(Displayed, Generic[Parsed]):
         return await self._supervisor.cancel(reason)
 
     async def swap(self, provider: Provider, reason: str = "") -> SwapPlan:
-        """Continue with another model, and return a plan of what the conversation loses. Nothing
-        is sent yet.
+        """Continue with another model, and return a plan of what the conversation loses.
+
+        Nothing is sent yet.
 
         Raise ``InvalidRequestError`` if the other model cannot accept the conversation at all.
         """
@@ -274,8 +277,9 @@ class Session(Displayed, Generic[Parsed]):
         return plan
 
     async def close_open_intents(self, reason: str) -> tuple[str, ...]:
-        """Close every open intent, give the model a result for each, and return their ids. Nothing
-        runs.
+        """Close every open intent, give the model a result for each; return their ids.
+
+        Nothing runs.
         """
         self._supervisor.refuse_running()
         return await close_open(self._journal, reason)
@@ -316,7 +320,7 @@ class Session(Displayed, Generic[Parsed]):
         except asyncio.CancelledError:
             return await self._wind_up()
         except LogError:
-            raise  # nothing more can be written
+            raise  # the log failed or another process took over, so nothing more can be written
         except Exception as error:
             if begun:
                 word = error.kind if isinstance(error, ProviderError) else type(error).__name__
@@ -377,7 +381,8 @@ class Session(Displayed, Generic[Parsed]):
         ):
             return Step(number, response, intents)
         if self._settings.output is not None and not final and response.finish_reason == "stop":
-            return Step(number, response, intents)  # the next turn requests the structured answer
+            # The session continues: the next turn requests the structured answer.
+            return Step(number, response, intents)
         ending = find_ending(response.finish_reason)
         return Step(number, response, intents, await self._finish(*ending, parsed=response.parsed))
 
@@ -454,9 +459,7 @@ class Session(Displayed, Generic[Parsed]):
         await self._journal.write(started)
 
     async def _continue(self, why: str) -> None:
-        """Record that the session is resumed, and close the call and the intents that were left
-        open.
-        """
+        """Record that the session is resumed; close the call and the intents left open."""
         state = self.state
         dangling = tuple([kept.intent.id for kept in state.open_intents])
         ended = state.finished.outcome if state.finished is not None else "interrupted"

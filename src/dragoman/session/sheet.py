@@ -1,6 +1,4 @@
-"""Summarise a session for display in a notebook: what it has used, and the beginning of each
-message.
-"""
+"""Summarise a session for a notebook: what it has used, and the start of each message."""
 
 from __future__ import annotations
 

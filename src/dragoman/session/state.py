@@ -1,6 +1,4 @@
-"""The state of a session, derived from its records alone: what is not in the log did
-not happen.
-"""
+"""The state of a session, derived from its records alone."""
 
 from __future__ import annotations
 
@@ -197,9 +195,7 @@ class State:
         return list(self._open.values())
 
     def unanswered(self) -> list[tuple[ToolCall, str | None]]:
-        """Return the calls of the last reply that have no result in the conversation, with their
-        intents.
-        """
+        """Return the calls of the last reply that have no result yet, with their intents."""
         results: set[str] = set()
         for said in reversed(self.messages):
             if isinstance(said.message, ToolResult):
@@ -253,8 +249,9 @@ _STAGES: dict[type, Stage] = {
 
 
 def _provider_of(target: str) -> str:
-    """Return the provider of ``provider:model``. A provider named after its host may include a
-    port.
+    """Return the provider of ``provider:model``.
+
+    A provider named after its host may include a port.
     """
     found = _PROVIDER.match(target)
     return found[0] if found else ""

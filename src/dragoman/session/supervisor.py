@@ -1,6 +1,4 @@
-"""Run the work of a session in its own task, so that a cancellation is recorded before it takes
-effect.
-"""
+"""Run a session's work in its own task, to record a cancellation before it takes effect."""
 
 from __future__ import annotations
 
@@ -53,9 +51,7 @@ class Supervisor:
         return task.result()
 
     async def cancel(self, reason: str) -> bool:
-        """Stop the work and wait until it has ended; return ``False`` if there is none, or it is
-        already stopping.
-        """
+        """Stop the work and wait for its end; return ``False`` if none runs or it is stopping."""
         task = self._task
         if task is None or self.stop is not None:
             return False

@@ -1,5 +1,4 @@
-"""Report the run of a session as OpenTelemetry spans: one for the agent, one for each tool that
-runs.
+"""Report a session's run as OpenTelemetry spans: one for the agent, one for each tool run.
 
 ::
 
@@ -37,7 +36,8 @@ class SessionTelemetry:
     def __init__(
         self, telemetry: OpenTelemetry, *, agent: str | None = None, include_content: bool = False
     ) -> None:
-        from opentelemetry import trace  # an optional dependency; ``telemetry`` has imported it
+        # opentelemetry is an optional dependency; the ``telemetry`` argument has imported it.
+        from opentelemetry import trace
 
         self._trace = trace
         self._telemetry = telemetry
@@ -51,7 +51,7 @@ class SessionTelemetry:
         run = self._runs.get(record.session)
         if run is None:
             if isinstance(payload, SessionFinished):
-                return  # the session was not watched while it ran
+                return  # no span was started, because the session's start was not observed
             run = self._runs[record.session] = self._start(record)
         if isinstance(payload, SessionStarted):
             _set(run.agent, {"model": payload.model, "provider": payload.provider})
@@ -67,9 +67,7 @@ class SessionTelemetry:
             self._finish(run, record, payload)
 
     def _start(self, record: LogRecord) -> _Run:
-        """Start the span of the agent, as a child of the span that is current where the session
-        runs.
-        """
+        """Start the agent's span, as a child of the span that is current for the session."""
         name = "invoke_agent" if self._agent is None else f"invoke_agent {self._agent}"
         facts = {"operation": "invoke_agent", "agent": self._agent, "session_id": record.session}
         span = self._telemetry.tracer.start_span(

@@ -111,15 +111,13 @@ class Turn:
         self._settings = settings
         self._final = final  # whether the reply is the session's structured answer
         self._ends: list[ToolUseEnd] = []
-        self._begun: ToolUseStart | None = None  # the call that is being received
-        self._written: list[str] = []  # the arguments of that call so far
-        self._recorded = 0  # how many entries of the call's history are recorded
-        self._attempt = 0  # the current attempt number
+        self._begun: ToolUseStart | None = None  # the tool call that is currently being received
+        self._written: list[str] = []  # the arguments of the current tool call so far
+        self._recorded = 0  # how many entries of the model call's history are recorded
+        self._attempt = 0  # the number of the current attempt, from 0
 
     async def run(self, pipeline: Pipeline) -> tuple[Response, tuple[ToolIntent, ...]]:
-        """Call the model and process the intents of its reply, unless the reply ended
-        as an error.
-        """
+        """Call the model and process the intents of its reply, unless it ended as an error."""
         record = await self._write(
             TurnStarted(self.number, self._provider.model, self._provider.name)
         )
@@ -150,9 +148,7 @@ class Turn:
         await self._write(MessageRecorded(User(text), message_id=new_message_id()), actor="system")
 
     async def correct_output(self, error: StructuredOutputError) -> None:
-        """Ask the model for the structured answer again, and include why the last one cannot be
-        used.
-        """
+        """Ask for the structured answer again, and explain why the last one is unusable."""
         text = (
             f"This answer cannot be used: {error.error_message or error.message}. Answer again, as"
             " JSON alone."
@@ -177,8 +173,9 @@ class Turn:
         return await self._ask(messages, estimate, parent)
 
     async def _ask(self, messages: list[Message], estimate: int, parent: str) -> Response:
-        """Call the model once. Its intents are recorded as they arrive, before any of them can
-        run.
+        """Call the model once.
+
+        Its intents are recorded as they arrive, before any of them can run.
         """
         provider, config = self._provider, self._settings.config
         tools = self._tools.describe() or None
@@ -222,9 +219,7 @@ class Turn:
         return response
 
     def _is_usable(self, error: ProviderError) -> bool:
-        """Return whether a reply can be used although its provider rejected a call that violates
-        its schema.
-        """
+        """Return whether a reply can be used although its provider rejected an invalid call."""
         intents = [end.intent for end in self._ends]
         return isinstance(error, MalformedToolCallError) and bool(intents) and None not in intents
 
@@ -248,8 +243,9 @@ class Turn:
             raise
 
     async def _record_end(self, end: ToolUseEnd, parent: str) -> None:
-        """Record the intent of a finished call. An intent id that was used before, as in a
-        replay, is replaced.
+        """Record the intent of a finished call.
+
+        An intent id that was used before, as in a replay, is replaced.
 
         A provider that validates calls itself may omit the intent of a readable call; the session
         then creates it.

@@ -37,7 +37,8 @@ class _Batch(Struct):
     path: str
     asked: int = 0
     is_cancelled: bool = False
-    answers: list[tuple[str, HttpReply | None]] | None = None  # None for a row without an answer
+    # The answer to each row, None for a row without one.
+    answers: list[tuple[str, HttpReply | None]] | None = None
 
     @property
     def lost(self) -> str:
@@ -156,7 +157,7 @@ class SimBatches:
         if batch is None or batch.answers is None:
             return _refuse("anthropic", "there are no results yet", 404)
         lines: list[bytes] = []
-        # in reverse: the API documents that the order is undefined
+        # results are returned in reverse, because the API documents that their order is undefined
         for key, reply in reversed(batch.answers):
             result: dict[str, Any] = {"type": "canceled" if batch.is_cancelled else "expired"}
             if reply is not None:

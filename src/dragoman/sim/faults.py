@@ -17,8 +17,9 @@ def _split_frames(data: bytes) -> list[bytes]:
 
 
 class Mangled(Struct, frozen=True):
-    """Bytes to send, and what to do next: ``on`` continues, ``cut`` drops the connection,
-    ``ended`` ends the body.
+    """Bytes to send, and the next action.
+
+    ``on`` continues, ``cut`` drops the connection, ``ended`` ends the body.
     """
 
     data: bytes = b""
@@ -31,11 +32,11 @@ class Mangler:
     def __init__(self, fault: Fault, dice: random.Random) -> None:
         self._fault = fault
         self._garbage = dice.randbytes(fault.garbage) if fault.garbage_at is not None else b""
-        self._held: list[bytes] = []  # buffered while calls are interleaved
+        self._held: list[bytes] = []  # frames that are held back while tool calls are interleaved
         self._frames = 0
-        self._size = 0  # bytes sent so far
+        self._size = 0  # number of bytes sent so far
         self._over = False
-        self.cut = False  # whether the connection was dropped
+        self.cut = False  # whether the fault has dropped the connection
 
     def feed(self, data: bytes) -> Mangled:
         """Apply the fault to the next bytes of the reply; return the bytes to send."""
@@ -94,13 +95,11 @@ class Mangler:
 
 
 def interleave(data: bytes) -> bytes:
-    """Return a stream with the fragments of parallel calls interleaved; each call's fragments stay
-    in order.
-    """
+    """Return a stream with fragments of parallel calls interleaved; each call stays in order."""
     frames = _split_frames(data)
     rest = data[sum(map(len, frames)) :]
     out: list[bytes] = []
-    run: dict[Any, list[bytes]] = {}  # the frames of consecutive calls
+    run: dict[Any, list[bytes]] = {}  # the frames of consecutive tool calls, by call
     tools: set[Any] = set()
     for frame in frames:
         key = _call_of(frame, tools)
@@ -119,8 +118,9 @@ def _in_turns(run: dict[Any, list[bytes]]) -> list[bytes]:
 
 
 def _call_of(frame: bytes, tools: set[Any]) -> Any:
-    """Return a key for the tool call that a frame belongs to, or ``None``; ``tools`` collects keys
-    of call blocks.
+    """Return a key for the tool call that a frame belongs to, or ``None``.
+
+    ``tools`` collects the keys of call blocks.
     """
     lines = [line[5:].strip() for line in frame.split(b"\n") if line.startswith(b"data:")]
     try:

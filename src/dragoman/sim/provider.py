@@ -28,7 +28,7 @@ from .script import Answer, Call, Fault, Said, Script, ScriptRule, find_error
 from .yaml import read_script
 
 _WORDS = re.compile(r"\s*\S+\s*$|\s*\S+|\s+")
-_LETTERS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # the alphabet of a ULID
+_LETTERS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # the characters of a ULID
 
 Sleep = Callable[[float], Awaitable[object]]
 
@@ -43,8 +43,9 @@ class Scene(Struct, frozen=True):
 
 
 class ScriptedProvider(ReplyProvider):
-    """Answer by rules. A string, an ``Answer`` or an error answers one call; the last one answers
-    all further calls.
+    """Answer by rules.
+
+    A string, an ``Answer`` or an error answers one call; the last one answers all further calls.
 
     ::
 
@@ -98,18 +99,14 @@ class ScriptedProvider(ReplyProvider):
 
     @classmethod
     def from_file(cls, path: str | Path, **settings: Any) -> ScriptedProvider:
-        """Return a provider that answers by a YAML script; ``ConfigError`` names the file and line
-        of a problem.
-        """
+        """Return a provider that answers by a YAML script; ``ConfigError`` names file and line."""
         return cls.from_script(read_script(path), **settings)
 
     def open(self, request: Request) -> Reply:
         return _ScriptedReply(self, request)
 
     def begin(self, request: Request) -> Scene:
-        """Choose the rule for a request, and return its events and its byte-level fault
-        separately.
-        """
+        """Choose the rule for a request; return its events and its byte-level fault separately."""
         number = len(self.requests)
         self.requests.append(request)
         rule = self._choose(request, number)
@@ -122,9 +119,7 @@ class ScriptedProvider(ReplyProvider):
         )
 
     def break_bytes(self, request: Request, scene: Scene) -> Scene:
-        """Apply a byte-level fault: encode the reply with the server codec of ``wire``, damage it,
-        decode it.
-        """
+        """Apply a byte-level fault: encode the reply with a server codec, damage it, decode it."""
         out = Assembler(
             request_id=request.request_id,
             model=request.model or self.model,
@@ -310,7 +305,8 @@ def _as_rule(rule: ScriptRule | Answer | str | ProviderError, *, last: bool) -> 
 
 def _raise(error: ProviderError) -> Answer:
     """Raise a copy of an error, so that the original does not collect attributes of every call."""
-    fresh = type(error).__new__(type(error))  # bypasses the __init__ of the subclass
+    # Create a copy without calling the error's own __init__.
+    fresh = type(error).__new__(type(error))
     fresh.args = error.args
     vars(fresh).update({name: copy.copy(value) for name, value in vars(error).items()})
     raise fresh from error.__cause__
@@ -363,9 +359,7 @@ def _split(text: str, size: int | None) -> list[str]:
 
 
 def _count(request: Request, answer: Answer) -> Usage:
-    """Return the estimated token counts of a request and its reply, as a provider would report
-    them.
-    """
+    """Return estimated token counts of a request and its reply, as a provider reports them."""
     asked = estimate_input_tokens(request.messages, request.tools)
     said = [estimate_text(_text_of(each)).tokens for each in answer.said]
     thought = [

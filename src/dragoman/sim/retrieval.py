@@ -68,8 +68,7 @@ _WORD = re.compile(r"\w+")
 
 
 class SimulatedEmbedder(Embedder):
-    """Embed with a bag of words: each word adds to one dimension of the vector, which is then
-    normalised.
+    """Embed with a bag of words: each word adds to one dimension; the vector is normalised.
 
     ``errors`` are raised one after the other before any answer; ``None`` among them lets a call
     succeed.

@@ -36,8 +36,9 @@ def find_error(name: str) -> type[ProviderError] | None:
 
 
 class Call(Struct, frozen=True):
-    """A tool call to propose. ``arguments`` given as a string are sent unchanged, well formed or
-    not.
+    """A tool call to propose.
+
+    ``arguments`` given as a string are sent unchanged, well formed or not.
     """
 
     name: str
@@ -56,8 +57,7 @@ Said: TypeAlias = Text | Thinking | RedactedThinking | Opaque | Call
 
 
 class Answer(Struct, frozen=True):
-    """A reply: ``content`` in order, or else ``thinking``, ``text`` and ``tool_calls`` in this
-    order.
+    """A reply: ``content`` in order, or ``thinking``, ``text`` and ``tool_calls`` in this order.
 
     ``usage`` is counted if omitted; ``Usage()`` reports nothing. ``finish`` is derived from the
     content if omitted. ``delay`` is the wait before the first event and ``pace`` the wait before
@@ -249,9 +249,7 @@ def _system(request: Request) -> str:
 
 
 def _last_results(request: Request) -> str | None:
-    """Return the tool results at the end of the conversation, or ``None`` if it does not end with
-    any.
-    """
+    """Return the tool results that end the conversation, or ``None`` if there are none."""
     found: list[str] = []
     for message in reversed(request.messages):
         if not isinstance(message, ToolResult):

@@ -162,7 +162,7 @@ class SimServer:
 
     async def _serve(self, ready: threading.Event) -> None:
         try:
-            from aiohttp import web  # a slow import that needs the extra
+            from aiohttp import web  # slow to import; needs the extra aiohttp
         except ImportError as error:
             raise ImportError(
                 "the simulator's server needs an extra: pip install 'dragoman[aiohttp]'"
@@ -240,9 +240,7 @@ def _describe(name: str) -> dict[str, Any]:
 
 
 def _with_limit(body: bytes) -> bytes:
-    """Add ``max_tokens`` to a body: the anthropic wire requires it for a call but not for counting
-    tokens.
-    """
+    """Add ``max_tokens`` to a body: the anthropic wire requires it, except to count tokens."""
     with contextlib.suppress(msgspec.DecodeError):
         record = msgspec.json.decode(body)
         if isinstance(record, dict):

@@ -129,9 +129,7 @@ def _read_answer(section: Section) -> Answer:
 
 
 def _read_said(section: Section) -> Said:
-    """Read one of ``{text: ...}``, ``{thinking: ..., signature: ...}`` and ``{name: ...,
-    arguments: ...}``.
-    """
+    """Read a block: ``{text: ...}``, ``{thinking: ...}`` or ``{name: ..., arguments: ...}``."""
     if "name" in section.data:
         return _read_call(section)
     section.allow(*(("thinking", "signature") if "thinking" in section.data else ("text",)))

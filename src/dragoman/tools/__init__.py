@@ -75,9 +75,7 @@ __all__ = [
 
 
 def gather_tools(tools: Iterable[ExecutableTool | Callable[..., Any]] | Toolbox | None) -> Toolbox:
-    """Return one toolbox of tools and plain functions; a plain function gets the side effect
-    ``execute``.
-    """
+    """Return a toolbox of tools and plain functions; the latter have the effect ``execute``."""
     if isinstance(tools, Toolbox):
         return tools
     made: list[ExecutableTool] = []

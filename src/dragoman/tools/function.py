@@ -29,8 +29,7 @@ T = TypeVar("T")
 
 
 class FunctionTool(ExecutableTool):
-    """A function the session may call: a coroutine function in the event loop, any other in a
-    thread.
+    """A function that the session may call, in the event loop or, if it is plain, in a thread.
 
     The return value is what the model receives: strings and blocks unchanged, anything else as
     JSON. An exception becomes an error result. A thread cannot be interrupted: after a timeout or
@@ -69,7 +68,8 @@ class FunctionTool(ExecutableTool):
             return f"unknown argument {quote(unknown[0])}; the tool takes {known}"
         try:
             self._convert(arguments)
-        except ValueError as error:  # msgspec's and Pydantic's validation errors
+        except ValueError as error:
+            # Validation errors of msgspec and Pydantic are subclasses of ValueError.
             return str(error)
         return self._check(arguments) if self._check is not None else None
 
@@ -94,9 +94,7 @@ class FunctionTool(ExecutableTool):
         return _observe(value)
 
     def _convert(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments converted to the parameters' types; missing ones get the defaults
-        of ``Field``.
-        """
+        """Return the arguments in the parameters' types, with the defaults of ``Field``."""
         given = {
             name: convert_value(value, self._hints.get(name, Any))
             for name, value in arguments.items()
@@ -155,7 +153,7 @@ async def run_in_thread(call: Callable[[], T]) -> T:
 
     def settle(value: T | None, error: Exception | None) -> None:
         if done.done():
-            return  # the caller was cancelled
+            return  # the caller was cancelled, so the result is dropped
         if error is not None:
             done.set_exception(error)
         else:
@@ -167,7 +165,7 @@ async def run_in_thread(call: Callable[[], T]) -> T:
         try:
             value = context.run(call)
         except Exception as raised:
-            # A future does not accept StopIteration.
+            # A future rejects StopIteration, so it is replaced by another exception.
             error = (
                 raised
                 if not isinstance(raised, StopIteration)
@@ -178,7 +176,7 @@ async def run_in_thread(call: Callable[[], T]) -> T:
         try:
             loop.call_soon_threadsafe(settle, value, error)
         except RuntimeError:
-            pass  # the event loop is closed
+            pass  # the event loop is closed, so the result cannot be delivered
 
     threading.Thread(target=work, name="dragoman-tool", daemon=True).start()
     return await done

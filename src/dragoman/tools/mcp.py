@@ -1,5 +1,6 @@
-"""Tools of a Model Context Protocol server. Needs the extra ``[mcp]``, imported when a server is
-opened.
+"""Tools of a Model Context Protocol server.
+
+Needs the extra ``[mcp]``, imported when a server is opened.
 
 A server's own description of its tools is not trusted: its hint that a tool only reads has no
 effect. Declare side effects in ``side_effects``.
@@ -37,15 +38,15 @@ from .runtime import (
 log = logging.getLogger("dragoman")
 
 _MAX_PAGES = 100
-_MAX_COMPLAINTS = 4000  # bytes of standard error to keep
+_MAX_COMPLAINTS = 4000  # bytes of a server's standard error to keep
 # A name is sent to the model, used in rules and shown in the terminal. A Cyrillic letter or a
 # control character could imitate another tool, and vendors reject a complete request if one tool's
 # name is invalid.
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _NAME_RULE = "1 to 64 of A-Z, a-z, 0-9, '_', '.' and '-'"
-_SHOWN = 60  # characters of a rejected name to show
+_SHOWN = 60  # characters of a rejected tool name to show
 _SHORTEST_SECRET = 8
-_READ_TIMEOUT = 300.0  # seconds: a server may hold a stream of events open
+_READ_TIMEOUT = 300.0  # the read timeout in seconds: a server may hold a stream of events open
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _MAX_REASONS = 20
 
@@ -114,9 +115,7 @@ class McpServer:
 
     @property
     def key(self) -> str:
-        """The name under which the server's tools are pinned: the label, and a hash of all
-        arguments or the query.
-        """
+        """The name under which tools are pinned: the label, and a hash of arguments or query."""
         if self._target == self.label:
             return self.label
         given = (
@@ -136,7 +135,8 @@ class McpServer:
         try:
             async with asyncio.timeout(self._start_timeout):
                 await ready
-            await self._check_pins()  # may ask the user, which takes time
+            # Accepting a changed tool may require an answer of the user, which takes time.
+            await self._check_pins()
         except TimeoutError:
             await self.close()
             raise ToolFailure(
@@ -227,10 +227,8 @@ class McpServer:
         return await stack.enter_async_context(Client(stdio_client(parameters, errlog=complaints)))
 
     async def _open_http(self, stack: contextlib.AsyncExitStack, url: str) -> Any:
-        """Return a transport that adds the headers to requests to the server's own origin, and to
-        no other.
-        """
-        import httpx2  # a dependency of the MCP library
+        """Return a transport that sends the headers to the server's own origin only."""
+        import httpx2  # httpx2 is a dependency of the MCP library
         from mcp.client.streamable_http import streamable_http_client
 
         origin = _find_origin(url)
@@ -244,9 +242,7 @@ class McpServer:
         return streamable_http_client(url, http_client=await stack.enter_async_context(http))
 
     async def _check_pins(self) -> None:
-        """Omit the tools whose definition differs from the pinned one and is not accepted; pin
-        the others.
-        """
+        """Omit the tools that differ from their pin and are not accepted; pin the others."""
         if self._pins is None:
             return
         left_out: set[str] = set()
@@ -335,7 +331,7 @@ def _check_headers(headers: Mapping[str, str], target: str | Sequence[str]) -> N
     if parts.scheme != "https" and not _is_loopback(parts.hostname or ""):
         raise ValueError("headers: would be sent unencrypted; use an https:// URL")
     for name, value in headers.items():
-        # The value is not quoted: it is a secret.
+        # The error does not quote the header's value, because it is a secret.
         if (
             not _HEADER.fullmatch(name)
             or not value.isascii()
@@ -381,9 +377,7 @@ def _hide(value: Any, secrets: Sequence[str]) -> Any:
 
 
 def _observe(result: Any, secrets: Sequence[str] = ()) -> Observation:
-    """Return a server's result as an observation, with the secrets hidden; unsupported content
-    becomes a note.
-    """
+    """Return a server's result as an observation; hide secrets, note unsupported content."""
     blocks: list[UserBlock] = []
     for item in result.content:
         if item.type == "text":

@@ -1,5 +1,4 @@
-"""Definitions of tools, pinned by hash, so that a server cannot change what a tool claims to do
-unnoticed.
+"""Tool definitions, pinned by hash, so that a server cannot change them unnoticed.
 
 The first list of a server is pinned as it is. From then on, a tool that is new or whose definition
 (name, description, schema) has changed is a ``ToolChange``, which has to be accepted before the
@@ -21,8 +20,9 @@ from .runtime import ExecutableTool, ToolFailure
 
 
 class ToolChange(Struct, frozen=True):
-    """A tool whose definition is not the pinned one: the current definition, and the pinned hash
-    (``None`` for a new tool).
+    """A tool that differs from its pin.
+
+    It has the current definition, and the pinned hash (``None`` for a new tool).
     """
 
     server: str
@@ -40,9 +40,7 @@ class ToolPins:
         self.path = Path(path)
 
     def find_changes(self, server: str, tools: Sequence[ExecutableTool]) -> list[ToolChange]:
-        """Return the tools whose definition is not the pinned one; empty for a server that has no
-        pins yet.
-        """
+        """Return the tools that differ from their pin; empty for a server without pins."""
         pinned = self._load().get(server)
         if pinned is None:
             return []
@@ -50,8 +48,10 @@ class ToolPins:
         return [ToolChange(server, tool.description, pinned.get(tool.name)) for tool in changed]
 
     def keep(self, server: str, tools: Sequence[ExecutableTool]) -> None:
-        """Pin these tools. Pins of tools that are no longer listed stay, so that a tool that
-        returns with another definition counts as changed.
+        """Pin these tools.
+
+        Pins of tools that are no longer listed stay, so that a tool that returns with another
+        definition counts as changed.
         """
         pins = self._load()
         before = pins.get(server)

@@ -10,8 +10,7 @@ from .runtime import ExecutableTool
 
 
 def plugin_tools(names: Iterable[str]) -> list[ExecutableTool]:
-    """Return the tools of the named entry points; ``ValueError`` names one that is missing or
-    invalid.
+    """Return the tools of entry points; ``ValueError`` names one that is missing or invalid.
 
     An entry point is a tool, a function (which is converted), or a list of them.
     """

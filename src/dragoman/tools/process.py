@@ -137,7 +137,7 @@ async def run_process(
                 _signal_group(process.pid, signal.SIGKILL)
             else:
                 ours.close()
-                # a command may have stopped its supervisor
+                # SIGCONT resumes a supervisor that the command has stopped
                 _signal_group(process.pid, signal.SIGCONT)
             await asyncio.shield(_end(process))
     out, err = kept
@@ -190,7 +190,8 @@ async def _wait(
     )
     if report == "failed":
         raise ToolFailure("not_started", f"{argv[5]}: {os.strerror(int(number))}")
-    return int(number) if report else await process.wait()  # no report: the supervisor was killed
+    # Without a report, the supervisor was killed.
+    return int(number) if report else await process.wait()
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
@@ -291,8 +292,7 @@ _PLACE = re.compile(r"\{(\w+)\}")
 
 
 class ProcessTool(ExecutableTool):
-    """A program as a tool: ``ProcessTool(Tool("lint", ..., schema), ["ruff", "check",
-    "{path}"])``.
+    """A program as a tool: ``ProcessTool(Tool("lint", ...), ["ruff", "check", "{path}"])``.
 
     Each ``{name}`` in the command is replaced by that argument of the call; no shell is involved.
     A value that begins with a dash would be parsed as an option and is rejected, unless

@@ -30,8 +30,7 @@ class Protection(Struct, frozen=True):
 
 
 def hide_memory() -> bool:
-    """Make the memory and environment of this process unreadable to the user's other processes
-    (Linux).
+    """Hide this process's memory and environment from the user's other processes (Linux).
 
     ``/proc/PID/environ`` contains API keys. Root can read it anyway. Return whether it is hidden.
     """
@@ -135,8 +134,9 @@ def _confinement(sandbox: Sandbox, workspace: Path) -> list[Protection]:
 
 
 def _visible(homes: dict[str, list[str]], workspace: Path) -> list[str]:
-    """Return the entries of the home folders that the sandbox shows, except the paths to the
-    workspace and the interpreter.
+    """Return the entries of the home folders that the sandbox shows.
+
+    The paths to the workspace and the interpreter are left out.
     """
     kept = [workspace, Path(sys.prefix), Path(sys.base_prefix)]
     return [

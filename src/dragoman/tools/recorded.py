@@ -1,5 +1,6 @@
-"""Tools that return recorded results. They have no side effects, so a run with them can be
-repeated.
+"""Tools that return recorded results.
+
+They have no side effects, so a run with them can be repeated.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from msgspec import Struct
 from ..messages import Tool
 from .runtime import ExecutableTool, FailureKind, Observation, ToolFailure
 
-_UNLIMITED = 10**9  # the original tool already applied its limit
+_UNLIMITED = 10**9  # recorded output is not truncated again: the original tool applied its limit
 
 
 class RecordedRun(Struct, frozen=True):

@@ -1,5 +1,6 @@
-"""Tools and their results: validate, execute, observe. The permission decision is made
-elsewhere.
+"""Tools and their results: validate, execute, observe.
+
+The permission decision is made elsewhere.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from ..validate.content import check_media
 from ..validate.schema import compile_schema, first_error
 
 DEFAULT_TIMEOUT = 120.0
-# characters; about 8,000 tokens, so several results fit into a context window
+# output limit in characters: about 8,000 tokens, so several results fit into a context window
 DEFAULT_OUTPUT_LIMIT = 30_000
 
 FailureKind: TypeAlias = Literal[
@@ -127,9 +128,7 @@ class ExecutableTool(ABC):
 
     @abstractmethod
     async def execute(self, arguments: Mapping[str, Any]) -> Observation:
-        """Run the tool and return its observation; raise ``ToolFailure`` if it could not be run
-        to completion.
-        """
+        """Run the tool and return its observation; raise ``ToolFailure`` if it did not finish."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name} ({self.side_effect})>"
@@ -176,9 +175,7 @@ class Toolbox:
         return None if wrong is None else ("invalid_arguments", wrong)
 
     def may_overlap(self, names: Iterable[str]) -> bool:
-        """Return whether calls of these tools may run concurrently: only if none has
-        side effects.
-        """
+        """Return whether calls of these tools may run concurrently: none has side effects."""
         found = [self._tools.get(name) for name in names]
         return all(tool is None or tool.side_effect in ("none", "read") for tool in found)
 
@@ -188,8 +185,7 @@ class Toolbox:
         arguments: Mapping[str, Any],
         withheld: Callable[[str], bool] | None = None,
     ) -> Observation:
-        """Run a tool within its timeout and output limit; raise ``ToolFailure`` if it does not
-        finish.
+        """Run a tool within its timeout and output limit; ``ToolFailure`` if it does not finish.
 
         ``withheld`` returns whether a tool that walks a folder must not show a path.
         """
@@ -236,12 +232,10 @@ class Toolbox:
 
 
 def cut_text(text: str, limit: int) -> tuple[str, int]:
-    """Return the beginning and end of a string that is too long, with a mark between, and the
-    number of omitted characters.
-    """
+    """Return a long string without its middle, which a mark replaces, and the omitted length."""
     if len(text) <= limit:
         return text, 0
-    kept = max(limit - 100, 2)  # leave space for the mark
+    kept = max(limit - 100, 2)  # leave space for the mark that replaces the middle
     head, tail = kept - kept // 2, kept // 2
     missing = len(text) - kept
     mark = (
@@ -273,7 +267,7 @@ def limit_output(observation: Observation, limit: int) -> Observation:
 
 def _limit_text(text: str, limit: int, details: dict[str, Any]) -> tuple[str, int]:
     whole, clean = text, text.encode("utf-8", "replace").decode()
-    if clean != text:  # lone surrogates, which JSON cannot represent
+    if clean != text:  # the text has lone surrogates, which JSON cannot represent
         details["replaced_characters"] = sum(0xD800 <= ord(char) <= 0xDFFF for char in text)
     text, left_out = cut_text(clean, limit)
     if left_out:
@@ -328,7 +322,7 @@ def find_problem(block: Image | Document | Audio) -> str | None:
 
 
 _URL = re.compile(r"(?i)https?://\S|data:\S")
-_MEDIA_LIMIT = 8 * 1024 * 1024  # media are never truncated, only omitted
+_MEDIA_LIMIT = 8 * 1024 * 1024  # size limit of media, which are never truncated, only omitted
 
 
 def _media_size(block: Image | Document | Audio) -> int:

@@ -1,5 +1,4 @@
-"""Confine commands with bubblewrap: they write only the workspace, and have no home and no
-network.
+"""Confine commands with bubblewrap: they write only the workspace, without home and network.
 
 The rest of the disk is read-only. The home, ``/run`` (where services listen on sockets) and the
 temporary folders are empty and discarded; other processes, user namespaces and the system calls of
@@ -24,7 +23,8 @@ from msgspec import Struct
 from .seccomp import build_filter
 
 _PROGRAM = "bwrap"
-_NO_USERNS = ("--unshare-user", "--disable-userns")  # needs bubblewrap 0.8 or later, not setuid
+# These options need bubblewrap 0.8 or later that is not setuid.
+_NO_USERNS = ("--unshare-user", "--disable-userns")
 _EMPTY = ("/tmp", "/var/tmp", "/run", "/var/run")  # noqa: S108 - replaced by empty ones
 # If the workspace is or contains the home, the home cannot be hidden; these parts of it still are.
 _PRIVATE = (
@@ -33,13 +33,14 @@ _PRIVATE = (
     ".pgpass", ".config", ".local/share/keyrings", ".local/share/dragoman", ".password-store",
     ".vault-token", ".bash_history", ".mozilla", ".cargo/credentials.toml", ".claude", ".codex",
 )  # fmt: skip
-_MAX_FOLDERS = 1000  # how many folders to search for .git before a command
+_MAX_FOLDERS = 1000  # how many folders to search for .git before a command runs
 _MAX_DEPTH = 3
 
 
 class Sandbox(Struct, frozen=True):
-    """How commands are confined. If ``program`` is not set they are not confined, and ``reason``
-    explains why.
+    """How commands are confined.
+
+    If ``program`` is not set they are not confined, and ``reason`` explains why.
 
     ``options`` are further bubblewrap options that work on this machine; ``seccomp`` is whether
     the system call filter works.
@@ -84,8 +85,9 @@ class Sandbox(Struct, frozen=True):
 
     @contextlib.contextmanager
     def open_filter(self) -> Iterator[int | None]:
-        """Open a file descriptor from which one command's bubblewrap reads the filter; ``None``
-        if filters do not work.
+        """Open a descriptor from which bubblewrap reads the filter for one command.
+
+        The result is ``None`` if filters do not work.
         """
         program = build_filter() if self.seccomp else None
         if program is None:
@@ -93,7 +95,7 @@ class Sandbox(Struct, frozen=True):
             return
         read_end, write_end = os.pipe()
         try:
-            # does not block: the program is smaller than any pipe buffer
+            # this write does not block, because the filter is smaller than any pipe buffer
             os.write(write_end, program)
             os.close(write_end)
             yield read_end
@@ -134,8 +136,9 @@ def _list_mounts(workspace: Path, readable: Sequence[Path], *, network: bool) ->
 def list_homes() -> list[Path]:
     """Return the home folders named by the environment and by the user database, if they exist."""
     found = [Path.home().resolve()]
-    with contextlib.suppress(ImportError, KeyError):  # in some containers a user has no entry
-        import pwd  # not available on every platform
+    with contextlib.suppress(ImportError, KeyError):
+        # In some containers the user has no entry in the database.
+        import pwd  # pwd is not available on every platform
 
         found.append(Path(pwd.getpwuid(os.getuid()).pw_dir).resolve())
     return [home for home in dict.fromkeys(found) if home.is_dir() and home != Path("/")]

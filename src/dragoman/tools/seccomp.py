@@ -17,18 +17,19 @@ import platform
 import struct
 from typing import NamedTuple
 
-# Numbers on (x86_64, aarch64), from the kernel's asm/unistd_64.h and asm-generic/unistd.h.
+# Numbers of the system calls on (x86_64, aarch64), from the kernel's asm/unistd_64.h and
+# asm-generic/unistd.h.
 BLOCKED: dict[str, tuple[int, int]] = {
-    # memory and descriptors of other processes
+    # access to memory and descriptors of other processes
     "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
     "kcmp": (312, 272), "pidfd_getfd": (438, 438), "perf_event_open": (298, 241),
-    # mounts, which the sandbox consists of, and opening files by handle instead of path
+    # changing mounts, of which the sandbox consists, and opening files by handle instead of path
     "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "move_mount": (429, 429),
     "open_tree": (428, 428), "fsopen": (430, 430), "fsconfig": (431, 431), "fsmount": (432, 432),
     "fspick": (433, 433), "mount_setattr": (442, 442), "open_by_handle_at": (304, 265),
-    # namespaces; clone and clone3 are handled below
+    # creating namespaces; clone and clone3 are handled below
     "unshare": (272, 97), "setns": (308, 268),
-    # the user's keyring, which no namespace separates
+    # access to the user's kernel keyring, which namespaces do not separate
     "keyctl": (250, 219), "add_key": (248, 217), "request_key": (249, 218),
     # kernel subsystems with a history of privilege escalation
     "bpf": (321, 280), "userfaultfd": (323, 282), "io_uring_setup": (425, 425),
@@ -39,8 +40,9 @@ BLOCKED: dict[str, tuple[int, int]] = {
 
 
 class _Architecture(NamedTuple):
-    """A processor architecture: its audit value, its column in ``BLOCKED``, and the numbers of
-    further system calls.
+    """A processor architecture.
+
+    It has its audit value, its column in ``BLOCKED``, and the numbers of further system calls.
     """
 
     audit: int
@@ -56,19 +58,19 @@ _ARCHITECTURES = {
 }
 _X32 = 0x40000000  # numbers from here on are the x32 variants of x86_64 system calls
 _CLONE_NEWUSER = 0x10000000
-_TIOCSTI, _TIOCLINUX = 0x5412, 0x541C  # inject terminal input; paste into a console
+# ioctl requests that inject terminal input or paste into a console.
+_TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 
 _LOAD, _IF_EQUAL, _IF_AT_LEAST, _IF_BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _ERROR = 0x7FFF0000, 0x00050000
 _EPERM, _ENOSYS = _ERROR | errno.EPERM, _ERROR | errno.ENOSYS
 
-_Instruction = tuple[int, int, int, int]  # operation, skip if true, skip if false, operand
+# A BPF instruction: operation, skip if true, skip if false, operand.
+_Instruction = tuple[int, int, int, int]
 
 
 def build_filter(machine: str | None = None) -> bytes | None:
-    """Return the filter for an architecture, by default this machine's; ``None`` if it is
-    unsupported.
-    """
+    """Return the filter for an architecture, by default this one; ``None`` if unsupported."""
     known = _ARCHITECTURES.get(machine or platform.machine())
     if known is None:
         return None

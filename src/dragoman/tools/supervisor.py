@@ -24,8 +24,7 @@ _PATIENCE = 5.0  # seconds to keep killing descendants that fork as fast as they
 
 
 def main(control: int | None, argv: list[str]) -> int:
-    """Run ``argv`` and report its end on ``control``; kill its descendants when ``control`` is
-    closed.
+    """Run ``argv``, report its end on ``control``, and kill its descendants when that closes.
 
     Return the exit code of the command, if it has ended.
     """
@@ -64,9 +63,7 @@ def main(control: int | None, argv: list[str]) -> int:
 
 
 def _close_output() -> None:
-    """Close standard input and output here, so that a reader sees the end when the command closes
-    them.
-    """
+    """Close this process's standard streams, so that readers see when the command closes them."""
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(null, standard)
@@ -77,7 +74,7 @@ def _report(control: int | None, text: str) -> None:
         try:
             os.write(control, text.encode())
         except OSError:
-            pass  # the other side has closed
+            pass  # the other side has closed the socket
 
 
 def _collect() -> tuple[dict[int, int], bool]:

@@ -30,7 +30,7 @@ MAX_FILES = 2000
 MAX_MATCHES = 200
 MAX_LINES = 2000
 MAX_LINE = 300  # characters of a matching line to show
-MAX_DEPTH = 2000  # nested folders
+MAX_DEPTH = 2000  # largest depth of nested folders
 _SKIPPED = {
     ".git",
     ".hg",
@@ -56,8 +56,7 @@ class Workspace:
             raise ValueError(f"workspace: {root} is not a folder")
 
     def locate(self, path: str) -> str:
-        """Return the path relative to the root, with forward slashes; ``PathError`` if it is
-        invalid.
+        """Return the path relative to the root, with forward slashes; ``PathError`` if invalid.
 
         An absolute path is accepted if it begins with the root, since models often write such
         paths.
@@ -107,9 +106,7 @@ class Workspace:
         return below
 
     def count_names(self, path: str) -> int:
-        """Return the number of hard links of a file; the other names may be outside
-        the workspace.
-        """
+        """Return a file's number of hard links; other names may be outside the workspace."""
         where, _, name = self.locate(path).rpartition("/")
         with self.folder(where or ".") as above, _open_regular(name, above, path) as file:
             return os.fstat(file).st_nlink
@@ -295,7 +292,7 @@ class _Files:
                 continue
             try:
                 lines = _split_lines(self._workspace.read(name).decode("utf-8"))
-            except (PathError, UnicodeDecodeError):  # too large, or not text
+            except (PathError, UnicodeDecodeError):  # the file is too large, or not text
                 skipped += 1
                 continue
             for number, line in enumerate(lines, 1):
@@ -316,7 +313,8 @@ class _Files:
         try:
             yield from self._workspace.walk(path, WITHHELD.get())
         except PathError:
-            self._workspace.read(path)  # raises if it is neither a folder nor a file
+            # This raises an error if the path is neither a folder nor a file.
+            self._workspace.read(path)
             yield self._workspace.locate(path), "file"
 
     def edit_file(
@@ -371,9 +369,7 @@ def _report(
 
 
 def _split_lines(text: str) -> list[str]:
-    """Split at line feeds only, as editors do: ``splitlines`` also splits at form feeds and other
-    characters.
-    """
+    """Split at line feeds only, as editors do; ``splitlines`` also splits at other characters."""
     lines = text.split("\n")
     return lines[:-1] if lines[-1] == "" else lines
 

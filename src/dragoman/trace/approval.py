@@ -41,9 +41,7 @@ class Approvals:
         self.token = secrets.token_urlsafe(24)
 
     def list_questions(self) -> list[dict[str, Any]]:
-        """Return the open questions, each with its complete input, since the user must see all of
-        it to decide.
-        """
+        """Return the open questions, each with the complete input that the user must see."""
         found: list[dict[str, Any]] = msgspec.to_builtins(find_questions(self._log))
         return found
 

@@ -1,5 +1,4 @@
-"""Export a session as one HTML file, which shows the same as the trace viewer's page and needs no
-server.
+"""Export a session as one HTML file, which looks like the trace viewer and needs no server.
 
 The file contains its style, its script and its data. Its Content-Security-Policy allows the first
 two by their hashes and nothing else, so that session content that looks like markup or script

@@ -1,6 +1,4 @@
-"""Read the data for the trace viewer's page; long values are truncated to what the
-page can show.
-"""
+"""Read the data for the trace viewer's page; long values are truncated for display."""
 
 from __future__ import annotations
 
@@ -16,14 +14,14 @@ from msgspec import Struct
 from ..log import CallStarted, EventLog, LogRecord, MessageRecorded, SessionEntry
 from ..replay import Evidence, ReplayStep, Summary, count_totals, describe, find_excerpt, summarize
 
-_SEARCHED = 3  # minimum length of a full-text search
+_SEARCHED = 3  # minimum length of the text in a full-text search
 _TEXT = 4000  # characters of a text to show in the timeline
 _ITEMS = 100
 _DEEPEST = 12
 _RAW = 200_000  # characters of a record, or of an exchange, to show in a window
 _CHECKPOINTS = 256
 _MATCHES = 500  # maximum number of matching records of a session
-_OPEN = "open"  # the outcome of an unfinished session, in a filter
+_OPEN = "open"  # the filter value for sessions that are not finished
 
 
 class Wanted(Struct, frozen=True):
@@ -76,7 +74,7 @@ class Reader:
         self._log = log
         # The state at the end of each page, so that the next page need not read everything again.
         self._known: OrderedDict[tuple[str, int, str], Evidence] = OrderedDict()
-        # by session: the summary and the head it was read at
+        # the summary of each session, and the head of its chain at that time
         self._summaries: dict[str, tuple[str, Summary]] = {}
 
     # --- sessions -------------------------------------------------------------------------------
@@ -84,9 +82,7 @@ class Reader:
     def list_sessions(
         self, wanted: Wanted | None = None, offset: int = 0, limit: int = 100
     ) -> dict[str, Any]:
-        """Return a page of the sessions that match, each with its outcome, cost, turns
-        and model.
-        """
+        """Return a page of the matching sessions, each with outcome, cost, turns and model."""
         wanted = wanted or Wanted()
         entries = [
             entry for entry in self._log.sessions() if self._fits(entry.session, wanted.query)
@@ -119,9 +115,7 @@ class Reader:
         return len(query) >= _SEARCHED and next(self._log.search(query, session), None) is not None
 
     def find(self, session: str, query: str) -> dict[str, Any]:
-        """Return the records of a session that contain a text, each with an excerpt around the
-        match.
-        """
+        """Return the records of a session that contain a text, each with an excerpt."""
         found = islice(self._log.search(query, session), _MATCHES) if query.strip() else []
         return {
             "matches": [{"seq": each.seq, "excerpt": find_excerpt(each, query)} for each in found]
@@ -151,9 +145,7 @@ class Reader:
         return {"steps": steps, "last": records[-1].seq}
 
     def _recall(self, session: str, after: int, first: LogRecord) -> Evidence:
-        """Return the state of the proposals before the record ``first``; states are cached by its
-        ``previous`` hash.
-        """
+        """Return the state of the proposals before the record ``first``, from a cache."""
         known = self._known.get((session, after, first.previous))
         if known is not None:
             return known.copy()
@@ -197,9 +189,7 @@ class Reader:
         return found if found is not None and found.seq == seq else None
 
     def read_exchange(self, session: str, request_id: str) -> dict[str, Any] | None:
-        """Return the request and the reply of one call, from its records; ``None`` when there are
-        none.
-        """
+        """Return the request and the reply of one call from its records, or ``None``."""
         messages: list[Any] = []
         asked: dict[str, Any] = {}
         heard: list[dict[str, Any]] = []

@@ -40,7 +40,8 @@ _HEADERS = {
     ),
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",  # the token is in the path
+    # The URL contains the token, so it must not be sent as a referrer.
+    "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -48,7 +49,7 @@ _HEADERS = {
 }
 _NAMES = ("127.0.0.1", "localhost", "[::1]")
 _MOST = 1000
-_MOST_BYTES = 1_000_000  # maximum size of an answer
+_MOST_BYTES = 1_000_000  # maximum size of an answer in bytes
 
 _Handler = Callable[["web.Request"], Awaitable["web.StreamResponse"]]
 _Read = Callable[[Reader, Mapping[str, str]], Any]
@@ -77,8 +78,9 @@ class Decisions(Protocol):
 
 
 def make_app(log: EventLog, token: str, *, decisions: Decisions | None = None) -> web.Application:
-    """Return the application that serves ``log`` below ``/token/``; with ``decisions``, its page
-    accepts answers.
+    """Return the application that serves ``log`` below ``/token/``.
+
+    With ``decisions``, its page accepts answers.
     """
     return _Site(log, token, decisions).make_app()
 
@@ -124,9 +126,7 @@ class TraceServer:
 
 
 class _QuietLogger(logging.Logger):
-    """Log failures of the handlers, but not the parser errors of aiohttp, which quote
-    the request.
-    """
+    """Log failures of the handlers, but not aiohttp's parser errors, which quote the request."""
 
     def handle(self, record: logging.LogRecord) -> None:
         from aiohttp.http_exceptions import HttpProcessingError
@@ -156,7 +156,7 @@ class _Site:
         self._token = token.encode()
 
     def make_app(self) -> web.Application:
-        # aiohttp does not accept a method here
+        # aiohttp accepts a function here, not a method
         async def guard(request: web.Request, handler: _Handler) -> web.StreamResponse:
             return await self._guard(request, handler)
 
@@ -209,9 +209,7 @@ class _Site:
         return self.web.Response(body=body, content_type=kind, charset="utf-8")
 
     def _answer(self, read: _Read) -> _Handler:
-        """Return a handler that calls ``read`` in a thread and sends the result as JSON, or a 404
-        for ``None``.
-        """
+        """Return a handler that calls ``read`` in a thread and sends JSON, or 404 for ``None``."""
 
         async def handle(request: web.Request) -> web.Response:
             found = await asyncio.to_thread(read, self._reader, request.query)
@@ -245,9 +243,7 @@ class _Site:
     # --- decisions
 
     async def _send_questions(self, _: web.Request) -> web.Response:
-        """Send the open questions and the token that an answer needs; nothing if answers are
-        disabled.
-        """
+        """Send the open questions and the token for answers; nothing if answers are disabled."""
         if self._decisions is None:
             return self._send(msgspec.json.encode({"approve": False, "questions": []}))
         questions = await asyncio.to_thread(self._decisions.list_questions)

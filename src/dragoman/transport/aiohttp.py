@@ -1,5 +1,4 @@
-"""A transport over aiohttp, for features that only aiohttp has: SOCKS proxies and custom
-connectors.
+"""A transport over aiohttp, for what only aiohttp has: SOCKS proxies and custom connectors.
 
 Needs the extra ``aiohttp``. The rules are those of ``HttpTransport``; ``tests/transport`` tests
 both.
@@ -84,7 +83,7 @@ class AiohttpTransport(Transport):
         # one session for reusable connections, one for single-use ones
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
         self._limits: dict[float | None, aiohttp.ClientTimeout] = {}
-        self._streams = 0  # open streams
+        self._streams = 0  # number of open streams
         self._watched: WeakSet[Any] = WeakSet()  # connections that have a close callback
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
@@ -163,17 +162,16 @@ class AiohttpTransport(Transport):
         return found.url if found is not None else None
 
     def _open_socket(self, address: Any) -> socket.socket:
-        """Return a socket with a small receive buffer, so that backpressure reaches the server
-        early.
-        """
+        """Return a socket whose small receive buffer lets backpressure reach the server early."""
         family, kind, protocol, *_ = address
         opened = socket.socket(family, kind, protocol)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2 * share_ahead(self._streams))
         return opened
 
     def _translate(self, error: BaseException, clock: Clock, url: str) -> ProviderError:
-        """Return the error for a network failure. It names only the origin of the URL: the query
-        may hold a key.
+        """Return the error for a network failure.
+
+        It names only the origin of the URL: the query may hold a key.
         """
         aiohttp = self._aiohttp
         if isinstance(error, TimeoutError) and not isinstance(
@@ -245,7 +243,7 @@ def _drop(session: aiohttp.ClientSession) -> None:
     connector = session.connector
     session.detach()
     if connector is not None and not connector.closed:
-        connector._close()  # the part of close() that does not wait
+        connector._close()  # closes the sockets, which is the part of close() that does not wait
 
 
 class _Exchange(HttpStream):
@@ -267,9 +265,10 @@ class _Exchange(HttpStream):
         self._stream = stream
         self._single = single
         self._counted = False
-        self._unpaused = 0  # bytes received since the event loop had a turn
+        self._unpaused = 0  # bytes received since control was last returned to the event loop
         self._response: aiohttp.ClientResponse | None = None
-        self._closed: asyncio.Future[None] | None = None  # done when the connection is closed
+        # A future that is done when the connection is closed.
+        self._closed: asyncio.Future[None] | None = None
         self._on_closed: Callable[[asyncio.Future[None]], None] | None = None
 
     async def __aenter__(self) -> HttpStream:
@@ -333,7 +332,7 @@ class _Exchange(HttpStream):
         """
         protocol = response.connection.protocol if response.connection is not None else None
         if protocol is None:
-            return  # the body is complete
+            return  # without a connection, the body is complete
         self._on_closed = partial(
             _fail_reader, response.content, self._transport._aiohttp.ClientPayloadError
         )
@@ -362,7 +361,7 @@ class _Exchange(HttpStream):
         if self._response is None or loop.is_closed() or self._clock.is_in_loop():
             self._close()
         else:  # dropped in another thread, as streams of dragoman.sync are
-            with suppress(RuntimeError):  # closed in the meantime
+            with suppress(RuntimeError):  # the event loop may be closed in the meantime
                 loop.call_soon_threadsafe(self._close)
 
     def _close(self) -> None:
@@ -405,7 +404,8 @@ class _Exchange(HttpStream):
             clock.reading = False
 
     def _check_ratio(self) -> None:
-        packed = self._content.total_compressed_bytes  # None if the body is not compressed
+        # The compressed size, or None if the body is not compressed.
+        packed = self._content.total_compressed_bytes
         if (
             packed is not None
             and self._content.total_bytes > body.MAX_RATIO * packed + body.RATIO_FREE

@@ -17,9 +17,7 @@ _WINDOWS = {"gzip": _GZIP, "x-gzip": _GZIP, "deflate": _ZLIB}
 
 
 class Inflater:
-    """Decompress one body: ``feed`` received bytes, ``read`` until it returns nothing, then
-    ``finish``.
-    """
+    """Decompress one body: ``feed`` it bytes, ``read`` until nothing is left, then ``finish``."""
 
     def __init__(self, encoding: str) -> None:
         self._encoding = encoding
@@ -49,7 +47,7 @@ class Inflater:
         try:
             data = inflate.decompress(self._pending, _STEP)
             self._pending = inflate.unconsumed_tail
-            # the next member of a gzip body
+            # a gzip body may have several members, decompressed one after the other
             while not data and inflate.eof and inflate.unused_data and self._window == _GZIP:
                 pending = inflate.unused_data
                 inflate = self._inflate = zlib.decompressobj(_GZIP)

@@ -66,8 +66,9 @@ class Clock:
             self._schedule()
 
     def touch(self) -> None:
-        """Note that an event was received and handled. Only the deadlines of a stream count
-        events.
+        """Note that an event was received and handled.
+
+        Only the deadlines of a stream count events.
         """
         if not self._stream:
             return
@@ -91,9 +92,7 @@ class Clock:
         return which, when
 
     def is_in_loop(self) -> bool:
-        """Return whether the caller runs in the event loop of this call; finalizers may run in any
-        thread.
-        """
+        """Return whether the caller runs in this call's event loop; a finalizer may not."""
         try:
             return asyncio.get_running_loop() is self.loop
         except RuntimeError:
@@ -130,6 +129,6 @@ class Clock:
                 if self._expire is not None:
                     self._expire()
                 return
-            # the caller is busy: its time does not count
+            # the caller handles an event, and its time does not count
             self._touched, self._received = now, True
         self._schedule()

@@ -42,7 +42,7 @@ class Target(Struct, frozen=True):
     scheme: str
     host: str
     port: int
-    authority: str  # the value of the Host field
+    authority: str  # the value of the Host header field
     path: str
 
     @property
@@ -69,8 +69,9 @@ def parse_url(url: str) -> Target:
 
 
 class Proxy:
-    """An HTTP proxy. ``authorization`` is the header sent to it, if its ``url`` has a user and a
-    password.
+    """An HTTP proxy.
+
+    ``authorization`` is the header sent to it, if its ``url`` has a user and a password.
     """
 
     def __init__(self, url: str) -> None:
@@ -100,9 +101,7 @@ class Proxy:
 
 
 def find_proxy(target: Target) -> Proxy | None:
-    """Return the proxy that the environment names for a URL; none for loopback and for hosts in
-    NO_PROXY.
-    """
+    """Return the environment's proxy for a URL; none for loopback and hosts in NO_PROXY."""
     if is_loopback(target.host):
         return None
     # Imported on demand: it imports http.client and email, which take most of the import time.
@@ -135,8 +134,7 @@ def _is_in_network(host: str, proxies: dict[str, str]) -> bool:
 
 
 def make_context(ca: str | None, cert: Certificate | None) -> ssl.SSLContext:
-    """Return the TLS settings: a file or folder of authorities or ``"system"``, and a client
-    certificate.
+    """Return TLS settings for certificate authorities (a path or ``"system"``) and a client.
 
     If the file also has revocation lists, every certificate in a chain is checked against the list
     of its issuer, and rejected if the issuer has no list.
@@ -207,9 +205,7 @@ class Dialer:
             raise unreached from without_frames(error)
 
     async def _reach(self, target: Target, make: Make, name: str) -> Connection:
-        """Connect to the host of ``target``; ``name`` is the host name that the TLS certificate
-        must have.
-        """
+        """Connect to the host of ``target``; the TLS certificate must be for the host ``name``."""
         settings: dict[str, Any] = {}
         if target.is_tls:
             settings = {"ssl": self._context or _default_context(), "server_hostname": name}

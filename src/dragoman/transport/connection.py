@@ -97,7 +97,7 @@ class Connection(asyncio.BufferedProtocol):
         self.key = key
         self.state: State = "idle"
         self.status = 0
-        self.fields: list[tuple[bytes, bytes]] = []  # header fields, as they arrived
+        self.fields: list[tuple[bytes, bytes]] = []  # header fields in the order of their arrival
         self.framing: dict[bytes, str] = {}  # fields that define the framing of the body
         self.pieces: list[bytes] = []
         self.failure: Exception | None = None
@@ -115,7 +115,7 @@ class Connection(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._held = 0  # number of bytes in ``pieces``
         self._arriving: list[tuple[bytes, bytes]] = []
-        self._unframed = 0  # bytes of framing since the last byte of a body
+        self._unframed = 0  # bytes of chunk framing since the last byte of the body
         self._interim = False
         self._paused = False
         self._poll: Callable[[], object] | None = None
@@ -125,9 +125,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- called by the exchange
 
     def send(self, head: bytes, body: bytes, *, limit: int) -> None:
-        """Write a request and begin to wait for its reply; ``limit`` bounds how much of it is read
-        ahead.
-        """
+        """Write a request and begin to wait for its reply; ``limit`` bounds the read-ahead."""
         self.limit = limit
         self._used = True
         if self.state == "idle":
@@ -183,9 +181,7 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def is_healthy(self) -> bool:
-        """Return whether an idle connection is still open; check the socket for an unread end of
-        file.
-        """
+        """Return whether an idle connection is still open, without an unread end of file."""
         transport = self.transport
         if self.state != "idle" or transport is None or transport.is_closing():
             return False
@@ -212,9 +208,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.transport.abort()
 
     def shut_down(self) -> None:
-        """Close an idle connection; with TLS, send ``close_notify`` without waiting for that of
-        the server.
-        """
+        """Close an idle connection; with TLS, send ``close_notify`` and await no answer."""
         if self.transport is not None and not self.transport.is_closing():
             self.transport.close()
         self._loop.call_soon(self.close)
@@ -261,9 +255,7 @@ class Connection(asyncio.BufferedProtocol):
         self._update()
 
     def _update(self) -> None:
-        """Wake the reader, pause or resume reading (backpressure), or end draining, depending on
-        the state.
-        """
+        """Wake the reader, pause or resume reading (backpressure), or end draining."""
         state = self.state
         if self._waiter is not None and (self.pieces or state != self._awaited):
             self._wake()
@@ -290,7 +282,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.state != "done":
             self.state = "closed"
         self.is_reusable = False
-        # break the reference cycle with the parser
+        # Without these references, there is no cycle between connection and parser.
         self._poll = self._parser = self.transport = None
         if self._timer is not None:
             self._timer.cancel()
@@ -321,7 +313,8 @@ class Connection(asyncio.BufferedProtocol):
             and sum(len(name) + len(value) + 4 for name, value in self._arriving) > MAX_HEAD
         ):
             raise FramingError("the head is too long")
-        self.fields, self._arriving = self._arriving, []  # trailers follow
+        # Fields that arrive after the head are trailers.
+        self.fields, self._arriving = self._arriving, []
         self.framing = _read_framing(self.fields)
         self._until_eof = _ends_at_eof(self._parser.get_http_version(), status, self.framing)
         self.is_reusable = self.is_reusable and self._parser.should_keep_alive()
@@ -379,8 +372,9 @@ def _read_framing(fields: list[tuple[bytes, bytes]]) -> dict[bytes, str]:
 
 
 def _ends_at_eof(version: str, status: int, framing: dict[bytes, str]) -> bool:
-    """Return whether end of file ends the body (RFC 9112, section 6.3); reject invalid heads that
-    llhttp accepts.
+    """Return whether end of file ends the body (RFC 9112, section 6.3).
+
+    Invalid heads that llhttp accepts are rejected.
     """
     if version not in ("1.1", "1.0"):
         raise FramingError(f"the version of HTTP is {version}")
@@ -395,9 +389,7 @@ def _ends_at_eof(version: str, status: int, framing: dict[bytes, str]) -> bool:
 
 
 def _is_truncated(transport: asyncio.Transport | None) -> bool:
-    """Return whether TLS ended without ``close_notify``: an attacker may have
-    truncated the body.
-    """
+    """Return whether TLS ended without ``close_notify``, so the body may be truncated."""
     link: ssl.SSLObject | None = (
         transport.get_extra_info("ssl_object") if transport is not None else None
     )
@@ -415,7 +407,7 @@ def _make_poll(fd: int) -> Callable[[], object]:
     """Return a function that polls a socket for bytes, end of file or an error."""
     if fd < 0:
         return lambda: True
-    if not hasattr(select, "poll"):  # Windows
+    if not hasattr(select, "poll"):  # select.poll does not exist on Windows
         return lambda: select.select([fd], [], [], 0)[0]
     poll = select.poll()
     poll.register(fd, select.POLLIN)

@@ -76,9 +76,7 @@ class Transport(ABC):
         *,
         stream: bool = False,
     ) -> AbstractAsyncContextManager[HttpStream]:
-        """Send once and wait for the head of the reply; leaving the context closes the
-        exchange.
-        """
+        """Send once and wait for the reply's head; leaving the context closes the exchange."""
 
     async def exchange(
         self, request: HttpRequest, credentials: Mapping[str, Secret], timeouts: Timeouts

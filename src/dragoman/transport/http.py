@@ -184,9 +184,11 @@ class _Exchange(HttpStream):
         self._single = stream and request.url.startswith("http:")
         self._pool: Pool | None = None
         self._connection: Connection | None = None
-        self._fields: list[tuple[bytes, bytes]] = []  # decoded on first use
+        # Header fields as bytes, decoded on first use.
+        self._fields: list[tuple[bytes, bytes]] = []
         self._inflater: Inflater | None = None
-        self._unpaused = 0  # decompressed bytes returned since the event loop had a turn
+        # Decompressed bytes returned since control was last returned to the event loop.
+        self._unpaused = 0
         self._counted = False
 
     async def __aenter__(self) -> HttpStream:
@@ -244,8 +246,9 @@ class _Exchange(HttpStream):
     def _explain(
         self, connection: Connection, target: Target, proxy: Proxy | None
     ) -> ProviderError:
-        """Return the error for a missing reply. It names only the origin of the URL: the rest may
-        hold a key.
+        """Return the error for a missing reply.
+
+        It names only the origin of the URL: the rest may hold a key.
         """
         if self._clock.expired is not None:
             connection.failure = None
@@ -275,7 +278,7 @@ class _Exchange(HttpStream):
         if self._connection is None or clock.loop.is_closed() or clock.is_in_loop():
             self._close()
         else:  # dropped in another thread, as streams of dragoman.sync are
-            with suppress(RuntimeError):  # closed in the meantime
+            with suppress(RuntimeError):  # the event loop may be closed in the meantime
                 clock.loop.call_soon_threadsafe(self._close)
 
     def _close(self) -> None:
@@ -316,9 +319,7 @@ class _Exchange(HttpStream):
         return received
 
     def _take(self, connection: Connection) -> bytes:
-        """Return the bytes that have arrived, or none at the end of the body; raise the error that
-        ended it.
-        """
+        """Return the bytes received so far, none at the end; raise the error that ended it."""
         if self._clock.expired is not None:
             raise self._clock.expiry()
         if connection.pieces:
@@ -355,9 +356,7 @@ def _read_target(url: str) -> Target:
 
 @lru_cache(maxsize=256)
 def _field_name(name: str) -> str:
-    """Return the name of a header field in lower case; reject invalid names, and fields that
-    define framing.
-    """
+    """Return a header field's name in lower case; reject invalid names and framing fields."""
     if not _NAME.fullmatch(name) or (lower := name.lower()) in _FRAMING:
         raise ValueError("the name of a header cannot be sent")
     return lower

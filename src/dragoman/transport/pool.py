@@ -1,6 +1,4 @@
-"""The connection pool of a transport: idle connections by origin, most recently used first, with a
-keep-alive limit.
-"""
+"""The connection pool: idle connections by origin, newest first, with a keep-alive limit."""
 
 from __future__ import annotations
 
@@ -35,19 +33,21 @@ Dial = Callable[[Callable[[], Connection]], Awaitable[Connection]]
 
 
 class Pool:
-    """The connections of one transport in one event loop. ``limit`` bounds those to one origin, if
-    it is not None.
+    """The connections of one transport in one event loop.
+
+    ``limit`` bounds those to one origin, if it is not None.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limit: int | None = None) -> None:
         self.loop = loop
-        self.streams = 0  # open streams
+        self.streams = 0  # number of open streams
         self.is_closed = False
         self._limit = limit
         self._buffer = memoryview(bytearray(_READ))
         self._all: set[Connection] = set()
         self._idle: dict[str, list[Connection]] = {}
-        self._open: Counter[str] = Counter()  # open connections and those being opened
+        # Number of open connections, including those being opened, by origin.
+        self._open: Counter[str] = Counter()
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -71,9 +71,7 @@ class Pool:
         return None
 
     async def open(self, key: str, dial: Dial, buffer: int = _READ) -> Connection:
-        """Return a new connection; if the origin has reached its limit, wait for one that becomes
-        idle.
-        """
+        """Return a new connection; at the origin's limit, wait for one that becomes idle."""
         while self._limit is not None and self._open[key] >= self._limit:
             await self._queue(key)
             if (idle := self.take(key)) is not None:
@@ -133,7 +131,7 @@ class Pool:
         if is_here or not self.loop.is_running():
             self.close()
         else:
-            with suppress(RuntimeError):  # closed in the meantime
+            with suppress(RuntimeError):  # the event loop may be closed in the meantime
                 self.loop.call_soon_threadsafe(self.close)
 
     # --- called by connections

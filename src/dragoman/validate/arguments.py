@@ -1,5 +1,4 @@
-"""Types of the arguments that a caller may pass: messages, tools, settings and schemas, as values
-or plain records.
+"""Types of the arguments that a caller may pass, as values or plain records.
 
 Type checkers read these; at run time ``parse`` reads the arguments and reports the path of an
 invalid one. Records that are not known before run time, such as decoded JSON, go through
@@ -83,8 +82,6 @@ class ConfigRecord(TypedDict, total=False):
 
 
 class Settings(ConfigRecord, total=False):
-    """The keyword settings of ``complete`` and ``stream``: the fields of ``RuntimeConfig``, and
-    ``system``.
-    """
+    """The keyword settings of ``complete`` and ``stream``: ``RuntimeConfig`` and ``system``."""
 
     system: str | None

@@ -55,9 +55,7 @@ def check_blocks(content: Any, path: str) -> None:
 
 
 def check_media(block: Image | Document | Audio, path: str) -> None:
-    """Raise ``InvalidRequestError`` for a medium without data, or with a media type of another
-    kind.
-    """
+    """Raise ``InvalidRequestError`` for media without data or with an unfit media type."""
     if block.media_type is not None:
         need_text(block.media_type, f"{path}.media_type")
     if type(block) is Image:
@@ -146,8 +144,7 @@ _PLAIN = (str, int, float, type(None), dict, list, tuple)
 
 
 def check_depth(value: Any, path: str, *, plain: bool = False) -> None:
-    """Raise ``InvalidRequestError`` if lists and mappings are nested more than ``MAX_DEPTH``
-    levels deep.
+    """Raise ``InvalidRequestError`` if lists and mappings are nested beyond ``MAX_DEPTH``.
 
     With ``plain``, raise it for a part that is not JSON as well: the encoder would convert bytes
     and dates to strings.

@@ -16,7 +16,7 @@ from msgspec import Struct
 MAX_PATHS = 10_000
 MAX_LEVELS = 128
 _MAX_SAME_NAME = 16
-_CEILING = 10**9  # counts are capped here
+_CEILING = 10**9  # larger counts are replaced by this number
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _ANCHORS = ("$anchor", "$dynamicAnchor")
 # Subschemas of the same value, of one property or index, and of any property or index.
@@ -31,18 +31,14 @@ _AGAIN = ("unevaluatedProperties", "unevaluatedItems")
 
 
 class Expansion(NamedTuple):
-    """How often one part of a value is visited, and the growth of that with each level of a
-    recursive schema.
-    """
+    """How often a part of a value is visited, and how fast that grows in a recursive schema."""
 
     paths: int
     growth: int
 
 
 class _Node(Struct, eq=False):
-    """One subschema as a node of the graph, with the subschemas for the same value and for its
-    parts.
-    """
+    """A subschema as a node, with the subschemas for the same value and for its parts."""
 
     same: list[int] = []
     references: list[int] = []
@@ -62,9 +58,7 @@ class _Node(Struct, eq=False):
 
 
 def measure(schema: dict[str, Any]) -> Expansion:
-    """Count the paths of a schema; ``ValueError`` if there are too many, or a reference that leads
-    nowhere.
-    """
+    """Count the paths of a schema; ``ValueError`` for too many or a dangling reference."""
     nodes = _Graph(schema).nodes
     if _find_order(nodes, lambda node: [*node.same, *node.references]) is None:
         raise ValueError("a reference leads back to itself without going into the value")
@@ -272,9 +266,7 @@ def _find_order(nodes: list[_Node], edges: Any) -> list[int] | None:
 
 
 def _find_components(nodes: list[_Node]) -> list[int]:
-    """Return the number of the strongly connected component of each node (Tarjan, without
-    recursion).
-    """
+    """Return the strongly connected component of each node (Tarjan, without recursion)."""
     count = 0
     numbers, low = [-1] * len(nodes), [0] * len(nodes)
     component = [-1] * len(nodes)

@@ -1,6 +1,4 @@
-"""Read a mapping field by field; a value of the wrong type and an unknown field are errors that
-name the path.
-"""
+"""Read a mapping by field; wrong types and unknown fields are errors that name the path."""
 
 from __future__ import annotations
 
@@ -29,8 +27,9 @@ def kind_of(value: object) -> str:
 
 
 class Fields:
-    """A mapping and the path to it. Every read marks a field as known; ``done`` rejects the
-    others.
+    """A mapping and the path to it.
+
+    Every read marks a field as known; ``done`` rejects the others.
 
     A field that is ``None`` counts as absent, because SDKs dump every field they have; for the
     same reason ``done`` ignores an empty list. A subclass decides what an error is (``fail``) and
@@ -62,8 +61,9 @@ class Fields:
         return InvalidRequestError(f"{place} {problem}")
 
     def complain(self, problem: str, name: str | None = None) -> None:
-        """Raise the error for a problem. A subclass may collect it; the read then returns its
-        default.
+        """Raise the error for a problem.
+
+        A subclass may collect it; the read then returns its default.
         """
         raise self.fail(problem, name)
 
@@ -79,9 +79,7 @@ class Fields:
         return self.data.get(name)
 
     def get(self, name: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
-        """Return the value of a field if it has the type ``kind``, else the default; report a
-        wrong type.
-        """
+        """Return a field of the type ``kind``, else the default; report a wrong type."""
         value = self.take(name)
         if value is None:
             return default
@@ -144,9 +142,7 @@ class Fields:
         return None if value is None else self.enter(name, value)
 
     def inners(self, name: str, *, required: bool = False) -> list[Self]:
-        """Return a reader for each object in a list; none for an absent list, unless it is
-        required.
-        """
+        """Return a reader for each object in a list; none if it is absent and not required."""
         values = self.items(name, required=required)
         return [self.enter(f"{name}[{at}]", value) for at, value in enumerate(values or ())]
 

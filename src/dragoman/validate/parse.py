@@ -139,9 +139,7 @@ def _apply_settings(
 
 
 def parse_messages(messages: Any) -> Sequence[Message]:
-    """Read a conversation: a string, or a sequence of values, plain records or chat-completion
-    dicts.
-    """
+    """Read a conversation: a string, or a sequence of values, records or chat-completion dicts."""
     if type(messages) is not list and type(messages) is not tuple:
         if isinstance(messages, str):
             return (User(messages),)
@@ -435,7 +433,7 @@ def _read_input_audio(record: Fields, mark: bool) -> Audio:
     return Audio(Inline(record.need_text("data")), f"audio/{_AUDIO.get(kind, kind)}", cache=mark)
 
 
-_AUDIO = {"mp3": "mpeg"}  # formats whose name differs from the media subtype
+_AUDIO = {"mp3": "mpeg"}  # audio formats whose name differs from the media subtype
 
 
 def _read_tool_call(record: Fields) -> ToolCall:

@@ -1,6 +1,4 @@
-"""Structured output while it arrives: the beginning of a JSON text, completed to the
-value so far.
-"""
+"""Structured output while it arrives: complete the start of a JSON text to a value."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ class PartialJson:
 
     def __init__(self) -> None:
         self._text = ""
-        self._at = 0  # the text is parsed up to here
+        self._at = 0  # the position up to which the text is parsed
         self._open: list[str] = []  # closing marks of the open objects and lists, outermost first
         self._key_follows = False
         # the last position at which the text can be completed, the closing marks to append there,
@@ -53,7 +51,8 @@ class PartialJson:
                 if quote == "" and not self._key_follows:
                     self._cut(found.end(), '"')
                 if quote == "" or found.end() == len(self._text):
-                    return  # it may continue: parse it again with the next fragment
+                    # The last token may continue, so it is parsed again with the next fragment.
+                    return
             self._at = found.end()
             if mark is None:
                 if not self._key_follows:
@@ -101,8 +100,7 @@ class PartialValue:
         self._last: Any = _NOTHING
 
     def feed(self, event: TextDelta) -> list[Any]:
-        """Return the value so far, if this fragment changed it and its finished parts satisfy the
-        schema.
+        """Return the value so far, if this fragment changed it and finished parts are valid.
 
         The complete value is not returned here: the reply contains it, as an instance of its type.
         """

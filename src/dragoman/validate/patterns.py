@@ -23,15 +23,13 @@ MAX_STEPS = 50_000_000
 _LIGHT = 16  # patterns up to this weight are not metered: a megabyte of text takes milliseconds
 # limit for all compiled patterns, in bytes; compiling this much takes about 100 ms
 _PROGRAM = 8 * 1024 * 1024
-_BACKTRACKS = 100_000  # how often one match may backtrack
+_BACKTRACKS = 100_000  # how many times one match may backtrack
 _NAMES = 2_000  # characters of property names that a backtracking pattern may be matched with
 _REPEAT = re.compile(r"\{(\d{1,9})(?:,(\d{0,9}))?\}")
 
 
 class Patterns(NamedTuple):
-    """The patterns of a schema: how they are compiled, which are metered, and the weight of
-    property names.
-    """
+    """The patterns of a schema: compiled, which are metered, and the weight of property names."""
 
     options: Any
     keywords: dict[str, Any]
@@ -39,9 +37,7 @@ class Patterns(NamedTuple):
 
 
 def find_patterns(schema: dict[str, Any]) -> Patterns:
-    """Find the patterns of a schema; ``ValueError`` if there are too many, or an expensive one is
-    not valid.
-    """
+    """Find the patterns of a schema; ``ValueError`` for too many or an invalid expensive one."""
     from jsonschema_rs import FancyRegexOptions, RegexOptions
 
     values, names = _collect(schema)
@@ -86,9 +82,7 @@ _meter = _Meter()
 
 
 def _backtracks(pattern: str) -> bool:
-    """Return whether a pattern needs the engine that backtracks: lookaround, atomic groups,
-    backreferences.
-    """
+    """Return whether a pattern needs backtracking: lookaround, atomic groups, backreferences."""
     return re.search(r"\(\?(?:[=!>]|<[=!])|\\[1-9k]", pattern) is not None
 
 
@@ -113,9 +107,7 @@ class _Matcher:
             ) from None
 
     def match(self, text: str) -> None:
-        """Raise ``ValueError`` if the text does not match, or if matching would take too many
-        steps.
-        """
+        """Raise ``ValueError`` if the text does not match, or matching takes too many steps."""
         weight = max(self._weight, len(text)) if self._backtracks else self._weight
         _meter.left -= len(text) * weight
         if _meter.left < 0:

@@ -10,9 +10,7 @@ from .schema import compile_schema, first_error
 
 
 class Expectation:
-    """What a reply is checked against: the tools that the request offers, and its
-    response schema.
-    """
+    """What a reply is checked against: the tools and the response schema of the request."""
 
     def __init__(self, request: Request) -> None:
         self.response_schema = request.response_schema

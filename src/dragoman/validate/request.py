@@ -271,7 +271,7 @@ def _is_finite(value: Any) -> bool:
         return (
             not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value)
         )
-    except OverflowError:  # an integer too large for a float
+    except OverflowError:  # the integer is too large for a float
         return False
 
 
@@ -285,8 +285,7 @@ def find_refusal(
     *,
     results: bool = True,
 ) -> tuple[Refusal, ProviderError] | None:
-    """Return the first capability that the request uses and the model is known to lack, or
-    ``None``.
+    """Return the first capability that the request uses and the model lacks, or ``None``.
 
     The order is that of the adapter contract. Only what the request uses is looked up, and an
     unknown capability counts as present. Structured output is included for routing between models;
@@ -350,8 +349,9 @@ def _unreadable_image(
 
 
 def _has_other_type(block: Image, accepted: Collection[str]) -> bool:
-    """Return whether an image has a type that is not accepted. The type of a URL is not known, so
-    it passes.
+    """Return whether an image has a type that is not accepted.
+
+    The type of a URL is not known, so it passes.
     """
     return (
         isinstance(block.source, Inline)

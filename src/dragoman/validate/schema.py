@@ -17,8 +17,8 @@ MAX_SCHEMA = 256 * 1024
 MAX_CHECKS = 2_000_000
 """How many checks one validation may take; a check compares one part of a value with one
 subschema."""
-_CACHED_SCHEMA = 64 * 1024  # bytes of JSON
-_CACHED_IN_ALL = 16 * 1024 * 1024  # bytes of memory
+_CACHED_SCHEMA = 64 * 1024  # largest schema to cache, in bytes of JSON
+_CACHED_IN_ALL = 16 * 1024 * 1024  # size of the cache, in bytes of memory
 _FEW_PATHS = 16  # below this, counting the parts of a value costs more than it saves
 
 
@@ -33,9 +33,7 @@ class Schema(NamedTuple):
 
 
 def compile_schema(schema: Any, path: str) -> Schema:
-    """Compile a schema; ``InvalidRequestError`` names ``path`` if it is not valid or would expand
-    too far.
-    """
+    """Compile a schema; ``InvalidRequestError`` names ``path`` if it is invalid or too large."""
     if not isinstance(schema, dict):
         raise InvalidRequestError(
             f"{path} must be a JSON Schema object, not {type(schema).__name__}"
@@ -45,7 +43,7 @@ def compile_schema(schema: Any, path: str) -> Schema:
         # Compiling is the validity check: the metaschema alone misses bad patterns and dangling
         # references.
         return _cache.get(encoded) or _compile(encoded)
-    except ValueError as error:  # the errors of the library are subclasses of these
+    except ValueError as error:  # the errors of the schema library are subclasses of ValueError
         reason = cut(str(error).partition("\n")[0], 200)
         raise InvalidRequestError(f"{path} is not a valid JSON Schema: {reason}") from error
     except (TypeError, RecursionError) as error:
@@ -92,7 +90,7 @@ def has_final_error(schema: Schema, value: Any, open_path: list[str | int]) -> b
 
     The nodes along ``open_path`` are unfinished: they may become valid when more text arrives.
     """
-    # too expensive to check with every fragment
+    # Such a schema is too expensive to check with every fragment.
     if schema.growth > 1 or schema.paths > _FEW_PATHS or schema.names:
         return False
     start_meter()

@@ -1,5 +1,4 @@
-"""Structured output by Python type: make the JSON Schema to send, and convert the reply to an
-instance.
+"""Structured output by Python type: make the schema to send, convert the reply.
 
 Providers take a schema with an object at its root. Lists, unions, ``Literal`` and scalars are
 therefore sent inside an object with the one property ``value``, and taken out of it again.
@@ -33,9 +32,7 @@ def response_schema_of(kind: Any) -> dict[str, Any]:
 
 
 def to_instance(response: Response[Any], request: Request) -> Any:
-    """Return the structured value as an instance of ``request.response_type``, which must not be
-    ``None``.
-    """
+    """Return the structured value as an instance of ``request.response_type``, if that is set."""
     kind, value = request.response_type, response.parsed
     if value is None:
         if response.finish_reason == "length" and not response.tool_calls:
@@ -54,9 +51,7 @@ def to_instance(response: Response[Any], request: Request) -> Any:
 
 
 def unwrap(value: dict[str, Any], kind: Any, default: Any = None) -> Any:
-    """Return the value for a type: the object itself, or its only property if the type had to be
-    wrapped.
-    """
+    """Return the value for a type: the object itself, or its only property if it was wrapped."""
     is_wrapped = (_describe if _is_hashable(kind) else _describe.__wrapped__)(kind)[1]
     return value.get(_WRAPPER, default) if is_wrapped else value
 

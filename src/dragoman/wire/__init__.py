@@ -1,5 +1,4 @@
-"""Wires: codecs between our values and the bytes of an API, for the client side and the server
-side.
+"""Wires: codecs between our values and an API's bytes, for the client and the server side.
 
 The rule of this folder (sans-IO): no code here opens a socket, sleeps, reads a clock, logs, or
 generates an id. A codec is a pure function in both directions and can be driven by hand.

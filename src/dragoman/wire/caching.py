@@ -14,8 +14,7 @@ _MARKS_ALONE = PromptCache(auto=False)
 
 
 def read_cache(request: Request, *, default: bool = False) -> PromptCache | None:
-    """Return how a call uses the prompt cache; ``None`` if caching is off, so that marks are
-    ignored.
+    """Return how a call uses the prompt cache; ``None`` if caching is off.
 
     ``default`` is the endpoint's setting, which applies to calls without a cache setting.
     """
@@ -50,8 +49,9 @@ def note_unplaced(cache: PromptCache | None, places: Collection[str], notes: Not
 def write_key(
     cache: PromptCache | None, request: Request, notes: Notes, *, auto_key: bool
 ) -> dict[str, str]:
-    """Return the fields of a wire with automatic caching: a key that routes calls to one cache,
-    and the retention.
+    """Return the fields of a wire with automatic caching: the retention, and a key.
+
+    The key routes calls to one cache.
 
     With ``auto_key`` the calls of a session share a key.
     """

@@ -118,9 +118,7 @@ def encode_post(
     headers: Mapping[str, str] = _JSON,
     native: Mapping[str, Any] | None = None,
 ) -> Encoded:
-    """Return a body as a ``POST`` with the notes of its encoding; ``native`` overrides
-    its fields.
-    """
+    """Return a body as a ``POST`` with its encoding notes; ``native`` overrides its fields."""
     if native:
         body = put_over(body, native)
     return Encoded(
@@ -196,9 +194,7 @@ class Endpoint(Generic[Q]):
 
     @staticmethod
     def adapt_calls(quirks: Q, capabilities: Capabilities) -> Q:
-        """Return the quirks with parallel tool calls turned off, if the model is known not to
-        support them.
-        """
+        """Return the quirks without parallel tool calls, if the model does not support them."""
         if capabilities.known("supports_parallel_tool_calls") is False and hasattr(
             quirks, "parallel_tools"
         ):
@@ -223,16 +219,12 @@ class Endpoint(Generic[Q]):
         return Issuer(self.wire, self.issuer_vendor, request.model or self.model)
 
     def quirks_for(self, request: Request) -> Q:
-        """Return the endpoint's quirks, with the changes learned about the request's response
-        schema.
-        """
+        """Return the endpoint's quirks, with changes learned about this response schema."""
         changes = changes_for(self.lessons, request.response_schema) if self.lessons else None
         return replace(self.quirks, **changes) if changes else self.quirks
 
     def taught(self, detail: str, schema: Mapping[str, Any] | None = None, **changes: Any) -> Self:
-        """Return a copy of the codec with other quirks, for one response schema or for every
-        request.
-        """
+        """Return a copy of the codec with other quirks, for one response schema or for all."""
         lesson = Lesson(detail, changes, None if schema is None else digest_of(schema))
         quirks = replace(self.quirks, **changes) if schema is None else self.quirks
         return type(self)(
@@ -245,8 +237,9 @@ class Endpoint(Generic[Q]):
         )
 
     def taught_structure(self, request: Request, *, about_field: bool, **changes: Any) -> Self:
-        """Return a copy of the codec that requests structured output in another way: for every
-        schema, or for this one.
+        """Return a copy of the codec that requests structured output in another way.
+
+        The change applies to every schema, or to this one only.
 
         A rejected schema affects only that schema, unless the error is about the field itself.
         """
@@ -293,8 +286,9 @@ class Codec(Protocol):
     def error(
         self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None
     ) -> ProviderError:
-        """Return the error for a reply with an error status. ``now`` (epoch seconds) resolves
-        dates in headers.
+        """Return the error for a reply with an error status.
+
+        ``now`` (epoch seconds) resolves dates in headers.
         """
         ...
 
@@ -303,15 +297,11 @@ class Codec(Protocol):
         ...
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
-        """Yield the requests that check readiness, receive their replies, and raise an error for
-        the first problem.
-        """
+        """Yield the requests that check readiness, receive replies; raise the first problem."""
         ...
 
     def learn(self, error: ProviderError, request: Request) -> Codec | None:
-        """Return a codec that avoids the field that the server rejected, or ``None`` if there is
-        no other way.
-        """
+        """Return a codec that avoids the rejected field, or ``None`` if there is no other way."""
 
 
 class Decoder(ABC):
@@ -335,7 +325,7 @@ class Decoder(ABC):
         self._frames = 0
         self._sse: Framing | None = None
         self._is_body = False
-        self._head = b""  # the first bytes that are not white space
+        self._head = b""  # the first bytes of the reply that are not white space
         if keep_raw:
             out.kept = Raw(self._kept, _decode_body)
 
@@ -366,9 +356,7 @@ class Decoder(ABC):
         return self._take_events()
 
     def fail(self, error: ProviderError) -> list[Event]:
-        """End the reply with an error of the transport; return the events that close
-        the message.
-        """
+        """End the reply with a transport error; return the events that close the message."""
         self.done = True
         self.out.fail(error)
         return self._take_events()
@@ -388,9 +376,7 @@ class Decoder(ABC):
         """Finish the message, or fail, when a stream ends without an end mark."""
 
     def facts(self) -> dict[str, Any]:
-        """Return the fields that ``raw`` has next to ``chunks``: a summary of a
-        finished stream.
-        """
+        """Return the fields that ``raw`` has besides ``chunks``: a finished stream's summary."""
         return {}
 
     # --- private
@@ -455,9 +441,7 @@ class Decoder(ABC):
         return arrived
 
     def _sniff(self) -> bool:
-        """Return whether the reply is a stream; false until a byte other than white space has
-        arrived.
-        """
+        """Return whether the reply is a stream; false until its first visible byte arrives."""
         head = self._head.removeprefix(_BOM).lstrip()
         if not head or (len(head) < len(_BOM) and _BOM.startswith(head)):
             return False
@@ -532,9 +516,7 @@ _WITHOUT_CONTENT = frozenset({BARE, b"ping", b"keepalive"})
 
 
 def _lacks_content(frame: Frame) -> bool:
-    """Return whether a frame has no content: a keep-alive without JSON, or a bare object that is
-    not an error.
-    """
+    """Return whether a frame has no content: a keep-alive, or a bare object without an error."""
     return (
         b'"error"' not in frame.data
         if frame.event == BARE
@@ -551,7 +533,7 @@ def _decode_stream(framing: type[Framing], facts: dict[str, Any], data: bytes) -
     sse = framing(len(data) + 1)
     try:
         frames = [*sse.feed(data), *sse.end()]
-    except EventStreamError:  # a wrong checksum
+    except EventStreamError:  # the message has a wrong checksum
         return {"chunks": [data.decode("utf-8", "replace")], **facts}
     chunks = [
         _read_or_show(frame.data) for frame in frames if frame.data.strip() not in (b"", b"[DONE]")

@@ -1,6 +1,4 @@
-"""Opaque state of a model (signatures, encrypted reasoning): its issuer, and whether it may be
-sent back.
-"""
+"""Opaque state (signatures, encrypted reasoning): its issuer, and whether to send it back."""
 
 from __future__ import annotations
 
@@ -25,9 +23,7 @@ def model_line(model: str) -> str:
 
 
 def is_ours(state: Continuity | None, home: Issuer) -> bool:
-    """Return whether state is complete and comes from the wire, vendor and model line
-    of ``home``.
-    """
+    """Return whether state is complete and of the same wire, vendor and line as ``home``."""
     if (
         state is None
         or state.issuer is None

@@ -1,6 +1,4 @@
-"""Let the server count the input tokens of a request exactly, on wires that have an endpoint for
-it.
-"""
+"""Let the server count a request's input tokens exactly, on wires with such an endpoint."""
 
 from __future__ import annotations
 
@@ -36,8 +34,7 @@ _RESPONSES = (
 
 
 def count_tokens(codec: Codec, encoded: Encoded, model: str) -> Questions:
-    """Yield the requests that count the input of a call, receive their replies, and return the
-    count.
+    """Yield the requests that count the input of a call, receive replies; return the count.
 
     The count is ``None`` if the wire has no endpoint for it. An error status is raised.
     """

@@ -51,8 +51,9 @@ class Failure(Struct, frozen=True):
 
 
 class Row(Struct, frozen=True):
-    """One row of a wire's table: a status and a pattern determine the error class. Each row has a
-    case.
+    """One row of a wire's table: a status and a pattern determine the error class.
+
+    Each row has a case.
     """
 
     statuses: frozenset[int] | None
@@ -66,8 +67,9 @@ class Row(Struct, frozen=True):
         )
 
     def compiled(self) -> re.Pattern[str]:
-        """Return the pattern, compiled on first use: fifty of them take 5 ms, and most programs
-        see no error.
+        """Return the pattern, compiled on first use.
+
+        Fifty patterns take 5 ms to compile, and most programs see no error.
         """
         return re.compile(self.pattern, re.IGNORECASE)
 
@@ -79,9 +81,7 @@ def row(statuses: str, pattern: str, error: type[ProviderError]) -> Row:
 
 
 def read_failure(body: bytes | str | Mapping[str, Any] | list[Any] | None) -> Failure:
-    """Read an error body: objects and texts under ``error``, ``detail``, ``message``; arrays;
-    HTML.
-    """
+    """Read an error body: an object, a text, an array or an HTML page."""
     return replace(_read_failure(body), body=_write_body(body))
 
 
@@ -166,9 +166,7 @@ def _from_record(record: Mapping[str, Any]) -> Failure:
 
 
 def _plain_text(value: Any) -> str:
-    """Return a value of an error body as text: servers put lists and objects where a sentence
-    belongs.
-    """
+    """Return a value of an error body as text; some servers send lists and objects."""
     try:
         return cut(value if isinstance(value, str) else str(value), MAX_PROVIDER_MESSAGE)
     except (RecursionError, ValueError):  # nested too deeply, or an integer of thousands of digits
@@ -267,8 +265,9 @@ _SECONDS = (86400.0, 3600.0, 60.0, 1.0, 0.001)
 
 
 def read_retry_after(headers: Mapping[str, str], now: float | None = None) -> float | None:
-    """Return the Retry-After of a reply in seconds: ``retry-after-ms``, seconds, ``"6m0s"``, or an
-    HTTP date.
+    """Return the Retry-After of a reply in seconds.
+
+    It may be ``retry-after-ms``, seconds, ``"6m0s"``, or an HTTP date.
 
     A date is compared with the ``Date`` of the reply, so that a wrong local clock does not matter;
     without one, ``now`` is used.
@@ -298,7 +297,8 @@ def _read_seconds(text: str) -> float | None:
 
 
 def _read_date(text: str) -> float | None:
-    from email.utils import parsedate_to_datetime  # rarely needed, and slow to load
+    # Imported on first use, because it is rarely needed and slow to import.
+    from email.utils import parsedate_to_datetime
 
     try:
         if not text:

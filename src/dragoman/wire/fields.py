@@ -48,7 +48,8 @@ def read_body(body: bytes | dict[str, Any]) -> Fields:
         data = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequestError(f"the body is not JSON: {_reason(error)}") from None
-    if body.count(b"{") + body.count(b"[") >= MAX_DEPTH:  # fewer brackets cannot nest deeper
+    if body.count(b"{") + body.count(b"[") >= MAX_DEPTH:
+        # With fewer opening brackets, the body cannot be nested this deeply.
         check_depth(data, "the body")
     return Fields(data)
 

@@ -55,8 +55,7 @@ def _characters(letters: str) -> frozenset[str]:
 
 
 class IdMap:
-    """The tool-call ids of one conversation, mapped to legal ids of a wire: deterministic and
-    injective.
+    """A conversation's tool-call ids, mapped to legal ids of a wire: deterministic, injective.
 
     Legal ids pass unchanged and are reserved first; each illegal one gets a digest, with another
     salt in the unlikely case of a collision. A call and its result get the same id.

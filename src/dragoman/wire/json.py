@@ -15,16 +15,15 @@ _sorted = msgspec.json.Encoder(order="sorted").encode
 
 
 def ordered_json(value: Any) -> msgspec.Raw:
-    """Return a value as JSON with its keys in insertion order: models fill a schema in the order
-    of its properties.
+    """Return a value as JSON with its keys in insertion order.
+
+    Models fill a schema in the order of its properties.
     """
     return _write(value, _encode)
 
 
 def sorted_json(value: Any) -> msgspec.Raw:
-    """Return a value as JSON with keys sorted at all levels, so that equal values give equal
-    bytes.
-    """
+    """Return a value as JSON with sorted keys, so that equal values give equal bytes."""
     return _write(value, _sorted)
 
 
@@ -105,8 +104,9 @@ def merge_extras(
 
 
 def put_over(body: Mapping[str, Any], native: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a body overridden by other fields: objects are merged, other values replaced,
-    ``None`` removes.
+    """Return a body overridden by other fields.
+
+    Objects are merged, other values are replaced, and ``None`` removes a field.
     """
     made = dict(body)
     for name, value in native.items():
@@ -122,7 +122,7 @@ def put_over(body: Mapping[str, Any], native: Mapping[str, Any]) -> dict[str, An
 
 def _merge(ours: list[str], theirs: Any) -> list[str]:
     if not isinstance(theirs, list | tuple) or not all(isinstance(item, str) for item in theirs):
-        return ours  # a field that cannot be merged counts as absent
+        return ours  # values that cannot be merged count as absent, so only ours is kept
     return list(dict.fromkeys([*ours, *theirs]))
 
 

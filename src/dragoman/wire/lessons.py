@@ -1,6 +1,4 @@
-"""Lessons: quirks that a codec changes after an error, for the endpoint or for one response
-schema.
-"""
+"""Lessons: quirks that a codec changes after an error, for an endpoint or one schema."""
 
 from __future__ import annotations
 
@@ -50,8 +48,7 @@ def changes_for(lessons: Iterable[Lesson], schema: Mapping[str, Any] | None) -> 
 
 
 def is_about_field(message: str) -> bool:
-    """Return whether an error is about the field for structured output, and not about the schema
-    in it.
+    """Return whether an error is about the field for structured output, not about the schema.
 
     Hosted OpenAI names the field in both cases: "Invalid schema for response_format 'x': In
     context=(), 'oneOf' is not permitted", and "'response_format' of type 'json_schema' is not

@@ -72,9 +72,7 @@ def describe_media(block: Image | Document | Audio) -> str:
 
 
 def transcribe(block: Audio, path: str, notes: Notes) -> str | None:
-    """Return the transcript of audio output, for a wire without audio in assistant messages;
-    report the loss.
-    """
+    """Return the transcript of audio for a wire that cannot send it back; report the loss."""
     if block.transcript:
         notes.rewrite(path, "audio_transcribed", "its transcript is sent in its place", loss=True)
         return block.transcript
@@ -93,18 +91,14 @@ def transcript_of(block: Audio) -> str:
 
 
 def describe_picture(block: Image) -> str:
-    """Return the text that replaces an image, for a client of a wire that has no images in
-    replies.
-    """
+    """Return the text that replaces an image, for a wire without images in replies."""
     if isinstance(block.source, Url) and not block.source.url.startswith("data:"):
         return f"![image]({block.source.url})"
     return f"[{describe_media(block)} left out: this wire has no pictures in replies]"
 
 
 def describe_medium(block: Audio | Image) -> str:
-    """Return the text that replaces a medium, for a client of a wire that cannot have it in
-    replies.
-    """
+    """Return the text that replaces a medium, for a wire without such media in replies."""
     return transcript_of(block) if isinstance(block, Audio) else describe_picture(block)
 
 
@@ -114,9 +108,7 @@ def refuse_audio(block: Audio, path: str) -> NoReturn:
 
 
 def write_annotations(block: AssistantBlock, *, flat: bool) -> list[dict[str, Any]]:
-    """Return the citations of a text that have a URL, in the form of Chat Completions and
-    Responses.
-    """
+    """Return the citations that have a URL, in the form of Chat Completions and Responses."""
     if not isinstance(block, Text):
         return []
     found = []

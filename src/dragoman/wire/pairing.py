@@ -27,8 +27,8 @@ class Pairs:
     def __init__(self, messages: Sequence[Message], first: int, rule: IdRule | None) -> None:
         # the call of each result, by the message index of the result
         self.answers: dict[int, Call] = {}
-        self.results: dict[Call, int] = {}  # the result of each call
-        self.ids: dict[Call, str] = {}  # ids of the calls that have a result
+        self.results: dict[Call, int] = {}  # the message index of the result of each call
+        self.ids: dict[Call, str] = {}  # the id under which each call that has a result is sent
         names: dict[Call, str] = {}
         waiting: dict[str, list[Call]] = {}
         for at, message in enumerate(messages, first):

@@ -1,5 +1,4 @@
-"""Plans: what another model would keep, rewrite or drop of a conversation, without sending
-anything.
+"""Plans: what another model would keep, rewrite or drop of a conversation.
 
 A plan encodes the request with the same code that sends it, and returns the notes.
 """
@@ -18,9 +17,7 @@ from .codec import Codec, Note
 
 
 class PlanItem(Struct, frozen=True):
-    """What happens to one block or message: kept, rewritten or dropped; with the rule and the
-    reason.
-    """
+    """What happens to a block or message: kept, rewritten or dropped; by which rule and why."""
 
     path: str
     kind: str
@@ -31,8 +28,9 @@ class PlanItem(Struct, frozen=True):
 
 
 class SwapPlan(Struct, Displayed, frozen=True):
-    """What a switch to ``target`` would do to a conversation. ``fits`` is ``None`` if its context
-    window is unknown.
+    """What a switch to ``target`` would do to a conversation.
+
+    ``fits`` is ``None`` if its context window is unknown.
     """
 
     target: str

@@ -16,9 +16,7 @@ def get_json(url: str, headers: Mapping[str, str] | None = None) -> HttpRequest:
 
 
 def read_success(codec: Codec, reply: HttpReply) -> Any:
-    """Return the JSON of a reply; raise the error of an error status, or ``InvalidResponseError``
-    if it is not JSON.
-    """
+    """Return the JSON of a reply; raise the error of its status, or ``InvalidResponseError``."""
     refuse_failure(codec, reply)
     try:
         return read_json(reply.body)

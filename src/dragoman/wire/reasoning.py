@@ -1,6 +1,4 @@
-"""The fields of a request that set the amount of reasoning, with a warning if they are
-approximate.
-"""
+"""The fields that set the amount of reasoning, with a warning if they are approximate."""
 
 from __future__ import annotations
 

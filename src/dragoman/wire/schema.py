@@ -1,6 +1,4 @@
-"""Response schemas: a name, and the instruction for the prompt if the wire has no field for a
-schema.
-"""
+"""Response schemas: a name, and the instruction for a prompt if a wire has no field."""
 
 from __future__ import annotations
 

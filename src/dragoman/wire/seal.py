@@ -24,8 +24,9 @@ _PREFIX = base64.b64encode(_MARK).decode()
 
 
 def seal(signature: str, issuer: Issuer | None, wire: str) -> str:
-    """Return a signature for a client of ``wire``: sealed, unless it comes from that wire or an
-    unknown issuer.
+    """Return a signature for a client of ``wire``, sealed if it comes from another wire.
+
+    A signature from an unknown issuer is not sealed.
     """
     if issuer is None or issuer.wire == wire:
         return signature
@@ -59,8 +60,7 @@ def is_from(block: AssistantBlock, wire: str) -> bool:
 
 
 def write_opaque(block: Opaque | Image, wire: str) -> dict[str, Any]:
-    """Return an opaque block: unchanged on its own wire, and on another wire sealed with its
-    issuer.
+    """Return an opaque block: unchanged on its own wire, sealed with its issuer on another.
 
     The client cannot use a sealed block, but sends it back, so that it reaches its issuer again.
     """
@@ -88,9 +88,7 @@ def read_opaque(fields: Fields) -> Opaque | Image:
 
 
 def read_sealed(value: Any, kind: type[_T], path: str) -> _T:
-    """Return a value that a client sent back, or raise ``InvalidRequestError`` if it was changed
-    on the way.
-    """
+    """Return a value that a client sent back; ``InvalidRequestError`` if it was changed."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:

@@ -53,8 +53,7 @@ class ServerCodec(Protocol):
     wire: ClassVar[str]
 
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
-        """Decode a request body; ``path`` is the URL path, which contains the model and the mode
-        on some wires.
+        """Decode a request body; on some wires the URL ``path`` has the model and the mode.
 
         A field that ``Request`` does not have is rejected, kept in ``config.extras``, or, if it is
         only a hint, named in ``warnings``. Raises ``InvalidRequestError`` or
@@ -63,15 +62,11 @@ class ServerCodec(Protocol):
         ...
 
     def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
-        """Return an encoder for the reply to this request; ``created`` is its time in epoch
-        seconds.
-        """
+        """Return an encoder for the reply to this request, created at epoch second ``created``."""
         ...
 
     def error(self, error: ProviderError) -> HttpReply:
-        """Return an error before the first event: status, headers (such as ``retry-after``) and
-        body.
-        """
+        """Return an error before the first event: status, headers (``retry-after``) and body."""
         ...
 
     def key(self, headers: Mapping[str, str]) -> str | None:
@@ -97,8 +92,8 @@ class ReplyEncoder(ABC):
         self.complete: MessageComplete | None = None
         # a call or text that failed validation, in a complete reply
         self.unsound: ProviderError | None = None
-        self.calls: list[CallFacts] = []  # calls that have ended
-        self._input: list[str] = []  # fragments of the open call
+        self.calls: list[CallFacts] = []  # tool calls that have ended
+        self._input: list[str] = []  # fragments of the open call's input
 
     @abstractmethod
     def feed(self, event: Event) -> bytes:
@@ -170,8 +165,7 @@ class ReplyEncoder(ABC):
         return isinstance(error, MalformedToolCallError) and bool(failed) and not hidden
 
     def finish_word(self, complete: MessageComplete, words: Mapping[str, FinishReason]) -> str:
-        """Return the finish reason in the terms of the wire; ``words`` lists the usual term of
-        each reason first.
+        """Return the wire's term for the finish reason; ``words`` lists the usual terms first.
 
         The provider's own term is kept if this wire has it with the same meaning.
         """

@@ -60,9 +60,7 @@ def find_class(error: ProviderError, table: dict[type[ProviderError], V]) -> V:
 
 
 def status_of(error: ProviderError) -> int:
-    """Return the status for the client of the gateway; a redirect of the provider becomes a
-    gateway error.
-    """
+    """Return the status for the gateway's client; a provider's redirect is a gateway error."""
     if error.status is not None and 300 <= error.status < 400:
         return 502
     kept = _KEPT.get(type(error), frozenset())
@@ -74,8 +72,7 @@ def status_of(error: ProviderError) -> int:
 
 
 def headers_of(error: ProviderError) -> dict[str, str]:
-    """Return the headers for Retry-After and, if the status is misleading, for whether to retry at
-    all.
+    """Return headers for Retry-After and, if the status misleads, for whether to retry.
 
     The SDKs of the vendors give ``retry-after-ms`` and ``x-should-retry`` precedence over the
     status.
@@ -96,9 +93,7 @@ _ADDRESS = re.compile(r"\bhttps?://\S++|(?<![\w.-])[\w.-]++:\d{2,5}+\b\S*+")
 
 
 def message_of(error: ProviderError) -> str:
-    """Return the message for the client: the provider's if there is one, without keys or internal
-    addresses.
-    """
+    """Return the message for the client: the provider's, without keys or internal addresses."""
     text = error.provider_message or error.message or error.category
     return _ADDRESS.sub("[address]", scrub(text, limit=MAX_MESSAGE))
 

@@ -32,8 +32,7 @@ _MAX_LEVELS = 32
 
 
 def strict_form(schema: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a schema as strict mode accepts it, with its meaning unchanged, or ``None`` if there
-    is no such form.
+    """Return a schema as strict mode accepts it, with the same meaning, or ``None``.
 
     A union with a discriminator (Pydantic writes ``oneOf``) becomes ``anyOf``: its branches
     exclude each other.
@@ -132,9 +131,7 @@ def _is_closed(form: Mapping[str, Any]) -> bool:
 
 
 def _wrap_reference(form: dict[str, Any]) -> dict[str, Any]:
-    """Move a reference into a union of one: hosted OpenAI rejects other keywords next
-    to ``$ref``.
-    """
+    """Move a reference into a union of one: OpenAI rejects other keywords next to ``$ref``."""
     rest = {name: value for name, value in form.items() if name != "$ref"}
     if set(rest) - {"title", "description"}:
         raise _NotStrictError

@@ -15,7 +15,7 @@ def join_url(base_url: str, path: str, default: str = "") -> str:
         raise ValueError("base_url must not contain spaces or control characters")
     try:
         parts = urlsplit(base_url)
-        _ = parts.port  # reading the port raises for an invalid one
+        _ = parts.port  # reading the port raises an error if it is invalid
     except ValueError as error:
         raise ValueError(
             "base_url must be an http or https URL; its host or port cannot be read"

@@ -34,10 +34,11 @@ ROWS: tuple[Row, ...] = (
     # llama.cpp answers 500 to a text longer than its physical batch; without this row it would be
     # retried
     row("500", r"too large to process|physical batch size", ContextOverflowError),
-    # TEI and vLLM, for a text longer than the context window
+    # TEI's and vLLM's errors for a text longer than the context window
     row("400 413 422", r"must have less than \d+ tokens|input is too long", ContextOverflowError),
-    row("424", r"", UnavailableError),  # TEI: its backend failed
-    row("501", r"", UnsupportedFeatureError),  # llama.cpp without --embeddings or --rerank
+    row("424", r"", UnavailableError),  # TEI answers 424 if its inference backend failed
+    # llama.cpp answers 501 if it was started without --embeddings or --rerank.
+    row("501", r"", UnsupportedFeatureError),
     *CHAT_ROWS,
     row("404", r"", InvalidModelError),
 )
@@ -85,9 +86,7 @@ class RetrievalCodec(ABC, Generic[Q, RequestT]):
 
     @classmethod
     def connect(cls, model: str, base_url: str, quirks: Any) -> Self:
-        """Return a codec for an endpoint; ``quirks`` is the wire's struct, or a mapping of its
-        fields.
-        """
+        """Return a codec for an endpoint; ``quirks`` is a struct or a mapping of its fields."""
         return cls(model, base_url, read_quirks(quirks, cls.quirks_type))
 
     @property
@@ -106,14 +105,10 @@ class RetrievalCodec(ABC, Generic[Q, RequestT]):
 
     @abstractmethod
     def decode(self, reply: HttpReply, request: RequestT) -> Any:
-        """Decode the complete reply to a request; raise ``InvalidResponseError`` if it
-        is invalid.
-        """
+        """Decode the complete reply to a request; ``InvalidResponseError`` if it is invalid."""
 
     def try_call(self, request: RequestT) -> Generator[HttpRequest, HttpReply, None]:
-        """Check readiness by a call that costs a token, on a wire whose server has no
-        model list.
-        """
+        """Check readiness by a call that costs one token, for servers without a model list."""
         reply = yield self.encode(request).http
         if reply.status >= 300:
             raise self.error(reply.status, reply.headers, reply.body)
@@ -122,15 +117,14 @@ class RetrievalCodec(ABC, Generic[Q, RequestT]):
     def error(
         self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None
     ) -> ProviderError:
-        """Return the error for a reply that is not a success. ``now`` (epoch seconds) resolves
-        dates in headers.
+        """Return the error for a reply that is not a success.
+
+        ``now`` (epoch seconds) resolves dates in headers.
         """
         return build_error(status, headers, read_failure(body), ROWS, now)
 
     def inband_error(self, record: Any) -> ProviderError | None:
-        """Return the error for a reply with status 200 that has an ``error`` instead of a result,
-        or ``None``.
-        """
+        """Return the error in a reply with status 200 and an ``error``; ``None`` without one."""
         found = record.get("error") if isinstance(record, dict) else None
         return inband_error(read_failure(record)) if found else None
 
@@ -156,9 +150,7 @@ class EmbedCodec(RetrievalCodec[Q, EmbedRequest]):
 
     @abstractmethod
     def decode(self, reply: HttpReply, request: EmbedRequest) -> EmbedPart:
-        """Decode the complete reply to a request; raise ``InvalidResponseError`` if it
-        is invalid.
-        """
+        """Decode the complete reply to a request; ``InvalidResponseError`` if it is invalid."""
 
 
 class RerankCodec(RetrievalCodec[Q, RerankRequest]):
@@ -166,15 +158,11 @@ class RerankCodec(RetrievalCodec[Q, RerankRequest]):
 
     @abstractmethod
     def decode(self, reply: HttpReply, request: RerankRequest) -> RankPart:
-        """Decode the complete reply to a request; raise ``InvalidResponseError`` if it
-        is invalid.
-        """
+        """Decode the complete reply to a request; ``InvalidResponseError`` if it is invalid."""
 
 
 def choose_input_type(request: EmbedRequest, words: Mapping[str, str]) -> str | None:
-    """Return the wire's name for the request's input type; reject a type that the wire does not
-    have.
-    """
+    """Return the wire's name for the request's input type; reject a type that it lacks."""
     if request.input_type is None:
         return None
     if request.input_type not in words:

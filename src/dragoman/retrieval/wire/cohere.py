@@ -50,8 +50,9 @@ _decode = msgspec.json.Decoder(_Reply).decode
 
 
 class CohereEmbed(EmbedCodec[EmbedQuirks]):
-    """``/v2/embed`` for one model at one base URL. The wire requires an input type; the default is
-    ``document``.
+    """``/v2/embed`` for one model at one base URL.
+
+    The wire requires an input type; the default is ``document``.
     """
 
     wire: ClassVar[str] = "cohere"

@@ -1,5 +1,6 @@
-"""Gemini: ``:batchEmbedContents``, which answers by position and reports neither usage, id nor
-model.
+"""Gemini: ``:batchEmbedContents``.
+
+It answers by position and reports no usage, id or model.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class JinaRerank(RerankCodec[RerankQuirks]):
         body: dict[str, Any] = {"model": request.model or self.model}
         if request.top_k is not None:
             body["top_n"] = request.top_k
-        # Always sent: the server returns all documents by default.
+        # return_documents is always sent, because Jina returns all documents by default.
         body |= {"return_documents": bool(request.return_documents), "truncation": False}
         body |= {"query": request.query, "documents": list(request.documents)}
         return self.post(join_url(self.base_url, "/rerank", default="/v1"), body, request, Notes())

@@ -1,5 +1,6 @@
-"""Ollama: ``/api/embed``. Long texts are rejected; Ollama's default, the only choice under
-``/v1``, truncates.
+"""Ollama: ``/api/embed``.
+
+Long texts are rejected. Ollama truncates them by default, and always under ``/v1``.
 """
 
 from __future__ import annotations
@@ -20,9 +21,7 @@ from .reading import check_count, pack_vectors, read_name, read_typed, read_usag
 
 
 class EmbedQuirks(Struct, frozen=True, forbid_unknown_fields=True):
-    """``options`` are the model's own, such as ``num_ctx``; ``keep_alive`` is how long it stays in
-    memory.
-    """
+    """Settings of Ollama: ``options`` of the model, and ``keep_alive``, its time in memory."""
 
     options: dict[str, Any] = field(default_factory=dict)
     keep_alive: str | float | None = None

@@ -131,8 +131,6 @@ class OpenAIRerank(RerankCodec[RerankQuirks]):
 def ask_as_chat(
     model: str, base_url: str, quirks: EmbedQuirks | RerankQuirks
 ) -> Generator[HttpRequest, HttpReply, None]:
-    """Check readiness as for a chat model: the model list, and the models in memory if the server
-    reports them.
-    """
+    """Check readiness as for a chat model: by the model list, and by the models in memory."""
     asked = replace(ChatQuirks(), readiness=quirks.readiness, any_model=quirks.any_model)
     yield from OpenAICodec(model, base_url, asked).ready()

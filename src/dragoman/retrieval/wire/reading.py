@@ -1,6 +1,4 @@
-"""Read replies: vectors in every format that servers use, results of a ranking, and
-token counts.
-"""
+"""Read replies: vectors in every format of servers, ranking results, and token counts."""
 
 from __future__ import annotations
 
@@ -31,9 +29,7 @@ class _Item(Struct, gc=False):
 
 
 class ListedReply(Struct):
-    """The shape of the openai wire: vectors under ``data``, each with its index; base64 or
-    numbers.
-    """
+    """A reply of the openai wire: vectors under ``data`` with an index, as base64 or numbers."""
 
     data: list[_Item]
     usage: Any = None
@@ -48,9 +44,7 @@ def read_listed(reply: HttpReply, count: int,
                 find_error: Callable[[Any], ProviderError | None]) -> tuple[
     ListedReply, bytes, int
 ]:  # fmt: skip
-    """Read a reply in openai format; return it, its vectors in the order of the texts, and their
-    length.
-    """
+    """Read an openai reply; return it, its vectors in the order of the texts, and their length."""
     read = read_typed(reply.body, _decode_listed, find_error)
     rows: list[Vector | None] = [None] * count
     check_count(len(read.data), count)
@@ -75,9 +69,7 @@ def _place(rows: list[Any], index: Any, row: Any) -> None:
 def read_typed(
     body: bytes, decode: Callable[[bytes], T], find_error: Callable[[Any], ProviderError | None]
 ) -> T:
-    """Decode a body of a known shape; raise the error that it contains, or
-    ``InvalidResponseError``.
-    """
+    """Decode a body of a known shape; raise its error, or ``InvalidResponseError``."""
     try:
         return decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -112,9 +104,7 @@ def check_count(found: int, expected: int) -> None:
 
 
 def pack_vectors(rows: Sequence[Vector]) -> tuple[bytes, int]:
-    """Return the vectors as consecutive little-endian float32 bytes, and the length of each
-    vector.
-    """
+    """Return the vectors as consecutive little-endian float32 bytes, and the vector length."""
     packed = [row if type(row) is bytes else _pack_numbers(row) for row in rows]
     sizes = set(map(len, packed))
     if len(sizes) > 1:
@@ -176,9 +166,7 @@ def _read_score(value: Any) -> float:
 
 
 def _read_echo(value: Any) -> str | None:
-    """Read the text of a document that the server returned: a string, or an object with a
-    ``text``.
-    """
+    """Read the text of a returned document: a string, or an object with a ``text``."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, dict):

@@ -32,9 +32,7 @@ _NO_CUT = "texts that are too long are refused here, never cut"
 
 
 class AskedRetrieval(Struct, frozen=True):
-    """The decoded request of a client, the dropped fields, and the requested form of
-    the answer.
-    """
+    """A client's decoded request, the dropped fields, and the requested form of the answer."""
 
     request: EmbedRequest | RerankRequest
     warnings: tuple[LossWarning, ...] = ()
@@ -49,9 +47,7 @@ class RetrievalServer(ABC):
 
     @abstractmethod
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> AskedRetrieval:
-        """Read a request, as bytes or decoded JSON; ``InvalidRequestError`` names the field that
-        is wrong.
-        """
+        """Read a request, as bytes or JSON values; ``InvalidRequestError`` names a bad field."""
 
     @abstractmethod
     def encode(self, answer: Any, asked: AskedRetrieval, model: str) -> HttpReply:
@@ -103,8 +99,9 @@ class OpenAIEmbedServer(RetrievalServer):
 
 
 class VoyageEmbedServer(OpenAIEmbedServer):
-    """``/v1/embeddings`` as Voyage and Jina define it: the settings have other names, and usage is
-    a total.
+    """``/v1/embeddings`` as Voyage and Jina define it.
+
+    The settings have other names than OpenAI's, and usage is a total.
     """
 
     wire: ClassVar[str] = "voyage"
@@ -415,8 +412,9 @@ def _write_error(error: ProviderError, record: dict[str, Any]) -> HttpReply:
 
 
 def _read_texts(fields: Fields, name: str) -> list[str]:
-    """Read one text or a list of texts. Token numbers are rejected: the model's vocabulary may
-    differ.
+    """Read one text or a list of texts.
+
+    Token numbers are rejected: the model's vocabulary may differ.
     """
     value = fields.take(name)
     if value is None:

@@ -28,8 +28,9 @@ from .reading import check_count, pack_vectors, read_any, read_results, read_typ
 
 
 class EmbedQuirks(Struct, frozen=True, forbid_unknown_fields=True):
-    """``prompt_names`` has the server's prompt for each input type. ``embed_truncate`` is false or
-    omitted.
+    """``prompt_names`` has the server's prompt for each input type.
+
+    ``embed_truncate`` is false or omitted.
 
     ``batch_limit`` is ``max_client_batch_size`` of the server, if not 32.
     """
@@ -81,8 +82,9 @@ class RerankQuirks(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TeiRerank(RerankCodec[RerankQuirks]):
-    """``/rerank`` for the one model of a server. It has no ``top_n``, so the list is truncated
-    here.
+    """``/rerank`` for the one model of a server.
+
+    It has no ``top_n``, so the list is truncated here.
     """
 
     wire: ClassVar[str] = "tei"

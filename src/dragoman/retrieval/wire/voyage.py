@@ -1,5 +1,4 @@
-"""Voyage: ``/v1/embeddings`` with an input type, and ``/v1/rerank`` with ``top_k`` and its results
-under ``data``.
+"""Voyage: ``/v1/embeddings`` with an input type, and ``/v1/rerank`` with ``top_k``.
 
 Both truncate long texts unless ``truncation`` is false, which is always sent.
 """

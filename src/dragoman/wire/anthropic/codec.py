@@ -81,9 +81,7 @@ class AnthropicCodec(Endpoint[Quirks]):
     def taught(
         self, detail: str, schema: Mapping[str, Any] | None = None, **changes: Any
     ) -> AnthropicCodec:
-        """Return a copy of the codec with other quirks, for one response schema or for every
-        request.
-        """
+        """Return a copy of the codec with other quirks, for one response schema or for all."""
         codec = super().taught(detail, schema, **changes)
         codec._max_output_tokens = self._max_output_tokens
         return codec
@@ -126,8 +124,7 @@ class AnthropicCodec(Endpoint[Quirks]):
         return {"x-api-key": key}
 
     def learn(self, error: ProviderError, request: Request) -> AnthropicCodec | None:
-        """Return a codec that requests structured output in another way, after an error that names
-        this one.
+        """Return a codec that requests structured output in another way than the rejected one.
 
         The order is: native, then tool, then prompt.
         """

@@ -85,8 +85,7 @@ def write_turns(
     notes: Notes,
     write_block: BlockWriter | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the conversation without its system prompt; ``first`` is the index of its first
-    message.
+    """Return the conversation without system prompt; ``first`` is its first message's index.
 
     ``write_block`` writes the blocks of users and tools for another wire with the same turns.
     """
@@ -117,7 +116,8 @@ class _Writer:
         self._pairs = pairs
         self._home = home
         self._notes = notes
-        self._asked: dict[int, int] = {}  # the turn of each assistant message
+        # The position of each assistant message's turn, by message index.
+        self._asked: dict[int, int] = {}
 
     def _turn(self, role: str) -> list[Any]:
         """Return the blocks of the current turn; begin a new turn if the role differs."""
@@ -230,7 +230,8 @@ def _write_source(block: Image | Document, path: str) -> dict[str, Any]:
         return {"type": "base64", "media_type": block.media_type, "data": source.base64_data}
     if not source.url.startswith("data:"):
         return {"type": "url", "url": source.url}
-    found = read_data_url(source.url)  # the server fetches only http URLs
+    # Media in a data: URL are sent inline, because the server fetches only http URLs.
+    found = read_data_url(source.url)
     if found is None or found[0] is None:
         raise UnsupportedContentError(
             f"{path}: this wire takes data: URLs in base64 with a media type only"

@@ -25,9 +25,7 @@ from ..errors import Failure, Row, build_error, row
 
 
 def inband_error(failure: Failure) -> ProviderError:
-    """Return the error for an error object in a 200 reply, with the status that belongs to its
-    ``error.type``.
-    """
+    """Return the error in a 200 reply, with the status that belongs to its ``error.type``."""
     # llama.cpp sends the status as the code
     code = int(failure.code) if re.fullmatch(r"[45]\d\d", failure.code) else 500
     return build_error(_STATUSES.get(failure.kind, code), {}, failure, ROWS)
@@ -68,7 +66,7 @@ ROWS: tuple[Row, ...] = (
         r"credit balance is too low|reached your specified API usage limits",
         QuotaExceededError,
     ),
-    # rows by error.type
+    # The next rows match error.type.
     _kind("(authentication_error|permission_error)", AuthenticationError),
     _kind("rate_limit_error", RateLimitError),
     _kind("overloaded_error", OverloadedError),

@@ -193,9 +193,7 @@ class AnthropicDecoder(Decoder):
     # --- the message
 
     def _read_rare(self, kind: str, event: _Event) -> bool:
-        """Decode an event that occurs once per message or block; return whether the event was of
-        that kind.
-        """
+        """Decode an event that is sent once per message or block; return whether it was one."""
         if kind == "content_block_start":
             self._start()
             self._open(event.index, event.content_block)
@@ -430,15 +428,14 @@ def _extras(data: dict[str, Any]) -> dict[str, Any]:
         for name, value in data.items()
         if name not in _KNOWN_FIELDS and value not in (None, [], "")
     }
-    if extras.get("caller") == {"type": "direct"}:  # the default of every call
+    if extras.get("caller") == {"type": "direct"}:
+        # This value is the default of every call, so it is not kept.
         del extras["caller"]
     return extras
 
 
 def _as_input(value: Any) -> str:
-    """Return the input of a call as text; an object becomes JSON, and an empty object does not
-    count as input yet.
-    """
+    """Return a call's input as text: an object as JSON, an empty object as no input yet."""
     if isinstance(value, str):
         return value
     return msgspec.json.encode(value).decode() if value else ""

@@ -70,9 +70,7 @@ def write_request(
 
 
 def structured_path(request: Request, home: Issuer, quirks: Quirks) -> _Path | None:
-    """Return how the response schema is requested: in the wire's own field, by a forced tool, or
-    in the prompt.
-    """
+    """Return how the schema is requested: by the wire's field, a forced tool, or the prompt."""
     schema = request.response_schema
     if schema is None:
         return None
@@ -91,9 +89,7 @@ def structured_path(request: Request, home: Issuer, quirks: Quirks) -> _Path | N
 def _write_structure(
     body: dict[str, Any], request: Request, quirks: Quirks, path: _Path | None, notes: Notes
 ) -> str | None:
-    """Write the tools and the response schema; return the instruction for the system prompt if one
-    is needed.
-    """
+    """Write the tools and the response schema; return the instruction for the prompt, if any."""
     schema = request.response_schema
     if schema is not None and path == "native":
         form = {"type": "json_schema", "schema": ordered_json(project_format(schema, notes))}
@@ -134,9 +130,7 @@ def _write_config(body: dict[str, Any], config: RuntimeConfig, limit: int | None
 def _write_reasoning(
     body: dict[str, Any], config: RuntimeConfig, home: Issuer, quirks: Quirks, notes: Notes
 ) -> None:
-    """Write the reasoning setting: a budget in tokens, an effort if the model has one, or no
-    thinking.
-    """
+    """Write the reasoning setting: a budget in tokens, an effort, or no thinking."""
     body |= _reasoning_fields(config, home, quirks, notes, body.get("max_tokens"))
 
 
@@ -241,9 +235,7 @@ def _answer_tool(body: dict[str, Any], schema: Mapping[str, Any], notes: Notes) 
 def _write_system(
     body: dict[str, Any], messages: Sequence[Message], system: str | None, directive: str | None
 ) -> None:
-    """Return the system prompt as one string, or as blocks if a message is marked for
-    the cache.
-    """
+    """Return the system prompt as a string, or as blocks if a message is marked for caching."""
     if any(isinstance(message, System) and message.cache for message in messages):
         blocks = [
             _write_instructions(message) for message in messages if isinstance(message, System)

@@ -32,9 +32,7 @@ _UNIONS = ("allOf", "anyOf", "oneOf")
 
 
 def fits_format(schema: Mapping[str, Any]) -> bool:
-    """Return whether every value that the schema allows is still valid after
-    ``project_format``.
-    """
+    """Return whether every value that the schema allows is valid after ``project_format``."""
     return _fits(schema, schema, {})
 
 
@@ -82,9 +80,7 @@ def _is_open(node: Mapping[str, Any]) -> bool:
 def project_format(
     schema: Mapping[str, Any], notes: Notes, path: str = "response_schema"
 ) -> dict[str, Any]:
-    """Return the schema for ``output_config.format`` or a strict tool; each removed keyword is a
-    loss.
-    """
+    """Return the schema for ``output_config.format`` or a strict tool; report removed keywords."""
     written: dict[str, Any] = _project(schema, notes, path)
     return written
 

@@ -65,8 +65,9 @@ class AnthropicServer:
     wire: ClassVar[str] = "anthropic"
 
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
-        """Decode the body of a request. ``max_tokens`` is required, except for a token count (by
-        ``path``).
+        """Decode the body of a request.
+
+        ``max_tokens`` is required, except for a token count (by ``path``).
         """
         return read_request(body, counting=path.endswith("/count_tokens"))
 
@@ -95,7 +96,12 @@ class AnthropicServer:
 _PING = named_frame({"type": "ping"})
 
 
-_WHOLE = (RedactedThinking, Opaque, Audio, Image)  # blocks without deltas
+_WHOLE = (
+    RedactedThinking,
+    Opaque,
+    Audio,
+    Image,
+)  # types of blocks that are sent complete, without deltas
 
 
 class _StreamEncoder(ReplyEncoder):
@@ -211,8 +217,9 @@ def _write_body(reply: BodyEncoder, complete: MessageComplete) -> bytes:
 
 
 def _write_message(start: MessageStart) -> dict[str, Any]:
-    """Return the message before its content. Usage is not known yet, but clients accept only
-    integers there.
+    """Return the message before its content.
+
+    Usage is not known yet, but clients accept only integers there.
     """
     return {
         "id": start.message_id,
@@ -227,8 +234,9 @@ def _write_message(start: MessageStart) -> dict[str, Any]:
 
 
 def _hides_call(complete: MessageComplete) -> bool:
-    """Return whether a reply has a call that a body cannot express: an input must be an object on
-    this wire.
+    """Return whether a reply has a call that a body cannot express, because of its input.
+
+    On this wire an input must be an object.
 
     A call that the token limit truncated is sent with ``{}``; clients recognise it by the stop
     reason.

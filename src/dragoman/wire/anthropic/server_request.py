@@ -101,9 +101,7 @@ class _Losses(Losses):
 
 
 def _read_cache(fields: Fields, losses: _Losses) -> PromptCache | None:
-    """Return the cache setting: a mark at the root means ``auto``; marks of blocks are read
-    elsewhere.
-    """
+    """Return the cache setting: a mark at the root means ``auto``; blocks have their own marks."""
     auto = losses.mark(fields)
     return PromptCache(auto, losses.ttl) if auto or losses.ttl else None
 
@@ -343,7 +341,8 @@ def _read_said(record: Fields, losses: _Losses) -> AssistantBlock:
 def _read_state(record: Fields, signature: str | None = None) -> Continuity | None:
     """Return the opaque state of a block, such as its signature and citations."""
     extras = {name: value for name, value in record.rest().items() if value not in ([], "")}
-    if extras.get("caller") == {"type": "direct"}:  # the default of every call
+    if extras.get("caller") == {"type": "direct"}:
+        # This value is the default of every call, so it is not kept.
         del extras["caller"]
     if signature:
         made, issuer = unseal(signature, "anthropic")

@@ -44,13 +44,11 @@ class BedrockCodec(Endpoint[Quirks]):
         self, model: str, base_url: str, quirks: Quirks | None = None, **settings: Any
     ) -> None:
         super().__init__(model, base_url, quirks, **settings)
-        self._url = join_url(base_url, "")  # raises for an invalid URL
+        self._url = join_url(base_url, "")  # join_url raises an error for an invalid URL
 
     @classmethod
     def adapt(cls, quirks: Quirks, capabilities: Capabilities) -> Quirks:
-        """Return the quirks for a model whose capabilities are partly known: structured output
-        needs tools.
-        """
+        """Return the quirks for a model's known capabilities: structured output needs tools."""
         quirks = cls.adapt_reasoning(quirks, capabilities)
         if capabilities.known("supports_images") is False:
             quirks = replace(quirks, result_media="omit")
@@ -87,15 +85,14 @@ class BedrockCodec(Endpoint[Quirks]):
         return build_error(status, headers, read_refusal(body, headers), ROWS, now)
 
     def authorise(self, key: str) -> dict[str, str]:
-        """Return the API key as a bearer token. With ``auth: {type: aws}`` requests are signed
-        instead.
+        """Return the API key as a bearer token.
+
+        With ``auth: {type: aws}`` requests are signed instead.
         """
         return {"authorization": f"Bearer {key}"}
 
     def learn(self, error: ProviderError, request: Request) -> BedrockCodec | None:
-        """Return a codec that puts the schema into the prompt, after an error about the forced
-        answer tool.
-        """
+        """Return a codec that puts the schema into the prompt, if the forced tool was rejected."""
         said = error.provider_message or ""
         if error.status != 400 or not _NAMES_TOOL.search(said):
             return None

@@ -1,6 +1,4 @@
-"""Classify errors of this wire: by the status, then by the name of the exception in a header, then
-by patterns.
-"""
+"""Classify errors of this wire: by status, then by the exception's name, then by patterns."""
 
 from __future__ import annotations
 
@@ -58,8 +56,9 @@ ROWS: tuple[Row, ...] = (
 
 
 def read_refusal(body: bytes, headers: Mapping[str, str] | None = None) -> Failure:
-    """Read an error reply. ``x-amzn-errortype``, or ``__type``, is
-    ``ValidationException:http://...``.
+    """Read an error reply.
+
+    ``x-amzn-errortype``, or ``__type``, is ``ValidationException:http://...``.
     """
     failure = read_failure(body)
     named = next(
@@ -67,7 +66,7 @@ def read_refusal(body: bytes, headers: Mapping[str, str] | None = None) -> Failu
         "",
     )
     record = _read_record(body)
-    # errors of the gateway in front of the service
+    # The gateway in front of the service writes its message into another field.
     if not failure.message and isinstance(said := record.get("Message"), str):
         failure = replace(failure, message=said)
     name = (

@@ -55,9 +55,7 @@ FINISH: dict[str, FinishReason] = {
 
 
 class BedrockDecoder(AnthropicDecoder):
-    """Decode messages and bodies of this wire; ``answer`` is the tool whose input is
-    the answer.
-    """
+    """Decode messages and bodies of this wire; ``answer`` is the tool that holds the answer."""
 
     framing = EventStreamDecoder
 
@@ -232,9 +230,7 @@ def _read_body(data: bytes) -> dict[str, Any] | None:
 
 
 def _as_block(block: dict[str, Any]) -> dict[str, Any]:
-    """Return a block in the form of the anthropic wire; an unknown block becomes opaque under its
-    own name.
-    """
+    """Return a block in the anthropic wire's form; an unknown block becomes opaque."""
     if isinstance(text := block.get("text"), str):
         return {"type": "text", "text": text}
     call = block.get("toolUse")

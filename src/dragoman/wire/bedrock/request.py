@@ -128,9 +128,7 @@ def write_request(
 def _draw(
     request: Request, home: Issuer, rules: TurnRules, path: _Path | None, notes: Notes
 ) -> dict[str, Any]:
-    """Return tools, system prompt and turns in the form of the anthropic wire, for placing cache
-    marks.
-    """
+    """Return tools, system prompt and turns in the anthropic form, to place cache marks."""
     schema = request.response_schema
     tools = [_write_tool(tool, f"tools[{at}]", notes) for at, tool in enumerate(request.tools)]
     if schema is not None and path == "tool":
@@ -172,7 +170,8 @@ def _write_tool(tool: Tool, path: str, notes: Notes) -> dict[str, Any]:
     if tool.description:
         spec["description"] = tool.description
     schema = tool.parameters
-    if tool.strict and fits_format(schema):  # recorded with Claude, whose grammar decides
+    if tool.strict and fits_format(schema):
+        # Strict tools were recorded with Claude only, so its schema subset is used.
         schema = project_format(schema, notes, f"{path}.parameters")
         spec["strict"] = True
     elif tool.strict:
@@ -191,8 +190,9 @@ def _write_tools(
     path: _Path | None,
     notes: Notes,
 ) -> None:
-    """Write the tools and the tool choice. The wire has no choice "none", so no tools are sent for
-    it.
+    """Write the tools and the tool choice.
+
+    The wire has no choice "none", so no tools are sent for it.
     """
     choice = request.tool_choice
     if path == "tool":
@@ -223,9 +223,7 @@ def _write_choice(choice: ToolChoice) -> dict[str, Any]:
 
 
 def _write_user_block(block: UserBlock, path: str, notes: Notes) -> dict[str, Any]:
-    """Return a block of the anthropic wire; a medium has its Converse form in the field
-    ``converse``.
-    """
+    """Return a block of the anthropic wire; its field ``converse`` holds a medium for Converse."""
     if isinstance(block, Text):
         return {"type": "text", "text": block.text, **mark_of(block)}
     if isinstance(block, Audio):

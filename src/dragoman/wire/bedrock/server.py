@@ -130,9 +130,7 @@ class _StreamEncoder(ReplyEncoder):
         return opened + text + self._delta({"reasoningContent": {"signature": event.signature}})
 
     def _late(self, block: AssistantBlock) -> bytes:
-        """Return the events for a block without deltas, which is sent last: redacted thinking or
-        media.
-        """
+        """Return the events for a block without deltas, such as media; they are sent last."""
         if isinstance(block, RedactedThinking):
             return (
                 self._turn("")
@@ -211,8 +209,9 @@ def _write(block: AssistantBlock) -> list[dict[str, Any]]:
 
 
 def _write_usage(usage: Usage) -> dict[str, Any]:
-    """Write usage. Counts do not overlap on this wire: cached tokens are not part of the input
-    count.
+    """Write usage.
+
+    Counts do not overlap on this wire: cached tokens are not part of the input count.
     """
     asked = usage.input_tokens
     if asked is not None:

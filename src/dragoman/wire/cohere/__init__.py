@@ -1,6 +1,4 @@
-"""Cohere's native wire, ``POST /v2/chat``: named server-sent events, plans before calls, citations
-with positions.
-"""
+"""Cohere's native wire, ``POST /v2/chat``: named events, plans before calls, citations."""
 
 from .codec import CohereCodec
 from .quirks import Quirks

@@ -28,9 +28,7 @@ _NAMES_FORMAT = re.compile(r"response_format|json_schema|json_object|schema", re
 
 
 class CohereCodec(Endpoint[Quirks]):
-    """The v2 chat wire for one model at one base URL; a version at the end of the URL is not
-    needed.
-    """
+    """The v2 chat wire for one model at one base URL, with or without the version in it."""
 
     wire: ClassVar[str] = "cohere"
     quirks_type = Quirks
@@ -39,7 +37,7 @@ class CohereCodec(Endpoint[Quirks]):
         self, model: str, base_url: str, quirks: Quirks | None = None, **settings: Any
     ) -> None:
         super().__init__(model, base_url, quirks, **settings)
-        join_url(base_url, "")  # raises for an invalid URL
+        join_url(base_url, "")  # join_url raises an error for an invalid URL
         self._root = root_of(base_url)
 
     @classmethod
@@ -78,9 +76,7 @@ class CohereCodec(Endpoint[Quirks]):
         return {"authorization": f"Bearer {key}"}
 
     def learn(self, error: ProviderError, request: Request) -> CohereCodec | None:
-        """Return a codec that puts the schema into the prompt, after an error about the response
-        format.
-        """
+        """Return a codec that puts the schema into the prompt, if the format was rejected."""
         said = error.provider_message or ""
         if error.status not in (400, 422) or not _NAMES_FORMAT.search(said):
             return None

@@ -1,5 +1,6 @@
-"""Classify errors of this wire. The body has a sentence and no code: the status decides first,
-then the message.
+"""Classify errors of this wire.
+
+The body has a sentence and no code: the status decides first, then the message.
 """
 
 from __future__ import annotations

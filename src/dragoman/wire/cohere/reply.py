@@ -68,17 +68,17 @@ class CohereDecoder(Decoder):
 
     def __init__(self, request: Request, out: Assembler, *, keep_raw: bool = True) -> None:
         super().__init__(request, out, keep_raw=keep_raw)
-        self._count = 0  # the number of calls
-        self._calls: dict[Any, int] = {}  # the open call at each index
+        self._count = 0  # the number of tool calls so far
+        self._calls: dict[Any, int] = {}  # the open tool call at each index
         self._empty: int | None = None  # a call that was closed without input
-        self._fed: set[int] = set()  # calls whose input has begun
+        self._fed: set[int] = set()  # tool calls whose input has begun to arrive
         self._citations: list[Any] = []  # citations of the open text
         self._plans = False  # whether the open block is a plan
         self._end: dict[str, Any] = {}
 
     def frame(self, frame: Frame) -> None:
         data = frame.data.strip()
-        if not data or data == b"[DONE]":  # sent only after the last event
+        if not data or data == b"[DONE]":  # [DONE] is sent only after the last event
             return
         if frame.event == b"error" and not data.startswith(b"{"):
             self._fail(data)
@@ -153,9 +153,7 @@ class CohereDecoder(Decoder):
         return True
 
     def _fail(self, data: bytes) -> None:
-        """Fail with an error that does not have the form of this wire, such as one
-        from a proxy.
-        """
+        """Fail with an error that is not in this wire's form, such as one from a proxy."""
         self.out.fail(foreign_error(read_failure(data)))
 
     def _start(self) -> None:
@@ -293,9 +291,7 @@ class CohereDecoder(Decoder):
     # --- version 1 of the API
 
     def _read_earlier(self, body: dict[str, Any]) -> None:
-        """Decode a reply of ``/v1/chat``, which proxies still send: one text, and calls with
-        parameters.
-        """
+        """Decode a reply of ``/v1/chat``, as some proxies send: one text, and calls."""
         self._start()
         text = body.get("text")
         self.out.text(text if isinstance(text, str) else "")
@@ -325,8 +321,9 @@ def _read_event(data: bytes) -> _Event:
 
 
 def _read_body(data: bytes) -> dict[str, Any]:
-    """Return the object of a body. Version 1 streams lines, and its last line has the complete
-    reply.
+    """Return the object of a body.
+
+    Version 1 streams lines, and its last line has the complete reply.
     """
     try:
         body = read_json(data)
@@ -343,9 +340,7 @@ def _read_body(data: bytes) -> dict[str, Any]:
 
 
 def _listed(record: dict[str, Any], body: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the sources of a citation from version 1 of the API, which refers to
-    documents by id.
-    """
+    """Return the sources of a citation of API version 1, which names documents by id."""
     ids = record.get("document_ids")
     known = {each.get("id"): each for each in entries_of(body.get("documents"))}
     found = [each for each in ids if isinstance(each, str)] if isinstance(ids, list) else []
@@ -353,9 +348,7 @@ def _listed(record: dict[str, Any], body: dict[str, Any]) -> list[dict[str, Any]
 
 
 def _read_usage(record: dict[str, Any]) -> Usage:
-    """Return the token counts, which include the server's prompt template, and the billed ones,
-    which do not.
-    """
+    """Return the token counts, which include the prompt template, and the billed ones."""
     tokens, units = record.get("tokens"), record.get("billed_units")
     billed = units if isinstance(units, dict) else {}
     counts = tokens if isinstance(tokens, dict) else billed

@@ -58,9 +58,7 @@ _FIELDS = {
 
 
 def structured_path(request: Request, quirks: Quirks) -> Literal["native", "prompt"] | None:
-    """Return how the response schema is requested: ``response_format`` works only without tools
-    and documents.
-    """
+    """Return how the schema is requested: with tools or documents, only in the prompt."""
     if request.response_schema is None:
         return None
     beside = (
@@ -72,9 +70,7 @@ def structured_path(request: Request, quirks: Quirks) -> Literal["native", "prom
 def write_request(
     request: Request, home: Issuer, quirks: Quirks, path: str | None, notes: Notes
 ) -> dict[str, Any]:
-    """Return the body of a request; messages come last. ``path`` is how the response schema is
-    requested.
-    """
+    """Return the body of a request, messages last; ``path`` is how the schema is requested."""
     body: dict[str, Any] = {"model": home.model, "stream": request.stream}
     body |= _write_config(request.config)
     body |= reasoning_fields(request.config, quirks.reasoning, home, notes) or {}
@@ -108,8 +104,9 @@ def _write_config(config: RuntimeConfig) -> dict[str, Any]:
 
 
 def _write_tools(body: dict[str, Any], request: Request, notes: Notes) -> None:
-    """Write the tools and the tool choice. The wire cannot force one tool, so only that tool is
-    sent.
+    """Write the tools and the tool choice.
+
+    The wire cannot force one tool, so only that tool is sent.
     """
     choice = request.tool_choice
     named = choice.name if isinstance(choice, ForceTool) else None
@@ -132,7 +129,8 @@ def _write_tools(body: dict[str, Any], request: Request, notes: Notes) -> None:
 
 def _write_tool(tool: Tool, path: str, notes: Notes, *, strict: bool) -> dict[str, Any]:
     if not strict:
-        note_strict(tool, path, notes)  # one switch applies to all tools
+        # This API has one strict switch for all tools, not one per tool.
+        note_strict(tool, path, notes)
     function = {
         "name": tool.name,
         "description": tool.description,
@@ -176,9 +174,7 @@ class _Writer:
         return [*written, *self._take_media()]
 
     def _take_media(self) -> list[dict[str, Any]]:
-        """Return the user message with the images of the preceding tool results, if
-        there are any.
-        """
+        """Return the user message with the images of the preceding tool results, if any."""
         media, self._media = self._media, []
         return [{"role": "user", "content": media}] if media else []
 
@@ -225,9 +221,7 @@ class _Writer:
         return {"role": "tool", "tool_call_id": message.tool_call_id, "content": content}
 
     def _result_text(self, block: UserBlock, path: str) -> str:
-        """Return a block of a tool result as text; an image is numbered and sent after the
-        results.
-        """
+        """Return a tool result's block as text; an image is numbered and sent afterwards."""
         if isinstance(block, Text):
             return block.text
         name = f"image {len(self._media) // 2 + 1}"

@@ -33,9 +33,7 @@ class StreamedArguments:
         return self._value
 
     def add(self, piece: Any) -> None:
-        """Add one entry of ``partialArgs``; raise ``MalformedToolCallError`` if its path is
-        invalid.
-        """
+        """Add an entry of ``partialArgs``; ``MalformedToolCallError`` if its path is invalid."""
         path = piece.get("jsonPath") if isinstance(piece, dict) else None
         if not isinstance(path, str):
             raise MalformedToolCallError("a piece of a tool call's arguments has no path")
@@ -44,7 +42,7 @@ class StreamedArguments:
         if self._growing != path or not isinstance(value, str):
             self._settle()
             self._growing = None
-            if name is None:  # only the end of the growing string
+            if name is None:  # an entry without a value only ends the string that was growing
                 return
             self._place = self._reach(_read_path(path))
             self._put(value)
@@ -68,9 +66,7 @@ class StreamedArguments:
             holder[last] = value
 
     def _reach(self, steps: list[str | int]) -> tuple[Any, str | int]:
-        """Return the container that a path leads to, and the last step of the path; create missing
-        containers.
-        """
+        """Return the container of a path, created if missing, and the path's last step."""
         node: Any = self._value
         for step, following in pairwise(steps):
             _check_step(node, step)

@@ -27,7 +27,7 @@ from .reply import GeminiDecoder
 from .request import structured_path, write_request
 
 _VERSION = re.compile(r"/v\d\w*(/|$)")
-# the documented signature for calls of another model
+# the signature that Google documents for calls made by another model
 _UNSIGNED = "skip_thought_signature_validator"
 
 
@@ -45,7 +45,7 @@ class GeminiCodec(Endpoint[Quirks]):
         self, model: str, base_url: str, quirks: Quirks | None = None, **settings: Any
     ) -> None:
         super().__init__(model, base_url, quirks, **settings)
-        join_url(base_url, "")  # raises for an invalid URL
+        join_url(base_url, "")  # join_url raises an error for an invalid URL
         parts = urlsplit(base_url)
         if {"key", "access_token"} & parse_qs(parts.query).keys():
             raise ValueError("base_url must not contain a key; pass api_key instead")

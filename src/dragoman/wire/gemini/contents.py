@@ -48,9 +48,7 @@ _MINTED = re.compile(r"call_[0-9A-HJKMNP-TV-Z]{26}")
 def write_contents(
     messages: Sequence[Message], first: int, target: Issuer, quirks: Quirks, notes: Notes
 ) -> list[dict[str, Any]]:
-    """Return the conversation without its system prompt; ``first`` is the index of its first
-    message.
-    """
+    """Return the conversation without system prompt; ``first`` is its first message's index."""
     return _Writer(messages, first, target, quirks, notes).write()
 
 
@@ -225,9 +223,7 @@ class _Writer:
         return {}
 
     def _stand_in(self, parts: list[Any], path: str) -> None:
-        """Put the placeholder signature on the first call of a turn whose calls have
-        no signature.
-        """
+        """Put the placeholder signature on the first call of a turn without call signatures."""
         calls = [part for part in parts if isinstance(part, dict) and "functionCall" in part]
         placeholder = self._quirks.placeholder_signature
         if placeholder is None or not calls or any("thoughtSignature" in call for call in calls):

@@ -71,9 +71,7 @@ def _quotas(details: Iterable[dict[str, Any]]) -> list[str]:
 
 
 def inband_error(error: Any) -> ProviderError:
-    """Return the error for an error object in a 200 reply: by code, by status name, else a server
-    error.
-    """
+    """Return the error in a 200 reply: by code, by status name, else a server error."""
     failure = read_refusal({"error": error})
     code = str(error.get("code")) if isinstance(error, dict) else ""
     if re.fullmatch(r"[45]\d\d", code):

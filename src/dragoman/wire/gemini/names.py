@@ -1,6 +1,4 @@
-"""The two styles in which clients of the Gemini wire write names and base64; its API
-accepts both.
-"""
+"""The two styles in which clients of the Gemini wire write names and base64."""
 
 from __future__ import annotations
 

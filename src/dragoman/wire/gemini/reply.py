@@ -1,6 +1,4 @@
-"""Decode replies of this wire: chunks, bodies and arrays of chunks, including the deviations of
-servers.
-"""
+"""Decode replies of this wire: chunks, bodies, arrays of chunks, and deviations of servers."""
 
 from __future__ import annotations
 
@@ -94,9 +92,7 @@ def _read_frame(data: bytes) -> list[_Chunk]:
 
 
 def _read_array(data: bytes) -> list[_Chunk]:
-    """Return the chunks of a stream that is one JSON array; the complete ones, if it was
-    truncated.
-    """
+    """Return the chunks of a stream that is a JSON array; only complete ones if truncated."""
     try:
         return _arrays.decode(data)
     except msgspec.ValidationError:
@@ -155,7 +151,7 @@ FINISH: dict[str, FinishReason] = {
     "IMAGE_SAFETY": "content_filter",
     "IMAGE_PROHIBITED_CONTENT": "content_filter",
     "IMAGE_RECITATION": "content_filter",
-    "MODEL_ARMOR": "content_filter",  # sent by Vertex AI
+    "MODEL_ARMOR": "content_filter",  # Vertex AI sends MODEL_ARMOR
 }
 
 
@@ -194,8 +190,9 @@ def read_medium(
 
 
 def _own_fields(part: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the other fields of a part with an image, which its issuer needs back; ``thought``
-    marks a draft.
+    """Return the fields of an image part that its issuer needs back.
+
+    ``thought`` marks a draft.
     """
     inner = {
         name: value
@@ -238,7 +235,7 @@ class GeminiDecoder(Decoder):
         self._blocked: str | None = None
         self._in_thought = False
         self._call: _OpenCall | None = None
-        self._empty: int | None = None  # a call without arguments so far
+        self._empty: int | None = None  # the open call, if it has no arguments so far
         self._cut = False
         self._count = 0
         self._sources: dict[str, Any] = {}
@@ -419,9 +416,7 @@ class GeminiDecoder(Decoder):
         self.out.block_end(key)
 
     def _close_empty(self) -> None:
-        """Close a call without arguments as complete, because another part or a regular end
-        followed it.
-        """
+        """Close a call without arguments as complete, because the reply continued or ended."""
         if self._empty is not None:
             self.out.block_end(self._empty)
             self._empty = None
@@ -504,9 +499,7 @@ def _read_usage(record: dict[str, Any]) -> Usage:
 
 
 def _add(one: Any, other: Any) -> int | None:
-    """Return the sum of two counts; a missing one is zero if the other is present: this wire omits
-    zeros.
-    """
+    """Return the sum of two counts; this wire omits zeros, so one missing count is zero."""
     if one is None or other is None:
         return read_count(one if other is None else other)
     counts = read_count(one), read_count(other)

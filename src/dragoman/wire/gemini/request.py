@@ -1,6 +1,4 @@
-"""Encode requests of this wire: settings, tools and response schema; ``contents`` encodes the
-conversation.
-"""
+"""Encode requests of this wire: settings, tools and schema; ``contents`` has the messages."""
 
 from __future__ import annotations
 
@@ -89,8 +87,7 @@ def write_request(
 
 
 def _write_cache(body: dict[str, Any], request: Request, notes: Notes) -> None:
-    """Write the handle of cached contents; without one the cache is automatic, and nothing is
-    sent.
+    """Write the handle of cached contents; without one nothing is sent.
 
     Cached contents have their own system prompt and tools, and the server rejects others with
     them.
@@ -110,8 +107,9 @@ def _write_cache(body: dict[str, Any], request: Request, notes: Notes) -> None:
 
 
 def _add_extras(body: dict[str, Any], extras: Mapping[str, Any]) -> None:
-    """Add the caller's extras to the root of the body; a dotted name is a path. Tools are
-    appended.
+    """Add the caller's extras to the root of the body; a dotted name is a path.
+
+    Tools are appended.
 
     Extras that are known settings are in ``generationConfig`` already.
     """

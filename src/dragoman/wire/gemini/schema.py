@@ -33,9 +33,7 @@ _FORMATS = {
 
 
 def project_schema(schema: Mapping[str, Any], path: str, notes: Notes) -> dict[str, Any]:
-    """Return the schema, reduced to the subset; notes about omitted keywords begin
-    with ``path``.
-    """
+    """Return the schema, reduced to the subset; notes on omitted keywords start with ``path``."""
     return _Projector(schema, notes).project(schema, path, ())
 
 

@@ -84,8 +84,9 @@ class GeminiServer:
         )
 
     def key(self, headers: Mapping[str, str]) -> str | None:
-        """Return the key from ``x-goog-api-key``, or a bearer token. The URL is ignored: proxies
-        log URLs.
+        """Return the key from ``x-goog-api-key``, or a bearer token.
+
+        The URL is ignored: proxies log URLs.
         """
         return headers.get("x-goog-api-key") or bearer_token(headers)
 
@@ -227,9 +228,7 @@ def _finish_reason(reply: ReplyEncoder, complete: MessageComplete) -> str:
 
 
 def _hides_call(complete: MessageComplete) -> bool:
-    """Return whether a call has an input that is not an object, in a reply that the token limit
-    did not truncate.
-    """
+    """Return whether a call's input is not an object, although the reply is not truncated."""
     return complete.finish_reason != "length" and has_unreadable_call(complete.final_content)
 
 

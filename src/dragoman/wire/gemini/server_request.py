@@ -45,7 +45,7 @@ from .reply import read_medium
 from .request import LEVELS, SETTINGS
 
 _ISSUER = Issuer("gemini")
-# the model and whether the reply is streamed
+# The verb in the path decides whether the reply is streamed.
 _VERBS = {"generateContent": False, "streamGenerateContent": True}
 # Root fields that our values have no field for; they become extras, unchanged.
 _ROOT = ("safetySettings", "labels", "serviceTier", "store")
@@ -116,7 +116,7 @@ def _read_extras(fields: Fields, inner: Fields) -> dict[str, Any]:
         name if name in SETTINGS else f"generationConfig.{name}": value
         for name, value in inner.rest().items()
     }
-    fields.take("model")  # a few clients repeat the name from the path
+    fields.take("model")  # a few clients repeat the model's name from the path in the body
     return settings | {
         name: value for name in _ROOT if (value := fields.take(name)) not in Fields.EMPTY
     }
@@ -128,9 +128,7 @@ def _read_cache(fields: Fields) -> PromptCache | None:
 
 
 def _read_thinking(inner: Fields) -> str | int | None:
-    """Return the reasoning setting, a budget or a level; leave other thinking fields
-    in the body.
-    """
+    """Return the reasoning setting, a budget or level; leave other thinking fields."""
     thinking = inner.inner("thinkingConfig")
     if thinking is None:
         return None
@@ -164,9 +162,7 @@ def _read_tool(record: Fields) -> Tool:
 
 
 def _lower_types(schema: Any) -> Any:
-    """Return a schema with lower-case types; this wire writes them in upper case, such
-    as STRING.
-    """
+    """Return a schema with lower-case types; this wire writes upper case, such as STRING."""
     if isinstance(schema, list):
         return [_lower_types(item) for item in schema]
     if not isinstance(schema, dict):
@@ -301,9 +297,7 @@ class _Reader:
 
 
 def _response_text(response: Any) -> str:
-    """Return the text of a result, or its object as JSON: a result is an object of any shape on
-    this wire.
-    """
+    """Return a result as text; an object, which may have any shape, becomes JSON."""
     if isinstance(response, dict) and len(response) == 1:
         only = response.get("result", response.get("error", response.get("output")))
         if isinstance(only, str):
@@ -317,9 +311,7 @@ def _user(blocks: list[UserBlock]) -> User:
 
 
 def _finish_part(record: Fields) -> None:
-    """Reject unknown fields. Some SDKs write ``thought: false`` on every part, which
-    is ignored.
-    """
+    """Reject unknown fields, except ``thought: false``, which some SDKs write on every part."""
     if record.flag("thought"):
         record.refuse("thought", "can be true in a part of the model only")
     record.done()

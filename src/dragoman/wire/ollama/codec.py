@@ -32,7 +32,7 @@ class OllamaCodec(Endpoint[Quirks]):
         self, model: str, base_url: str, quirks: Quirks | None = None, **settings: Any
     ) -> None:
         super().__init__(model, base_url, quirks, **settings)
-        join_url(base_url, "")  # raises for an invalid URL
+        join_url(base_url, "")  # join_url raises an error for an invalid URL
         self._root = root_of(base_url).removesuffix("/api")
 
     def encode(self, request: Request) -> Encoded:
@@ -63,9 +63,7 @@ class OllamaCodec(Endpoint[Quirks]):
         return {"authorization": f"Bearer {key}"}
 
     def learn(self, error: ProviderError, request: Request) -> OllamaCodec | None:
-        """Return a codec that puts the schema into the prompt, after a 400 that names
-        ``format``.
-        """
+        """Return a codec that puts the schema into the prompt, if a 400 names ``format``."""
         said = error.provider_message or ""
         if error.status != 400 or request.response_schema is None or "format" not in said:
             return None

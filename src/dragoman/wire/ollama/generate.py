@@ -11,7 +11,7 @@ from ..fields import read_body
 from ..server import Asked, BodyEncoder, ReplyEncoder, encode_json
 from .server import OllamaServer, end_fields, format_time
 
-_LONGEST_LOAD = 4096  # bytes
+_LONGEST_LOAD = 4096  # largest body of a request that only loads a model, in bytes
 _TAKEN = ("prompt", "system", "images")
 
 
@@ -25,9 +25,7 @@ def to_chat(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find_load(body: bytes) -> str | None:
-    """Return the model that a request without a prompt asks to load; ``None`` for any other
-    request.
-    """
+    """Return the model that a request without a prompt loads; ``None`` for other requests."""
     if len(body) > _LONGEST_LOAD:
         return None
     fields = read_body(body)
@@ -47,9 +45,7 @@ def write_load(model: str, path: str, created: int) -> bytes:
 
 
 class OllamaGenerateServer(OllamaServer):
-    """Decode a request that ``to_chat`` converted, and encode replies in the form of
-    ``/api/generate``.
-    """
+    """Decode requests that ``to_chat`` converted; encode replies of ``/api/generate``."""
 
     def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
         """Return an encoder for the reply, which is one body or a stream."""

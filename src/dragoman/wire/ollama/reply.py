@@ -60,7 +60,7 @@ class OllamaDecoder(Decoder):
     def __init__(self, request: Request, out: Assembler, *, keep_raw: bool = True) -> None:
         super().__init__(request, out, keep_raw=keep_raw)
         self._calls = 0
-        self._empty: int | None = None  # a call without arguments so far
+        self._empty: int | None = None  # the open call, if it has no arguments so far
 
     def frame(self, frame: Frame) -> None:
         try:
@@ -109,9 +109,7 @@ class OllamaDecoder(Decoder):
             self.out.block_end(key)
 
     def _close_empty(self) -> None:
-        """Close a call without arguments as complete, because another part or a regular end
-        followed it.
-        """
+        """Close a call without arguments as complete, because the reply continued or ended."""
         if self._empty is not None:
             self.out.block_end(self._empty)
             self._empty = None

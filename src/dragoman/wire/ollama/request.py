@@ -49,9 +49,7 @@ _OPTIONS = {
 def write_request(
     request: Request, home: Issuer, quirks: Quirks, path: str | None, notes: Notes
 ) -> dict[str, Any]:
-    """Return the body of a request; messages come last. ``path`` is how the response schema is
-    requested.
-    """
+    """Return the body of a request, messages last; ``path`` is how the schema is requested."""
     body: dict[str, Any] = {"model": home.model, "stream": request.stream}
     if quirks.keep_alive is not None:
         body["keep_alive"] = quirks.keep_alive
@@ -121,9 +119,7 @@ def _write_messages(
 
 
 def _names(messages: Sequence[Message]) -> dict[str, str]:
-    """Return the tool name of each result: calls have no ids on this wire, so name and order
-    identify them.
-    """
+    """Return the tool name of each result; without ids, name and order identify a call."""
     return {
         call.id: call.name
         for message in messages

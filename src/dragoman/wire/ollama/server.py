@@ -136,9 +136,7 @@ def _read_config(fields: Fields) -> RuntimeConfig:
 
 
 def _read_think(fields: Fields) -> Effort | None:
-    """Return the reasoning setting; ``think`` is an effort, or a boolean for models without
-    efforts.
-    """
+    """Return the reasoning setting: ``think`` is an effort, or a boolean."""
     think = fields.take("think")
     if isinstance(think, bool):
         return "medium" if think else "none"
@@ -333,8 +331,9 @@ def _write_call(call_id: str, name: str, arguments: dict[str, Any] | None) -> di
 
 
 def end_fields(reply: ReplyEncoder, complete: MessageComplete) -> dict[str, Any]:
-    """Return the finish reason and the token counts. This wire sends ``stop`` for calls as well,
-    valid or not.
+    """Return the finish reason and the token counts.
+
+    This wire sends ``stop`` for calls as well, valid or not.
     """
     called = complete.finish_reason == "tool_calls" or isinstance(
         reply.unsound, MalformedToolCallError

@@ -103,9 +103,7 @@ class OpenAICodec(Endpoint[Quirks]):
         return self.taught_structure(request, about_field=about_field, structured="prompt")
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
-        """Check readiness in the way that this kind of server supports; see
-        ``Quirks.readiness``.
-        """
+        """Check readiness in the way that the server supports; see ``Quirks.readiness``."""
         kind: str = self.quirks.readiness
         if kind == "health":
             yield from self._ask_health()
@@ -157,9 +155,7 @@ class OpenAICodec(Endpoint[Quirks]):
         return mine or {}
 
     def _ask_key(self) -> Generator[HttpRequest, HttpReply, None]:
-        """Check the key at its own endpoint, free of charge: OpenRouter serves its model list
-        without a key.
-        """
+        """Check the key at its own endpoint: OpenRouter serves its model list without a key."""
         reply = yield get_json(join_url(self.base_url, "/key", default="/v1"))
         if reply.status != 404:
             refuse_failure(self, reply)

@@ -22,9 +22,7 @@ from ..errors import Failure, Row, build_error, row
 
 
 def inband_error(failure: Failure) -> ProviderError:
-    """Return the error for an error object in a 200 reply: by its status, by its message, else a
-    server error.
-    """
+    """Return the error in a 200 reply: by its status, by its message, else a server error."""
     if re.fullmatch(r"[45]\d\d", failure.code):
         return build_error(int(failure.code), {}, failure, ROWS)
     words = f"{failure.code} {failure.kind}"
@@ -60,7 +58,7 @@ ROWS: tuple[Row, ...] = (
         r"(input|prompt).{0,60}(exceed|longer than|contains).{0,60}tokens",
         ContextOverflowError,
     ),
-    # no credit
+    # errors about missing credit
     row("", r"\bbilling_error\b|payment[_ ]required", BillingError),
     row("", r"insufficient_(quota|balance)|exceeded your current quota", QuotaExceededError),
     row("", r"billing_(hard_limit|not_active)", QuotaExceededError),
@@ -72,7 +70,7 @@ ROWS: tuple[Row, ...] = (
         r"(incorrect|invalid)[_ ]api[_ ]?key|api[_ ]?key.{0,20}not valid",
         AuthenticationError,
     ),
-    # unknown model
+    # errors about a model that is unknown or not loaded
     row("503", r"loading (the )?model|model.{0,40}loading|model_not_loaded", ModelNotLoadedError),
     row(
         "400 404 409 500",

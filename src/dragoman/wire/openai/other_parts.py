@@ -26,9 +26,7 @@ _TYPES = {"mp3": "audio/mpeg", "pcm16": "audio/pcm"}
 
 
 class OtherParts:
-    """Collect citations, images, audio and executed tools, and add them at the end of
-    the message.
-    """
+    """Collect citations, images, audio and executed tools; add them when the message ends."""
 
     def __init__(self, request: Request) -> None:
         asked = request.config.extras.get("audio")

@@ -1,6 +1,4 @@
-"""Decode replies of this wire: chunks and bodies, including the deviations of
-compatible servers.
-"""
+"""Decode replies of this wire: chunks and bodies, and the deviations of servers."""
 
 from __future__ import annotations
 
@@ -90,8 +88,7 @@ def _read_chunk(data: bytes) -> _Chunk:
 
 
 def _mend_calls(record: Any) -> bool:
-    """Remove invalid entries of ``tool_calls`` from choices that ended in an error; return whether
-    there were any.
+    """Remove invalid ``tool_calls`` from choices that ended in an error; return if any existed.
 
     A failed reply is returned with the parts that can be read; ``raw`` keeps the rest.
     """
@@ -327,9 +324,7 @@ class OpenAIDecoder(Decoder):
             self._other_parts.read(part.annotations, part.images, part.audio, part.executed_tools)
 
     def _note_details(self, part: _Part, details: list[Any]) -> None:
-        """Collect reasoning details, and attach them to the thinking block before the next block
-        begins.
-        """
+        """Collect reasoning details; attach them to thinking before the next block begins."""
         if part.reasoning_content or part.reasoning:
             self._answering = False
         if isinstance(part.reasoning_details, list):
@@ -517,9 +512,7 @@ class OpenAIDecoder(Decoder):
         return "tool_calls"
 
     def _emit_coerced(self, text: str) -> None:
-        """Emit a reply under ``tools="schema"``: a call, an answer, or plain text if it is
-        neither.
-        """
+        """Emit a reply under ``tools="schema"``: a call, an answer, or else plain text."""
         value = read_object(text)
         if (
             value is not None

@@ -1,6 +1,4 @@
-"""Encode requests of this wire: messages, tools, settings, and workarounds for what a server
-lacks.
-"""
+"""Encode requests of this wire, with workarounds for what a server lacks."""
 
 from __future__ import annotations
 
@@ -74,7 +72,8 @@ def write_request(
     _write_config(body, request.config, home, quirks, notes)
     if request.server_tools:
         for tool in write_server_tools(request.server_tools, {"web_search": {}}, None):
-            body["web_search_options"] = tool  # options of models with web search
+            # These options are for models with built-in web search.
+            body["web_search_options"] = tool
     cache = None
     if request.config.cache is not None or quirks.cache_control:
         cache = read_cache(request)
@@ -89,7 +88,7 @@ def write_request(
     if cache is not None and quirks.cache_control:
         place_marks(written, notes, auto=cache.auto)
     if request.config.extras:
-        # merge_extras compares them with the caller's extras["messages"]
+        # set before merge_extras, which compares them with extras["messages"]
         body["messages"] = written
         note_raw_only(request.config.extras, notes, choices="n", logprobs="logprobs")
         _add_extras(body, request)
@@ -129,9 +128,7 @@ def _write_structure(
 
 
 def _add_directives(request: Request, quirks: Quirks, path: str | None) -> Sequence[Message]:
-    """Return the messages, with instructions added to a copy if the fields of the wire cannot be
-    used.
-    """
+    """Return the messages; add instructions to a copy if the wire's fields cannot be used."""
     directives = []
     if coerces(request, quirks):
         directives.append(_calls_directive(request.tools))
@@ -204,9 +201,7 @@ def _write_tool_choice(choice: Any) -> Any:
 
 
 def _response_format(schema: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
-    """Return the field that requests a schema; strict, if that is enabled and the schema has a
-    strict form.
-    """
+    """Return the field that requests a schema; strict, if enabled and possible for the schema."""
     form = strict_form(schema) if strict else None
     written = ordered_json(schema if form is None else form)
     inner = {"name": schema_name(schema), "schema": written, "strict": form is not None}
@@ -226,7 +221,8 @@ def _write_messages(
         type(message) is System and message.cache for message in messages[:first]
     ):
         mark_end(written[0])
-    links: _Links | None = None  # most conversations have no calls
+    # Created on first use, because most conversations have no tool calls.
+    links: _Links | None = None
     for at, message in enumerate(rest, first):
         if links is not None and links.media and type(message) is not ToolResult:
             written.append(links.take_media())
@@ -257,16 +253,16 @@ def _write_messages(
 
 
 class _Answer(Struct, tag="assistant", tag_field="role", gc=False):
-    """An assistant message with only text. A struct, because a dictionary takes twice as long to
-    build.
+    """An assistant message with only text.
+
+    A struct, because a dictionary takes twice as long to build.
     """
 
     content: str
 
 
 class _Links:
-    """The ids of calls and results, which calls have a result, and the issuer that receives the
-    request.
+    """The ids of calls and results, which calls have a result, and the receiving issuer.
 
     It also holds media of tool results, which are sent after the results.
     """
@@ -376,9 +372,7 @@ _Sorted: TypeAlias = tuple[list[str], list[str], list[dict[str, Any]], list[Any]
 def _sort_blocks(
     message: Assistant, path: str, quirks: Quirks, links: _Links, notes: Notes
 ) -> _Sorted:
-    """Return the texts, thoughts, calls, details and images of a message; note what this wire
-    cannot express.
-    """
+    """Return the parts of a message by kind; note what this wire cannot express."""
     texts: list[str] = []
     thoughts: list[str] = []
     calls: list[dict[str, Any]] = []
@@ -448,8 +442,9 @@ def _details_of(block: Thinking, home: Issuer | None) -> list[Any]:
 
 
 def _drop_block(block: AssistantBlock, path: str, notes: Notes) -> None:
-    """Report a block that is not sent. Omitting a record of what this server ran itself is not a
-    loss.
+    """Report a block that is not sent.
+
+    Omitting a record of what this server ran itself is not a loss.
     """
     state = block.continuity
     is_record = (
@@ -512,9 +507,7 @@ def _write_result(
 
 
 def _write_part(block: Any, path: str, links: _Links, notes: Notes) -> str:
-    """Return a block of a tool result as text; a medium is numbered and sent in the message after
-    the results.
-    """
+    """Return a tool result's block as text; a medium is numbered and sent in the next message."""
     if isinstance(block, Text):
         return block.text
     name = f"{block.__struct_config__.tag} {len(links.media) // 2 + 1}"
@@ -532,9 +525,7 @@ def _write_part(block: Any, path: str, links: _Links, notes: Notes) -> str:
 
 
 def _calls_schema(request: Request) -> dict[str, Any]:
-    """Return a schema whose instances are calls of the tools, or a plain answer if that is
-    allowed.
-    """
+    """Return a schema whose instances are calls of the tools or, if allowed, a plain answer."""
     chosen = request.tool_choice
     tools = [
         tool
@@ -564,9 +555,7 @@ def _calls_schema(request: Request) -> dict[str, Any]:
 
 
 def _calls_directive(tools: Sequence[Tool]) -> str:
-    """Return the instruction that requests a call in the prompt, for chat templates that ignore
-    tools.
-    """
+    """Return the prompt's instruction that requests a call, if the template ignores tools."""
     listed = "\n".join(
         [
             f"- {tool.name}: {tool.description} Arguments: {json_text(tool.parameters)}"

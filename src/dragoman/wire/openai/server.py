@@ -134,8 +134,9 @@ def _drop_name(record: Any, at: int, losses: Losses) -> Any:
 
 
 def _inline_media(message: Message) -> Message:
-    """Return a message with its ``data:`` URLs decoded: other wires need the data and the media
-    type separately.
+    """Return a message with its ``data:`` URLs decoded.
+
+    Other wires need the data and the media type separately.
     """
     if not isinstance(message, User) or isinstance(message.content, str):
         return message
@@ -177,7 +178,7 @@ def _read_format(fields: Fields, losses: Losses) -> dict[str, Any] | None:
         return None
     asked = inner.need_inner("json_schema")
     inner.done()
-    asked.flag("strict")  # our codecs set strict themselves if the schema allows it
+    asked.flag("strict")  # strict is not kept, because our codecs set it if the schema allows it
     losses.drop_fields(
         asked, ["description"], "the description inside the schema is sent, this one is not"
     )
@@ -206,8 +207,9 @@ def _read_config(fields: Fields) -> RuntimeConfig:
 
 
 def _read_reasoning(fields: Fields) -> Effort | int | None:
-    """Return the reasoning setting: an effort, or the object that routers use, with an effort, a
-    budget or a switch.
+    """Return the reasoning setting: an effort, or an object with effort, budget or switch.
+
+    Routers use the object.
 
     An object with other fields is left in the body, for an endpoint that understands it.
     """

@@ -1,5 +1,6 @@
-"""The Responses wire, used statelessly: each call sends the complete conversation, and the server
-stores nothing.
+"""The Responses wire, used statelessly: the server stores nothing.
+
+Each call sends the complete conversation.
 
 This folder knows one wire and nothing else. It is sans-IO: it opens no socket, does not sleep and
 does not log. Differences between servers and models of this wire are data: ``Quirks``, one

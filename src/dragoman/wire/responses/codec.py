@@ -101,9 +101,7 @@ class ResponsesCodec(Endpoint[Quirks]):
         return self.taught_structure(request, about_field=about_field, structured="prompt")
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
-        """Check readiness as on the openai wire, which the same servers have; see
-        ``Quirks.readiness``.
-        """
+        """Check readiness as on the openai wire; see ``Quirks.readiness``."""
         quirks = OpenAIQuirks(readiness=self.quirks.readiness, any_model=self.quirks.any_model)
         yield from OpenAICodec(self.model, self.base_url, quirks).ready()
 

@@ -1,6 +1,4 @@
-"""The fields of a request that its response repeats; clients use ``text.format`` to parse the
-answer.
-"""
+"""The request fields that a response repeats; clients parse the answer by ``text.format``."""
 
 from __future__ import annotations
 
@@ -42,9 +40,7 @@ def write_echo(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def show_tools(tools: Any) -> list[Any]:
-    """Return the tools of a request as a response repeats them: with the fields that
-    it requires.
-    """
+    """Return the tools of a request in the form in which a response repeats them."""
     if not isinstance(tools, list):
         return []
     required = {"parameters": None, "strict": None}

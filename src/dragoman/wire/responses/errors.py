@@ -13,7 +13,8 @@ from ..openai.errors import inband_error
 ROWS: tuple[Row, ...] = (
     # files of a type that is not accepted
     row("400", r"^unsupported_file\b", UnsupportedContentError),
-    row("400", r"'input_file' is not supported", UnsupportedContentError),  # llama.cpp
+    # llama.cpp's error for a file that it does not accept
+    row("400", r"'input_file' is not supported", UnsupportedContentError),
     *OPENAI_ROWS,
 )
 
@@ -22,9 +23,7 @@ _ABOUT_THE_REQUEST = re.compile(r"image|unsupported_file", re.IGNORECASE)
 
 
 def reply_error(error: Any) -> ProviderError:
-    """Return the error for an ``error`` in a 200 reply: by its status, by its message, else a
-    server error.
-    """
+    """Return the error in a 200 reply: by its status, by its message, else a server error."""
     failure = read_failure({"error": error})
     if re.fullmatch(r"[45]\d\d", failure.code):
         return build_error(int(failure.code), {}, failure, ROWS)

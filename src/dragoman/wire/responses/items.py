@@ -54,9 +54,7 @@ _CALLS = frozenset(
 def write_input(
     messages: Sequence[Message], first: int, home: Issuer, quirks: Quirks, notes: Notes
 ) -> list[dict[str, Any]]:
-    """Return the conversation without its system prompt; ``first`` is the index of its first
-    message.
-    """
+    """Return the conversation without system prompt; ``first`` is its first message's index."""
     writer = _Writer(_Items(messages, first, home, quirks.id_rule), home, quirks, notes)
     for at, message in enumerate(messages, first):
         if isinstance(message, User):
@@ -253,9 +251,7 @@ class _Writer:
         return {**own, "result": block.source.base64_data}
 
     def _own_fields(self, block: Text | ToolCall, path: str) -> dict[str, Any]:
-        """Return the fields of a block that only its issuer understands, if it receives the
-        request.
-        """
+        """Return the fields that only a block's issuer understands, if it gets the request."""
         state = block.continuity
         if state is None or (state.signature is None and state.opaque is None):
             return {}

@@ -41,8 +41,8 @@ class Item:
         self.digest = ""  # the call id or the text, once the item is done
         self.name = ""
         self.call_id = ""
-        self.given: Any = None  # arguments that came in one piece
-        self.started = False  # whether the call was started
+        self.given: Any = None  # arguments that arrived in one piece
+        self.started = False  # whether the start of the call was emitted
 
 
 _MARKS: tuple[Callable[[int, str, str], Any], ...] = (
@@ -82,16 +82,14 @@ class Output:
         named = self._by_id.get(item_id) if type(item_id) is str else None
         indexed = self._items.get(index) if type(index) is int else self._last
         if indexed is not None and indexed.done:
-            indexed = self._last  # every item has the same index
+            indexed = self._last  # some servers give every item the same index
         for item in (named, indexed):
             if item is not None and item.kind == kind and not item.done:
                 return item
         return None
 
     def find_announced(self, index: Any, item_id: str, kind: str) -> Item | None:
-        """Return the item of an event, if an earlier event announced it; another id means another
-        item.
-        """
+        """Return the item that an earlier event announced; another id means another item."""
         item = self.find(index, item_id, kind)
         if item is None or (item.id and item_id != item.id) or (not item.id and item.key != index):
             return None
@@ -116,7 +114,7 @@ class Output:
         """Return the item of a delta, and open one if it was never announced."""
         item = self._last
         if item is not None and item_id == item.id != "" and item.kind == kind and not item.done:
-            return item  # the usual case
+            return item  # usually the event's item id is known
         self.start()
         return self.find(index, item_id, kind) or self.open(index, item_id, kind)
 
@@ -183,9 +181,7 @@ class Output:
     # --- the end of an item: emit what its fragments did not contain
 
     def end(self, item: Item, record: dict[str, Any]) -> None:
-        """Emit the parts of a finished item that no fragment contained; ``record`` is the complete
-        item.
-        """
+        """Emit the parts of the finished item ``record`` that no fragment contained."""
         item.done, item.digest = True, _digest(record)
         if item.kind == "message":
             self._end_message(item, record)
@@ -206,7 +202,7 @@ class Output:
         item.phase = record.get("phase") or item.phase
         parts = _parts_of(record)
         received, whole = "".join(item.received), "".join([text_of(part) or "" for part in parts])
-        # emitted text cannot be changed
+        # Text that was emitted cannot be changed, so only a continuation is added.
         left = len(received) if whole.startswith(received) else len(whole)
         for at, part in enumerate(parts):
             text = text_of(part)

@@ -23,8 +23,9 @@ from .output import Item, Output, index_of, kind_of, list_of, rest_of, string_of
 
 
 class _Response(Struct):
-    """A response object: a complete body, or a field of some events. Only the used fields are
-    decoded.
+    """A response object: a complete body, or a field of some events.
+
+    Only the used fields are decoded.
     """
 
     object: Any = None
@@ -189,7 +190,7 @@ class ResponsesDecoder(Decoder):
         kind, item_id = kind_of(record), string_of(record.get("id"))
         item = self._output.find(event.output_index, item_id, kind)
         if item is None:
-            if self._output.knows(item_id, kind):  # a repeated event
+            if self._output.knows(item_id, kind):  # the event is a repetition
                 return
             item = self._output.open(event.output_index, item_id, kind)
         self._output.end(item, record)

@@ -1,6 +1,4 @@
-"""Encode requests of this wire: settings, tools, response schema and extras; ``items`` encodes the
-conversation.
-"""
+"""Encode requests of this wire; ``items`` encodes the conversation."""
 
 from __future__ import annotations
 
@@ -126,9 +124,7 @@ def _write_reasoning(
 
 
 def _add_extras(body: dict[str, Any], request: Request) -> None:
-    """Merge the caller's extras into the fields that the codec sets; lists of ``include`` are
-    joined.
-    """
+    """Merge the caller's extras into the codec's fields; lists of ``include`` are joined."""
     extras = request.config.extras
     for name in _STATE:
         if extras.get(name):
@@ -145,8 +141,9 @@ def _add_extras(body: dict[str, Any], request: Request) -> None:
 
 
 def _write_tool(tool: Tool, at: int, quirks: Quirks, notes: Notes) -> dict[str, Any]:
-    """Return a tool in the form of this wire. ``strict`` is always sent: hosted OpenAI defaults to
-    true.
+    """Return a tool in the form of this wire.
+
+    ``strict`` is always sent: hosted OpenAI defaults to true.
     """
     strict, parameters = choose_strict(tool, f"tools[{at}]", notes, default=quirks.strict_tools)
     return {
@@ -164,9 +161,7 @@ def _write_tool_choice(choice: Any) -> Any:
 
 
 def _text_format(schema: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
-    """Return the field that requests a schema; strict, if that is enabled and the schema has a
-    strict form.
-    """
+    """Return the field that requests a schema; strict, if enabled and possible for the schema."""
     found = strict_form(schema) if strict else None
     form = {
         "type": "json_schema",

@@ -74,7 +74,7 @@ class _StreamEncoder(ReplyEncoder):
         self._created = created
         self._items: list[dict[str, Any]] = []
         self._text: list[str] = []  # fragments of the open item
-        self._texts: dict[int, int] = {}  # the position of the item of each text block
+        self._texts: dict[int, int] = {}  # the position of each text block's item in the output
         self._annotations: list[Any] = []  # annotations of the open text
         self._number = 0
         self._block = -1  # the content_block_index of the open block
@@ -129,8 +129,9 @@ class _StreamEncoder(ReplyEncoder):
         )
 
     def _cite(self, complete: MessageComplete) -> bytes:
-        """Add the citations of each text, which are known only at the end, to the item that the
-        client has received.
+        """Add the citations of each text to the item that the client has received.
+
+        They are known only at the end.
         """
         written = b""
         for number, block in enumerate(complete.final_content):
@@ -415,7 +416,8 @@ def _response(
         "store": False,
         "text": {"format": {"type": "text"}},
         **asked.echo,
-        **({"usage": usage} if usage else {}),  # the specification allows no null
+        # Usage is omitted if unknown, because the specification does not allow null.
+        **({"usage": usage} if usage else {}),
     }
 
 
@@ -431,8 +433,9 @@ _COUNTERS = [name for name in Usage.__struct_fields__ if name.endswith("_tokens"
 
 
 def _write_usage(usage: Usage) -> dict[str, Any]:
-    """Return the token counts. The specification requires the details, so an unknown count is sent
-    as zero.
+    """Return the token counts.
+
+    The specification requires the details, so an unknown count is sent as zero.
     """
     if all(getattr(usage, name) is None for name in _COUNTERS):
         return {}
