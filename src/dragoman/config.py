@@ -116,7 +116,7 @@ class Section(Fields):
         )
 
     def plain(self) -> dict[str, Any]:
-        """Return the section as a plain dictionary, together with the sections in it."""
+        """Convert the section, and all sections in it, to plain dictionaries."""
         return {key: plain(value) for key, value in self.data.items()}
 
     def find_line(self, path: str) -> int:

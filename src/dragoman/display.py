@@ -120,7 +120,7 @@ _TICKS = re.compile(r"`+")
 
 
 def write_markdown(sheet: Sheet) -> str:
-    """Return Markdown in which every text is literal, by code blocks or by escaping."""
+    """Return Markdown that shows every text literally: in code blocks, or escaped."""
     parts = [f"**{escape_markdown(sheet.title)}**"]
     parts += [escape_markdown(" · ".join(sheet.facts))] if sheet.facts else []
     for passage in sheet.passages:

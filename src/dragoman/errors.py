@@ -6,21 +6,21 @@
     ├── AuthenticationError          the key or the permission is wrong
     │   └── BillingError             payment required: the account has no credit
     ├── InvalidModelError            the provider does not know the model
-    ├── ModelNotLoadedError          it knows the model and is not serving it yet
-    ├── RateLimitError               slow down; see ``retry_after``
-    │   └── QuotaExceededError       out of credit: waiting does not help
+    ├── ModelNotLoadedError          the provider has not loaded the model yet
+    ├── RateLimitError               too many requests; see ``retry_after``
+    │   └── QuotaExceededError       no credit or quota left: waiting does not help
     ├── UnavailableError             the provider failed or cannot be reached
-    │   ├── OverloadedError          it reports that it is overloaded
+    │   ├── OverloadedError          the provider is overloaded
     │   ├── NetworkError             the connection failed
     │   ├── TimedOutError            one of our four deadlines passed; see ``which``
     │   └── StreamInterruptedError   the reply ended before it was finished
     ├── InvalidRequestError          the request is invalid, found locally or by the server
-    │   ├── ContextOverflowError     it is longer than the model's window
-    │   └── UnsupportedFeatureError  this wire or model cannot do what was asked
-    ├── UnsupportedContentError      it cannot read this kind of content block
+    │   ├── ContextOverflowError     the conversation exceeds the context window
+    │   └── UnsupportedFeatureError  the wire or the model lacks a feature
+    ├── UnsupportedContentError      the wire or the model cannot read a block
     ├── InvalidResponseError         the reply cannot be understood
     │   └── MalformedToolCallError   a proposed tool call cannot be trusted
-    ├── StructuredOutputError        the text does not satisfy ``response_schema``
+    ├── StructuredOutputError        the text does not match ``response_schema``
     └── CallCancelledError           you cancelled the call
 
 ``category`` is the name in OpenArmature, ``error_class`` the name in the adapter contract, and
@@ -115,7 +115,7 @@ _SECRETS = re.compile(
 )
 _HIDDEN = "[hidden]"
 _INNER = ("innererror", "inner_error", "details", "metadata", "errors")
-_LEAST_PREFIX = 6  # minimum length of a truncated secret at the end of a text that is masked
+_LEAST_PREFIX = 6  # a truncated secret at the end of a text is masked from this length on
 
 
 def cut(text: str, limit: int = MAX_QUOTE) -> str:
@@ -173,7 +173,7 @@ def without_frames(error: BaseException) -> BaseException:
 
 
 def keep_headers(headers: Mapping[str, str], secrets: Iterable[str] = ()) -> dict[str, str]:
-    """Return the reply headers to keep: useful, without secrets, with lower-case names."""
+    """Return the useful reply headers, with lower-case names and without secrets."""
     hidden = [secret for secret in secrets if len(secret) >= MIN_SECRET]
     return {
         name: scrub(value, hidden, limit=MAX_HEADER)

@@ -142,7 +142,7 @@ _Runner: TypeAlias = Runner | RemoteRunner | ClusterRunner
 
 
 class _Run:
-    """One run of a batch: the results of earlier runs, the runner, and the report."""
+    """One run of a batch, which continues the earlier runs, and its report."""
 
     def __init__(
         self,

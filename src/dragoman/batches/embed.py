@@ -1,4 +1,4 @@
-"""Rows of a batch of embeddings: their formats, and whether a batch embeds or chats."""
+"""Rows to embed: their formats, and the decision whether a batch embeds or chats."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _CHAT = frozenset({"prompt", "messages"})
 
 
 class EmbedDefaults(Struct, frozen=True, kw_only=True):
-    """The default settings of rows to embed. Plain data, as ``Defaults`` is."""
+    """The settings of rows to embed that do not set their own; plain data, like ``Defaults``."""
 
     input_type: str | None = None
     dimensions: int | None = None
@@ -45,9 +45,7 @@ class EmbedDefaults(Struct, frozen=True, kw_only=True):
 
 
 class EmbedRowParser(Parser):
-    """Parse the rows of a batch of embeddings: in our format, in OpenAI's batch format, or as
-    columns for a template.
-    """
+    """Parse rows to embed: in our format, in OpenAI's batch format, or for a template."""
 
     def __init__(self, defaults: EmbedDefaults, model: str) -> None:
         self._defaults = defaults
@@ -100,7 +98,7 @@ class EmbedRowParser(Parser):
             dimensions=values["dimensions"],
             extras=values["extras"],
             model=self._model,
-            request_id="row",  # the call gets a new id
+            request_id="row",  # a placeholder, since the call gets an id of its own
             metadata=read_metadata(record),
         )
         form = {
@@ -110,7 +108,7 @@ class EmbedRowParser(Parser):
         return AskedRetrieval(self._overlay(request), (), form)
 
     def _read_foreign(self, record: Record) -> AskedRetrieval:
-        """Read a row of OpenAI's batch format; the batch sets the model."""
+        """Read a row in OpenAI's batch format, but use the model of the batch."""
         if record.get("url") != EMBED_URL:
             raise ValueError(
                 f"url must be {EMBED_URL}, since this batch embeds, not {record.get('url')!r}"
@@ -125,7 +123,7 @@ class EmbedRowParser(Parser):
         return replace(asked, request=self._overlay(request), form=form)
 
     def _overlay(self, own: EmbedRequest) -> EmbedRequest:
-        """Return a request with the settings of the batch where it has none of its own."""
+        """Return a request with the settings of the batch for those that it does not set."""
         given = self._defaults
         return replace(
             own,
@@ -136,8 +134,9 @@ class EmbedRowParser(Parser):
 
 
 def make_embed_defaults(given: Options) -> EmbedDefaults:
-    """Check the settings that all rows to embed share; ``ValueError`` names one that belongs to
-    chats.
+    """Check the settings that all rows to embed share, and return them as plain data.
+
+    ``ValueError`` names a setting that only chats have.
     """
     settings = {**given.settings}
     extras = settings.pop("extras", None)
@@ -176,8 +175,9 @@ def make_embed_defaults(given: Options) -> EmbedDefaults:
 
 
 def embeds(model: str, source: Source, given: Options) -> bool:
-    """Return whether a batch for this model embeds: by the option, by what is known of the model,
-    or by the first row.
+    """Return whether a batch embeds.
+
+    An option decides, or else what is known about the model, or else the first row.
     """
     if given.embed is not None:
         return given.embed
@@ -192,6 +192,6 @@ def embeds(model: str, source: Source, given: Options) -> bool:
 def _is_embedder(model: str) -> bool:
     try:
         entry = Registry.load().find(model)
-    except ProviderError:  # a scheme such as local, or a name that connect reports
+    except ProviderError:  # "local" is not in the registry, and connect reports an unknown name
         return False
     return entry.capabilities.known("supports_embeddings") is True

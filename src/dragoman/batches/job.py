@@ -61,7 +61,7 @@ class Job(Struct, frozen=True, kw_only=True):
         return found
 
     def make_parser(self, model: str) -> Parser:
-        """Return the parser of the rows, for a model of this name."""
+        """Return the parser of the rows, for a model with this name."""
         if isinstance(self.defaults, EmbedDefaults):
             return EmbedRowParser(self.defaults, model)
         return RowParser(self.defaults, model)

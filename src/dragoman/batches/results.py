@@ -45,7 +45,7 @@ def write_reply(row: Row, response: Response[Any] | Embeddings, bill: Cost | Unp
     if is_cached:
         facts["cached"] = True
     if row.shape != "own" and response.usage != Usage():
-        facts["usage"] = response.usage  # a restart counts tokens by it, whatever the format
+        facts["usage"] = response.usage  # in every format, since a restart counts the tokens
     if isinstance(response, Embeddings):
         record = _vectors(row, response)
     else:
@@ -122,7 +122,7 @@ def _own_reply(row: Row, response: Response[Any]) -> dict[str, Any]:
 
 
 def _facts(response: Response[Any] | Embeddings) -> dict[str, Any]:
-    """Return the fields that results of chats and of embeddings share."""
+    """Return the fields that the results of chats and of embeddings have in common."""
     facts: dict[str, Any] = {
         "model": response.model, "provider": response.provider, "usage": response.usage
     }  # fmt: skip
@@ -134,9 +134,7 @@ def _facts(response: Response[Any] | Embeddings) -> dict[str, Any]:
 
 
 def _vectors(row: Row, answer: Embeddings) -> dict[str, Any]:
-    """Return the result of a row to embed: one vector for a string, a list of vectors for a
-    list.
-    """
+    """Return the result of a row to embed: a vector for a string, a list of them for a list."""
     asked: AskedRetrieval = row.request
     if row.shape != "own":
         reply = _EMBED.encode(answer, asked, answer.model or asked.request.model)

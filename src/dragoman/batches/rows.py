@@ -20,8 +20,9 @@ from .sources import Record, Source
 from .template import Template
 
 Shape: TypeAlias = Literal["own", "openai", "responses", "embeddings", "anthropic", "gemini"]
-"""The format of a row: ours, or the batch format of a provider, named by its wire; ``embeddings``
-is that of rows for ``/v1/embeddings``.
+"""The format of a row: ours, or a provider's batch format, named by its wire.
+
+``embeddings`` is the format of rows for ``/v1/embeddings``.
 """
 
 
@@ -76,7 +77,7 @@ _OWN = frozenset(
 )
 EMBED_URL = "/v1/embeddings"
 EMBED_FIELDS = ("input", "text")
-"""The names of the text in a row to embed."""
+"""The fields that may contain the text of a row to embed."""
 _OWN_SETTINGS = frozenset(RuntimeConfig.__struct_fields__)
 _URLS: dict[str, Shape] = {"/v1/chat/completions": "openai", "/v1/responses": "responses"}
 
@@ -97,11 +98,11 @@ class Parser(ABC):
 
     @abstractmethod
     def check(self, request: Any) -> None:
-        """Raise the error with which a model refuses a request before it is sent, if it does."""
+        """Raise an error if the request is known to be invalid before it is sent."""
 
 
 class RowParser(Parser):
-    """Parse the rows of a batch of chats."""
+    """Parse the rows of a batch of chat requests."""
 
     def __init__(self, defaults: Defaults, model: str) -> None:
         self._defaults = defaults
@@ -211,7 +212,7 @@ def _overlay(given: RuntimeConfig, own: RuntimeConfig) -> RuntimeConfig:
 
 
 def read_id(record: Record, name: str) -> str | None:
-    """Return the id of a record, if it has one; ``ValueError`` if it is not a string."""
+    """Return the id of a record, or ``None``; raise ``ValueError`` if it is not a string."""
     value = record.get(name)
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
@@ -221,7 +222,7 @@ def read_id(record: Record, name: str) -> str | None:
 
 
 def need_id(record: Record, name: str) -> str:
-    """Return the id of a record in a provider's format, which must have one."""
+    """Return the id of a record in a provider's format; raise ``ValueError`` if it has none."""
     value = record.get(name)
     if not isinstance(value, str) or not value:
         raise ValueError(f"{name} must be a string that is not empty")
@@ -229,7 +230,7 @@ def need_id(record: Record, name: str) -> str:
 
 
 def need_object(record: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return a field that must be an object."""
+    """Return a field of a record; raise ``ValueError`` if it is not an object."""
     value = record.get(name)
     if not isinstance(value, dict):
         raise ValueError(f"{name} must be an object, not {type(value).__name__}")
@@ -237,7 +238,7 @@ def need_object(record: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def read_metadata(record: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return the metadata of a record, which must be strings."""
+    """Return the metadata of a record; raise ``ValueError`` if a value is not a string."""
     if record.get("metadata") is None:
         return None
     metadata = need_object(record, "metadata")

@@ -74,7 +74,8 @@ class RowsSource(Source):
             )
 
     def peek(self) -> Record | None:
-        if isinstance(self._rows, Iterator):  # it can be read once only, so the row is put back
+        # put the first row back, since an iterator can be read only once
+        if isinstance(self._rows, Iterator):
             first = list(islice(self._rows, 1))
             self._rows = chain(first, self._rows)
             return dict(first[0]) if first and isinstance(first[0], Mapping) else None

@@ -360,7 +360,7 @@ async def _open_session(
 def _add_approvers(
     log: EventLog, approver: Approver | None, options: dict[str, Any]
 ) -> Approver | None:
-    """Return the approver with those that options add: another process, and a hook asked first."""
+    """Return the approver, extended by those that the options add: a hook, another process."""
     if options["await_approval"]:
         approver = RemoteApprover(log, approver)
     if options["hook"]:

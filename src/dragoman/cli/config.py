@@ -18,7 +18,7 @@ from .options import json_option, load_registry
 
 @click.group("config")
 def command() -> None:
-    """Check your models.yaml, find it, and explain what a name opens."""
+    """Find and check your models.yaml, and explain what a name in it opens."""
 
 
 @command.command("path")

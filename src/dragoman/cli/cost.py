@@ -87,10 +87,11 @@ def command(
     as_json: bool,
     **counts: int | None,
 ) -> None:
-    """Compute what calls cost, part by part.
+    """Compute the cost of calls, for each kind of token.
 
     FILE is JSON, or JSON Lines, or - for standard input: a usage, a reply, the events of "ask
-    --json", or the export of a log. Or give the counts as options. An unknown price is never zero.
+    --json", or the export of a log. The counts can also be given as options. An unknown price
+    never counts as zero.
     """
     given = {_COUNTS[name]: value for name, value in counts.items() if value is not None}
     if (file is None) == (not given):

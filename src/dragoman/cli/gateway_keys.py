@@ -32,7 +32,7 @@ def command() -> None:
     """Manage the keys of a gateway's clients in a database, which `dragoman serve --auth` reads.
 
     The database is a SQLite file (keys.db) or a postgresql:// URL. It has hashes, never the keys.
-    Every change is seen by running gateways within a second, and leaves an audit record.
+    Running gateways apply every change within a second, and every change leaves an audit record.
     """
 
 

@@ -85,7 +85,7 @@ class DecodedReply:
 
     @property
     def facts(self) -> tuple[Any, ...]:
-        """The message, finish reason, usage and error, whatever pieces the bytes arrived in."""
+        """The message, finish reason, usage and error, which must not depend on chunking."""
         reply = self.response
         error = None if self.error is None else (type(self.error), self.error.message)
         if reply is None:
@@ -390,7 +390,7 @@ _objects = JSONDecoder()
 
 
 def _read_texts(value: Any) -> Any:
-    """Parse the JSON inside a body's strings, because its keys may be in any order."""
+    """Parse JSON inside the strings of a body, so that the order of its keys does not matter."""
     if isinstance(value, dict):
         return {name: _read_texts(each) for name, each in value.items()}
     if isinstance(value, list):
@@ -470,7 +470,7 @@ def describe(error: ProviderError, expected: dict[str, Any]) -> dict[str, Any]:
 
 
 def find_error(case: CodecCase, codec: Codec) -> ProviderError:
-    """Return the error that a case's reply leads to, or its invalid request."""
+    """Return the error that the reply, or the invalid request, of a case causes."""
     options = case.options
     if case.reply is not None:
         return codec.error(options.status, options.headers, case.reply, options.now)

@@ -45,7 +45,7 @@ class Failed(Exception):  # noqa: N818 - an outcome, not an error
 
 
 class Unsupported(Exception):  # noqa: N818
-    """The server or its model lacks a feature that clients do not need."""
+    """The server or its model lacks an optional feature."""
 
 
 class NotApplicable(Exception):  # noqa: N818

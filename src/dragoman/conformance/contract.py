@@ -1,4 +1,4 @@
-"""The contract of a provider: one function for each case."""
+"""The contract of a provider: one check function for each case."""
 
 from __future__ import annotations
 

@@ -66,12 +66,12 @@ class Report(Struct, Displayed, frozen=True):
 
     @property
     def counts(self) -> dict[Status, int]:
-        """The number of outcomes by status."""
+        """The number of checks with each status."""
         return {status: sum(each.status == status for each in self.outcomes) for status in WORDS}
 
     @property
     def summary(self) -> str:
-        """The counts in one line."""
+        """The number of checks with each status, as one line of text."""
         return ", ".join(
             [f"{count} {WORDS[status].lower()}" for status, count in self.counts.items()]
         )

@@ -134,7 +134,7 @@ class Server:
         )
 
     def codec(self, model: str | None = None) -> Codec:
-        """Return a fresh codec of the wire."""
+        """Return a new codec for the server's wire."""
         return CODECS[self.wire].connect(model or self.model, self.url, None, Capabilities())
 
     def _connect(self, model: str, key: str | None) -> HttpProvider:

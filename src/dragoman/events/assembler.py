@@ -454,8 +454,7 @@ def _read_structured(
     if wrong is None:
         return parsed, None
     if len(texts) > 1:
-        # A model may write a comment in a text block before its answer, which is the last text
-        # [46bf84ce].
+        # A model may write a comment in a text block before its answer, which is the last text.
         last, still_wrong = expected.read_text(texts[-1])
         if still_wrong is None:
             return last, None

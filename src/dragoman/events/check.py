@@ -210,7 +210,7 @@ class _Checker:
 
 
 def _write(value: Any) -> bytes | None:
-    """Return a value as JSON, so that ``True``, ``1`` and ``1.0`` differ, or ``None``."""
+    """Return a value as JSON, in which ``True``, ``1`` and ``1.0`` differ; ``None`` if invalid."""
     try:
         return _encoder.encode(value)
     except (TypeError, ValueError, RecursionError):

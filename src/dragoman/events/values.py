@@ -45,7 +45,7 @@ Problem: TypeAlias = Literal[
 
 
 # The finish reason that the anthropic wire sends when a turn with server-side tools gets long
-# [pause-turn].
+# (case anthropic/pause-turn).
 _PAUSES = frozenset({"pause_turn"})
 
 
@@ -169,7 +169,8 @@ class Raw:
 class Sale:
     """The price of a call. ``find`` looks it up only when the cost is computed.
 
-    It is not written as JSON; it uses the same attribute as ``Raw``.
+    The price is not written as JSON: msgspec treats this class, like ``Raw``, as one without
+    fields.
     """
 
     __slots__ = ("find",)

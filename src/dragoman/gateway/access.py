@@ -33,8 +33,8 @@ from .usage import UsageBook
 class Bounds(Struct, frozen=True):
     """The limits of one process for its clients: bytes, seconds, requests and connections.
 
-    ``dragoman serve`` enforces the fields from ``head_bytes`` on; other ASGI servers have their
-    own limits.
+    Only ``dragoman serve`` enforces ``head_bytes`` and the fields after it; other ASGI servers
+    have limits of their own.
     """
 
     body_bytes: int = 8 * 1024 * 1024

@@ -154,7 +154,7 @@ def _describe_call(exchange: Ended, seconds: float) -> tuple[list[CallEnd], Gate
     )
     if charged is None or charged.error is not exchange.error:
         return call.record(), call
-    # not priced again, since that is the most expensive part
+    # The records are not priced again, since pricing takes most of the time.
     records = [replace(each, inbound=inbound) for each in charged.records]
     return [*records[:-1], replace(records[-1], latency_ms=round(seconds * 1000, 3))], call
 

@@ -57,11 +57,11 @@ class AdminPage:
         self._digest = digest
 
     def routes(self) -> list[Route]:
-        """Return the route of the page."""
+        """Return the route of the admin page."""
         return [Route("/admin", self.show, methods=["GET"])]
 
     async def show(self, asked: HttpAsked) -> Response:
-        """Return the page."""
+        """Return the admin page as an HTTP response."""
         if asked.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             return PlainTextResponse("the admin page is not for other sites", 403, _HEADERS)
         if not self._is_allowed(asked.headers):

@@ -46,7 +46,7 @@ class Database(Protocol):
         ...
 
     def transaction(self, *locks: str) -> AbstractContextManager[float]:
-        """Lock these names for the block, yield the database's Unix time, commit at the end."""
+        """Take these locks for the block, yield the database's Unix time, commit at the end."""
         ...
 
     def close(self) -> None:

@@ -1,8 +1,9 @@
 """Records of calls, from which the ledger, the access log and the event log get their figures.
 
-A call becomes the records of ``calls``: one ``CallFailed`` per failed attempt before the last,
-then one ``CallCompleted`` or ``CallFailed``. Each record has ``inbound``, which describes the
-client's request. The tokens and the cost in the ledger are the sums of these records.
+A call is recorded with the classes of the module ``calls``: one ``CallFailed`` per failed attempt
+before the last, then one ``CallCompleted`` or ``CallFailed``. Each record has ``inbound``, which
+describes the client's request. The tokens and the cost in the ledger are the sums of these
+records.
 """
 
 from __future__ import annotations

@@ -200,7 +200,7 @@ class Exchange:
         self.is_native = True
         # stop sequences that the gateway must apply, because the model's wire cannot
         self.stops: tuple[str, ...] = ()
-        # builds the records of a retrieval request
+        # A function that builds the records of a retrieval request.
         self.record: Callable[[float], list[CallEnd]] | None = None
         self.reply: Reply | None = None  # the provider's reply, after the provider was called
         self.complete: MessageComplete | None = None
@@ -559,7 +559,7 @@ class Exchange:
         error.message = rename_settings(self.codec.wire, error.message)
         if self.started:  # an error response cannot be sent after the reply has begun
             return
-        await charge(self)  # failed attempts may have a cost
+        await charge(self)  # charge the failed attempts, which may have a cost
         reply = self.codec.error(error)
         if error.status in (408, 413) or self.service.draining:
             reply = replace(reply, headers={**reply.headers, "connection": "close"})

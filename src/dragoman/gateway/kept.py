@@ -2,7 +2,7 @@
 
 ``previous_response_id`` and ``conversation`` insert the earlier items before the input;
 ``item_reference`` is replaced by the item. A response is stored unless the client sets ``store:
-false``, on any model's wire.
+false``, whichever wire the model uses.
 """
 
 from __future__ import annotations

@@ -188,7 +188,7 @@ class Ledger:
             raise QuotaExceededError("the budget of this key's team for the month is exhausted")
 
     def _read_spent(self, account: str, month: str) -> dict[str, Decimal]:
-        """Return the cost of an account in a month, and in total under an empty string."""
+        """Return the cost of an account by month; the key "" has the total."""
         rows = self._base.run(
             "select month, usd from dragoman_spent where key = ? and month in ('', ?)",
             (account, month),
@@ -303,7 +303,8 @@ class _Settlement(NamedTuple):
     key: Key
     tokens: int = 0
     money: Decimal = Decimal(0)
-    tried: asyncio.Future[None] | None = None  # done after the first attempt to write it
+    # done after the first attempt to write the settlement
+    tried: asyncio.Future[None] | None = None
 
 
 class _Admission(NamedTuple):
@@ -532,7 +533,7 @@ def _report_tried(settlements: Iterable[_Settlement]) -> None:
     """Wake the calls that wait for the first attempt to write their cost."""
     for each in settlements:
         if each.tried is not None:
-            with contextlib.suppress(RuntimeError):  # the event loop is closed
+            with contextlib.suppress(RuntimeError):  # the event loop may already be closed
                 each.tried.get_loop().call_soon_threadsafe(_resolve, each.tried)
 
 

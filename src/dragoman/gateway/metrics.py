@@ -44,7 +44,7 @@ class Metrics:
             self._switches[model, each.from_, each.to, each.reason] += 1
 
     def time(self, name: str, seconds: float) -> None:
-        """Record a duration."""
+        """Record a duration under a name."""
         held = self._seconds.setdefault(name, [0.0] * (len(_BUCKETS) + 2))
         for at, bound in enumerate(_BUCKETS):
             held[at] += seconds <= bound

@@ -42,7 +42,7 @@ _MAX_LIVE = 200  # maximum number of requests of one process to list
 
 
 class Row(NamedTuple):
-    """The usage of a key with a model in one hour, counted in hours since 1970."""
+    """The usage of a model by a key in one hour; hours are counted from 1970."""
 
     hour: int
     key: str

@@ -201,7 +201,7 @@ class _Reading:
 
 
 def read_error(error: Exception) -> ProviderError | None:
-    """Return the ``ProviderError`` for an SDK's exception, or ``None`` if there is none.
+    """Return the ``ProviderError`` for an SDK's exception, or ``None`` if no error class fits.
 
     If the exception or its cause already is a ``ProviderError``, it is returned unchanged. A
     status is looked for in ``status_code`` and ``response.status_code``, where the SDKs of

@@ -178,7 +178,7 @@ def register_models(register: Callable[..., None]) -> None:
 
 
 def find_names() -> list[str]:
-    """Return the names to register; none if ``models.yaml`` is invalid, so that ``llm`` works."""
+    """Return the names to register; only ``local`` if ``models.yaml`` is invalid."""
     try:
         registry = Registry.load()
         names = {*registry.aliases(), *registry.groups()}

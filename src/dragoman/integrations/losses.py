@@ -13,13 +13,13 @@ class DragomanLossWarning(UserWarning):
 
 
 def warn_of_losses(losses: Iterable[LossWarning], stacklevel: int) -> None:
-    """Issue a Python warning for each loss, at the caller ``stacklevel`` frames above."""
+    """Issue a Python warning for each loss; ``stacklevel`` selects the frame that it names."""
     for loss in losses:
         warnings.warn(str(loss), DragomanLossWarning, stacklevel=stacklevel + 1)
 
 
 def find_marks(request: Request) -> Iterator[LossWarning]:
-    """Yield a loss for each cache mark and document name, which no bridge can represent."""
+    """Yield a loss for each prompt-cache mark and document name, as bridges cannot send them."""
     if request.config.cache not in (None, "off"):
         yield LossWarning("cache_dropped", "config.cache", "it is not sent over a bridge")
     for number, message in enumerate(request.messages):

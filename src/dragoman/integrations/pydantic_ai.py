@@ -145,7 +145,8 @@ class DragomanModel(Model[Provider]):
         )
         with _translated_errors(self._name):
             stream = provider.stream(**arguments)
-            # a request that is rejected raises the error before the stream is entered
+            # Read the first event here, so that a rejected request raises its error before the
+            # stream is entered.
             first = await anext(stream)
         async with stream:
             yield DragomanStreamedResponse(parameters, stream, first, self._name, self.system)

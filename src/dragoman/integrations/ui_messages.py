@@ -201,7 +201,7 @@ def _write_state(content: tuple[AssistantBlock, ...]) -> list[Chunk]:
 
 
 def _has_state(block: AssistantBlock) -> bool:
-    """Return whether a block has state beyond a reasoning signature, which its part contains."""
+    """Return whether a block has more state than a signature, which reasoning parts contain."""
     kept = getattr(block, "continuity", None)
     return kept is not None and (kept.opaque is not None or not isinstance(block, Thinking))
 

@@ -167,7 +167,8 @@ class _NoRedirects(HTTPRedirectHandler):
 def _follow(method: str, url: str, headers: dict[str, str], token: str, hub: Hub) -> Iterator[Any]:
     """Follow redirects; yield each redirect response and the final response.
 
-    ``HEAD`` does not leave the hub's origin, because signed storage URLs work for GET only.
+    A ``HEAD`` request is not redirected away from the hub's origin, because signed storage URLs
+    work only for GET.
     """
     opener, home = build_opener(_NoRedirects), _origin(url)
     for _ in range(_REDIRECTS):

@@ -42,7 +42,7 @@ def models_folder() -> Path:
     """Return the folder of models, in ``$DRAGOMAN_CACHE`` or in the platform's cache folder."""
     if chosen := os.environ.get("DRAGOMAN_CACHE"):
         return Path(chosen) / "models"
-    import platformdirs  # lazy import: it is slow
+    import platformdirs  # lazy import: platformdirs is slow to import
 
     return platformdirs.user_cache_path("dragoman") / "models"
 

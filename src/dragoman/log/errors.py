@@ -3,16 +3,16 @@
 ::
 
     LogError
-    ├── InvalidRecordError     the given record does not fit the catalogue; names the field
+    ├── InvalidRecordError     the record does not match the catalogue of event types
     │   └── UnknownTypeError   the event type does not exist
     ├── LogClosedError         the log was closed, or was opened in another process
     ├── LogLockedError         another process writes this log, or runs this session
     ├── LogConflictError       another process has continued this session
-    ├── LogReadOnlyError       it was opened for reading, or the file or server is not writable
+    ├── LogReadOnlyError       the log was opened for reading, or cannot be written
     ├── LogFullError           the disk is full; appending works again once there is space
     ├── LogStorageError        the disk or the server failed
     ├── LogCorruptError        the file is damaged, or is not a log
-    └── LogVersionError        a newer version of this package wrote it
+    └── LogVersionError        a newer version of this package wrote the log
 
 An append that raises one of these was not acknowledged; an acknowledged append is never undone.
 """

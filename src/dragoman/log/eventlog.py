@@ -63,7 +63,7 @@ class SessionEntry(Struct, frozen=True):
 
 
 class LogView(Protocol):
-    """A consistent snapshot of a store."""
+    """A consistent snapshot of the stored records."""
 
     def names(self) -> list[str]:
         """Return the names of all sessions, sorted."""
@@ -194,7 +194,7 @@ class EventLog(ABC):
         return True
 
     def retain(self, older_than: timedelta | datetime) -> tuple[LogPruned, ...]:
-        """Remove all sessions whose last record is older than an age or a time; record this.
+        """Remove sessions whose last record is older than an age or a time; record the removal.
 
         The session ``"dragoman.log"`` gets one ``log.pruned`` record per removed session, with the
         last hash of its chain; that session itself is never removed.

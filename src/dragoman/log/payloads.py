@@ -108,10 +108,10 @@ class TurnStarted(Struct, frozen=True, omit_defaults=True):
 
 
 class Routing(Struct, frozen=True, omit_defaults=True):
-    """Which model was chosen (``provider:model``), by which rule and why.
+    """The choice of a model: which was chosen (``provider:model``), how and why.
 
-    ``rule`` is the choice of a fallback, and ``passed_over`` the reason for each candidate that
-    did not answer.
+    The mode ``rule`` means that a fallback chose the model; ``passed_over`` has the reason for
+    each candidate that did not answer.
     """
 
     mode: Literal["manual", "rule", "default"]
@@ -151,7 +151,10 @@ class MessageRecorded(Struct, frozen=True, omit_defaults=True):
 
 
 class ModelSwapped(Struct, frozen=True, omit_defaults=True, rename={"from_": "from"}):
-    """The conversation continues with another model (``provider:model``) and has ``losses``."""
+    """The conversation continues with another model (``provider:model``).
+
+    ``losses`` lists what that model does not receive.
+    """
 
     from_: str
     to: str
@@ -173,10 +176,10 @@ class LeftOut(Struct, frozen=True, omit_defaults=True):
 class ContextProjected(Struct, frozen=True, omit_defaults=True):
     """A context policy changed which messages are sent; the log keeps every message.
 
-    ``reason`` is ``share``, when the estimate passed the policy's share of the window, or
-    ``overflow``, when the model rejected the conversation. ``note`` is the text of a user message
-    that is sent in place of the omitted messages; ``summary`` is the id of the
-    ``context.summarised`` it contains.
+    ``reason`` is ``share`` if the estimated tokens exceeded the policy's share of the context
+    window, or ``overflow`` if the model rejected the conversation. ``note`` is the text of a user
+    message that is sent in place of the omitted messages; ``summary`` is the id of the
+    ``context.summarised`` record whose text it contains.
     """
 
     rule: str
@@ -235,7 +238,10 @@ class LlmExchangeKept(Struct, frozen=True, omit_defaults=True):
 
 
 class ToolIntentValidated(Struct, frozen=True, omit_defaults=True):
-    """An intent names an existing tool and has valid input; the record has its side effect."""
+    """An intent names an existing tool and has valid input.
+
+    ``side_effect`` is the kind of effect that running the tool has.
+    """
 
     intent_id: str
     tool_name: str
@@ -253,7 +259,7 @@ class ToolIntentRejected(Struct, frozen=True, omit_defaults=True):
 
 
 class ToolIntentClosed(Struct, frozen=True, omit_defaults=True):
-    """An intent that has no other end: it was open when the session stopped, or was abandoned.
+    """An intent ended without a result: it was open when the session stopped, or was abandoned.
 
     ``started`` is whether it had begun to run, in which case its effect is unknown; ``None`` in
     older records.
@@ -532,7 +538,7 @@ def decode_object(data: bytes) -> dict[str, Any]:
 
 
 def parse_payload(kind: str, data: Mapping[str, Any]) -> Payload:
-    """Make the payload of an event type from plain data; reject unknown fields."""
+    """Build the payload of an event type from plain data; reject unknown fields."""
     entry = CATALOGUE.get(kind)
     if entry is None:
         raise UnknownTypeError(f"type: {quote(kind)} is not in the catalogue of event types")
@@ -546,7 +552,7 @@ def parse_payload(kind: str, data: Mapping[str, Any]) -> Payload:
 
 
 def _name_field(error: Exception) -> str:
-    """Convert msgspec's ``what - at `$.field``` to ``field: what``."""
+    """Convert msgspec's message ``what - at `$.field``` to ``field: what``."""
     if isinstance(error, RecursionError):
         return "nested too deeply"
     if isinstance(error, TypeError) and "str keys" in str(error):

@@ -138,7 +138,8 @@ class PostgresLog(EventLog):
                 # disk, and may lose it.
                 if connection.execute("SHOW synchronous_commit").fetchone() == ("off",):
                     connection.execute("SET synchronous_commit TO on")
-                # TCP keep-alive ends the leases of a host that has disappeared after 90 seconds.
+                # With TCP keep-alive, the leases of a host that has disappeared end after 90
+                # seconds.
                 for setting in ("idle = 60", "interval = 10", "count = 3"):
                     connection.execute(f"SET tcp_keepalives_{setting}")
                 _migrate(connection)
@@ -416,7 +417,7 @@ def _migrate(connection: psycopg.Connection[Any]) -> None:
 
 
 def _find_version(connection: psycopg.Connection[Any]) -> int | None:
-    """Return the version of the tables; ``None`` if there are none."""
+    """Return the version of the tables; ``None`` if there are no tables."""
     row = connection.execute("SELECT to_regclass('dragoman_log_version') IS NOT NULL").fetchone()
     if row != (True,):
         return None

@@ -190,7 +190,7 @@ def _check_choice(field: str, value: object, choices: Any) -> None:
 
 
 def genesis(session: str) -> str:
-    """Return the ``previous`` hash of a session's first record."""
+    """Return the ``previous`` hash of a session's first record, which depends on its name."""
     return hashlib.sha256(b"dragoman.log/1 " + session.encode()).hexdigest()
 
 

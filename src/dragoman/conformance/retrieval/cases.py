@@ -33,7 +33,7 @@ CASES = Path(__file__).parent / "cases"
 
 
 class RetrievalCase(Struct, frozen=True):
-    """One case; ``run`` raises ``Violation`` if the codec fails it."""
+    """One case of a retrieval wire; ``run`` raises ``Violation`` if the codec fails it."""
 
     name: str
     operation: str

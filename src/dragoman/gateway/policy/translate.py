@@ -214,7 +214,7 @@ class _Translation:
             )
 
     def _ask_for_json(self) -> None:
-        """Ask for JSON in the prompt if the wire has no field for it or requires the request."""
+        """Ask for JSON in the prompt unless the wires can express it and the client has asked."""
         is_told = self.wire in ("openai", "responses") and self.others <= {
             "openai",
             "responses",
