@@ -8,9 +8,11 @@ import asyncio
 import re
 import zlib
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import get_args
 
 import pytest
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from dragoman import HttpTransport, InvalidResponseError, NetworkError, StreamInterruptedError
 from dragoman.transport import Transport, connection
@@ -234,6 +236,32 @@ REFUSED: dict[str, tuple[bytes, type[Exception]]] = {
 }  # fmt: skip
 
 
+class Fields:
+    """Collect the header fields of the last head as llhttp reads them."""
+
+    def __init__(self) -> None:
+        self.parser = HttpResponseParser(self)
+        self.read: dict[str, str] = {}
+        self.arriving: list[tuple[str, str]] = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.arriving.append((name.decode("latin-1").lower(), value.decode("latin-1").strip()))
+
+    def on_headers_complete(self) -> None:
+        if self.parser.get_status_code() >= 200 and not self.read:
+            for name, text in self.arriving:
+                self.read[name] = f"{self.read[name]}, {text}" if name in self.read else text
+        self.arriving.clear()
+
+
+def fields_by_llhttp(data: bytes) -> dict[str, str]:
+    """Return the header fields of a reply, by an independent reader."""
+    fields = Fields()
+    with suppress(HttpParserError, HttpParserUpgrade):
+        fields.parser.feed_data(data)
+    return fields.read
+
+
 @pytest.mark.parametrize("pieces", [1, 0], ids=["at once", "byte by byte"])
 @pytest.mark.parametrize("name", ACCEPTED)
 async def test_valid_http_replies_are_accepted(name: str, pieces: int) -> None:
@@ -251,8 +279,9 @@ async def test_valid_http_replies_are_accepted(name: str, pieces: int) -> None:
     transport = HttpTransport()
     async with listen(handler) as server:
         for number in (1, 2):
-            status, _, received = await call(transport, server.url)
+            status, fields, received = await call(transport, server.url)
             assert (status, received) == (200, body)
+            assert fields == fields_by_llhttp(data)
             assert server.connections == (1 if kept else number)
         await transport.close()
 

@@ -11,8 +11,8 @@ idle      bytes on a used connection          closed    unexpected; the pool dro
 idle      end of file                         closed    the pool drops the connection
 head      a 1xx head other than 101           head      it is skipped
 head      101, invalid or too long a head     closed    ``failure`` is a ``FramingError``
-head      a head with a body to follow        body      ``status`` and ``fields`` are set
-head      a head without a body               done      ``status`` and ``fields`` are set
+head      a head with a body to follow        body      ``status`` and ``head`` are set
+head      a head without a body               done      ``status`` and ``head`` are set
 head      end of file                         closed    ``failure`` is an ``OSError``
 body      bytes of the body                   body      they are kept; from ``limit`` bytes on, reading pauses
 body      the end, by its framing             done
@@ -51,8 +51,11 @@ MAX_HEAD = 64 * 1024
 _DRAIN_BYTES = 64 * 1024
 _DRAIN_SECONDS = 0.05
 
-_FRAMING = frozenset({b"content-encoding", b"content-length", b"transfer-encoding"})
-_FRAMING_LENGTHS = frozenset(map(len, _FRAMING))
+# How the lines of the fields that define the framing of a body begin, in lower case. llhttp has
+# checked the syntax of the head before: no space before a colon, no folded line.
+_ENCODING = b"\r\ncontent-encoding:"
+_LENGTH = b"\r\ncontent-length:"
+_CODING = b"\r\ntransfer-encoding:"
 # A larger body is written after the head, in a system call of its own: to copy it would cost more
 # than the call.
 JOINED_BODY = 64 * 1024
@@ -86,8 +89,8 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_arriving", "_awaited", "_buffer", "_held", "_interim", "_loop", "_owner", "_parser",
         "_paused", "_poll",
-        "_timer", "_unframed", "_until_eof", "_used", "_waiter", "expires", "failure", "fields",
-        "framing",
+        "_timer", "_unframed", "_until_eof", "_used", "_waiter", "encoding", "expires", "failure",
+        "head",
         "is_reusable", "key", "limit", "pieces", "state", "status", "transport", "without_body",
     )  # fmt: skip
 
@@ -97,8 +100,8 @@ class Connection(asyncio.BufferedProtocol):
         self.key = key
         self.state: State = "idle"
         self.status = 0
-        self.fields: list[tuple[bytes, bytes]] = []  # header fields in the order of their arrival
-        self.framing: dict[bytes, str] = {}  # fields that define the framing of the body
+        self.head = bytearray()  # the head of the reply, as it arrived
+        self.encoding = ""  # the content-encoding of the body
         self.pieces: list[bytes] = []
         self.failure: Exception | None = None
         self.is_reusable = True
@@ -114,7 +117,7 @@ class Connection(asyncio.BufferedProtocol):
         self._awaited: State = "idle"
         self._timer: asyncio.TimerHandle | None = None
         self._held = 0  # number of bytes in ``pieces``
-        self._arriving: list[tuple[bytes, bytes]] = []
+        self._arriving = bytearray()  # what has arrived of the head
         self._unframed = 0  # bytes of chunk framing since the last byte of the body
         self._interim = False
         self._paused = False
@@ -241,8 +244,11 @@ class Connection(asyncio.BufferedProtocol):
         if parser is None or self.state == "closed":
             return
         self._unframed += nbytes
+        data = self._buffer[:nbytes]
+        if self.state == "head":
+            self._arriving += data
         try:
-            parser.feed_data(self._buffer[:nbytes])
+            parser.feed_data(data)
         except (HttpParserError, HttpParserUpgrade) as error:
             self._handle_invalid(
                 error.__context__ if isinstance(error.__context__, FramingError) else error
@@ -295,28 +301,23 @@ class Connection(asyncio.BufferedProtocol):
         if self.state != "head":
             raise FramingError("bytes follow the reply")
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._arriving.append((name, value))
-
     def on_headers_complete(self) -> None:
         assert self._parser is not None
         status = self._parser.get_status_code()
+        # llhttp skips empty lines before a head, and accepts no other end than this.
+        head, _, rest = self._arriving.lstrip(b"\r\n").partition(b"\r\n\r\n")
         if 100 <= status < 200:
             if status == 101:
                 raise FramingError("the server changes the protocol, which was not asked for")
             self._interim = True
+            self._arriving = rest
             return
-        # Bytes of the body may have arrived with the last of the head: measure the fields only
-        # when it matters.
-        if (
-            self._unframed > MAX_HEAD
-            and sum(len(name) + len(value) + 4 for name, value in self._arriving) > MAX_HEAD
-        ):
+        if len(head) > MAX_HEAD:
             raise FramingError("the head is too long")
-        # Fields that arrive after the head are trailers.
-        self.fields, self._arriving = self._arriving, []
-        self.framing = _read_framing(self.fields)
-        self._until_eof = _ends_at_eof(self._parser.get_http_version(), status, self.framing)
+        self.head, self._arriving = head, bytearray()
+        lower = head.lower()
+        self.encoding = _read_field(lower, _ENCODING) if _ENCODING in lower else ""
+        self._until_eof = _ends_at_eof(self._parser.get_http_version(), status, lower)
         self.is_reusable = self.is_reusable and self._parser.should_keep_alive()
         self.status = status
         self._unframed = 0
@@ -334,7 +335,6 @@ class Connection(asyncio.BufferedProtocol):
     def on_message_complete(self) -> None:
         if self._interim:
             self._interim = False
-            self._arriving.clear()
         else:
             self.state = "done"
 
@@ -343,7 +343,7 @@ class Connection(asyncio.BufferedProtocol):
     def _begin(self) -> None:
         self.state = "head"
         self.status = 0
-        self.fields, self._arriving = [], []
+        self.head, self._arriving = bytearray(), bytearray()
         self._unframed = 0
         self._until_eof = False
 
@@ -360,30 +360,24 @@ class Connection(asyncio.BufferedProtocol):
             waiter.set_result(None)
 
 
-def _read_framing(fields: list[tuple[bytes, bytes]]) -> dict[bytes, str]:
-    """Return the fields that define the framing of the body, by lower-case names."""
-    found: dict[bytes, str] = {}
-    for name, value in fields:
-        # Most of the 20 fields of a hosted API differ in length, which is cheaper to compare.
-        if len(name) in _FRAMING_LENGTHS and (key := name.lower()) in _FRAMING:
-            text = value.decode("latin-1").strip()
-            found[key] = f"{found[key]}, {text}" if key in found else text
-    return found
+def _read_field(lower: bytearray, begin: bytes) -> str:
+    """Return the value of a field of a head in lower case; ``begin`` is how its line begins."""
+    values = [line.partition(b"\r")[0].strip() for line in lower.split(begin)[1:]]
+    return b", ".join(values).decode("latin-1")
 
 
-def _ends_at_eof(version: str, status: int, framing: dict[bytes, str]) -> bool:
+def _ends_at_eof(version: str, status: int, lower: bytearray) -> bool:
     """Return whether end of file ends the body (RFC 9112, section 6.3).
 
-    Invalid heads that llhttp accepts are rejected.
+    Invalid heads that llhttp accepts are rejected. ``lower`` is the head in lower case.
     """
     if version not in ("1.1", "1.0"):
         raise FramingError(f"the version of HTTP is {version}")
     if status < 100:
         raise FramingError(f"the status is {status}")
-    coding = framing.get(b"transfer-encoding")
-    if coding is None:
-        return b"content-length" not in framing and status not in (204, 304)
-    if coding.lower() != "chunked":
+    if _CODING not in lower:
+        return _LENGTH not in lower and status not in (204, 304)
+    if _read_field(lower, _CODING) != "chunked":
         raise FramingError("the transfer coding is not chunked")
     return False
 

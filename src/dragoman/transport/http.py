@@ -184,8 +184,8 @@ class _Exchange(HttpStream):
         self._single = stream and request.url.startswith("http:")
         self._pool: Pool | None = None
         self._connection: Connection | None = None
-        # Header fields as bytes, decoded on first use.
-        self._fields: list[tuple[bytes, bytes]] = []
+        # The head of the reply as bytes, decoded on first use.
+        self._head = bytearray()
         self._inflater: Inflater | None = None
         # Decompressed bytes returned since control was last returned to the event loop.
         self._unpaused = 0
@@ -237,10 +237,9 @@ class _Exchange(HttpStream):
             self._close()
             raise failed from connection.failure
         self.status = connection.status
-        self._fields = connection.fields
-        encoding = connection.framing.get(b"content-encoding", "identity").lower()
-        if encoding not in ("identity", ""):
-            self._inflater = Inflater(encoding)
+        self._head = connection.head
+        if connection.encoding not in ("", "identity"):
+            self._inflater = Inflater(connection.encoding)
         return self
 
     def _explain(
@@ -293,8 +292,9 @@ class _Exchange(HttpStream):
     @property
     def headers(self) -> Mapping[str, str]:  # type: ignore[override]
         read: dict[str, str] = {}
-        for raw, value in self._fields:
-            name, text = raw.decode("latin-1").lower(), value.decode("latin-1").strip()
+        for line in self._head.decode("latin-1").split("\r\n")[1:]:
+            name, _, text = line.partition(":")
+            name, text = name.lower(), text.strip()
             read[name] = f"{read[name]}, {text}" if name in read else text
         return read
 
