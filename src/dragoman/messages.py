@@ -14,6 +14,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
@@ -651,11 +652,18 @@ def new_ulid() -> str:
     with _lock:
         # Within the same millisecond, or after the clock was set back, increment the last id.
         _last = number = now | random.getrandbits(80) if now > _last else _last + 1
-    # 26 letters are 13 pairs of ten bits each; shifting 40 bits at a time is twice as fast as
-    # shifting all 128.
-    a, b, c = number >> 80, number >> 40 & 0xFFFFFFFFFF, number & 0xFFFFFFFFFF
+    return _write_stem(number >> 10) + _PAIRS[number & 1023]
+
+
+@lru_cache(maxsize=4)
+def _write_stem(number: int) -> str:
+    """Return the first 24 letters of an id: 12 pairs of ten bits each. The ids of a millisecond
+    nearly always share them.
+    """
+    # shifting 40 bits at a time is twice as fast as shifting all of them
+    a, b, c = number >> 70, number >> 30 & 0xFFFFFFFFFF, number & 0x3FFFFFFF
     return (
         f"{_PAIRS[a >> 40]}{_PAIRS[a >> 30 & 1023]}{_PAIRS[a >> 20 & 1023]}{_PAIRS[a >> 10 & 1023]}{_PAIRS[a & 1023]}"
         f"{_PAIRS[b >> 30]}{_PAIRS[b >> 20 & 1023]}{_PAIRS[b >> 10 & 1023]}{_PAIRS[b & 1023]}"
-        f"{_PAIRS[c >> 30]}{_PAIRS[c >> 20 & 1023]}{_PAIRS[c >> 10 & 1023]}{_PAIRS[c & 1023]}"
+        f"{_PAIRS[c >> 20]}{_PAIRS[c >> 10 & 1023]}{_PAIRS[c & 1023]}"
     )
