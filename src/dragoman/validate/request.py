@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from operator import length_hint
 from typing import Any
 
 from ..capabilities import Capabilities, Refusal
@@ -78,35 +79,43 @@ def _check_last(messages: Sequence[Message], *, continues: bool) -> None:
 def _check_messages(messages: Sequence[Message]) -> None:
     began = False
     open_calls: dict[str, int] = {}
-    for at, message in enumerate(messages):
-        kind = type(message)
-        if kind is User:
-            began, content = True, message.content
-            if type(content) is not str or not content:
-                _check_user(message, f"messages[{at}]")  # type: ignore[arg-type]
-        elif kind is Assistant and began:
+    walk = iter(messages)
+    for message in walk:
+        # Nearly every message is one text, which is checked here without a loop or a call. Each
+        # branch reads ``content`` of one type, so that the interpreter specialises the access.
+        if type(message) is User:
+            began = True
+            if type(message.content) is str and message.content:
+                continue
+        elif type(message) is Assistant and began:
             content = message.content
-            # Nearly every message is one text, which is checked here without a loop or a call.
             if (
                 len(content) == 1
                 and type(block := content[0]) is Text
                 and block.continuity is None
+                and type(block.text) is str
+                and block.text
             ):
-                text = block.text
-                if type(text) is str and text:
-                    continue
-            _check_assistant(message, f"messages[{at}]", open_calls)  # type: ignore[arg-type]
-        elif kind is System:
-            if began:
-                raise InvalidRequestError(
-                    f"messages[{at}]: a system message may only lead the conversation"
-                )
-            if type(message.content) is not str or not message.content:
-                raise InvalidRequestError(f"messages[{at}].content must be non-empty text")
+                continue
+        # the position is counted for the other messages only, which is cheaper than enumerate
+        path = f"messages[{len(messages) - length_hint(walk) - 1}]"
+        if type(message) is User:
+            _check_user(message, path)
+        elif type(message) is System:
+            _check_system(message, path, began=began)
         elif not began:
-            raise InvalidRequestError(f"messages[{at}]: the conversation must begin with the user")
+            raise InvalidRequestError(f"{path}: the conversation must begin with the user")
+        elif type(message) is Assistant:
+            _check_assistant(message, path, open_calls)
         else:
-            _check_result(message, f"messages[{at}]", open_calls)  # type: ignore[arg-type]
+            _check_result(message, path, open_calls)  # type: ignore[arg-type]
+
+
+def _check_system(message: System, path: str, *, began: bool) -> None:
+    if began:
+        raise InvalidRequestError(f"{path}: a system message may only lead the conversation")
+    if type(message.content) is not str or not message.content:
+        raise InvalidRequestError(f"{path}.content must be non-empty text")
 
 
 def _check_user(message: User, path: str) -> None:

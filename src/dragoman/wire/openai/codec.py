@@ -15,7 +15,6 @@ from ...messages import Request
 from ..codec import Encoded, Endpoint, HttpReply, HttpRequest, Notes, encode_post
 from ..errors import build_error, read_failure
 from ..lessons import is_about_field
-from ..names import rename_calls
 from ..readiness import entries_of, get_json, refuse_failure, serves_one_model
 from ..strict import strict_form
 from ..urls import join_url, root_of
@@ -50,7 +49,6 @@ class OpenAICodec(Endpoint[Quirks]):
         Messages come last, so that the body of the next turn begins with the same bytes.
         """
         notes, quirks = Notes(), self.quirks_for(request)
-        request = rename_calls(request, notes)
         path = structured_path(request, quirks)
         body = write_request(request, self.home(request), quirks, path, notes)
         return encode_post(self._url, body, notes, path, native=request.native.get(self.wire))

@@ -41,6 +41,7 @@ from ..extras import note_raw_only
 from ..ids import IdMap
 from ..json import json_text, merge_extras, ordered_json
 from ..media import fit_result, transcribe
+from ..names import rename_calls
 from ..reasoning import reasoning_fields
 from ..schema import schema_directive, schema_name
 from ..server_tools import write_server_tools
@@ -84,7 +85,9 @@ def write_request(
             body["stream_options"] = {"include_usage": True}
     if cache is None and quirks.cache_control:
         quirks = replace(quirks, cache_control=False)
-    written = _write_messages(messages, quirks, notes, home if quirks.reasoning_details else None)
+    if messages is not request.messages:
+        request = replace(request, messages=messages)
+    written = _write_messages(request, quirks, notes, home if quirks.reasoning_details else None)
     if cache is not None and quirks.cache_control:
         place_marks(written, notes, auto=cache.auto)
     if request.config.extras:
@@ -209,9 +212,10 @@ def _response_format(schema: Mapping[str, Any], *, strict: bool) -> dict[str, An
 
 
 def _write_messages(
-    messages: Sequence[Message], quirks: Quirks, notes: Notes, home: Issuer | None = None
+    request: Request, quirks: Quirks, notes: Notes, home: Issuer | None = None
 ) -> list[Any]:
     """Return the messages in the form of this wire; opaque state of ``home`` is sent back."""
+    messages = request.messages
     system, rest = join_system(messages)
     first = len(messages) - len(rest)
     written: list[Any] = (
@@ -221,35 +225,51 @@ def _write_messages(
         type(message) is System and message.cache for message in messages[:first]
     ):
         mark_end(written[0])
-    # Created on first use, because most conversations have no tool calls.
-    links: _Links | None = None
-    for at, message in enumerate(rest, first):
-        if links is not None and links.media and type(message) is not ToolResult:
+    plain = _write_plain(rest)
+    if all(plain):
+        return written + plain
+    messages = rename_calls(request, notes).messages
+    links = _Links(messages, quirks, home)
+    for at, simple in enumerate(plain, first):
+        message = messages[at]
+        if links.media and type(message) is not ToolResult:
             written.append(links.take_media())
-        # The two most frequent cases of a long history. Each reads ``content`` of one type only,
-        # so that the interpreter specialises the access.
+        if simple is not None:
+            written.append(simple)
+            continue
+        if (one := _write_message(message, f"messages[{at}]", quirks, links, notes)) is not None:
+            if quirks.cache_control:
+                mark_message(one, message)
+            written.append(one)
+    if links.media:
+        written.append(links.take_media())
+    return written
+
+
+def _write_plain(messages: Sequence[Message]) -> list[User | _Answer | None]:
+    """Return each message that is only text in the form of this wire, ``None`` for the others.
+
+    These are nearly all messages of a long history. Each branch reads ``content`` of one type
+    only, so that the interpreter specialises the access.
+    """
+    plain: list[User | _Answer | None] = []
+    append = plain.append
+    for message in messages:
         if type(message) is User:
-            if type(message.content) is str and not message.cache:
-                # the JSON of this value is already in the form of the wire
-                written.append(message)
-                continue
-        elif type(message) is Assistant:
+            # the JSON of this value is already in the form of the wire
+            append(message if type(message.content) is str and not message.cache else None)
+            continue
+        if type(message) is Assistant:
             content = message.content
             if (
                 len(content) == 1
                 and type(block := content[0]) is Text
                 and block.continuity is None
             ):
-                written.append(_Answer(block.text))
+                append(_Answer(block.text))
                 continue
-        links = links or _Links(messages, quirks, home)
-        if (one := _write_message(message, f"messages[{at}]", quirks, links, notes)) is not None:
-            if quirks.cache_control:
-                mark_message(one, message)
-            written.append(one)
-    if links is not None and links.media:
-        written.append(links.take_media())
-    return written
+        append(None)
+    return plain
 
 
 class _Answer(Struct, tag="assistant", tag_field="role", gc=False):
