@@ -76,7 +76,7 @@ def find_stop_reason(finish_reason: FinishReason | None, stop_sequence: str | No
     return STOP_REASONS[finish_reason or "stop"]
 
 
-# --- calls -------------------------------------------------------------------------------------
+# --- records of calls --------------------------------------------------------------------------
 
 
 class Inbound(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -262,7 +262,7 @@ def price_usage(usage: Usage, bill: Cost | Unpriced | None, priced_as: str) -> d
     return {**count_usage(usage), **found, "priced_as": priced_as}
 
 
-# --- routing -----------------------------------------------------------------------------------
+# --- records of routing and availability -------------------------------------------------------
 
 
 class RoutingSwitched(
@@ -312,7 +312,7 @@ CallRecord: TypeAlias = (
 """The history of a reply: its failed attempts, and its switches to other candidates."""
 
 
-# --- redaction ---------------------------------------------------------------------------------
+# --- redaction of log messages -----------------------------------------------------------------
 
 # Patterns for what ``scrub`` does not find: e-mail addresses, and secrets after a name such as
 # "password". They match in linear time: repetitions are bounded or possessive.

@@ -88,7 +88,7 @@ class Capabilities(Struct, frozen=True, omit_defaults=True):
         at: str | None = None,
         by: str | None = None,
     ) -> Capabilities:
-        """Build capabilities from values by name; ``ValueError`` names a wrong name or type."""
+        """Build capabilities from values by name; raise ``ValueError`` if one is wrong."""
         facts: dict[str, Fact] = {}
         for name, value in values.items():
             if name not in cls.__struct_fields__:

@@ -41,7 +41,7 @@ def _loader() -> Any:
     import yaml  # lazy import: slow, and needed only for configuration files
 
     class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-        yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012 - as the parent has it
+        yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012 - as in the parent class
 
     for tag, pattern, first in (
         ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),

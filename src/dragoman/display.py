@@ -74,7 +74,7 @@ def shorten(text: str, most: int = 200) -> str:
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
-# --- HTML --------------------------------------------------------------------------------------
+# --- writing HTML ------------------------------------------------------------------------------
 
 _PRE = "white-space:pre-wrap;overflow-wrap:anywhere;margin:.4em 0"
 
@@ -113,7 +113,7 @@ def _write_table(table: Table) -> str:
     return f"<table><thead><tr>{heads}</tr></thead><tbody><tr>{'</tr><tr>'.join(rows)}</tr></tbody></table>"
 
 
-# --- Markdown ----------------------------------------------------------------------------------
+# --- writing Markdown --------------------------------------------------------------------------
 
 _MARKUP = re.compile(r"([\\`*_{}\[\]()#+\-.!|<>~$&])")
 _TICKS = re.compile(r"`+")

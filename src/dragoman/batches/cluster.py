@@ -92,7 +92,7 @@ class ClusterRunner:
                 await driving
             raise
 
-    # --- in the thread
+    # --- methods that run in the separate thread
 
     def _drive(self, done: Lines) -> None:
         with hold(self._out):

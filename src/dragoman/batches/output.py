@@ -134,7 +134,7 @@ class Output:
         self._closing = False
         self._thread = ThreadPoolExecutor(1, "dragoman-batch")
 
-    # --- before the run
+    # --- opening the output
 
     def open(self) -> Recovered:
         """Open the files, lock the output, and return what an earlier run has finished."""
@@ -155,7 +155,7 @@ class Output:
                 self._add(data)
         return recovered
 
-    # --- during the run
+    # --- adding and writing results
 
     async def wait_for_room(self) -> None:
         """Wait until there is room in memory for another row."""
@@ -236,7 +236,7 @@ class Output:
         if self._ahead_path.exists() and self._ahead_path.stat().st_size == 0:
             self._ahead_path.unlink()
 
-    # --- private
+    # --- private methods
 
     def _is_full(self) -> bool:
         return self._bytes > _HELD_BYTES or len(self._order) >= self._window

@@ -34,7 +34,10 @@ Rows = Callable[[], Iterator[Row | BadRow | Skipped]]
 
 
 class Submitted(Struct):
-    """A batch at the provider: its id and lines; whether its answers are on disk (``over``)."""
+    """A batch at the provider: its id and its range of lines.
+
+    ``over`` is whether its answers are on disk.
+    """
 
     id: str
     first: int
@@ -88,7 +91,7 @@ class RemoteRunner:
             batch.over = True
         self._save()
 
-    # --- submitting
+    # --- submitting rows
 
     async def _submit_all(self) -> None:
         chunk: list[tuple[Row, Asked]] = []
@@ -134,7 +137,7 @@ class RemoteRunner:
         except ProviderError:
             return None
 
-    # --- fetching
+    # --- fetching answers
 
     async def _fetch_all(self) -> None:
         """Read the input again, batch by batch, and write the result of each row."""
@@ -211,7 +214,7 @@ class RemoteRunner:
             return write_failure(row, error, None)
         raise AssertionError("a row was refused and then taken")
 
-    # --- answers
+    # --- decoding and pricing answers
 
     def _decode(self, row: Row, answer: Answered) -> Result:
         provider = self._api.provider

@@ -93,7 +93,7 @@ def find_usage(error: Exception) -> Usage:
     return usage if isinstance(usage, Usage) else Usage()
 
 
-# --- our format --------------------------------------------------------------------------------
+# --- results in our format ---------------------------------------------------------------------
 
 _ID = {
     "openai": "custom_id",
@@ -165,7 +165,7 @@ def _describe(error: Exception) -> dict[str, Any]:
     return record
 
 
-# --- formats of providers ----------------------------------------------------------------------
+# --- results in the batch formats of providers -------------------------------------------------
 
 
 def _events(request: Request, response: Response[Any]) -> list[Event]:

@@ -360,7 +360,10 @@ async def _open_session(
 def _add_approvers(
     log: EventLog, approver: Approver | None, options: dict[str, Any]
 ) -> Approver | None:
-    """Return the approver, extended by those that the options add: a hook, another process."""
+    """Return the approver with what the options add to it.
+
+    With ``--await-approval`` another process may answer. A hook is asked before all others.
+    """
     if options["await_approval"]:
         approver = RemoteApprover(log, approver)
     if options["hook"]:

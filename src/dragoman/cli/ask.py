@@ -94,7 +94,7 @@ def command(
     Without MODEL, the model is $DRAGOMAN_MODEL, the default of models.yaml, or "local", the embedded one.
     PROMPT is optional when something is piped; - stands for the piped text. Proposed tool calls are
     printed and never executed.
-    """  # noqa: D301 - Click reads the backspace: what follows keeps its lines
+    """  # noqa: D301 - Click keeps the lines of a paragraph after a backspace
     # The library's warnings are printed by the command, not by the logging module.
     logging.getLogger("dragoman").addHandler(logging.NullHandler())
     piped = _read_pipe(asked=prompt == "-")

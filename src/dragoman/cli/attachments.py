@@ -14,7 +14,7 @@ _LARGEST = 20 * 1024 * 1024  # maximum size in bytes that providers accept for o
 
 
 def read_attachment(place: str) -> Image | Document | Text:
-    """Return the content block for a file or an ``http`` URL; a usage error gives the reason."""
+    """Return the content block for a file or an ``http`` URL, or raise a usage error."""
     if place.startswith(("http://", "https://")):
         return _refer(place)
     path = Path(place).expanduser()

@@ -182,7 +182,7 @@ def command(
     You can stop the command in any way and run it again: rows that are in OUT are not sent again.
     Rows that fail or cannot be read get an "error" in OUT. Exit codes: 0 every row has a result,
     23 the budget is used up.
-    """  # noqa: D301 - Click reads the backspace: what follows keeps its lines
+    """  # noqa: D301 - Click keeps the lines of a paragraph after a backspace
     connection: dict[str, Any] = {} if timeout is None else {"timeouts": timeout}
     if base_url is not None:
         connection |= {"base_url": base_url, "wire": wire, "api_key": os.environ.get(api_key_env)}
@@ -251,7 +251,7 @@ def _settings(config: RuntimeConfig) -> dict[str, Any]:
     }
 
 
-# --- progress ----------------------------------------------------------------------------------
+# --- showing progress --------------------------------------------------------------------------
 
 
 class _Progress:

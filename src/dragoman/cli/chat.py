@@ -160,7 +160,7 @@ def _talk(talk: Conversation, reader: Reader, answer: Callable[[], None]) -> Pro
     return failure
 
 
-# --- one answer --------------------------------------------------------------------------------
+# --- calling the model and showing its answer --------------------------------------------------
 
 
 class _Answer:

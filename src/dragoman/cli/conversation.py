@@ -91,7 +91,7 @@ class Conversation:
         self._used: list[tuple[str, Usage, Cost | Unpriced]] = []
         self._file: Path | None = None
 
-    # --- messages
+    # --- messages of the conversation
 
     def ask(self, text: str) -> None:
         """Add a question; answer open tool calls with the result that they were not executed."""
@@ -132,7 +132,7 @@ class Conversation:
         )
         return [call for call in (last.tool_calls if last else ()) if call.id not in done]
 
-    # --- commands
+    # --- commands of the user
 
     def run_command(self, line: str) -> bool:
         """Execute a command; return ``True`` if the model must answer now."""

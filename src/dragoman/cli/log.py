@@ -96,7 +96,7 @@ def write_json(value: Any) -> None:
     echo_json(msgspec.json.format(msgspec.json.encode(value), indent=2))
 
 
-# --- on and off --------------------------------------------------------------------------------
+# --- turning the recording on and off ----------------------------------------------------------
 
 
 @command.command("on")
@@ -132,7 +132,7 @@ def status(*, as_json: bool) -> None:
         )
 
 
-# --- looking -----------------------------------------------------------------------------------
+# --- listing, searching and showing sessions ---------------------------------------------------
 
 
 @command.command("list")
@@ -265,7 +265,7 @@ def _line(record: LogRecord) -> str:
     )
 
 
-# --- deciding ----------------------------------------------------------------------------------
+# --- answering permission requests -------------------------------------------------------------
 
 
 @command.command("approve")
@@ -354,7 +354,7 @@ def _read_decision(
     )
 
 
-# --- proving -----------------------------------------------------------------------------------
+# --- verifying, exporting and importing --------------------------------------------------------
 
 
 @command.command("verify")
@@ -488,7 +488,7 @@ def _progress(doing: str) -> Iterator[Progress]:
         yield lambda done, total: bar(doing, done, total)
 
 
-# --- removing ----------------------------------------------------------------------------------
+# --- removing old sessions ---------------------------------------------------------------------
 
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
@@ -562,7 +562,7 @@ def _find_old(log: EventLog, before: datetime) -> list[str]:
     ]
 
 
-# --- counting ----------------------------------------------------------------------------------
+# --- summing costs -----------------------------------------------------------------------------
 
 
 @command.command("cost")
@@ -619,7 +619,7 @@ def show_cost(
         show_bills(rows, table, by, chart=sys.stdout.isatty())
 
 
-# --- in a browser ------------------------------------------------------------------------------
+# --- the trace viewer in a browser -------------------------------------------------------------
 
 
 @command.command("view")

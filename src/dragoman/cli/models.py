@@ -355,7 +355,7 @@ def _is_chosen(vendor: str) -> bool:
     return bool(variable and os.environ.get(variable))
 
 
-# --- for people --------------------------------------------------------------------------------
+# --- showing models as text --------------------------------------------------------------------
 
 
 def _show_all(

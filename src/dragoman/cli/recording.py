@@ -62,7 +62,7 @@ _GOAL = 2000  # maximum length of a question as the title of a session
 _NOT_RUN = "shown, and not executed"
 
 
-# --- on and off --------------------------------------------------------------------------------
+# --- turning the recording on and off ----------------------------------------------------------
 
 
 def find_marker() -> Path:
@@ -174,7 +174,7 @@ class Recording:
             provider if self._writer is None else SyncProvider(WatchedProvider(provider.provider))
         )
 
-    # --- one call
+    # --- recording one call
 
     def begin(
         self,
@@ -272,7 +272,7 @@ class Recording:
         )
         return replace(said, message=kept or arrived.message, request_id=started.request_id)
 
-    # --- the session
+    # --- recording the session
 
     def _open_session(
         self, question: Sequence[Message], target: dict[str, Any], tools: Iterable[Tool]
@@ -431,7 +431,7 @@ def _rescue(reply: Reply | None) -> Response | None:
     )
 
 
-# --- writing -----------------------------------------------------------------------------------
+# --- writing to the log ------------------------------------------------------------------------
 
 
 class _LogWriter:

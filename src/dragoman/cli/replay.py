@@ -135,7 +135,7 @@ def _judge(report: ChainReport) -> None:
         raise SystemExit(EXIT_CODES["log_broken"])
 
 
-# --- showing -----------------------------------------------------------------------------------
+# --- showing steps -----------------------------------------------------------------------------
 
 
 def _show(steps: Iterator[ReplayStep], *, full: bool, pause: bool) -> bool:
@@ -174,7 +174,7 @@ def _show_totals(totals: Totals) -> None:
     )
 
 
-# --- comparing ---------------------------------------------------------------------------------
+# --- comparing with another model --------------------------------------------------------------
 
 
 def _compare(log: EventLog, session: str, where: str | None, other: str, *, as_json: bool) -> None:

@@ -216,7 +216,7 @@ def read_request(data: bytes, model: str = MODEL) -> Request:
     )
 
 
-# --- running -----------------------------------------------------------------------------------
+# --- running a case ----------------------------------------------------------------------------
 
 
 def decode(
@@ -257,7 +257,7 @@ def open_decoder(codec: Codec, request: Request, *, judged: bool = True) -> Deco
 
 def cut_at_random(data: bytes, seed: object, longest: int = 40) -> Iterator[bytes]:
     """Yield the bytes in pieces of random lengths."""
-    chance = random.Random(str(seed))  # noqa: S311 - to be repeated, not to be secret
+    chance = random.Random(str(seed))  # noqa: S311 - must be reproducible, not secret
     at = 0
     while at < len(data):
         size = chance.randint(1, longest)
@@ -285,7 +285,7 @@ def with_between(data: bytes, insert: bytes) -> bytes:
     )
 
 
-# --- comparing ---------------------------------------------------------------------------------
+# --- comparing results -------------------------------------------------------------------------
 
 _MINTED = re.compile(r"call_[0-9A-HJKMNP-TV-Z]{26}")
 _PLAIN = {"message_id": "M", "request_id": "R"}

@@ -88,7 +88,7 @@ _OTHER = Tool("get_time", "Get the time in a city.", _TOOL.parameters)
 _TOOL_QUESTION = "What is the weather in Bern right now? Use the tool."
 
 
-# --- readiness and text ------------------------------------------------------------------------
+# --- checks of readiness and text --------------------------------------------------------------
 
 
 @_check("ready.answers", "reports whether the model is ready")
@@ -191,7 +191,7 @@ async def _logprobs(server: Server) -> str:
     return ""
 
 
-# --- streams -----------------------------------------------------------------------------------
+# --- checks of streams -------------------------------------------------------------------------
 
 
 @_check("stream.rules", "streams by the rules, with the wire's end mark", optional=True)
@@ -260,7 +260,7 @@ async def _same_text(server: Server) -> str:
     raise Failed("streamed and unstreamed replies differ, but two unstreamed ones do not")
 
 
-# --- tools -------------------------------------------------------------------------------------
+# --- checks of tools ---------------------------------------------------------------------------
 
 
 @_check("tools.auto", "calls a tool when it sees fit", optional=True)
@@ -335,7 +335,7 @@ async def _results(server: Server) -> str:
     return ""
 
 
-# --- structured output, images -----------------------------------------------------------------
+# --- checks of structured output and images ----------------------------------------------------
 
 
 @_check("schema.native", "keeps a JSON Schema", optional=True)
@@ -407,7 +407,7 @@ async def _show(server: Server, square: str) -> str:
     return reply.text
 
 
-# --- errors ------------------------------------------------------------------------------------
+# --- checks of errors --------------------------------------------------------------------------
 
 
 @_check("errors.unknown_model", "rejects an unknown model")
@@ -473,7 +473,7 @@ async def _context(server: Server) -> str:
     )
 
 
-# --- concurrency and cancellation --------------------------------------------------------------
+# --- checks of concurrency and cancellation ----------------------------------------------------
 
 
 @_check("concurrency.four", "answers four calls at once")

@@ -228,7 +228,7 @@ _SHAPES = [
 
 
 def _garbage_is_an_error(codec: Codec) -> None:
-    dice = random.Random("conformance")  # noqa: S311 - to be repeated, not to be secret
+    dice = random.Random("conformance")  # noqa: S311 - must be reproducible, not secret
     noise = [dice.randbytes(dice.randint(1, 200)) for _ in range(30)]
     for stream in (False, True):
         for data in [b"", *_SHAPES, *noise, *[b"data: " + each + b"\n\n" for each in noise]]:
@@ -249,7 +249,7 @@ def _demand_failure(codec: Codec, request: Request, pieces: list[bytes]) -> None
     demand(heard.error is not None, f"{shown!r} is accepted as a complete reply")
 
 
-# --- readiness ---------------------------------------------------------------------------------
+# --- rules for readiness checks ----------------------------------------------------------------
 
 
 def _ready_asks_for_nothing_billed(codec: Codec) -> None:

@@ -118,7 +118,7 @@ async def _refused(*kinds: type[ProviderError], what: str) -> AsyncIterator[None
     raise Violation(f"{what}: not rejected")
 
 
-# --- shape -------------------------------------------------------------------------------------
+# --- cases for the attributes of a provider and the shape of its reply -------------------------
 
 
 async def _describes_itself(kit: Kit) -> None:
@@ -200,7 +200,7 @@ async def _closes_twice(kit: Kit) -> None:
         await provider.close()
 
 
-# --- validation --------------------------------------------------------------------------------
+# --- cases for the validation of arguments -----------------------------------------------------
 
 _PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 _WRONG: dict[str, dict[str, Any]] = {
@@ -240,7 +240,7 @@ async def _call_either(method: Callable[..., Any], given: dict[str, Any]) -> Any
         raise InvalidRequestError(str(error)) from error
 
 
-# --- errors ------------------------------------------------------------------------------------
+# --- cases for errors --------------------------------------------------------------------------
 
 
 async def _fails_with(kit: Kit, *, kind: type[ProviderError], factory: Factory) -> None:
@@ -282,7 +282,7 @@ async def _reports_a_broken_stream(kit: Kit, *, factory: Factory) -> None:
         demand_same(partly.text, fold(heard).text, "the partial response of the error")
 
 
-# --- streams -----------------------------------------------------------------------------------
+# --- cases for streams -------------------------------------------------------------------------
 
 
 async def _streams_keep_the_rules(kit: Kit) -> None:
@@ -323,7 +323,7 @@ async def _is_known_not_to_stream(kit: Kit) -> None:
         await _read_events(provider.stream(kit.prompt, config=kit.config))
 
 
-# --- cancelling --------------------------------------------------------------------------------
+# --- cases for cancelling ----------------------------------------------------------------------
 
 
 async def _a_cancelled_stream_is_closed(kit: Kit) -> None:
@@ -396,7 +396,7 @@ async def _started(provider: Provider, kit: Kit) -> None:
         await asyncio.Event().wait()
 
 
-# --- ids ---------------------------------------------------------------------------------------
+# --- cases for ids -----------------------------------------------------------------------------
 
 
 async def _ids_are_the_callers(kit: Kit) -> None:
@@ -436,7 +436,7 @@ async def _an_id_is_in_flight_once(kit: Kit) -> None:
             await provider.complete(kit.prompt, config=kit.config, request_id="R")
 
 
-# --- system prompt, images ---------------------------------------------------------------------
+# --- cases for system prompts and images -------------------------------------------------------
 
 
 async def _takes_a_system(kit: Kit) -> None:
@@ -464,7 +464,7 @@ async def _rejects_images(kit: Kit) -> None:
         await provider.complete([_PICTURE], config=kit.config)
 
 
-# --- tools -------------------------------------------------------------------------------------
+# --- cases for tools ---------------------------------------------------------------------------
 
 
 async def _proposes_intents_only(kit: Kit) -> None:
@@ -537,7 +537,7 @@ async def _rejects_tools(kit: Kit) -> None:
         await provider.complete(kit.tool_prompt, [kit.tool], config=kit.config)
 
 
-# --- structured output -------------------------------------------------------------------------
+# --- cases for structured output ---------------------------------------------------------------
 
 
 async def _parses_what_was_asked_for(kit: Kit) -> None:
@@ -574,7 +574,7 @@ async def _parses_into_a_type(kit: Kit) -> None:
         demand(isinstance(typed.parsed, kind), "parsed of a type is not an instance of it")
 
 
-# --- readiness, concurrency --------------------------------------------------------------------
+# --- cases for readiness and concurrency -------------------------------------------------------
 
 
 async def _ready_costs_nothing(kit: Kit) -> None:

@@ -104,7 +104,7 @@ class Report(Struct, Displayed, frozen=True):
         )
 
 
-# --- for people --------------------------------------------------------------------------------
+# --- reports for people ------------------------------------------------------------------------
 
 
 def write_text(report: Report, *, paint: Any = lambda text, status: text) -> str:
@@ -203,7 +203,7 @@ def _exchange_lines(exchange: RecordedExchange) -> list[str]:
     return lines + [f"< {status}"] + [f"< {line}" for line in exchange.got.splitlines()[:12]]
 
 
-# --- for machines ------------------------------------------------------------------------------
+# --- reports for other programs ----------------------------------------------------------------
 
 
 def write_junit(report: Report) -> str:

@@ -192,7 +192,7 @@ class Server:
         await self.provider.close()
 
 
-# --- finding out -------------------------------------------------------------------------------
+# --- finding the wire, the model and the context window ----------------------------------------
 
 
 async def _get(

@@ -159,7 +159,7 @@ class Assembler:
             self.cancel()
         return self.take()
 
-    # --- while the message is open
+    # --- methods for an open message
 
     def start(self, model: str | None = None) -> None:
         """Begin the message, and emit ``message.start``."""
@@ -288,7 +288,7 @@ class Assembler:
         self._refuse_late("usage")
         self.reported = usage
 
-    # --- ends of the message
+    # --- methods that end the message
 
     def finish(
         self, reason: FinishReason, raw: str | None = None, stop_sequence: str | None = None
@@ -328,7 +328,7 @@ class Assembler:
         self._close_all("cancelled")
         self._complete("cancelled")
 
-    # --- shared by the methods above
+    # --- private methods
 
     def _open(self, kind: type) -> Block:
         self._refuse_late("a block")

@@ -49,7 +49,7 @@ Problem: TypeAlias = Literal[
 _PAUSES = frozenset({"pause_turn"})
 
 
-# --- values ------------------------------------------------------------------------------------
+# --- usage, intents and responses --------------------------------------------------------------
 
 
 class Usage(Struct, frozen=True, omit_defaults=True):
@@ -312,7 +312,7 @@ class Response(Struct, Displayed, Generic[Parsed], frozen=True):
         )
 
 
-# --- events ------------------------------------------------------------------------------------
+# --- the events --------------------------------------------------------------------------------
 
 
 class MessageStart(Struct, frozen=True, tag="message.start", gc=False):
@@ -452,7 +452,7 @@ def decode_event(data: bytes | str) -> Event | UnknownEvent:
         return UnknownEvent(kind, record)
 
 
-# --- reading JSON as servers write it ----------------------------------------------------------
+# --- reading JSON as servers and models write it -----------------------------------------------
 
 # Patterns for a lone half of a surrogate pair, and for the two escapes that look like one.
 _HALF = r"[0-9a-fA-F]{2}"
@@ -513,7 +513,7 @@ def read_object(text: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-# --- folding -----------------------------------------------------------------------------------
+# --- building a response from events -----------------------------------------------------------
 
 
 def fold(

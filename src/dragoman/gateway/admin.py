@@ -89,7 +89,7 @@ class AdminPage:
         return hmac.compare_digest(hash_key(value.strip()), self._digest)
 
 
-# --- the page ----------------------------------------------------------------------------------
+# --- writing the page --------------------------------------------------------------------------
 
 
 def _write_page(

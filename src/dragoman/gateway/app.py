@@ -182,7 +182,7 @@ async def _poll(keys: KeyRing) -> None:
         await asyncio.to_thread(keys.poll)
 
 
-# --- routes ------------------------------------------------------------------------------------
+# --- the routes of the application -------------------------------------------------------------
 
 _PATHS = {
     "/v1/chat/completions": "openai",
@@ -381,7 +381,7 @@ def _refusal(asked: HttpAsked, error: ProviderError) -> Response:
     return Response(reply.body, reply.status, dict(reply.headers))
 
 
-# --- workers -----------------------------------------------------------------------------------
+# --- worker processes --------------------------------------------------------------------------
 
 
 def _log_access() -> None:

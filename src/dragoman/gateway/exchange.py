@@ -300,7 +300,7 @@ class Exchange:
         """Call a function, in a thread if the request is large enough to block the event loop."""
         return await asyncio.to_thread(function, *args) if self.size > LARGE else function(*args)
 
-    # --- admission
+    # --- admitting the request
 
     def _identify(self) -> None:
         self.headers = read_headers(self.scope)

@@ -60,7 +60,7 @@ class _KeptPages:
 
         return answer
 
-    # --- stored responses
+    # --- handlers for stored responses
 
     async def response(self, asked: HttpAsked, owner: str) -> Any:
         """Return the current state of a response."""
@@ -83,7 +83,7 @@ class _KeptPages:
             await self._service.background.cancel(owner, record["response"]["id"])
         return (await self._find(asked, owner, RESPONSE))["response"]
 
-    # --- stored conversations
+    # --- handlers for stored conversations
 
     async def create_conversation(self, asked: HttpAsked, owner: str) -> Any:
         """Create a conversation that contains the items in the body."""
@@ -114,7 +114,7 @@ class _KeptPages:
         await self._store.put(owner, CONVERSATION, [(asked.path_params["name"], record)])
         return _list(added)
 
-    # --- internals
+    # --- private methods
 
     async def _find(self, asked: HttpAsked, owner: str, kind: str) -> Any:
         name = asked.path_params["name"]

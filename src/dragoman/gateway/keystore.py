@@ -199,7 +199,7 @@ class KeyStore:
         with self._lock:
             self._base.close()
 
-    # --- internals
+    # --- private methods
 
     def _read(self, name: str) -> Key:
         rows = self._base.run("select data from dragoman_keys where id = ?", (name,))

@@ -158,7 +158,7 @@ class Ledger:
                 for account in key.accounts:
                     self._spend(account, _find_month(now), money)
 
-    # --- internals
+    # --- private methods
 
     def _adopt(self) -> None:
         """Migrate the costs in a file of version 0.1.0, so that they still count."""
@@ -295,7 +295,7 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
-# --- off the event loop ------------------------------------------------------------------------
+# --- using the ledger in a separate thread -----------------------------------------------------
 
 
 class _Settlement(NamedTuple):
@@ -411,7 +411,7 @@ class LedgerWriter:
             self._jobs.put(None)
             await asyncio.to_thread(thread.join)
 
-    # --- internals
+    # --- private methods
 
     async def _admit_counted(self, key: Key, seconds: float) -> str | None:
         if not self.ledger.is_shared:

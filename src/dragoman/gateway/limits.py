@@ -222,7 +222,7 @@ class RedisLimits:
         if self._owned:
             await self._redis.aclose()
 
-    # --- internals
+    # --- private methods
 
     async def _run(self, script: Any, key: Key, *arguments: Any) -> Any:
         if time.monotonic() < self._paused_until:

@@ -62,7 +62,7 @@ class ResponseStore:
         with self._lock:
             self._base.close()
 
-    # --- internals, run in a thread
+    # --- private methods that run in a thread
 
     async def _work(self, function: Callable[..., Any], *args: Any) -> Any:
         try:

@@ -130,7 +130,7 @@ class UsageBook:
         """Close the file or the connection."""
         self._base.close()
 
-    # --- internals, run in a thread
+    # --- private methods that run in a thread
 
     def _write(self, rows: Mapping[tuple[int, str, str], list[Any]], live: bytes) -> None:
         with self._base.transaction("usage") as now:

@@ -123,7 +123,7 @@ async def _once(call: Any) -> AsyncIterator[Any]:
     yield await call
 
 
-# --- requests ----------------------------------------------------------------------------------
+# --- converting requests -----------------------------------------------------------------------
 
 
 def _make_settings(request: Request) -> dict[str, Any]:
@@ -215,7 +215,7 @@ def _write_block(block: UserBlock, path: str) -> dict[str, Any]:
     return {"type": kind, **made, **({"mime_type": media_type} if media_type else {})}
 
 
-# --- replies -----------------------------------------------------------------------------------
+# --- converting replies ------------------------------------------------------------------------
 
 
 class _Reply:

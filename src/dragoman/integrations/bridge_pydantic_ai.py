@@ -108,7 +108,7 @@ class PydanticAIReader:
             yield piece
 
 
-# --- requests ----------------------------------------------------------------------------------
+# --- converting requests -----------------------------------------------------------------------
 
 
 def _make_settings(request: Request) -> ModelSettings:
@@ -215,7 +215,7 @@ def _write_block(block: UserBlock, path: str) -> Any:
     return kind(block.source.url, media_type=block.media_type)
 
 
-# --- replies -----------------------------------------------------------------------------------
+# --- converting replies ------------------------------------------------------------------------
 
 
 def _read_event(event: Any) -> Iterator[Piece]:

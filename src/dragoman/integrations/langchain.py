@@ -85,7 +85,7 @@ class ChatDragoman(BaseChatModel):
         params["ls_model_name"] = model if colon else name
         return params
 
-    # --- calls ----------------------------------------------------------------------------------
+    # --- calling the model ----------------------------------------------------------------------
 
     def _generate(
         self,
@@ -167,7 +167,7 @@ class ChatDragoman(BaseChatModel):
         known |= {name: value for name, value in given.items() if value is not None}
         return {**arguments, **{name: value for name, value in known.items() if value is not None}}
 
-    # --- providers ------------------------------------------------------------------------------
+    # --- opening providers ----------------------------------------------------------------------
 
     def _open(self, model: str | None = None) -> Provider:
         return connect(
@@ -256,7 +256,7 @@ class ChatDragoman(BaseChatModel):
         return RunnableMap(raw=model) | made
 
 
-# --- translation -------------------------------------------------------------------------------
+# --- converting settings and events ------------------------------------------------------------
 
 
 def _read_tool(tool: Any) -> Tool:

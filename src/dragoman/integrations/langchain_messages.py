@@ -147,7 +147,7 @@ def _rebuild_reply(message: AIMessage, path: str) -> Iterator[AssistantBlock]:
         )
 
 
-# --- replies -----------------------------------------------------------------------------------
+# --- converting replies ------------------------------------------------------------------------
 
 
 def make_message(response: Response[Any]) -> AIMessage:

@@ -187,7 +187,7 @@ def find_names() -> list[str]:
     return ["local", *sorted(names - {"local"})]
 
 
-# --- requests ----------------------------------------------------------------------------------
+# --- converting requests -----------------------------------------------------------------------
 
 
 def make_arguments(prompt: Any) -> dict[str, Any]:
@@ -257,7 +257,7 @@ def _read_part(part: Any) -> UserBlock:
     return Image(source, kind) if kind in _IMAGES else Document(source, kind)
 
 
-# --- replies -----------------------------------------------------------------------------------
+# --- converting replies ------------------------------------------------------------------------
 
 
 def translate(event: Event) -> Iterator[StreamEvent]:

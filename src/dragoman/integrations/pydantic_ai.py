@@ -207,7 +207,7 @@ def _read_thinking(thinking: bool | str) -> str:
     return "xhigh" if thinking == "max" else thinking
 
 
-# --- replies -----------------------------------------------------------------------------------
+# --- converting replies ------------------------------------------------------------------------
 
 
 def make_response(response: Response[Any], system: str) -> ModelResponse:

@@ -63,7 +63,7 @@ async def ui_message_stream_response(
     return await _respond(stream, writer, _SSE, {"x-vercel-ai-ui-message-stream": "v1"})
 
 
-# --- what is written ---------------------------------------------------------------------------
+# --- writing events as bytes -------------------------------------------------------------------
 
 
 class _Lines(Protocol):
@@ -127,7 +127,7 @@ def _write_message(error: ProviderError) -> str:
     return message_of(error) if error.quotable else error.category
 
 
-# --- how it is sent ----------------------------------------------------------------------------
+# --- sending the response ----------------------------------------------------------------------
 
 
 async def _respond(

@@ -146,7 +146,7 @@ def _fetch_rest(remote: Remote, hub: Hub, file: Any, progress: Progress | None) 
     return not total or file.tell() == total
 
 
-# --- requests ----------------------------------------------------------------------------------
+# --- HTTP requests -----------------------------------------------------------------------------
 
 
 class _RefusedError(WeightsError):

@@ -78,7 +78,10 @@ class Conversation:
         self._take(seq, projected, False)
 
     def rewind(self, seq: int, at: int) -> None:
-        """Restore the conversation as it was after the record ``at``, as record ``seq`` asks."""
+        """Restore the conversation as it was after the record ``at``.
+
+        ``seq`` is the number of the record that requests this.
+        """
         self._history.append((seq, at, False))
         self._take(seq, at, False)
 

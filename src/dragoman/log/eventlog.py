@@ -112,7 +112,7 @@ class EventLog(ABC):
         self._closed = False
         self._held: dict[str, object] = {}
 
-    # --- writing --------------------------------------------------------------------------------
+    # --- writing records ------------------------------------------------------------------------
 
     async def append(
         self,
@@ -249,7 +249,7 @@ class EventLog(ABC):
             if accepted:
                 return result
 
-    # --- reading --------------------------------------------------------------------------------
+    # --- reading records ------------------------------------------------------------------------
 
     def read(self, session: str, after: int = 0) -> Iterator[LogRecord]:
         """Yield a session's records in order after ``after``, up to the current end.
@@ -349,7 +349,7 @@ class EventLog(ABC):
         Path(file.name).replace(path)
         return count
 
-    # --- the end --------------------------------------------------------------------------------
+    # --- closing the log ------------------------------------------------------------------------
 
     def close(self) -> None:
         """Write the queued records and release the log."""

@@ -38,7 +38,7 @@ Sensitivity: TypeAlias = Literal["private", "user_controlled", "pseudonymous", "
 SideEffect: TypeAlias = Literal["none", "read", "write", "execute", "network"]
 
 
-# --- sessions and turns ------------------------------------------------------------------------
+# --- payloads of sessions and turns ------------------------------------------------------------
 
 
 class ForkedFrom(Struct, frozen=True):
@@ -217,7 +217,7 @@ class BudgetExceeded(Struct, frozen=True, omit_defaults=True):
     detail: str | None = None
 
 
-# --- model calls -------------------------------------------------------------------------------
+# --- payloads of model calls -------------------------------------------------------------------
 
 
 class LlmExchangeKept(Struct, frozen=True, omit_defaults=True):
@@ -234,7 +234,7 @@ class LlmExchangeKept(Struct, frozen=True, omit_defaults=True):
     problem: str | None = None
 
 
-# --- tools -------------------------------------------------------------------------------------
+# --- payloads of tools and permissions ---------------------------------------------------------
 
 
 class ToolIntentValidated(Struct, frozen=True, omit_defaults=True):
@@ -399,7 +399,7 @@ Payload: TypeAlias = (
 )
 
 
-# --- the list ----------------------------------------------------------------------------------
+# --- the list of event types -------------------------------------------------------------------
 
 
 _Class: TypeAlias = type[Struct]

@@ -123,7 +123,7 @@ class PostgresLog(EventLog):
     def __repr__(self) -> str:  # does not show the connection string, which may contain a password
         return f"PostgresLog({'' if self._writer else 'readonly=True'})"
 
-    # --- opening and closing --------------------------------------------------------------------
+    # --- opening and closing the log ------------------------------------------------------------
 
     def reopen(self) -> PostgresLog:
         """Return another log of the same database, which can be written to."""
@@ -159,7 +159,7 @@ class PostgresLog(EventLog):
         if self._writer is None:
             self._finish()
 
-    # --- writing --------------------------------------------------------------------------------
+    # --- writing records ------------------------------------------------------------------------
 
     @contextmanager
     def _transaction(self) -> Iterator[psycopg.Connection[Any]]:
@@ -200,7 +200,7 @@ class PostgresLog(EventLog):
             )
         return tuple(pruned)
 
-    # --- leases ---------------------------------------------------------------------------------
+    # --- leases of sessions ---------------------------------------------------------------------
 
     async def _lease(self, session: str, *, held: bool) -> bool:
         task = partial(self._take_lease if held else self._drop_lease, session)
@@ -234,7 +234,7 @@ class PostgresLog(EventLog):
             self._leased.add(session)
         return session in self._leased
 
-    # --- reading --------------------------------------------------------------------------------
+    # --- reading records ------------------------------------------------------------------------
 
     @contextmanager
     def _view(self) -> Iterator[_PostgresView]:
@@ -321,7 +321,7 @@ class _PostgresView:
         return list(zip(rows[::2], rows[1::2], strict=True))
 
 
-# --- the database ------------------------------------------------------------------------------
+# --- the connection to the database ------------------------------------------------------------
 
 
 def _driver() -> ModuleType:

@@ -140,7 +140,7 @@ class Draft(Struct, frozen=True):
     expected: int | None = None
 
 
-# --- writing -----------------------------------------------------------------------------------
+# --- drafting and linking records --------------------------------------------------------------
 
 
 def draft_record(
@@ -223,7 +223,7 @@ def _write_time(time: datetime) -> str:
     return time.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
-# --- rows --------------------------------------------------------------------------------------
+# --- stored rows -------------------------------------------------------------------------------
 
 # The columns of a row: session, seq, id, turn, parent, type, actor, sensitivity, microseconds,
 # payload, previous, hash.

@@ -130,7 +130,7 @@ class SqliteLog(EventLog):
     def __repr__(self) -> str:
         return f"SqliteLog({str(self.path)!r}{'' if self._writer else ', readonly=True'})"
 
-    # --- opening and closing --------------------------------------------------------------------
+    # --- opening and closing the log ------------------------------------------------------------
 
     def _open_writer(self) -> None:
         try:
@@ -174,7 +174,7 @@ class SqliteLog(EventLog):
         finally:
             self._lock.release()
 
-    # --- writing --------------------------------------------------------------------------------
+    # --- writing records ------------------------------------------------------------------------
 
     def _write(self, drafts: Sequence[Draft]) -> list[LogRecord | LogConflictError]:
         with _explained(self.path), self._transaction() as connection:
@@ -251,7 +251,7 @@ class SqliteLog(EventLog):
             pass  # ignored: the sessions are removed, and only the disk space is not freed yet
         _checkpoint(self._connection)
 
-    # --- reading --------------------------------------------------------------------------------
+    # --- reading records ------------------------------------------------------------------------
 
     @contextmanager
     def _view(self) -> Iterator[_SqliteView]:
@@ -309,7 +309,7 @@ class _SqliteView:
         return [(rows[0], rows[-1]) for rows in ends]
 
 
-# --- the file ----------------------------------------------------------------------------------
+# --- opening and checking the file -------------------------------------------------------------
 
 
 def _connect(path: Path, options: str) -> sqlite3.Connection:

@@ -86,7 +86,7 @@ class BatchApi(ABC):
     def download(self, batch_id: str, progress: Progress) -> AsyncIterator[Answered]:
         """Yield the answers of a batch that has ended."""
 
-    # --- for subclasses
+    # --- HTTP requests for subclasses
 
     async def post(self, url: str, body: Any, content_type: str = "application/json") -> Any:
         """Send JSON or bytes in a POST request and return the JSON of the reply."""

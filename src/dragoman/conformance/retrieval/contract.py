@@ -100,7 +100,7 @@ def retrieval_suite(
     return leave_out([RetrievalModelCase(name, check, kit) for name, check in CASES.items()], skip)
 
 
-# --- what a call returns -----------------------------------------------------------------------
+# --- calling a model and comparing answers -----------------------------------------------------
 
 
 async def _ask(
@@ -174,7 +174,7 @@ def find_cosine(one: Sequence[float], other: Sequence[float]) -> float:
     return product / lengths if lengths else 0.0
 
 
-# --- cases -------------------------------------------------------------------------------------
+# --- the cases ---------------------------------------------------------------------------------
 
 
 async def _check_answer(kit: RetrievalKit) -> None:

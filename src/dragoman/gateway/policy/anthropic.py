@@ -104,7 +104,7 @@ def prepare(body: Mapping[str, Any]) -> Prepared:
     return sorter.done(made, body)
 
 
-# --- the conversation --------------------------------------------------------------------------
+# --- preparing the conversation ----------------------------------------------------------------
 
 
 def _sort_system(made: dict[str, Any], sorter: Sorter) -> None:
@@ -214,7 +214,7 @@ def _write_search_result(block: dict[str, Any], path: str, sorter: Sorter) -> di
     }
 
 
-# --- tools and settings ------------------------------------------------------------------------
+# --- preparing tools and settings --------------------------------------------------------------
 
 
 def _sort_tools(tools: list[Any], sorter: Sorter) -> list[Any]:

@@ -105,7 +105,7 @@ def prepare(body: Mapping[str, Any]) -> Prepared:
     return sorter.done(made, client)
 
 
-# --- contents ----------------------------------------------------------------------------------
+# --- preparing the conversation ----------------------------------------------------------------
 
 
 def _sort_contents(made: dict[str, Any], sorter: Sorter) -> None:
@@ -181,7 +181,7 @@ def _sort_part(part: Any, path: str, role: Any, sorter: Sorter) -> Any:
     return made
 
 
-# --- tools -------------------------------------------------------------------------------------
+# --- preparing tools ---------------------------------------------------------------------------
 
 
 def _sort_tools(tools: list[Any], sorter: Sorter) -> list[Any]:
@@ -300,7 +300,7 @@ def _keep_allowed(tools: Any, names: list[Any]) -> list[Any]:
     return kept
 
 
-# --- settings ----------------------------------------------------------------------------------
+# --- preparing settings ------------------------------------------------------------------------
 
 
 def _sort_config(made: dict[str, Any], sorter: Sorter) -> None:

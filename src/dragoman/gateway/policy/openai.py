@@ -148,7 +148,7 @@ def _read_reasoning(body: Mapping[str, Any]) -> str | int | None:
     return "medium" if switch else "none"
 
 
-# --- messages ----------------------------------------------------------------------------------
+# --- preparing messages ------------------------------------------------------------------------
 
 
 def _sort_message(message: Any, path: str, sorter: Sorter) -> Any:
@@ -233,7 +233,7 @@ def sort_arguments(value: Any, path: str, sorter: Sorter) -> Any:
     return {"arguments": value}
 
 
-# --- tools and format --------------------------------------------------------------------------
+# --- preparing tools and the response format ---------------------------------------------------
 
 
 def _sort_tools(tools: list[Any], sorter: Sorter) -> list[Any]:

@@ -212,7 +212,7 @@ def _sort_part(part: Any, path: str, sorter: Sorter) -> Any:
     return made
 
 
-# --- tools and settings ------------------------------------------------------------------------
+# --- preparing tools and settings --------------------------------------------------------------
 
 
 def _sort_tools(tools: list[Any], sorter: Sorter) -> list[Any]:

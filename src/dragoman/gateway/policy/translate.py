@@ -91,7 +91,7 @@ class _Translation:
 
     @property
     def others(self) -> frozenset[str]:
-        """The model's wires except the client's own; a model without wires has one named ""."""
+        """The model's wires except the client's own; one empty name if it has no wire at all."""
         return (self.target.wires or frozenset({""})) - {self.wire}
 
     def carry_own(self) -> None:
@@ -185,7 +185,7 @@ class _Translation:
         native = {wire: fields for wire, fields in self.native.items() if fields}
         return Translated(replace(self.request, native=native), tuple(self.warnings), self.stops)
 
-    # --- internals
+    # --- private methods
 
     def _apply(self, rule: Rule, code: str, path: str) -> None:
         if rule.effect == "refused":
@@ -214,7 +214,10 @@ class _Translation:
             )
 
     def _ask_for_json(self) -> None:
-        """Ask for JSON in the prompt unless the wires can express it and the client has asked."""
+        """Ask for JSON in the prompt, unless it does so and the model's wire has a JSON mode.
+
+        Clients of the openai and responses wires must mention JSON in the prompt themselves.
+        """
         is_told = self.wire in ("openai", "responses") and self.others <= {
             "openai",
             "responses",
