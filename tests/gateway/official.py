@@ -1,9 +1,10 @@
 """Check every reply of a gateway under test against the vendors' own descriptions of their APIs.
 
-``ReplyChecker`` wraps the gateway's application and reads what it sends. There are two checks: the
-JSON Schemas in ``schemas`` for the OpenAI wires (required fields, nulls, values of enumerations),
-and the models of the vendors' Python clients in strict mode for every wire (integers; for Gemini
-unknown fields too).
+``ReplyChecker`` wraps the gateway's application and reads what it sends. There are three checks:
+the JSON Schemas in ``schemas`` made from the types of OpenAI's client (required fields, nulls,
+values of enumerations), the component schemas of the OpenAPI documents of OpenAI and Anthropic
+(bounds, lengths and patterns too), and the models of the vendors' Python clients in strict mode
+for every wire (integers; for Gemini unknown fields too).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import openai.types.responses.input_token_count_response
 import openai.types.shared
 import pydantic
 
-_SCHEMAS = Path(__file__).parent / "schemas" / "openai.json"
+_FOLDER = Path(__file__).parent / "schemas"
 _LIMIT = 4 * 1024 * 1024  # bytes of a reply that are read; longer ones are cut at their last event
 _UNIONS: dict[str, Any] = {
     "ResponseStreamEvent": openai.types.responses.ResponseStreamEvent,
@@ -86,6 +87,39 @@ MODELS: dict[str, Any] = {
 """The strict models. Those of a stream's events are found by their type."""
 
 
+DOCUMENTED: dict[str, tuple[str, str]] = {
+    "ChatCompletion": ("openai", "CreateChatCompletionResponse"),
+    "ChatCompletionChunk": ("openai", "CreateChatCompletionStreamResponse"),
+    "Response": ("openai", "Response"),
+    "ResponseItemList": ("openai", "ResponseItemList"),
+    "InputTokenCountResponse": ("openai", "TokenCountsResource"),
+    "Conversation": ("openai", "ConversationResource"),
+    "CreateEmbeddingResponse": ("openai", "CreateEmbeddingResponse"),
+    "Models": ("openai", "ListModelsResponse"),
+    "Failure": ("openai", "ErrorResponse"),
+    "Message": ("anthropic", "Message"),
+    "MessageTokensCount": ("anthropic", "CountMessageTokensResponse"),
+    "ErrorResponse": ("anthropic", "ErrorResponse"),
+    "message_start": ("anthropic", "MessageStartEvent"),
+    "message_delta": ("anthropic", "MessageDeltaEvent"),
+    "message_stop": ("anthropic", "MessageStopEvent"),
+    "content_block_start": ("anthropic", "ContentBlockStartEvent"),
+    "content_block_delta": ("anthropic", "ContentBlockDeltaEvent"),
+    "content_block_stop": ("anthropic", "ContentBlockStopEvent"),
+}
+"""The components of the OpenAPI documents. Those of Responses events have the event's type as
+their name."""
+
+
+NOT_SENT: dict[str, frozenset[str]] = {
+    "openai": frozenset(),
+    "anthropic": frozenset(
+        ("container", "inference_geo", "service_tier", "cache_creation", "caller")
+    ),
+}
+"""Fields that a document requires and the vendor's own replies omit, as recordings show."""
+
+
 class Form(NamedTuple):
     """The schemas of a route: for a whole reply, for an event of a stream, and for an error."""
 
@@ -101,6 +135,7 @@ _ROUTES: list[tuple[str, str, Form]] = [
     ("POST|GET", r"/v1/responses(/[^/]+(/cancel)?)?", Form("Response", "ResponseStreamEvent")),
     ("POST|GET", r"/v1/conversations(/[^/]+)?", Form("Conversation")),
     ("POST", r"/v1/embeddings", Form("CreateEmbeddingResponse")),
+    ("POST|GET", r"/v1/(completions|audio/.+|images/.+|moderations|files)", Form("")),
     ("GET", r"/v1/models", Form("Models", failure="")),
     ("POST", r"/v1/messages", Form("Message", "RawMessageStreamEvent", "ErrorResponse")),
     ("POST", r"/v1/messages/count_tokens", Form("MessageTokensCount", failure="ErrorResponse")),
@@ -221,8 +256,8 @@ def check(name: str, data: bytes, kind: str | None = None) -> Iterator[str]:
         if name == "GeminiModels":  # the client renames the field before its models are made
             data = data.replace(b'"supportedGenerationMethods"', b'"supportedActions"')
         validator, model = find_validator(name), MODELS.get(name)
-    if validator is not None:
-        for error in validator.iter_errors(json.loads(data)):
+    for each in (validator, find_component(str(kind) if name in _UNIONS else name)):
+        for error in each.iter_errors(json.loads(data)) if each is not None else ():
             yield f"{name} at {'.'.join(map(str, error.instance_path))}: {error.message[:300]}"
     if model is not None:
         try:
@@ -233,8 +268,19 @@ def check(name: str, data: bytes, kind: str | None = None) -> Iterator[str]:
 
 @functools.cache
 def find_validator(name: str) -> Any:
+    """Return the validator of a type of the client; ``None`` if the schemas do not contain it."""
+    return compile_schema(read_schemas("openai.json")["definitions"], name, "definitions")
+
+
+@functools.cache
+def find_component(name: str) -> Any:
+    """Return the validator of a component of an OpenAPI document; ``None`` if it has none."""
+    vendor, component = DOCUMENTED.get(name, ("openai", name))
+    return compile_schema(read_components(vendor), component, "$defs")
+
+
+def compile_schema(schemas: dict[str, Any], name: str, place: str) -> Any:
     """Return the validator of a definition; ``None`` if the schemas do not contain it."""
-    schemas = read_schemas()
     if name not in schemas:
         return None
     needed: dict[str, Any] = {}
@@ -243,14 +289,35 @@ def find_validator(name: str) -> Any:
         each = open_names.pop()
         if each not in needed:
             needed[each] = schemas[each]
-            open_names += re.findall(r'"#/definitions/([^"]+)"', json.dumps(schemas[each]))
-    return jsonschema_rs.Draft7Validator({"$ref": f"#/definitions/{name}", "definitions": needed})
+            open_names += re.findall(rf'"#/{re.escape(place)}/([^"]+)"', json.dumps(schemas[each]))
+    kind = (
+        jsonschema_rs.Draft202012Validator if place == "$defs" else jsonschema_rs.Draft7Validator
+    )
+    return kind({"$ref": f"#/{place}/{name}", place: needed})
 
 
 @functools.cache
-def read_schemas() -> dict[str, Any]:
-    """Return the definitions of all vendor schemas by name."""
-    found: dict[str, Any] = json.loads(_SCHEMAS.read_text())["definitions"]
+def read_components(vendor: str) -> dict[str, Any]:
+    """Return the components of a vendor's document, without requiring what it does not send."""
+
+    def relax(schema: Any) -> Any:
+        if isinstance(schema, list):
+            return [relax(each) for each in schema]
+        if not isinstance(schema, dict):
+            return schema
+        return {
+            name: sorted(set(value) - NOT_SENT[vendor]) if name == "required" else relax(value)
+            for name, value in schema.items()
+        }
+
+    found: dict[str, Any] = relax(read_schemas("openapi.json")[vendor])
+    return found
+
+
+@functools.cache
+def read_schemas(file: str) -> dict[str, Any]:
+    """Return the content of a file of schemas."""
+    found: dict[str, Any] = json.loads((_FOLDER / file).read_text())
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from typing import Any
 
@@ -12,9 +13,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from .official import Form, check_reply, find_form
+from ..wire.cases import RECORDED
+from .official import DOCUMENTED, NOT_SENT, Form, check_reply, find_component, find_form
 from .serving import serving
-from .upstream import write_reply
+from .upstream import EXHAUSTIVE, write_reply
 
 CHAT: dict[str, Any] = {
     "id": "c",
@@ -42,6 +44,19 @@ EVENT: dict[str, Any] = {
 }
 
 
+MESSAGE: dict[str, Any] = {
+    **json.loads(write_reply("anthropic", "Hi")),
+    "model": "m",
+    "stop_sequence": None,
+    "usage": {
+        "input_tokens": 1,
+        "output_tokens": 1,
+        "cache_read_input_tokens": None,
+        "cache_creation_input_tokens": None,
+    },
+}
+
+
 def form_of(path: str, method: str = "POST") -> Form:
     form = find_form(method, path)
     assert form is not None
@@ -60,13 +75,7 @@ def stream_faults(path: str, text: str) -> list[str]:
 
 def test_a_correct_reply_matches_the_vendors_schema() -> None:
     assert faults("/v1/chat/completions", CHAT) == []
-    assert (
-        faults(
-            "/v1/messages",
-            {**json.loads(write_reply("anthropic", "Hi")), "model": "m", "stop_sequence": None},
-        )
-        == []
-    )
+    assert faults("/v1/messages", MESSAGE) == []
     assert (
         faults("/v1beta/models/m:generateContent", json.loads(write_reply("gemini", "Hi"))) == []
     )
@@ -75,8 +84,54 @@ def test_a_correct_reply_matches_the_vendors_schema() -> None:
 
 def test_a_missing_field_violates_the_schema_even_if_it_may_be_null() -> None:
     choice = {name: value for name, value in CHAT["choices"][0].items() if name != "logprobs"}
-    (fault,) = faults("/v1/chat/completions", {**CHAT, "choices": [choice]})
-    assert '"logprobs" is a required property' in fault
+    found = faults("/v1/chat/completions", {**CHAT, "choices": [choice]})
+    assert len(found) == 2  # the types of the client and the OpenAPI document agree
+    assert all('"logprobs" is a required property' in fault for fault in found)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"usage": {"input_tokens": 1, "output_tokens": 1}}, "cache_read_input_tokens"),
+        ({"usage": {**MESSAGE["usage"], "output_tokens": -1}}, "less than the minimum of 0"),
+        ({"content": [{"type": "tool_use", "id": "a.b", "name": "f", "input": {}}]}, "oneOf"),
+        ({"content": [{"type": "tool_use", "id": "a", "name": "", "input": {}}]}, "oneOf"),
+    ],
+)
+def test_a_violation_of_the_openapi_document_alone_is_a_fault(
+    change: dict[str, Any], text: str
+) -> None:
+    found = faults("/v1/messages", MESSAGE | change)
+    assert text in "\n".join(found)
+    assert not [fault for fault in found if "strictly" in fault]
+
+
+def test_each_event_of_the_openapi_document_has_a_schema() -> None:
+    assert find_component(EVENT["type"]).is_valid(EVENT)
+    assert not find_component(EVENT["type"]).is_valid({**EVENT, "logprobs": None})
+    assert all(find_component(name) is not None for name in DOCUMENTED)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(not EXHAUSTIVE, reason="reads all recordings")
+@pytest.mark.skipif(not RECORDED.is_file(), reason="the recordings are not there")
+@pytest.mark.parametrize("name", sorted(NOT_SENT["anthropic"]))
+def test_each_field_that_is_not_required_here_is_missing_in_recorded_replies(name: str) -> None:
+    holder = {"container": "message", "caller": "tool_use"}.get(name, "usage")
+    without = 0
+    with gzip.open(RECORDED, "rt") as lines:
+        for line in lines:
+            call = json.loads(line)
+            if "api.anthropic.com" in call["url"] and call["status"] == 200 and not call["stream"]:
+                without += any(name not in each for each in find_objects(call, holder))
+    assert without >= 20
+
+
+def find_objects(call: dict[str, Any], holder: str) -> list[dict[str, Any]]:
+    reply = json.loads(call["response_body"])
+    if holder == "tool_use":
+        return [each for each in reply.get("content", ()) if each["type"] == "tool_use"]
+    return [reply] if holder == "message" else [reply["usage"]] if "usage" in reply else []
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,12 @@ class AnthropicServer:
 
 # the vendor's server sends a ping after the start of every stream
 _PING = named_frame({"type": "ping"})
+_COUNTS = (
+    "input_tokens",
+    "output_tokens",
+    "cache_read_input_tokens",
+    "cache_creation_input_tokens",
+)
 
 
 _WHOLE = (
@@ -229,7 +235,7 @@ def _write_message(start: MessageStart) -> dict[str, Any]:
         "content": [],
         "stop_reason": None,
         "stop_sequence": None,
-        "usage": {"input_tokens": 0, "output_tokens": 0},
+        "usage": dict.fromkeys(_COUNTS, 0),
     }
 
 
@@ -285,21 +291,16 @@ def _stop_reason(encoder: ReplyEncoder, complete: MessageComplete) -> str:
 def _write_usage(usage: Usage) -> dict[str, Any]:
     """Return the token counts.
 
-    The input is split into three disjoint counts. ``input_tokens`` and ``output_tokens`` are
-    required, so they are sent even if unknown.
+    The input is split into three disjoint counts. All four counts are required, so they are sent
+    even if unknown.
     """
     cached, written = usage.cached_input_tokens, usage.cache_creation_input_tokens
     fresh = usage.input_tokens
     if fresh is not None:
         fresh = max(0, fresh - (cached or 0) - (written or 0))
     return {
-        "input_tokens": fresh,
-        "output_tokens": usage.output_tokens,
-        **known(
-            cache_read_input_tokens=cached,
-            cache_creation_input_tokens=written,
-            output_tokens_details=known(thinking_tokens=usage.reasoning_tokens),
-        ),
+        **dict(zip(_COUNTS, (fresh, usage.output_tokens, cached, written), strict=True)),
+        **known(output_tokens_details=known(thinking_tokens=usage.reasoning_tokens)),
     }
 
 
